@@ -7,8 +7,8 @@ from typing import Any
 from alembic import context
 from sqlalchemy import Connection, TypeDecorator, text
 
-from chessreg.registry.engines import entered, writer_engine
-from chessreg.registry.migrations import ONE_AT_A_TIME, VERSION_TABLE
+from chessreg.registry.engines import allow_connections, create_writer_engine
+from chessreg.registry.migrations import UPGRADE_LOCK_SQL, VERSION_TABLE
 from chessreg.registry.tables import Base
 from chessreg.registry.tables.types import Json
 
@@ -50,7 +50,7 @@ def run(connection: Connection) -> None:
     try:
         with context.begin_transaction():
             if not sqlite:
-                connection.execute(text(ONE_AT_A_TIME))
+                connection.execute(text(UPGRADE_LOCK_SQL))
             context.run_migrations()
             if sqlite and (broken := connection.execute(text("PRAGMA foreign_key_check")).fetchall()):
                 raise RuntimeError(f"rows of {broken[0][0]} would refer to rows of {broken[0][2]} that are not there")
@@ -60,8 +60,8 @@ def run(connection: Connection) -> None:
 
 
 place, engine = context.config.attributes["place"], context.config.attributes.get("engine")
-with entered(place, create=True):
-    engine = engine or writer_engine(place)
+with allow_connections(place, create=True):
+    engine = engine or create_writer_engine(place)
     with engine.connect() as opened:
         run(opened)
     engine.dispose()

@@ -108,21 +108,21 @@ class Registry(Session):
     def lineage(self, reference: str) -> dict[str, Branch]:
         """Return the trees of what a run, dataset or checkpoint was made from ("up") and of what was made from it
         ("down")."""
-        from chessreg.registry.lineage import find, tree
+        from chessreg.registry.lineage import build_tree, find_node
 
         with self._read() as sql:
-            node = find(sql, reference)
-            return {way: tree(sql, node, up=way == "up") for way in ("up", "down")}
+            node = find_node(sql, reference)
+            return {way: build_tree(sql, node, up=way == "up") for way in ("up", "down")}
 
     # -- lists ----------------------------------------------------------------------------------------------------
 
     def ingested(self) -> Database:
         """Add the results that wait in the store to the registry and return it; warn where it cannot be written."""
-        from chessreg.runs.ingest import ingest
+        from chessreg.runs.ingest import ingest_fragments
         from store.errors import StoreError
 
         try:
-            ingest(self.database, self.store)
+            ingest_fragments(self.database, self.store)
         except (ChessregError, StoreError) as error:
             warnings.warn(f"not up to date: {error.message}", stacklevel=3)
         return self.database
@@ -140,10 +140,10 @@ class Registry(Session):
 
         everything = archived or "archived" in words.split()
         with self._read() as sql:
-            rows = read.runs(sql, kind=kind, archived=everything)
+            rows = read.list_runs(sql, kind=kind, archived=everything)
             if words or sort:
                 by_id = {row["id"]: row for row in rows}
-                fitting = run_filter.find(sql, words, sort or "created", archived=archived)
+                fitting = run_filter.find_runs(sql, words, sort or "created", archived=archived)
                 rows = [by_id[id] for id in fitting if id in by_id]
         return Rows(rows, {column.field: column.heading for column in entity("run").columns})
 
@@ -165,11 +165,11 @@ class Registry(Session):
 
     def status(self, since: str = "1d") -> dict[str, Rows]:
         """Return the jobs that wait or run ("going") and those that ended since a date or duration ("ended")."""
-        from chessreg.registry.run_filter import moment
+        from chessreg.registry.run_filter import parse_moment
         from chessreg.scheduling import status
 
         with self._read() as sql:
-            going, ended = status.going(sql), status.ended(sql, moment(since))
+            going, ended = status.list_active(sql), status.list_ended(sql, parse_moment(since))
         shown = {"title": "what", "name": "name", "status": "state", "done": "done", "units": "units", "host": "host"}
         return {"going": Rows(going, shown), "ended": Rows(ended, {**shown, "status": "state", "cause": "how"})}
 
@@ -230,11 +230,11 @@ class Registry(Session):
         from chessreg.registry import names
 
         with self.database.write() as sql:
-            target = names.resolve(sql, noun, reference)
+            target = names.resolve_id(sql, noun, reference)
             if withdrawn and not value:
-                names.take_back(sql, noun, target, word)
+                names.withdraw_annotations(sql, noun, target, word)
             else:
-                names.annotate(sql, noun, target, word, value, withdrawn=withdrawn)
+                names.add_annotation(sql, noun, target, word, value, withdrawn=withdrawn)
 
     def name(self, reference: str, name: str, *, noun: str = "run") -> None:
         """Name a thing; the new name takes the old one's place. Raises BadInputError for a name that is taken."""

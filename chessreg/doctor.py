@@ -24,10 +24,10 @@ from chessreg.errors import ChessregError
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
 from chessreg.registry.result_tables import RESULT_TABLES
-from chessreg.registry.run_state import complete_units
+from chessreg.registry.run_state import read_complete_units
 from chessreg.registry.tables import Cause, JobState
 from chessreg.runs import ingest, transfer, watch
-from chessreg.runs.task import ranges
+from chessreg.runs.task import unit_ranges
 from chessreg.scheduling import queue, worker
 from chessreg.scheduling.presence import Presence
 from store.errors import CorruptError, NotInStoreError, StoreError
@@ -103,7 +103,7 @@ def store_gone(database: Database, root: Path) -> Problem | None:
 
 def orphans(database: Database) -> Iterator[Problem]:
     """Attempts that are said to run here, and whose process is gone."""
-    for attempt, process in watch.running(database):
+    for attempt, process in watch.read_running_attempts(database):
         if process.is_gone():
             lost = [attempt.id]
             yield Problem(
@@ -111,20 +111,20 @@ def orphans(database: Database) -> Iterator[Problem]:
                 f"attempt {attempt.id.hex[-6:]} of run {attempt.run_id.hex[-6:]} runs, but its process "
                 f"{attempt.pid} is gone",
                 "chessreg doctor --fix",
-                lambda lost=lost: watch.lose(database, lost, Cause.KILLED, watch.GONE),  # type: ignore[misc]
+                lambda lost=lost: watch.mark_lost(database, lost, Cause.KILLED, watch.GONE_MESSAGE),  # type: ignore[misc]
             )
 
 
 def promises(database: Database, store: Store) -> Iterator[Problem]:
     """Attempts elsewhere whose check-in is overdue, by what was seen from here."""
     began = time.monotonic()
-    for attempt in watch.Watcher(store).overdue(watch.running(database), began):
+    for attempt in watch.Watcher(store).overdue(watch.read_running_attempts(database), began):
         lost = [attempt.id]
         yield Problem(
             "promises",
             f"attempt {attempt.id.hex[-6:]} of run {attempt.run_id.hex[-6:]} did not check in as promised",
             "chessreg doctor --fix",
-            lambda lost=lost: watch.lose(database, lost, Cause.LOST, "it did not check in as promised"),  # type: ignore[misc]
+            lambda lost=lost: watch.mark_lost(database, lost, Cause.LOST, "it did not check in as promised"),  # type: ignore[misc]
         )
 
 
@@ -132,8 +132,8 @@ def unattended(database: Database, store: Store, registry: str) -> Iterator[Prob
     """Jobs of this host that no supervisor looks after; processes that work for no running job."""
     presence = Presence(store)
     with database.read() as session:
-        jobs = queue.mine(session, store, *queue.ACTIVE)
-        left = [job for job in jobs if job.state is JobState.RUNNING or queue.able(session, job)]
+        jobs = queue.read_own_jobs(session, store, *queue.ACTIVE_STATES)
+        left = [job for job in jobs if job.state is JobState.RUNNING or queue.can_progress(session, job)]
         running = {job.id.hex for job in jobs if job.state is JobState.RUNNING}
     if left and not presence.who():
         yield Problem(
@@ -143,7 +143,7 @@ def unattended(database: Database, store: Store, registry: str) -> Iterator[Prob
             lambda: presence.start(registry),
         )
     for path in store.runs.glob("*/jobs/*/process.json"):
-        process = ProcessId.of(worker.read(path))
+        process = ProcessId.of(worker.read_record(path))
         if process is None or path.parent.name in running:
             continue
         if process.is_gone() is False:
@@ -158,11 +158,11 @@ def unattended(database: Database, store: Store, registry: str) -> Iterator[Prob
 
 def waiting(database: Database, store: Store) -> Iterator[Problem]:
     """Results that are not in the registry."""
-    from store.fragments import foreign
+    from store.fragments import list_foreign_files
 
-    for path in foreign(store):
+    for path in list_foreign_files(store):
         yield Problem("fragments", f"{path} is no fragment: no run wrote it", "move it elsewhere, or remove it")
-    rows = ingest.waiting(database, store)
+    rows = ingest.list_waiting(database, store)
     wait = [row for row in rows if row["state"] == "waiting"]
     aside = [row for row in rows if row["state"] == "set aside"]
     if wait:
@@ -170,7 +170,7 @@ def waiting(database: Database, store: Store) -> Iterator[Problem]:
             "fragments",
             f"{len(wait)} wait to be taken in: {wait[0]['why']}",
             "chessreg recover",
-            lambda: ingest.take_in_waiting(database, store),
+            lambda: ingest.ingest_waiting(database, store),
         )
     if aside:
         yield Problem(
@@ -183,19 +183,19 @@ def waiting(database: Database, store: Store) -> Iterator[Problem]:
 def forgotten(database: Database, store: Store) -> Iterator[Problem]:
     """Fragments that were taken in once and that the registry does not know: a backup of it was put back, or a power
     cut took its last transactions. Their rows go in by their keys, so nothing is doubled."""
-    from store.fragments import ingested
+    from store.fragments import list_ingested
 
     record = tables.FragmentRecord
     with database.read() as session:
         known = set(session.scalars(select(record.name)))
-    unknown = [fragment for fragment in ingested(store) if fragment.name not in known]
+    unknown = [fragment for fragment in list_ingested(store) if fragment.name not in known]
     if not unknown:
         return
 
     def again() -> None:
         for fragment in unknown:
             fragment.path.rename(store.incoming / fragment.name)
-        ingest.take_in_waiting(database, store)
+        ingest.ingest_waiting(database, store)
 
     runs = len({fragment.run_id for fragment in unknown})
     yield Problem(
@@ -268,7 +268,7 @@ def missing_files(database: Database, store: Store) -> Iterator[Problem]:
     arrays = {item.digest for _, item in activations}
     for digest, kind, size, uri in rows:
         if digest not in arrays and digest in needed and not store.exists(digest):
-            item = transfer.Item(digest, f"{kind} {digest[:6]}", size)
+            item = transfer.TransferItem(digest, f"{kind} {digest[:6]}", size)
             yield missing(database, store, item, uri)
     known = {digest for digest, _, _, _ in rows}
     for item in items:
@@ -276,16 +276,16 @@ def missing_files(database: Database, store: Store) -> Iterator[Problem]:
             yield missing(database, store, item, None)
 
 
-def groups_of_activations(session: Session) -> list[tuple[UUID, transfer.Item]]:
+def groups_of_activations(session: Session) -> list[tuple[UUID, transfer.TransferItem]]:
     """Every group of activations that is registered, with the run that made it."""
     return [
-        (group.run_id, transfer.Item(group.digest, f"activations of run {group.run_id.hex[-6:]}", group.bytes,
+        (group.run_id, transfer.TransferItem(group.digest, f"activations of run {group.run_id.hex[-6:]}", group.bytes,
                                      array=group.path.removeprefix("arrays/")))
-        for table in names.with_arrays(session) for group in session.scalars(select(table))
+        for table in names.array_tables(session) for group in session.scalars(select(table))
     ]  # fmt: skip
 
 
-def not_pulled(session: Session, store: Store) -> list[transfer.Item]:
+def not_pulled(session: Session, store: Store) -> list[transfer.TransferItem]:
     """Activations of merged runs that nobody has pulled into this store: a merge brings rows, and no bytes. What this
     machine has noted to be here was pulled, and is missing if it is gone."""
     location = tables.ArtifactLocation
@@ -313,13 +313,13 @@ def elsewhere(database: Database, store: Store) -> Iterator[Problem]:
         )
 
 
-def written_here(database: Database, item: transfer.Item) -> bool:
+def written_here(database: Database, item: transfer.TransferItem) -> bool:
     """Whether a group of activations was written on this machine, and so should be here."""
     with database.read() as session:
-        return any(is_this_machine(host, system) for host, system in transfer.cache_machines(session, item))
+        return any(is_this_machine(host, system) for host, system in transfer.find_cache_machines(session, item))
 
 
-def missing(database: Database, store: Store, item: transfer.Item, uri: str | None) -> Problem:
+def missing(database: Database, store: Store, item: transfer.TransferItem, uri: str | None) -> Problem:
     path = item.key
     if any(gc.was_at(binned, store) == path for binned in gc.in_bin(store)):
         detail = f"{item.what} is needed again, and lies in the bin of {store.root}"
@@ -330,9 +330,9 @@ def missing(database: Database, store: Store, item: transfer.Item, uri: str | No
             with database.write() as session:
                 location = tables.ArtifactLocation
                 session.execute(delete(location).where(location.digest == item.digest, location.uri == uri))
-        transfer.pull(database, store, [item])
+        transfer.pull_items(database, store, [item])
 
-    again = f"`chessreg doctor --fix`, else {transfer.remade_by(database, item)}"
+    again = f"`chessreg doctor --fix`, else {transfer.rerun_command(database, item)}"
     return Problem("files", f"{item.what} is not in {store.root}", again, fetch_or_forget)
 
 
@@ -345,15 +345,15 @@ def torn_groups(database: Database, store: Store) -> Iterator[Problem]:
 
 def damaged_groups(database: Database, store: Store, digests: bool) -> Iterator[Problem]:
     """Groups of arrays here that lack a chunk; with `digests`, those of which any byte is not what was published."""
-    from store.arrays import Group
+    from store.arrays import ArrayGroup
 
     with database.read() as session:
-        known = [(table, row) for table in names.with_arrays(session) for row in session.scalars(select(table))]
+        known = [(table, row) for table in names.array_tables(session) for row in session.scalars(select(table))]
         session.expunge_all()
     for table, row in known:
         array = row.path.removeprefix("arrays/")
         try:
-            group = Group(store.array(array))
+            group = ArrayGroup(store.array(array))
             if digests:
                 group.verify()
             if group.digest != row.digest:
@@ -362,7 +362,7 @@ def damaged_groups(database: Database, store: Store, digests: bool) -> Iterator[
             continue  # another check says so, where it should be here
         except CorruptError as error:
             torn = groups.Torn(row.run_id, table, error.message)
-            item = transfer.Item(row.digest, error.message, row.bytes, array=array)
+            item = transfer.TransferItem(row.digest, error.message, row.bytes, array=array)
             yield Problem(
                 "arrays", f"{error.message}, of run {row.run_id.hex[-6:]}",
                 f"chessreg doctor --digests --fix && chessreg run --resume {row.run_id.hex[-6:]}",
@@ -372,12 +372,12 @@ def damaged_groups(database: Database, store: Store, digests: bool) -> Iterator[
             yield Problem("arrays", f"{error.message}, of run {row.run_id.hex[-6:]}", error.hint or "chessreg pull")
 
 
-def fetch_or_make_again(database: Database, store: Store, of: groups.Torn, item: transfer.Item) -> str:
+def fetch_or_make_again(database: Database, store: Store, of: groups.Torn, item: transfer.TransferItem) -> str:
     """Put a damaged group into the bin and pull it from where it is whole; else let its units be made again."""
     assert item.array is not None
     groups.into_bin(store, item.array)
     try:
-        transfer.pull(database, store, [item])
+        transfer.pull_items(database, store, [item])
     except (ChessregError, StoreError):
         return groups.repair(database, store, of, damaged=[f"arrays/{item.array}"])
     return "fetched again"
@@ -402,14 +402,14 @@ def units_beyond(session: Session, result_table: str, run_id: UUID) -> set[int]:
     """Units of a run that have rows in this result table and are not done."""
     table = tables.Base.metadata.tables[result_table]
     there = set(session.scalars(select(table.c.unit).where(table.c.run_id == run_id).distinct()))
-    return there - complete_units(session, run_id) if there else there
+    return there - read_complete_units(session, run_id) if there else there
 
 
 def remove_rows(database: Database, result_table: str, run_id: UUID) -> None:
     """Remove the rows of a run's units that are not done: whoever does them writes them again."""
     table = tables.Base.metadata.tables[result_table]
     with database.write() as session:
-        for start, stop in ranges(units_beyond(session, result_table, run_id)):
+        for start, stop in unit_ranges(units_beyond(session, result_table, run_id)):
             within = table.c.run_id == run_id, table.c.unit >= start, table.c.unit < stop
             session.execute(delete(table).where(*within))
 

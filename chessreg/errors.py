@@ -52,10 +52,10 @@ def writing(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        from store.files import is_disk_full, reason
+        from store.files import describe_os_error, is_disk_full
 
         hint = "free some space and try again" if is_disk_full(error) else ""
-        raise BadInputError(f"cannot write {path}: {reason(error)}", hint) from error
+        raise BadInputError(f"cannot write {path}: {describe_os_error(error)}", hint) from error
 
 
 class DivergedError(ChessregError, FloatingPointError):
@@ -66,17 +66,17 @@ def described(error: BaseException) -> tuple[str, str, int]:
     """What to say of any error: message, hint, exit status. Those of chessreg and of the store have their own words."""
     if hasattr(error, "message") and hasattr(error, "hint"):
         return error.message, error.hint or "", getattr(error, "exit_code", 1)
-    from store.files import FULL, file_of, is_disk_full, reason
+    from store.files import DISK_FULL, describe_os_error, find_error_file, is_disk_full
 
-    place = file_of(error)
+    place = find_error_file(error)
     where = f": {place}" if place else ""
     if is_disk_full(error):
-        return f"{FULL}{where}", "free some space and try again", 1
+        return f"{DISK_FULL}{where}", "free some space and try again", 1
     if (own := of_own_kind(error)) is not None:
         message = f"your kind {own.name} raised {type(error).__name__}: {first_line(error)}"
         return message, f"{own.file}, line {own.line}; --debug shows more", 1
     if isinstance(error, OSError):
-        return f"{reason(error)}{where}", "", 1
+        return f"{describe_os_error(error)}{where}", "", 1
     if isinstance(error, MemoryError):
         return "out of memory", "", 1
     if isinstance(error, FloatingPointError):  # of the trainer, which imports nothing of chessreg

@@ -13,7 +13,7 @@ from chessreg.entities.reproduce import script, steps
 from chessreg.queries import run_query
 from chessreg.queries.render import as_markdown, markdown
 from chessreg.registry import tables
-from chessreg.runs.inputs import with_weights
+from chessreg.runs.inputs import require_weights
 
 if TYPE_CHECKING:
     from chessreg.session import Session
@@ -34,7 +34,7 @@ def model_card(session: Session, reference: str) -> str:
     """
     with session.database.read() as sql:
         row = described(sql, reference)
-        with_weights(sql.get_one(tables.Checkpoint, row["id"]), reference)
+        require_weights(sql.get_one(tables.Checkpoint, row["id"]), reference)
         data = None if row["training_datasets"] is None else training_data(sql, row["training_datasets"])
         made = steps(sql, row["run_id"]) if row["run_id"] else None
     name = as_markdown(row["name"] or row["id"].hex[-6:])

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from chessreg.registry.database import Database
-from chessreg.registry.place import Place, place_of, store_path_of
+from chessreg.registry.place import RegistryPlace, resolve_place, resolve_store_path
 
 if TYPE_CHECKING:
     from chessreg.games.datasets.dataset import Games
@@ -72,21 +72,21 @@ class Session:
         """
         from chessreg.registry import names
         from chessreg.runs import attempt
-        from chessreg.runs.kind import of_spec
+        from chessreg.runs.kind import kind_of_spec
 
-        run_kind = of_spec(spec, kind)
+        run_kind = kind_of_spec(spec, kind)
 
         def begin(resolved: Any, missing: int) -> None:
             if name:  # refuse a taken name before anything is done
                 with self.database.read() as session:
-                    names.check_free(session, "run", resolved.run_id, name)
+                    names.require_free_name(session, "run", resolved.run_id, name)
 
         def name_run(run_id: UUID) -> None:
             if name:
                 with self.database.write() as session:
                     names.add_name(session, "run", run_id, name)
 
-        report = attempt.run(
+        report = attempt.run_spec(
             run_kind,
             spec,
             options or run_kind.options(),
@@ -114,15 +114,15 @@ class Session:
 
         Returns the launch's id (what `chessreg wait` takes), None when there is nothing to do.
         """
-        from chessreg.runs.kind import of_spec
-        from chessreg.scheduling.launch import Order, launch
+        from chessreg.runs.kind import kind_of_spec
+        from chessreg.scheduling.launch import Order, launch_orders
         from chessreg.scheduling.presence import Presence
 
-        run_kind = of_spec(spec, kind)
+        run_kind = kind_of_spec(spec, kind)
         order = Order(
             run_kind, spec, options or run_kind.options(), tuple(sorted(spec.model_fields_set)), name, **queueing
         )
-        group, _ = launch([order], self.database, self.store)
+        group, _ = launch_orders([order], self.database, self.store)
         if group is not None:
             Presence(self.store).start(self.database.reference)
         return group
@@ -139,7 +139,7 @@ class Session:
         from chessreg.registry import names
 
         with self.database.read() as session:
-            return names.resolve(session, noun, reference)
+            return names.resolve_id(session, noun, reference)
 
     def dataset(self, reference: str) -> Games:
         """The games of a dataset, or of one part: `reg.dataset("lichess:test")`."""
@@ -221,7 +221,7 @@ class Session:
 
 
 def open_session(
-    registry: str | Path | Place | None = None, store: str | Path | None = None, create: bool = True
+    registry: str | Path | RegistryPlace | None = None, store: str | Path | None = None, create: bool = True
 ) -> Session:
     """Open a registry (a path, a folder or a URL) and its store; by default ./.chessreg/, made on first use.
 
@@ -230,8 +230,8 @@ def open_session(
     """
     from store import Store
 
-    place = place_of(registry)
-    root = store_path_of(store, place).resolve()
+    place = resolve_place(registry)
+    root = resolve_store_path(store, place).resolve()
     database = Database.open(place, create=create)
     if not create:
         return Session(database, lambda: Store.present(root))

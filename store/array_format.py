@@ -24,10 +24,10 @@ from store.errors import CorruptError, StoreError
 if TYPE_CHECKING:
     from store.store import Store
 
-FORMAT = 1
+ARRAY_FORMAT = 1
 CHUNK_BYTES = 4 << 20
-METADATA_BYTES = 64 << 20  # a file of metadata has at most; one digest a chunk is in it
-INDEX = ("game", "token", "ply")
+MAX_METADATA_BYTES = 64 << 20  # a file of metadata has at most; one digest a chunk is in it
+INDEX_ARRAYS = ("game", "token", "ply")
 _HOOK_POINT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")
 
 
@@ -41,7 +41,7 @@ class LogicalType:
 
 
 # numpy has no bfloat16: its bits travel as uint16, and 0xFFFF is one of its NaNs
-TYPES = {
+LOGICAL_TYPES = {
     "float16": LogicalType("float16", np.dtype("<f2"), float("nan")),
     "bfloat16": LogicalType("bfloat16", np.dtype("<u2"), 0xFFFF),
     "float32": LogicalType("float32", np.dtype("<f4"), float("nan")),
@@ -49,11 +49,11 @@ TYPES = {
 INDEX_TYPE = LogicalType("int32", np.dtype("<i4"), -1)
 
 
-def logical_type(name: str) -> LogicalType:
+def find_logical_type(name: str) -> LogicalType:
     """The type of this name; StoreError for any other than float16, bfloat16, float32."""
-    if name not in TYPES:
-        raise StoreError(f"activations cannot be stored as {name!r}", f"choose one of {', '.join(TYPES)}")
-    return TYPES[name]
+    if name not in LOGICAL_TYPES:
+        raise StoreError(f"activations cannot be stored as {name!r}", f"choose one of {', '.join(LOGICAL_TYPES)}")
+    return LOGICAL_TYPES[name]
 
 
 def check_hook_points(hook_points: Sequence[str]) -> tuple[str, ...]:
@@ -62,12 +62,12 @@ def check_hook_points(hook_points: Sequence[str]) -> tuple[str, ...]:
     if not names or len(set(names)) != len(names):
         raise StoreError(f"hook points must be named once each, not {list(names)}")
     for name in names:
-        if not _HOOK_POINT.match(name) or name in INDEX:
+        if not _HOOK_POINT.match(name) or name in INDEX_ARRAYS:
             raise StoreError(f"hook point {name!r} cannot be a folder's name", "for example blocks.3.hook_resid_post")
     return names
 
 
-def array_name(hook_point: str) -> str:
+def hook_point_array(hook_point: str) -> str:
     """Where in a group a hook point's activations lie."""
     return f"layers/{hook_point}"
 
@@ -82,7 +82,7 @@ def chunk_file(array: str, chunk: int) -> str:
     return f"{array}/c.{chunk}" + (".0" if array.startswith("layers/") else "")
 
 
-def canonical(value: object) -> bytes:
+def canonical_bytes(value: object) -> bytes:
     """One JSON text for equal values: keys sorted, no spaces. StoreError for what JSON cannot hold, NaN included."""
     try:
         return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
@@ -95,7 +95,7 @@ def spec_hash(spec: Mapping[str, Any]) -> str:
     stored = spec.get("spec_hash")
     if isinstance(stored, str) and re.fullmatch(r"[0-9a-f]{16,128}", stored):
         return stored
-    return hashlib.sha256(canonical(dict(spec))).hexdigest()
+    return hashlib.sha256(canonical_bytes(dict(spec))).hexdigest()
 
 
 def group_id(spec: Mapping[str, Any], units: tuple[int, int]) -> str:
@@ -108,7 +108,7 @@ def group_path(store: Store, spec: Mapping[str, Any], units: tuple[int, int]) ->
     return store.arrays / group_id(spec, units)
 
 
-def groups(store: Store, spec: Mapping[str, Any]) -> list[Path]:
+def list_groups(store: Store, spec: Mapping[str, Any]) -> list[Path]:
     """The published groups of a spec, ordered by their first unit."""
     paths = [path for path in store.arrays.glob(f"{spec_hash(spec)[:32]}-*-*") if (path / "zarr.json").is_file()]
     return sorted(paths, key=lambda path: tuple(map(int, path.name.rsplit("-", 2)[1:])))
@@ -116,25 +116,31 @@ def groups(store: Store, spec: Mapping[str, Any]) -> list[Path]:
 
 def group_digest(attributes: Mapping[str, Any]) -> str:
     """The sha256 that stands for a whole group: over its attributes, which hold the digest of every chunk."""
-    return hashlib.sha256(canonical({k: v for k, v in attributes.items() if k != "digest"})).hexdigest()
+    return hashlib.sha256(canonical_bytes({k: v for k, v in attributes.items() if k != "digest"})).hexdigest()
 
 
-def files_of(metadata: bytes, digest: str | None) -> dict[str, int]:
+def list_group_files(metadata: bytes, digest: str | None) -> dict[str, int]:
     """The files of a group with this `zarr.json` from another store → bytes that each has at most.
 
     Raises CorruptError unless the metadata is a group's and belongs to `digest` (None: to the one that it names).
     """
     try:
         attributes = json.loads(metadata)["attributes"]
-        names = [*map(array_name, check_hook_points(attributes["hook_points"])), *INDEX]
-        rows, width, size = int(attributes["rows"]), int(attributes["d_model"]), TYPES[attributes["logical_dtype"]]
+        names = [*map(hook_point_array, check_hook_points(attributes["hook_points"])), *INDEX_ARRAYS]
+        rows, width, size = (
+            int(attributes["rows"]),
+            int(attributes["d_model"]),
+            LOGICAL_TYPES[attributes["logical_dtype"]],
+        )
         chunks = {name: len(attributes["chunks"][name]) for name in names}
         actual = group_digest(attributes)
         if actual != (attributes["digest"] if digest is None else digest):
             raise CorruptError(f"the metadata of this array is of digest {actual[:12]}, not as expected")
     except (ValueError, LookupError, TypeError, OverflowError, RecursionError, AttributeError) as error:
         raise CorruptError(f"the metadata of this array is damaged: {error}") from error
-    files = dict.fromkeys(["zarr.json", "layers/zarr.json", *(f"{name}/zarr.json" for name in names)], METADATA_BYTES)
+    files = dict.fromkeys(
+        ["zarr.json", "layers/zarr.json", *(f"{name}/zarr.json" for name in names)], MAX_METADATA_BYTES
+    )
     for name in names:
         bytes_of_row = width * size.storage.itemsize if name.startswith("layers/") else INDEX_TYPE.storage.itemsize
         for chunk in range(chunks[name]):
@@ -149,7 +155,7 @@ def to_bfloat16(values: np.ndarray) -> np.ndarray:
     return np.where(np.isnan(values), ((bits >> 16) | 0x40).astype("<u2"), rounded)
 
 
-def as_float32(values: np.ndarray, dtype: str) -> np.ndarray:
+def decode_float32(values: np.ndarray, dtype: str) -> np.ndarray:
     """Stored values of logical type `dtype` → float32, exactly (bfloat16 by a shift of its bits)."""
     if dtype == "bfloat16":
         return (values.astype("<u4") << 16).view("<f4")

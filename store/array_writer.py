@@ -17,16 +17,16 @@ import numpy as np
 from store import array_format as fmt
 from store.arrays import ActivationArray
 from store.errors import AlreadyPublishedError, StoreError
-from store.files import WriterLock, discard, explained, fsync_path, fsync_tree, staging_path
+from store.files import WriterLock, convert_os_errors, discard_path, fsync_path, fsync_tree, make_staging_path
 
 if TYPE_CHECKING:
     from store.store import Store
 
 
-_OPEN_FILES = 16  # waiting to be closed
+_MAX_OPEN_FILES = 16  # waiting to be closed
 
 
-class Closer:
+class FileCloser:
     """Closes full chunks in a thread: their write-back starts while the next rows come, so the last sync is short."""
 
     def __init__(self) -> None:
@@ -35,8 +35,8 @@ class Closer:
 
     def close(self, file: BinaryIO) -> None:
         """Take over a file. An OSError met with an earlier one is raised here or by `finish`."""
-        self._waiting.append(self._pool.submit(_close, file))
-        if len(self._waiting) > _OPEN_FILES:
+        self._waiting.append(self._pool.submit(_close_file, file))
+        if len(self._waiting) > _MAX_OPEN_FILES:
             self._waiting.popleft().result()
 
     def finish(self) -> None:
@@ -49,18 +49,18 @@ class Closer:
         self._pool.shutdown()
 
 
-def _close(file: BinaryIO) -> None:
+def _close_file(file: BinaryIO) -> None:
     with file:
         file.flush()
         if hasattr(os, "posix_fadvise"):  # on Linux this starts writing back what is dirty
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
-class Column:
+class ArrayColumn:
     """One array being filled, chunk after chunk: [rows, width], or an index array [rows] where `width` is None."""
 
     def __init__(
-        self, folder: Path, closer: Closer, name: str, kind: fmt.LogicalType, width: int | None, chunk_rows: int
+        self, folder: Path, closer: FileCloser, name: str, kind: fmt.LogicalType, width: int | None, chunk_rows: int
     ) -> None:
         self.name, self.kind, self.chunk_rows = name, kind, chunk_rows
         self.tail = () if width is None else (width,)
@@ -151,28 +151,30 @@ class ActivationWriter:
         store.require_writable()
         self.store, self.spec, self.units, self.expected_rows = store, dict(spec), units, rows
         self.hook_points = fmt.check_hook_points(hook_points)
-        self.kind = fmt.logical_type(dtype)
+        self.kind = fmt.find_logical_type(dtype)
         self.d_model, self.rows = d_model, 0
         if d_model < 1 or units[0] < 0 or units[1] < units[0]:
             raise StoreError(f"no array has d_model {d_model} and units {units[0]}..{units[1]}")
-        fmt.canonical(self.spec)
+        fmt.canonical_bytes(self.spec)
         self.path = fmt.group_path(store, self.spec, units)
         self._lock = WriterLock(store.tmp, f"array-{self.path.name}")
         if self.path.exists():  # looked at under the lock: who held it may have published just now
             self._lock.release()
             raise AlreadyPublishedError(f"array {self.path.name} is published and never overwritten", self.path)
-        self._folder = staging_path(store.tmp, "array")
+        self._folder = make_staging_path(store.tmp, "array")
         per_chunk = fmt.chunk_rows(d_model, self.kind.storage.itemsize, chunk_bytes)
         index_chunk = fmt.chunk_rows(1, fmt.INDEX_TYPE.storage.itemsize, chunk_bytes)
-        self._columns: dict[str, Column] = {}
-        self._closer = Closer()
+        self._columns: dict[str, ArrayColumn] = {}
+        self._closer = FileCloser()
         self._open = True
         try:
-            with explained(f"write array {self.path.name}", self.path.parent):
-                wanted = {name: (fmt.array_name(name), self.kind, d_model, per_chunk) for name in self.hook_points}
-                indices = {name: (name, fmt.INDEX_TYPE, None, index_chunk) for name in fmt.INDEX}
+            with convert_os_errors(f"write array {self.path.name}", self.path.parent):
+                wanted = {
+                    name: (fmt.hook_point_array(name), self.kind, d_model, per_chunk) for name in self.hook_points
+                }
+                indices = {name: (name, fmt.INDEX_TYPE, None, index_chunk) for name in fmt.INDEX_ARRAYS}
                 for name, shape in (wanted | indices).items():
-                    self._columns[name] = Column(self._folder, self._closer, *shape)
+                    self._columns[name] = ArrayColumn(self._folder, self._closer, *shape)
         except BaseException:
             self.abort()
             raise
@@ -187,7 +189,7 @@ class ActivationWriter:
             raise StoreError(f"the writer of array {self.path.name} is closed")
         try:
             arrays, count = self._checked(rows, game, token, ply)
-            with explained(f"write array {self.path.name}", self.path.parent):
+            with convert_os_errors(f"write array {self.path.name}", self.path.parent):
                 for name, values in arrays.items():
                     self._columns[name].write(values)
         except BaseException:
@@ -205,7 +207,7 @@ class ActivationWriter:
         try:
             if self.expected_rows is not None and self.rows != self.expected_rows:
                 raise StoreError(f"array {self.path.name} got {self.rows} rows where {self.expected_rows} were planned")
-            with explained(f"publish array {self.path.name}", self.path.parent):
+            with convert_os_errors(f"publish array {self.path.name}", self.path.parent):
                 attributes = self._finish()
                 self._rename(attributes["digest"])
             return self.path
@@ -219,7 +221,7 @@ class ActivationWriter:
             for column in self._columns.values():
                 column.close()
             self._closer.stop()
-            discard(self._folder)
+            discard_path(self._folder)
             self._lock.release()
 
     def __enter__(self) -> ActivationWriter:
@@ -243,7 +245,7 @@ class ActivationWriter:
                     f"{name}: rows must be {self.kind.storage.name} [{count}, {self.d_model}] for dtype "
                     f"{self.kind.name}, not {values.dtype.name} {list(values.shape)}"
                 )
-        for name, index in zip(fmt.INDEX, (game, token, ply), strict=True):
+        for name, index in zip(fmt.INDEX_ARRAYS, (game, token, ply), strict=True):
             index = np.asarray(index)
             if index.shape != (count,) or index.dtype.kind not in "iu":
                 raise StoreError(f"{name}: must be integers [{count}], not {index.dtype.name} {list(index.shape)}")
@@ -262,7 +264,7 @@ class ActivationWriter:
             column.finish()
         self._closer.finish()
         attributes: dict[str, Any] = {
-            "format": fmt.FORMAT,
+            "format": fmt.ARRAY_FORMAT,
             "spec": self.spec,
             "spec_hash": fmt.spec_hash(self.spec),
             "units": list(self.units),

@@ -13,21 +13,21 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import numpy as np
 
 from store import array_format as fmt
-from store.array_format import as_float32, group_path, groups, to_bfloat16
-from store.batches import Batch, Columns, batch_generator, cut_into_batches, mixed, read_ahead
+from store.array_format import decode_float32, group_path, list_groups, to_bfloat16
+from store.batches import Batch, Columns, cut_into_batches, make_batch_generator, mix_rows, read_ahead
 from store.errors import CorruptError, NotInStoreError, StoreError
 
 if TYPE_CHECKING:
     from store.store import Store
 
-__all__ = ["ActivationArray", "Batch", "as_float32", "group_path", "groups", "to_bfloat16"]
+__all__ = ["ActivationArray", "Batch", "decode_float32", "group_path", "list_groups", "to_bfloat16"]
 
 
-MEND = "chessreg doctor --digests --fix"
+FIX_COMMAND = "chessreg doctor --digests --fix"
 
 
 @dataclass(frozen=True)
-class Plain:
+class PlainArray:
     """One array of a group, as its own zarr.json describes it: plain memory, cut into chunks of whole rows."""
 
     shape: tuple[int, ...]
@@ -35,7 +35,7 @@ class Plain:
     chunk_rows: int
 
     @classmethod
-    def load(cls, file: Path) -> Plain:
+    def load(cls, file: Path) -> PlainArray:
         """Raises ValueError for an array whose chunks are not plain memory, one file each."""
         described = json.loads(file.read_bytes())
         shape = tuple(described["shape"])
@@ -51,7 +51,7 @@ class Plain:
         return self.chunk_rows * int(np.prod(self.shape[1:], dtype=int)) * self.dtype.itemsize
 
 
-class Group:
+class ArrayGroup:
     """One published group, checked when opened: attributes, array metadata, number and size of all chunk files.
 
     Chunks are bare memory in files of their own, so they are read without zarr: at three times its speed, and zarr 3.1
@@ -67,14 +67,17 @@ class Group:
             raise NotInStoreError(f"there is no activation array at {path}")
         try:
             self.attributes: dict[str, Any] = json.loads((path / "zarr.json").read_bytes())["attributes"]
-            if self.attributes["format"] != fmt.FORMAT:
-                raise StoreError(f"array {path.name} has format {self.attributes['format']}, not {fmt.FORMAT}")
+            if self.attributes["format"] != fmt.ARRAY_FORMAT:
+                raise StoreError(f"array {path.name} has format {self.attributes['format']}, not {fmt.ARRAY_FORMAT}")
             self.rows: int = self.attributes["rows"]
             self.units: tuple[int, int] = tuple(self.attributes["units"])
             self.digest: str = self.attributes["digest"]
-            self.kind = fmt.logical_type(self.attributes["logical_dtype"])
-            names = [*map(fmt.array_name, fmt.check_hook_points(self.attributes["hook_points"])), *fmt.INDEX]
-            self._arrays = {name: Plain.load(path / name / "zarr.json") for name in names}
+            self.kind = fmt.find_logical_type(self.attributes["logical_dtype"])
+            names = [
+                *map(fmt.hook_point_array, fmt.check_hook_points(self.attributes["hook_points"])),
+                *fmt.INDEX_ARRAYS,
+            ]
+            self._arrays = {name: PlainArray.load(path / name / "zarr.json") for name in names}
             self._check()
         except (OSError, LookupError, TypeError, ValueError, ArithmeticError, RecursionError) as error:
             raise CorruptError(f"the metadata of array {path.name} is damaged: {error}") from error
@@ -90,10 +93,10 @@ class Group:
             for chunk in range(self.chunks(name)):
                 key = fmt.chunk_file(name, chunk)
                 if Path(key).name not in sizes:
-                    raise CorruptError(f"chunk {key} of array {self.path.name} is missing", MEND)
+                    raise CorruptError(f"chunk {key} of array {self.path.name} is missing", FIX_COMMAND)
                 if sizes[Path(key).name] != array.chunk_bytes:
                     raise CorruptError(
-                        f"chunk {key} of array {self.path.name} is not {array.chunk_bytes} bytes long", MEND
+                        f"chunk {key} of array {self.path.name} is not {array.chunk_bytes} bytes long", FIX_COMMAND
                     )
             if self.chunks(name) != len(self.attributes["chunks"][name]):
                 raise CorruptError(f"the metadata of array {self.path.name} is damaged: chunks of {name}")
@@ -146,11 +149,11 @@ class Group:
                         wanted[:] = content[at : at + piece.nbytes]
                         complete = True
             except FileNotFoundError:
-                raise CorruptError(f"chunk {key} of array {self.path.name} is missing", MEND) from None
+                raise CorruptError(f"chunk {key} of array {self.path.name} is missing", FIX_COMMAND) from None
             except OSError as error:
                 raise StoreError(f"chunk {key} of array {self.path.name} cannot be read: {error.strerror}") from error
             if not complete:
-                raise CorruptError(f"chunk {key} of array {self.path.name} is cut short", MEND)
+                raise CorruptError(f"chunk {key} of array {self.path.name} is cut short", FIX_COMMAND)
             done += len(piece)
 
     def _compare(self, name: str, chunk: int, content: bytes | memoryview) -> None:
@@ -159,9 +162,9 @@ class Group:
 
         key = fmt.chunk_file(name, chunk)
         if len(content) != self._arrays[name].chunk_bytes:
-            raise CorruptError(f"chunk {key} of array {self.path.name} is cut short", MEND)
+            raise CorruptError(f"chunk {key} of array {self.path.name} is cut short", FIX_COMMAND)
         if xxhash.xxh3_128_hexdigest(content) != self.attributes["chunks"][name][chunk]:
-            raise CorruptError(f"chunk {key} of array {self.path.name} has changed since publication", MEND)
+            raise CorruptError(f"chunk {key} of array {self.path.name} has changed since publication", FIX_COMMAND)
         self._sound.add((f"{self.path}:{self.digest}", key))
 
     def verify(self) -> None:
@@ -172,7 +175,7 @@ class Group:
                 try:
                     self._compare(name, chunk, (self.path / key).read_bytes())
                 except OSError as error:
-                    raise CorruptError(f"chunk {key} of array {self.path.name} is missing", MEND) from error
+                    raise CorruptError(f"chunk {key} of array {self.path.name} is missing", FIX_COMMAND) from error
 
 
 class ActivationArray:
@@ -183,7 +186,7 @@ class ActivationArray:
     (3, 512)
     """
 
-    def __init__(self, parts: Sequence[Group]) -> None:
+    def __init__(self, parts: Sequence[ArrayGroup]) -> None:
         if not parts:
             raise NotInStoreError("no activation array was named, or none of this spec is published")
         self.parts = sorted(parts, key=lambda part: part.units)
@@ -208,12 +211,12 @@ class ActivationArray:
     @classmethod
     def open(cls, *paths: Path | str) -> ActivationArray:
         """Open the groups at these paths. Raises NotInStoreError, CorruptError (a chunk is missing), StoreError."""
-        return cls([Group(Path(path)) for path in paths])
+        return cls([ArrayGroup(Path(path)) for path in paths])
 
     @classmethod
     def of(cls, store: Store, spec: Mapping[str, Any]) -> ActivationArray:
         """All published groups of a spec as one array. Raises NotInStoreError when there are none."""
-        return cls([Group(path) for path in groups(store, spec)])
+        return cls([ArrayGroup(path) for path in list_groups(store, spec)])
 
     @property
     def nbytes(self) -> int:
@@ -292,7 +295,7 @@ class ActivationArray:
         plan = [(group, chunk, first, rows[a:b]) for (group, chunk, first, _), (a, b) in zip(table, spans, strict=True)]
         plan = [entry for entry in plan if len(entry[3])]
         largest = max((len(entry[3]) for entry in plan), default=1)
-        generator = batch_generator(seed, epoch)
+        generator = make_batch_generator(seed, epoch)
         order = [plan[i] for i in generator.permutation(len(plan))]
 
         def load(group: int, chunk: int, first: int, wanted: np.ndarray) -> Columns:
@@ -301,7 +304,7 @@ class ActivationArray:
             return [wanted, *(values if len(local) == len(values) else values[local] for values in chunks)]
 
         def batches() -> Iterator[Batch]:
-            pieces = mixed(read_ahead(load, order, prefetch), largest * mix_chunks, generator)
+            pieces = mix_rows(read_ahead(load, order, prefetch), largest * mix_chunks, generator)
             for columns in cut_into_batches(pieces, batch_rows, drop_last):
                 yield Batch(columns[0], dict(zip(hook_points, columns[1:], strict=True)), self.dtype)
 
@@ -317,7 +320,7 @@ class ActivationArray:
         """The name in a group of this hook point's array. Raises NotInStoreError."""
         if hook_point not in self.hook_points:
             raise NotInStoreError(f"array {self.spec_hash[:12]} has no {hook_point!r}", f"has {list(self.hook_points)}")
-        return fmt.array_name(hook_point)
+        return fmt.hook_point_array(hook_point)
 
     def chunk_table(self, hook_point: str) -> list[tuple[int, int, int, int]]:
         """Every chunk as (group, chunk in it, first row, last row + 1); the same for all hook points."""

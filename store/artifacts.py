@@ -19,26 +19,26 @@ from typing import Any
 
 from store.errors import CorruptError, NotInStoreError, StoreError
 from store.files import (
-    discard,
-    explained,
+    convert_os_errors,
+    discard_path,
     fsync_path,
     fsync_tree,
+    make_staging_path,
     safe_name,
     safe_path,
     sha256_file,
     staged_kind,
-    staging_path,
     write_synced,
 )
 
 DIGEST_TAG = b"chessreg-artefact-1\n"  # first line of what an artifact's digest covers: data, never to be changed
 MANIFEST = ".artifact.json"
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
-_TAKEN = {errno.ENOTEMPTY, errno.EEXIST}
+_TARGET_EXISTS = {errno.ENOTEMPTY, errno.EEXIST}
 
 
 @dataclass(frozen=True)
-class Artifact:
+class StoredArtifact:
     """A published artifact. `bytes` counts its files; `path` is the folder that holds them."""
 
     digest: str
@@ -49,7 +49,7 @@ class Artifact:
     @property
     def file(self) -> Path:
         """The one file of a single-file artifact; StoreError if it has several."""
-        files = [name for name in _scan(self.path) if name != MANIFEST]
+        files = [name for name in _list_files(self.path) if name != MANIFEST]
         if len(files) != 1:
             raise StoreError(f"artifact {self.digest[:12]} has {len(files)} files, not one")
         return self.path / files[0]
@@ -70,7 +70,7 @@ def parse_manifest(content: bytes, digest: str) -> Manifest:
         record = json.loads(content)
         kind = safe_name("kind", str(record["kind"]))
         files = tuple((str(name), int(size), str(sha)) for name, size, sha in record["files"])
-        actual = _digest(list(files))
+        actual = _digest_entries(list(files))
     except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
         raise CorruptError(f"the manifest of artifact {digest[:12]} is damaged") from error
     if actual != digest:
@@ -89,7 +89,7 @@ class ArtifactStore:
     artifacts: Path
     tmp: Path
     read_only: bool
-    lent: dict[str, Artifact]
+    lent: dict[str, StoredArtifact]
     """Copies of the user's files that are not published, by digest."""
 
     def require_writable(self) -> None:
@@ -106,16 +106,16 @@ class ArtifactStore:
         When the block raises, the folder is removed; an OSError (a full disk) becomes one StoreError.
         """
         self.require_writable()
-        folder = staging_path(self.tmp, kind)
+        folder = make_staging_path(self.tmp, kind)
         try:
-            with explained(f"write an artifact of kind {kind}", self.root):
+            with convert_os_errors(f"write an artifact of kind {kind}", self.root):
                 folder.mkdir()  # in here: Ctrl-C may come as soon as it is there
                 yield folder
         except BaseException:
-            discard(folder)
+            discard_path(folder)
             raise
 
-    def publish(self, folder: Path, expect: str | None = None) -> Artifact:
+    def publish(self, folder: Path, expect: str | None = None) -> StoredArtifact:
         """Publish a staged folder and return the artifact; the staging folder is gone afterwards.
 
         Content that is here already is recognised: the existing artifact is returned, as young as a new one. `expect`
@@ -127,25 +127,25 @@ class ArtifactStore:
         kind = staged_kind(folder)
         if folder.parent != self.tmp or not folder.is_dir():
             raise StoreError(f"{folder} is not a staging folder of the store {self.root}")
-        with explained(f"publish an artifact of kind {kind}", self.root):
+        with convert_os_errors(f"publish an artifact of kind {kind}", self.root):
             if (folder / MANIFEST).exists():
                 raise StoreError(f"{MANIFEST} is the store's own file: an artifact cannot bring one")
-            files = _manifest(folder)
+            files = _list_entries(folder)
             for name, _, _ in files:
                 safe_path(name)
-            digest = _digest(files)
+            digest = _digest_entries(files)
             if expect is not None and digest != expect:
                 raise CorruptError(
                     f"the content of this {kind} has digest {digest[:12]}, not {expect[:12]} as expected"
                 )
             target = self._target(digest)
             if (known := self._known(digest)) is not None:
-                discard(folder)
+                discard_path(folder)
                 fsync_path(target.parent)  # the process that renamed it may have ended before this
                 fsync_path(self.artifacts)
                 return known
             fsync_tree(folder)
-            if _manifest(folder, from_disk=True) != files:
+            if _list_entries(folder, from_disk=True) != files:
                 raise CorruptError(f"the disk returned other bytes than were written to {folder}", "check the disk")
             total = sum(size for _, size, _ in files)
             record = {"chessreg_artifact": 1, "digest": digest, "kind": kind, "bytes": total, "files": files}
@@ -153,18 +153,18 @@ class ArtifactStore:
             fsync_path(folder)
             target.parent.mkdir(exist_ok=True)
             if target.exists():  # there, but damaged: the new copy heals it
-                target.rename(staging_path(self.tmp, "damaged"))
+                target.rename(make_staging_path(self.tmp, "damaged"))
             try:
                 folder.rename(target)
             except OSError as error:
-                if error.errno not in _TAKEN:
+                if error.errno not in _TARGET_EXISTS:
                     raise
-                discard(folder)  # somebody published the same content a moment ago
+                discard_path(folder)  # somebody published the same content a moment ago
             fsync_path(target.parent)
             fsync_path(self.artifacts)
         return self.artifact(digest)
 
-    def add(self, source: Path, kind: str, expect: str | None = None) -> Artifact:
+    def add(self, source: Path, kind: str, expect: str | None = None) -> StoredArtifact:
         """Copy a file, or a folder's content, into the store as an artifact."""
         import shutil
 
@@ -189,12 +189,12 @@ class ArtifactStore:
         name = safe_path(name or source.name)
         with self.stage(kind) as folder:
             shutil.copyfile(source, folder / name)
-            files = _manifest(folder)
-            digest = _digest(files)
+            files = _list_entries(folder)
+            digest = _digest_entries(files)
             if digest in self.lent or self._known(digest) is not None:
-                discard(folder)
+                discard_path(folder)
             else:
-                self.lent[digest] = Artifact(digest, kind, sum(size for _, size, _ in files), folder)
+                self.lent[digest] = StoredArtifact(digest, kind, sum(size for _, size, _ in files), folder)
         return digest
 
     def path(self, digest: str) -> Path:
@@ -210,22 +210,22 @@ class ArtifactStore:
         """Whether the artifact is here; its bytes are not read."""
         return digest in self.lent or (self._target(digest) / MANIFEST).is_file()
 
-    def artifact(self, digest: str) -> Artifact:
+    def artifact(self, digest: str) -> StoredArtifact:
         """What is recorded of an artifact. Raises NotInStoreError, CorruptError."""
         if digest in self.lent:
             return self.lent[digest]
-        record = _record(self.path(digest))
-        return Artifact(digest, record["kind"], record["bytes"], self._target(digest))
+        record = _read_manifest(self.path(digest))
+        return StoredArtifact(digest, record["kind"], record["bytes"], self._target(digest))
 
-    def verify(self, digest: str) -> Artifact:
+    def verify(self, digest: str) -> StoredArtifact:
         """Read every byte again. Raises CorruptError naming the first file that differs, NotInStoreError."""
         folder = self.path(digest)
         if digest in self.lent:
             return self.lent[digest]
-        record = _record(folder)
-        with explained(f"read artifact {digest[:12]}"):
+        record = _read_manifest(folder)
+        with convert_os_errors(f"read artifact {digest[:12]}"):
             expected = {name: (size, sha) for name, size, sha in record["files"]}
-            actual = {name: (size, sha) for name, size, sha in _manifest(folder)}
+            actual = {name: (size, sha) for name, size, sha in _list_entries(folder)}
         for name in sorted(expected.keys() | actual.keys()):
             if name not in actual:
                 raise CorruptError(f"artifact {digest[:12]}: {name} is missing")
@@ -233,11 +233,11 @@ class ArtifactStore:
                 raise CorruptError(f"artifact {digest[:12]}: {name} was added after publication")
             if actual[name] != expected[name]:
                 raise CorruptError(f"artifact {digest[:12]}: {name} has changed since publication")
-        if _digest([(name, *expected[name]) for name in expected]) != digest:
+        if _digest_entries([(name, *expected[name]) for name in expected]) != digest:
             raise CorruptError(f"artifact {digest[:12]}: its manifest does not belong to it")
         return self.artifact(digest)
 
-    def list(self, kind: str | None = None) -> Sequence[Artifact]:
+    def list(self, kind: str | None = None) -> Sequence[StoredArtifact]:
         """All artifacts with a readable manifest, ordered by digest; `verify` tells what is wrong with one."""
         artifacts = []
         for folder in sorted(self.artifacts.glob("??/*")):
@@ -248,9 +248,9 @@ class ArtifactStore:
         return artifacts
 
     def _target(self, digest: str) -> Path:
-        return self.root / key(digest)
+        return self.root / artifact_key(digest)
 
-    def _known(self, digest: str) -> Artifact | None:
+    def _known(self, digest: str) -> StoredArtifact | None:
         """The artifact if it is here, every byte as it was published. From now on it is young: only old ones are
         garbage. None also if it has just been taken away as such."""
         if not self.exists(digest):
@@ -274,23 +274,23 @@ class ArtifactStore:
 
     def release(self) -> None:
         """Remove what was lent and not kept."""
-        release(self.lent)
+        discard_lent(self.lent)
 
 
-def release(lent: dict[str, Artifact]) -> None:
+def discard_lent(lent: dict[str, StoredArtifact]) -> None:
     """Remove what was lent and not published."""
     while lent:
-        discard(lent.popitem()[1].path)
+        discard_path(lent.popitem()[1].path)
 
 
-def key(digest: str) -> str:
+def artifact_key(digest: str) -> str:
     """Where an artifact lies below the root of any store. Raises NotInStoreError for what is no digest."""
     if not _DIGEST.match(digest):
         raise NotInStoreError(f"{digest!a} is not a digest: 64 hexadecimal digits")
     return f"artifacts/{digest[:2]}/{digest}"
 
 
-def _record(folder: Path) -> dict[str, Any]:
+def _read_manifest(folder: Path) -> dict[str, Any]:
     try:
         record = json.loads((folder / MANIFEST).read_bytes())
         files, size, kind = record["files"], record["bytes"], record["kind"]
@@ -306,7 +306,7 @@ def _is_entry(value: Any) -> bool:
     return isinstance(value, list) and [*map(type, value)] == [str, int, str]
 
 
-def _scan(folder: Path) -> list[str]:
+def _list_files(folder: Path) -> list[str]:
     """Relative POSIX paths of all files below `folder`, in the order of their UTF-8 bytes."""
     names = []
     for parent, folders, files in os.walk(folder):
@@ -320,15 +320,15 @@ def _scan(folder: Path) -> list[str]:
     return sorted(names, key=str.encode)
 
 
-def _manifest(folder: Path, *, from_disk: bool = False) -> list[tuple[str, int, str]]:
+def _list_entries(folder: Path, *, from_disk: bool = False) -> list[tuple[str, int, str]]:
     """(relative path, bytes, sha256) of every file but our own manifest."""
-    names = [name for name in _scan(folder) if name != MANIFEST]
+    names = [name for name in _list_files(folder) if name != MANIFEST]
     if not names:
         raise StoreError(f"{folder} holds no file: there is nothing to publish")
     return [(name, (folder / name).stat().st_size, sha256_file(folder / name, from_disk=from_disk)) for name in names]
 
 
-def _digest(files: list[tuple[str, int, str]]) -> str:
+def _digest_entries(files: list[tuple[str, int, str]]) -> str:
     import hashlib
 
     lines = [json.dumps([name, size, sha]) + "\n" for name, size, sha in sorted(files, key=lambda f: f[0].encode())]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from store.array_format import as_float32
+from store.array_format import decode_float32
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,7 @@ class Batch:
 
     def float32(self, hook_point: str) -> np.ndarray:
         """One layer as float32, exactly; for bfloat16 from its bits."""
-        return as_float32(self.layers[hook_point], self.dtype)
+        return decode_float32(self.layers[hook_point], self.dtype)
 
 
 Columns = list[np.ndarray]  # row numbers, then one array a layer, all of one length
@@ -55,7 +55,7 @@ def read_ahead(load: object, order: list[tuple[int, int, int, np.ndarray]], pref
         pool.shutdown(wait=True, cancel_futures=True)
 
 
-def mixed(chunks: Iterator[Columns], capacity: int, generator: np.random.Generator) -> Iterator[Columns]:
+def mix_rows(chunks: Iterator[Columns], capacity: int, generator: np.random.Generator) -> Iterator[Columns]:
     """A shuffle buffer of `capacity` rows: once it is full, arriving rows push out as many at random places."""
     pool: Columns = []
     filled = 0
@@ -90,16 +90,16 @@ def cut_into_batches(pieces: Iterator[Columns], batch_rows: int, drop_last: bool
             count += high - low
             low = high
             if count == batch_rows:
-                yield _join(waiting)
+                yield _join_pieces(waiting)
                 waiting, count = [], 0
     if waiting and not drop_last:
-        yield _join(waiting)
+        yield _join_pieces(waiting)
 
 
-def _join(parts: list[Columns]) -> Columns:
+def _join_pieces(parts: list[Columns]) -> Columns:
     return parts[0] if len(parts) == 1 else [np.concatenate(columns) for columns in zip(*parts, strict=True)]
 
 
-def batch_generator(*key: int) -> np.random.Generator:
+def make_batch_generator(*key: int) -> np.random.Generator:
     digest = hashlib.blake2b("\x1f".join(map(str, key)).encode(), digest_size=16).digest()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))

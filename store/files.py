@@ -22,7 +22,7 @@ from typing import IO, Any
 from store.errors import DiskFullError, StoreError
 from store.process import ProcessId, machine_name, system_id, this_process
 
-FULL = "the disk is full"
+DISK_FULL = "the disk is full"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 _SAYS_FULL = re.compile(
     "disk is full|" + "|".join(rf"{re.escape(os.strerror(n))}|\(os error {n}\)" for n in sorted(_FULL)), re.IGNORECASE
@@ -34,7 +34,7 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
 
 
 @contextlib.contextmanager
-def explained(action: str, at: Path | None = None) -> Iterator[None]:
+def convert_os_errors(action: str, at: Path | None = None) -> Iterator[None]:
     """Turn an OSError in the block into one StoreError: `cannot <action>: <reason> at <file>`.
 
     A full disk becomes a DiskFullError, whatever the library that met it raised. `at` is named where the system names
@@ -46,16 +46,16 @@ def explained(action: str, at: Path | None = None) -> Iterator[None]:
         if hasattr(error, "hint"):
             raise
         if is_disk_full(error, at):
-            place = file_of(error) or at
+            place = find_error_file(error) or at
             where = f" at {place}" if place else ""
             hint = "free some space, then run the same command again"
-            raise DiskFullError(f"cannot {action}: {FULL}{where}", Path(place or "."), hint) from error
+            raise DiskFullError(f"cannot {action}: {DISK_FULL}{where}", Path(place or "."), hint) from error
         if not isinstance(error, OSError):
             raise
         place = error.filename or at
         where = f" at {place}" if place else ""
-        hint = "check the owner and the permissions of that folder" if denied(error) else ""
-        raise StoreError(f"cannot {action}: {reason(error)}{where}", hint) from error
+        hint = "check the owner and the permissions of that folder" if is_denied(error) else ""
+        raise StoreError(f"cannot {action}: {describe_os_error(error)}{where}", hint) from error
 
 
 def is_disk_full(error: BaseException | None, folder: Path | None = None) -> bool:
@@ -84,13 +84,13 @@ def has_space(folder: Path, size: int = 1 << 20) -> bool:
 
     try:
         with tempfile.TemporaryFile(dir=folder if folder.is_dir() else folder.parent) as file:
-            allocate(file, size)
+            allocate_space(file, size)
     except OSError as error:
         return error.errno not in _FULL
     return True
 
 
-def allocate(file: IO[bytes], size: int) -> None:
+def allocate_space(file: IO[bytes], size: int) -> None:
     """Make a file `size` bytes long, with all of its space taken: writing to a mapped page without space kills the
     process (SIGBUS).
 
@@ -102,7 +102,7 @@ def allocate(file: IO[bytes], size: int) -> None:
         os.truncate(file.fileno(), size)
 
 
-def file_of(error: BaseException | None) -> str | None:
+def find_error_file(error: BaseException | None) -> str | None:
     """The file that the system names in an error, or in one that it came from: of a copy, the target."""
     while error is not None:
         if isinstance(error, OSError) and (name := error.filename2 or error.filename):
@@ -111,12 +111,12 @@ def file_of(error: BaseException | None) -> str | None:
     return None
 
 
-def reason(error: BaseException) -> str:
+def describe_os_error(error: BaseException) -> str:
     """What an error of the system says, without the file."""
-    return FULL if is_disk_full(error) else getattr(error, "strerror", None) or str(error)
+    return DISK_FULL if is_disk_full(error) else getattr(error, "strerror", None) or str(error)
 
 
-def denied(error: BaseException | None) -> bool:
+def is_denied(error: BaseException | None) -> bool:
     """Whether this is the operating system's word that we may not: by mode, owner or mount."""
     return isinstance(error, OSError) and error.errno in _DENIED
 
@@ -221,14 +221,14 @@ def sha256_file(path: Path, *, from_disk: bool = False) -> str:
 
 
 @contextlib.contextmanager
-def replaced(path: Path, aside: Path) -> Iterator[IO[bytes]]:
+def replace_file(path: Path, aside: Path) -> Iterator[IO[bytes]]:
     """A file to write into: `aside`, in the same folder. At the end of the block it is forced to the disk and renamed
     to `path`. After an error, `path` is as it was and the space of `aside` is free again.
 
     Raises StoreError, DiskFullError.
     """
     try:
-        with explained(f"write {path.name}", path):
+        with convert_os_errors(f"write {path.name}", path):
             with aside.open("wb") as file:
                 yield file
                 file.flush()
@@ -280,12 +280,12 @@ def write_synced(path: Path, data: bytes) -> None:
         os.fsync(file.fileno())
 
 
-DAY = 86_400.0
+DAY_S = 86_400.0
 STAGING_PARTS = 6
 
 
 @dataclass(frozen=True)
-class Staging:
+class StagedPath:
     """A file or folder in `tmp/`; `age` is seconds since its newest write."""
 
     path: Path
@@ -296,7 +296,7 @@ class Staging:
     age: float
 
 
-def staging_path(tmp: Path, kind: str) -> Path:
+def make_staging_path(tmp: Path, kind: str) -> Path:
     """A fresh path in `tmp/` for this process; nothing is created."""
     me = this_process()
     owner = f"{machine_name()}~{me.boot_id}~{me.pid}~{me.started}"
@@ -311,27 +311,27 @@ def staged_kind(path: Path) -> str:
     return parts[0]
 
 
-def stale(tmp: Path, older_than: float = DAY) -> list[Staging]:
+def list_stale(tmp: Path, older_than: float = DAY_S) -> list[StagedPath]:
     """Return what processes that have ended left in `tmp/`, oldest first.
 
     If this machine cannot tell whether a process has ended, what it has not written to for `older_than` seconds.
     """
     now, stagings = time.time(), []
     for path in tmp.iterdir():
-        staging = _staging(path, now)
+        staging = _read_staging(path, now)
         if staging is not None and staging.is_gone is not False and (staging.is_gone or staging.age >= older_than):
             stagings.append(staging)
     return sorted(stagings, key=lambda staging: -staging.age)
 
 
-def _staging(path: Path, now: float) -> Staging | None:
+def _read_staging(path: Path, now: float) -> StagedPath | None:
     """Read who made something in `tmp/`; None for what is not ours."""
-    age = now - _newest(path)
+    age = now - _newest_write(path)
     if path.suffix == ".lock":  # of one that was killed holding it; its holder writes itself in
-        holder = _holder(path)
+        holder = _read_holder(path)
         if holder is None:
-            return Staging(path, "lock", "", 0, None, age)
-        return Staging(path, "lock", holder.host, holder.pid, holder.is_gone(), age)
+            return StagedPath(path, "lock", "", 0, None, age)
+        return StagedPath(path, "lock", holder.host, holder.pid, holder.is_gone(), age)
     parts = path.name.split("~")
     if len(parts) != STAGING_PARTS or not parts[3].isdigit():
         return None
@@ -340,10 +340,10 @@ def _staging(path: Path, now: float) -> Staging | None:
     with contextlib.suppress(ValueError):
         if machine == machine_name():
             gone = ProcessId(socket.gethostname(), system_id(), boot, int(pid), float(start)).is_gone()
-    return Staging(path, kind, machine, int(pid), gone, age)
+    return StagedPath(path, kind, machine, int(pid), gone, age)
 
 
-def _holder(lock: Path) -> ProcessId | None:
+def _read_holder(lock: Path) -> ProcessId | None:
     """The process that wrote itself into a lock."""
     try:
         return ProcessId.of(parse_json(lock.read_bytes()[:1000]))
@@ -351,10 +351,10 @@ def _holder(lock: Path) -> ProcessId | None:
         return None
 
 
-def clean(tmp: Path, older_than: float = DAY) -> list[Staging]:
+def clean_folder(tmp: Path, older_than: float = DAY_S) -> list[StagedPath]:
     """Remove what `stale` lists and return it."""
-    stagings = stale(tmp, older_than)
-    with explained("clean the staging folder"):
+    stagings = list_stale(tmp, older_than)
+    with convert_os_errors("clean the staging folder"):
         for staging in stagings:
             remove_staging(staging.path)
     return stagings
@@ -365,7 +365,7 @@ def remove_staging(path: Path) -> None:
     if path.suffix == ".lock":
         _remove_lock(path)
     else:
-        discard(path)
+        discard_path(path)
 
 
 def _remove_lock(path: Path) -> None:
@@ -383,7 +383,7 @@ def _remove_lock(path: Path) -> None:
             os.close(handle)
 
 
-def discard(path: Path) -> None:
+def discard_path(path: Path) -> None:
     """Remove a staging file or folder; what somebody else removed meanwhile is no error."""
     if path.is_dir() and not path.is_symlink():
         import shutil
@@ -403,7 +403,7 @@ class WriterLock:
         """`what`: what the lock is of, for messages; else its name."""
         self._path = tmp / f"{name}.lock"
         self._handle = -1
-        with explained(f"lock {what or name}"):
+        with convert_os_errors(f"lock {what or name}"):
             while not self._acquire(what or name):
                 pass
 
@@ -415,7 +415,7 @@ class WriterLock:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             os.close(handle)
-            holder = _holder(self._path)
+            holder = _read_holder(self._path)
             who = f"process {holder.pid} on {holder.host}" if holder else "another process"
             raise StoreError(f"{what} is being written by {who}", "wait for it, or stop that process") from None
         except OSError:  # no locks here
@@ -441,7 +441,7 @@ class WriterLock:
             self._handle = -1
 
 
-def _newest(path: Path) -> float:
+def _newest_write(path: Path) -> float:
     newest = 0.0
     with contextlib.suppress(FileNotFoundError):
         newest = path.lstat().st_mtime

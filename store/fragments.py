@@ -25,17 +25,17 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from store.errors import CorruptError, NotInStoreError, StoreError
-from store.files import discard, explained, fsync_path, safe_name, staging_path, write_synced
+from store.files import convert_os_errors, discard_path, fsync_path, make_staging_path, safe_name, write_synced
 from store.process import machine_name
 
 if TYPE_CHECKING:
     from store.store import Store
 
 
-FORMAT = 1
-SUFFIX = ".jsonl.zst"
-MEMORY_BYTES = 4 << 30  # that reading a fragment takes at most; writers begin another after 16 MiB, or a unit
-LARGEST = MEMORY_BYTES // 8  # bytes, packed or unpacked
+FRAGMENT_FORMAT = 1
+FRAGMENT_SUFFIX = ".jsonl.zst"
+MAX_MEMORY_BYTES = 4 << 30  # that reading a fragment takes at most; writers begin another after 16 MiB, or a unit
+MAX_FRAGMENT_BYTES = MAX_MEMORY_BYTES // 8  # bytes, packed or unpacked
 Rows = list[dict[str, Any]]
 
 
@@ -50,9 +50,9 @@ class Fragment:
     @classmethod
     def at(cls, path: Path) -> Fragment:
         """The fragment in this file. Raises StoreError for a name that no fragment has."""
-        if not path.name.endswith(SUFFIX) or not _named(path):
+        if not path.name.endswith(FRAGMENT_SUFFIX) or not _has_fragment_name(path):
             raise StoreError(f"{path.name} is not the name of a fragment")
-        return cls(path, path.name, path.name.removesuffix(SUFFIX).partition(".")[2])
+        return cls(path, path.name, path.name.removesuffix(FRAGMENT_SUFFIX).partition(".")[2])
 
     def read(self) -> Iterator[tuple[str, Rows]]:
         """(table, rows) in the order written, neighbours of one table together. Everything is checked first.
@@ -74,8 +74,10 @@ class Fragment:
         try:
             with open(os.open(self.path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # a pipe would be waited for
                 status = os.fstat(file.fileno())
-                if not stat.S_ISREG(status.st_mode) or status.st_size > LARGEST:
-                    what = "it is not a file" if status.st_size <= LARGEST else f"it has {status.st_size} bytes"
+                if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_FRAGMENT_BYTES:
+                    what = (
+                        "it is not a file" if status.st_size <= MAX_FRAGMENT_BYTES else f"it has {status.st_size} bytes"
+                    )
                     raise CorruptError(f"fragment {self.name} is damaged: {what}")
                 return file.read(status.st_size)
         except FileNotFoundError:
@@ -87,20 +89,20 @@ class Fragment:
         import zstandard
 
         try:
-            if zstandard.frame_content_size(packed) > LARGEST:
-                raise ValueError(f"unpacked it has more than {LARGEST >> 20} MiB")
+            if zstandard.frame_content_size(packed) > MAX_FRAGMENT_BYTES:
+                raise ValueError(f"unpacked it has more than {MAX_FRAGMENT_BYTES >> 20} MiB")
             text = zstandard.ZstdDecompressor().decompress(packed, allow_extra_data=False)
-            if memory_of(text) > MEMORY_BYTES:
-                raise ValueError(f"its rows take more than {MEMORY_BYTES >> 30} GiB of memory")
+            if estimate_memory(text) > MAX_MEMORY_BYTES:
+                raise ValueError(f"its rows take more than {MAX_MEMORY_BYTES >> 30} GiB of memory")
             body, _, last = text[:-1].rpartition(b"\n")
             footer = json.loads(last)
             if text[-1:] != b"\n" or footer["crc32"] != zlib.crc32(body + b"\n"):
                 raise ValueError("its checksum differs")
             head, _, body = body.partition(b"\n")
             header = json.loads(head)
-            if header["chessreg_fragment"] != FORMAT:
+            if header["chessreg_fragment"] != FRAGMENT_FORMAT:
                 raise StoreError(
-                    f"fragment {self.name} has format {header['chessreg_fragment']}, not {FORMAT}",
+                    f"fragment {self.name} has format {header['chessreg_fragment']}, not {FRAGMENT_FORMAT}",
                     "read it with the chessreg version that wrote it",
                 )
             # no raw newline stands inside JSON, so the lines make one list: half the time of line by line
@@ -116,7 +118,7 @@ class Fragment:
         return header, lines
 
 
-def memory_of(text: bytes) -> int:
+def estimate_memory(text: bytes) -> int:
     """Return an upper bound of the bytes of memory that parsing this JSON text takes.
 
     The text is copied four times, decoded, and cut into strings, whose characters have 4 bytes if one of them needs
@@ -126,30 +128,30 @@ def memory_of(text: bytes) -> int:
     return copies * len(text) + 100 * sum(map(text.count, (b",", b":", b"[", b"{", b"\n")))
 
 
-def pack(run_id: str, attempt_id: str, created_ns: int, lines: list[bytes]) -> bytes:
+def pack_fragment(run_id: str, attempt_id: str, created_ns: int, lines: list[bytes]) -> bytes:
     """The bytes of a fragment file with these encoded rows. Raises StoreError for more than can be read again."""
     import zstandard
 
-    header = {"chessreg_fragment": FORMAT, "run": run_id, "attempt": attempt_id}
+    header = {"chessreg_fragment": FRAGMENT_FORMAT, "run": run_id, "attempt": attempt_id}
     head = json.dumps({**header, "machine": machine_name(), "created": created_ns / 1e9}).encode()
     body = b"\n".join([head, *lines]) + b"\n"
-    if len(body) > LARGEST - 1000 or memory_of(body) > MEMORY_BYTES - 10_000:
-        message = f"{len(lines)} rows take more than the {MEMORY_BYTES >> 30} GiB of memory that a fragment may"
+    if len(body) > MAX_FRAGMENT_BYTES - 1000 or estimate_memory(body) > MAX_MEMORY_BYTES - 10_000:
+        message = f"{len(lines)} rows take more than the {MAX_MEMORY_BYTES >> 30} GiB of memory that a fragment may"
         raise StoreError(message, "emit fewer rows in one unit")
     footer = json.dumps({"end": len(lines), "crc32": zlib.crc32(body)}).encode() + b"\n"
     return zstandard.ZstdCompressor(level=3, write_checksum=True).compress(body + footer)
 
 
-def place(store: Store, data: bytes, target: Path) -> None:
+def place_file(store: Store, data: bytes, target: Path) -> None:
     """Write `data` aside, sync, rename: the file is there whole or not at all."""
-    aside = staging_path(store.tmp, "fragment")
-    with explained(f"write fragment {target.name}", store.root):
+    aside = make_staging_path(store.tmp, "fragment")
+    with convert_os_errors(f"write fragment {target.name}", store.root):
         try:
             write_synced(aside, data)
             aside.rename(target)
             fsync_path(target.parent)
         except BaseException:
-            discard(aside)
+            discard_path(aside)
             raise
 
 
@@ -188,7 +190,7 @@ def encode_row(table: str, row: Mapping[str, Any]) -> bytes:
         if HAS_BYTES in text and text.count(HAS_BYTES) != _count_bytes(row):
             raise ValueError(f"the key {_BYTES} is reserved")
     except (TypeError, ValueError, RecursionError) as error:
-        field = _offender(row)
+        field = _find_offender(row)
         unit = f" of unit {row['unit']}" if "unit" in row else ""
         name = f"{table} row{unit}, field {field}" if field else f"{table} row{unit}"
         why = "NaN or infinite" if str(error).startswith("Out of range float") else error
@@ -211,7 +213,7 @@ def _count_bytes(value: Any) -> int:
     return sum(map(_count_bytes, value)) if isinstance(value, (list, tuple)) else 0
 
 
-def _offender(value: Any, path: str = "") -> str:
+def _find_offender(value: Any, path: str = "") -> str:
     """The path of the first value that JSON refuses, for example `detail.loss`; empty if it is not found."""
     if isinstance(value, Mapping):
         children = [(f"{path}.{key}" if path else str(key), child) for key, child in value.items()]
@@ -225,7 +227,7 @@ def _offender(value: Any, path: str = "") -> str:
         except (TypeError, ValueError):
             return path
         return ""
-    return next(filter(None, (_offender(child, name) for name, child in children[:10_000])), "")
+    return next(filter(None, (_find_offender(child, name) for name, child in children[:10_000])), "")
 
 
 __all__ = [
@@ -233,37 +235,37 @@ __all__ = [
     "FragmentWriter",
     "Rows",
     "Together",
-    "adopt",
-    "foreign",
-    "ingested",
+    "adopt_fragment",
+    "list_foreign_files",
+    "list_ingested",
+    "list_pending",
     "mark_ingested",
-    "pending",
-    "quarantine",
+    "quarantine_fragment",
     "read_or_quarantine",
 ]
 
 
-def pending(store: Store) -> list[Fragment]:
+def list_pending(store: Store) -> list[Fragment]:
     """Fragments that wait to be ingested, ordered by creation."""
-    return _fragments(store.incoming)
+    return _list_fragments(store.incoming)
 
 
-def foreign(store: Store) -> list[Path]:
+def list_foreign_files(store: Store) -> list[Path]:
     """Files among those that wait that no writer of fragments named so; they are passed over."""
-    return [path for path in sorted(store.incoming.glob(f"*{SUFFIX}")) if not _named(path)]
+    return [path for path in sorted(store.incoming.glob(f"*{FRAGMENT_SUFFIX}")) if not _has_fragment_name(path)]
 
 
-def ingested(store: Store, run_id: str | None = None) -> list[Fragment]:
+def list_ingested(store: Store, run_id: str | None = None) -> list[Fragment]:
     """Fragments that were ingested and kept, of one run or of all, ordered by creation."""
     folders = store.ingested.iterdir() if run_id is None else [store.ingested / safe_name("run id", run_id)]
-    fragments = [fragment for folder in folders if folder.is_dir() for fragment in _fragments(folder)]
+    fragments = [fragment for folder in folders if folder.is_dir() for fragment in _list_fragments(folder)]
     return sorted(fragments, key=lambda fragment: fragment.name)
 
 
 def mark_ingested(store: Store, fragment: Fragment, *, keep: bool = True) -> None:
     """Take a fragment out of the queue: to `ingested/<run id>/`, or away for good. A second time is no error."""
     store.require_writable()
-    with explained(f"mark fragment {fragment.name} as ingested"):
+    with convert_os_errors(f"mark fragment {fragment.name} as ingested"):
         try:
             if not keep:
                 fragment.path.unlink()
@@ -278,11 +280,11 @@ def mark_ingested(store: Store, fragment: Fragment, *, keep: bool = True) -> Non
             pass
 
 
-def quarantine(store: Store, fragment: Fragment, reason: str) -> Path:
+def quarantine_fragment(store: Store, fragment: Fragment, reason: str) -> Path:
     """Set a fragment aside as it is, with its reason in `<name>.reason.txt`; returns where it lies now."""
     store.require_writable()
     target = store.quarantine / fragment.name
-    with explained(f"quarantine fragment {fragment.name}"):
+    with convert_os_errors(f"quarantine fragment {fragment.name}"):
         write_synced(target.with_name(target.name + ".reason.txt"), reason.encode() + b"\n")
         if fragment.path.exists():
             fragment.path.rename(target)
@@ -295,13 +297,13 @@ def read_or_quarantine(store: Store, fragment: Fragment) -> list[tuple[str, Rows
     try:
         return list(fragment.read())
     except CorruptError as error:
-        quarantine(store, fragment, error.message)
+        quarantine_fragment(store, fragment, error.message)
     except NotInStoreError:
         pass
     return None
 
 
-def adopt(store: Store, path: Path) -> Fragment | None:
+def adopt_fragment(store: Store, path: Path) -> Fragment | None:
     """Copy a fragment of another store into `incoming/`; None if this store has or had it. Raises CorruptError."""
     store.require_writable()
     fragment = Fragment.at(path)
@@ -309,17 +311,17 @@ def adopt(store: Store, path: Path) -> Fragment | None:
         return None
     packed = fragment._packed()
     fragment._unpacked(packed)
-    with explained(f"copy fragment {fragment.name}"):
-        place(store, packed, store.incoming / fragment.name)
+    with convert_os_errors(f"copy fragment {fragment.name}"):
+        place_file(store, packed, store.incoming / fragment.name)
     return Fragment.at(store.incoming / fragment.name)
 
 
-def _fragments(folder: Path) -> list[Fragment]:
-    return [Fragment.at(path) for path in sorted(folder.glob(f"*{SUFFIX}")) if _named(path)]
+def _list_fragments(folder: Path) -> list[Fragment]:
+    return [Fragment.at(path) for path in sorted(folder.glob(f"*{FRAGMENT_SUFFIX}")) if _has_fragment_name(path)]
 
 
-def _named(path: Path) -> bool:
-    return path.name.removesuffix(SUFFIX).count(".") == 1
+def _has_fragment_name(path: Path) -> bool:
+    return path.name.removesuffix(FRAGMENT_SUFFIX).count(".") == 1
 
 
 class Together:
@@ -419,8 +421,8 @@ class FragmentWriter:
 
     def _write(self) -> Fragment:
         self._last_ns = max(time.time_ns(), self._last_ns + 1000)  # names of one writer never sort backwards
-        path = self.store.incoming / f"{uuid7(self._last_ns)}.{self.run_id}{SUFFIX}"
-        place(self.store, pack(self.run_id, self.attempt_id, self._last_ns, self._lines), path)
+        path = self.store.incoming / f"{uuid7(self._last_ns)}.{self.run_id}{FRAGMENT_SUFFIX}"
+        place_file(self.store, pack_fragment(self.run_id, self.attempt_id, self._last_ns, self._lines), path)
         return Fragment.at(path)
 
 

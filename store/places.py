@@ -15,22 +15,22 @@ from urllib.parse import urlsplit
 
 from store import artifacts
 from store.errors import CorruptError, NotInStoreError, StoreError
-from store.files import discard, explained, fsync_path, fsync_tree, safe_name, staging_path
+from store.files import convert_os_errors, discard_path, fsync_path, fsync_tree, make_staging_path, safe_name
 from store.store import Store
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
-ZARR = "zarr.json"  # of a group: written last, so that a group with one is whole
-PIECE = 16 << 20  # bytes read at once
-SMALL = 64 << 20  # bytes that a file of metadata has at most
+GROUP_METADATA = "zarr.json"  # of a group: written last, so that a group with one is whole
+PIECE_BYTES = 16 << 20  # bytes read at once
+MAX_METADATA_BYTES = 64 << 20  # bytes that a file of metadata has at most
 
 
-def array_key(name: str) -> str:
+def make_array_key(name: str) -> str:
     return f"arrays/{safe_name('the name of an array', name)}"
 
 
-class Source(Protocol):
+class TransferSource(Protocol):
     """Somewhere to pull from."""
 
     def has_artifact(self, digest: str) -> bool: ...
@@ -39,7 +39,7 @@ class Source(Protocol):
     def get_array(self, store: Store, name: str, digest: str) -> None: ...
 
 
-class Place(Source, Protocol):
+class TransferPlace(TransferSource, Protocol):
     """Somewhere to push to and pull from."""
 
     def artifact_uri(self, digest: str) -> str: ...
@@ -48,22 +48,22 @@ class Place(Source, Protocol):
     def put_array(self, store: Store, name: str) -> None: ...
 
 
-def place(where: str, *, create: bool = False) -> Place:
+def open_place(where: str, *, create: bool = False) -> TransferPlace:
     """The place at a folder or URL. Raises StoreError when it is not there, or its scheme needs a package."""
     if "://" in where:
         parts = urlsplit(where)
         web = parts.scheme in ("http", "https")
         if parts.password is not None or parts.query or (web and parts.username):  # the URL is recorded, and travels
             raise StoreError("a bucket's URL must not hold credentials", "put them into the environment of its tools")
-        return Bucket(where)
+        return BucketPlace(where)
     try:
         root = Path(where).expanduser()
     except RuntimeError:
         raise StoreError(f"{where}: the home folder of that user is unknown", "write the path in full") from None
-    return Folder(Store.create(root) if create else Store(root))
+    return FolderPlace(Store.create(root) if create else Store(root))
 
 
-class Objects(ABC):
+class ObjectSource(ABC):
     """A source that is read object by object: the keys are the paths of a store's files, relative to its root.
 
     What it gives is not trusted. Its names are checked before they are joined to a path of ours, only files that a
@@ -85,13 +85,13 @@ class Objects(ABC):
         """An object in pieces. Raises NotInStoreError."""
 
     def has_artifact(self, digest: str) -> bool:
-        return self._exists(f"{artifacts.key(digest)}/{artifacts.MANIFEST}")
+        return self._exists(f"{artifacts.artifact_key(digest)}/{artifacts.MANIFEST}")
 
     def has_array(self, name: str) -> bool:
-        return self._exists(f"{array_key(name)}/{ZARR}")
+        return self._exists(f"{make_array_key(name)}/{GROUP_METADATA}")
 
     def get_artifact(self, store: Store, digest: str) -> None:
-        key = artifacts.key(digest)
+        key = artifacts.artifact_key(digest)
         manifest = artifacts.parse_manifest(self._small(f"{key}/{artifacts.MANIFEST}"), digest)
         self._only(key, {artifacts.MANIFEST, *(name for name, _, _ in manifest.files)})
         with store.stage(manifest.kind) as folder:
@@ -101,18 +101,18 @@ class Objects(ABC):
 
     def get_array(self, store: Store, name: str, digest: str | None = None) -> None:
         """Read every chunk of the copy again before it is visible; `digest` is the group's, where it is known."""
-        from store.array_format import files_of
+        from store.array_format import list_group_files
         from store.arrays import ActivationArray
 
         store.require_writable()
-        target, key = store.array(name), array_key(name)
-        if (target / ZARR).is_file():
+        target, key = store.array(name), make_array_key(name)
+        if (target / GROUP_METADATA).is_file():
             fsync_path(store.arrays)  # whoever renamed it may have ended before this
             return
-        listed = files_of(self._small(f"{key}/{ZARR}"), digest)
+        listed = list_group_files(self._small(f"{key}/{GROUP_METADATA}"), digest)
         self._only(key, listed)
-        aside = staging_path(store.tmp, "array")
-        with explained(f"copy array {name}", store.root):
+        aside = make_staging_path(store.tmp, "array")
+        with convert_os_errors(f"copy array {name}", store.root):
             try:
                 for file, size in listed.items():
                     self._get(f"{key}/{file}", aside / file, size, exactly=False)
@@ -123,11 +123,11 @@ class Objects(ABC):
                 try:
                     aside.rename(target)
                 except OSError:
-                    if not (target / ZARR).is_file():  # else another process has just copied it
+                    if not (target / GROUP_METADATA).is_file():  # else another process has just copied it
                         raise
                 fsync_path(store.arrays)
             finally:
-                discard(aside)
+                discard_path(aside)
 
     def _only(self, key: str, listed: Collection[str]) -> None:
         """Raise CorruptError for a file that nothing lists."""
@@ -140,7 +140,7 @@ class Objects(ABC):
         content = b""
         for piece in self._read(key):
             content += piece
-            if len(content) > SMALL:
+            if len(content) > MAX_METADATA_BYTES:
                 raise CorruptError(f"{key} at {self.url} is larger than metadata can be")
         return content
 
@@ -148,7 +148,7 @@ class Objects(ABC):
         """Write an object of `size` bytes, or of no more than that. Raises CorruptError for another size."""
         target.parent.mkdir(parents=True, exist_ok=True)
         left = size
-        with explained(f"write {target}"), target.open("xb") as file:
+        with convert_os_errors(f"write {target}"), target.open("xb") as file:
             for piece in self._read(key):
                 left -= len(piece)
                 if left < 0:
@@ -158,23 +158,23 @@ class Objects(ABC):
             raise CorruptError(f"{key} at {self.url} is not {size} bytes long")
 
 
-class Folder(Objects):
+class FolderPlace(ObjectSource):
     """A store in a folder that several machines mount, or a stick that is carried."""
 
     def __init__(self, store: Store) -> None:
         self.store, self.url = store, str(store.root)
 
     def artifact_uri(self, digest: str) -> str:
-        return str(self.store.root / artifacts.key(digest))
+        return str(self.store.root / artifacts.artifact_key(digest))
 
     def array_uri(self, name: str) -> str:
         return str(self.store.array(name))
 
     def put_artifact(self, store: Store, digest: str) -> None:
-        Folder(store).get_artifact(self.store, digest)
+        FolderPlace(store).get_artifact(self.store, digest)
 
     def put_array(self, store: Store, name: str) -> None:
-        Folder(store).get_array(self.store, name)
+        FolderPlace(store).get_array(self.store, name)
 
     def _exists(self, key: str) -> bool:
         return (self.store.root / key).is_file()
@@ -195,7 +195,7 @@ class Folder(Objects):
             if path.resolve() != self.store.root.resolve() / key or not self._plain(path, stat.S_ISREG):
                 raise CorruptError(f"{path} is a link or a special file: a store holds plain files only")
             with path.open("rb") as file:
-                while piece := file.read(PIECE):
+                while piece := file.read(PIECE_BYTES):
                     yield piece
         except FileNotFoundError:
             raise NotInStoreError(f"{key} does not exist in {self.url}") from None
@@ -207,7 +207,7 @@ class Folder(Objects):
         return is_such(path.lstat().st_mode)
 
 
-class Bucket(Objects):
+class BucketPlace(ObjectSource):
     """An object store by URL, through obstore: `s3://bucket/prefix`, `gs://…`, `az://…`, credentials as usual there."""
 
     def __init__(self, url: str) -> None:
@@ -223,16 +223,16 @@ class Bucket(Objects):
             raise StoreError(f"cannot open {url}: {error}") from error
 
     def artifact_uri(self, digest: str) -> str:
-        return f"{self.url}/{artifacts.key(digest)}"
+        return f"{self.url}/{artifacts.artifact_key(digest)}"
 
     def array_uri(self, name: str) -> str:
-        return f"{self.url}/{array_key(name)}"
+        return f"{self.url}/{make_array_key(name)}"
 
     def put_artifact(self, store: Store, digest: str) -> None:
-        self._put(store.path(digest), artifacts.key(digest), last=artifacts.MANIFEST)
+        self._put(store.path(digest), artifacts.artifact_key(digest), last=artifacts.MANIFEST)
 
     def put_array(self, store: Store, name: str) -> None:
-        self._put(store.array(name), array_key(name), last=ZARR)
+        self._put(store.array(name), make_array_key(name), last=GROUP_METADATA)
 
     # -- objects --------------------------------------------------------------------------------------------------
 

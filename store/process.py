@@ -58,14 +58,14 @@ class ProcessId:
         return True if self.system_id is not None else None  # an earlier boot, or another machine of that name
 
 
-def process(pid: int) -> ProcessId:
+def identify_process(pid: int) -> ProcessId:
     """The process of this machine that has this number now."""
     return ProcessId(socket.gethostname(), system_id(), boot_id(), pid, pid_start(pid))
 
 
 def this_process() -> ProcessId:
     """This process."""
-    return process(os.getpid())
+    return identify_process(os.getpid())
 
 
 def is_this_machine(host: str, system: str | None) -> bool:
@@ -105,15 +105,15 @@ def system_id() -> str | None:
             command = ["ioreg", "-rd1", "-c", "IOPlatformExpertDevice"]
             run = subprocess.run(command, capture_output=True, encoding="utf-8", timeout=10, check=True)
             if match := re.search(r'"IOPlatformUUID" = "([^"]+)"', run.stdout):
-                return _digest(match[1])
+                return _hash_id(match[1])
         return None
     with suppress(OSError):
         text = Path("/etc/machine-id").read_text(encoding="utf-8").strip()
-        return _digest(text) if re.fullmatch("[0-9a-f]{32}", text) else None
+        return _hash_id(text) if re.fullmatch("[0-9a-f]{32}", text) else None
     return None
 
 
-def _digest(id: str) -> str:
+def _hash_id(id: str) -> str:
     return hashlib.sha256(f"chessreg {id}".encode()).hexdigest()[:32]
 
 

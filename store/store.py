@@ -22,11 +22,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from store import files
-from store.artifacts import ArtifactStore, release
+from store.artifacts import ArtifactStore, discard_lent
 from store.errors import StoreError
-from store.files import explained, fsync_path, make_folder, safe_name, write_synced
+from store.files import convert_os_errors, fsync_path, make_folder, safe_name, write_synced
 
-LAYOUT = 1
+STORE_LAYOUT = 1
 
 
 class Store(ArtifactStore):
@@ -44,20 +44,20 @@ class Store(ArtifactStore):
         self.runs = self.root / "runs"
         self.tmp = self.root / "tmp"
         self.lent = {}
-        weakref.finalize(self, release, self.lent)
+        weakref.finalize(self, discard_lent, self.lent)
         self._check()
 
     @classmethod
     def create(cls, root: Path | str) -> Store:
         """The store at `root`, made if there is none. Two processes may do this at once."""
         root = Path(root).absolute()
-        with explained(f"make a store at {root}"):
+        with convert_os_errors(f"make a store at {root}"):
             make_folder(root)
             if not (root / "store.json").exists():
                 tmp = root / "tmp"
                 make_folder(tmp)
-                aside = files.staging_path(tmp, "store")
-                write_synced(aside, json.dumps({"chessreg_store": LAYOUT}).encode() + b"\n")
+                aside = files.make_staging_path(tmp, "store")
+                write_synced(aside, json.dumps({"chessreg_store": STORE_LAYOUT}).encode() + b"\n")
                 aside.rename(root / "store.json")
                 fsync_path(root)
         return cls(root)
@@ -68,7 +68,7 @@ class Store(ArtifactStore):
         try:
             return cls(root)
         except StoreError as error:
-            if not files.denied(error.__cause__):
+            if not files.is_denied(error.__cause__):
                 raise
             return cls(root, read_only=True)
 
@@ -86,16 +86,16 @@ class Store(ArtifactStore):
             raise StoreError(f"cannot open the store {self.root}: {error.strerror}") from error
         except (ValueError, KeyError, TypeError):
             raise StoreError(f"cannot open the store {self.root}: its store.json is damaged") from None
-        if layout != LAYOUT:
+        if layout != STORE_LAYOUT:
             raise StoreError(
-                f"the store {self.root} has layout {layout}; this version reads layout {LAYOUT}",
+                f"the store {self.root} has layout {layout}; this version reads layout {STORE_LAYOUT}",
                 "use the chessreg version that made it",
             )
         if not self.read_only:
-            with explained(f"write to the store {self.root}"):
+            with convert_os_errors(f"write to the store {self.root}"):
                 for folder in self.folders():
                     make_folder(folder)
-                probe = files.staging_path(self.tmp, "probe")
+                probe = files.make_staging_path(self.tmp, "probe")
                 probe.touch()
                 probe.unlink()
 
@@ -110,7 +110,7 @@ class Store(ArtifactStore):
         """`runs/<run id>/`, made if it is not there: a long unit keeps its scratch, checkpoints and logs here."""
         self.require_writable()
         folder = self.runs / safe_name("run id", run_id)
-        with explained(f"make the folder of run {run_id}"):
+        with convert_os_errors(f"make the folder of run {run_id}"):
             make_folder(folder)
         return folder
 
@@ -122,12 +122,12 @@ class Store(ArtifactStore):
     def scratch(self, kind: str) -> Iterator[Path]:
         """A folder in `tmp/` for as long as the block lasts. What a kill leaves of it is listed by `stale_staging`."""
         self.require_writable()
-        folder = files.staging_path(self.tmp, kind)
+        folder = files.make_staging_path(self.tmp, kind)
         try:
             folder.mkdir()  # in here: Ctrl-C may come as soon as it is there
             yield folder
         finally:
-            files.discard(folder)
+            files.discard_path(folder)
 
     def holds(self, digest: str, array: str | None = None) -> bool:
         """Whether the bytes of an artifact, or of a group of activations (`array` is its name), are here; none are
@@ -137,11 +137,11 @@ class Store(ArtifactStore):
         except StoreError:
             return False
 
-    def stale_staging(self, older_than: float = files.DAY) -> Sequence[files.Staging]:
-        """What processes that have ended left in `tmp/`; see files.stale."""
-        return files.stale(self.tmp, older_than)
+    def stale_staging(self, older_than: float = files.DAY_S) -> Sequence[files.StagedPath]:
+        """What processes that have ended left in `tmp/`; see files.list_stale."""
+        return files.list_stale(self.tmp, older_than)
 
-    def clean_staging(self, older_than: float = files.DAY) -> Sequence[files.Staging]:
+    def clean_staging(self, older_than: float = files.DAY_S) -> Sequence[files.StagedPath]:
         """Remove what `stale_staging` lists and return it."""
         self.require_writable()
-        return files.clean(self.tmp, older_than)
+        return files.clean_folder(self.tmp, older_than)

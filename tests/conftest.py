@@ -33,9 +33,9 @@ from chessreg.noise import generator
 from chessreg.queries.catalogue import Entry, entries
 from chessreg.registry import migrations, sqlite, tables
 from chessreg.registry.database import Database
-from chessreg.registry.place import Place
+from chessreg.registry.place import RegistryPlace
 from chessreg.runs.attempt import RunReport
-from chessreg.runs.kind import Kind, kind
+from chessreg.runs.kind import Kind, find_kind
 from chessreg.session import Session, open_session
 
 from .forked import FORKED
@@ -183,7 +183,7 @@ def made_once(name: str, make: Callable[[Path], None], folders: pytest.TempPathF
             made.mkdir()
             make(made)
             done.touch()
-    kind(TOY)  # trusted by the process that ran it, and here
+    find_kind(TOY)  # trusted by the process that ran it, and here
     return shared(Path(shutil.copytree(made, folders.mktemp(name) / "world")))
 
 
@@ -198,7 +198,7 @@ def queries_with_runs(database: Database) -> list[Entry]:
 def empty_registry(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The file of a SQLite registry that holds nothing, as `chessreg init` makes it."""
     path = tmp_path_factory.mktemp("empty") / "registry.db"
-    migrations.upgrade(path)
+    migrations.upgrade_registry(path)
     return path
 
 
@@ -208,13 +208,13 @@ def migrated_once(empty_registry: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
     Tests of how registries are made have another fixture of this name, which does nothing.
     """
-    migrate, lock = migrations._make, threading.Lock()
+    migrate, lock = migrations._create_registry, threading.Lock()
 
-    def copy(engine: Engine, place: Place) -> None:
+    def copy(engine: Engine, place: RegistryPlace) -> None:
         with lock, engine.connect() as connection, closing(sqlite.dbapi.connect(empty_registry)) as empty:
             made: Any = connection.connection.dbapi_connection
             usual = place.path is not None and made.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-            if usual and migrations.status_of(engine, place).state == "empty":
+            if usual and migrations.schema_status_of(engine, place).state == "empty":
                 empty.backup(made)
                 made.execute("UPDATE registry_state SET registry_id = ?", (uuid4().hex,))
                 made.commit()
@@ -222,7 +222,7 @@ def migrated_once(empty_registry: Path, monkeypatch: pytest.MonkeyPatch) -> None
                 connection.close()
                 migrate(engine, place)
 
-    monkeypatch.setattr(migrations, "_make", copy)
+    monkeypatch.setattr(migrations, "_create_registry", copy)
 
 
 @pytest.fixture
@@ -235,7 +235,7 @@ def session(tmp_path: Path) -> Iterator[Session]:
 @pytest.fixture
 def toy() -> Kind:
     """The kind of one file."""
-    return kind(TOY)
+    return find_kind(TOY)
 
 
 @pytest.fixture

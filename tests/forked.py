@@ -24,7 +24,7 @@ FORKED.set_forkserver_preload([
 ])  # fmt: skip
 
 ROOT = Path(__file__).resolve().parents[1]
-asked, listed = provenance.repository_state, provenance.environment
+asked, listed = provenance.read_repository_state, provenance.read_packages
 of_checkout, packages = asked(ROOT), cache(lambda path: listed())
 
 
@@ -32,8 +32,8 @@ def repository_state(folder: Path) -> dict[str, Any] | None:
     return of_checkout if folder.is_relative_to(ROOT) else asked(folder)
 
 
-provenance.repository_state, provenance.environment = repository_state, lambda: packages(tuple(sys.path))
-provenance.environment()
+provenance.read_repository_state, provenance.read_packages = repository_state, lambda: packages(tuple(sys.path))
+provenance.read_packages()
 machine.this_machine()
 entries()
 configure_mappers()

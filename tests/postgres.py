@@ -40,7 +40,7 @@ class Postgres:
         """The URL of a new registry."""
         if not self._template:
             url = self.empty()
-            migrations.upgrade(url)
+            migrations.upgrade_registry(url)
             self._template = f"t{next(self.numbers) - 1}"
         return self._create(f" TEMPLATE {self._template}")
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from chessreg.runs.kind import kind
+from chessreg.runs.kind import find_kind
 from chessreg.runs.spec import settings_from
 
 
 def spec_of(name: str, **settings: Any) -> Any:
     """The spec of a kind with these settings."""
-    return settings_from(kind(name).spec, settings)
+    return settings_from(find_kind(name).spec, settings)
 
 
 train_spec = partial(spec_of, "train")

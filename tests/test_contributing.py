@@ -20,7 +20,7 @@ from chessreg.cli.root import run_command_line
 from chessreg.errors import BadInputError
 from chessreg.models.decoding.session import DecodingSession
 from chessreg.registry import tables
-from chessreg.runs.kind import kind
+from chessreg.runs.kind import find_kind
 
 from .conftest import world_game
 
@@ -44,7 +44,7 @@ def centre(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 
 def test_the_kind_reads_games_resumes_and_draws(world_session, centre):
-    session, found = world_session, kind(centre)
+    session, found = world_session, find_kind(centre)
     spec = found.spec(dataset="sample", games=6, plies=2)
     report = session.run(spec, kind=centre, name="six")
     assert (report.state, report.units) == ("complete", 6)
@@ -64,7 +64,7 @@ def test_the_kind_reads_games_resumes_and_draws(world_session, centre):
 def test_the_query_shows_what_the_kind_made(world_session, centre):
     session = world_session
     Path(centre).with_suffix(".sql").write_text(EXAMPLES["centre_kind.sql"])
-    found = kind(centre)
+    found = find_kind(centre)
     report = session.run(found.spec(dataset="sample", games=30, plies=6), kind=centre, name="thirty")
     (row,) = (row for row in session.query("pawns in the centre").rows if row["run"] == "thirty")
     with session.database.read() as sql:
@@ -138,7 +138,7 @@ def test_the_form_of_a_tagged_spec_has_the_fields_of_the_chosen_variant(tmp_path
 
     path = tmp_path / "mobility_kind.py"
     path.write_text(EXAMPLES["mobility_kind.py"])
-    form = Form(kind(str(path)), str(path))
+    form = Form(find_kind(str(path)), str(path))
     spec_fields = lambda: [one.path for one in form.fields if one.part == "spec"]
     assert spec_fields() == ["start", "seed", "replicate", "plies"]
     assert form.check().errors == {"start": "it is needed"}
@@ -184,7 +184,7 @@ def test_a_tagged_spec_that_cannot_work_is_refused_with_the_reason(tmp_path, bef
     assert before in EXAMPLES["mobility_kind.py"]
     path.write_text(EXAMPLES["mobility_kind.py"].replace(before, after))
     with pytest.raises(BadInputError, match=message):
-        kind(str(path))
+        find_kind(str(path))
 
 
 @pytest.fixture(scope="module")

@@ -11,11 +11,11 @@ from chessreg import doctor as health
 from chessreg.cli.root import run_command_line
 from chessreg.entities.merge import merge
 from chessreg.registry import migrations, tables
-from chessreg.registry.place import place_of
+from chessreg.registry.place import resolve_place
 from chessreg.registry.tables import ArtifactState
 from chessreg.runs import transfer
 from chessreg.session import open_session
-from store.places import place
+from store.places import open_place
 
 
 def found(session) -> list[health.Problem]:
@@ -34,8 +34,8 @@ def test_a_registry_that_is_well_has_nothing_to_find(session, run_toy):
 
 def test_results_that_a_restored_backup_does_not_know_come_back_once(session, run_toy, tmp_path):
     run_toy(positions=3)
-    path = place_of(session.database.reference).path
-    migrations.backup(session.database.reference, tmp_path / "backup.db")
+    path = resolve_place(session.database.reference).path
+    migrations.back_up_registry(session.database.reference, tmp_path / "backup.db")
     run_toy(positions=4, seed=1)
     session.close()
     for suffix in ("-wal", "-shm"):
@@ -73,7 +73,7 @@ def test_artifacts_that_were_begun_are_completed_if_their_bytes_are_here(session
 def test_activations_that_a_merge_did_not_bring_are_not_here_and_not_broken(session, world, capsys):
     """The other registry was made on this very machine, so that its runs' attempts were here."""
     merge(session.database, session.store, str(world / "registry.db"))
-    made = transfer.wanted(session.database, ["reference-test"], inputs=False)
+    made = transfer.find_items(session.database, ["reference-test"], inputs=False)
     arrays = [item for item in made if item.array is not None]
     short = session.id("run", "reference-test").hex[-6:]
     words = ["--registry", session.database.reference, "--store", str(session.store.root), "doctor", "--json"]
@@ -87,7 +87,7 @@ def test_activations_that_a_merge_did_not_bring_are_not_here_and_not_broken(sess
     assert session.database.data_version() == before
     [away] = health.elsewhere(session.database, session.store)
     assert short in away.detail
-    transfer.pull(session.database, session.store, arrays, place(str(world / "store")))
+    transfer.pull_items(session.database, session.store, arrays, open_place(str(world / "store")))
     assert short not in "".join(each.detail for each in health.elsewhere(session.database, session.store))
     assert list(health.missing_files(session.database, session.store)) == []
     shutil.rmtree(arrays[0].path(session.store))

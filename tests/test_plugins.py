@@ -14,7 +14,7 @@ import chessreg.entities
 import chessreg.experiments
 from chessreg.cli.root import run_command_line
 from chessreg.errors import ChessregError
-from chessreg.runs.kind import kinds, recorded
+from chessreg.runs.kind import find_recorded_kind, load_kinds
 
 POINTS = "[chessreg.kinds]\nmine = mine_kind:Mine\ngood = good_kind:Good\n"
 GOOD = """
@@ -76,10 +76,10 @@ def test_a_broken_kind_of_a_package_is_named_and_the_others_are_there(
     assert "  probe " in out
     status, _, err = said(capsys, "run", "mine")
     assert (status, why in err) == (1, True), err
-    assert "good" in kinds()
-    assert recorded("good_kind:Good").name == "good"
+    assert "good" in load_kinds()
+    assert find_recorded_kind("good_kind:Good").name == "good"
     with pytest.raises(ChessregError, match=r"kind mine of lenspkg 0\.1 cannot be loaded"):
-        recorded("mine_kind:Mine")
+        find_recorded_kind("mine_kind:Mine")
 
 
 @pytest.mark.parametrize(

@@ -19,14 +19,14 @@ import pytest
 from chessreg.games.boards.adjudication import Termination
 from chessreg.noise import Stream
 from chessreg.registry import tables
-from chessreg.registry.tables.annotations import Word
-from chessreg.runs.kind import kind, kinds
+from chessreg.registry.tables.annotations import AnnotationWord
+from chessreg.runs.kind import find_kind, load_kinds
 
 ROOT = Path(__file__).resolve().parents[1]
 GOLDEN_FILE = Path(__file__).parent / "fixtures" / "stored_texts.json"
 GOLDEN: dict[str, Any] = json.loads(GOLDEN_FILE.read_text())
 ENUMS: tuple[type[enum.StrEnum], ...] = (
-    *(Stream, Termination, Word, tables.ArtifactState, tables.AttemptState, tables.Cause, tables.JobState),
+    *(Stream, Termination, AnnotationWord, tables.ArtifactState, tables.AttemptState, tables.Cause, tables.JobState),
 )
 SQL_STRING = re.compile(r"'((?:[^']|'')*)'")
 
@@ -45,7 +45,7 @@ def closed_values(schema: Any) -> set[str]:
 def kind_columns(name: str) -> dict[str, dict[str, list[str]]]:
     """Return result table → column → closed values of the extra columns of a kind; `run` holds its settings."""
     columns: dict[str, dict[str, list[str]]] = {}
-    for table, schema in kind(name).schemas.items():
+    for table, schema in find_kind(name).schemas.items():
         definitions = [schema, *schema.get("$defs", {}).values()]
         fields = [item for each in definitions for item in each.get("properties", {}).items()]
         columns[table] = {}
@@ -68,7 +68,7 @@ def current_values() -> dict[str, Any]:
     folders = sorted({path.parent for path in (ROOT / "chessreg").rglob("*.sql")})
     return {
         "enums": {each.__name__: {member.name: member.value for member in each} for each in ENUMS},
-        "kinds": {name: kind_columns(name) for name in sorted(kinds())},
+        "kinds": {name: kind_columns(name) for name in sorted(load_kinds())},
         "sql": {folder.relative_to(ROOT).as_posix(): sql_texts(folder) for folder in folders},
     }
 

@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session as SqlSession
 
 from chessreg.errors import RegistryError
 from chessreg.registry.database import Database
-from chessreg.registry.place import Place
+from chessreg.registry.place import RegistryPlace
 from chessreg.session import Session
 from store import Store
 from tui.database_worker import require_off_loop
@@ -40,7 +40,7 @@ class OffLoopDatabase(Database):
             yield session
 
 
-def open_session(place: Place, store_path: Path, read_only: bool = False, create: bool = True) -> Session:
+def open_session(place: RegistryPlace, store_path: Path, read_only: bool = False, create: bool = True) -> Session:
     """The registry and the store. With `create` both are made where there are none, unless `read_only`.
 
     Raises what Database.open and Store raise.
@@ -65,13 +65,13 @@ def take_in(session: Session) -> str:
     Returns why not, or nothing: a registry that cannot be written is shown as it is.
     """
     from chessreg.errors import ChessregError
-    from chessreg.runs.ingest import ingest
+    from chessreg.runs.ingest import ingest_fragments
     from chessreg.runs.watch import Watcher
     from store.errors import StoreError
 
     began = time.monotonic()
     try:
-        ingest(session.database, session.store)
+        ingest_fragments(session.database, session.store)
         Watcher(session.store).look(session.database, began)
     except (ChessregError, StoreError) as error:
         return error.message

@@ -24,7 +24,7 @@ from chessreg.terminal import for_drawing, visible, visible_json
 
 if TYPE_CHECKING:
     from chessreg.registry.database import Database
-    from chessreg.registry.place import Place
+    from chessreg.registry.place import RegistryPlace
     from chessreg.session import Session
 
 
@@ -120,23 +120,23 @@ class Home:
         self._database: Database | None = None
 
     @cached_property
-    def place(self) -> Place:
+    def place(self) -> RegistryPlace:
         """The registry's place: --registry, else CHESSREG_REGISTRY, else ./.chessreg/registry.db.
 
         From here on what this process writes is for its user alone, or for the group that the store is shared with.
         """
-        from chessreg.registry.place import place_of, store_path_of
+        from chessreg.registry.place import resolve_place, resolve_store_path
         from store.files import keep_private
 
-        place = place_of(self.given_registry)
-        keep_private(shared_by=store_path_of(self.given_store, place))
+        place = resolve_place(self.given_registry)
+        keep_private(shared_by=resolve_store_path(self.given_store, place))
         return place
 
     def is_registry(self, path: Path) -> bool:
         """Whether `path` leads to a file of the registry."""
-        from chessreg.registry.file_gate import files_of, key_of
+        from chessreg.registry.file_gate import file_key, registry_file_keys
 
-        return self.place.path is not None and key_of(path) in files_of(self.place.path)
+        return self.place.path is not None and file_key(path) in registry_file_keys(self.place.path)
 
     @property
     def named(self) -> bool:
@@ -155,9 +155,9 @@ class Home:
     @property
     def store_path(self) -> Path:
         """The store's folder: --store, else CHESSREG_STORE, else store/ beside the registry's file."""
-        from chessreg.registry.place import store_path_of
+        from chessreg.registry.place import resolve_store_path
 
-        return store_path_of(self.given_store, self.place)
+        return resolve_store_path(self.given_store, self.place)
 
     def session(self, create: bool = False) -> Session:
         """The registry and store, open. With `create`, for a command that adds, what is not there is made, and said.
@@ -235,9 +235,9 @@ class NameText(click.ParamType):
     name = "text"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        from chessreg.registry.names import check_name
+        from chessreg.registry.names import require_name
 
-        check_name(value)
+        require_name(value)
         return value
 
 
@@ -251,12 +251,12 @@ class Numbers(click.ParamType):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[Any, ...]:
         if isinstance(value, tuple):
             return value
-        from chessreg.runs.spec import several
+        from chessreg.runs.spec import parse_list
 
         if str(value).strip().lower() == "none" and not self.needed:
             return ()
         try:
-            values = several(str(value), self.item)
+            values = parse_list(str(value), self.item)
         except ValueError as error:
             self.fail(str(error), param, ctx)
         if not values:
@@ -394,7 +394,7 @@ class LazyGroup(Group):
 def fresh(home: Home) -> Database:
     """The registry with every waiting fragment taken in. One that cannot be written is listed as it is."""
     from chessreg.errors import ChessregError
-    from chessreg.runs.ingest import ingest
+    from chessreg.runs.ingest import ingest_fragments
     from chessreg.runs.watch import Watcher
     from store.errors import StoreError
 
@@ -402,7 +402,7 @@ def fresh(home: Home) -> Database:
     watcher = None
     try:
         watcher = Watcher(session.store)
-        ingest(session.database, session.store)
+        ingest_fragments(session.database, session.store)
         watcher.look(session.database, began)
     except (ChessregError, StoreError) as error:
         if watcher is not None:

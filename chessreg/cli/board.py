@@ -105,7 +105,7 @@ def views_behind(home: Home, reference: str, item: int | None, condition: str | 
         except NotFoundError as no_run:
             dataset, _, number = reference.replace("/", ":").rpartition(":")
             try:
-                names.resolve(sql, "dataset", dataset)
+                names.resolve_id(sql, "dataset", dataset)
             except NotFoundError:
                 raise no_run from None
             if not (number.isascii() and number.isdigit() and len(number) < 19):

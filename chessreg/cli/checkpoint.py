@@ -25,7 +25,7 @@ VERIFIED = ("max_logit_difference", "import_loss", "import_entropy", "import_leg
 def tell(home: Home, made: Registered) -> None:
     """Print the checkpoint that was registered, or was there already."""
     with home.session().database.read() as session:
-        row, called = described(session, made.id.hex), names.called(session, "checkpoint", made.id)
+        row, called = described(session, made.id.hex), names.describe_names(session, "checkpoint", made.id)
     if not made.created:
         click.echo(f"these weights are checkpoint {called} already; nothing was added", err=True)
     emit(home, {**row, "created": made.created}, [*LISTED, *VERIFIED])

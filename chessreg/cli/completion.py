@@ -18,7 +18,7 @@ from chessreg.cli.root import ANYWHERE, COMPLETION, hoisted, root
 if TYPE_CHECKING:
     from types import FrameType
 
-    from chessreg.registry.place import Place
+    from chessreg.registry.place import RegistryPlace
 
 SHELLS = ("bash", "zsh", "fish")
 TIME_LIMIT_S = 0.5  # for reading the registry
@@ -100,9 +100,9 @@ def names_for(args: Sequence[str], incomplete: str) -> list[CompletionItem] | No
     if incomplete.startswith("-"):
         return None
     if noun := noun_after(words):
-        from chessreg.registry.place import place_of
+        from chessreg.registry.place import resolve_place
 
-        names = read_names(place_of(registry), list(statements_of(noun)))
+        names = read_names(resolve_place(registry), list(statements_of(noun)))
     elif words in (["query"], ["plot"]):
         from chessreg.queries.catalogue import entries
 
@@ -156,7 +156,7 @@ def statements_of(noun: str) -> Iterator[str]:
         yield OF_RUNS.format(column="id", source=f"run WHERE kind = '{noun}'")
 
 
-def read_names(place: Place, statements: list[str]) -> list[str]:
+def read_names(place: RegistryPlace, statements: list[str]) -> list[str]:
     """The answers to these SELECTs. Opens the registry read-only; empty where there is none or it does not answer in
     TIME_LIMIT_S."""
     names: list[str] = []
@@ -168,17 +168,17 @@ def read_names(place: Place, statements: list[str]) -> list[str]:
     return names
 
 
-def connect(place: Place) -> Any:
+def connect(place: RegistryPlace) -> Any:
     """A connection of the database's own driver: SQLAlchemy takes longer to import than a user waits for Tab."""
     if place.path is None:
         import psycopg
 
         return psycopg.connect(place.reference.replace("postgresql+psycopg", "postgresql", 1), connect_timeout=1)
-    from chessreg.registry.sqlite import dbapi, uri
+    from chessreg.registry.sqlite import dbapi, make_sqlite_uri
 
     log = place.path.with_name(f"{place.path.name}-wal")
     mode = "ro" if log.exists() else "ro&immutable=1"  # without a log no process writes; "ro" alone would create one
-    connection = dbapi.connect(uri(place.path, mode), uri=True, timeout=BUSY_S)
+    connection = dbapi.connect(make_sqlite_uri(place.path, mode), uri=True, timeout=BUSY_S)
     connection.set_progress_handler(
         lambda: 0, 10_000
     )  # Python must run now and then for the time limit to end a SELECT

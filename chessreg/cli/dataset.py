@@ -64,7 +64,7 @@ def tell(home: Home, added: Added) -> None:
 
     with home.session().database.read() as session:
         row = entity_row(session, "dataset", DATASET.table, added.id.hex)
-        called = names.called(session, "dataset", added.id)
+        called = names.describe_names(session, "dataset", added.id)
     if not added.created:
         click.echo(f"these bytes are dataset {called} already; nothing was added", err=True)
     content = content_of(row)
@@ -194,7 +194,7 @@ def split(home: Home, reference: str, parts: str, seed: int) -> None:
     session = home.session()
     made = split_dataset(session.database, session.store, reference, parts, seed)
     headings = {"name": "name", "games": made.content, "seed": "seed", "low": "low", "high": "high"}
-    emit(home, [read.columns(part) for part in made.parts], headings)
+    emit(home, [read.row_values(part) for part in made.parts], headings)
     if not made.created:
         click.echo("these parts were there already; nothing has changed", err=True)
     for overlap in made.overlaps:

@@ -33,7 +33,7 @@ def upgrade(home: Home, shared: bool) -> None:
     from chessreg.registry import migrations
 
     before, _ = _status(home)
-    after = migrations.upgrade(home.place, shared=shared)
+    after = migrations.upgrade_registry(home.place, shared=shared)
     make_brought(home.database())
     emit(home, {"registry": home.place.masked, "before": before, "schema": after.current})
 
@@ -46,7 +46,7 @@ def status(ctx: click.Context, home: Home) -> None:
     """Show which schema the registry has and which this chessreg needs. Exit status 1 when they differ."""
     from chessreg.registry import migrations
 
-    schema = migrations.status(home.place)
+    schema = migrations.read_schema_status(home.place)
     record = {"registry": home.place.masked, "current": schema.current, "head": schema.head, "state": schema.state}
     emit(home, record)
     if schema.state != "equal":
@@ -67,7 +67,7 @@ def backup(home: Home, target: Path | None) -> None:
     """
     from chessreg.registry import migrations
 
-    made = migrations.backup(home.place, target)
+    made = migrations.back_up_registry(home.place, target)
     emit(home, {"registry": home.place.masked, "backup": str(made), "bytes": made.stat().st_size})
 
 
@@ -76,7 +76,7 @@ def _status(home: Home) -> tuple[str | None, str]:
     from chessreg.registry import migrations
 
     try:
-        schema = migrations.status(home.place)
+        schema = migrations.read_schema_status(home.place)
     except NotFoundError:
         if home.place.path is None:
             raise
@@ -104,13 +104,13 @@ def make_brought(database: Database) -> None:
     """Make the tables of nouns that packages bring; note those that cannot be loaded."""
     from chessreg.registry import brought
 
-    for message in brought.load():
+    for message in brought.load_package_nouns():
         click.echo(f"note: {message}", err=True)
     with database.read() as sql:
-        missing = brought.missing(sql)
+        missing = brought.find_missing_tables(sql)
     if missing:
         with database.write() as sql:
-            brought.make(sql)
+            brought.create_missing_tables(sql)
 
 
 DAYS = 7.0
@@ -185,9 +185,9 @@ def recover(home: Home, only_list: bool, again: bool) -> None:
     taken: dict[str, Any] = {}
     if not only_list:
         if again:
-            ingest.put_back(session.store)
-        taken = ingest.take_in_waiting(session.database, session.store)
-    left = ingest.waiting(session.database, session.store)
+            ingest.requeue_quarantined(session.store)
+        taken = ingest.ingest_waiting(session.database, session.store)
+    left = ingest.list_waiting(session.database, session.store)
     now = time.time()
     if home.json:
         emit(home, {**taken, "left": left})

@@ -21,7 +21,7 @@ from chessreg.cli.base import Home, emit, json_option, pass_home
 from chessreg.errors import ChessregError
 from chessreg.plugins import install_command
 from store.errors import StoreError
-from store.files import reason
+from store.files import describe_os_error
 
 FREE_BYTES = 2 * 2**30  # the demo's caches fit into this
 REQUIRED = (
@@ -159,12 +159,12 @@ def _program(name: str, absent: Literal["missing", "optional"], why: str) -> Che
 def registry(home: Home) -> Iterator[Check]:
     """Whether it answers, can be written, and has the right schema."""
     from chessreg.registry import migrations
-    from chessreg.registry.sqlite import network_file_system
+    from chessreg.registry.sqlite import find_network_file_system
 
     place = home.place
     if place.path is not None:
         folder = place.path.parent
-        kind = network_file_system(place.path)
+        kind = find_network_file_system(place.path)
         if kind is not None:
             detail = f"{folder} is on {kind}: one process at a time writes, the others read"
             yield Check(
@@ -177,7 +177,7 @@ def registry(home: Home) -> Iterator[Check]:
         yield _writable("registry", folder, place.path)
         yield from _open_to_all("registry", place.path)
         yield from _sqlite(place.path)
-    schema = migrations.status(place)
+    schema = migrations.read_schema_status(place)
     if place.path is None:
         yield Check("postgresql", "ok", f"{place.masked} answers")
     hint = {"behind": "chessreg db upgrade", "unknown": "pip install -U chessreg", "empty": "chessreg init"}
@@ -199,11 +199,11 @@ def _sqlite(path: Path) -> Iterator[Check]:
 
     package = sqlite.dbapi.__name__.partition(".")[0]
     detail = f"{sqlite.dbapi.sqlite_version} writes ({package}), {library_version()} reads (ADBC)"
-    if sqlite.log_is_safe(sqlite.dbapi.sqlite_version_info):
+    if sqlite.is_log_safe(sqlite.dbapi.sqlite_version_info):
         yield Check("sqlite", "ok", detail)
     else:
-        yield Check("sqlite", "optional", f"{detail}: {sqlite.OLD}", install_command("pysqlite3"))
-    level = sqlite.synchronous()
+        yield Check("sqlite", "optional", f"{detail}: {sqlite.OLD_SQLITE_WARNING}", install_command("pysqlite3"))
+    level = sqlite.read_synchronous_mode()
     if level == "NORMAL":
         detail = "synchronous=NORMAL: the last commits may go when the power goes (RELIABILITY.md promises FULL)"
         yield Check("durability", "optional", detail, "unset CHESSREG_SYNCHRONOUS")
@@ -249,7 +249,10 @@ def _writable(name: str, folder: Path, file: Path | None = None) -> Check:
             pass
     except OSError as error:
         return Check(
-            name, "broken", f"{existing} cannot be written: {reason(error)}", f"chmod u+w {shlex.quote(str(existing))}"
+            name,
+            "broken",
+            f"{existing} cannot be written: {describe_os_error(error)}",
+            f"chmod u+w {shlex.quote(str(existing))}",
         )
     if file is not None and not os.access(file, os.W_OK):
         return Check(name, "broken", f"{file} is read-only", f"chmod u+w {shlex.quote(str(file))}")

@@ -31,7 +31,7 @@ def list_(home: Home) -> None:
     with fresh(home).read() as session:
         rows = [
             {
-                **read.columns(row),
+                **read.row_values(row),
                 "here": row.binary_sha256 is None or bool(here and row.binary_sha256 == here["binary_sha256"]),
             }
             for row in session.query(tables.Engine).order_by(

@@ -42,7 +42,7 @@ def list_(home: Home, run: str | None, limit: int) -> None:
     from chessreg.registry import names
 
     with fresh(home).read() as session:
-        run_id = names.resolve(session, "run", run) if run else None
+        run_id = names.resolve_id(session, "run", run) if run else None
         emit(home, game_list(session, run_id, limit or None), LISTED)
 
 
@@ -63,7 +63,7 @@ def show(home: Home, run: str, unit: int) -> None:
 
     database = fresh(home)
     with database.read() as session:
-        run_id = names.resolve(session, "run", run)
+        run_id = names.resolve_id(session, "run", run)
     stored = next(stored_games(database, [(run_id, unit)]))
     if home.json:
         emit(home, full_record(stored))
@@ -136,7 +136,7 @@ def chosen(database: Database, source: str, row: int | None) -> list[tuple[UUID,
     if row is None:
         try:
             with database.read() as session:
-                run_id = names.resolve(session, "run", source)
+                run_id = names.resolve_id(session, "run", source)
         except NotFoundError as missing:
             no_run = missing
         else:

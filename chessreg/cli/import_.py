@@ -414,7 +414,7 @@ def spec_of(file: Path, format_: str | None, settings: dict[str, Any]) -> Spec:
     from chessreg.experiments.imported.specs import ImportedGamesSpec
     from chessreg.experiments.imported.sweep import ImportedSweepSpec
     from chessreg.games.foreign import FORMATS, find_format
-    from chessreg.runs.spec import build
+    from chessreg.runs.spec import build_settings
 
     file_format = FORMATS[format_] if format_ else find_format(file)
     models: dict[str, type[Spec]] = {
@@ -427,16 +427,16 @@ def spec_of(file: Path, format_: str | None, settings: dict[str, Any]) -> Spec:
     if unknown := settings.keys() - model.model_fields.keys():
         flag = f"--{min(unknown).replace('_', '-')}"
         raise BadInputError(f"{flag} does not apply to a {file_format.name} file: it holds {file_format.holds}")
-    spec: Spec = build(model, {"file": str(file), "format": file_format.name, **settings})
+    spec: Spec = build_settings(model, {"file": str(file), "format": file_format.name, **settings})
     return spec
 
 
 def session_name(home: Home, run_id: Any) -> str:
     """The run's name, or its short id."""
-    from chessreg.registry.names import name_of
+    from chessreg.registry.names import read_name
 
     with home.session().database.read() as session:
-        return name_of(session, "run", run_id) or run_id.hex[-6:]
+        return read_name(session, "run", run_id) or run_id.hex[-6:]
 
 
 def tell(report: dict[str, Any]) -> None:

@@ -50,18 +50,18 @@ def job_status(home: Home, references: tuple[str, ...] | list[str], everything: 
 
     with fresh(home).read() as session:
         if references:
-            return stand.rows(session, named_jobs(session, references))
+            return stand.read_job_rows(session, named_jobs(session, references))
         query = select(Job).order_by(Job.created_at, Job.shard, Job.id)
         if not everything:
             query = query.where(or_(Job.ended_at.is_(None), Job.ended_at > utc_now() - timedelta(days=1)))
-        return stand.rows(session, session.scalars(query).all())
+        return stand.read_job_rows(session, session.scalars(query).all())
 
 
 def named_jobs(session: Any, references: tuple[str, ...] | list[str]) -> list[Job]:
     """The jobs that are meant, each once."""
     from chessreg.scheduling import queue
 
-    return list({job.id: job for reference in references for job in queue.find(session, reference)}.values())
+    return list({job.id: job for reference in references for job in queue.find_jobs(session, reference)}.values())
 
 
 def readable_row(row: dict[str, Any]) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def show(home: Home, reference: str) -> None:
     from chessreg.scheduling import status as stand
 
     with fresh(home).read() as session:
-        details = [stand.full_row(session, each) for each in named_jobs(session, [reference])]
+        details = [stand.read_full_row(session, each) for each in named_jobs(session, [reference])]
     if home.json:
         emit(home, details[0] if len(details) == 1 else details)
         return
@@ -143,9 +143,9 @@ def show(home: Home, reference: str) -> None:
 
 
 def is_over(rows: list[dict[str, Any]]) -> bool:
-    from chessreg.scheduling.status import OVER
+    from chessreg.scheduling.status import FINAL_STATES
 
-    return all(row["state"] in OVER for row in rows)
+    return all(row["state"] in FINAL_STATES for row in rows)
 
 
 @click.command()
@@ -160,7 +160,7 @@ def cancel(home: Home, references: tuple[str, ...]) -> None:
     """
     from chessreg.scheduling import queue
 
-    changed = change(home, references, queue.cancel)
+    changed = change(home, references, queue.cancel_jobs)
     tell(home, changed, "cancelled", "none of these was queued or running")
 
 
@@ -176,7 +176,7 @@ def retry(home: Home, references: tuple[str, ...]) -> None:
     """
     from chessreg.scheduling import queue
 
-    changed = change(home, references, queue.retry)
+    changed = change(home, references, queue.retry_jobs)
     nothing = "none of these ended without finishing, or another launch of their runs is active"
     tell(home, changed, "queued again", nothing)
 
@@ -255,12 +255,12 @@ def priority(home: Home, references: tuple[str, ...], to: int | None, by: int) -
     \b
     Example: chessreg priority 3f2a1c --set 5
     """
-    from chessreg.scheduling.queue import prioritise
+    from chessreg.scheduling.queue import set_priority
 
     if to is None and not by:
         raise click.UsageError("say which: --to N or --by N")
     with fresh(home).write() as session:
-        ids = [job.id.hex for job in prioritise(session, named_jobs(session, references), to, by)]
+        ids = [job.id.hex for job in set_priority(session, named_jobs(session, references), to, by)]
     tell(home, ids, "priority changed", "none of these is queued")
 
 
@@ -307,11 +307,13 @@ def log_files(home: Home, references: tuple[str, ...]) -> dict[str, Path]:
         wanted = named_jobs(session, references)
         files: dict[str, Path] = {}
         for each in wanted:
-            if (path := status.log_of(store, each)) is not None:
-                files[f"{queue.title(each)} ({each.id.hex[-6:]})"] = path
+            if (path := status.find_log(store, each)) is not None:
+                files[f"{queue.job_title(each)} ({each.id.hex[-6:]})"] = path
         if not files:
-            row = status.full_row(session, wanted[0])
-            raise NotFoundError(f"{row['title']}: {status.why_no_log(row)}", f"chessreg job show {row['id'].hex[-6:]}")
+            row = status.read_full_row(session, wanted[0])
+            raise NotFoundError(
+                f"{row['title']}: {status.explain_missing_log(row)}", f"chessreg job show {row['id'].hex[-6:]}"
+            )
     return files
 
 
@@ -372,14 +374,14 @@ def stop(home: Home) -> None:
 def status(home: Home) -> None:
     """Show whether it runs, since when, and what is in its queue."""
     from chessreg.scheduling import queue
-    from chessreg.scheduling.status import state_of
+    from chessreg.scheduling.status import find_state
 
     here = presence(home)
     holder = here.who() or {}
     session = home.session()
     with session.database.read() as sql:
-        jobs = queue.mine(sql, session.store, *queue.ACTIVE)
-        running = sum(state_of(sql, job)[0] in ("running", "cancelling") for job in jobs)
+        jobs = queue.read_own_jobs(sql, session.store, *queue.ACTIVE_STATES)
+        running = sum(find_state(sql, job)[0] in ("running", "cancelling") for job in jobs)
     row = {
         "state": "running" if holder else "not running",
         "host": holder.get("host"),

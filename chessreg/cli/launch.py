@@ -14,7 +14,7 @@ from chessreg.errors import BadInputError, NotFoundError
 
 if TYPE_CHECKING:
     from chessreg.runs.kind import Kind
-    from chessreg.scheduling.launch import Order, Planned
+    from chessreg.scheduling.launch import Order, PlannedRun
 
 LAUNCH_OPTIONS = (
     "on",
@@ -31,11 +31,11 @@ PLANNED = {**LISTED, "time": "time"}  # of a dry run
 def placing() -> list[click.Option]:
     """The options that say where and how; without defaults, so that a job file's stand where none is given."""
     from chessreg.cli.run import option
-    from chessreg.runs.spec import settings_of
+    from chessreg.runs.spec import describe_settings
     from chessreg.scheduling.launch import LaunchOptions
 
     return [
-        *(option(setting) for setting in settings_of(LaunchOptions) if setting.path in LAUNCH_OPTIONS),
+        *(option(setting) for setting in describe_settings(LaunchOptions) if setting.path in LAUNCH_OPTIONS),
         click.Option(["--address"], help="Address of the Ray cluster, with --on ray."),
         click.Option(["--print"], is_flag=True, help="Show the batch scripts of --on slurm and do nothing."),
         click.Option(["--wait"], is_flag=True, help="Come back when all has ended; exit status 1 unless all finished."),
@@ -50,7 +50,7 @@ class LaunchGroup(KindGroup):
             return file_command(Path(name))
         if ctx.resilient_parsing and ".py" in name:
             raise NotFoundError(f"{name} is not loaded to complete a command line")  # loading it would trust it
-        from chessreg.runs.kind import kind
+        from chessreg.runs.kind import find_kind
 
         sweep = click.Option(
             ["--sweep"],
@@ -63,7 +63,7 @@ class LaunchGroup(KindGroup):
             metavar="SETTING=A|B",
             help="Several values of a setting: a run for each, and for each combination with other --grid.",
         )
-        return command(kind(name), name, LaunchCommand, [*placing(), sweep, grid])
+        return command(find_kind(name), name, LaunchCommand, [*placing(), sweep, grid])
 
 
 @click.group(cls=LaunchGroup, invoke_without_command=True, subcommand_metavar="KIND|job.toml [SETTINGS]…")
@@ -149,18 +149,18 @@ def order_of(
 def sweep_orders(kind: Kind, params: dict[str, Any]) -> list[Order]:
     """The cells of a sweep file and of --grid, each over the settings of the command line."""
     from chessreg.cli.run import given_values
-    from chessreg.runs.spec import flat, merged
+    from chessreg.runs.spec import flatten_settings, merge_settings
 
     path = params["sweep"] or "--grid"
     table = read_toml(Path(path)) if params["sweep"] else {}
     if grid := grid_of(kind, params["grid"]):
-        table = {**table, "grid": flat(table.get("grid", {})) | grid}
+        table = {**table, "grid": flatten_settings(table.get("grid", {})) | grid}
     if wrong := table.keys() - {"grid", "cells"}:
         raise BadInputError(f"{path}: {', '.join(sorted(wrong))} is neither grid nor cells", "[grid]\nseed = [0, 1, 2]")
-    settings = merged(given_values(kind.spec, params), given_values(kind.options, params))
+    settings = merge_settings(given_values(kind.spec, params), given_values(kind.options, params))
     file = read_toml(Path(params["spec"])) if params["spec"] else {}
     preset = kind.preset(params["preset"]) if params.get("preset") else {}
-    base = merged({k: v for k, v in file.items() if k not in ("kind", "name")}, settings)
+    base = merge_settings({k: v for k, v in file.items() if k not in ("kind", "name")}, settings)
     return cell_orders(kind, base, preset, table, params["name"], params, str(path))
 
 
@@ -169,9 +169,9 @@ def grid_of(kind: Kind, given: Sequence[str]) -> dict[str, list[Any]]:
 
     Raises BadInputError for a setting that there is not, for a value that it cannot have, and for one given twice.
     """
-    from chessreg.runs.spec import settings_of
+    from chessreg.runs.spec import describe_settings
 
-    known = {setting.path: setting for setting in (*settings_of(kind.spec), *settings_of(kind.options))}
+    known = {setting.path: setting for setting in (*describe_settings(kind.spec), *describe_settings(kind.options))}
     grid: dict[str, list[Any]] = {}
     for text in given:
         name, equals, values = text.partition("=")
@@ -198,19 +198,19 @@ def cell_orders(
     where: str,
 ) -> list[Order]:
     """One order a cell of `table`'s grid and cells, over `base` and a preset; one order where it has neither."""
-    from chessreg.runs.spec import build, merged, names_of, nested
-    from chessreg.scheduling.launch import cell_name, cells
+    from chessreg.runs.spec import build_settings, merge_settings, nest_settings, setting_names
+    from chessreg.scheduling.launch import combine_grid, make_cell_name
 
     orders = []
-    for number, cell in enumerate(cells(table.get("grid", {}), table.get("cells", ()))):
-        values = merged(base, nested(cell))
-        wrong = values.keys() - names_of(kind.spec) - kind.options.model_fields.keys()
+    for number, cell in enumerate(combine_grid(table.get("grid", {}), table.get("cells", ()))):
+        values = merge_settings(base, nest_settings(cell))
+        wrong = values.keys() - setting_names(kind.spec) - kind.options.model_fields.keys()
         if wrong:
             raise BadInputError(f"{where}: {kind.name} has no setting {', '.join(sorted(wrong))}")
-        spec = build(kind.spec, {k: v for k, v in values.items() if k in names_of(kind.spec)}, preset)
-        execution = build(kind.options, {k: v for k, v in values.items() if k in kind.options.model_fields})
+        spec = build_settings(kind.spec, {k: v for k, v in values.items() if k in setting_names(kind.spec)}, preset)
+        execution = build_settings(kind.options, {k: v for k, v in values.items() if k in kind.options.model_fields})
         explicit = tuple(sorted({*preset, *values}))
-        orders.append(order_of(kind, spec, execution, explicit, cell_name(name, cell, number), queueing))
+        orders.append(order_of(kind, spec, execution, explicit, make_cell_name(name, cell, number), queueing))
     return orders
 
 
@@ -236,7 +236,7 @@ def file_command(path: Path) -> click.Command:
 
 def file_orders(path: Path, params: dict[str, Any]) -> list[Order]:
     """The orders of a job file. The executor's options on the command line override those of the file."""
-    from chessreg.runs.kind import kind as find
+    from chessreg.runs.kind import find_kind as find
 
     table = read_toml(path)
     general = {key: table.pop(key) for key in LAUNCH_OPTIONS if key in table}
@@ -270,33 +270,33 @@ def kind_reference(kind: str, file: Path) -> str:
 def go(home: Home, orders: list[Order], *, dry_run: bool, wait: bool, as_json: bool) -> None:
     """Plan, queue, see that a supervisor is there, and say what is to come."""
     from chessreg.cli.jobs import duration
-    from chessreg.runs.ingest import ingest
-    from chessreg.scheduling.executors import executor
-    from chessreg.scheduling.launch import launch, plan, preview
+    from chessreg.runs.ingest import ingest_fragments
+    from chessreg.scheduling.executors import open_executor
+    from chessreg.scheduling.launch import launch_orders, plan_orders, preview_run
     from chessreg.scheduling.presence import Presence
-    from chessreg.scheduling.queue import at_work
+    from chessreg.scheduling.queue import find_jobs_at_work
 
     session = (
         home.session()
         if dry_run
-        else home.adding(needs=needed(orders), check=lambda: [executor(order.on) for order in orders])
+        else home.adding(needs=needed(orders), check=lambda: [open_executor(order.on) for order in orders])
     )
-    ingest(session.database, session.store)
+    ingest_fragments(session.database, session.store)
     if dry_run:
-        group, planned = None, plan(orders, session.database, session.store)
+        group, planned = None, plan_orders(orders, session.database, session.store)
     else:
-        group, planned = launch(orders, session.database, session.store)
+        group, planned = launch_orders(orders, session.database, session.store)
     rows = [row_of(each) for each in planned]
     if dry_run:
         for row, each in zip(rows, planned, strict=True):
-            previewed = preview(each, session.database, session.store)
+            previewed = preview_run(each, session.database, session.store)
             row |= {name: previewed[name] for name in ("seconds", "basis")}
     presence = Presence(session.store)
     started = bool(group) and presence.start(home.registry_reference)
     references: list[str] = []
     if wait and not dry_run:
         with session.database.read() as sql:
-            earlier = at_work(sql, [each.run_id for each in planned if each.status == "already_queued"])
+            earlier = find_jobs_at_work(sql, [each.run_id for each in planned if each.status == "already_queued"])
         references = [id.hex for id in ([group] if group else []) + earlier]
     if as_json and not references:
         emit(True, {"group_id": group, "runs": rows, "supervisor": presence.who() if group else None})
@@ -330,31 +330,31 @@ def go(home: Home, orders: list[Order], *, dry_run: bool, wait: bool, as_json: b
 
 def needed(orders: list[Order]) -> list[str]:
     """What these orders name that none of them makes."""
-    from chessreg.runs.inputs import FILES
-    from chessreg.runs.resolve import named_inputs
+    from chessreg.runs.inputs import FILE_NOUNS
+    from chessreg.runs.resolve import iter_named_inputs
 
     made = {order.name for order in orders}
-    named = [(noun, reference) for order in orders for _, noun, reference in named_inputs(order.spec)]
-    return [reference for noun, reference in named if noun not in FILES and reference not in made]
+    named = [(noun, reference) for order in orders for _, noun, reference in iter_named_inputs(order.spec)]
+    return [reference for noun, reference in named if noun not in FILE_NOUNS and reference not in made]
 
 
 def show_scripts(home: Home, orders: list[Order], as_json: bool) -> None:
     """Print the batch scripts that would be submitted, without queueing or writing anything."""
     from chessreg.registry.identity import new_id
     from chessreg.scheduling import queue
-    from chessreg.scheduling.executors import executor
-    from chessreg.scheduling.launch import jobs_of, plan
+    from chessreg.scheduling.executors import open_executor
+    from chessreg.scheduling.launch import make_jobs, plan_orders
 
     if wrong := next((order.on for order in orders if order.on.partition(":")[0] != "slurm"), None):
         raise BadInputError(f"--print shows batch scripts, and --on {wrong} has none", "--on slurm:PROFILE --print")
     session, group, scripts = home.session(), new_id(), []
-    for each in plan(orders, session.database, session.store):
+    for each in plan_orders(orders, session.database, session.store):
         if each.status == "queued":
-            jobs = jobs_of(each, group, session.store, Path.cwd())
-            works = [queue.planned_work(session.database, session.store, job) for job in jobs]
+            jobs = make_jobs(each, group, session.store, Path.cwd())
+            works = [queue.make_submission(session.database, session.store, job) for job in jobs]
             shards = [work for work, job in zip(works, jobs, strict=True) if job.shard < job.shards]
             last = [work for work, job in zip(works, jobs, strict=True) if job.shard == job.shards]  # the reduce
-            at: Any = executor(each.order.on)
+            at: Any = open_executor(each.order.on)
             scripts += [script for part in (shards, last) if part for script in at.preview(part)]
     if as_json:
         emit(True, {"scripts": scripts})
@@ -364,7 +364,7 @@ def show_scripts(home: Home, orders: list[Order], as_json: bool) -> None:
         click.echo("there is nothing to submit: all of it is complete or launched already", err=True)
 
 
-def row_of(planned: Planned) -> dict[str, Any]:
+def row_of(planned: PlannedRun) -> dict[str, Any]:
     return {
         "run_id": planned.run_id,
         "kind": planned.order.kind.name,

@@ -148,8 +148,8 @@ def annotate(home: Home, noun: str, reference: str, word: str, value: str, withd
 
     database = home.session().database
     with database.write() as session:
-        target = names.resolve(session, noun, reference)
-        names.annotate(session, noun, target, word, value, withdrawn=withdrawn)
+        target = names.resolve_id(session, noun, reference)
+        names.add_annotation(session, noun, target, word, value, withdrawn=withdrawn)
     annotation = f"{word} {value!r}" if value else word
     click.echo(f"{noun} {target.hex[-6:]}: {'no longer ' if withdrawn else ''}{annotation}", err=True)
 
@@ -160,8 +160,8 @@ def take_back(home: Home, noun: str, reference: str, word: str) -> None:
     from chessreg.registry import names
 
     with home.session().database.write() as session:
-        target = names.resolve(session, noun, reference)
-        if not names.take_back(session, noun, target, word):
+        target = names.resolve_id(session, noun, reference)
+        if not names.withdraw_annotations(session, noun, target, word):
             raise NotFoundError(
                 f"{noun} {reference} is not marked as {word}",
                 f"chessreg {entity(noun).command or noun} show {reference}",
@@ -241,10 +241,10 @@ def unmark(noun: str) -> click.Command:
 
 def tell_stale(home: Home) -> None:
     """How many runs are stale now."""
-    from chessreg.registry.lineage import stale
+    from chessreg.registry.lineage import find_stale_runs
 
     with home.session().database.read() as session:
-        count = len(stale(session))
+        count = len(find_stale_runs(session))
     if count:
         click.echo(f"{count} run{'s are' if count > 1 else ' is'} stale: made from something invalid", err=True)
 

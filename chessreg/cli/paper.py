@@ -158,13 +158,13 @@ def go(
     from chessreg.models import devices
     from chessreg.papers import find
     from chessreg.papers.work import Work, request
-    from chessreg.scheduling.executors import executor
+    from chessreg.scheduling.executors import open_executor
 
     action = Action(**{field.name: options.pop(field.name) for field in fields(Action)})
     home = click.get_current_context().find_object(Home)
     assert home
     if action.on is not None:
-        executor(action.on)  # raises where there is none
+        open_executor(action.on)  # raises where there is none
     else:
         devices.check("auto" if device is None else device)
         devices.check_threads(threads or 0)

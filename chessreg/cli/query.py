@@ -268,17 +268,17 @@ def show(result: QueryResult, format_: str | None, asked: Asked) -> None:
 def own_kinds(home: Home) -> tuple[Path, ...]:
     """The files of the user's own kinds that have run here and are trusted; none where no registry answers."""
     from chessreg.registry import sqlite
-    from chessreg.runs.trust import may_load
+    from chessreg.runs.trust import can_load
 
     path = home.place.path
     if path is not None and not path.exists():
         return ()
     if path is not None:  # without SQLAlchemy, whose import takes longer than the list
         with suppress(sqlite.dbapi.Error):
-            sources = sqlite.select(
+            sources = sqlite.run_select(
                 path, "SELECT DISTINCT source FROM kind WHERE typeof(source) = 'text' AND source LIKE '%.py:%'"
             )
-            return tuple(sorted(filter(may_load, {Path(source.rpartition(":")[0]) for (source,) in sources})))
+            return tuple(sorted(filter(can_load, {Path(source.rpartition(":")[0]) for (source,) in sources})))
     from chessreg.queries.ask import kind_files
 
     try:
@@ -328,7 +328,7 @@ def complete_kinds(home: Home) -> frozenset[str] | None:
     path = home.place.path
     if path is not None:  # without SQLAlchemy, whose import takes longer than the list
         with suppress(sqlite.dbapi.Error, OSError):
-            return frozenset(str(kind) for (kind,) in sqlite.select(path, wanted)) if path.exists() else None
+            return frozenset(str(kind) for (kind,) in sqlite.run_select(path, wanted)) if path.exists() else None
         return None
     from sqlalchemy import text
 

@@ -34,11 +34,11 @@ def lineage(home: Home, reference: str, direction: str | None) -> None:
     \b
     Example: chessreg lineage reference-board
     """
-    from chessreg.registry.lineage import find, tree
+    from chessreg.registry.lineage import build_tree, find_node
 
     with fresh(home).read() as session:
-        node = find(session, reference)
-        trees = {way: tree(session, node, up=way == "up") for way in ("up", "down") if direction in (None, way)}
+        node = find_node(session, reference)
+        trees = {way: build_tree(session, node, up=way == "up") for way in ("up", "down") if direction in (None, way)}
     if home.json:
         emit(home, {way: node_tree.as_dict() for way, node_tree in trees.items()})
         return
@@ -98,7 +98,7 @@ def reproduce(home: Home, reference: str, do: bool) -> None:
 
     database = fresh(home)
     with database.read() as session:
-        row = read.run(session, reference)
+        row = read.read_run(session, reference)
         made = steps(session, row["id"])
     if not do:
         show(home, row, made)

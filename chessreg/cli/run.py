@@ -18,16 +18,16 @@ from chessreg.cli.base import FilePath, Group, Home, NameText, Numbers, emit, js
 from chessreg.errors import BadInputError, NotFoundError, RegistryError
 from chessreg.named import clipped
 from chessreg.runs.spec import (
-    Setting,
-    flag_at,
-    names_of,
-    nested,
+    SettingField,
+    describe_settings,
+    format_flag,
+    format_value,
+    nest_settings,
+    setting_names,
     settings_from,
-    settings_of,
-    settings_shown,
     tag_of,
-    value_text,
     variants_of,
+    visible_settings,
 )
 
 if TYPE_CHECKING:
@@ -40,14 +40,14 @@ class KindGroup(Group):
     """Subcommands made from the kinds of experiment; a path `./my_kind.py[:CLASS]` works as a name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        from chessreg.runs.kind import kinds
+        from chessreg.runs.kind import load_kinds
 
-        return list(kinds())
+        return list(load_kinds())
 
     def short_helps(self, ctx: click.Context) -> dict[str, str]:
-        from chessreg.runs.kind import kinds
+        from chessreg.runs.kind import load_kinds
 
-        return {name: kind.summary for name, kind in kinds().items()}
+        return {name: kind.summary for name, kind in load_kinds().items()}
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """The kinds and the group's options; where none fits, a file with a kind."""
@@ -57,18 +57,18 @@ class KindGroup(Group):
         return kinds + click.Command.shell_complete(self, ctx, incomplete) or [CompletionItem(incomplete, type="file")]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        from chessreg.runs.kind import kinds_and_failures
+        from chessreg.runs.kind import load_kinds_and_failures
 
         super().format_commands(ctx, formatter)
-        for error in kinds_and_failures()[1].values():
+        for error in load_kinds_and_failures()[1].values():
             click.echo(f"note: {error.message}", err=True)
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command:
-        from chessreg.runs.kind import kind
+        from chessreg.runs.kind import find_kind
 
         if ctx.resilient_parsing and ".py" in name:
             raise NotFoundError(f"{name} is not loaded to complete a command line")  # loading it would trust it
-        return command(kind(name), name)
+        return command(find_kind(name), name)
 
 
 @click.group(cls=KindGroup, invoke_without_command=True, subcommand_metavar="KIND [SETTINGS]…")
@@ -154,13 +154,13 @@ class KindCommand(click.Command):
         whole = ctx.meta.get(HELP_ALL, False)
         tag = tag_of(self.kind.spec)
         value, known = self.typed_tag(ctx) if tag else None, variants_of(self.kind.spec)
-        shown, of = list(settings_shown(self.kind.spec, value)), ""
+        shown, of = list(visible_settings(self.kind.spec, value)), ""
         if tag and value in known:
-            of = f" of {flag_at([tag])} {value}"
+            of = f" of {format_flag([tag])} {value}"
         elif tag:
             del shown[0]
             of = f" of every {tag}"
-            with formatter.section(f"{flag_at([tag])} is required (give one with --help for its settings)"):
+            with formatter.section(f"{format_flag([tag])} is required (give one with --help for its settings)"):
                 formatter.write_dl([(name, each.model_fields[tag].description or "") for name, each in known.items()])
         sections = setting_sections(self.kind, shown)
         for title, settings in sections.items() if whole else list(sections.items())[:2]:
@@ -171,7 +171,7 @@ class KindCommand(click.Command):
         write_options(ctx, formatter, "Options", [*self.own, *([help_option] if help_option else [])])
         hidden = sum(map(len, list(sections.values())[2:]))
         if not whole and hidden:
-            typed = f" {flag_at([tag])} {value}" if value in known else ""
+            typed = f" {format_flag([tag])} {value}" if value in known else ""
             counts = f"{hidden} more settings and {len(self.execution)} execution options"
             formatter.write(f"\n{counts}:\n  {ctx.command_path}{typed} --help-all\n")
 
@@ -197,7 +197,7 @@ def show_help_all(ctx: click.Context, parameter: click.Parameter, value: bool) -
         ctx.exit()
 
 
-def setting_sections(kind: Kind, settings: Sequence[Setting]) -> dict[str, list[Setting]]:
+def setting_sections(kind: Kind, settings: Sequence[SettingField]) -> dict[str, list[SettingField]]:
     """Title → settings: the required ones, at most ten that matter, then the others, nested ones by their table.
 
     Those that matter are the kind's `main_settings`; of a kind without, the first ten other than seed and replicate.
@@ -237,7 +237,7 @@ def show_plan(planned: dict[str, Any], as_json: bool) -> None:
     for name, setting in sorted(planned["settings"].items(), key=lambda item: item[1]["source"] == "default"):
         value = setting["name"] or setting["value"]
         if isinstance(value, (str, list)):
-            value = clipped(value if isinstance(value, str) else value_text(tuple(value)), 59)
+            value = clipped(value if isinstance(value, str) else format_value(tuple(value)), 59)
         click.echo(f"  {name:<22} {value!s:<60} {setting['source']}")
     for remark in planned["remarks"]:
         click.echo(f"  note: {remark}", err=True)
@@ -256,10 +256,10 @@ def time_text(planned: dict[str, Any]) -> str:
 
 def settings(kind: Kind, params: dict[str, Any]) -> tuple[Any, Any, dict[str, str]]:
     """The spec, the execution options, and where each value that is not a default came from."""
-    from chessreg.runs.spec import build, merged
+    from chessreg.runs.spec import build_settings, merge_settings
 
     from_file = read_toml(Path(params["spec"])) if params["spec"] else {}
-    wrong = from_file.keys() - names_of(kind.spec) - kind.options.model_fields.keys() - {"kind", "name"}
+    wrong = from_file.keys() - setting_names(kind.spec) - kind.options.model_fields.keys() - {"kind", "name"}
     if wrong:
         raise BadInputError(f"{params['spec']}: {kind.name} has no setting {', '.join(sorted(wrong))}")
     if from_file.get("kind", kind.name) != kind.name:
@@ -268,10 +268,11 @@ def settings(kind: Kind, params: dict[str, Any]) -> tuple[Any, Any, dict[str, st
     sources = {key: str(params["spec"]) for key in from_file} | dict.fromkeys(spec_given | execution_given, "given")
     filled = kind.preset(params["preset"]) if params.get("preset") else {}
     sources = dict.fromkeys(filled, f"preset {params.get('preset')}") | sources
-    in_file = {k: v for k, v in from_file.items() if k in names_of(kind.spec)}
-    spec = build(kind.spec, merged(in_file, spec_given), filled)
-    execution = build(
-        kind.options, merged({k: v for k, v in from_file.items() if k in kind.options.model_fields}, execution_given)
+    in_file = {k: v for k, v in from_file.items() if k in setting_names(kind.spec)}
+    spec = build_settings(kind.spec, merge_settings(in_file, spec_given), filled)
+    execution = build_settings(
+        kind.options,
+        merge_settings({k: v for k, v in from_file.items() if k in kind.options.model_fields}, execution_given),
     )
     return spec, execution, sources
 
@@ -290,16 +291,16 @@ def plan(session: Session, kind: Kind, spec: Any, execution: Any, sources: dict[
 
     `seconds` is None if the kind counts no operations and has no earlier run; `basis` names the origin of the time.
     """
-    from chessreg.runs.ingest import ingest
-    from chessreg.runs.resolve import check, missing_units, resolve
+    from chessreg.runs.ingest import ingest_fragments
+    from chessreg.runs.resolve import find_missing_units, require_runnable, resolve_spec
     from chessreg.scheduling.expected_time import expected_time
 
-    ingest(session.database, session.store)
+    ingest_fragments(session.database, session.store)
     inputs = session.inputs
-    resolved: ResolvedSpec = resolve(kind, spec, inputs)
-    missing = missing_units(inputs, resolved)
+    resolved: ResolvedSpec = resolve_spec(kind, spec, inputs)
+    missing = find_missing_units(inputs, resolved)
     if missing:
-        check(resolved, execution, inputs)
+        require_runnable(resolved, execution, inputs)
     estimate = kind.estimate(resolved.spec, inputs)
     time = expected_time(kind, resolved.spec, estimate, resolved.units, len(missing), inputs)
     typed, resolved_values = spec.model_dump(mode="json"), resolved.spec.model_dump(mode="json")
@@ -336,7 +337,7 @@ def go_on(home: Home, reference: str) -> None:
 def recorded(home: Home, reference: str) -> tuple[Kind, Any, tuple[str, ...]]:
     """Kind, spec and given settings of a run, as they were recorded."""
     from chessreg.registry import tables
-    from chessreg.runs.kind import of_record
+    from chessreg.runs.kind import kind_of_record
 
     session = home.session()
     run_id = session.id("run", reference)
@@ -344,7 +345,7 @@ def recorded(home: Home, reference: str) -> tuple[Kind, Any, tuple[str, ...]]:
         record = sql.get(tables.Run, run_id)
         if record is None:  # named when it was launched, and not begun yet
             raise NotFoundError(f"run {reference} has not begun", f"chessreg jobs {reference}")
-        kind = of_record(sql.get_one(tables.KindRecord, (record.kind, record.version)))
+        kind = kind_of_record(sql.get_one(tables.KindRecord, (record.kind, record.version)))
         spec_values, explicit = record.spec, tuple(record.explicit)
     return kind, settings_from(kind.spec, spec_values), explicit
 
@@ -354,14 +355,14 @@ def execute(
 ) -> None:
     """Run a spec with a progress line, then print the run's state."""
     from chessreg.cli.base import progress_line
-    from chessreg.runs.inputs import FILES, users_file
-    from chessreg.runs.resolve import named_inputs
-    from chessreg.runs.unfinished import states
+    from chessreg.runs.inputs import FILE_NOUNS, require_user_file
+    from chessreg.runs.resolve import iter_named_inputs
+    from chessreg.runs.unfinished import list_states
 
-    named = [(noun, reference) for _, noun, reference in named_inputs(spec)]
+    named = [(noun, reference) for _, noun, reference in iter_named_inputs(spec)]
     session = home.adding(
-        needs=[reference for noun, reference in named if noun not in FILES],
-        check=lambda: [users_file(path) for noun, path in named if noun in FILES],
+        needs=[reference for noun, reference in named if noun not in FILE_NOUNS],
+        check=lambda: [require_user_file(path) for noun, path in named if noun in FILE_NOUNS],
     )
     with progress_line(kind.name, quiet=as_json) as on_progress:
         report = session.run(spec, execution, kind=kind, name=name, explicit=explicit, on_progress=on_progress)
@@ -388,7 +389,7 @@ def execute(
     if report.interrupted:
         begun = ""
         with suppress(RegistryError):  # one that does not answer
-            if states(session.database, session.store, report.run_id):
+            if list_states(session.database, session.store, report.run_id):
                 begun = " and the state of the unfinished unit"
         click.echo(
             f"interrupted: {report.units - report.missing} of {report.units} units{begun} are kept; "
@@ -403,9 +404,9 @@ def execute(
 def titles_of(kind: Kind) -> list[str]:
     """Titles of the queries whose header names this kind."""
     from chessreg.queries.catalogue import entries
-    from chessreg.runs.kind import importable
+    from chessreg.runs.kind import is_importable
 
-    beside = () if importable(type(kind).__module__) else (Path(inspect.getfile(type(kind))),)
+    beside = () if is_importable(type(kind).__module__) else (Path(inspect.getfile(type(kind))),)
     return [entry.title for entry in entries(beside) if kind.name in entry.kinds]
 
 
@@ -426,10 +427,10 @@ class OrNone(click.ParamType):
 
 def options(model: Any) -> list[click.Option]:
     """An option for every setting, without a click default, so that given and defaulted stay apart."""
-    return [option(setting) for setting in settings_of(model)]
+    return [option(setting) for setting in describe_settings(model)]
 
 
-def option(setting: Setting) -> click.Option:
+def option(setting: SettingField) -> click.Option:
     names, text = [setting.flag, parameter(setting.path)], f"{setting.text}{note_on_default(setting)}"
     if setting.form == "yes or no":
         names[0] = f"{setting.flag}/--no-{setting.flag[2:]}"
@@ -445,7 +446,7 @@ def option(setting: Setting) -> click.Option:
     return click.Option(names, type=kind, default=None, help=text, metavar=metavar)
 
 
-def note_on_default(setting: Setting) -> str:
+def note_on_default(setting: SettingField) -> str:
     """`[required]` or `[default: …]`; empty without a default, which the setting's text explains."""
     if setting.needed:
         return "  [required]"
@@ -461,8 +462,8 @@ def parameter(path: str) -> str:
 
 def given_values(model: Any, params: dict[str, Any]) -> dict[str, Any]:
     """The values given on the command line, nested as the model is."""
-    given = ((setting.path, params.get(parameter(setting.path))) for setting in settings_of(model))
-    return nested({path: None if value is NONE else value for path, value in given if value is not None})
+    given = ((setting.path, params.get(parameter(setting.path))) for setting in describe_settings(model))
+    return nest_settings({path: None if value is NONE else value for path, value in given if value is not None})
 
 
 @click.command()
@@ -490,9 +491,9 @@ def trust(home: Home, reference: str | None, list_: bool, remove: str | None) ->
     if sum((reference is not None, list_, remove is not None)) != 1:
         raise click.UsageError("give a FILE or a DIGEST, or --list, or --revoke")
     if list_:
-        emit(home, [asdict(row) for row in trusts.trusted()], ["digest", "path", "since"])
+        emit(home, [asdict(row) for row in trusts.list_trusted()], ["digest", "path", "since"])
     elif remove is not None:
-        gone = trusts.remove(remove)
+        gone = trusts.revoke_trust(remove)
         emit(home, [asdict(row) for row in gone], ["digest", "path", "since"])
     elif reference is not None:
-        emit(home, asdict(trusts.trust(reference)))
+        emit(home, asdict(trusts.trust_reference(reference)))

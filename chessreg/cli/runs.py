@@ -43,10 +43,10 @@ def list_(home: Home, filter_words: tuple[str, ...], kind: str | None, everythin
     from chessreg.registry import read, run_filter
 
     with fresh(home).read() as session:
-        rows = read.runs(session, kind=kind, archived=everything or "archived" in filter_words)
+        rows = read.list_runs(session, kind=kind, archived=everything or "archived" in filter_words)
         if filter_words or sort:
             by_id = {row["id"]: row for row in rows}
-            fitting = run_filter.find(session, " ".join(filter_words), sort or "created", archived=everything)
+            fitting = run_filter.find_runs(session, " ".join(filter_words), sort or "created", archived=everything)
             rows = [by_id[id] for id in fitting if id in by_id]
     listed = rows if home.json else [{**row, "progress": progress(row), "tags": " ".join(row["tags"])} for row in rows]
     emit(home, listed, headings(RUN))
@@ -65,7 +65,7 @@ def conflicts(home: Home, reference: str | None) -> None:
     from chessreg.registry import read
 
     with fresh(home).read() as session:
-        rows = read.conflicts(session, reference)
+        rows = read.list_conflicts(session, reference)
     if not home.json:
         keys = {"attempt_id", "run_id"}
         for row in rows:

@@ -31,14 +31,14 @@ def status(home: Home, since: str) -> None:
     Example: chessreg status --since 12h
     """
     from chessreg.registry import measures, read
-    from chessreg.registry.run_filter import moment
+    from chessreg.registry.run_filter import parse_moment
     from chessreg.scheduling import status as job_status
 
-    after = moment(since)
+    after = parse_moment(since)
     with fresh(home).read() as session:
-        going, ended = job_status.going(session), job_status.ended(session, after)
-        machines = read.machines(session)
-        answers = measures.answers(session, [row["run_id"] for row in ended[: measures.ANSWERED]])
+        going, ended = job_status.list_active(session), job_status.list_ended(session, after)
+        machines = read.list_machines(session)
+        answers = measures.compare_with_earlier(session, [row["run_id"] for row in ended[: measures.NEWEST_ENDED_RUNS]])
     ended = [{**row, "answer": answers.get(row["run_id"])} for row in ended]
     if home.json:
         emit(home, {"going": going, "machines": machines, "since": after, "ended": ended})
@@ -93,7 +93,7 @@ def machines(home: Home) -> None:
     from chessreg.registry import read
 
     with fresh(home).read() as session:
-        rows = read.machines(session)
+        rows = read.list_machines(session)
     if not home.json:
         rows = [
             {

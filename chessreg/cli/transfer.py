@@ -11,7 +11,7 @@ from chessreg.cli.base import FilePath, Group, Home, emit, fresh, json_option, p
 
 if TYPE_CHECKING:
     from chessreg.entities.merge import MergePreview, MergeReport
-    from chessreg.runs.transfer import Transfer
+    from chessreg.runs.transfer import TransferReport
 
 
 @click.command()
@@ -35,7 +35,7 @@ def push(home: Home, references: tuple[str, ...], place: str, inputs: bool, rows
     from chessreg.errors import BadInputError
     from chessreg.folders import expanded
     from chessreg.runs import transfer, unfinished
-    from store.places import place as place_at
+    from store.places import open_place as place_at
 
     database = fresh(home)
     session = home.session()
@@ -43,10 +43,10 @@ def push(home: Home, references: tuple[str, ...], place: str, inputs: bool, rows
         raise BadInputError("--rows needs a folder", "give --to FOLDER")
     folder = expanded(place)
     where = str(folder / "store") if rows else place
-    wanted = transfer.wanted(database, references, inputs=inputs)
+    wanted = transfer.find_items(database, references, inputs=inputs)
     there = place_at(where, create=True)
-    done = transfer.push(database, session.store, there, wanted)
-    states = unfinished.carry_named(database, session.store, there, references)
+    done = transfer.push_items(database, session.store, there, wanted)
+    states = unfinished.carry_states_of(database, session.store, there, references)
     if rows:
         from chessreg.entities.merge import export_rows
 
@@ -67,17 +67,17 @@ def pull(home: Home, references: tuple[str, ...], place: str | None, inputs: boo
     Example: chessreg pull reference-board --from /mnt/share/chess
     """
     from chessreg.runs import transfer, unfinished
-    from store.places import place as place_at
+    from store.places import open_place as place_at
 
     database = fresh(home)
-    wanted = transfer.wanted(database, references, inputs=inputs)
+    wanted = transfer.find_items(database, references, inputs=inputs)
     store, there = home.session().store, place_at(place) if place else None
-    done = transfer.pull(database, store, wanted, there)
-    states = unfinished.carry_named(database, there, store, references) if there else 0
+    done = transfer.pull_items(database, store, wanted, there)
+    states = unfinished.carry_states_of(database, there, store, references) if there else 0
     tell(home, done, states, "here")
 
 
-def tell(home: Home, done: Transfer, states: int, where: str) -> None:
+def tell(home: Home, done: TransferReport, states: int, where: str) -> None:
     if home.json:
         listed: dict[str, Any] = {
             "moved": [{"digest": i.digest, "what": i.what, "bytes": i.bytes} for i in done.moved],

@@ -21,7 +21,7 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games.datasets.game_filter import EVERY_GAME, GameFilter
 from chessreg.registry import tables
 from chessreg.registry.database import Database
-from chessreg.registry.identity import uuid_of
+from chessreg.registry.identity import uuid_from_digest
 from chessreg.registry.tables.types import require_lengths, utc_now
 from chessreg.runs.inputs import Inputs
 from store.files import sha256_file
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from chessreg.games.foreign.chessbench import BenchFile
     from chessreg.games.foreign.download import Fetched
     from chessreg.models.hub import HubSource
-    from store import Artifact, Store
+    from store import Store, StoredArtifact
 
 
 NOUN = "dataset"
@@ -112,7 +112,7 @@ def add_dataset(
     identity = (
         positions.identify_position_dataset(digests, kept) if of_positions else build.identify_dataset(digests, filters)
     )
-    known = uuid_of(identity)
+    known = uuid_from_digest(identity)
     there = find(database, store, known)
     register.refuse_taken(database, NOUN, name, known)
     if there is not None:
@@ -217,7 +217,7 @@ def find(database: Database, store: Store, dataset_id: UUID) -> Added | None:
 
 def record(
     database: Database,
-    artifact: Artifact,
+    artifact: StoredArtifact,
     report: DatasetReport,
     name: str | None,
     rating_scale: str | None,
@@ -225,7 +225,7 @@ def record(
     extra: dict[str, Any],
 ) -> Added:
     """The rows of a published dataset, in one transaction."""
-    dataset_id = uuid_of(report.identity)
+    dataset_id = uuid_from_digest(report.identity)
     with database.write() as session:
         register.record_artifact(session, artifact)
         there = session.get(tables.Dataset, dataset_id)

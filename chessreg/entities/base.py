@@ -12,7 +12,7 @@ from sqlalchemy import select
 from chessreg.entities.display import Column, Option, Part, Printed, Thing, annotations_of, counted, facts
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import brought, names, tables
-from chessreg.registry.read import NO_ANNOTATIONS, annotations_by_id, columns
+from chessreg.registry.read import NO_ANNOTATIONS, read_annotations, row_values
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as SqlSession
@@ -55,7 +55,7 @@ class Entity:
     @property
     def of_run(self) -> bool:
         """Whether runs make these things: then a thing has its run's id and name."""
-        return names.of_run(self.table)
+        return names.is_keyed_by_run(self.table)
 
     @property
     def several(self) -> bool:
@@ -66,7 +66,7 @@ class Entity:
 
     def rows(self, sql: SqlSession, reference: str | None = None) -> list[Row]:
         """All rows, oldest first, or those of one thing. Raises NotFoundError when there is no such thing."""
-        if reference is None and not brought.is_here(sql, self.table.__table__):
+        if reference is None and not brought.has_table(sql, self.table.__table__):
             return []
         if self.of_run:
             return made(sql, self.noun, self.table, reference)
@@ -134,26 +134,29 @@ class Entity:
 
 def entity_rows(sql: SqlSession, noun: str, table: Any) -> list[Row]:
     """All rows of a table of things with their annotations, oldest first."""
-    annotations = annotations_by_id(sql, noun)
+    annotations = read_annotations(sql, noun)
     order = table.created_at if hasattr(table, "created_at") else table.id
     records = sql.scalars(select(table).order_by(order, table.id)).all()
-    return [{**annotations.get(record.id, NO_ANNOTATIONS), **columns(record)} for record in records]
+    return [{**annotations.get(record.id, NO_ANNOTATIONS), **row_values(record)} for record in records]
 
 
 def entity_row(sql: SqlSession, noun: str, table: Any, reference: str) -> Row:
     """One of them, by name or id."""
-    record = sql.get_one(table, names.resolve(sql, noun, reference))
-    return {**annotations_by_id(sql, noun, [record.id]).get(record.id, NO_ANNOTATIONS), **columns(record)}
+    record = sql.get_one(table, names.resolve_id(sql, noun, reference))
+    return {**read_annotations(sql, noun, [record.id]).get(record.id, NO_ANNOTATIONS), **row_values(record)}
 
 
 def made(sql: SqlSession, noun: str, table: Any, reference: str | None = None) -> list[Row]:
     """Rows of a table of what runs make, newest run last, each with its run's name and its checkpoint's."""
     query = select(table).join(tables.Run, tables.Run.id == table.run_id)
     if reference is not None:
-        query = query.where(table.run_id == names.resolve(sql, noun, reference))
+        query = query.where(table.run_id == names.resolve_id(sql, noun, reference))
     records = sql.scalars(query.order_by(tables.Run.created_at, *table.__table__.primary_key)).all()
     of_runs = {record.run_id for record in records}
-    runs, own, checkpoints = *(names.names_of(sql, n, of_runs) for n in ("run", noun)), names.names(sql, "checkpoint")
+    runs, own, checkpoints = (
+        *(names.read_names_of(sql, n, of_runs) for n in ("run", noun)),
+        names.read_names(sql, "checkpoint"),
+    )
     return [
         {
             "name": own.get(record.run_id) or runs.get(record.run_id),
@@ -161,7 +164,7 @@ def made(sql: SqlSession, noun: str, table: Any, reference: str | None = None) -
             **row,
         }
         for record in records
-        for row in [columns(record)]
+        for row in [row_values(record)]
     ]
 
 
@@ -174,13 +177,13 @@ def by_run(rows: list[Row]) -> dict[UUID, list[Row]]:
 
 def with_annotations(sql: SqlSession, rows: list[Row]) -> list[Row]:
     """Rows of what runs made with the annotations of these runs."""
-    annotations = annotations_by_id(sql, "run", [row["run_id"] for row in rows])
+    annotations = read_annotations(sql, "run", [row["run_id"] for row in rows])
     return [{**NO_ANNOTATIONS, **annotations.get(row["run_id"], {}), **row} for row in rows]
 
 
 def annotations_of_run(sql: SqlSession, run_id: UUID) -> str:
     """The annotations of a run in one line."""
-    return annotations_of(annotations_by_id(sql, "run", [run_id]).get(run_id, NO_ANNOTATIONS))
+    return annotations_of(read_annotations(sql, "run", [run_id]).get(run_id, NO_ANNOTATIONS))
 
 
 def with_model(rows: list[Row]) -> list[Row]:

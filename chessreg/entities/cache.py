@@ -13,7 +13,7 @@ from chessreg.entities.base import Entity, Row, annotations_of_run, by_run
 from chessreg.entities.display import Column, Part, Printed, Thing, Verified, counted, facts, size
 from chessreg.errors import ChessregError, NotFoundError
 from chessreg.registry import names, tables
-from chessreg.runs.activations import as_registered, chain, differs, span
+from chessreg.runs.activations import chain_groups, describe_unit_gaps, require_registered, summarize_hook_points
 from chessreg.runs.inputs import Inputs
 
 if TYPE_CHECKING:
@@ -30,25 +30,25 @@ def verify_cache(database: Database, store: Store, reference: str) -> dict[str, 
     Raises NotFoundError when it is no cache or its bytes are elsewhere, CorruptError naming the chunk that changed,
     ChessregError when its groups do not hold its units once each.
     """
-    from store.arrays import Group
+    from store.arrays import ArrayGroup
 
     with database.read() as session:
-        run_id: UUID = names.resolve(session, "cache", reference)
+        run_id: UUID = names.resolve_id(session, "cache", reference)
         rows = session.scalars(
             select(tables.ActivationCache)
             .where(tables.ActivationCache.run_id == run_id)
             .order_by(tables.ActivationCache.start)
         ).all()
-        wrong = differs(session, tables.ActivationCache, run_id)
+        wrong = describe_unit_gaps(session, tables.ActivationCache, run_id)
         session.expunge_all()
     if wrong:
         raise ChessregError(f"cache run {run_id.hex[-6:]} {wrong}", "chessreg doctor --fix")
     inputs, began = Inputs(database, store), time.monotonic()
     for row in rows:
         array = row.path.removeprefix("arrays/")  # pulled if it is not here; else the error names where it is
-        group = Group(inputs.located("cache", f"run:{run_id.hex}", row.digest, run_id, array=array).path)
+        group = ArrayGroup(inputs.located("cache", f"run:{run_id.hex}", row.digest, run_id, array=array).path)
         group.verify()
-        as_registered([row], [group.digest])
+        require_registered([row], [group.digest])
     if not rows:
         raise NotFoundError(f"run {reference} has made no cache", "chessreg cache list")
     return {
@@ -63,7 +63,7 @@ def verify_cache(database: Database, store: Store, reference: str) -> dict[str, 
 def joined(rows: list[Row]) -> list[Row]:
     """Of the groups of a run those that are read, in the order of their units; all where they do not fit together."""
     spans = [Units(row["start"], row["stop"], place) for place, row in enumerate(rows)]
-    chosen = chain(spans, min(span.start for span in spans), max(span.stop for span in spans))
+    chosen = chain_groups(spans, min(span.start for span in spans), max(span.stop for span in spans))
     return rows if chosen is None else [rows[span.place] for span in chosen]
 
 
@@ -84,7 +84,8 @@ class Caches(Entity):
     columns = (
         Column("run_id", "run"), Column("name", "name"), Column("checkpoint", "checkpoint"), Column("rows", "rows"),
         Column("d_model", "d model"), Column("dtype", "dtype"),
-        Column("hook_points", "hook points", text=lambda points: span(points)), Column("bytes", "bytes"),
+        Column("hook_points", "hook points", text=lambda points: summarize_hook_points(points)),
+        Column("bytes", "bytes"),
     )  # fmt: skip
     overview_columns = (
         *columns[2:4], Column("bytes", "size", "bytes"), Column("layers", "layers"), *columns[4:6],

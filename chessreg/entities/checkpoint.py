@@ -21,17 +21,17 @@ from chessreg.entities.display import Column, Printed, Thing, annotations_of, fa
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
-from chessreg.registry.identity import uuid_of
+from chessreg.registry.identity import uuid_from_digest
 from chessreg.registry.tables.types import utc_now
-from chessreg.runs.inputs import Inputs, with_weights
-from store.files import explained
+from chessreg.runs.inputs import Inputs, require_weights
+from store.files import convert_os_errors
 
 if TYPE_CHECKING:
     from chessreg.encodings import Encoding
     from chessreg.models.checkpoint import CheckpointInfo
     from chessreg.models.importers import UnrecordedSettings
     from chessreg.session import Session
-    from store import Artifact, Store
+    from store import Store, StoredArtifact
 
 NOUN = "checkpoint"
 ExportType = Literal["float32", "float16", "bfloat16"]
@@ -67,7 +67,7 @@ class Checkpoints(Entity):
     def overview(self, sql: SqlSession) -> list[Row]:
         rows = entity_rows(sql, self.noun, self.table)
         called = {row["id"]: row["name"] or row["id"].hex[-6:] for row in rows}
-        runs = names.names_of(sql, "run", filter(None, (row["run_id"] for row in rows)))
+        runs = names.read_names_of(sql, "run", filter(None, (row["run_id"] for row in rows)))
         return [{**row, "made_by": runs.get(row["run_id"]), "twin_of": twin_of(row, called)} for row in rows]
 
     def printed(self, row: Row, lines: Any = (), remarks: Any = ()) -> Printed:
@@ -78,7 +78,7 @@ class Checkpoints(Entity):
     def thing(self, session: Session, id: UUID) -> Thing:
         with session.database.read() as sql:
             row = described(sql, id.hex)
-            twin = twin_of(row, names.names(sql, "checkpoint"))
+            twin = twin_of(row, names.read_names(sql, "checkpoint"))
         trained, legal = row["trained_on"], row["first_try_legal"]
         more = {
             "trained_on": "not told" if trained is None else ", ".join(trained) or "nothing",
@@ -97,7 +97,7 @@ class Checkpoints(Entity):
 
     def made_by(self, sql: SqlSession, row: Any) -> tuple[str, str]:
         if row.source_format == "random-init" and row.parent_id:
-            parent = names.name_of(sql, "checkpoint", row.parent_id) or row.parent_id.hex[-6:]
+            parent = names.read_name(sql, "checkpoint", row.parent_id) or row.parent_id.hex[-6:]
             return f"chessreg checkpoint twin {shlex.quote(parent)} --seed {int(row.detail.get('seed', 0))}", ""
         if row.artifact is None:
             return "", "an external model: its games are here, its weights are not"
@@ -117,7 +117,7 @@ def described(sql: SqlSession, reference: str) -> Row:
     row = entity_row(sql, "checkpoint", tables.Checkpoint, reference)
     verified, games, source = (row["detail"].get(part) or {} for part in ("verified", "games", "source"))
     datasets = {
-        identity: names.name_of(sql, "dataset", id) or id.hex[-6:]
+        identity: names.read_name(sql, "dataset", id) or id.hex[-6:]
         for id, identity in sql.query(tables.Dataset.id, tables.Dataset.identity)
     }
     trained_on = row["training_datasets"]
@@ -132,7 +132,7 @@ def described(sql: SqlSession, reference: str) -> Row:
         "source_file": source.get("file"),
         "source_sha256": source.get("sha256"),
         "fetched_from": (row["detail"].get("fetched") or {}).get("url"),
-        "parent": names.name_of(sql, "checkpoint", row["parent_id"]) if row["parent_id"] else None,
+        "parent": names.read_name(sql, "checkpoint", row["parent_id"]) if row["parent_id"] else None,
         "first_try_legal": first_try_legal(sql, row["artifact"]),
         "trained_on": None
         if trained_on is None
@@ -223,7 +223,7 @@ def checkpoint_row(
     """The columns of a checkpoint's row. `digest` is its artifact's; the id derives from it."""
     shape = info.architecture
     return {
-        "id": uuid_of(digest),
+        "id": uuid_from_digest(digest),
         "artifact": digest,
         "architecture": shape["family"],
         "layers": shape["n_layer"],
@@ -315,7 +315,7 @@ def import_checkpoint(
         return record(session, artifact, columns, name)
 
 
-def publish(store: Store, folder: Path, known: Registered | None) -> Artifact:
+def publish(store: Store, folder: Path, known: Registered | None) -> StoredArtifact:
     """The staged checkpoint as an artifact: the one that is known where its bytes are here, else what was staged."""
     if known is None or not store.exists(known.artifact):
         return store.publish(folder, expect=known.artifact if known else None)
@@ -323,7 +323,7 @@ def publish(store: Store, folder: Path, known: Registered | None) -> Artifact:
     return store.artifact(known.artifact)
 
 
-def record(session: SqlSession, artifact: Artifact, columns: dict[str, Any], name: str | None) -> Registered:
+def record(session: SqlSession, artifact: StoredArtifact, columns: dict[str, Any], name: str | None) -> Registered:
     """The rows of a published checkpoint. One that is there already stays as it is."""
     register.record_artifact(session, artifact)
     if session.get(tables.Tokenizer, columns["tokenizer"]) is None:
@@ -439,8 +439,8 @@ def export_checkpoint(
     from chessreg.models.checkpoint import files_of, read_info
 
     with database.read() as session:
-        row = session.get_one(tables.Checkpoint, names.resolve(session, NOUN, reference))
-        digest = with_weights(row, reference).artifact
+        row = session.get_one(tables.Checkpoint, names.resolve_id(session, NOUN, reference))
+        digest = require_weights(row, reference).artifact
     if folder.exists():
         raise BadInputError(f"{folder} exists already", "an export makes a new folder: name one that is not there")
     if not folder.parent.is_dir():
@@ -448,7 +448,7 @@ def export_checkpoint(
     artifact = store.verify(digest)
     aside = folder.with_name(f".{folder.name}.{os.getpid()}.part")
     try:
-        with explained("export the checkpoint", folder):
+        with convert_os_errors("export the checkpoint", folder):
             aside.mkdir()
             if dtype is None:
                 for file in files_of(artifact.path):

@@ -21,7 +21,7 @@ from chessreg.entities.run import as_typed
 from chessreg.errors import BadInputError, ChessregError, NotFoundError, RegistryError
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
-from chessreg.registry.read import columns as columns_of
+from chessreg.registry.read import row_values as columns_of
 from chessreg.registry.tables.types import utc_now
 from chessreg.runs.inputs import Inputs
 from chessreg.terminal import visible
@@ -164,7 +164,7 @@ class Datasets(Entity):
         return [(name, digest) for name, digest in sources if name != SAMPLE_GAMES or digest not in bundled_digests()]
 
     def afterwards(self, sql: SqlSession, row: Any) -> list[str]:
-        name = names.name_of(sql, "dataset", row.id) or row.id.hex[-6:]
+        name = names.read_name(sql, "dataset", row.id) or row.id.hex[-6:]
         splits = sql.scalars(select(tables.Split).where(tables.Split.dataset_id == row.id))
         commands = []
         for parts in cuts(splits):
@@ -225,7 +225,7 @@ def opened(row: tables.Dataset, folder: Path) -> DatasetFile:
 def folder_of(database: Database, store: Store, reference: str) -> tuple[tables.Dataset, Path]:
     """A dataset's row and the folder of its files."""
     with database.read() as session:
-        row = session.get_one(tables.Dataset, names.resolve(session, NOUN, reference))
+        row = session.get_one(tables.Dataset, names.resolve_id(session, NOUN, reference))
         session.expunge(row)
     return row, Inputs(database, store).located(NOUN, f"dataset:{row.identity}", row.artifact).path
 
@@ -417,7 +417,7 @@ def board_views(inputs: Inputs, dataset: str, number: int) -> list[BoardFrame]:
             f"dataset {dataset} has no {thing} {number}", f"its {rows.content} are 0 to {rows.total - 1}"
         )
     with inputs.database.read() as session:
-        called = names.name_of(session, "dataset", record.id) or record.id.hex[-6:]
+        called = names.read_name(session, "dataset", record.id) or record.id.hex[-6:]
     if thing == "position":
         columns = ["fen", "best", "played", "eval_before", "rating", "game", "ply", "action", "win_prob", "legal"]
         (row,) = rows.take([number], rows.having(columns)).to_pylist()

@@ -18,7 +18,7 @@ from chessreg.games.boards.boardframe import BoardFrame, game_views
 from chessreg.games.boards.moves import packed_to_sans, unpack_moves
 from chessreg.games.boards.pgn import GameRecord
 from chessreg.registry import names, tables
-from chessreg.registry.identity import short
+from chessreg.registry.identity import shorten_id
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -184,7 +184,7 @@ def _chunk(session: Session, keys: list[tuple[UUID, int]]) -> list[StoredGame]:
     made = []
     for run_id, unit in keys:
         if (run_id, unit) not in by_key:
-            raise NotFoundError(f"run {short(run_id)} has no game {unit}", "chessreg game list --run RUN")
+            raise NotFoundError(f"run {shorten_id(run_id)} has no game {unit}", "chessreg game list --run RUN")
         row = by_key[run_id, unit]
         match = session.get_one(tables.Match, (run_id, row.match))
         spec = session.get_one(tables.Run, run_id).spec
@@ -217,7 +217,7 @@ def game_list(session: Session, run_id: UUID | None = None, limit: int | None = 
         matches = {m.number: m for m in session.scalars(select(match).where(match.run_id == one))}
         if not matches:
             continue
-        called = names.names_of(session, "run", [one])
+        called = names.read_names_of(session, "run", [one])
         for unmatched in session.scalars(played.limit(None if limit is None else limit - len(rows))):
             of = _columns(matches[unmatched.match], {"run_id", "number"})
             rows.append({"name": called.get(one), **_columns(unmatched, PACKED | {"detail"}), **of})
@@ -254,7 +254,7 @@ def unit_reference(session: Session, reference: str) -> tuple[UUID, int]:
     run, _, unit = reference.replace("/", ":").rpartition(":")
     if not run or not (unit.isascii() and unit.isdigit() and len(unit) < 19):
         raise BadInputError(f"{reference!r} names no game", "write RUN:UNIT, for example skill:12")
-    return names.resolve(session, "run", run), int(unit)
+    return names.resolve_id(session, "run", run), int(unit)
 
 
 def games_of(database: Database, run_id: UUID) -> list[tuple[UUID, int]]:
@@ -263,7 +263,7 @@ def games_of(database: Database, run_id: UUID) -> list[tuple[UUID, int]]:
         units = session.scalars(select(tables.Game.unit).where(tables.Game.run_id == run_id).order_by(tables.Game.unit))
         keys = [(run_id, unit) for unit in units]
     if not keys:
-        raise NotFoundError(f"run {short(run_id)} has no games", "chessreg game list")
+        raise NotFoundError(f"run {shorten_id(run_id)} has no games", "chessreg game list")
     return keys
 
 
@@ -303,7 +303,7 @@ def partners(session: Session, run_id: UUID, unit: int) -> list[Partner]:
     game, match, run = tables.Game, tables.Match, tables.Run
     mine = session.get(game, (run_id, unit))
     if mine is None:
-        raise NotFoundError(f"run {short(run_id)} has no game {unit}", "chessreg game list --run RUN")
+        raise NotFoundError(f"run {shorten_id(run_id)} has no game {unit}", "chessreg game list --run RUN")
     own = session.get_one(match, (run_id, mine.match))
     alike = (
         select(game, match)
@@ -320,14 +320,14 @@ def partners(session: Session, run_id: UUID, unit: int) -> list[Partner]:
         .order_by(run.created_at.desc(), game.run_id, game.unit)
     )
     found = session.execute(alike).all()
-    called = names.names_of(session, "run", {other.run_id for other, _ in found})
+    called = names.read_names_of(session, "run", {other.run_id for other, _ in found})
     opening, moves = mine.opening_plies, unpack_moves(mine.moves)
     pairs = []
     for other, its in found:
         theirs = unpack_moves(other.moves)
         if theirs[:opening] != moves[:opening]:  # numbered alike, but of another book
             continue
-        arm = called.get(other.run_id) or short(other.run_id)
+        arm = called.get(other.run_id) or shorten_id(other.run_id)
         edited = its.intervention_id is not None
         arm += f" ({its.player}{', edited' if edited else ''})"
         pairs.append(Partner(other.run_id, other.unit, arm, edited, other.plies, parting(moves, theirs)))

@@ -109,11 +109,11 @@ def old(folder: Path, now: float) -> bool:
 def of_fragments(store: Store) -> set[str]:
     """Keys of bytes (digests, names of arrays), among other texts, in fragments that wait or were set aside. Units of
     one that cannot be read are made again."""
-    from store.fragments import SUFFIX, Fragment
+    from store.fragments import FRAGMENT_SUFFIX, Fragment
 
     keys = set[str]()
     for folder in (store.incoming, store.quarantine):  # in this order: one that is set aside meanwhile is read there
-        for path in folder.glob(f"*{SUFFIX}"):
+        for path in folder.glob(f"*{FRAGMENT_SUFFIX}"):
             with suppress(StoreError):
                 for _, rows in Fragment.at(path).read():
                     texts = (value for row in rows for value in row.values() if isinstance(value, str))
@@ -123,28 +123,30 @@ def of_fragments(store: Store) -> set[str]:
 
 def references(session: Session) -> tuple[set[str], dict[str, str]]:
     """Keys of bytes (digests, names of arrays) that are needed; and of those that only archived things need, which."""
-    now = names.NOW.c
+    now = names.CURRENT_ANNOTATIONS.c
     shelved = {
-        lineage.node_of_target(noun, target)
-        for noun, target in session.execute(select(now.noun, now.target).where(now.word == tables.Word.ARCHIVE.value))
+        lineage.node_of_annotation(noun, target)
+        for noun, target in session.execute(
+            select(now.noun, now.target).where(now.word == tables.AnnotationWord.ARCHIVE.value)
+        )
     }
     nodes = [lineage.Node("run", id.hex) for id in session.scalars(select(tables.Run.id).order_by(tables.Run.id))]
-    for table in lineage.things(session).values():
+    for table in lineage.tables_with_bytes(session).values():
         nodes += [node for node in map(lineage.node_of, session.scalars(select(table))) if node.noun != "run"]
     live = {node for node in nodes if node not in shelved}
     frontier = set(live)
     while frontier:  # an archived thing that a live one was made from is needed too
-        edges = lineage.parents(session, frontier)
+        edges = lineage.read_parents(session, frontier)
         frontier = {edge.node for at in frontier for edge in edges[at]} - live
         live |= frontier
-    needed = {item.array or item.digest for item in transfer.items(session, live)}
+    needed = {item.array or item.digest for item in transfer.collect_items(session, live)}
     needed |= set(session.scalars(select(tables.OpeningBook.digest)))
     needed |= set(session.scalars(select(tables.RunInput.digest).where(tables.RunInput.source_run_id.is_(None))))
     archived = {
         item.array or item.digest: f"{node.noun} {node.id[-6:]}"
         for node in nodes
         if node not in live
-        for item in transfer.items_of(session, node)
+        for item in transfer.items_of_node(session, node)
     }
     return needed, {key: who for key, who in archived.items() if key not in needed}
 

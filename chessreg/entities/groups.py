@@ -19,10 +19,10 @@ from chessreg.errors import ChessregError
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
 from chessreg.registry.result_tables import RESULT_TABLES
-from chessreg.registry.run_state import complete_units
+from chessreg.registry.run_state import read_complete_units
 from chessreg.registry.tables.types import utc_now
-from chessreg.runs.activations import differs
-from chessreg.runs.task import ranges
+from chessreg.runs.activations import describe_unit_gaps
+from chessreg.runs.task import unit_ranges
 from store.errors import StoreError
 
 if TYPE_CHECKING:
@@ -44,11 +44,11 @@ def torn(database: Database) -> list[Torn]:
     """Every run whose complete units no chain of its groups holds."""
     torn_groups = []
     with database.read() as session:
-        for table in names.with_arrays(session):
+        for table in names.array_tables(session):
             having = select(table.run_id).distinct()
             mine = or_(tables.Run.id.in_(having), tables.Run.kind == table.__noun__.name)
             for run in session.scalars(select(tables.Run).where(mine).order_by(tables.Run.id)).all():
-                if wrong := differs(session, table, run.id):
+                if wrong := describe_unit_gaps(session, table, run.id):
                     torn_groups.append(Torn(run.id, table, f"{run.kind} run {run.id.hex[-6:]} {wrong}"))
     return torn_groups
 
@@ -75,7 +75,7 @@ def repair(database: Database, store: Store, of: Torn, damaged: Iterable[str] | 
         arrays = [group.path.removeprefix("arrays/") for group in dropped]
         session.flush()
         run = session.get_one(tables.Run, of.run_id)
-        left = run.units - len(complete_units(session, of.run_id))
+        left = run.units - len(read_complete_units(session, of.run_id))
         run.completed_at = None if left else run.completed_at or utc_now()
     for array in arrays:
         into_bin(store, array)
@@ -104,13 +104,13 @@ def sorted_out(makers: dict[int, UUID], groups: Sequence[Any], damaged: set[str]
 
 def intact(store: Store, group: Any) -> bool:
     """Whether a group's bytes, where they are here, are those that were published."""
-    from store.arrays import Group
+    from store.arrays import ArrayGroup
 
     try:
         path = store.array(group.path.removeprefix("arrays/"))
         if not path.exists():
             return True
-        stored = Group(path)
+        stored = ArrayGroup(path)
         stored.verify()
     except StoreError:
         return False
@@ -143,7 +143,7 @@ def let_go(session: Session, of: Torn, kept: Sequence[Any], dropped: Sequence[An
     gone -= {group.start for group in kept}
     for result_table in RESULT_TABLES:
         table = tables.Base.metadata.tables[result_table]
-        for start, stop in ranges(gone):
+        for start, stop in unit_ranges(gone):
             session.execute(
                 delete(table).where(table.c.run_id == of.run_id, table.c.unit >= start, table.c.unit < stop)
             )

@@ -25,21 +25,21 @@ from sqlalchemy.types import TypeEngine
 from chessreg.errors import DAMAGE, BadInputError, NotFoundError, first_line
 from chessreg.folders import expanded
 from chessreg.registry import brought, lineage, migrations, names, read, tables
-from chessreg.registry.database import Database, rows_among
+from chessreg.registry.database import Database, select_by_keys
 from chessreg.registry.identity import new_id
-from chessreg.registry.place import Place, place_of
+from chessreg.registry.place import RegistryPlace, resolve_place
 from chessreg.registry.result_tables import RESULT_TABLES
-from chessreg.registry.tables.types import admit, cropped, utc_now
+from chessreg.registry.tables.types import crop_model_texts, require_admissible, utc_now
 from chessreg.runs.ingest import (
     TABLES,
     IngestReport,
-    as_json,
-    complete_run,
-    content_text,
+    complete_run_if_done,
+    conflict_text,
+    insert_or_compare_rows,
     insert_rows,
-    listed_conflicts,
-    matches,
-    take_rows,
+    key_conditions,
+    make_json_value,
+    read_conflict_texts,
 )
 
 if TYPE_CHECKING:
@@ -91,8 +91,8 @@ class MergePreview(NamedTuple):
 
     `runs`: those that would change, as they would be here: `id`, `name`, `kind`, `host`, `state`, `units`, `done`,
     `done_before` (None: the run is not here) and `conflicts`, their number. `unchanged`: how many others the other
-    registry has. `conflicts`: those that would be listed, with the keys of `registry.read.conflicts` and `differs`:
-    column → (here, there).
+    registry has. `conflicts`: those that would be listed, with the keys of `registry.read.list_conflicts` and
+    `differs`: column → (here, there).
     """
 
     report: MergeReport
@@ -107,23 +107,23 @@ def preview(database: Database, store: Store, other: str) -> MergePreview:
     Holds the registry's write lock meanwhile. Raises what `merge` raises.
     """
     from store import Store as Scratch
-    from store.fragments import SUFFIX, Fragment
+    from store.fragments import FRAGMENT_SUFFIX, Fragment
 
     place, fragments = places(other)
-    ids = [UUID(hex=Fragment.at(path).run_id) for path in fragments.rglob(f"*{SUFFIX}")] if fragments else []
+    ids = [UUID(hex=Fragment.at(path).run_id) for path in fragments.rglob(f"*{FRAGMENT_SUFFIX}")] if fragments else []
     if place is not None:
         with opened(place, store) as there:
             ids += run_ids(there, None)
     ids = list(dict.fromkeys(ids))
     with store.scratch("merge") as folder, database.rehearsal():
         with database.read() as session:
-            before = {row["id"]: row["done"] for row in read.run_rows(session, ids, stale=())}
+            before = {row["id"]: row["done"] for row in read.read_run_rows(session, ids, stale=())}
             known = set(session.scalars(select(tables.Conflict.id)))
         report = merge(database, Scratch.create(folder / "store"), other)
         with database.read() as session:
-            conflicts = [row for row in read.conflicts(session) if row["id"] not in known]
+            conflicts = [row for row in read.list_conflicts(session) if row["id"] not in known]
             conflicts = [{**row, "differs": difference(session, row)} for row in conflicts]
-            runs = read.run_rows(session, ids, stale=())
+            runs = read.read_run_rows(session, ids, stale=())
     per_run = Counter(row["run_id"] for row in conflicts)
     kept = ("id", "name", "kind", "host", "state", "units", "done")
     changing = [
@@ -153,8 +153,8 @@ def difference(session: Session, conflict: dict[str, Any]) -> dict[str, tuple[An
     if table is None:
         table = tables.Base.metadata.tables[conflict["table_name"]]
     typed = {name: typed_key(table.c[name].type, value) for name, value in key.items()}
-    found = session.execute(select(table).where(*matches(table, list(key), typed))).mappings().first()
-    here = {} if found is None else as_json(cropped(table, dict(found)))
+    found = session.execute(select(table).where(*key_conditions(table, list(key), typed))).mappings().first()
+    here = {} if found is None else make_json_value(crop_model_texts(table, dict(found)))
     names_of_values = [name for name in row if name not in ("attempt_id", "seconds", *key)]
     return {
         name: (here.get(name), row[name])
@@ -164,15 +164,15 @@ def difference(session: Session, conflict: dict[str, Any]) -> dict[str, tuple[An
 
 
 @contextmanager
-def opened(place: Place, store: Store) -> Iterator[Database]:
+def opened(place: RegistryPlace, store: Store) -> Iterator[Database]:
     """Another registry. A file with an older schema stays as it is: an upgraded copy is read."""
-    if place.path is None or not place.path.exists() or migrations.status(place).state != "behind":
+    if place.path is None or not place.path.exists() or migrations.read_schema_status(place).state != "behind":
         with Database.open(place, create=False) as there:
             yield there
         return
     with store.scratch("merge") as folder:
-        copy = migrations.backup(place, folder / "registry.db")
-        migrations.upgrade(copy)
+        copy = migrations.back_up_registry(place, folder / "registry.db")
+        migrations.upgrade_registry(copy)
         with Database.open(copy, create=False) as there:
             yield there
 
@@ -180,27 +180,29 @@ def opened(place: Place, store: Store) -> Iterator[Database]:
 def check(other: str) -> None:
     """Raise what `merge` would for a place that holds neither a registry nor fragments."""
     place, _ = places(other)
-    if place is not None and migrations.status(place).state != "behind":
+    if place is not None and migrations.read_schema_status(place).state != "behind":
         Database.open(place, create=False).close()
 
 
-def places(other: str) -> tuple[Place | None, Path | None]:
+def places(other: str) -> tuple[RegistryPlace | None, Path | None]:
     """The registry and the folder with fragments that `other` means; at least one of them."""
     if "://" in other:
-        return place_of(other), None
+        return resolve_place(other), None
     path = expanded(other)
     if path.is_file():
-        return place_of(path), None
+        return resolve_place(path), None
     if not path.is_dir():
         raise NotFoundError(f"{other} does not exist", "give a registry's file or URL, or a folder")
     for home in (path, path / ".chessreg"):
         if (home / "registry.db").is_file():
             store = home / "store"
-            return place_of(home / "registry.db"), store if store.is_dir() else None
-    from store.fragments import SUFFIX
+            return resolve_place(home / "registry.db"), store if store.is_dir() else None
+    from store.fragments import FRAGMENT_SUFFIX
 
-    if next(path.rglob(f"*{SUFFIX}"), None) is None:
-        raise BadInputError(f"{other} holds neither a registry.db nor fragments (*{SUFFIX})", "give another folder")
+    if next(path.rglob(f"*{FRAGMENT_SUFFIX}"), None) is None:
+        raise BadInputError(
+            f"{other} holds neither a registry.db nor fragments (*{FRAGMENT_SUFFIX})", "give another folder"
+        )
     return None, path
 
 
@@ -222,15 +224,15 @@ def whereabouts(database: Database) -> tuple[Any, ...]:
 
 def adopt(database: Database, store: Store, folder: Path, report: MergeReport) -> None:
     """Take in the fragments below a folder. Of a store these are only those that still wait, if it has a registry."""
-    from chessreg.runs.ingest import ingest
-    from store.fragments import SUFFIX
-    from store.fragments import adopt as copy
+    from chessreg.runs.ingest import ingest_fragments
+    from store.fragments import FRAGMENT_SUFFIX
+    from store.fragments import adopt_fragment as copy
 
     is_store = (folder / "store.json").is_file() and (folder.parent / "registry.db").is_file()
     within = folder / "fragments" / "incoming" if is_store else folder
-    for path in sorted(within.rglob(f"*{SUFFIX}")):
+    for path in sorted(within.rglob(f"*{FRAGMENT_SUFFIX}")):
         report.fragments += copy(store, path) is not None
-    taken = ingest(database, store)
+    taken = ingest_fragments(database, store)
     report.results += taken.rows
     report.repeated += taken.repeated
     report.conflicts += taken.conflicts
@@ -244,7 +246,7 @@ def merge_registry(
     there: Database,
     report: MergeReport,
     runs: Collection[UUID] | None = None,
-    copy_of: Place | None = None,
+    copy_of: RegistryPlace | None = None,
 ) -> None:
     """All of `there`, or what belongs to these runs, with their annotations. `copy_of`: the registry that `there` was
     copied from, if it was.
@@ -257,18 +259,18 @@ def merge_registry(
         origin = uuid5(origin, (copy_of or there.place).reference)
     ids = run_ids(there, runs)
     facts = []  # all of them, before any is here
-    brought.load()
+    brought.load_package_nouns()
     for table in tables.Base.metadata.sorted_tables:  # parents first
         if table.name not in STAYS | APART:
             with refused(table.name):
                 facts.append((table, list(fact_rows(there, table, ids, everything=runs is None))))
             for rows in facts[-1][1]:
-                admit(table, rows)
+                require_admissible(table, rows)
     require_own_units(there)
     with database.write() as session:
         one_at_a_time(session)
-        if any(parts and not brought.is_here(session, table) for table, parts in facts):
-            brought.make(session)
+        if any(parts and not brought.has_table(session, table) for table, parts in facts):
+            brought.create_missing_tables(session)
         for table, parts in facts:
             for rows in parts:
                 with refused(table.name):
@@ -293,7 +295,7 @@ def merge_results(database: Database, there: Database, run_id: UUID, origin: UUI
             if session.get(tables.FragmentRecord, name) is not None:
                 continue  # another merge has just taken it in
             taken = IngestReport()
-            take_rows(session, results, taken)
+            insert_or_compare_rows(session, results, taken)
             session.add(tables.FragmentRecord(name=name, run_id=run_id, rows=taken.rows, ingested_at=utc_now()))
         report.results += taken.rows
         report.repeated += taken.repeated
@@ -336,7 +338,7 @@ def settle(database: Database, there: Database, run_id: UUID) -> None:
     if ours is not None and (theirs is None or theirs >= ours):
         return
     with database.write() as session:
-        complete_run(session, run_id)
+        complete_run_if_done(session, run_id)
         run = session.get_one(tables.Run, run_id)
         if run.completed_at is not None and theirs is not None and theirs < run.completed_at:
             if (results := database.place.results) is not None:  # a file of that time may have the rows of that time
@@ -368,12 +370,12 @@ def fact_rows(there: Database, table: Table, runs: list[UUID], everything: bool)
     """Rows of a table of facts, some hundred at a time; of a table about runs only those of these runs."""
     column = run_column(table)
     with there.read() as session:
-        if not brought.is_here(session, table):
+        if not brought.has_table(session, table):
             return
         if everything or column is None:
             rows = [dict(row) for row in session.execute(select(table)).mappings()]
         else:
-            rows = [dict(row._mapping) for row in rows_among(session, select(table), column, runs)]
+            rows = [dict(row._mapping) for row in select_by_keys(session, select(table), column, runs)]
     if table.name == "annotation" and not everything:
         known = {run.hex for run in runs}
         rows = [row for row in rows if row["target"] in known or row["noun"] in not_of_runs()]
@@ -399,7 +401,7 @@ def run_column(table: Table) -> Column[Any] | None:
 
 def not_of_runs() -> set[str]:
     """The nouns of things that are there without a run: datasets, checkpoints, engines, machines."""
-    known = names.nouns().items()
+    known = names.noun_tables().items()
     return {noun for noun, table in known if run_column(table.__table__) is None and noun not in STAYS}
 
 
@@ -416,7 +418,7 @@ def take_facts(session: Session, table: Table, rows: list[dict[str, Any]], repor
         elif any(mine[name] != row[name] for name in checked):
             report.conflicts += note_conflict(session, table, key, row)
         elif values := learned(table, mine, row):
-            session.execute(update(table).where(*matches(table, key, row)).values(**values))
+            session.execute(update(table).where(*key_conditions(table, key, row)).values(**values))
     if table.name == "conflict":
         fresh = list(news(session, fresh))
     insert_rows(session, table, fresh)
@@ -482,9 +484,9 @@ def news(session: Session, conflicts: list[dict[str, Any]]) -> Iterator[dict[str
     """Of another registry's conflicts those that are not listed here, and whose row is not the one that counts here."""
     for name in dict.fromkeys(row["table_name"] for row in conflicts):
         of_table = [row for row in conflicts if row["table_name"] == name]
-        listed = listed_conflicts(session, name, {row["run_id"] for row in of_table})
+        listed = read_conflict_texts(session, name, {row["run_id"] for row in of_table})
         for row in of_table:
-            if content_text(row["key"], row["row"]) not in listed and not counts_here(session, row):
+            if conflict_text(row["key"], row["row"]) not in listed and not counts_here(session, row):
                 yield row
 
 
@@ -492,14 +494,14 @@ def counts_here(session: Session, conflict: dict[str, Any]) -> bool:
     """Whether the row of another registry's conflict is the one that this registry has. Its JSON may hold anything."""
     table, key, row = TABLES.get(conflict["table_name"]), conflict["key"], conflict["row"]
     kinds: dict[str, Any] = {} if table is None else {column.name: column.type for column in table.primary_key}
-    if table is None or not (isinstance(key, dict) and isinstance(row, dict)) or not brought.is_here(session, table):
+    if table is None or not (isinstance(key, dict) and isinstance(row, dict)) or not brought.has_table(session, table):
         return False
     try:
         typed = {name: typed_key(kind, key[name]) for name, kind in kinds.items()}
     except (LookupError, ValueError):
         return False
-    found = session.execute(select(table).where(*matches(table, list(key), typed))).mappings().first()
-    here = {} if found is None else as_json(cropped(table, dict(found)))
+    found = session.execute(select(table).where(*key_conditions(table, list(key), typed))).mappings().first()
+    here = {} if found is None else make_json_value(crop_model_texts(table, dict(found)))
     content = row.keys() - {"attempt_id", "seconds"}  # of a fact: its compared columns, as texts
     return bool(here) and all(row[name] in (here.get(name), str(here.get(name))) for name in content)
 
@@ -580,9 +582,13 @@ def parts(ranges: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
 def export_rows(database: Database, target: Path, references: Collection[str]) -> MergeReport:
     """Write a registry with these runs, all that they were made from, and their annotations, for `merge`."""
     with database.read() as session:
-        trees = [lineage.tree(session, lineage.find(session, reference), up=True) for reference in references]
+        trees = [
+            lineage.build_tree(session, lineage.find_node(session, reference), up=True) for reference in references
+        ]
     return export_runs(
-        database, target, {UUID(hex=node.id) for tree in trees for node in lineage.nodes(tree) if node.noun == "run"}
+        database,
+        target,
+        {UUID(hex=node.id) for tree in trees for node in lineage.iter_nodes(tree) if node.noun == "run"},
     )
 
 

@@ -15,7 +15,7 @@ from chessreg.registry.machine import this_machine
 from chessreg.registry.tables.types import utc_now
 
 if TYPE_CHECKING:
-    from store import Artifact
+    from store import StoredArtifact
 
 
 class _Undo(Exception):
@@ -25,7 +25,7 @@ class _Undo(Exception):
 def prepare(database: Database, name: str | None) -> None:
     """Refuse now what would be refused after the work: a registry that cannot be written, a name that cannot be one."""
     if name is not None:
-        names.check_name(name)
+        names.require_name(name)
     state = tables.RegistryState
     with suppress(_Undo), database.write() as session:
         session.execute(update(state).values(data_version=state.data_version))  # SQLite tells only when it writes
@@ -36,7 +36,7 @@ def refuse_taken(database: Database, noun: str, name: str | None, target: UUID |
     """BadInputError when `name` belongs to another thing than `target` (None: a thing that is not there yet)."""
     if name is not None:
         with database.read() as session:
-            names.check_free(session, noun, target or "", name)
+            names.require_free_name(session, noun, target or "", name)
 
 
 def one_at_a_time(session: Session) -> None:
@@ -45,7 +45,7 @@ def one_at_a_time(session: Session) -> None:
         session.execute(text("select pg_advisory_xact_lock(hashtext('chessreg register'))"))
 
 
-def record_artifact(session: Session, artifact: Artifact) -> None:
+def record_artifact(session: Session, artifact: StoredArtifact) -> None:
     """Rows of a published artifact, of where it lies, and of this machine. What is there already stays."""
     one_at_a_time(session)
     if session.get(tables.Artifact, artifact.digest) is None:
@@ -65,7 +65,7 @@ def record_artifact(session: Session, artifact: Artifact) -> None:
     verified(session, artifact)
 
 
-def verified(session: Session, artifact: Artifact) -> None:
+def verified(session: Session, artifact: StoredArtifact) -> None:
     """Note that the artifact's bytes were read and found right, here and now."""
     session.merge(
         tables.ArtifactLocation(

@@ -22,13 +22,13 @@ from chessreg.games.boards.moves import unpack_moves
 from chessreg.models import devices
 from chessreg.registry import lineage, names, tables
 from chessreg.registry.database import Database
-from chessreg.registry.identity import uuid_of
+from chessreg.registry.identity import uuid_from_digest
 from chessreg.registry.result_tables import RESULT_TABLES
 from chessreg.runs import attempt, transfer
 from chessreg.runs.ingest import TABLES
-from chessreg.runs.kind import Kind, of_record
-from chessreg.runs.resolve import references
-from chessreg.runs.spec import ExecutionOptions, Spec, build, settings_from
+from chessreg.runs.kind import Kind, kind_of_record
+from chessreg.runs.resolve import list_references
+from chessreg.runs.spec import ExecutionOptions, Spec, build_settings, settings_from
 from chessreg.terminal import visible
 from store import places
 from store.errors import StoreError
@@ -147,7 +147,7 @@ def in_words(then: Any, now: Any) -> str:
 
 def steps(session: Session, run_id: UUID) -> list[dict[str, Any]]:
     """All that a run rests on and the run itself, in an order in which it can be made: what, name, command."""
-    root = lineage.tree(session, lineage.Node("run", run_id.hex), up=True)
+    root = lineage.build_tree(session, lineage.Node("run", run_id.hex), up=True)
     ordered: dict[lineage.Node, None] = {}
 
     def visit(branch: lineage.Branch) -> None:
@@ -156,7 +156,7 @@ def steps(session: Session, run_id: UUID) -> list[dict[str, Any]]:
         ordered.setdefault(branch.node)
 
     visit(root)
-    facts = lineage.describe(session, ordered)
+    facts = lineage.describe_nodes(session, ordered)
     return [
         {"noun": node.noun, "id": node.id, "name": facts[node]["name"], "state": facts[node]["state"]}
         | made_with(session, node, facts[node]["name"])
@@ -244,7 +244,7 @@ class Apart:
 
     def run(self, spec: Spec, on_progress: Callable[[float, str], None]) -> UUID:
         """Run this spec; returns its run's id. Raises KeyboardInterrupt after a signal to end."""
-        report = attempt.run(
+        report = attempt.run_spec(
             self.kind, spec, self.options, self.database, self.store, explicit=self.explicit, on_progress=on_progress
         )
         if report.missing:
@@ -256,7 +256,7 @@ def replays(database: Database, run_id: UUID) -> bool:
     """Whether a run's spec gives the same rows again on this machine."""
     with database.read() as session:
         run = session.get_one(tables.Run, run_id)
-        kind = of_record(session.get_one(tables.KindRecord, (run.kind, run.version)))
+        kind = kind_of_record(session.get_one(tables.KindRecord, (run.kind, run.version)))
         return kind.replays(settings_from(kind.spec, run.spec))
 
 
@@ -276,8 +276,8 @@ def again(
         outcome = compared(database, home.database, run_id, home.kind.clocked)
         if not store.read_only:
             with database.read() as session:
-                made = transfer.items(session, [lineage.Node("run", run_id.hex)])
-            taken = transfer.take(database, store, made, places.place(str(home.store.root)))
+                made = transfer.collect_items(session, [lineage.Node("run", run_id.hex)])
+            taken = transfer.fetch_available(database, store, made, places.open_place(str(home.store.root)))
             outcome.outputs_kept = [item.what for item in taken]
         return outcome
 
@@ -314,7 +314,7 @@ def apart(database: Database, store: Store, run_id: UUID, *, with_itself: bool =
         if run.completed_at is None:
             raise BadInputError(f"run {short} is not complete", f"chessreg run --resume {short}")
         kind, version, explicit, recorded_options = (
-            of_record(record),
+            kind_of_record(record),
             run.version,
             tuple(run.explicit),
             options_of(session, run_id),
@@ -325,15 +325,19 @@ def apart(database: Database, store: Store, run_id: UUID, *, with_itself: bool =
                 "check out the commit that `chessreg reproduce` prints",
             )
         spec = settings_from(kind.spec, run.spec)
-        named = [ref.removeprefix("run:").partition("/")[0] for ref in references(spec).values() if ref[:4] == "run:"]
-        roots = [lineage.Node("run", id.hex) for id in (run_id, *map(uuid_of, named))]
-        trees = [lineage.tree(session, root, up=True) for root in roots]
-        inputs = [node for node in dict.fromkeys(n for tree in trees for n in lineage.nodes(tree)) if node != roots[0]]
-        needed = transfer.items(session, inputs)
+        named = [
+            ref.removeprefix("run:").partition("/")[0] for ref in list_references(spec).values() if ref[:4] == "run:"
+        ]
+        roots = [lineage.Node("run", id.hex) for id in (run_id, *map(uuid_from_digest, named))]
+        trees = [lineage.build_tree(session, root, up=True) for root in roots]
+        inputs = [
+            node for node in dict.fromkeys(n for tree in trees for n in lineage.iter_nodes(tree)) if node != roots[0]
+        ]
+        needed = transfer.collect_items(session, inputs)
     missing = [item for item in needed if not item.here(store)]
     if missing:
-        transfer.pull(database, store, missing)
-    options = build(
+        transfer.pull_items(database, store, missing)
+    options = build_settings(
         kind.options, {name: value for name, value in recorded_options.items() if name in kind.options.model_fields}
     )
     with store.scratch("reproduce") as home:
@@ -358,7 +362,7 @@ def options_of(session: Session, run_id: UUID) -> dict[str, Any]:
     return recorded_options
 
 
-def link(store: Store, scratch: Store, item: transfer.Item) -> None:
+def link(store: Store, scratch: Store, item: transfer.TransferItem) -> None:
     """Let the scratch store see the bytes of an input without copying them."""
     if item.array is not None:
         source, target = store.array(item.array), scratch.array(item.array)
@@ -386,7 +390,7 @@ def compared(database: Database, there: Database, run_id: UUID, clocked: Collect
         with home.read() as session:
             outputs = select(tables.Output.name, tables.Output.digest).where(tables.Output.run_id == run_id)
             rows = [*session.execute(outputs)]
-            for table in names.with_arrays(session):
+            for table in names.array_tables(session):
                 groups = select(table.path, table.digest).where(table.run_id == run_id)
                 rows += session.execute(groups)
             made.append(dict(rows))

@@ -13,7 +13,7 @@ from chessreg.entities.display import Column, Part, Printed
 from chessreg.errors import NotFoundError
 from chessreg.named import clipped
 from chessreg.registry import names, read, tables
-from chessreg.registry.identity import short
+from chessreg.registry.identity import shorten_id
 from chessreg.terminal import visible
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class Runs(Entity):
 
     def rows(self, sql: SqlSession, reference: str | None = None) -> list[Row]:
         """All runs, also those in the archive; one alone comes with its inputs, outputs and attempts."""
-        return read.runs(sql, archived=True) if reference is None else [read.run(sql, reference)]
+        return read.list_runs(sql, archived=True) if reference is None else [read.read_run(sql, reference)]
 
     def show(self, session: Session, reference: str, **options: Any) -> Printed:
         with session.database.read() as sql:
@@ -82,8 +82,8 @@ class Runs(Entity):
     def afterwards(self, sql: SqlSession, row: Any) -> list[str]:
         made = select(tables.Output.digest).where(tables.Output.run_id == row.id)
         ids = sql.scalars(select(tables.Checkpoint.id).where(tables.Checkpoint.artifact.in_(made)))
-        named = [names.name_of(sql, "checkpoint", id) for id in ids]
-        run = names.name_of(sql, "run", row.id) or row.id.hex[-6:]
+        named = [names.read_name(sql, "checkpoint", id) for id in ids]
+        run = names.read_name(sql, "run", row.id) or row.id.hex[-6:]
         return [f"chessreg checkpoint name {shlex.quote(run)} {shlex.quote(name)}" for name in named if name]
 
     def made_by(self, sql: SqlSession, row: Any) -> tuple[str, str]:
@@ -99,7 +99,7 @@ def fields_of(*names: str) -> list[Column]:
 def progress(row: Row) -> str:
     """How far a run is, in a cell: complete, or its state with units done of all."""
     done = "complete" if row["state"] == "complete" else f"{row['state']} {row['done']}/{row['units']}"
-    return done + read.marks(row)
+    return done + read.format_marks(row)
 
 
 # -- the command that makes a run --------------------------------------------------------------------------------------
@@ -136,8 +136,8 @@ def as_typed(sql: SqlSession, value: Any) -> str:
             made and sql.scalars(select(tables.Checkpoint.id).where(tables.Checkpoint.artifact == made.digest)).first()
         )
         if checkpoint:
-            return names.name_of(sql, "checkpoint", checkpoint) or checkpoint.hex[-6:]
-        return names.name_of(sql, "run", row.id) or row.id.hex[-6:]
+            return names.read_name(sql, "checkpoint", checkpoint) or checkpoint.hex[-6:]
+        return names.read_name(sql, "run", row.id) or row.id.hex[-6:]
     if text.startswith("sha256:"):
         return typed_digest(sql, text)
     if text.startswith("dataset:"):
@@ -158,7 +158,7 @@ def typed_digest(sql: SqlSession, reference: str) -> str:
     """Return the name or id of the checkpoint with this digest; the reference itself if there is none."""
     digest = reference.removeprefix("sha256:")
     row_id = sql.scalars(select(tables.Checkpoint.id).where(tables.Checkpoint.artifact == digest)).first()
-    return (names.name_of(sql, "checkpoint", row_id) or row_id.hex[-6:]) if row_id else reference
+    return (names.read_name(sql, "checkpoint", row_id) or row_id.hex[-6:]) if row_id else reference
 
 
 def as_typed_dataset(sql: SqlSession, reference: str) -> str:
@@ -167,7 +167,7 @@ def as_typed_dataset(sql: SqlSession, reference: str) -> str:
     row = sql.scalars(select(tables.Dataset).where(tables.Dataset.identity == identity)).first()
     if row is None:
         return reference
-    name = names.name_of(sql, "dataset", row.id) or row.id.hex[-6:]
+    name = names.read_name(sql, "dataset", row.id) or row.id.hex[-6:]
     if not bounds:
         return name
     for split in sql.scalars(select(tables.Split).where(tables.Split.dataset_id == row.id)):
@@ -203,7 +203,7 @@ def unit_row(
             return {**values, **(values.pop("detail", None) or {})}
     what = f"unit {unit}" if item is None else f"item {item} in unit {unit}"
     what += "" if condition is None else f" under condition {clipped(condition)!r}"
-    raise NotFoundError(f"run {short(run_id)} has no row of {what}", "chessreg runs show RUN")
+    raise NotFoundError(f"run {shorten_id(run_id)} has no row of {what}", "chessreg runs show RUN")
 
 
 def board_views(
@@ -213,12 +213,12 @@ def board_views(
 
     Raises NotFoundError when there is no such row, or its kind draws no boards.
     """
-    from chessreg.runs.kind import of_record
+    from chessreg.runs.kind import kind_of_record
 
     with inputs.database.read() as session:
         run = session.get_one(tables.Run, run_id)
         record = session.get_one(tables.KindRecord, (run.kind, run.version))
-        kind = of_record(record, inputs.store.read_only)
+        kind = kind_of_record(record, inputs.store.read_only)
         row = unit_row(session, kind, run_id, unit, item, condition)
     views = kind.board_views(row, inputs)
     if not views:

@@ -13,7 +13,7 @@ from chessreg.entities.base import Entity, Row, annotations_of_run, with_model
 from chessreg.entities.display import Column, Option, Part, Printed, Thing, counted, facts, lines_by_layer
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.registry import names, tables
-from chessreg.runs.fitted import cosine, read_vector, vector_rows
+from chessreg.runs.fitted import cosine_similarity, load_vector_row, read_vector_rows
 from chessreg.runs.inputs import Inputs
 from store.errors import NotInStoreError
 
@@ -32,23 +32,23 @@ def cosines(inputs: Inputs, reference: str, layer: int) -> list[dict[str, Any]]:
     out, and nothing is compared with one whose own file is elsewhere; at most the newest 200 are read. Raises
     BadInputError when the run has no such layer.
     """
-    rows = vector_rows(inputs, reference)
+    rows = read_vector_rows(inputs, reference)
     if layer not in rows:
         raise BadInputError(f"that vector run has no layer {layer}", f"it has {', '.join(map(str, sorted(rows)))}")
     mine = rows[layer]
     try:
-        vector = read_vector(inputs, reference, mine).vector
+        vector = load_vector_row(inputs, reference, mine).vector
     except (NotFoundError, NotInStoreError):
         return []
     compared = list(others(inputs, mine))
     with inputs.database.read() as session:
-        called = names.names_of(session, "run", {row.run_id for row, _ in compared})
+        called = names.read_names_of(session, "run", {row.run_id for row, _ in compared})
     cosine_rows = []
     for row, other in compared:
         centre = row.detail.get("residual") != mine.detail.get("residual")
         cosine_rows.append({
             "run_id": row.run_id, "name": called.get(row.run_id), "source": row.source, "seed": row.detail.get("seed"),
-            "norm": row.norm, "cosine": cosine(vector, other, centre),
+            "norm": row.norm, "cosine": cosine_similarity(vector, other, centre),
         })  # fmt: skip
     return sorted(cosine_rows, key=lambda entry: -abs(entry["cosine"]))  # of equal ones the newest first
 
@@ -70,7 +70,7 @@ def others(inputs: Inputs, mine: tables.Vector) -> Iterator[tuple[tables.Vector,
         if mine.checkpoint_id is None and row.detail.get("model") != mine.detail.get("model"):
             continue  # imported ones of unknown models: only the name can tell that it is the same
         try:
-            values = read_vector(inputs, f"run:{spec_hash}", row).vector
+            values = load_vector_row(inputs, f"run:{spec_hash}", row).vector
         except (NotFoundError, NotInStoreError):
             continue  # registered, but its bytes are elsewhere
         yield row, values
@@ -78,11 +78,11 @@ def others(inputs: Inputs, mine: tables.Vector) -> Iterator[tuple[tables.Vector,
 
 def of_run(inputs: Inputs, one: str, other: str) -> dict[int, float]:
     """Cosine between two vector runs in every layer that both have."""
-    left, right = vector_rows(inputs, one), vector_rows(inputs, other)
+    left, right = read_vector_rows(inputs, one), read_vector_rows(inputs, other)
     return {
-        layer: cosine(
-            read_vector(inputs, one, left[layer]).vector,
-            read_vector(inputs, other, right[layer]).vector,
+        layer: cosine_similarity(
+            load_vector_row(inputs, one, left[layer]).vector,
+            load_vector_row(inputs, other, right[layer]).vector,
             left[layer].detail.get("residual") != right[layer].detail.get("residual"),
         )
         for layer in sorted(left.keys() & right.keys())

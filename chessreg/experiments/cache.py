@@ -15,7 +15,7 @@ from chessreg.experiments.settings.sites import EncodedGames
 from chessreg.games.datasets.dataset import column_to_numpy
 from chessreg.models.hook_points import PATTERNS, RESID_POST, named_points
 from chessreg.registry import tables
-from chessreg.runs.activations import differs
+from chessreg.runs.activations import describe_unit_gaps
 from chessreg.runs.cost import reading_operations
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import CheckpointRef, Distinct, Layers
@@ -174,8 +174,8 @@ class Cache(Kind):
 def resume_groups(task: Task[CacheSpec, CacheOptions], points: list[str], checkpoint: tables.Checkpoint) -> set[int]:
     """Units that earlier attempts wrote and did not live to say so: of groups that are registered, then of those that
     are only published. They are done with this; what is still missing begins where a group ends."""
-    from store.arrays import Group
-    from store.arrays import groups as published
+    from store.arrays import ArrayGroup
+    from store.arrays import list_groups as published
 
     left, held = set(task.units), set[int]()
     for group in find_disjoint_groups(task):
@@ -186,7 +186,7 @@ def resume_groups(task: Task[CacheSpec, CacheOptions], points: list[str], checkp
     for path in published(task.store, build_group_identity(task, checkpoint)):
         low, high = map(int, path.name.rsplit("-", 2)[1:])
         if (left - held).issuperset(range(low, high)):
-            Group(path).verify()
+            ArrayGroup(path).verify()
             record_activation_group(task, path, points, checkpoint, low, high)
             held.update(range(low, high))
     return held
@@ -200,7 +200,7 @@ def find_disjoint_groups(task: Task[CacheSpec, CacheOptions]) -> list[tables.Act
     group = tables.ActivationCache
     with task.inputs.database.read() as session:
         groups = session.scalars(select(group).where(group.run_id == task.run_id).order_by(group.start)).all()
-        wrong = differs(session, group, task.run_id)
+        wrong = describe_unit_gaps(session, group, task.run_id)
         session.expunge_all()
     apart = [
         one for one in groups if not any(o.start < one.stop and one.start < o.stop for o in groups if o is not one)
@@ -317,10 +317,10 @@ def record_activation_group(
     high: int,
 ) -> None:
     """A published group and all its units, at once: neither counts without the other."""
-    from store.arrays import Group
+    from store.arrays import ArrayGroup
     from store.files import fsync_path
 
-    group = Group(path)
+    group = ArrayGroup(path)
     fsync_path(path.parent)  # where an earlier attempt published it, that may have ended before this
     task.record(
         "activation_cache",

@@ -22,8 +22,8 @@ from chessreg.games.engines.assist import can_take_over
 from chessreg.games.engines.opponents import EngineSpec, identify_engine, parse_engine, parse_limit
 from chessreg.games.engines.sprt import COLOR_PAIR_VALUES, DIFFERENCE_VALUES, compute_log_likelihood_ratio, parse_stop
 from chessreg.registry import tables
-from chessreg.registry.identity import digest_of, short, uuid_of
-from chessreg.registry.names import name_of
+from chessreg.registry.identity import canonical_digest, shorten_id, uuid_from_digest
+from chessreg.registry.names import read_name
 from chessreg.registry.tables.types import utc_now
 from chessreg.runs.spec import Spec
 
@@ -459,7 +459,7 @@ def build_engine_row(spec: EngineSpec) -> dict[str, Any]:
         }
     else:
         columns = {"name": spec.kind, "version": "1", "binary_sha256": None, "options": {}}
-    return {"id": uuid_of(digest_of(columns)), **columns}
+    return {"id": uuid_from_digest(canonical_digest(columns)), **columns}
 
 
 def is_replayable(engines: Sequence[str], *evaluations: str) -> bool:
@@ -503,4 +503,4 @@ def build_game_columns(game: PlayedGame) -> dict[str, Any]:
 
 def name_player(session: Session, checkpoint_id: UUID) -> str:
     """What a match calls the model: the checkpoint's name now, or its short id."""
-    return name_of(session, "checkpoint", checkpoint_id) or f"checkpoint {short(checkpoint_id)}"
+    return read_name(session, "checkpoint", checkpoint_id) or f"checkpoint {shorten_id(checkpoint_id)}"

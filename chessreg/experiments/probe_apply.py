@@ -18,7 +18,7 @@ from chessreg.games.datasets.labels import get_label
 from chessreg.models.hook_points import pattern_of
 from chessreg.registry import tables
 from chessreg.runs.activations import CachedActivations, load_cache
-from chessreg.runs.fitted import FittedProbe, layers_cached, load_probe, probe_rows
+from chessreg.runs.fitted import FittedProbe, load_probe, read_probe_rows, select_cached_layers
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import ExecutionOptions, Layers, Ref, Spec
@@ -122,7 +122,7 @@ class ProbeApply(Kind):
 
 
 def resolve_applied_layers(spec: ApplySpec, inputs: Inputs) -> tuple[int, ...]:
-    return layers_cached(inputs, probe_rows(inputs, spec.probe), spec.cache, spec.layers)
+    return select_cached_layers(inputs, read_probe_rows(inputs, spec.probe), spec.cache, spec.layers)
 
 
 def load_applied_data(spec: ApplySpec, inputs: Inputs, probe: FittedProbe, game: int | None = None) -> ProbeData:

@@ -11,7 +11,7 @@ from pydantic import Field
 from chessreg.errors import BadInputError
 from chessreg.games.datasets.labels import get_label
 from chessreg.registry import tables
-from chessreg.runs.fitted import ClassDirection, FittedProbe, class_directions, load_probe, probe_rows
+from chessreg.runs.fitted import ClassDirection, FittedProbe, load_probe, make_class_directions, read_probe_rows
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind, SparseRow
 from chessreg.runs.spec import ExecutionOptions, Layers, Ref, Spec
@@ -142,7 +142,7 @@ def resolve_composed_layers(spec: CompositionSpec, inputs: Inputs) -> tuple[int,
         "--color-probe": (spec.color_probe, "color"),
         "--type-probe": (spec.type_probe, "type"),
     }
-    rows = {flag: probe_rows(inputs, probe) for flag, (probe, _) in named.items() if probe is not None}
+    rows = {flag: read_probe_rows(inputs, probe) for flag, (probe, _) in named.items() if probe is not None}
     joint = next(iter(rows["--joint-probe"].values()))
     for flag, by_layer in rows.items():
         one, wanted = next(iter(by_layer.values())), named[flag][1]
@@ -174,7 +174,7 @@ def get_hook_pattern(row: tables.Probe) -> str:
 
 
 def get_probe_sites(inputs: Inputs, spec: CompositionSpec, layer: int) -> str:
-    return probe_rows(inputs, spec.joint_probe)[layer].positions
+    return read_probe_rows(inputs, spec.joint_probe)[layer].positions
 
 
 def build_composition_rows(
@@ -247,7 +247,7 @@ def compose_directions(joint: FittedProbe, parts: list[FittedProbe], direction: 
 
 def stack_class_directions(probe: FittedProbe, direction: ClassDirection, empty: int) -> np.ndarray:
     """float64 [squares, classes, d_model]."""
-    return class_directions(probe.weight.astype(np.float64), direction, empty).transpose(1, 2, 0)
+    return make_class_directions(probe.weight.astype(np.float64), direction, empty).transpose(1, 2, 0)
 
 
 def compute_cosines(one: np.ndarray, other: np.ndarray) -> np.ndarray:

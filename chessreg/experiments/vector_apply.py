@@ -16,7 +16,7 @@ from chessreg.experiments.vector.sums import mask_cached_rows, sum_cached_activa
 from chessreg.models.hook_points import pattern_of
 from chessreg.registry import tables
 from chessreg.runs.activations import load_cache
-from chessreg.runs.fitted import layers_cached, load_vector, vector_rows
+from chessreg.runs.fitted import load_vector, read_vector_rows, select_cached_layers
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import ExecutionOptions, Layers, Plies, Ref, Spec
 
@@ -78,14 +78,14 @@ class VectorApply(Kind):
         overlap.refuse_overlap(inputs, run.spec["checkpoint"], games, places, spec.allow_overlap)
         overlap.refuse_overlap(inputs, spec.vector, games, places, spec.allow_overlap, "the vector")
         row: tables.ActivationCache = inputs.rows(tables.ActivationCache, run)[0]
-        made = next(iter(vector_rows(inputs, spec.vector).values()))
+        made = next(iter(read_vector_rows(inputs, spec.vector).values()))
         if made.checkpoint_id not in (None, row.checkpoint_id):
             raise BadInputError("the vector was made of another checkpoint than the cache is of")
 
     def run(self, task: Task[VectorApplySpec, ExecutionOptions]) -> None:
         spec, inputs = task.spec, task.inputs
         layers = resolve_projected_layers(spec, inputs)
-        pattern = pattern_of(next(iter(vector_rows(inputs, spec.vector).values())).hook_point)
+        pattern = pattern_of(next(iter(read_vector_rows(inputs, spec.vector).values())).hook_point)
         cache = load_cache(inputs, spec.cache, pattern=pattern)
         rows = mask_cached_rows(cache, spec.first_ply, spec.last_ply)
         every, positions = np.unique(cache.array.game[rows], return_counts=True)
@@ -137,4 +137,4 @@ def compute_thresholds(along: np.ndarray, strong: np.ndarray, fold: np.ndarray) 
 
 
 def resolve_projected_layers(spec: VectorApplySpec, inputs: Inputs) -> tuple[int, ...]:
-    return layers_cached(inputs, vector_rows(inputs, spec.vector), spec.cache, spec.layers)
+    return select_cached_layers(inputs, read_vector_rows(inputs, spec.vector), spec.cache, spec.layers)

@@ -33,7 +33,7 @@ from chessreg.models.hook_points import check_editable
 from chessreg.models.language_model import LanguageModel
 from chessreg.registry import tables
 from chessreg.runs.fitted import FittedProbe, load_probe
-from chessreg.runs.spec import reference_of
+from chessreg.runs.spec import field_reference
 from chessreg.steering import interventions
 from chessreg.steering.controls import PATCH
 from chessreg.steering.interventions import InterventionSettings
@@ -225,7 +225,7 @@ class Lab:
         spec = question.spec()
         found: dict[str, Any] = {"checkpoint": reference}
         for name, field in type(spec).model_fields.items():
-            ref, given = reference_of(field), getattr(spec, name)
+            ref, given = field_reference(field), getattr(spec, name)
             if ref is None or name in found or not given:
                 continue
             if isinstance(given, tuple):

@@ -120,7 +120,7 @@ class LabPlayer:
         """The settings of the intervention that a text names; None where it names none."""
         with self.inputs.database.read() as session:
             try:
-                found = names.resolve(session, "intervention", text)
+                found = names.resolve_id(session, "intervention", text)
             except NotFoundError:
                 return None
             return interventions.read_intervention_settings(session.get_one(tables.Intervention, found))

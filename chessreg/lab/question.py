@@ -22,8 +22,8 @@ from chessreg.games.datasets.labels import normalize_board_changes
 from chessreg.games.engines.opponents import format_decimal
 from chessreg.named import clipped
 from chessreg.registry import names, tables
-from chessreg.registry.identity import short
-from chessreg.runs.spec import Layers, Settings, complaint_of, flag_at
+from chessreg.registry.identity import shorten_id
+from chessreg.runs.spec import Layers, Settings, format_complaint, format_flag
 from chessreg.steering.controls import PATCH
 
 if TYPE_CHECKING:
@@ -215,7 +215,7 @@ def summarize_validation_error(refused: ValidationError) -> ChessregError:
     """What was wrong, in one line."""
     first = refused.errors(include_url=False)[0]
     cause = first.get("ctx", {}).get("error")
-    complaint = f"{flag_at(first['loc'])}: {complaint_of(first)}" if first["loc"] else complaint_of(first)
+    complaint = f"{format_flag(first['loc'])}: {format_complaint(first)}" if first["loc"] else format_complaint(first)
     return cause if isinstance(cause, ChessregError) else BadInputError(complaint)
 
 
@@ -352,10 +352,10 @@ def list_checkpoint_choices(session: Session) -> list[CheckpointChoice]:
         ):
             if checkpoint_id is not None:
                 layers[run_id, checkpoint_id].append(layer)
-        called = names.names_of(session, "run", {run_id for run_id, _ in layers})
+        called = names.read_names_of(session, "run", {run_id for run_id, _ in layers})
         for (run_id, checkpoint_id), of in layers.items():
-            tools[checkpoint_id].append(Tool(kind, called.get(run_id) or short(run_id), run_id, tuple(of)))
-    models = names.names(session, "checkpoint")
+            tools[checkpoint_id].append(Tool(kind, called.get(run_id) or shorten_id(run_id), run_id, tuple(of)))
+    models = names.read_names(session, "checkpoint")
     checkpoint = tables.Checkpoint
     ids = session.scalars(
         select(checkpoint.id)
@@ -364,7 +364,7 @@ def list_checkpoint_choices(session: Session) -> list[CheckpointChoice]:
     )
     written = dict(session.execute(select(checkpoint.id, checkpoint.tokenizer)).all())
     made = [
-        CheckpointChoice(models.get(id) or short(id), id, tuple(tools[id]), has_square_tokens(written[id]))
+        CheckpointChoice(models.get(id) or shorten_id(id), id, tuple(tools[id]), has_square_tokens(written[id]))
         for id in ids
     ]
     return sorted(made, key=lambda choice: -len(choice.tools))

@@ -22,7 +22,7 @@ from chessreg.errors import BadInputError, ChessregError
 from chessreg.lab.player import LabPlayer, PlayerEdit, PlayerMove
 from chessreg.models.decoding.policies import make_policy
 from chessreg.noise import Stream
-from chessreg.runs.spec import several
+from chessreg.runs.spec import parse_list
 from chessreg.terminal import visible
 
 MAX_LINE_BYTES = 1 << 20  # bytes; what is longer is no command
@@ -334,7 +334,7 @@ def parse_temperatures(text: str) -> tuple[float, ...]:
     """Temperatures: one, or one for each try; `own`: those of the policy."""
     if text.lower() == POLICY_TEMPERATURES:
         return ()
-    values = several(text, float)
+    values = parse_list(text, float)
     if not values or not all(0 <= value < 100 for value in values):
         raise ValueError(f"a temperature is 0 or positive, or {POLICY_TEMPERATURES}: the policy's; not {text!r}")
     return values
@@ -364,7 +364,7 @@ OPTIONS: dict[str, Callable[[UciSettings, str], UciSettings]] = {
     "Temperature": lambda now, text: replace(now, temperatures=parse_temperatures(text)),
     "Seed": lambda now, text: replace(now, seed=parse_whole_number(text, 0, (1 << 31) - 1)),
     "Intervention": lambda now, text: replace(now, edit=replace(now.edit, intervention=text)),
-    "Layers": lambda now, text: replace(now, edit=replace(now.edit, layers=several(text, int))),
+    "Layers": lambda now, text: replace(now, edit=replace(now.edit, layers=parse_list(text, int))),
     "Scale": lambda now, text: replace(now, edit=replace(now.edit, scale=parse_scale(text))),
     "MultiPV": lambda now, text: replace(now, multipv=parse_whole_number(text, 1, MAX_LEGAL_MOVES)),
     "ProbabilityAsScore": lambda now, text: replace(now, probability_as_score=parse_check(text)),

@@ -384,7 +384,7 @@ class Trainer:
 
     def save(self) -> None:
         """Write the state. A crash, a power cut or a full disk (DiskFullError) leaves the old one."""
-        from store.files import replaced
+        from store.files import replace_file
 
         self.folder.mkdir(parents=True, exist_ok=True)
         state = {
@@ -397,7 +397,7 @@ class Trainer:
             "since": torch.stack(self.since) if self.since else torch.zeros(0),
             "curve": [asdict(point) for point in self.curve],
         }
-        with replaced(self.state_path, self.state_path.with_suffix(".tmp")) as file:
+        with replace_file(self.state_path, self.state_path.with_suffix(".tmp")) as file:
             torch.save(state, file)
 
     def load(self) -> None:

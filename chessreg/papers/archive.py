@@ -26,11 +26,11 @@ from chessreg.entities.merge import MergeReport, export_runs, merge
 from chessreg.errors import DAMAGE, BadInputError, ChessregError, NotFoundError, first_line, writing
 from chessreg.papers.work import PREPARATIONS, Work
 from chessreg.registry import lineage, tables
-from chessreg.registry.identity import uuid_of
+from chessreg.registry.identity import uuid_from_digest
 from chessreg.runs import transfer, unfinished
 from store.errors import StoreError
 from store.files import is_disk_full
-from store.places import place
+from store.places import open_place
 from store.store import Store
 
 if TYPE_CHECKING:
@@ -64,8 +64,8 @@ def save(work: Work, path: Path) -> dict[str, Any]:
         export_runs(session.database, root / ROWS, set(runs.values()))
         there = Store.create(root / BYTES)
         for item in wanted:
-            place(str(there.root)).put_artifact(session.store, item.digest)
-        states = unfinished.carry(session.database, session.store, there, runs.values())
+            open_place(str(there.root)).put_artifact(session.store, item.digest)
+        states = unfinished.carry_states(session.database, session.store, there, runs.values())
         about = {"paper": work.paper.name, "tag": work.tag, "complete": sum(plan[name].done for name in chosen)}
         (root / ABOUT).write_text(json.dumps(about), encoding="utf-8")
         write_zip(root, path)
@@ -98,10 +98,10 @@ def load(work: Work, path: Path) -> tuple[MergeReport, int]:
             raise BadInputError(f"{path}: {message}", error.hint) from error
         if there is not None:
             digests = [folder.name for folder in there.artifacts.glob("*/*")]
-            items = [transfer.Item(digest, f"artifact {digest[:8]}", 0) for digest in digests]
-            transfer.pull(session.database, session.store, items, place(str(there.root)))
+            items = [transfer.TransferItem(digest, f"artifact {digest[:8]}", 0) for digest in digests]
+            transfer.pull_items(session.database, session.store, items, open_place(str(there.root)))
             runs = [UUID(hex=folder.name) for folder in there.runs.iterdir() if RUN.fullmatch(folder.name)]
-            states = unfinished.carry(session.database, there, session.store, runs)
+            states = unfinished.carry_states(session.database, there, session.store, runs)
     return report, states
 
 
@@ -113,7 +113,7 @@ def store_in(root: Path, path: Path) -> Store | None:
     try:
         there = Store(root / BYTES)
         for state in there.runs.glob("*/*"):
-            unfinished.place_of(state)
+            unfinished.read_progress(state)
         for artifact in there.artifacts.glob("*/*"):
             there.verify(artifact.name)
         return there
@@ -124,20 +124,20 @@ def store_in(root: Path, path: Path) -> Store | None:
 
 def runs_begun(work: Work) -> dict[str, UUID]:
     """Step → its run, of all that are complete or partly done."""
-    from chessreg.runs.resolve import identified
+    from chessreg.runs.resolve import resolve_and_hash
 
     runs = {}
     with work.session.database.read() as sql:
         for step in work.steps:
             if step.kind in PREPARATIONS or not step.needs <= work.references.keys():
                 continue
-            run = uuid_of(identified(*work.spec(step), work.session.inputs)[1])
+            run = uuid_from_digest(resolve_and_hash(*work.spec(step), work.session.inputs)[1])
             if sql.get(tables.Run, run) is not None:
                 runs[step.name] = run
     return runs
 
 
-def bytes_to_come(work: Work, left: list[str], runs: dict[str, UUID]) -> list[transfer.Item]:
+def bytes_to_come(work: Work, left: list[str], runs: dict[str, UUID]) -> list[transfer.TransferItem]:
     """The artifacts that steps which are not done read of others, or have made themselves so far."""
     steps = {name: work.step(name) for name in left}
     read: set[str] = set(left)
@@ -145,11 +145,11 @@ def bytes_to_come(work: Work, left: list[str], runs: dict[str, UUID]) -> list[tr
         read |= step.needs
     for picture in work.paper.pictures:  # drawn anew with every report
         read |= {name for name in picture.after if name in runs}
-    items: dict[str, transfer.Item] = {}
+    items: dict[str, transfer.TransferItem] = {}
     with work.session.database.read() as sql:
         for name in sorted(read):
             for node in nodes_of(work, work.step(name), runs):
-                items |= {i.digest: i for i in transfer.items_of(sql, node) if i.array is None}
+                items |= {i.digest: i for i in transfer.items_of_node(sql, node) if i.array is None}
     return list(items.values())
 
 

@@ -54,21 +54,21 @@ class Launching:
 
     def round(self) -> bool:
         """Launch what can be launched now; returns whether every step is complete."""
-        from chessreg.runs.ingest import ingest
-        from chessreg.scheduling.launch import launch
+        from chessreg.runs.ingest import ingest_fragments
+        from chessreg.scheduling.launch import launch_orders
 
         work, session = self.work, self.work.session
-        ingest(session.database, session.store)
+        ingest_fragments(session.database, session.store)
         self.raise_failed()
         orders = self.orders()
         if orders:
-            _, planned = launch(orders, session.database, session.store)
+            _, planned = launch_orders(orders, session.database, session.store)
             self.on_launch(sum(each.status == "queued" for each in planned))
         return work.over
 
     def orders(self) -> list[Order]:
         """The runs to be launched now: their settings are known. What is no run is made on the way."""
-        from chessreg.runs.resolve import identified
+        from chessreg.runs.resolve import resolve_and_hash
         from chessreg.scheduling.launch import Order
 
         work = self.work
@@ -89,7 +89,7 @@ class Launching:
                     continue
             if self.known(step):
                 kind, spec = work.spec(step, work.references | self.coming)
-                self.coming[step.name] = f"run:{identified(kind, spec, work.session.inputs)[1]}"
+                self.coming[step.name] = f"run:{resolve_and_hash(kind, spec, work.session.inputs)[1]}"
                 orders.append(
                     Order(kind, spec, kind.options(**work.how), tuple(sorted(spec.model_fields_set)), on=self.on)
                 )
@@ -105,9 +105,9 @@ class Launching:
     # -- how the jobs stand ---------------------------------------------------------------------------------------
 
     def run_id(self, step: str) -> UUID:
-        from chessreg.registry.identity import uuid_of
+        from chessreg.registry.identity import uuid_from_digest
 
-        return uuid_of(self.coming[step].removeprefix("run:"))
+        return uuid_from_digest(self.coming[step].removeprefix("run:"))
 
     def complete(self, step: str) -> bool:
         from chessreg.registry import tables
@@ -132,13 +132,13 @@ class Launching:
                 if held and held[0].group_id != job.group_id:
                     held.clear()
                 held.append(job)
-            return status.rows(sql, [job for held in newest.values() for job in held])
+            return status.read_job_rows(sql, [job for held in newest.values() for job in held])
 
     def wait(self) -> None:
         """Come back when a job has ended, or none is left."""
-        from chessreg.runs.ingest import ingest
+        from chessreg.runs.ingest import ingest_fragments
         from chessreg.scheduling.presence import Presence
-        from chessreg.scheduling.status import OVER
+        from chessreg.scheduling.status import FINAL_STATES
 
         session, share = self.work.session, len(self.work.references) / len(self.work.steps)
         before: int | None = None
@@ -146,9 +146,9 @@ class Launching:
             Presence(session.store).start(
                 session.database.reference
             )  # unless it runs: nobody else would begin the jobs
-            ingest(session.database, session.store)
+            ingest_fragments(session.database, session.store)
             rows = self.rows()
-            left = sum(row["state"] not in OVER for row in rows)
+            left = sum(row["state"] not in FINAL_STATES for row in rows)
             if left == 0 or (before is not None and left < before):
                 return
             before = left
@@ -159,12 +159,16 @@ class Launching:
     def raise_failed(self) -> None:
         """Raises ChessregError for the first step whose newest job has ended otherwise than by finishing. What was lost
         is forgotten: it is launched again."""
-        from chessreg.scheduling.status import OVER
+        from chessreg.scheduling.status import FINAL_STATES
 
         steps = {self.run_id(step): step for step in self.coming}
         for row in self.rows():
             step = steps[row["run_id"]]
-            if step not in self.coming or row["state"] not in OVER - {"complete", "blocked"} or self.complete(step):
+            if (
+                step not in self.coming
+                or row["state"] not in FINAL_STATES - {"complete", "blocked"}
+                or self.complete(step)
+            ):
                 continue
             if row["state"] == "lost" and self.losses[step] < LOSSES:
                 self.losses[step] += 1

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.registry.identity import uuid_of
+from chessreg.registry.identity import uuid_from_digest
 
 if TYPE_CHECKING:
     from chessreg.queries.result import QueryResult
@@ -73,7 +73,7 @@ class Made:
 
     def run_id(self, name: str) -> str:
         """The id of a complete step's run, hex."""
-        return str(uuid_of(self.references[name].removeprefix("run:")).hex)
+        return str(uuid_from_digest(self.references[name].removeprefix("run:")).hex)
 
     def query(self, title: str, *steps: str, **options: Any) -> QueryResult:
         """A catalogue query over the runs of these steps."""

@@ -13,7 +13,7 @@ from chessreg.papers.parts import shared_games
 from chessreg.papers.plan import fits
 from chessreg.queries.render import write_file
 from chessreg.queries.scope import Scope
-from store.files import reason
+from store.files import describe_os_error
 
 if TYPE_CHECKING:
     from chessreg.papers.plan import Picture, Request, Sheet
@@ -42,7 +42,7 @@ def write(work: Work, folder: Path) -> list[Written]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise BadInputError(f"cannot make {folder}: {reason(error)}") from error
+        raise BadInputError(f"cannot make {folder}: {describe_os_error(error)}") from error
     sheets = [sheet for sheet in work.paper.sheets if asks_something(work, sheet)]
     made = [sheet_written(work, sheet, scoring, folder) for sheet in sheets for scoring in sheet.scorings]
     pictures = [picture for picture in work.paper.pictures if work.references.keys() >= set(picture.after)]

@@ -43,11 +43,11 @@ from chessreg.papers.plan import (
 )
 from chessreg.queries.result import QueryResult
 from chessreg.registry import names, tables
-from chessreg.registry.identity import digest_of, uuid_of
-from chessreg.registry.names import NOW
-from chessreg.runs.ingest import ingest
-from chessreg.runs.kind import Kind, kind
-from chessreg.runs.resolve import identified, missing_units, resolve
+from chessreg.registry.identity import canonical_digest, uuid_from_digest
+from chessreg.registry.names import CURRENT_ANNOTATIONS
+from chessreg.runs.ingest import ingest_fragments
+from chessreg.runs.kind import Kind, find_kind
+from chessreg.runs.resolve import find_missing_units, resolve_and_hash, resolve_spec
 from chessreg.runs.spec import settings_from
 
 if TYPE_CHECKING:
@@ -123,7 +123,7 @@ class Work:
 
         Raises BadInputError naming step and setting for wrong ones.
         """
-        step_kind = kind(step.kind)
+        step_kind = find_kind(step.kind)
         values = self.settings(step, references)
         preset = step_kind.preset(values.pop("preset")) if "preset" in values else {}
         try:
@@ -134,7 +134,7 @@ class Work:
 
     def plan(self) -> list[Planned]:
         """Every step as it stands. Nothing is made."""
-        ingest(self.session.database, self.session.store)
+        ingest_fragments(self.session.database, self.session.store)
         self.forget()
         shares = shares_of_games(games_there(self.session, self.every), self.every)
         return [fitting(self.planned(step), shares[step.name]) for step in self.steps]
@@ -181,13 +181,13 @@ class Work:
         """The reference that a step has, or of a scratch step will have; None where that is not complete."""
         if step.kind in PREPARATIONS:
             return PREPARATIONS[step.kind].made(self.session, self.settings(step, known))
-        reference = f"run:{identified(*self.spec(step, known), self.session.inputs)[1]}"
+        reference = f"run:{resolve_and_hash(*self.spec(step, known), self.session.inputs)[1]}"
         return reference if step.scratch or self.run_of(reference) else None
 
     def run_of(self, reference: str) -> tables.Run | None:
         """The complete run of a reference."""
         with self.session.database.read() as sql:
-            run = sql.get(tables.Run, uuid_of(reference.removeprefix("run:")))
+            run = sql.get(tables.Run, uuid_from_digest(reference.removeprefix("run:")))
             if run is None or run.completed_at is None:
                 return None
             sql.expunge(run)
@@ -197,7 +197,7 @@ class Work:
         """See what is complete, and tag it: for the tables of what is there, whichever steps were chosen. A step whose
         kind refuses these games is not complete."""
         self.steps = self.every
-        ingest(self.session.database, self.session.store)
+        ingest_fragments(self.session.database, self.session.store)
         self.forget()
         for step in self.steps:
             with suppress(ChessregError):
@@ -240,7 +240,7 @@ class Work:
             return Planned(step, "complete", 1, 0)
         step_kind, spec = self.spec(step)
         inputs = self.session.inputs
-        known = f"run:{identified(step_kind, spec, inputs)[1]}"
+        known = f"run:{resolve_and_hash(step_kind, spec, inputs)[1]}"
         if (run := self.run_of(known)) is not None:  # what it was made from need not be here
             self.references[step.name] = known
             return Planned(step, "complete", run.units, 0)
@@ -248,7 +248,7 @@ class Work:
             self.references[step.name] = known
             return Planned(step, "unneeded", step.units, 0)
         try:
-            resolved = resolve(step_kind, spec, inputs)
+            resolved = resolve_spec(step_kind, spec, inputs)
             if step.optional:
                 step_kind.check(resolved.spec, inputs)
         except ChessregError as error:
@@ -256,7 +256,7 @@ class Work:
                 raise
             self.refused[step.name] = error.message
             return Planned(step, "refused", 0, 0, why=error.message)
-        missing = len(missing_units(inputs, resolved))
+        missing = len(find_missing_units(inputs, resolved))
         if not missing:
             self.references[step.name] = f"run:{resolved.spec_hash}"
             return Planned(step, "complete", resolved.units, 0)
@@ -311,13 +311,16 @@ class Work:
         """Tag a complete step's run as one of this paper's, once."""
         run_id, tag = UUID(self.made.run_id(step.name)), self.tag_of(step.choice)
         with self.session.database.read() as sql:
-            known = select(NOW.c.value).where(
-                NOW.c.noun == "run", NOW.c.target == run_id.hex, NOW.c.word == "tag", NOW.c.value == tag
+            known = select(CURRENT_ANNOTATIONS.c.value).where(
+                CURRENT_ANNOTATIONS.c.noun == "run",
+                CURRENT_ANNOTATIONS.c.target == run_id.hex,
+                CURRENT_ANNOTATIONS.c.word == "tag",
+                CURRENT_ANNOTATIONS.c.value == tag,
             )
             if sql.execute(known).first() is not None:
                 return
         with self.session.database.write() as sql:
-            names.annotate(sql, "run", run_id, "tag", tag)
+            names.add_annotation(sql, "run", run_id, "tag", tag)
 
 
 def request(
@@ -413,7 +416,7 @@ def short_digest(session: Session, request: Request) -> str:
         *(inputs.reference("dataset", name) for name in datasets if name),
         *(str(model.learning_rate) for model in request.language_models if model.learning_rate is not None),
     ]
-    return digest_of(references)[:6]
+    return canonical_digest(references)[:6]
 
 
 def games_there(session: Session, steps: Sequence[Step]) -> dict[str, int]:
@@ -517,7 +520,7 @@ def make_control(session: Session, settings: Values) -> str:
 def made_parts(session: Session, settings: Values) -> str | None:
     """The dataset's name, once it has these parts; whatever their bounds: they may be the user's own."""
     with session.database.read() as sql:
-        dataset = names.resolve(sql, "dataset", settings["dataset"])
+        dataset = names.resolve_id(sql, "dataset", settings["dataset"])
         there = set(sql.scalars(select(tables.Split.name).where(tables.Split.dataset_id == dataset)))
     wanted = {part.partition("=")[0] for part in settings["parts"].split(",")}
     return str(settings["dataset"]) if wanted <= there else None

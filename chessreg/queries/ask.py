@@ -85,20 +85,20 @@ def have_kind(database: Database, engine: Engine, entry: Entry) -> None:
     What its runs have recorded is enough to ask for their rows. Raises NotTrustedError where there are none yet and
     the file is not trusted.
     """
-    from chessreg.runs.trust import check, may_load
+    from chessreg.runs.trust import can_load, read_trusted_file
 
     file = kind_file(entry.path)
-    if file is not None and may_load(file):
+    if file is not None and can_load(file):
         engine.beside(file)
     elif file is not None and file not in recorded_files(database):
-        check(file)
+        read_trusted_file(file)
 
 
 def kind_files(database: Database) -> tuple[Path, ...]:
     """The files of users' kinds that were run here and are trusted."""
-    from chessreg.runs.trust import may_load
+    from chessreg.runs.trust import can_load
 
-    return tuple(sorted(filter(may_load, recorded_files(database))))
+    return tuple(sorted(filter(can_load, recorded_files(database))))
 
 
 def recorded_files(database: Database) -> set[Path]:
@@ -255,10 +255,10 @@ class Question:
 
 def stale_runs(database: Database) -> list[UUID]:
     """Runs that rest on something invalid."""
-    from chessreg.registry.lineage import stale
+    from chessreg.registry.lineage import find_stale_runs
 
     with database.read() as session:
-        return sorted(stale(session))
+        return sorted(find_stale_runs(session))
 
 
 def left_out(entry: Entry, scope: Scope, stale: list[UUID]) -> str:

@@ -182,10 +182,10 @@ def compare(database: Database, references: list[str]) -> Comparison:
 
 
 def subjects_of(session: Session, references: list[str]) -> list[Subject]:
-    ids = list(dict.fromkeys(names.resolve(session, "run", reference) for reference in references))
-    called = names.names_of(session, "run", ids)
+    ids = list(dict.fromkeys(names.resolve_id(session, "run", reference) for reference in references))
+    called = names.read_names_of(session, "run", ids)
     if len(ids) > 1:
-        now = names.NOW.c
+        now = names.CURRENT_ANNOTATIONS.c
         pinned = set(session.scalars(select(now.target).where(now.noun == "run", now.word == "pin")))
         ids.sort(key=lambda id: id.hex not in pinned)  # stable: the order given, but the pinned one first
         return [Subject(called.get(id, id.hex[-6:]), id) for id in ids]
@@ -271,16 +271,16 @@ def readable(session: Session, value: Any) -> Any:
     noun, _, rest = value.partition(":")
     try:
         if noun == "run":
-            id = names.resolve(session, "run", rest.partition("/")[0])
-            return f"{names.name_of(session, 'run', id) or id.hex[-6:]}{'/' * ('/' in rest)}{rest.partition('/')[2]}"
+            id = names.resolve_id(session, "run", rest.partition("/")[0])
+            return f"{names.read_name(session, 'run', id) or id.hex[-6:]}{'/' * ('/' in rest)}{rest.partition('/')[2]}"
         if noun == "dataset":
-            id = names.resolve(session, "dataset", rest.partition("[")[0])
+            id = names.resolve_id(session, "dataset", rest.partition("[")[0])
             return (
-                f"{names.name_of(session, 'dataset', id) or id.hex[-6:]}{'[' * ('[' in rest)}{rest.partition('[')[2]}"
+                f"{names.read_name(session, 'dataset', id) or id.hex[-6:]}{'[' * ('[' in rest)}{rest.partition('[')[2]}"
             )
         if noun == "sha256":
-            id = names.resolve(session, "checkpoint", rest)
-            return names.name_of(session, "checkpoint", id) or id.hex[-6:]
+            id = names.resolve_id(session, "checkpoint", rest)
+            return names.read_name(session, "checkpoint", id) or id.hex[-6:]
     except (NotFoundError, BadInputError):
         pass
     return value

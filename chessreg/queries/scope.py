@@ -9,7 +9,7 @@ from uuid import UUID
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.queries.duck import text_literal
-from chessreg.registry.run_filter import moment
+from chessreg.registry.run_filter import parse_moment
 
 if TYPE_CHECKING:
     from chessreg.registry.database import Database
@@ -70,7 +70,7 @@ def filters(database: Database, scope: Scope) -> Filters:
     if scope.checkpoint:
         cells.append(f"checkpoint_id IN ({_ids(database, 'checkpoint', scope.checkpoint)})")
     if scope.since:
-        runs.append(f"created_at >= TIMESTAMPTZ {text_literal(moment(scope.since).isoformat())}")
+        runs.append(f"created_at >= TIMESTAMPTZ {text_literal(parse_moment(scope.since).isoformat())}")
     if scope.run or scope.since:
         cells.append("run_id IS NOT NULL")  # what no run made is in no scope of runs
     if scope.tag:
@@ -91,7 +91,7 @@ def _ids(database: Database, noun: str, references: tuple[str, ...]) -> str:
     from chessreg.registry import names
 
     with database.read() as session:
-        ids: list[UUID] = [names.resolve(session, noun, reference) for reference in references]
+        ids: list[UUID] = [names.resolve_id(session, noun, reference) for reference in references]
     return ", ".join(f"UUID '{id}'" for id in ids)
 
 
@@ -105,10 +105,12 @@ def _known(wanted: tuple[str, ...], known: list[str], noun: str, hint: str) -> N
 def _values(database: Database, word: str) -> list[str]:
     from sqlalchemy import select
 
-    from chessreg.registry.names import NOW
+    from chessreg.registry.names import CURRENT_ANNOTATIONS
 
     with database.read() as session:
-        return list(session.scalars(select(NOW.c.value).where(NOW.c.word == word).distinct()))
+        return list(
+            session.scalars(select(CURRENT_ANNOTATIONS.c.value).where(CURRENT_ANNOTATIONS.c.word == word).distinct())
+        )
 
 
 def _hosts(database: Database) -> list[str]:

@@ -19,9 +19,9 @@ import sqlalchemy as sa
 from chessreg.errors import ChessregError
 from chessreg.queries.stop import StoppedError
 from chessreg.registry import sqlite
-from chessreg.registry.engines import link_options, sqlalchemy_url
+from chessreg.registry.engines import make_sqlalchemy_url, timeout_options
 from chessreg.registry.migrations import VERSION_TABLE
-from chessreg.registry.run_state import run_now
+from chessreg.registry.run_state import select_run_states
 from chessreg.registry.tables import Base
 
 if TYPE_CHECKING:
@@ -114,7 +114,7 @@ def reading(database: Database) -> Iterator[Reader]:
     if (file := database.readable) is not None:
         import adbc_driver_sqlite
 
-        driver, place = adbc_driver_sqlite._driver_path(), sqlite.uri(file, "ro")
+        driver, place = adbc_driver_sqlite._driver_path(), sqlite.make_sqlite_uri(file, "ro")
     else:
         import adbc_driver_postgresql
 
@@ -122,8 +122,8 @@ def reading(database: Database) -> Iterator[Reader]:
         options = (
             "-c default_transaction_read_only=on -c default_transaction_isolation=repeatable\\ read -c timezone=UTC"
         )
-        url = sqlalchemy_url(database.place)
-        url = url.set(drivername="postgresql").update_query_dict(link_options(url))
+        url = make_sqlalchemy_url(database.place)
+        url = url.set(drivername="postgresql").update_query_dict(timeout_options(url))
         place = f"{url.render_as_string(hide_password=False)}&options={quote(options)}"
     try:
         with (
@@ -171,7 +171,9 @@ class Reader:
         place = f'"{table}"'
         if table == RUN_NOW.name:
             dialect: sa.Dialect = sa.make_url(f"{self._dialect}://").get_dialect()()
-            place = f"({run_now().compile(dialect=dialect, compile_kwargs={'literal_binds': True})}) AS run_now"
+            place = (
+                f"({select_run_states().compile(dialect=dialect, compile_kwargs={'literal_binds': True})}) AS run_now"
+            )
         if self._dialect != "sqlite":
             listed = ", ".join(f'"{name}"' for name in names)
             return self._answer(f"SELECT {listed} FROM {place}", stop)

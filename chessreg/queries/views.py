@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from chessreg.queries.duck import text_literal
 from chessreg.queries.macros import MACROS
 from chessreg.queries.source import TABLES, columns, typed
-from chessreg.registry.tables.annotations import ANNOTATION_NOW
+from chessreg.registry.tables.annotations import ANNOTATION_VIEW_SQL
 
 # Handy views of few rows, which a statement names up to a dozen times, each in the other: computed once a snapshot.
 ONCE = frozenset({"annotated", "named", "tagged", "runs", "run_order", "checkpoints", "datasets", "interventions",
@@ -61,9 +61,9 @@ def recorded(name: str, version: int, tables: Any, schemas: Any) -> KindRow:
 
 def registered(files: Iterable[Path] = ()) -> list[KindRow]:
     """The kinds that this installation has, and those of these files, which are trusted. Imports all of them."""
-    from chessreg.runs.kind import kinds, load_trusted
+    from chessreg.runs.kind import load_kinds, load_trusted_kind
 
-    all_kinds = [*kinds().values(), *(load_trusted(str(file)) for file in files)]
+    all_kinds = [*load_kinds().values(), *(load_trusted_kind(str(file)) for file in files)]
     return [KindRow(kind.name, kind.version, list(kind.tables), kind.schemas) for kind in all_kinds]
 
 
@@ -72,7 +72,7 @@ def handy() -> Mapping[str, str]:
     """name → SELECT of the views of views.sql, each after those that it names."""
     text = (Path(__file__).parent / "views.sql").read_text(encoding="utf-8")
     annotations = re.sub(
-        r"\bat\b", '"at"', ANNOTATION_NOW.partition(" AS\n")[2]
+        r"\bat\b", '"at"', ANNOTATION_VIEW_SQL.partition(" AS\n")[2]
     )  # DuckDB takes a bare AT for a keyword
     views = {"annotation_now": annotations}
     for part in text.split("\n-- view: ")[1:]:

@@ -16,24 +16,33 @@ from sqlalchemy.orm import Session
 
 from chessreg.errors import RegistryError
 from chessreg.registry import migrations
-from chessreg.registry.engines import AwayError, entered, explained, reader_engine, require_file, writer_engine
+from chessreg.registry.engines import (
+    ServerUnreachableError,
+    allow_connections,
+    convert_database_errors,
+    create_reader_engine,
+    create_writer_engine,
+    require_file,
+)
 from chessreg.registry.file_gate import gate_at, register_user
-from chessreg.registry.place import Place, place_of
-from chessreg.registry.sqlite import Copies
+from chessreg.registry.place import RegistryPlace, resolve_place
+from chessreg.registry.sqlite import RegistryCopies
 from chessreg.registry.tables import RegistryState
 
 if TYPE_CHECKING:
     from chessreg.registry.lease import Lease
 
-WAIT_SECONDS = 1.0  # between two looks at a server that does not answer
-KEYS_AT_ONCE = 500  # keys in one IN (…): SQLite takes so many with ease
+RECONNECT_PAUSE_S = 1.0  # between two looks at a server that does not answer
+KEYS_PER_STATEMENT = 500  # keys in one IN (…): SQLite takes so many with ease
 
 
-def rows_among(session: Session, query: Select[*tuple[Any, ...]], column: Any, keys: Collection[Any]) -> Iterator[Any]:
+def select_by_keys(
+    session: Session, query: Select[*tuple[Any, ...]], column: Any, keys: Collection[Any]
+) -> Iterator[Any]:
     """The rows of a query in which a column holds one of many keys: a statement for every few hundred of them."""
     every = list(keys)
-    for start in range(0, len(every), KEYS_AT_ONCE):
-        yield from session.execute(query.where(column.in_(every[start : start + KEYS_AT_ONCE])))
+    for start in range(0, len(every), KEYS_PER_STATEMENT):
+        yield from session.execute(query.where(column.in_(every[start : start + KEYS_PER_STATEMENT])))
 
 
 class Database:
@@ -45,7 +54,7 @@ class Database:
 
     read_only = False
 
-    def __init__(self, place: Place, on_wait: Callable[[str], None] | None = None) -> None:
+    def __init__(self, place: RegistryPlace, on_wait: Callable[[str], None] | None = None) -> None:
         self.place, self._on_wait = place, on_wait
         self._on_failure: Callable[[], None] = lambda: None
         self.made = False  # by `open`, just now
@@ -54,9 +63,9 @@ class Database:
             from chessreg.registry.lease import Lease
 
             self._lease = Lease(place.path)
-        self._writer = writer_engine(place)
-        self._copies = Copies()
-        self._reader = reader_engine(place, copies=self._copies)
+        self._writer = create_writer_engine(place)
+        self._copies = RegistryCopies()
+        self._reader = create_reader_engine(place, copies=self._copies)
         self._pid = os.getpid()
         self._thread = threading.local()
         if place.path is not None:
@@ -64,7 +73,11 @@ class Database:
 
     @classmethod
     def open(
-        cls, url: str | Path | Place | None = None, *, create: bool = True, on_wait: Callable[[str], None] | None = None
+        cls,
+        url: str | Path | RegistryPlace | None = None,
+        *,
+        create: bool = True,
+        on_wait: Callable[[str], None] | None = None,
     ) -> Database:
         """Open a registry by URL or path (default CHESSREG_REGISTRY, else ./.chessreg/registry.db).
 
@@ -74,22 +87,22 @@ class Database:
         Raises NotFoundError when there is none, BadInputError for a file that is something else, SchemaError when
         its schema is older or newer than this chessreg, RegistryError when it does not answer.
         """
-        place = place_of(url)
+        place = resolve_place(url)
         if place.path is not None and not (create and not place.path.exists()):
             require_file(place.path)
         made = place.path is not None and not place.path.exists()
         if made:
-            migrations.upgrade(place)
+            migrations.upgrade_registry(place)
         database = cls(place, on_wait)
         try:
             database.made = made
             database._await_server()
-            with entered(place):
-                status = migrations.status_of(database._reader, place)
+            with allow_connections(place):
+                status = migrations.schema_status_of(database._reader, place)
             if status.state == "empty" and create:
-                status = migrations.upgrade(place)
+                status = migrations.upgrade_registry(place)
                 database.made = True
-            migrations.require(status, place)
+            migrations.require_schema(status, place)
         except BaseException:
             database.close()
             raise
@@ -128,11 +141,11 @@ class Database:
                 yield rehearsed
             return
         with self._writing() as session:
-            before = _changes(session)
+            before = _change_marker(session)
             yield session
             session.flush()
-            if _changes(session) != before:
-                _raise_version(session)
+            if _change_marker(session) != before:
+                _increment_data_version(session)
             session.commit()
 
     @contextmanager
@@ -147,7 +160,11 @@ class Database:
             self._lease.hold()
         self._thread.writing = True
         try:
-            with entered(self.place), explained(self.place), Session(self._writer, expire_on_commit=False) as session:
+            with (
+                allow_connections(self.place),
+                convert_database_errors(self.place),
+                Session(self._writer, expire_on_commit=False) as session,
+            ):
                 yield session
         finally:
             self._thread.writing = False
@@ -160,7 +177,11 @@ class Database:
             return
         self._after_fork()
         self._await_server()
-        with entered(self.place), explained(self.place), Session(self._reader, expire_on_commit=False) as session:
+        with (
+            allow_connections(self.place),
+            convert_database_errors(self.place),
+            Session(self._reader, expire_on_commit=False) as session,
+        ):
             yield session
 
     @contextmanager
@@ -216,16 +237,16 @@ class Database:
         waits = False
         while self._on_wait is not None and self.place.path is None:
             try:
-                with explained(self.place), self._reader.connect():
+                with convert_database_errors(self.place), self._reader.connect():
                     if waits:
                         self._on_wait("the registry answers again")
                     return
-            except AwayError as error:
+            except ServerUnreachableError as error:
                 if not waits:
                     self._on_wait(f"waiting: {error.message}")
                 waits = True
                 self._on_failure()
-                time.sleep(WAIT_SECONDS)
+                time.sleep(RECONNECT_PAUSE_S)
 
     def _dispose(self) -> None:
         self._reader.dispose()
@@ -249,14 +270,14 @@ class Database:
             self._pid = os.getpid()
 
 
-def _changes(session: Session) -> object:
+def _change_marker(session: Session) -> object:
     """Something that differs once this transaction has changed a row. Begins the transaction."""
     if session.get_bind().dialect.name == "sqlite":
         return session.connection().connection.total_changes
     return session.scalar(select(func.pg_current_xact_id_if_assigned().is_not(None)))
 
 
-def _raise_version(session: Session) -> None:
+def _increment_data_version(session: Session) -> None:
     """The last statement of a transaction that wrote, so that PostgreSQL holds this row's lock for a moment only."""
     raised = update(RegistryState).values(data_version=RegistryState.data_version + 1).returning(RegistryState.id)
     if session.scalar(raised) is None:

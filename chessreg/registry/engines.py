@@ -23,10 +23,10 @@ from sqlalchemy.pool import NullPool, Pool
 from chessreg.errors import BadInputError, ChessregError, NotFoundError, RegistryError
 from chessreg.registry import sqlite
 from chessreg.registry.file_gate import create_file, gate_at
-from chessreg.registry.place import FILE, HOME, Place
+from chessreg.registry.place import PROJECT_FOLDER, REGISTRY_FILE, RegistryPlace
 
 
-class AwayError(RegistryError):
+class ServerUnreachableError(RegistryError):
     """The registry's server does not answer now; it may in a while."""
 
 
@@ -35,7 +35,7 @@ class SchemaError(ChessregError):
 
 
 # What the driver says → the class to raise, what to say (after the registry's place), the hint.
-SAYINGS: tuple[tuple[str, type[ChessregError], str, str], ...] = (
+DRIVER_ERRORS: tuple[tuple[str, type[ChessregError], str, str], ...] = (
     ("file is not a database", BadInputError, "is not a SQLite database", "give the path of a registry"),
     (
         "malformed",
@@ -60,7 +60,7 @@ SAYINGS: tuple[tuple[str, type[ChessregError], str, str], ...] = (
     (
         r"connection refused|could not connect|connection failed|timeout expired|timed out|no route to host"
         r"|no such file",
-        AwayError,
+        ServerUnreachableError,
         "does not answer: no PostgreSQL server is there",
         "check host and port, and that the server runs",
     ),
@@ -75,7 +75,7 @@ SAYINGS: tuple[tuple[str, type[ChessregError], str, str], ...] = (
     ("no space left|could not extend file", RegistryError, "cannot grow: the server's disk is full", "free some space"),
     (
         r"server closed the connection|terminating connection|connection is closed|consuming input failed",
-        AwayError,
+        ServerUnreachableError,
         "closed the connection",
         "try again when the server is up",
     ),
@@ -89,20 +89,22 @@ SQLSTATES = {  # what PostgreSQL says in whatever language → in English
     "57P01": "terminating connection",
 }
 FOREIGN_KEY = "23503"  # the SQLSTATE of a row that refers to one that is not there
-NO_ROOM = "disk I/O error|unable to open database"  # what SQLite may say where a disk without room holds its log
-ROOM = 64 * 1024
+FULL_DISK_PATTERN = (
+    "disk I/O error|unable to open database"  # what SQLite may say where a disk without room holds its log
+)
+LOG_SPACE_BYTES = 64 * 1024
 
 
-def room(folder: Path) -> bool:
+def has_log_space(folder: Path) -> bool:
     """Whether a write-ahead log and its shared index fit on this folder's disk; true where that is unknown."""
     try:
-        return shutil.disk_usage(folder).free >= ROOM
+        return shutil.disk_usage(folder).free >= LOG_SPACE_BYTES
     except OSError:
         return True
 
 
 @contextmanager
-def explained(place: Place) -> Iterator[None]:
+def convert_database_errors(place: RegistryPlace) -> Iterator[None]:
     """Turn a database's errors inside the block into ChessregErrors. A broken constraint stays an IntegrityError.
 
     Values refused before they reach the database (NaN, a naive datetime) become BadInputError.
@@ -112,7 +114,7 @@ def explained(place: Place) -> Iterator[None]:
     except IntegrityError:
         raise
     except DBAPIError as error:
-        raise explain(place, error.orig or error) from error
+        raise to_chessreg_error(place, error.orig or error) from error
     except UnicodeEncodeError as error:  # half of a pair of surrogates: bytes of a command line that are no UTF-8
         around = error.object[max(error.start - 30, 0) : error.end + 30]
         raise BadInputError(f"{around!a} is not UTF-8", "type it as UTF-8, or rename that file or folder") from error
@@ -126,36 +128,36 @@ def explained(place: Place) -> Iterator[None]:
         raise
 
 
-def explain(place: Place, error: BaseException) -> ChessregError:
+def to_chessreg_error(place: RegistryPlace, error: BaseException) -> ChessregError:
     """The ChessregError for one error of a database driver."""
     from chessreg.masking import mask
 
     text = str(error).strip() or type(error).__name__
     text = SQLSTATES.get(getattr(error, "sqlstate", None) or "", text)
-    if place.path is not None and re.search(NO_ROOM, text) and not room(place.path.parent):
+    if place.path is not None and re.search(FULL_DISK_PATTERN, text) and not has_log_space(place.path.parent):
         text = "database or disk is full"
-    for pattern, kind, reason, hint in SAYINGS:
+    for pattern, kind, reason, hint in DRIVER_ERRORS:
         if re.search(pattern, text, re.IGNORECASE):
             return kind(f"the registry {place.masked} {reason}", hint)
     return RegistryError(f"the registry {place.masked}: {mask(text.splitlines()[0])}")
 
 
 SMALLEST_PAGE_BYTES = 512  # of SQLite; a database that is not empty has at least one page
-LINK = {  # libpq's options: seconds, but for the last, which is milliseconds without an acknowledgement
+CLIENT_TIMEOUTS = {  # libpq's options: seconds, but for the last, which is milliseconds without an acknowledgement
     "connect_timeout": "10",
     "keepalives_idle": "10",
     "keepalives_interval": "5",
     "keepalives_count": "3",
     "tcp_user_timeout": "15000",
 }
-SERVER_LINK = (  # the same for the server: else the locks of a session that was cut off stay for hours
+SERVER_TIMEOUTS = (  # the same for the server: else the locks of a session that was cut off stay for hours
     "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3 -c tcp_user_timeout=15000"
 )
-READ_ONLY = "-c default_transaction_read_only=on -c default_transaction_isolation=repeatable\\ read"
+READ_ONLY_OPTIONS = "-c default_transaction_read_only=on -c default_transaction_isolation=repeatable\\ read"
 
 
 @contextmanager
-def entered(place: Place, *, create: bool = False) -> Iterator[None]:
+def allow_connections(place: RegistryPlace, *, create: bool = False) -> Iterator[None]:
     """Let this thread connect to the registry inside the block, and dispose of its engines there (see file_gate).
 
     With `create`, a missing SQLite file is made first.
@@ -170,38 +172,38 @@ def entered(place: Place, *, create: bool = False) -> Iterator[None]:
         yield
 
 
-def link_options(url: URL) -> dict[str, str]:
+def timeout_options(url: URL) -> dict[str, str]:
     """Return the options of libpq by which a connection over a network that drops packets fails within half a minute.
 
     Left out are those that the URL itself has. Linux alone knows all of them; other systems ignore what they do not.
     """
-    return {name: value for name, value in LINK.items() if name not in url.query}
+    return {name: value for name, value in CLIENT_TIMEOUTS.items() if name not in url.query}
 
 
-def writer_engine(place: Place) -> Engine:
+def create_writer_engine(place: RegistryPlace) -> Engine:
     """The engine that writes. Every transaction of SQLite takes the write lock at its start (BEGIN IMMEDIATE)."""
     if place.path is None:
-        return _postgresql(place, "")
+        return _create_postgresql_engine(place, "")
     path, network = place.path, place.on_network
-    return _sqlite(place, lambda: sqlite.open_writable(path, network), "IMMEDIATE")
+    return _create_sqlite_engine(place, lambda: sqlite.open_writable(path, network), "IMMEDIATE")
 
 
-def reader_engine(place: Place, *, copies: sqlite.Copies | None = None) -> Engine:
+def create_reader_engine(place: RegistryPlace, *, copies: sqlite.RegistryCopies | None = None) -> Engine:
     """The engine that cannot write. One transaction sees one state of the registry.
 
     `copies` knows afterwards whether a copy of the file is read.
     """
     if place.path is None:
-        return _postgresql(place, READ_ONLY)
-    path, copies = place.path, copies or sqlite.Copies()
+        return _create_postgresql_engine(place, READ_ONLY_OPTIONS)
+    path, copies = place.path, copies or sqlite.RegistryCopies()
     # Where a rollback journal is written no connection is kept: an idle one would keep writers from changing to it.
-    pool = None if sqlite.takes_log(place.on_network) else NullPool
-    engine = _sqlite(place, lambda: _readable(path, copies), "DEFERRED", pool)
+    pool = None if sqlite.uses_write_ahead_log(place.on_network) else NullPool
+    engine = _create_sqlite_engine(place, lambda: _open_existing(path, copies), "DEFERRED", pool)
     weakref.finalize(engine, copies.remove)
     return engine
 
 
-def to_json(value: Any) -> str:
+def encode_json(value: Any) -> str:
     """JSON for a column; NaN and infinities are refused (PostgreSQL would, SQLite would not)."""
     try:
         return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
@@ -217,7 +219,7 @@ def require_file(path: Path) -> None:
     try:
         status = path.stat()
     except FileNotFoundError:
-        raise NotFoundError(f"there is no registry {path}", making(path)) from None
+        raise NotFoundError(f"there is no registry {path}", init_command(path)) from None
     except OSError as error:
         message, hint = f"the registry {path} cannot be read: {error.strerror}", "check its owner and mode"
         raise RegistryError(message, hint) from error
@@ -229,13 +231,13 @@ def require_file(path: Path) -> None:
         raise RegistryError(f"the registry {path} cannot be read: Permission denied", "check its owner and mode")
 
 
-def making(path: Path) -> str:
+def init_command(path: Path) -> str:
     """The command that makes a registry in this file."""
-    own = path == Path(HOME, FILE).absolute()
+    own = path == Path(PROJECT_FOLDER, REGISTRY_FILE).absolute()
     return "chessreg init" if own else f"chessreg init --registry {shlex.quote(str(path))}"
 
 
-def sqlalchemy_url(place: Place) -> URL:
+def make_sqlalchemy_url(place: RegistryPlace) -> URL:
     """The URL of a registry for SQLAlchemy. Raises BadInputError for one of PostgreSQL that cannot be read."""
     if place.path is not None:
         return URL.create("sqlite", database=str(place.path))
@@ -246,11 +248,11 @@ def sqlalchemy_url(place: Place) -> URL:
         raise BadInputError(message, hint) from error
 
 
-def _sqlite(
-    place: Place, connect: Callable[[], sqlite.Connection], begin: str, pool: type[Pool] | None = None
+def _create_sqlite_engine(
+    place: RegistryPlace, connect: Callable[[], sqlite.Connection], begin: str, pool: type[Pool] | None = None
 ) -> Engine:
     engine = create_engine(
-        sqlalchemy_url(place), module=sqlite.dbapi, creator=connect, json_serializer=to_json, poolclass=pool
+        make_sqlalchemy_url(place), module=sqlite.dbapi, creator=connect, json_serializer=encode_json, poolclass=pool
     )
 
     @event.listens_for(engine, "begin")
@@ -260,20 +262,20 @@ def _sqlite(
     return engine
 
 
-def _readable(path: Path, copies: sqlite.Copies) -> sqlite.Connection:
+def _open_existing(path: Path, copies: sqlite.RegistryCopies) -> sqlite.Connection:
     require_file(path)
     return sqlite.open_readable(path, copies)
 
 
-def _postgresql(place: Place, options: str) -> Engine:
+def _create_postgresql_engine(place: RegistryPlace, options: str) -> Engine:
     """`options` join those of the URL."""
-    url = sqlalchemy_url(place)
+    url = make_sqlalchemy_url(place)
     own = url.query.get("options", "")
-    parts = [SERVER_LINK, own if isinstance(own, str) else " ".join(own), options]
+    parts = [SERVER_TIMEOUTS, own if isinstance(own, str) else " ".join(own), options]
     settings = {"options": " ".join(filter(None, parts))}
     return create_engine(
         url.difference_update_query(["options"]),
-        connect_args={"application_name": "chessreg", **settings, **link_options(url)},
-        json_serializer=to_json,
+        connect_args={"application_name": "chessreg", **settings, **timeout_options(url)},
+        json_serializer=encode_json,
         pool_pre_ping=True,
     )

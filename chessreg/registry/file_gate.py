@@ -26,7 +26,7 @@ from chessreg.errors import BadInputError
 from store.files import make_file
 
 FileKey = tuple[int, int]  # device and inode
-SUFFIXES = ("", "-wal", "-shm", "-journal")
+FILE_SUFFIXES = ("", "-wal", "-shm", "-journal")
 
 
 class FileGate:
@@ -67,7 +67,7 @@ class FileGate:
             try:
                 self._changed.wait_for(lambda: not self._own.total())
                 if not self._foreign.total():
-                    close_idle()
+                    close_idle_connections()
                 self._foreign[me] += 1
             finally:
                 self._waiting -= 1
@@ -105,7 +105,7 @@ def gate_at(path: Path) -> FileGate:
 
     Raises RuntimeError in a forked child whose parent was using the file at the moment of the fork.
     """
-    key = key_of(path)
+    key = file_key(path)
     with _guard:
         if key is None:
             return FileGate()  # nothing can have it open
@@ -119,7 +119,7 @@ def gate_at(path: Path) -> FileGate:
 
 def require_entered(path: Path) -> None:
     """Raise RuntimeError unless this thread is inside `gate_at(path).own()`. Every connection is opened there."""
-    if key_of(path) is not None and not gate_at(path).is_entered():
+    if file_key(path) is not None and not gate_at(path).is_entered():
         raise RuntimeError(f"{path} is opened outside its FileGate")
 
 
@@ -136,7 +136,7 @@ def register_user(path: Path, close: Callable[[], None]) -> None:
         _users.append((path, WeakMethod(close)))
 
 
-def close_idle() -> None:
+def close_idle_connections() -> None:
     """Close every idle connection of this process, to whichever registry."""
     for _, reference in list(_users):
         close = reference()
@@ -144,24 +144,24 @@ def close_idle() -> None:
             close()
 
 
-def files_of(registry: Path) -> set[FileKey]:
+def registry_file_keys(registry: Path) -> set[FileKey]:
     """Return the keys of a registry's database, log and shared memory, those that exist."""
-    keys = (key_of(registry.with_name(registry.name + suffix)) for suffix in SUFFIXES)
+    keys = (file_key(registry.with_name(registry.name + suffix)) for suffix in FILE_SUFFIXES)
     return {key for key in keys if key is not None}
 
 
-def open_files() -> set[FileKey]:
+def open_file_keys() -> set[FileKey]:
     """Return the keys of all files of the registries that this process uses. Only SQLite may open these."""
-    return set().union(*(files_of(registry) for registry, close in list(_users) if close() is not None))
+    return set().union(*(registry_file_keys(registry) for registry, close in list(_users) if close() is not None))
 
 
 def refuse_registry(path: Path) -> None:
     """Raise BadInputError for a file of a registry that this process uses, whatever it is called."""
-    if key_of(path) in open_files():
+    if file_key(path) in open_file_keys():
         raise BadInputError(f"{path} belongs to the registry that is open here", "name another file")
 
 
-def key_of(path: Path) -> FileKey | None:
+def file_key(path: Path) -> FileKey | None:
     """Return the device and inode that `path` leads to, None if there is no such file."""
     try:
         status = os.stat(path)
@@ -173,7 +173,7 @@ def key_of(path: Path) -> FileKey | None:
 def _before_fork() -> None:
     _guard.acquire()  # no thread enters a gate until the fork is over
     _in_use.update(key for key, gate in _gates.items() if gate.is_used())
-    close_idle()
+    close_idle_connections()
 
 
 def _after_fork_in_parent() -> None:

@@ -18,10 +18,10 @@ from chessreg.errors import BadInputError
 if TYPE_CHECKING:
     from sqlalchemy.orm import InstrumentedAttribute, Session
 
-SHOWN = 6  # characters of an id that are shown, when they are enough
+SHORT_ID_DIGITS = 6  # characters of an id that are shown, when they are enough
 
 
-def canonical(value: Any) -> str:
+def canonical_json(value: Any) -> str:
     """JSON of a value, the same text on every machine: sorted keys, no spaces, 1.0 written as 1.
 
     >>> canonical({"lr": 1.0, "layers": (3, 5)})
@@ -30,12 +30,12 @@ def canonical(value: Any) -> str:
     Raises BadInputError for NaN, infinities, text that is no Unicode (a lone surrogate), keys that are not text, and
     types that have no one spelling (a set).
     """
-    return json.dumps(_plain(value, "value"), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    return json.dumps(_to_json_value(value, "value"), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
 
-def _plain(value: Any, where: str) -> Any:
+def _to_json_value(value: Any, where: str) -> Any:
     if isinstance(value, enum.Enum):
-        return _plain(value.value, where)
+        return _to_json_value(value.value, where)
     if isinstance(value, str):
         _require_unicode(value, where)
     if value is None or isinstance(value, (bool, str, int)):
@@ -49,9 +49,9 @@ def _plain(value: Any, where: str) -> Any:
             if not isinstance(key, str):
                 raise BadInputError(f"{where} has the key {key!r}, which is not text")
             _require_unicode(key, where)
-        return {str(key): _plain(item, f"{where}.{key}") for key, item in value.items()}
+        return {str(key): _to_json_value(item, f"{where}.{key}") for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [_plain(item, f"{where}[{place}]") for place, item in enumerate(value)]
+        return [_to_json_value(item, f"{where}[{place}]") for place, item in enumerate(value)]
     if isinstance(value, UUID):
         return value.hex
     if isinstance(value, datetime) and value.tzinfo is not None:
@@ -59,7 +59,7 @@ def _plain(value: Any, where: str) -> Any:
     if isinstance(value, PurePath):
         return value.as_posix()
     if type(value).__module__ == "numpy" and hasattr(value, "tolist"):
-        return _plain(value.tolist(), where)
+        return _to_json_value(value.tolist(), where)
     raise BadInputError(f"{where} is a {type(value).__name__}, which has no canonical text")
 
 
@@ -70,12 +70,12 @@ def _require_unicode(text: str, where: str) -> None:
         raise BadInputError(f"{where} holds {text[error.start]!r}, which is no character") from error
 
 
-def digest_of(value: Any) -> str:
+def canonical_digest(value: Any) -> str:
     """sha256 of the canonical text, 64 hex digits. Raises what `canonical` raises."""
-    return hashlib.sha256(canonical(value).encode()).hexdigest()
+    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 
-def uuid_of(digest: str) -> UUID:
+def uuid_from_digest(digest: str) -> UUID:
     """The id that follows from a hex digest: its first 16 bytes."""
     return UUID(hex=digest[:32])
 
@@ -88,35 +88,35 @@ def new_id() -> UUID:
     return made
 
 
-def short(id: UUID | str, others: Iterable[UUID | str] = ()) -> str:
+def shorten_id(id: UUID | str, others: Iterable[UUID | str] = ()) -> str:
     """The last 6 hex digits of an id, or as many as set it apart from all others.
 
     The tail, not the head: a UUIDv7 begins with the clock, so ids of one afternoon share their first digits.
     """
-    text = _hex(id)
-    length = SHOWN
-    for other in map(_hex, others):
+    text = _id_hex(id)
+    length = SHORT_ID_DIGITS
+    for other in map(_id_hex, others):
         while other != text and length < 32 and other.endswith(text[-length:]):
             length += 1
     return text[-length:]
 
 
-def shorts(ids: Iterable[UUID | str]) -> dict[str, str]:
+def shorten_ids(ids: Iterable[UUID | str]) -> dict[str, str]:
     """`short` of each of many ids among themselves, by the full 32 digits; sorts once instead of comparing pairs."""
-    tails = sorted({_hex(id)[::-1] for id in ids})
+    tails = sorted({_id_hex(id)[::-1] for id in ids})
     short_of = {}
     for place, tail in enumerate(tails):
         around = [tails[n] for n in (place - 1, place + 1) if 0 <= n < len(tails)]
-        shared = max((_common(tail, other) for other in around), default=0)
-        short_of[tail[::-1]] = tail[::-1][-max(SHOWN, shared + 1) :]
+        shared = max((_common_prefix_length(tail, other) for other in around), default=0)
+        short_of[tail[::-1]] = tail[::-1][-max(SHORT_ID_DIGITS, shared + 1) :]
     return short_of
 
 
-def _common(one: str, other: str) -> int:
+def _common_prefix_length(one: str, other: str) -> int:
     return next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), min(len(one), len(other)))
 
 
-def _hex(id: UUID | str) -> str:
+def _id_hex(id: UUID | str) -> str:
     return id.hex if isinstance(id, UUID) else id.replace("-", "").lower()
 
 
@@ -127,7 +127,7 @@ def find_by_suffix(session: Session, table: Any, suffix: str, limit: int = 10) -
     """
     from sqlalchemy import String, cast, func, select, type_coerce
 
-    digits = _hex(suffix)
+    digits = _id_hex(suffix)
     if not re.fullmatch(r"[0-9a-f]{1,32}", digits):
         return []
     column: InstrumentedAttribute[UUID] = table.id if hasattr(table, "id") else table

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from chessreg.errors import RegistryError
-from store.files import read_json, reason
+from store.files import describe_os_error, read_json
 from store.process import ProcessId, machine_name, this_process
 
 
@@ -110,7 +110,7 @@ class Lease:
                     out.write(record)
             return True
         except OSError as error:
-            message = f"the registry {self.registry} cannot be written: {reason(error)}"
+            message = f"the registry {self.registry} cannot be written: {describe_os_error(error)}"
             raise RegistryError(message, f"check the folder {self.file.parent}") from error
         finally:
             with suppress(OSError):

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import names, tables
-from chessreg.registry.database import rows_among
+from chessreg.registry.database import select_by_keys
 from chessreg.registry.run_state import STATE
 
 
@@ -54,12 +54,12 @@ class Branch:
         return own | ({"again": True} if self.again else {"branches": [b.as_dict() for b in self.branches]})
 
 
-def things(session: Session) -> dict[str, Any]:
+def tables_with_bytes(session: Session) -> dict[str, Any]:
     """The nouns of what has bytes and an id of its own, with their tables in this registry: datasets, checkpoints."""
     return {
         noun: table
-        for noun, table in names.nouns(session).items()
-        if not names.of_run(table) and "artifact" in table.__table__.columns
+        for noun, table in names.noun_tables(session).items()
+        if not names.is_keyed_by_run(table) and "artifact" in table.__table__.columns
     }
 
 
@@ -69,25 +69,28 @@ def node_of(row: Any) -> Node:
     return Node("run", maker.hex) if maker else Node(row.__noun__.name, row.id.hex)
 
 
-def node_of_target(noun: str, target: str) -> Node:
+def node_of_annotation(noun: str, target: str) -> Node:
     """The node that an annotation is about."""
-    table = names.nouns().get(noun)
-    return Node("run" if table is not None and names.of_run(table) else noun, target)
+    table = names.noun_tables().get(noun)
+    return Node("run" if table is not None and names.is_keyed_by_run(table) else noun, target)
 
 
-def find(session: Session, reference: str) -> Node:
+def find_node(session: Session, reference: str) -> Node:
     """The node that a name or id means, of whatever noun. Raises NotFoundError, or BadInputError when several fit."""
     nodes: dict[Node, str] = {}
-    own = {"run": tables.Run, **things(session)}
-    for noun, table in {**own, **{noun: t for noun, t in names.nouns(session).items() if names.of_run(t)}}.items():
+    own = {"run": tables.Run, **tables_with_bytes(session)}
+    for noun, table in {
+        **own,
+        **{noun: t for noun, t in names.noun_tables(session).items() if names.is_keyed_by_run(t)},
+    }.items():
         try:
-            id = names.resolve(session, noun, reference)
+            id = names.resolve_id(session, noun, reference)
         except NotFoundError:
             continue
-        node = node_of(session.get_one(table, id)) if noun in things(session) else Node("run", id.hex)
+        node = node_of(session.get_one(table, id)) if noun in tables_with_bytes(session) else Node("run", id.hex)
         nodes.setdefault(node, noun)
     if not nodes:
-        near = [n for noun in own for n in names.near_misses(session, noun, reference)]
+        near = [n for noun in own for n in names.suggest_names(session, noun, reference)]
         hint = f"did you mean {' or '.join(near[:3])}?" if near else "chessreg runs list"
         raise NotFoundError(f"there is no {', '.join([*own][:-1])} or {[*own][-1]} {reference!r}", hint)
     if len(nodes) > 1:
@@ -96,35 +99,35 @@ def find(session: Session, reference: str) -> Node:
     return next(iter(nodes))
 
 
-def tree(session: Session, node: Node, *, up: bool) -> Branch:
+def build_tree(session: Session, node: Node, *, up: bool) -> Branch:
     """All that `node` was made from (`up`), or all that was made from it, as a tree."""
-    step = parents if up else children
+    step = read_parents if up else read_children
     edges: Edges = {}
     frontier = {node}
     while frontier:
         edges |= step(session, frontier)
         frontier = {edge.node for at in frontier for edge in edges[at]} - edges.keys()
-    facts = describe(session, edges.keys())
+    facts = describe_nodes(session, edges.keys())
     drawn: set[Node] = set()
 
     def branch(edge: Edge) -> Branch:
         made = Branch(edge.node, edge.field, facts[edge.node], again=edge.node in drawn and bool(edges[edge.node]))
         drawn.add(edge.node)
         if not made.again:
-            made.branches = [branch(next_edge) for next_edge in joined(edges[edge.node])]
+            made.branches = [branch(next_edge) for next_edge in merge_edges(edges[edge.node])]
         return made
 
     return branch(Edge("", node))
 
 
-def nodes(branch: Branch) -> Iterator[Node]:
+def iter_nodes(branch: Branch) -> Iterator[Node]:
     """Every node of a tree, the root first; one that is drawn several times comes several times."""
     yield branch.node
     for inner in branch.branches:
-        yield from nodes(inner)
+        yield from iter_nodes(inner)
 
 
-def joined(edges: list[Edge]) -> list[Edge]:
+def merge_edges(edges: list[Edge]) -> list[Edge]:
     """Edges to the same node as one: `vector layer 3` and `vector layer 4` become `vector layer 3, 4`."""
     fields: dict[Node, list[str]] = defaultdict(list)
     for edge in edges:
@@ -139,27 +142,30 @@ def joined(edges: list[Edge]) -> list[Edge]:
     return merged
 
 
-def stale(session: Session) -> dict[UUID, list[Node]]:
+def find_stale_runs(session: Session) -> dict[UUID, list[Node]]:
     """Runs that rest on something invalid → what that is. A run that is itself invalid is not called stale for it."""
-    now, annotation = names.NOW.c, tables.Annotation
-    invalid = annotation.noun.in_(names.nouns()), annotation.word == tables.Word.INVALID  # by the index of both
+    now, annotation = names.CURRENT_ANNOTATIONS.c, tables.Annotation
+    invalid = (
+        annotation.noun.in_(names.noun_tables()),
+        annotation.word == tables.AnnotationWord.INVALID,
+    )  # by the index of both
     if session.scalar(select(annotation.id).where(*invalid).limit(1)) is None:
         return {}  # nothing ever was: the view need not number every word of the registry
     wrong = [
         node
         for noun, target in session.execute(
             select(now.noun, now.target)
-            .where(now.word == tables.Word.INVALID.value)
+            .where(now.word == tables.AnnotationWord.INVALID.value)
             .group_by(now.noun, now.target)
             .order_by(func.min(now.at), now.target)
         )
-        if (node := node_of_target(noun, target)).noun == "run" or noun in things(session)
+        if (node := node_of_annotation(noun, target)).noun == "run" or noun in tables_with_bytes(session)
     ]
     stale_inputs: dict[UUID, list[Node]] = defaultdict(list)
     for source in wrong:
         seen, frontier = {source}, {source}
         while frontier:
-            edges = children(session, frontier)
+            edges = read_children(session, frontier)
             frontier = {edge.node for at in frontier for edge in edges[at]} - seen
             seen |= frontier
         for node in sorted(seen - {source}):
@@ -171,27 +177,27 @@ def stale(session: Session) -> dict[UUID, list[Node]]:
 # -- one step ---------------------------------------------------------------------------------------------------------
 
 
-def parents(session: Session, of_these: Iterable[Node]) -> Edges:
+def read_parents(session: Session, of_these: Iterable[Node]) -> Edges:
     """What each of these was made from, one step."""
     edges: Edges = {node: [] for node in of_these}
     read = tables.RunInput
-    runs = of(edges, "run")
-    rows = [row for (row,) in rows_among(session, select(read).order_by(read.name), read.run_id, runs)]
-    by_digest = makers(session, {row.digest for row in rows if row.source_run_id is None})
+    runs = ids_of_noun(edges, "run")
+    rows = [row for (row,) in select_by_keys(session, select(read).order_by(read.name), read.run_id, runs)]
+    by_digest = find_makers(session, {row.digest for row in rows if row.source_run_id is None})
     for row in rows:
         made_by = Node("run", row.source_run_id.hex) if row.source_run_id else by_digest[row.digest]
-        add(edges, Node("run", row.run_id.hex), Edge(row.name, made_by))
-    for noun, table in things(session).items():
-        for row in rows_with(session, table.id, of(edges, noun)):
-            for edge in made_from(session, row):
-                add(edges, Node(noun, row.id.hex), edge)
+        add_edge(edges, Node("run", row.run_id.hex), Edge(row.name, made_by))
+    for noun, table in tables_with_bytes(session).items():
+        for row in read_rows_by_key(session, table.id, ids_of_noun(edges, noun)):
+            for edge in edges_to_sources(session, row):
+                add_edge(edges, Node(noun, row.id.hex), edge)
     return edges
 
 
-def made_from(session: Session, row: Any) -> list[Edge]:
+def edges_to_sources(session: Session, row: Any) -> list[Edge]:
     """What a thing that no run made derives from: what its foreign keys name, and the datasets of a training."""
     edges = []
-    for field, source in sources(session, type(row)):
+    for field, source in source_tables(session, type(row)):
         if (id := getattr(row, f"{field}_id")) is not None:
             edges.append(Edge(field, node_of(session.get_one(source, id))))
     for reference in getattr(row, "training_datasets", None) or ():
@@ -201,9 +207,9 @@ def made_from(session: Session, row: Any) -> list[Edge]:
     return edges
 
 
-def sources(session: Session, table: Any) -> list[tuple[str, Any]]:
+def source_tables(session: Session, table: Any) -> list[tuple[str, Any]]:
     """What rows of a table of things may be made from: (parent, the table) for a foreign key `parent_id`."""
-    named = {known.__table__: known for known in things(session).values()}
+    named = {known.__table__: known for known in tables_with_bytes(session).values()}
     return [
         (column.name.removesuffix("_id"), named[key.column.table])
         for column in table.__table__.columns
@@ -212,64 +218,64 @@ def sources(session: Session, table: Any) -> list[tuple[str, Any]]:
     ]
 
 
-def children(session: Session, of_these: Iterable[Node]) -> Edges:
+def read_children(session: Session, of_these: Iterable[Node]) -> Edges:
     """What was made from each of these, one step."""
     edges: Edges = {node: [] for node in of_these}
-    read, runs = tables.RunInput, of(edges, "run")
-    reads = select(read).join(tables.Run, tables.Run.id == read.run_id).order_by(*in_time(tables.Run), read.name)
-    for (row,) in rows_among(session, reads, read.source_run_id, runs):
-        add(edges, Node("run", row.source_run_id.hex), Edge(row.name, Node("run", row.run_id.hex)))
+    read, runs = tables.RunInput, ids_of_noun(edges, "run")
+    reads = select(read).join(tables.Run, tables.Run.id == read.run_id).order_by(*time_order(tables.Run), read.name)
+    for (row,) in select_by_keys(session, reads, read.source_run_id, runs):
+        add_edge(edges, Node("run", row.source_run_id.hex), Edge(row.name, Node("run", row.run_id.hex)))
     digests = {node.id: node for node in edges if node.noun == "file"}
-    for noun, table in things(session).items():
-        rows = rows_with(session, table.id, of(edges, noun))
+    for noun, table in tables_with_bytes(session).items():
+        rows = read_rows_by_key(session, table.id, ids_of_noun(edges, noun))
         if hasattr(table, "run_id"):
-            rows += rows_with(session, table.run_id, runs)
+            rows += read_rows_by_key(session, table.run_id, runs)
         for row in rows:
-            for edge in made_of(session, row):
-                add(edges, node_of(row), edge)
+            for edge in edges_to_results(session, row):
+                add_edge(edges, node_of(row), edge)
             if row.artifact and node_of(row).noun != "run":
                 digests[row.artifact] = node_of(row)
     outside = reads.where(read.source_run_id.is_(None))
-    for (row,) in rows_among(session, outside, read.digest, digests):
-        add(edges, digests[row.digest], Edge(row.name, Node("run", row.run_id.hex)))
+    for (row,) in select_by_keys(session, outside, read.digest, digests):
+        add_edge(edges, digests[row.digest], Edge(row.name, Node("run", row.run_id.hex)))
     return edges
 
 
-def made_of(session: Session, row: Any) -> Iterator[Edge]:
+def edges_to_results(session: Session, row: Any) -> Iterator[Edge]:
     """The things that name this one in a foreign key, or were trained on it and are known only by that."""
-    for table in things(session).values():
-        for field, source in sources(session, table):
+    for table in tables_with_bytes(session).values():
+        for field, source in source_tables(session, table):
             if source is type(row):
                 key = getattr(table, f"{field}_id")
-                for child in session.scalars(select(table).where(key == row.id).order_by(*in_time(table))):
+                for child in session.scalars(select(table).where(key == row.id).order_by(*time_order(table))):
                     yield Edge(field, node_of(child))
     if isinstance(row, tables.Dataset):
         checkpoint = tables.Checkpoint
-        imported = select(checkpoint).where(checkpoint.run_id.is_(None)).order_by(*in_time(checkpoint))
+        imported = select(checkpoint).where(checkpoint.run_id.is_(None)).order_by(*time_order(checkpoint))
         for trained in session.scalars(imported):
             if any(row.identity in reference for reference in trained.training_datasets or ()):
                 yield Edge("training data", node_of(trained))
 
 
-def makers(session: Session, digests: set[str]) -> dict[str, Node]:
+def find_makers(session: Session, digests: set[str]) -> dict[str, Node]:
     """The node behind each artifact that no run made."""
     maker_of = {digest: Node("file", digest) for digest in digests}
-    for table in things(session).values():
-        for row in rows_with(session, table.artifact, sorted(digests)):
+    for table in tables_with_bytes(session).values():
+        for row in read_rows_by_key(session, table.artifact, sorted(digests)):
             maker_of[row.artifact] = node_of(row)
     return maker_of
 
 
-def describe(session: Session, which: Iterable[Node]) -> dict[Node, dict[str, Any]]:
+def describe_nodes(session: Session, which: Iterable[Node]) -> dict[Node, dict[str, Any]]:
     """For people: the name, what it is (a run's kind), and its state: invalid, stale, missing (a run that is not in
     this registry), else that of the run; complete for anything else."""
     wanted = list(which)
-    stale_runs = stale(session)
-    now = names.NOW.c
-    wrong = set(session.execute(select(now.noun, now.target).where(now.word == tables.Word.INVALID.value)))
-    runs = runs_of(session, of(wanted, "run"))
-    nouns = ("run", *things(session))
-    called = {noun: names.names_of(session, noun, of(wanted, noun)) for noun in nouns}
+    stale_runs = find_stale_runs(session)
+    now = names.CURRENT_ANNOTATIONS.c
+    wrong = set(session.execute(select(now.noun, now.target).where(now.word == tables.AnnotationWord.INVALID.value)))
+    runs = read_kinds_and_states(session, ids_of_noun(wanted, "run"))
+    nouns = ("run", *tables_with_bytes(session))
+    called = {noun: names.read_names_of(session, noun, ids_of_noun(wanted, noun)) for noun in nouns}
     facts = {}
     for node in wanted:
         kind, state = runs.get(node.id, (node.noun, "missing" if node.noun == "run" else "complete"))
@@ -285,32 +291,32 @@ def describe(session: Session, which: Iterable[Node]) -> dict[Node, dict[str, An
     return facts
 
 
-def runs_of(session: Session, ids: Sequence[UUID]) -> dict[str, tuple[str, str]]:
+def read_kinds_and_states(session: Session, ids: Sequence[UUID]) -> dict[str, tuple[str, str]]:
     """Kind and state of these runs, by their ids' hex digits."""
     run = tables.Run
-    rows = rows_among(session, select(run.id, run.kind, STATE), run.id, ids)
+    rows = select_by_keys(session, select(run.id, run.kind, STATE), run.id, ids)
     return {id.hex: (kind, state) for id, kind, state in rows}
 
 
 # -- small ------------------------------------------------------------------------------------------------------------
 
 
-def of(edges: Iterable[Node], noun: str) -> list[UUID]:
+def ids_of_noun(edges: Iterable[Node], noun: str) -> list[UUID]:
     """The ids of this noun's nodes. One that is no id, as another's annotation may have, is nobody's."""
     return [UUID(hex=node.id) for node in edges if node.noun == noun and re.fullmatch("[0-9a-f]{32}", str(node.id))]
 
 
-def add(edges: Edges, at: Node, edge: Edge) -> None:
+def add_edge(edges: Edges, at: Node, edge: Edge) -> None:
     if at in edges and edge not in edges[at]:
         edges[at].append(edge)
 
 
-def in_time(table: Any) -> tuple[Any, ...]:
+def time_order(table: Any) -> tuple[Any, ...]:
     """What rows of a table are ordered by where people see them: ids are hashes, and tell nobody anything."""
     return (table.created_at, table.id) if hasattr(table, "created_at") else (table.id,)
 
 
-def rows_with(session: Session, column: Any, keys: list[Any]) -> list[Any]:
+def read_rows_by_key(session: Session, column: Any, keys: list[Any]) -> list[Any]:
     """The rows of a column's table where it holds one of these."""
-    query = select(column.class_).order_by(*in_time(column.class_))
-    return [row for (row,) in rows_among(session, query, column, keys)]
+    query = select(column.class_).order_by(*time_order(column.class_))
+    return [row for (row,) in select_by_keys(session, query, column, keys)]

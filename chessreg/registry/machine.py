@@ -20,7 +20,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from chessreg.registry.identity import digest_of, uuid_of
+from chessreg.registry.identity import canonical_digest, uuid_from_digest
 from store.process import this_process
 
 Load = dict[str, Any]
@@ -29,22 +29,22 @@ GPU_COLUMNS = ("index", "name", "memory.total", "memory.used", "utilization.gpu"
 
 def this_machine() -> dict[str, Any]:
     """A row of `machine`: this host as it is now. The id follows from all columns but `last_seen`."""
-    row = dict(_machine())
+    row = dict(_describe_machine())
     row["gpus"] = list(row["gpus"])
-    return {"id": uuid_of(digest_of(row)), **row, "last_seen": datetime.now(UTC)}
+    return {"id": uuid_from_digest(canonical_digest(row)), **row, "last_seen": datetime.now(UTC)}
 
 
 @lru_cache(maxsize=1)
-def _machine() -> dict[str, Any]:
+def _describe_machine() -> dict[str, Any]:
     import psutil
 
-    me, (gpus, driver) = this_process(), _gpus()
-    torch, cuda = _torch()
+    me, (gpus, driver) = this_process(), _gpu_names_and_driver()
+    torch, cuda = _torch_versions()
     return {
         "host": me.host,
         "system_id": me.system_id,
         "platform": platform.platform(),
-        "cpu": _cpu(),
+        "cpu": _cpu_name(),
         "cores": os.cpu_count() or 1,
         "memory_bytes": int(psutil.virtual_memory().total),
         "gpus": gpus,
@@ -55,7 +55,7 @@ def _machine() -> dict[str, Any]:
     }
 
 
-def _cpu() -> str:
+def _cpu_name() -> str:
     try:
         match = re.search(
             r"^(?:model name|Model|Hardware)\s*:\s*(.+)$",
@@ -67,20 +67,20 @@ def _cpu() -> str:
     if match:
         return match[1].strip()
     if sys.platform == "darwin":
-        return _output(["sysctl", "-n", "machdep.cpu.brand_string"]) or platform.machine()
+        return _run_program(["sysctl", "-n", "machdep.cpu.brand_string"]) or platform.machine()
     return platform.processor() or platform.machine()
 
 
-def _gpus() -> tuple[list[str], str | None]:
+def _gpu_names_and_driver() -> tuple[list[str], str | None]:
     """Names of the NVIDIA GPUs (by index) and the driver's version."""
     if shutil.which("nvidia-smi") is None:
         return [], None
-    output = _output(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"])
+    output = _run_program(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"])
     rows = [line.split(", ") for line in output.splitlines() if ", " in line]
     return [name for name, *_ in rows], rows[0][1] if rows else None
 
 
-def _torch() -> tuple[str | None, str | None]:
+def _torch_versions() -> tuple[str | None, str | None]:
     """The versions of torch and of the CUDA that it was built for, without importing it."""
     module = importlib.util.find_spec("torch")
     if module is None or module.origin is None:
@@ -91,7 +91,7 @@ def _torch() -> tuple[str | None, str | None]:
     return versions.get("__version__") or metadata.version("torch"), versions.get("cuda")
 
 
-def _output(command: Sequence[str]) -> str:
+def _run_program(command: Sequence[str]) -> str:
     """The stdout of a program; empty when it fails or takes longer than ten seconds."""
     try:
         return subprocess.run(
@@ -101,23 +101,23 @@ def _output(command: Sequence[str]) -> str:
         return ""
 
 
-def load() -> Load:
+def read_load() -> Load:
     """This machine now: `cpu` (processes that run or want to, over one minute), `cores`, `memory_bytes`,
     `memory_used_bytes`, and for each of `gpus` its index, name, `memory_bytes`, `memory_used_bytes`, `busy` (0 to 1).
 
     What is unknown is None.
     """
-    total, used = memory()
+    total, used = read_memory()
     return {
         "cpu": round(os.getloadavg()[0], 2),
         "cores": os.cpu_count() or 1,  # of the machine, as `cpu` is: not those that this process was given
         "memory_bytes": total,
         "memory_used_bytes": used,
-        "gpus": gpus(),
+        "gpus": query_gpus(),
     }
 
 
-def memory(file: Path = Path("/proc/meminfo")) -> tuple[int | None, int | None]:
+def read_memory(file: Path = Path("/proc/meminfo")) -> tuple[int | None, int | None]:
     """Bytes of memory, and how many are taken: what the kernel could not hand out without swapping."""
     values: dict[str, int] = {}
     with suppress(OSError, ValueError):
@@ -130,7 +130,7 @@ def memory(file: Path = Path("/proc/meminfo")) -> tuple[int | None, int | None]:
     return values["MemTotal"], values["MemTotal"] - values["MemAvailable"]
 
 
-def gpus() -> list[Load]:
+def query_gpus() -> list[Load]:
     """Every NVIDIA GPU, from nvidia-smi; none where there is no such program, or it does not answer in time."""
     program = shutil.which("nvidia-smi")
     if program is None:
@@ -142,10 +142,10 @@ def gpus() -> list[Load]:
         ).stdout
     except (OSError, subprocess.SubprocessError):
         return []
-    return [row for line in output.splitlines() if (row := gpu(line)) is not None]
+    return [row for line in output.splitlines() if (row := parse_gpu_line(line)) is not None]
 
 
-def gpu(line: str) -> Load | None:
+def parse_gpu_line(line: str) -> Load | None:
     """One line of nvidia-smi; `[N/A]` is a value that this GPU does not report.
 
     >>> gpu("0, NVIDIA A100-SXM4-40GB, 40960, 1024, 50")["busy"]

@@ -14,17 +14,19 @@ from chessreg.registry import identity, names, tables
 
 Row = dict[str, Any]
 
-CURVES = ("heldout_loss", "validation_loss", "loss")  # metrics of which the first that a run has is its curve
+CURVE_METRICS = ("heldout_loss", "validation_loss", "loss")  # metrics of which the first that a run has is its curve
 
 
-def curve(session: Session, run_id: UUID, most: int = 400) -> tuple[str, list[tuple[int, float]]] | None:
+def read_curve(session: Session, run_id: UUID, most: int = 400) -> tuple[str, list[tuple[int, float]]] | None:
     """The metric that a run is followed by, and its last points (step, value) in order; None where it has none.
 
     It is the loss on held-out data, or the loss; of the run's units the newest that has any.
     """
     point = tables.MetricPoint
-    there = set(session.scalars(select(point.name).where(point.run_id == run_id, point.name.in_(CURVES)).distinct()))
-    name = next((name for name in CURVES if name in there), None)
+    there = set(
+        session.scalars(select(point.name).where(point.run_id == run_id, point.name.in_(CURVE_METRICS)).distinct())
+    )
+    name = next((name for name in CURVE_METRICS if name in there), None)
     if name is None:
         return None
     mine = (point.run_id == run_id, point.name == name)
@@ -41,17 +43,17 @@ class Measure(NamedTuple):
     clean: float | None = None
 
 
-def measures(session: Session, run_id: UUID) -> list[Measure]:
+def read_measures(session: Session, run_id: UUID) -> list[Measure]:
     """A run's results, the most telling first: the model's score in games (%), legal texts on the board that an edit
     aims at (%), a probe's accuracy (%, of the layer that is best on validation; that of test games first), or where its
     curve has come to."""
-    found = played(session, run_id) or edited(session, run_id) or read_off(session, run_id)
-    if not found and (followed := curve(session, run_id, 1)) is not None and followed[1]:
+    found = measure_games(session, run_id) or measure_edits(session, run_id) or measure_probe(session, run_id)
+    if not found and (followed := read_curve(session, run_id, 1)) is not None and followed[1]:
         found = [Measure(followed[0].replace("_", " "), followed[1][-1][1])]
     return found
 
 
-def game_points(white: ColumnElement[bool]) -> ColumnElement[float | None]:
+def game_points_sql(white: ColumnElement[bool]) -> ColumnElement[float | None]:
     """What a game counts for the model, which is White where `white` holds, by the rule `paper` of
     chessreg.games.boards.adjudication; NULL where it has neither a result nor an evaluation."""
     from chessreg.games.boards.adjudication import WIN_CP
@@ -65,10 +67,10 @@ def game_points(white: ColumnElement[bool]) -> ColumnElement[float | None]:
     )  # fmt: skip
 
 
-def played(session: Session, run_id: UUID) -> list[Measure]:
+def measure_games(session: Session, run_id: UUID) -> list[Measure]:
     game, match = tables.Game, tables.Match
     mean = (
-        select(func.avg(game_points(match.color == "white")))
+        select(func.avg(game_points_sql(match.color == "white")))
         .select_from(game)
         .join(match, and_(match.run_id == game.run_id, match.number == game.match))
         .where(game.run_id == run_id)
@@ -77,7 +79,7 @@ def played(session: Session, run_id: UUID) -> list[Measure]:
     return [] if score is None else [Measure("score %", 100 * float(score))]
 
 
-def edited(session: Session, run_id: UUID) -> list[Measure]:
+def measure_edits(session: Session, run_id: UUID) -> list[Measure]:
     """Of sampled texts, or the exact probability where none were sampled; of a run with a single edit."""
     trial = tables.Trial
     legal = case((trial.sample >= 0, case((trial.legal_modified.is_(True), 1.0), else_=0.0)))
@@ -95,7 +97,7 @@ def edited(session: Session, run_id: UUID) -> list[Measure]:
     ]
 
 
-def read_off(session: Session, run_id: UUID) -> list[Measure]:
+def measure_probe(session: Session, run_id: UUID) -> list[Measure]:
     score = tables.Score
     query = (
         select(score.split, score.layer, func.sum(score.correct), func.sum(score.n))
@@ -115,11 +117,11 @@ def read_off(session: Session, run_id: UUID) -> list[Measure]:
     return found
 
 
-ANSWERED = 50  # of the runs that have ended, the newest: both front ends read their results
-LOOKED_BACK = 100  # complete runs of a kind, of which one is compared with
+NEWEST_ENDED_RUNS = 50  # of the runs that have ended, the newest: both front ends read their results
+MAX_EARLIER_RUNS = 100  # complete runs of a kind, of which one is compared with
 # Settings that do not change what is asked: how often, by which numbers drawn, how a thing is fitted, what is done to
 # the model. Runs of which any other setting differs (checkpoint, opponent, label, games read) are not compared.
-VARIED = {
+FREE_SETTINGS = {
     *("seed", "replicate", "games", "intervention", "layers", "scale", "scales", "scale_rule", "precision", "stop"),
     *("against", "epochs", "steps", "packing", "batch_positions", "batch_games", "batch_tokens", "batch_moves"),
     *("optimizer", "learning_rate", "muon_learning_rate", "schedule", "warmup_steps", "decay_steps", "final_fraction"),
@@ -127,29 +129,29 @@ VARIED = {
 }
 
 
-def answers(session: Session, run_ids: Sequence[UUID]) -> dict[UUID, Row]:
+def compare_with_earlier(session: Session, run_ids: Sequence[UUID]) -> dict[UUID, Row]:
     """Run → `measure`, `value`, `change` and `than`: its first measure, and by how much it differs from what `than`
     names (None: there is nothing): `clean`, or the earlier run. This is the first of `comparable` that has the same
     measure. Runs without a measure are left out."""
     rows = dict[UUID, Row]()
     for run_id in run_ids:
-        if not (own := measures(session, run_id)):
+        if not (own := read_measures(session, run_id)):
             continue
         name, value, clean = own[0]
         row: Row = {"measure": name, "value": value, "change": None, "than": None}
         if clean is not None:
             row |= {"change": value - clean, "than": "clean"}
-        for before in comparable(session, run_id) if clean is None else ():
-            earlier = next((other for other in measures(session, before) if other.name == name), None)
+        for before in find_comparable_runs(session, run_id) if clean is None else ():
+            earlier = next((other for other in read_measures(session, before) if other.name == name), None)
             if earlier is not None:
-                called = names.names_of(session, "run", [before]).get(before) or identity.short(before.hex)
+                called = names.read_names_of(session, "run", [before]).get(before) or identity.shorten_id(before.hex)
                 row |= {"change": value - earlier.value, "than": called}
                 break
         rows[run_id] = row
     return rows
 
 
-def comparable(session: Session, run_id: UUID) -> list[UUID]:
+def find_comparable_runs(session: Session, run_id: UUID) -> list[UUID]:
     """The complete runs made before a run that asked the same of the same model: of its kind and version, with other
     settings of VARIED at most. Those with the fewest other settings come first; of equally many those that read nothing
     that it did not read (games without the edit, before games with another), then those that read more of what it read,
@@ -161,12 +163,12 @@ def comparable(session: Session, run_id: UUID) -> list[UUID]:
         .where(run.kind == record.kind, run.version == record.version, run.completed_at.is_not(None), run.id != run_id)
         .where(run.created_at < record.created_at)
         .order_by(run.created_at.desc(), run.id)
-        .limit(LOOKED_BACK)
+        .limit(MAX_EARLIER_RUNS)
     )
     others = dict[UUID, int]()
     for id, spec in earlier:
         different = {name for name in spec.keys() | record.spec.keys() if spec.get(name) != record.spec.get(name)}
-        if different <= VARIED:
+        if different <= FREE_SETTINGS:
             others[id] = len(different)
     inputs = defaultdict[UUID, set[str]](set)
     for id, reference in session.execute(select(read.run_id, read.reference).where(read.run_id.in_([run_id, *others]))):

@@ -28,16 +28,16 @@ from chessreg.errors import ChessregError, NotFoundError, RegistryError
 from chessreg.registry import sqlite
 from chessreg.registry.engines import (
     SchemaError,
-    entered,
-    explained,
-    link_options,
-    reader_engine,
+    allow_connections,
+    convert_database_errors,
+    create_reader_engine,
+    create_writer_engine,
+    make_sqlalchemy_url,
     require_file,
-    sqlalchemy_url,
-    writer_engine,
+    timeout_options,
 )
-from chessreg.registry.place import Place, place_of
-from store.files import make_file, make_folder, reason
+from chessreg.registry.place import RegistryPlace, resolve_place
+from store.files import describe_os_error, make_file, make_folder
 
 if TYPE_CHECKING:
     from alembic.config import Config
@@ -51,12 +51,12 @@ VERSION = Table(  # as Alembic makes it
     Column("version_num", String(32), nullable=False),
     PrimaryKeyConstraint("version_num", name=f"{VERSION_TABLE}_pkc"),
 )
-ONE_AT_A_TIME = "SELECT pg_advisory_xact_lock(hashtext('chessreg'))"  # of PostgreSQL, until the transaction ends
-State = Literal["equal", "behind", "unknown", "empty", "foreign"]
+UPGRADE_LOCK_SQL = "SELECT pg_advisory_xact_lock(hashtext('chessreg'))"  # of PostgreSQL, until the transaction ends
+SchemaState = Literal["equal", "behind", "unknown", "empty", "foreign"]
 
 
 @dataclass(frozen=True)
-class Status:
+class SchemaStatus:
     """The schema revision of a registry.
 
     `foreign`: the database holds tables, but none of chessreg's. `unknown`: this chessreg does not have the revision.
@@ -64,10 +64,10 @@ class Status:
 
     current: str | None
     head: str
-    state: State
+    state: SchemaState
 
 
-def locations() -> tuple[Path, Path]:
+def find_folders() -> tuple[Path, Path]:
     """The folders of env.py and of the revisions: inside the package when installed, beside it in a checkout."""
     package = Path(str(files("chessreg")))
     if (package / "_alembic").is_dir():
@@ -75,11 +75,11 @@ def locations() -> tuple[Path, Path]:
     return package.parent / "alembic", package.parent / "migrations"
 
 
-def config(place: Place) -> Config:
+def make_alembic_config(place: RegistryPlace) -> Config:
     """Alembic's configuration for one registry."""
     from alembic.config import Config
 
-    environment, revisions = locations()
+    environment, revisions = find_folders()
     made = Config(stdout=sys.stdout)  # alembic's default is what stdout was when it was imported
     made.set_main_option("script_location", str(environment).replace("%", "%%"))
     made.set_main_option("version_locations", str(revisions).replace("%", "%%"))
@@ -88,13 +88,13 @@ def config(place: Place) -> Config:
     return made
 
 
-def revisions() -> dict[str, str | None]:
+def read_revisions() -> dict[str, str | None]:
     """Every revision this chessreg knows, and the one before it; read from the files without importing Alembic."""
-    return _revisions(locations()[1])
+    return _parse_revisions(find_folders()[1])
 
 
 @lru_cache(maxsize=4)
-def _revisions(folder: Path) -> dict[str, str | None]:
+def _parse_revisions(folder: Path) -> dict[str, str | None]:
     revisions: dict[str, str | None] = {}
     for path in sorted(folder.glob("*.py")):
         declared = dict(
@@ -107,43 +107,43 @@ def _revisions(folder: Path) -> dict[str, str | None]:
     return revisions
 
 
-def head() -> str:
+def head_revision() -> str:
     """The newest revision that this chessreg knows."""
-    known = revisions()
+    known = read_revisions()
     newest = known.keys() - set(known.values())
     if len(newest) != 1:
-        raise SchemaError(f"the migrations in {locations()[1]} do not end in one revision: {sorted(newest)}")
+        raise SchemaError(f"the migrations in {find_folders()[1]} do not end in one revision: {sorted(newest)}")
     return newest.pop()
 
 
-def status(url: str | Path | Place | None = None) -> Status:
+def read_schema_status(url: str | Path | RegistryPlace | None = None) -> SchemaStatus:
     """The schema revision of a registry. Creates nothing: raises NotFoundError when there is no file."""
-    place = place_of(url)
+    place = resolve_place(url)
     if place.path is not None:
         require_file(place.path)
-    with entered(place):
-        engine = reader_engine(place)
+    with allow_connections(place):
+        engine = create_reader_engine(place)
         try:
-            return status_of(engine, place)
+            return schema_status_of(engine, place)
         finally:
             engine.dispose()
 
 
-def status_of(engine: Engine, place: Place) -> Status:
+def schema_status_of(engine: Engine, place: RegistryPlace) -> SchemaStatus:
     """The schema revision of the registry behind an engine."""
-    with explained(place), engine.connect() as connection:
+    with convert_database_errors(place), engine.connect() as connection:
         names = set(inspect(connection).get_table_names())
         if VERSION_TABLE not in names:
-            return Status(None, head(), "foreign" if names else "empty")
+            return SchemaStatus(None, head_revision(), "foreign" if names else "empty")
         current: str | None = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
     if current is None:
-        return Status(None, head(), "empty")
-    if current == head():
-        return Status(current, head(), "equal")
-    return Status(current, head(), "behind" if current in revisions() else "unknown")
+        return SchemaStatus(None, head_revision(), "empty")
+    if current == head_revision():
+        return SchemaStatus(current, head_revision(), "equal")
+    return SchemaStatus(current, head_revision(), "behind" if current in read_revisions() else "unknown")
 
 
-def require(schema: Status, place: Place) -> None:
+def require_schema(schema: SchemaStatus, place: RegistryPlace) -> None:
     """Raises SchemaError or NotFoundError, naming the command that fixes it, unless the schema is this chessreg's."""
     if schema.state == "empty":
         raise NotFoundError(f"{place.masked} holds no registry yet", "chessreg init")
@@ -156,7 +156,7 @@ def require(schema: Status, place: Place) -> None:
         raise SchemaError(
             f"the registry {place.masked} has schema {schema.current}; this chessreg needs {schema.head}",
             "chessreg db upgrade"
-            if place == place_of(None)
+            if place == resolve_place(None)
             else f"chessreg --registry {shlex.quote(place.masked)} db upgrade",
         )
     if schema.state == "unknown":
@@ -167,36 +167,38 @@ def require(schema: Status, place: Place) -> None:
         )
 
 
-def upgrade(url: str | Path | Place | None = None, *, shared: bool = False) -> Status:
+def upgrade_registry(url: str | Path | RegistryPlace | None = None, *, shared: bool = False) -> SchemaStatus:
     """Bring a registry to the newest schema, making it where there is nothing. Any number of processes may try.
 
     A SQLite registry that holds rows is copied first (`backups/` beside it). With `shared`, chessreg's tables are
     added to a database that holds other programs' tables. Raises SchemaError for a newer or a foreign one.
     """
-    place = place_of(url)
+    place = resolve_place(url)
     lease: Lease | None = None
     if place.path is not None and place.on_network:
         from chessreg.registry.lease import Lease
 
         lease = Lease(place.path)
     if place.path is not None:
-        _make_folder(place.path)
+        _make_registry_folder(place.path)
     new = place.path is not None and not place.path.exists()
-    schema = Status(None, head(), "empty") if new else status(place)  # looked at before anything touches the file
+    schema = (
+        SchemaStatus(None, head_revision(), "empty") if new else read_schema_status(place)
+    )  # looked at before anything touches the file
     if schema.state == "unknown" or (schema.state == "foreign" and not shared):
-        require(schema, place)
+        require_schema(schema, place)
     if lease is not None:
         lease.hold()
     try:
-        with entered(place, create=True):
-            engine = writer_engine(place)
+        with allow_connections(place, create=True):
+            engine = create_writer_engine(place)
             try:
-                saved = backup(place) if schema.state == "behind" and place.path is not None else None
+                saved = back_up_registry(place) if schema.state == "behind" and place.path is not None else None
                 if schema.state == "empty":
-                    _make(engine, place)
+                    _create_registry(engine, place)
                 elif schema.state != "equal":
-                    _migrate(engine, place, saved)
-                return status_of(engine, place)
+                    _run_migrations(engine, place, saved)
+                return schema_status_of(engine, place)
             finally:
                 engine.dispose()
     finally:
@@ -204,29 +206,29 @@ def upgrade(url: str | Path | Place | None = None, *, shared: bool = False) -> S
             lease.release()
 
 
-def _make(engine: Engine, place: Place) -> None:
+def _create_registry(engine: Engine, place: RegistryPlace) -> None:
     """A new registry: the tables as they are declared, which is what all revisions make, in a fifth of their time."""
     from chessreg.registry.tables import Base, RegistryState
 
     of_this_one = {"id": 1, "registry_id": uuid4(), "data_version": 0, "created_at": datetime.now(UTC)}
-    with explained(place), engine.begin() as connection:
+    with convert_database_errors(place), engine.begin() as connection:
         if place.path is None:
-            connection.execute(text(ONE_AT_A_TIME))
+            connection.execute(text(UPGRADE_LOCK_SQL))
         if not inspect(connection).get_table_names():  # else another process was first
             Base.metadata.create_all(connection)
             connection.execute(insert(RegistryState), of_this_one)
             connection.execute(CreateTable(VERSION))
-            connection.execute(VERSION.insert().values(version_num=head()))
+            connection.execute(VERSION.insert().values(version_num=head_revision()))
             return
-    _migrate(engine, place, None)
+    _run_migrations(engine, place, None)
 
 
-def _migrate(engine: Engine, place: Place, saved: Path | None) -> None:
+def _run_migrations(engine: Engine, place: RegistryPlace, saved: Path | None) -> None:
     from alembic import command
 
-    settings = config(place)
+    settings = make_alembic_config(place)
     settings.attributes["engine"] = engine
-    with explained(place):
+    with convert_database_errors(place):
         try:
             command.upgrade(settings, "head")
         except (ChessregError, OSError):
@@ -238,20 +240,20 @@ def _migrate(engine: Engine, place: Place, saved: Path | None) -> None:
             raise SchemaError(f"the schema of {place.masked} could not be upgraded: {error}", hint) from error
 
 
-def backup(url: str | Path | Place | None = None, target: Path | None = None) -> Path:
+def back_up_registry(url: str | Path | RegistryPlace | None = None, target: Path | None = None) -> Path:
     """Copy a registry while it is in use, and return the copy's path.
 
     SQLite: one consistent database file, by default in `backups/` beside the registry. PostgreSQL: pg_dump's custom
     format (`pg_restore` reads it), by default in the current folder. An existing target is refused.
     """
-    place = place_of(url)
+    place = resolve_place(url)
     if place.path is not None:
-        status(place)  # nothing is made for a file that is not a database
+        read_schema_status(place)  # nothing is made for a file that is not a database
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")[:-3] + "Z"
     if target is None and place.path is not None:
         target = place.path.parent / "backups" / f"{place.path.stem}-{stamp}.db"
     elif target is None:
-        name = re.sub(r"[^\w.-]", "-", sqlalchemy_url(place).database or "")
+        name = re.sub(r"[^\w.-]", "-", make_sqlalchemy_url(place).database or "")
         target = Path(f"chessreg-{name}-{stamp}.dump").absolute()
     if target.exists():
         raise ChessregError(f"{target} exists already", "name another file with --to")
@@ -266,18 +268,18 @@ def backup(url: str | Path | Place | None = None, target: Path | None = None) ->
             _dump_postgresql(place, aside)
         aside.rename(target)
     except OSError as error:
-        message = f"no backup in {target.parent}: {reason(error)}"
+        message = f"no backup in {target.parent}: {describe_os_error(error)}"
         raise RegistryError(message, "name a file with --to") from error
     finally:
         aside.unlink(missing_ok=True)
     return target
 
 
-def _copy_sqlite(place: Place, target: Path) -> None:
+def _copy_sqlite(place: RegistryPlace, target: Path) -> None:
     """SQLite's backup, in one step: writers go on beside it."""
     try:
-        with entered(place), explained(place):
-            engine = reader_engine(place)
+        with allow_connections(place), convert_database_errors(place):
+            engine = create_reader_engine(place)
             try:
                 with engine.connect() as connection:
                     source: Any = connection.connection.dbapi_connection
@@ -287,13 +289,13 @@ def _copy_sqlite(place: Place, target: Path) -> None:
             finally:
                 engine.dispose()
     except sqlite.dbapi.Error as error:
-        message = f"no backup of {place.masked} in {target.parent}: {reason(error)}"
+        message = f"no backup of {place.masked} in {target.parent}: {describe_os_error(error)}"
         raise RegistryError(message, "name a file with --to") from error
     with target.open("rb+") as file:
         os.fsync(file.fileno())
 
 
-def _dump_postgresql(place: Place, target: Path) -> None:
+def _dump_postgresql(place: RegistryPlace, target: Path) -> None:
     from chessreg.masking import mask
 
     program = shutil.which("pg_dump")
@@ -302,11 +304,11 @@ def _dump_postgresql(place: Place, target: Path) -> None:
             "pg_dump is not installed; it makes the backup of a PostgreSQL registry",
             "apt-get install postgresql-client",
         )
-    url = sqlalchemy_url(place)
+    url = make_sqlalchemy_url(place)
     environment = dict(os.environ)
     if url.password:
         environment["PGPASSWORD"] = str(url.password)
-    plain = url.set(drivername="postgresql", password=None).update_query_dict(link_options(url))
+    plain = url.set(drivername="postgresql", password=None).update_query_dict(timeout_options(url))
     dsn = plain.render_as_string(hide_password=False)
     done = subprocess.run(
         [program, "--format=custom", f"--file={target}", f"--dbname={dsn}"],
@@ -322,7 +324,7 @@ def _dump_postgresql(place: Place, target: Path) -> None:
         raise RegistryError(f"pg_dump made no backup of {place.masked}: {reason}", hint)
 
 
-def _make_folder(path: Path) -> None:
+def _make_registry_folder(path: Path) -> None:
     """The folder of a registry, made when only it is missing (./.chessreg)."""
     folder = path.parent
     if folder.is_dir():
@@ -332,5 +334,5 @@ def _make_folder(path: Path) -> None:
     try:
         make_folder(folder)
     except OSError as error:
-        message = f"the folder {folder} cannot be made: {reason(error)}"
+        message = f"the folder {folder} cannot be made: {describe_os_error(error)}"
         raise RegistryError(message, "name another with --registry") from error

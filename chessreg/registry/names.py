@@ -22,81 +22,87 @@ from sqlalchemy.orm import Session, aliased
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.named import NAME
 from chessreg.registry import tables
-from chessreg.registry.database import rows_among
-from chessreg.registry.identity import find_by_suffix, new_id, short
+from chessreg.registry.database import select_by_keys
+from chessreg.registry.identity import find_by_suffix, new_id, shorten_id
 from chessreg.registry.tables.types import utc_now
 
 LOOKS_LIKE_ID = re.compile(r"[0-9a-f]{6,}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
-HEX = re.compile(r"[0-9a-f-]{2,}")
-TICK = timedelta(microseconds=1)
-LAST = datetime.max.replace(tzinfo=UTC) - TICK  # another's clock may say anything
-NOW = view(
+ID_PART = re.compile(r"[0-9a-f-]{2,}")
+CLOCK_STEP = timedelta(microseconds=1)
+LATEST_TIME = datetime.max.replace(tzinfo=UTC) - CLOCK_STEP  # another's clock may say anything
+CURRENT_ANNOTATIONS = view(
     "annotation_now", column("noun"), column("target"), column("word"), column("value"), column("host"), column("at")
 )
 
 
-def declared() -> dict[str, Any]:
+def declared_nouns() -> dict[str, Any]:
     """The tables whose rows a user calls by a noun, by that noun, as far as this process has imported them."""
     classes = {mapper.class_.__noun__.name: mapper.class_ for mapper in tables.Base.registry.mappers
              if mapper.class_.__noun__ is not None}  # fmt: skip
     return dict(sorted(classes.items()))
 
 
-def nouns(session: Session | None = None) -> dict[str, Any]:
+def noun_tables(session: Session | None = None) -> dict[str, Any]:
     """The same with those of installed packages; with a session, those whose table is in this registry."""
     from chessreg.registry import brought
 
-    brought.load()
-    return {noun: table for noun, table in declared().items()
-            if session is None or brought.is_here(session, table.__table__)}  # fmt: skip
+    brought.load_package_nouns()
+    return {noun: table for noun, table in declared_nouns().items()
+            if session is None or brought.has_table(session, table.__table__)}  # fmt: skip
 
 
-def table_of(noun: str) -> Any:
+def table_of_noun(noun: str) -> Any:
     """The table of a noun. Raises BadInputError for a noun that things are not called by."""
-    known = declared()
+    known = declared_nouns()
     if noun not in known:
-        known = nouns()
+        known = noun_tables()
     if noun not in known:
         raise BadInputError(f"there are no things called {noun!r}", f"nouns are {', '.join(known)}")
     return known[noun]
 
 
-def of_run(table: Any) -> bool:
+def is_keyed_by_run(table: Any) -> bool:
     """Whether rows of this table are made by runs, and so go by their run's id and name."""
     return "run_id" in table.__table__.primary_key.columns
 
 
-def made_by_runs(table: Any) -> bool:
+def has_run_column(table: Any) -> bool:
     """Whether runs make rows of this table, so that a run's name finds them too."""
     return "run_id" in table.__table__.columns
 
 
-def with_arrays(session: Session | None = None) -> list[Any]:
+def array_tables(session: Session | None = None) -> list[Any]:
     """Tables of what runs make that own groups of arrays: units, path below the store, digest, bytes. With a session,
     those that are in this registry."""
-    return [table for table in nouns(session).values() if of_run(table) and "path" in table.__table__.columns]
+    return [
+        table for table in noun_tables(session).values() if is_keyed_by_run(table) and "path" in table.__table__.columns
+    ]
 
 
-def id_of(table: Any) -> Any:
+def id_column(table: Any) -> Any:
     """The column with the id that names a thing: its run's, or its own."""
-    return table.run_id if of_run(table) else table.id
+    return table.run_id if is_keyed_by_run(table) else table.id
 
 
-def unindexed(column: Any) -> ColumnElement[Any]:
+def without_index(column: Any) -> ColumnElement[Any]:
     """A column by which SQLite shall not look things up: thousands of runs have the same tag, few words one run."""
     return func.coalesce(type_coerce(column, String), "")
 
 
-def holds() -> tuple[ColumnElement[bool], ...]:
+def is_current() -> tuple[ColumnElement[bool], ...]:
     """Whether an annotation is the newest of its kind, and not one that takes something back."""
     annotation, later = tables.Annotation, aliased(tables.Annotation)
     newer = or_(later.at > annotation.at, and_(later.at == annotation.at, later.id > annotation.id))
-    same = (later.noun == annotation.noun, later.target == annotation.target, unindexed(later.word) == annotation.word,
-            unindexed(later.value) == annotation.value)  # fmt: skip
+    same = (
+        later.noun == annotation.noun,
+        later.target == annotation.target,
+        without_index(later.word) == annotation.word,
+        without_index(later.value) == annotation.value,
+    )
     return not_(annotation.withdrawn), not_(exists().where(*same, newer))
 
 
-def annotate(
+def add_annotation(
     session: Session, noun: str, target: UUID | str, word: str, value: str = "", withdrawn: bool = False
 ) -> None:
     """Annotate a thing: with a name, tag, note, pin, star, archive or invalid. `withdrawn` takes it back.
@@ -106,40 +112,44 @@ def annotate(
     is none, a name that cannot be one, or one that another thing of this noun has.
     """
     try:
-        annotated = tables.Word(word)
+        annotated = tables.AnnotationWord(word)
     except ValueError:
-        raise BadInputError(f"{word!r} is no annotation", f"annotations are {', '.join(tables.Word)}") from None
-    table_of(noun)
+        raise BadInputError(
+            f"{word!r} is no annotation", f"annotations are {', '.join(tables.AnnotationWord)}"
+        ) from None
+    table_of_noun(noun)
     target_hex = target.hex if isinstance(target, UUID) else UUID(target).hex
-    if annotated is tables.Word.NAME and not withdrawn:
-        check_free(session, noun, target_hex, value)
-        for old in _texts(session, noun, target_hex, annotated):
+    if annotated is tables.AnnotationWord.NAME and not withdrawn:
+        require_free_name(session, noun, target_hex, value)
+        for old in _read_values(session, noun, target_hex, annotated):
             if old != value:
-                _add(session, noun, target_hex, annotated, old, True)
-    if withdrawn or value not in _texts(session, noun, target_hex, annotated):
-        _add(session, noun, target_hex, annotated, value, withdrawn)
+                _append_annotation(session, noun, target_hex, annotated, old, True)
+    if withdrawn or value not in _read_values(session, noun, target_hex, annotated):
+        _append_annotation(session, noun, target_hex, annotated, value, withdrawn)
 
 
 def add_name(session: Session, noun: str, target: UUID, name: str) -> None:
     """Let a thing go by this name too: those it has stay, and the newest is the one that is shown. Does nothing where
     it has the name. Raises BadInputError for a name that cannot be one or that another thing of this noun has."""
-    check_free(session, noun, target, name)
-    if name not in _texts(session, noun, target.hex, tables.Word.NAME):
-        _add(session, noun, target.hex, tables.Word.NAME, name, False)
+    require_free_name(session, noun, target, name)
+    if name not in _read_values(session, noun, target.hex, tables.AnnotationWord.NAME):
+        _append_annotation(session, noun, target.hex, tables.AnnotationWord.NAME, name, False)
 
 
-def take_back(session: Session, noun: str, target: UUID, word: str) -> list[str]:
+def withdraw_annotations(session: Session, noun: str, target: UUID, word: str) -> list[str]:
     """Remove all annotations of a thing with this word; returns their texts."""
-    values = _texts(session, noun, target.hex, tables.Word(word))
+    values = _read_values(session, noun, target.hex, tables.AnnotationWord(word))
     for value in values:
-        annotate(session, noun, target, word, value, withdrawn=True)
+        add_annotation(session, noun, target, word, value, withdrawn=True)
     return values
 
 
-def _add(session: Session, noun: str, target: str, word: tables.Word, value: str, withdrawn: bool) -> None:
+def _append_annotation(
+    session: Session, noun: str, target: str, word: tables.AnnotationWord, value: str, withdrawn: bool
+) -> None:
     """Append to the log. The row is newer than all others of its thing and word, also than those of a fast clock."""
     log, now = tables.Annotation, utc_now()
-    same = log.noun == noun, log.target == target, unindexed(log.word) == word
+    same = log.noun == noun, log.target == target, without_index(log.word) == word
     newest = session.scalar(select(func.max(log.at)).where(*same))
     row = tables.Annotation(
         id=new_id(),
@@ -149,19 +159,21 @@ def _add(session: Session, noun: str, target: str, word: tables.Word, value: str
         value=value,
         withdrawn=withdrawn,
         host=socket.gethostname(),
-        at=now if newest is None else max(now, min(newest, LAST) + TICK),
+        at=now if newest is None else max(now, min(newest, LATEST_TIME) + CLOCK_STEP),
     )
     session.add(row)
     session.flush()
 
 
-def _texts(session: Session, noun: str, target: str, word: tables.Word) -> list[str]:
+def _read_values(session: Session, noun: str, target: str, word: tables.AnnotationWord) -> list[str]:
     log = tables.Annotation
-    query = select(log.value).where(log.noun == noun, log.target == target, unindexed(log.word) == word, *holds())
+    query = select(log.value).where(
+        log.noun == noun, log.target == target, without_index(log.word) == word, *is_current()
+    )
     return list(session.scalars(query.order_by(log.at.desc(), log.value)))
 
 
-def check_name(name: str) -> None:
+def require_name(name: str) -> None:
     """Raises BadInputError unless `name` can be one: letters, digits and ._+-, and not to be taken for an id."""
     if not NAME.fullmatch(name):
         short = ascii(name) if len(name) <= 40 else f"{name[:40]!a}…"  # what helps stands after it
@@ -172,24 +184,24 @@ def check_name(name: str) -> None:
         raise BadInputError(f"{name!r} cannot be a name: it reads like an id", "add a letter after f, or a dash")
 
 
-def check_free(session: Session, noun: str, target: UUID | str, name: str) -> None:
+def require_free_name(session: Session, noun: str, target: UUID | str, name: str) -> None:
     """Raises BadInputError if `name` cannot be one, or another thing of this noun has it."""
-    check_name(name)
+    require_name(name)
     own = target.hex if isinstance(target, UUID) else target
-    taken = [holder for holder, _ in _holders(session, noun, name) if holder != own]
+    taken = [holder for holder, _ in _find_holders(session, noun, name) if holder != own]
     if taken:
         raise BadInputError(
-            f"the name {name!r} is taken by {noun} {short(taken[0])}",
+            f"the name {name!r} is taken by {noun} {shorten_id(taken[0])}",
             "choose another, or take that one's name back first",
         )
 
 
-def names(session: Session, noun: str) -> dict[UUID, str]:
+def read_names(session: Session, noun: str) -> dict[UUID, str]:
     """The name of every thing of a noun that has one; a name that several have is written name@host."""
     rows = session.execute(
-        select(NOW.c.target, NOW.c.value, NOW.c.host)
-        .where(NOW.c.noun == noun, NOW.c.word == tables.Word.NAME.value)
-        .order_by(NOW.c.at, NOW.c.value)
+        select(CURRENT_ANNOTATIONS.c.target, CURRENT_ANNOTATIONS.c.value, CURRENT_ANNOTATIONS.c.host)
+        .where(CURRENT_ANNOTATIONS.c.noun == noun, CURRENT_ANNOTATIONS.c.word == tables.AnnotationWord.NAME.value)
+        .order_by(CURRENT_ANNOTATIONS.c.at, CURRENT_ANNOTATIONS.c.value)
     ).all()
     newest = {target: (value, host) for target, value, host in rows}
     held = [value for value, _ in newest.values()]
@@ -199,19 +211,19 @@ def names(session: Session, noun: str) -> dict[UUID, str]:
     }
 
 
-def names_of(session: Session, noun: str, ids: Iterable[UUID]) -> dict[UUID, str]:
+def read_names_of(session: Session, noun: str, ids: Iterable[UUID]) -> dict[UUID, str]:
     """The same of these things alone: of a few among very many."""
-    wanted, name = sorted({id.hex for id in ids}), tables.Word.NAME
+    wanted, name = sorted({id.hex for id in ids}), tables.AnnotationWord.NAME
     newest: dict[str, tuple[str, str]] = {}
     holders: dict[str, set[str]] = defaultdict(set)
-    for target, value, host in _named(session, noun, wanted):
+    for target, value, host in _iter_names(session, noun, wanted):
         newest[target] = (value, host)
         holders[value].add(target)
     # Who else was ever called so is found by the index of values: the view would number every annotation of the noun.
     log = tables.Annotation
     query = select(log.target).where(log.noun == noun, log.word == name)
-    others = {target for (target,) in rows_among(session, query, log.value, sorted(holders))}
-    for target, value, _ in _named(session, noun, sorted(others.difference(wanted))):
+    others = {target for (target,) in select_by_keys(session, query, log.value, sorted(holders))}
+    for target, value, _ in _iter_names(session, noun, sorted(others.difference(wanted))):
         holders[value].add(target)
     return {
         UUID(hex=target): f"{value}@{host}" if len(holders[value]) > 1 else value
@@ -219,97 +231,97 @@ def names_of(session: Session, noun: str, ids: Iterable[UUID]) -> dict[UUID, str
     }
 
 
-def _named(session: Session, noun: str, targets: Sequence[str]) -> Iterator[tuple[str, str, str]]:
+def _iter_names(session: Session, noun: str, targets: Sequence[str]) -> Iterator[tuple[str, str, str]]:
     """(target, name, host) of these, each thing's newest name last."""
     log = tables.Annotation
-    named = log.noun == noun, unindexed(log.word) == tables.Word.NAME
-    query = select(log.target, log.value, log.host).where(*named, *holds()).order_by(log.at, log.value)
-    yield from rows_among(session, query, log.target, targets)
+    named = log.noun == noun, without_index(log.word) == tables.AnnotationWord.NAME
+    query = select(log.target, log.value, log.host).where(*named, *is_current()).order_by(log.at, log.value)
+    yield from select_by_keys(session, query, log.target, targets)
 
 
-def name_of(session: Session, noun: str, id: UUID) -> str | None:
+def read_name(session: Session, noun: str, id: UUID) -> str | None:
     """A thing's name, or None."""
-    texts = _texts(session, noun, id.hex, tables.Word.NAME)
+    texts = _read_values(session, noun, id.hex, tables.AnnotationWord.NAME)
     return texts[0] if texts else None
 
 
-def called(session: Session, noun: str, id: UUID) -> str:
+def describe_names(session: Session, noun: str, id: UUID) -> str:
     """A thing's names in a message: `second (also reference)`; without a name the end of its id."""
-    newest, *others = _texts(session, noun, id.hex, tables.Word.NAME) or [short(id.hex)]
+    newest, *others = _read_values(session, noun, id.hex, tables.AnnotationWord.NAME) or [shorten_id(id.hex)]
     return f"{newest} (also {', '.join(others)})" if others else newest
 
 
-def resolve(session: Session, noun: str, reference: str) -> UUID:
+def resolve_id(session: Session, noun: str, reference: str) -> UUID:
     """The id of the thing that a user means by a name, name@host, a full id, the end of one, or a digest's beginning;
     of what a run made also by the run's name.
 
     The first of these that fits at all decides. Raises BadInputError when several things fit, NotFoundError with the
     names that come near when none does.
     """
-    table = table_of(noun)
-    if table.__table__.name not in tables.OWN and noun not in nouns(session):
+    table = table_of_noun(noun)
+    if table.__table__.name not in tables.OWN_TABLES and noun not in noun_tables(session):
         raise NotFoundError(f"there is no {noun} {reference!r}: there are none yet", table.__noun__.command)
     reference = reference.strip()
     lookups: tuple[Callable[[], list[UUID]], ...] = (
-        lambda: by_name(session, noun, reference),
-        lambda: _by_id(session, table, reference),
-        lambda: _by_digest(session, table, reference),
+        lambda: find_by_name(session, noun, reference),
+        lambda: _find_by_id(session, table, reference),
+        lambda: _find_by_digest(session, table, reference),
     )
     for way in lookups:
         ids = list(dict.fromkeys(way()))
         if len(ids) == 1:
             return ids[0]
         if ids:
-            called = names(session, noun)
-            which = ", ".join(f"{called.get(id, '')} ({short(id, ids)})".strip() for id in ids[:5])
+            called = read_names(session, noun)
+            which = ", ".join(f"{called.get(id, '')} ({shorten_id(id, ids)})".strip() for id in ids[:5])
             raise BadInputError(f"{noun} {reference!r} is ambiguous: {which}", "give an id: one of those in brackets")
-    if made_by_runs(table) and by_name(session, "run", reference):
+    if has_run_column(table) and find_by_name(session, "run", reference):
         raise NotFoundError(f"there is no {noun} {reference!r}: the run of this name made none", table.__noun__.command)
-    near = near_misses(session, noun, reference)
+    near = suggest_names(session, noun, reference)
     hint = f"did you mean {' or '.join(near)}?" if near else table.__noun__.command
     raise NotFoundError(f"there is no {noun} {reference!r}", hint)
 
 
-def near_misses(session: Session, noun: str, reference: str) -> list[str]:
+def suggest_names(session: Session, noun: str, reference: str) -> list[str]:
     """Up to three names of this noun that are spelled like `reference`."""
-    called = set(names(session, noun).values())
-    if made_by_runs(table_of(noun)):
-        called |= set(names(session, "run").values())
+    called = set(read_names(session, noun).values())
+    if has_run_column(table_of_noun(noun)):
+        called |= set(read_names(session, "run").values())
     return difflib.get_close_matches(reference, sorted(called), n=3, cutoff=0.5)
 
 
-def by_name(session: Session, noun: str, reference: str) -> list[UUID]:
+def find_by_name(session: Session, noun: str, reference: str) -> list[UUID]:
     """The ids of those that have this name, as name or name@host; of what a run made also by the run's name."""
-    holders = _holders(session, noun, reference)
+    holders = _find_holders(session, noun, reference)
     if not holders and "@" in reference:
         name, _, host = reference.rpartition("@")
-        holders = [(target, where) for target, where in _holders(session, noun, name) if where == host]
-    table = table_of(noun)
-    if not holders and made_by_runs(table):
-        runs = by_name(session, "run", reference)
-        return list(session.scalars(select(id_of(table)).where(table.run_id.in_(runs)).distinct()))
+        holders = [(target, where) for target, where in _find_holders(session, noun, name) if where == host]
+    table = table_of_noun(noun)
+    if not holders and has_run_column(table):
+        runs = find_by_name(session, "run", reference)
+        return list(session.scalars(select(id_column(table)).where(table.run_id.in_(runs)).distinct()))
     return [UUID(hex=target) for target, _ in holders]
 
 
-def _holders(session: Session, noun: str, name: str) -> list[tuple[str, str]]:
+def _find_holders(session: Session, noun: str, name: str) -> list[tuple[str, str]]:
     """(target, host) of those that have this name now."""
     log = tables.Annotation
-    named = log.noun == noun, log.word == tables.Word.NAME, log.value == name
-    query = select(log.target, log.host).where(*named, *holds()).order_by(log.at)
+    named = log.noun == noun, log.word == tables.AnnotationWord.NAME, log.value == name
+    query = select(log.target, log.host).where(*named, *is_current()).order_by(log.at)
     return list(session.execute(query))
 
 
-def _by_id(session: Session, table: Any, reference: str) -> list[UUID]:
+def _find_by_id(session: Session, table: Any, reference: str) -> list[UUID]:
     lowered = reference.lower()
-    return find_by_suffix(session, id_of(table), lowered) if HEX.fullmatch(lowered) else []
+    return find_by_suffix(session, id_column(table), lowered) if ID_PART.fullmatch(lowered) else []
 
 
-def _by_digest(session: Session, table: Any, reference: str) -> list[UUID]:
+def _find_by_digest(session: Session, table: Any, reference: str) -> list[UUID]:
     lowered = reference.lower().removeprefix("sha256:")
     if not re.fullmatch(r"[0-9a-f]{6,64}", lowered):
         return []
     ids: list[UUID] = []
     for digest in table.__noun__.digests:
         begins: ColumnElement[bool] = getattr(table, digest).like(f"{lowered}%")
-        ids += session.scalars(select(id_of(table)).where(begins).limit(10))
+        ids += session.scalars(select(id_column(table)).where(begins).limit(10))
     return ids

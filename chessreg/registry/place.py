@@ -11,14 +11,14 @@ from urllib.parse import unquote_to_bytes
 from chessreg.errors import BadInputError
 from chessreg.folders import expanded, recordable
 
-HOME = ".chessreg"
-FILE = "registry.db"
-POSTGRESQL = ("postgresql", "postgres", "postgresql+psycopg")
-PATH_BYTES = 504  # SQLite opens no longer path: with `-journal` it has 512
+PROJECT_FOLDER = ".chessreg"
+REGISTRY_FILE = "registry.db"
+POSTGRESQL_SCHEMES = ("postgresql", "postgres", "postgresql+psycopg")
+MAX_PATH_BYTES = 504  # SQLite opens no longer path: with `-journal` it has 512
 
 
 @dataclass(frozen=True)
-class Place:
+class RegistryPlace:
     """A registry's place.
 
     `reference` names it to another call or process (`place_of` reads it): the absolute path of SQLite's file, or the
@@ -42,7 +42,7 @@ class Place:
         """Whether the file lies on a network file system."""
         from chessreg.registry import sqlite
 
-        return self.path is not None and sqlite.network_file_system(self.path) is not None
+        return self.path is not None and sqlite.find_network_file_system(self.path) is not None
 
     @property
     def masked(self) -> str:
@@ -57,7 +57,7 @@ class Place:
         return f"Place({self.masked})"
 
 
-def place_of(reference: str | Path | Place | None = None) -> Place:
+def resolve_place(reference: str | Path | RegistryPlace | None = None) -> RegistryPlace:
     """A registry's place: as given, or CHESSREG_REGISTRY (unset where it is empty), or ./.chessreg/registry.db.
 
     A bare path means SQLite; that of a folder, also of one that is not there yet (a name without a suffix), means the
@@ -67,28 +67,30 @@ def place_of(reference: str | Path | Place | None = None) -> Place:
     system or with settings of SQLite, and for SQLite in memory (readers have their own connection, so there is nothing
     that they could share).
     """
-    if isinstance(reference, Place):
+    if isinstance(reference, RegistryPlace):
         return reference
     if isinstance(reference, Path):
-        return _file(reference)
-    text = (os.environ.get("CHESSREG_REGISTRY") or f"{HOME}/{FILE}") if reference is None else reference
+        return _place_of_file(reference)
+    text = (
+        (os.environ.get("CHESSREG_REGISTRY") or f"{PROJECT_FOLDER}/{REGISTRY_FILE}") if reference is None else reference
+    )
     if not text:
         raise BadInputError("the registry's name is empty", "leave --registry out for ./.chessreg/")
     scheme, separator, rest = text.partition("://")
     if text == ":memory:" or (not separator and text.startswith("file:")):
-        raise _not_a_file(text)
+        raise _not_a_file_error(text)
     if not separator:
-        return _file(Path(text))
+        return _place_of_file(Path(text))
     if scheme == "sqlite":
         path, query, _ = rest.removeprefix("/").partition("?")
         if not path or path == ":memory:":
-            raise _not_a_file(text)
+            raise _not_a_file_error(text)
         if query:
             hint = "leave it out; a ? of the path itself is written %3F"
             raise BadInputError(f"{text} has something behind a ?, and chessreg takes no settings of SQLite", hint)
-        return _file(Path(os.fsdecode(unquote_to_bytes(os.fsencode(path)))))
-    if scheme in POSTGRESQL:
-        return Place(f"postgresql+psycopg://{rest}")
+        return _place_of_file(Path(os.fsdecode(unquote_to_bytes(os.fsencode(path)))))
+    if scheme in POSTGRESQL_SCHEMES:
+        return RegistryPlace(f"postgresql+psycopg://{rest}")
     from chessreg.masking import mask
 
     raise BadInputError(
@@ -97,28 +99,28 @@ def place_of(reference: str | Path | Place | None = None) -> Place:
     )
 
 
-def store_path_of(path: str | Path | None, registry: Place) -> Path:
+def resolve_store_path(path: str | Path | None, registry: RegistryPlace) -> Path:
     """The store's folder: as given, or CHESSREG_STORE, or store/ beside a SQLite registry, or ./.chessreg/store.
 
     Raises BadInputError for a path that is not UTF-8.
     """
-    beside = Path(HOME) if registry.path is None else registry.path.parent
+    beside = Path(PROJECT_FOLDER) if registry.path is None else registry.path.parent
     return recordable(expanded(path or os.environ.get("CHESSREG_STORE") or beside / "store").absolute())
 
 
-def _file(path: Path) -> Place:
+def _place_of_file(path: Path) -> RegistryPlace:
     path = recordable(expanded(path).absolute())
     if path.is_dir() or not (path.suffix or path.exists()):
-        within = path / HOME / FILE
-        path = within if within.is_file() and not (path / FILE).is_file() else path / FILE
+        within = path / PROJECT_FOLDER / REGISTRY_FILE
+        path = within if within.is_file() and not (path / REGISTRY_FILE).is_file() else path / REGISTRY_FILE
     length = len(os.fsencode(os.path.realpath(path)))
-    if length > PATH_BYTES:
+    if length > MAX_PATH_BYTES:
         raise BadInputError(
-            f"the registry's path has {length} bytes, and SQLite opens at most {PATH_BYTES}: {path}",
+            f"the registry's path has {length} bytes, and SQLite opens at most {MAX_PATH_BYTES}: {path}",
             "work in a folder with a shorter path, or name one with --registry",
         )
-    return Place(str(path), path)
+    return RegistryPlace(str(path), path)
 
 
-def _not_a_file(text: str) -> BadInputError:
+def _not_a_file_error(text: str) -> BadInputError:
     return BadInputError(f"{text} does not name a file; chessreg keeps registries in files", "give a file's path")

@@ -17,18 +17,18 @@ from typing import Any
 
 from chessreg import settings
 from chessreg.masking import mask
-from chessreg.registry.file_gate import key_of, open_files
+from chessreg.registry.file_gate import file_key, open_file_keys
 
-UNTRACKED_BYTES = 2**20  # of the text of all untracked files together
-PATCH_BYTES = 2**22
-MOST_FILES = 1000  # that are listed
-SECRETS = (
+MAX_UNTRACKED_BYTES = 2**20  # of the text of all untracked files together
+MAX_PATCH_BYTES = 2**22
+MAX_FILES = 1000  # that are listed
+SECRET_FILES = (
     *(".env", ".env.*", "*.env", "*.pem", "*.key", "*.p12", "*.pfx", "*.kdbx", "id_rsa*", "id_dsa*", "id_ecdsa*"),
     *("id_ed25519*", ".netrc", ".pgpass", ".npmrc", ".pypirc", "credentials*", "secrets*", "*_token", "*.token"),
 )
 
 
-def repository_state(folder: Path) -> dict[str, Any] | None:
+def read_repository_state(folder: Path) -> dict[str, Any] | None:
     """Return the state of the git repository around `folder`; None when there is none or git is missing.
 
     `root`, `commit` (None before the first), `branch`, `remote`, `dirty` (whether tracked files differ from the
@@ -36,52 +36,53 @@ def repository_state(folder: Path) -> dict[str, Any] | None:
     sha256, or the reason why there is none). With the setting source-text also `patch` and `untracked_text`
     (path → text, 1 MiB in all). Files that git ignores, .env and keys are left out altogether.
     """
-    root = _git(folder, "rev-parse", "--show-toplevel")
+    root = _run_git(folder, "rev-parse", "--show-toplevel")
     if root is None:
         return None
     top = Path(root.removesuffix("\n"))
-    commit = _git(top, "rev-parse", "--verify", "--quiet", "HEAD")
+    commit = _run_git(top, "rev-parse", "--verify", "--quiet", "HEAD")
     with_text, _ = settings.records_source_text(folder)
     state: dict[str, Any] = {
-        "root": _printable(str(top)),
+        "root": _make_storable(str(top)),
         "commit": commit.strip() if commit else None,
-        "branch": mask(_printable((_git(top, "symbolic-ref", "--quiet", "--short", "HEAD") or "").strip())) or None,
-        "remote": mask(_printable((_git(top, "remote", "get-url", "origin") or "").strip())) or None,
+        "branch": mask(_make_storable((_run_git(top, "symbolic-ref", "--quiet", "--short", "HEAD") or "").strip()))
+        or None,
+        "remote": mask(_make_storable((_run_git(top, "remote", "get-url", "origin") or "").strip())) or None,
     }
-    without = [f":(exclude,glob,icase)**/{pattern}" for pattern in SECRETS]
+    without = [f":(exclude,glob,icase)**/{pattern}" for pattern in SECRET_FILES]
     plain = ("--no-ext-diff", "--no-textconv", "--no-color")
     against = ("HEAD", "--", ".", *without)
     patch = changed = ""
     if state["commit"]:
-        patch = _git(top, "diff", *plain, "--binary", *against) or ""
-        changed = _git(top, "diff", *plain, "--name-only", "-z", *against) or ""
+        patch = _run_git(top, "diff", *plain, "--binary", *against) or ""
+        changed = _run_git(top, "diff", *plain, "--name-only", "-z", *against) or ""
     state["dirty"] = bool(patch)
-    state["changed"] = [_printable(name) for name in changed.split("\0") if name][:MOST_FILES]
+    state["changed"] = [_make_storable(name) for name in changed.split("\0") if name][:MAX_FILES]
     state["patch_sha256"] = _sha256(patch.encode(errors="surrogateescape")) if patch else None
-    listed = _git(top, "ls-files", "--others", "--exclude-standard", "-z", "--", ".", *without) or ""
-    state["untracked"], text = _untracked(top, [name for name in listed.split("\0") if name], with_text)
+    listed = _run_git(top, "ls-files", "--others", "--exclude-standard", "-z", "--", ".", *without) or ""
+    state["untracked"], text = _read_untracked(top, [name for name in listed.split("\0") if name], with_text)
     if with_text:
-        state |= {"patch": mask(_printable(patch[:PATCH_BYTES])), "untracked_text": text}
+        state |= {"patch": mask(_make_storable(patch[:MAX_PATCH_BYTES])), "untracked_text": text}
     return state
 
 
-def _untracked(top: Path, names: list[str], with_text: bool) -> tuple[dict[str, str], dict[str, str]]:
+def _read_untracked(top: Path, names: list[str], with_text: bool) -> tuple[dict[str, str], dict[str, str]]:
     """The digests of untracked files, the smallest first, and the text of small ones.
 
     Files of the open registry are left out: opening and closing one would drop SQLite's locks on it.
     """
     digests: dict[str, str] = {}
     texts: dict[str, str] = {}
-    room = UNTRACKED_BYTES if with_text else 0
-    in_use = open_files()
+    room = MAX_UNTRACKED_BYTES if with_text else 0
+    in_use = open_file_keys()
     files = [
         (path.stat().st_size, name, path)
         for name in names
-        if (path := top / name).is_file() and key_of(path) not in in_use
+        if (path := top / name).is_file() and file_key(path) not in in_use
     ]
-    for size, name, path in sorted(files)[:MOST_FILES]:
-        printable = _printable(name)
-        if size > 64 * UNTRACKED_BYTES:
+    for size, name, path in sorted(files)[:MAX_FILES]:
+        printable = _make_storable(name)
+        if size > 64 * MAX_UNTRACKED_BYTES:
             digests[printable] = f"{size} bytes"
             continue
         try:
@@ -90,7 +91,7 @@ def _untracked(top: Path, names: list[str], with_text: bool) -> tuple[dict[str, 
             digests[printable] = error.strerror or "unreadable"
             continue
         digests[printable] = f"sha256:{_sha256(content)}"
-        if size <= room and (text := _text(content)) is not None:
+        if size <= room and (text := _decode_text(content)) is not None:
             texts[printable] = mask(text)
             room -= size
     return digests, texts
@@ -100,7 +101,7 @@ def _sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def _text(content: bytes) -> str | None:
+def _decode_text(content: bytes) -> str | None:
     if b"\0" in content:
         return None
     try:
@@ -109,12 +110,12 @@ def _text(content: bytes) -> str | None:
         return None
 
 
-def _printable(text: str) -> str:
+def _make_storable(text: str) -> str:
     """Without what neither JSON nor PostgreSQL can hold: lone surrogates and NUL."""
     return text.encode(errors="surrogateescape").decode(errors="replace").replace("\0", "")
 
 
-def _git(folder: Path, *arguments: str) -> str | None:
+def _run_git(folder: Path, *arguments: str) -> str | None:
     """The output of git, or None. Without locks, prompts and a pager."""
     own = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
     try:
@@ -139,29 +140,29 @@ def chessreg_version() -> str:
         return match[1] if match else "unknown"
 
 
-def code_state(folder: Path | None = None) -> dict[str, Any]:
+def read_code_state(folder: Path | None = None) -> dict[str, Any]:
     """The code that ran: `chessreg` (version; commit and patch when it is a checkout) and `working_folder`.
 
     The second is the repository of `folder` (default the working directory), None when it is in none, and left out
     when it is chessreg's own.
     """
     folder = (folder or Path.cwd()).resolve()
-    own = repository_state(Path(__file__).parent) if _editable() else None
+    own = read_repository_state(Path(__file__).parent) if _is_checkout() else None
     state: dict[str, Any] = {"chessreg": {"version": chessreg_version(), **(own or {})}}
     nearest = next((str(path) for path in (folder, *folder.parents) if (path / ".git").exists()), None)
     if own is None or own["root"] != nearest:  # else it is the same repository, whose state is known
-        here = repository_state(folder)
+        here = read_repository_state(folder)
         if not (own and here and own["root"] == here["root"]):
             state["working_folder"] = here
     return state
 
 
-def _editable() -> bool:
+def _is_checkout() -> bool:
     """Whether chessreg runs from a checkout, not from site-packages."""
     return not any(part in ("site-packages", "dist-packages") for part in Path(__file__).parts)
 
 
-def environment() -> dict[str, str]:
+def read_packages() -> dict[str, str]:
     """Installed packages and their versions, sorted by name."""
     versions: dict[str, str] = {}
     for distribution in metadata.distributions():

@@ -12,33 +12,33 @@ from sqlalchemy.orm import Session
 
 from chessreg.errors import NotFoundError
 from chessreg.registry import lineage, names, tables
-from chessreg.registry.database import rows_among
-from chessreg.registry.run_state import DONE, END, STATE
+from chessreg.registry.database import select_by_keys
+from chessreg.registry.run_state import END, STATE, UNITS_DONE
 
 Row = dict[str, Any]
 
 
-def columns(record: Any) -> Row:
+def row_values(record: Any) -> Row:
     """A table's row as a dict of its columns, in their order."""
     return {column.key: getattr(record, column.key) for column in record.__table__.columns}
 
 
-def annotations_by_id(session: Session, noun: str, ids: Sequence[UUID] | None = None) -> dict[UUID, Row]:
+def read_annotations(session: Session, noun: str, ids: Sequence[UUID] | None = None) -> dict[UUID, Row]:
     """The present annotations of the things of a noun, or of these alone: name, tags, notes, archived, why invalid,
     if it is. A name that several things have is written name@host."""
     if ids is None:
-        now: Any = names.NOW.c
+        now: Any = names.CURRENT_ANNOTATIONS.c
         rows: Iterable[Any] = session.execute(
             select(now.target, now.word, now.value).where(now.noun == noun).order_by(now.at, now.value)
         )
     else:  # the view numbers every annotation of the noun before it takes some
         now = tables.Annotation
-        query = select(now.target, now.word, now.value).where(now.noun == noun, *names.holds())
-        rows = rows_among(session, query.order_by(now.at, now.value), now.target, [id.hex for id in ids])
+        query = select(now.target, now.word, now.value).where(now.noun == noun, *names.is_current())
+        rows = select_by_keys(session, query.order_by(now.at, now.value), now.target, [id.hex for id in ids])
     annotations: dict[UUID, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for target, word, value in rows:
         annotations[UUID(hex=target)][word].append(value)
-    called = names.names(session, noun) if ids is None else names.names_of(session, noun, ids)
+    called = names.read_names(session, noun) if ids is None else names.read_names_of(session, noun, ids)
     return {
         target: {
             "name": called.get(target),
@@ -61,13 +61,13 @@ NO_ANNOTATIONS: Row = {
 # -- runs -------------------------------------------------------------------------------------------------------------
 
 
-def runs(session: Session, *, kind: str | None = None, archived: bool = False) -> list[Row]:
+def list_runs(session: Session, *, kind: str | None = None, archived: bool = False) -> list[Row]:
     """Runs, newest last: what they are, how far they are, how often they were tried, where last."""
-    rows = run_rows(session, order=(tables.Run.created_at, tables.Run.id))
+    rows = read_run_rows(session, order=(tables.Run.created_at, tables.Run.id))
     return [row for row in rows if (archived or not row["archived"]) and kind in (None, row["kind"])]
 
 
-def run_rows(
+def read_run_rows(
     session: Session,
     ids: Sequence[UUID] | None = None,
     order: Sequence[Any] = (),
@@ -79,15 +79,15 @@ def run_rows(
     attempt of a partial run ended), stale, attempts, and host, where it was tried last. `stale`: the stale runs, where
     they are known already.
     """
-    query, tries = select(tables.Run, STATE, DONE, END).order_by(*order), _tries(session, ids)
-    annotations = annotations_by_id(session, "run", ids)
-    stale = lineage.stale(session) if stale is None else stale
+    query, tries = select(tables.Run, STATE, UNITS_DONE, END).order_by(*order), _read_attempt_hosts_of(session, ids)
+    annotations = read_annotations(session, "run", ids)
+    stale = lineage.find_stale_runs(session) if stale is None else stale
     if ids is not None:
         query = query.where(tables.Run.id.in_(ids))
     rows = {
         record.id: {
             **annotations.get(record.id, NO_ANNOTATIONS),
-            **columns(record),
+            **row_values(record),
             "state": state,
             "done": done,
             "end": end,
@@ -100,7 +100,7 @@ def run_rows(
     return list(rows.values()) if ids is None else [rows[id] for id in ids if id in rows]
 
 
-def marks(row: Mapping[str, Any]) -> str:
+def format_marks(row: Mapping[str, Any]) -> str:
     """What stands behind the state of a run: ` (failed)` of a partial one that no person ended, ` (invalid)` or
     ` (stale)`."""
     end = None if row["end"] in ("interrupted", "cancelled") else row["end"]
@@ -109,7 +109,7 @@ def marks(row: Mapping[str, Any]) -> str:
     return f" ({said})" if said else ""
 
 
-def _tries(session: Session, ids: Sequence[UUID] | None) -> dict[UUID, list[str | None]]:
+def _read_attempt_hosts_of(session: Session, ids: Sequence[UUID] | None) -> dict[UUID, list[str | None]]:
     """The host of every attempt of these runs, oldest first."""
     attempt, machine = tables.Attempt, tables.Machine
     query = select(attempt.run_id, machine.host).join(machine, machine.id == attempt.machine_id, isouter=True)
@@ -121,18 +121,18 @@ def _tries(session: Session, ids: Sequence[UUID] | None) -> dict[UUID, list[str 
     return hosts
 
 
-def attempts(session: Session, run_id: UUID) -> list[Row]:
+def list_attempts(session: Session, run_id: UUID) -> list[Row]:
     """The attempts of a run, oldest first, each with its machine's host."""
     attempt, machine = tables.Attempt, tables.Machine
     query = select(attempt, machine.host).join(machine, machine.id == attempt.machine_id, isouter=True)
     query = query.where(attempt.run_id == run_id).order_by(attempt.started_at, attempt.id)
-    return [{**columns(record), "host": host} for record, host in session.execute(query)]
+    return [{**row_values(record), "host": host} for record, host in session.execute(query)]
 
 
-def run(session: Session, reference: str) -> Row:
+def read_run(session: Session, reference: str) -> Row:
     """One run in full: its spec, what it read and made, every attempt."""
-    stale = lineage.stale(session)
-    rows = run_rows(session, [names.resolve(session, "run", reference)], stale=stale)
+    stale = lineage.find_stale_runs(session)
+    rows = read_run_rows(session, [names.resolve_id(session, "run", reference)], stale=stale)
     if not rows:
         raise NotFoundError(f"there is no run {reference!r}", "chessreg runs list")
     record = session.get_one(tables.Run, rows[0]["id"])
@@ -147,30 +147,33 @@ def run(session: Session, reference: str) -> Row:
         **rows[0],
         "rests_on_invalid": [f"{node.noun} {node.id[-6:]}" for node in stale.get(record.id, [])],
         "defaulted": sorted(record.spec.keys() - {name.partition(".")[0] for name in record.explicit}),
-        "inputs": [columns(row) for row in inputs],
-        "outputs": [columns(row) for row in outputs],
+        "inputs": [row_values(row) for row in inputs],
+        "outputs": [row_values(row) for row in outputs],
         "conflicts": session.scalar(
             select(func.count()).select_from(tables.Conflict).where(tables.Conflict.run_id == record.id)
         ),
-        "tries": attempts(session, record.id),
+        "tries": list_attempts(session, record.id),
     }
 
 
-def conflicts(session: Session, reference: str | None = None) -> list[Row]:
+def list_conflicts(session: Session, reference: str | None = None) -> list[Row]:
     """Results that came a second time and were other than those here, of one run or of all, oldest first."""
     table = tables.Conflict
     query = select(table, tables.Run.kind).join(tables.Run, tables.Run.id == table.run_id, isouter=True)
     if reference is not None:
-        query = query.where(table.run_id == names.resolve(session, "run", reference))
+        query = query.where(table.run_id == names.resolve_id(session, "run", reference))
     records = session.execute(query.order_by(table.found_at, table.id)).all()
-    called, hosts = names.names_of(session, "run", {record.run_id for record, _ in records}), hosts_of_attempts(session)
+    called, hosts = (
+        names.read_names_of(session, "run", {record.run_id for record, _ in records}),
+        read_attempt_hosts(session),
+    )
     return [
-        {"run": called.get(record.run_id), "kind": kind, "host": hosts.get(record.attempt_id), **columns(record)}
+        {"run": called.get(record.run_id), "kind": kind, "host": hosts.get(record.attempt_id), **row_values(record)}
         for record, kind in records
     ]
 
 
-def hosts_of_attempts(session: Session) -> dict[UUID, str]:
+def read_attempt_hosts(session: Session) -> dict[UUID, str]:
     pairs = select(tables.Attempt.id, tables.Machine.host).join(
         tables.Machine, tables.Machine.id == tables.Attempt.machine_id
     )
@@ -178,10 +181,10 @@ def hosts_of_attempts(session: Session) -> dict[UUID, str]:
 
 
 # Machines that one scan of the attempts counts. To group them SQLite would sort all attempts in memory.
-SCANNED = 500
+MACHINES_PER_SCAN = 500
 
 
-def machines(session: Session) -> list[Row]:
+def list_machines(session: Session) -> list[Row]:
     """Machines that ran something, the one seen last first, with the runs that they had a part in. `last_seen` is when
     one of its attempts checked in last."""
     attempt, running = tables.Attempt, tables.AttemptState.RUNNING
@@ -190,9 +193,9 @@ def machines(session: Session) -> list[Row]:
     again = again.where(attempt.run_id.in_(several)).group_by(attempt.machine_id)
     now = select(attempt.machine_id, func.count()).where(attempt.state == running).group_by(attempt.machine_id)
     repeated, running_on = (dict(session.execute(query).all()) for query in (again, now))
-    load_of, rows = loads(session), list[Row]()
+    load_of, rows = read_loads(session), list[Row]()
     records = session.scalars(select(tables.Machine).order_by(tables.Machine.host, tables.Machine.id)).all()
-    for some in (records[place : place + SCANNED] for place in range(0, len(records), SCANNED)):
+    for some in (records[place : place + MACHINES_PER_SCAN] for place in range(0, len(records), MACHINES_PER_SCAN)):
         found = session.execute(
             select(
                 *(func.count().filter(attempt.machine_id == record.id) for record in some),
@@ -203,11 +206,11 @@ def machines(session: Session) -> list[Row]:
             its = {"runs": attempts - repeated.get(record.id, 0), "running": running_on.get(record.id, 0)}
             last_seen = max(filter(None, [record.last_seen, seen]))
             load = load_of.get(record.id, {"load": None, "load_at": None})
-            rows.append({**columns(record), "last_seen": last_seen, **its, **load})
+            rows.append({**row_values(record), "last_seen": last_seen, **its, **load})
     return sorted(rows, key=lambda row: row["last_seen"], reverse=True)
 
 
-def loads(session: Session) -> dict[UUID, Row]:
+def read_loads(session: Session) -> dict[UUID, Row]:
     """The last `load` that attempts reported of each machine on which something runs, and when."""
     attempt = tables.Attempt
     query = (

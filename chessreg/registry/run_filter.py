@@ -38,71 +38,75 @@ from sqlalchemy.orm import Session
 
 from chessreg.errors import BadInputError
 from chessreg.registry import lineage, tables, words
-from chessreg.registry.names import holds, unindexed
-from chessreg.registry.run_state import DONE, END, ENDS, FAILURES, STATE, STATES
-from chessreg.registry.words import COMPARE, TRUTH
+from chessreg.registry.names import is_current, without_index
+from chessreg.registry.run_state import END, ENDS, FAILURES, STATE, STATES, UNITS_DONE
+from chessreg.registry.words import COMPARISONS, TRUTH_WORDS
 
-TEXTS, NUMBERS, TIMES = ("kind", "name", "machine", "tag", "note"), ("units", "tries"), ("created", "completed")
-FLAGS = {"starred": "star", "pinned": "pin", "archived": "archive", "invalid": "invalid"}
-MARKS = (*FLAGS, "stale")
-FIELDS = ("state", *TEXTS, "id", *NUMBERS, *TIMES, "since", "before", *MARKS)
-ALSO = {"host": "machine", "tags": "tag", "notes": "note", "done": "units", "star": "starred", "pin": "pinned"}
-SEARCHED = ("kind", "name", "state", "machine", "id", "tag")  # by a word that names no field
-SORTS = ("created", "id", "name", "kind", "state", "units", "completed", "machine", "tries", "tags", "starred")
+TEXT_FIELDS, NUMBER_FIELDS, TIME_FIELDS = (
+    ("kind", "name", "machine", "tag", "note"),
+    ("units", "tries"),
+    ("created", "completed"),
+)
+FLAG_WORDS = {"starred": "star", "pinned": "pin", "archived": "archive", "invalid": "invalid"}
+MARK_FIELDS = (*FLAG_WORDS, "stale")
+FIELDS = ("state", *TEXT_FIELDS, "id", *NUMBER_FIELDS, *TIME_FIELDS, "since", "before", *MARK_FIELDS)
+FIELD_ALIASES = {"host": "machine", "tags": "tag", "notes": "note", "done": "units", "star": "starred", "pin": "pinned"}
+SEARCHED_FIELDS = ("kind", "name", "state", "machine", "id", "tag")  # by a word that names no field
+SORT_KEYS = ("created", "id", "name", "kind", "state", "units", "completed", "machine", "tries", "tags", "starred")
 NEWEST_FIRST = "-created"
-FEW = 500  # runs that a condition names one by one
+MAX_LISTED_RUNS = 500  # runs that a condition names one by one
 
 
-def find(session: Session, text: str = "", sort: str = NEWEST_FIRST, *, archived: bool = False) -> list[UUID]:
+def find_runs(session: Session, text: str = "", sort: str = NEWEST_FIRST, *, archived: bool = False) -> list[UUID]:
     """The ids of the runs that fit the words, in this order. Those in the archive only with `archived`, or where a
     word says so.
 
     `sort` is one of SORTS, spec.SETTING or metric.NAME; a dash before it turns it round. What has no value comes last.
     Raises BadInputError for a field or an order that there is not.
     """
-    return [UUID(hex=id) for id in session.scalars(ids(session, text, sort, archived))]
+    return [UUID(hex=id) for id in session.scalars(select_run_ids(session, text, sort, archived))]
 
 
-def ids(session: Session, text: str, sort: str, archived: bool = False) -> Select[Any]:
+def select_run_ids(session: Session, text: str, sort: str, archived: bool = False) -> Select[Any]:
     """The statement that finds the ids as 32 hex digits."""
-    where = conditions(session, text, archived)
-    return select(hex_of(session)).where(*where).order_by(*order(session, sort))
+    where = filter_conditions(session, text, archived)
+    return select(run_id_hex(session)).where(*where).order_by(*order_columns(session, sort))
 
 
 # -- words ------------------------------------------------------------------------------------------------------------
 
 
-def conditions(session: Session, text: str, archived: bool = False) -> list[ColumnElement[bool]]:
+def filter_conditions(session: Session, text: str, archived: bool = False) -> list[ColumnElement[bool]]:
     """The words of a filter as conditions on `run`."""
-    filter_words = words.split(text)
-    conditions = [condition(session, word) for word in filter_words]
-    if not archived and not any((words.term(word) or (word,))[0] == "archived" for word in filter_words):
-        conditions.append(not_(annotated(session, "archive", None)))
+    filter_words = words.split_words(text)
+    conditions = [match_run_word(session, word) for word in filter_words]
+    if not archived and not any((words.parse_term(word) or (word,))[0] == "archived" for word in filter_words):
+        conditions.append(not_(match_annotation(session, "archive", None)))
     return conditions
 
 
-def condition(session: Session, word: str) -> ColumnElement[bool]:
+def match_run_word(session: Session, word: str) -> ColumnElement[bool]:
     if word.startswith("!") and len(word) > 1:
-        return not_(condition(session, word[1:]))
-    if word in MARKS:
-        return marked(session, word)
+        return not_(match_run_word(session, word[1:]))
+    if word in MARK_FIELDS:
+        return match_mark(session, word)
     if word.startswith("~"):
-        letters = "%".join(escaped(letter) for letter in word[1:])
-        return or_(*(by_pattern(session, field, f"%{letters}%") for field in ("name", "kind")))
+        letters = "%".join(escape_like(letter) for letter in word[1:])
+        return or_(*(match_pattern(session, field, f"%{letters}%") for field in ("name", "kind")))
 
     def look(field: str, sign: str, value: str) -> ColumnElement[bool]:
-        field = ALSO.get(field, field)
+        field = FIELD_ALIASES.get(field, field)
         if field.startswith("spec.") and len(field) > 5:
-            return by_setting(session, field[5:], sign, value)
+            return match_setting(session, field[5:], sign, value)
         if field.startswith("metric.") and len(field) > 7:
-            return by_number(field, last_metric(field[7:]), sign, value)
-        return by_field(session, field, sign, value)
+            return match_number(field, last_metric_value(field[7:]), sign, value)
+        return match_field(session, field, sign, value)
 
-    fields = (*FIELDS, *ALSO, "spec.SETTING", "metric.NAME")
-    return by_word("runs", word, fields, SEARCHED, look)
+    fields = (*FIELDS, *FIELD_ALIASES, "spec.SETTING", "metric.NAME")
+    return match_word("runs", word, fields, SEARCHED_FIELDS, look)
 
 
-def by_word(
+def match_word(
     things: str,
     word: str,
     fields: Sequence[str],
@@ -111,7 +115,7 @@ def by_word(
 ) -> ColumnElement[bool]:
     """`field:value` as the condition of that field; a word alone is looked for in each of `searched`. A field that is
     written `spec.SETTING` stands for all that begin so."""
-    named = words.term(word)
+    named = words.parse_term(word)
     if named is None:
         return or_(*(by_field(name, ":", word.replace('"', "")) for name in searched))
     field, sign, value = named
@@ -123,41 +127,45 @@ def by_word(
     return by_field(field, sign, value)
 
 
-def by_field(session: Session, field: str, sign: str, value: str) -> ColumnElement[bool]:
+def match_field(session: Session, field: str, sign: str, value: str) -> ColumnElement[bool]:
     run = tables.Run
     if not value:  # `kind:` while it is typed
         return true()
     if field == "id":
         digits = value.lower().replace("-", "")
-        return hex_of(session).like(f"%{digits}") if digits and set(digits) <= set("0123456789abcdef") else false()
+        return run_id_hex(session).like(f"%{digits}") if digits and set(digits) <= set("0123456789abcdef") else false()
     if field in ("since", "before"):
-        return run.created_at >= moment(value) if field == "since" else run.created_at < moment(value)
-    if field in TIMES:
-        return by_time(sort_value(session, field), sign, value)
-    if field in NUMBERS:
-        return by_number(field, sort_value(session, field), sign, value)
-    if field in MARKS:
-        if (truth := TRUTH.get(value.lower())) is None:
+        return run.created_at >= parse_moment(value) if field == "since" else run.created_at < parse_moment(value)
+    if field in TIME_FIELDS:
+        return match_time(sort_value(session, field), sign, value)
+    if field in NUMBER_FIELDS:
+        return match_number(field, sort_value(session, field), sign, value)
+    if field in MARK_FIELDS:
+        if (truth := TRUTH_WORDS.get(value.lower())) is None:
             raise BadInputError(f"{field}:{value} is neither yes nor no", f"{field}:yes")
-        return marked(session, field) if truth else not_(marked(session, field))
+        return match_mark(session, field) if truth else not_(match_mark(session, field))
     if sign in "=:":
-        return by_state(session, sign, value) if field == "state" else by_pattern(session, field, pattern(sign, value))
+        return (
+            match_state(session, sign, value)
+            if field == "state"
+            else match_pattern(session, field, like_pattern(sign, value))
+        )
     order = {"tag": "tags", "note": "notes"}.get(field, field)
-    return by_text(sort_value(session, order), sign, value)
+    return match_text(sort_value(session, order), sign, value)
 
 
-def by_state(session: Session, sign: str, value: str) -> ColumnElement[bool]:
+def match_state(session: Session, sign: str, value: str) -> ColumnElement[bool]:
     """As lists show it: `partial (failed)` and `complete (invalid)` are found by either word. `failed` finds all that
     ended otherwise than well, as home counts it; `ended` finds every end."""
     value = value.lower()
     fits = {state for state in STATES if (state == value if sign == "=" else state.startswith(value))}
     fits |= {"failed": set(FAILURES), "ended": set(ENDS)}.get(value, set())  # whole words: `e` begins a name, too
     found = [STATE.in_(fits), func.coalesce(END.in_(fits), false())] if fits else []
-    found += [marked(session, mark) for mark in ("invalid", "stale") if mark.startswith(value)]
+    found += [match_mark(session, mark) for mark in ("invalid", "stale") if mark.startswith(value)]
     return or_(*found) if found else false()
 
 
-def by_number(field: str, number: Any, sign: str, value: str) -> ColumnElement[bool]:
+def match_number(field: str, number: Any, sign: str, value: str) -> ColumnElement[bool]:
     if not value:
         return true()
     try:
@@ -165,46 +173,50 @@ def by_number(field: str, number: Any, sign: str, value: str) -> ColumnElement[b
     except ValueError:
         raise BadInputError(f"{field} is a number, {value!r} is none", f"{field}>5") from None
     whole = wanted.is_integer() and abs(wanted) < 2**53
-    return func.coalesce(COMPARE[sign](number, int(wanted) if whole else wanted), false())
+    return func.coalesce(COMPARISONS[sign](number, int(wanted) if whole else wanted), false())
 
 
-def by_text(text: Any, sign: str, value: str) -> ColumnElement[bool]:
-    return func.coalesce(COMPARE[sign](func.lower(text), value.lower()), false())
+def match_text(text: Any, sign: str, value: str) -> ColumnElement[bool]:
+    return func.coalesce(COMPARISONS[sign](func.lower(text), value.lower()), false())
 
 
-def by_time(time: Any, sign: str, value: str) -> ColumnElement[bool]:
+def match_time(time: Any, sign: str, value: str) -> ColumnElement[bool]:
     """`>` is after the last moment of a year, month or day, `<` before its first."""
     if not value:
         return true()
-    start, end = period(value)
+    start, end = parse_period(value)
     fits = {">": time >= end, ">=": time >= start, "<": time < start, "<=": time < end}
     return func.coalesce(fits.get(sign, and_(time >= start, time < end)), false())
 
 
-def pattern(sign: str, value: str) -> str:
-    return escaped(value) if sign == "=" else f"%{escaped(value)}%"
+def like_pattern(sign: str, value: str) -> str:
+    return escape_like(value) if sign == "=" else f"%{escape_like(value)}%"
 
 
-def marked(session: Session, mark: str) -> ColumnElement[bool]:
+def match_mark(session: Session, mark: str) -> ColumnElement[bool]:
     if mark == "stale":
-        return tables.Run.id.in_(list(lineage.stale(session)))
-    return annotated(session, FLAGS[mark], None)
+        return tables.Run.id.in_(list(lineage.find_stale_runs(session)))
+    return match_annotation(session, FLAG_WORDS[mark], None)
 
 
-def by_pattern(session: Session, field: str, pattern: str) -> ColumnElement[bool]:
+def match_pattern(session: Session, field: str, pattern: str) -> ColumnElement[bool]:
     run, attempt, machine = tables.Run, tables.Attempt, tables.Machine
     if field == "kind":
-        every = kinds(session)
-        fit = session.execute(select(*(like(session, literal(each), pattern) for each in every))).one() if every else ()
+        every = list_run_kinds(session)
+        fit = (
+            session.execute(select(*(match_like(session, literal(each), pattern) for each in every))).one()
+            if every
+            else ()
+        )
         wanted = list(itertools.compress(every, fit))
-        return unindexed(run.kind).in_(wanted) if wanted else false()  # by the index they do not come by time
+        return without_index(run.kind).in_(wanted) if wanted else false()  # by the index they do not come by time
     if field in ("machine", "host"):
-        there = session.scalars(select(machine.id).where(like(session, machine.host, pattern))).all()
+        there = session.scalars(select(machine.id).where(match_like(session, machine.host, pattern))).all()
         return exists().where(attempt.run_id == run.id, attempt.machine_id.in_(there)) if there else false()
-    return annotated(session, field, pattern)
+    return match_annotation(session, field, pattern)
 
 
-def kinds(session: Session) -> list[str]:
+def list_run_kinds(session: Session) -> list[str]:
     """The kinds that runs have, each found by the index: they are few."""
     found, kind = list[str](), tables.Run.kind
     while (next_one := session.scalar(select(func.min(kind)).where(*(kind > last for last in found[-1:])))) is not None:
@@ -212,7 +224,7 @@ def kinds(session: Session) -> list[str]:
     return found
 
 
-def like(session: Session, column: Any, pattern: str) -> ColumnElement[bool]:
+def match_like(session: Session, column: Any, pattern: str) -> ColumnElement[bool]:
     """Whether a text fits a pattern, without regard to the case of ASCII letters. SQLite's LIKE knows no case already:
     lower() of both sides would take twice as long; so would ILIKE of PostgreSQL by the rules of a language."""
     sqlite = session.get_bind().dialect.name == "sqlite"
@@ -220,9 +232,9 @@ def like(session: Session, column: Any, pattern: str) -> ColumnElement[bool]:
     return fits
 
 
-def by_setting(session: Session, name: str, sign: str, value: str) -> ColumnElement[bool]:
+def match_setting(session: Session, name: str, sign: str, value: str) -> ColumnElement[bool]:
     """Whether a setting is `value`, or, of a text, contains it; or compares so with it."""
-    text = func.lower(setting(session, name, text=True))
+    text = func.lower(setting_value(session, name, text=True))
     if not value:
         return text.is_not(None)
     wanted = value.lower()
@@ -230,53 +242,55 @@ def by_setting(session: Session, name: str, sign: str, value: str) -> ColumnElem
         number = float(wanted)
     except ValueError:
         if sign not in "=:":
-            return by_text(text, sign, value)
+            return match_text(text, sign, value)
         truth = {"true": "1", "yes": "1", "false": "0", "no": "0"}  # as SQLite has it
-        contains = [text.like(f"%{escaped(wanted)}%", escape="\\")] if sign == ":" else []
+        contains = [text.like(f"%{escape_like(wanted)}%", escape="\\")] if sign == ":" else []
         return func.coalesce(or_(*contains, text == wanted, text == truth.get(wanted, wanted)), false())
     if sign not in "=:":
-        return func.coalesce(COMPARE[sign](setting_number(session, name), number), false())
+        return func.coalesce(COMPARISONS[sign](setting_number(session, name), number), false())
     written = text.in_({wanted, repr(number), f"{number:.0f}" if number.is_integer() else wanted})
     # As a number too: SQLite writes 1e-05 as 1.0e-05.
     return func.coalesce(or_(written, setting_number(session, name) == number), false())
 
 
-def escaped(value: str) -> str:
+def escape_like(value: str) -> str:
     return value.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 
-def hex_of(session: Session) -> ColumnElement[str]:
+def run_id_hex(session: Session) -> ColumnElement[str]:
     """A run's id as 32 hex digits, in SQL."""
     if session.get_bind().dialect.name == "postgresql":
         return func.replace(cast(tables.Run.id, String), "-", "")
     return type_coerce(tables.Run.id, String)
 
 
-def annotated(session: Session, word: str, pattern: str | None) -> ColumnElement[bool]:
+def match_annotation(session: Session, word: str, pattern: str | None) -> ColumnElement[bool]:
     """Whether a present annotation of the run matches `pattern`.
 
     Texts are looked through once: where FEW runs at most have one that fits, the condition is a list of these runs.
     Where there are more, each run is tested as it comes, and a page of them is full soon.
     """
     if pattern is None:
-        return hex_of(session).in_(targets_of(word))
+        return run_id_hex(session).in_(annotated_targets(word))
     run, annotation = tables.Run, tables.Annotation
-    fits = like(session, annotation.value, pattern)
-    few = session.scalars(targets_of(word).where(fits).limit(FEW + 1)).all()
-    if len(few) <= FEW:
+    fits = match_like(session, annotation.value, pattern)
+    few = session.scalars(annotated_targets(word).where(fits).limit(MAX_LISTED_RUNS + 1)).all()
+    if len(few) <= MAX_LISTED_RUNS:
         return run.id.in_({UUID(hex=target) for target in few}) if few else false()
-    its = annotation.noun == "run", annotation.target == hex_of(session), unindexed(annotation.word) == word
-    return exists().where(*its, fits, *holds()).correlate(run)
+    its = annotation.noun == "run", annotation.target == run_id_hex(session), without_index(annotation.word) == word
+    return exists().where(*its, fits, *is_current()).correlate(run)
 
 
-def targets_of(word: str) -> Select[Any]:
+def annotated_targets(word: str) -> Select[Any]:
     """Targets of the present annotations of runs with this word. The same as view annotation_now has, but through the
     index: the view numbers every annotation of the registry first."""
     annotation = tables.Annotation
-    return select(annotation.target).where(annotation.noun == "run", annotation.word == tables.Word(word), *holds())
+    return select(annotation.target).where(
+        annotation.noun == "run", annotation.word == tables.AnnotationWord(word), *is_current()
+    )
 
 
-def setting(session: Session, name: str, *, text: bool = False) -> Any:
+def setting_value(session: Session, name: str, *, text: bool = False) -> Any:
     """A setting of the spec in SQL, `skill.bins` one inside another: as text, or as what sorts as numbers do."""
     path = name.split(".")
     if session.get_bind().dialect.name == "postgresql":
@@ -293,16 +307,16 @@ def json_path(name: str) -> str:
 def setting_number(session: Session, name: str) -> Any:
     """A setting that is a number, in SQL; NULL where it is none."""
     if session.get_bind().dialect.name == "postgresql":
-        is_number = func.jsonb_typeof(setting(session, name)) == "number"
-        return case((is_number, cast(setting(session, name, text=True), Float)))
+        is_number = func.jsonb_typeof(setting_value(session, name)) == "number"
+        return case((is_number, cast(setting_value(session, name, text=True), Float)))
     kind = func.json_type(tables.Run.spec, json_path(name))
-    return case((kind.in_(("integer", "real")), type_coerce(setting(session, name), Float)))
+    return case((kind.in_(("integer", "real")), type_coerce(setting_value(session, name), Float)))
 
 
 # -- order ------------------------------------------------------------------------------------------------------------
 
 
-def order(session: Session, sort: str, from_end: bool = False) -> list[Any]:
+def order_columns(session: Session, sort: str, from_end: bool = False) -> list[Any]:
     """What to order by: the value, then the newest first, so that the order is always the same; or the same from its
     end."""
     run = tables.Run
@@ -319,9 +333,9 @@ def order(session: Session, sort: str, from_end: bool = False) -> list[Any]:
 def sort_value(session: Session, key: str) -> ColumnElement[Any]:
     run, attempt, machine = tables.Run, tables.Attempt, tables.Machine
     if key.startswith("spec.") and len(key) > 5:
-        return type_coerce(setting(session, key[5:]), String)
+        return type_coerce(setting_value(session, key[5:]), String)
     if key.startswith("metric.") and len(key) > 7:
-        return last_metric(key[7:])
+        return last_metric_value(key[7:])
     if key in ("created", "completed", "id", "kind"):
         columns: dict[str, Any] = {
             "created": run.created_at,
@@ -333,8 +347,12 @@ def sort_value(session: Session, key: str) -> ColumnElement[Any]:
     if key in ("name", "tags", "notes", "starred"):
         word = {"name": "name", "tags": "tag", "notes": "note", "starred": "star"}[key]
         annotation = tables.Annotation
-        of_run = annotation.noun == "run", annotation.target == hex_of(session), unindexed(annotation.word) == word
-        return select(func.min(annotation.value)).where(*of_run, *holds()).correlate(run).scalar_subquery()
+        of_run = (
+            annotation.noun == "run",
+            annotation.target == run_id_hex(session),
+            without_index(annotation.word) == word,
+        )
+        return select(func.min(annotation.value)).where(*of_run, *is_current()).correlate(run).scalar_subquery()
     mine = attempt.run_id == run.id
     if key == "tries":
         return select(func.count()).where(mine).correlate(run).scalar_subquery()
@@ -342,37 +360,37 @@ def sort_value(session: Session, key: str) -> ColumnElement[Any]:
         last = select(machine.host).join(attempt, attempt.machine_id == machine.id).where(mine)
         return last.order_by(attempt.started_at.desc(), attempt.id.desc()).limit(1).correlate(run).scalar_subquery()
     if key in ("state", "units"):
-        return STATE if key == "state" else DONE
-    raise BadInputError(f"runs are not sorted by {key!r}", f"by {', '.join(SORTS)}, spec.SETTING or metric.NAME")
+        return STATE if key == "state" else UNITS_DONE
+    raise BadInputError(f"runs are not sorted by {key!r}", f"by {', '.join(SORT_KEYS)}, spec.SETTING or metric.NAME")
 
 
-def last_metric(name: str) -> ColumnElement[Any]:
+def last_metric_value(name: str) -> ColumnElement[Any]:
     """The last value of a metric of a run, of its first unit that has it."""
     point = tables.MetricPoint
     query = select(point.value).where(point.run_id == tables.Run.id, point.name == name)
     return query.order_by(point.unit, point.step.desc()).limit(1).correlate(tables.Run).scalar_subquery()
 
 
-def metrics(session: Session, runs: list[UUID], names: Sequence[str]) -> dict[UUID, dict[str, float | None]]:
+def read_last_metrics(session: Session, runs: list[UUID], names: Sequence[str]) -> dict[UUID, dict[str, float | None]]:
     """The last values of these metrics of these runs, each of the run's first unit that has it."""
-    values = [last_metric(name) for name in names]
+    values = [last_metric_value(name) for name in names]
     rows = session.execute(select(tables.Run.id, *values).where(tables.Run.id.in_(runs)))
     return {run_id: dict(zip(names, last, strict=True)) for run_id, *last in rows}
 
 
-AGO = re.compile(r"(\d+)\s*([hdw])")
-HOURS = {"h": 1, "d": 24, "w": 24 * 7}
+AGO_PATTERN = re.compile(r"(\d+)\s*([hdw])")
+UNIT_HOURS = {"h": 1, "d": 24, "w": 24 * 7}
 
 
-def moment(text: str, now: datetime | None = None) -> datetime:
+def parse_moment(text: str, now: datetime | None = None) -> datetime:
     """A point in time: an ISO date or time (UTC unless it says otherwise), or how long ago: 12h, 7d, 2w.
 
     >>> moment("2026-01-31").isoformat()
     '2026-01-31T00:00:00+00:00'
     """
-    if ago := AGO.fullmatch(text.strip().lower()):
+    if ago := AGO_PATTERN.fullmatch(text.strip().lower()):
         try:
-            return (now or datetime.now(UTC)) - timedelta(hours=int(ago[1]) * HOURS[ago[2]])
+            return (now or datetime.now(UTC)) - timedelta(hours=int(ago[1]) * UNIT_HOURS[ago[2]])
         except OverflowError:
             raise BadInputError(f"{text!r} is before the first year", "for example --since 7d") from None
     try:
@@ -382,19 +400,19 @@ def moment(text: str, now: datetime | None = None) -> datetime:
     return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
-DATE = re.compile(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2}))?)?")
+DATE_PATTERN = re.compile(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2}))?)?")
 
 
-def period(text: str) -> tuple[datetime, datetime]:
+def parse_period(text: str) -> tuple[datetime, datetime]:
     """The first moment of a year, month, day or minute, and the first one after it; `7d` is the day 7 days ago.
 
     >>> [time.isoformat() for time in period("2026-12")]
     ['2026-12-01T00:00:00+00:00', '2027-01-01T00:00:00+00:00']
     """
-    date, ago = DATE.fullmatch(text.strip()), AGO.fullmatch(text.strip().lower())
+    date, ago = DATE_PATTERN.fullmatch(text.strip()), AGO_PATTERN.fullmatch(text.strip().lower())
     year, month, day = (int(part) if part else None for part in date.groups()) if date else (None, None, None)
-    start = moment(f"{year:04}-{month or 1:02}-{day or 1:02}" if date else text)
-    span = timedelta(hours=HOURS[ago[2]]) if ago else timedelta(minutes=1)
+    start = parse_moment(f"{year:04}-{month or 1:02}-{day or 1:02}" if date else text)
+    span = timedelta(hours=UNIT_HOURS[ago[2]]) if ago else timedelta(minutes=1)
     try:
         end = start + (timedelta(days=1 if day else 31 if month else 366) if date else span)
     except OverflowError:

@@ -25,7 +25,7 @@ STATES = (
 ENDS = ("complete", "cancelled", "interrupted", *FAILURES)  # of a partial run the end of its last attempt counts
 
 
-def done(low: int = 0, high: int | None = None) -> ColumnElement[int]:
+def count_units_sql(low: int = 0, high: int | None = None) -> ColumnElement[int]:
     """Units of `Run` in [low, high) that are complete; ranges may overlap, as two machines have done them.
 
     Ranges of one unit, which tasks write, differ by their key and are counted; only where there are longer ones is
@@ -66,7 +66,7 @@ def _end_of_last_attempt() -> Any:
     return last.limit(1).correlate(Run).scalar_subquery()
 
 
-# Handed to a cluster's scheduler, which has not started it: `scheduling.queue.placement_record`.
+# Handed to a cluster's scheduler, which has not started it: `scheduling.queue.make_placement_record`.
 WAITS_IN_CLUSTER = and_(
     Job.state == JobState.RUNNING,
     func.coalesce(Job.detail[("placement", "state")].as_string(), "") == literal("waiting"),
@@ -74,33 +74,33 @@ WAITS_IN_CLUSTER = and_(
 COMPLETE = Run.completed_at.is_not(None)
 RUNNING = exists().where(Attempt.run_id == Run.id, Attempt.state == AttemptState.RUNNING).correlate(Run)
 # Not the job of what is left when all others have finished: beside one that failed it waits for ever.
-WAITS = or_(Job.state == JobState.QUEUED, WAITS_IN_CLUSTER)
-QUEUED = exists().where(Job.run_id == Run.id, WAITS, Job.shard < Job.shards).correlate(Run)
-BEGUN = exists().where(UnitRange.run_id == Run.id).correlate(Run)
-DONE = case((COMPLETE, Run.units), else_=done())
+WAITING_JOB = or_(Job.state == JobState.QUEUED, WAITS_IN_CLUSTER)
+QUEUED = exists().where(Job.run_id == Run.id, WAITING_JOB, Job.shard < Job.shards).correlate(Run)
+HAS_UNITS = exists().where(UnitRange.run_id == Run.id).correlate(Run)
+UNITS_DONE = case((COMPLETE, Run.units), else_=count_units_sql())
 STATE = case(
     (COMPLETE, "complete"),
     (RUNNING, "running"),
     (QUEUED, "queued"),
-    (BEGUN, "partial"),
+    (HAS_UNITS, "partial"),
     else_=func.coalesce(_end_of_last_attempt(), "planned"),
 )
 
 END = case((and_(STATE == "partial", _end_of_last_attempt() != "partial"), _end_of_last_attempt()))  # why it is partial
 
 
-def run_now() -> Select[Any]:
+def select_run_states() -> Select[Any]:
     """run_id, state and done of every run."""
-    return select(Run.id.label("run_id"), STATE.label("state"), DONE.label("done"))
+    return select(Run.id.label("run_id"), STATE.label("state"), UNITS_DONE.label("done"))
 
 
-def done_of(session: Session, run_id: UUID, units: range | None = None) -> int:
+def count_done(session: Session, run_id: UUID, units: range | None = None) -> int:
     """How many units of a run are complete, or how many of these. 0 for a run that is not here."""
-    expression = DONE if units is None else done(units.start, units.stop)
+    expression = UNITS_DONE if units is None else count_units_sql(units.start, units.stop)
     return session.scalar(select(expression).where(Run.id == run_id)) or 0
 
 
-def complete_units(session: Session, run_id: UUID, low: int = 0, high: int | None = None) -> set[int]:
+def read_complete_units(session: Session, run_id: UUID, low: int = 0, high: int | None = None) -> set[int]:
     """Which units of a run are complete, of those in [low, high)."""
     ranges = select(UnitRange.start, UnitRange.stop).where(UnitRange.run_id == run_id, UnitRange.stop > low)
     if high is not None:

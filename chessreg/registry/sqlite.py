@@ -23,7 +23,7 @@ from urllib.parse import quote
 
 from chessreg.errors import BadInputError, RegistryError
 from chessreg.registry.file_gate import gate_at, require_entered
-from store.files import FULL, has_space, is_disk_full
+from store.files import DISK_FULL, has_space, is_disk_full
 
 if TYPE_CHECKING:
     import sqlite3 as dbapi
@@ -35,14 +35,14 @@ else:
         import sqlite3 as dbapi
     Connection = dbapi.Connection
 
-BUSY_SECONDS = 30.0
-OLD = (
+BUSY_TIMEOUT_S = 30.0
+OLD_SQLITE_WARNING = (
     f"SQLite {dbapi.sqlite_version} can lose commits of a write-ahead log when two processes write at once; "
     "pip install pysqlite3 brings a newer one"
 )
 
 
-def log_is_safe(version: tuple[int, ...]) -> bool:
+def is_log_safe(version: tuple[int, ...]) -> bool:
     """Whether this version keeps every commit when two processes checkpoint at once.
 
     >>> [log_is_safe(v) for v in [(3, 40, 1), (3, 44, 6), (3, 50, 7), (3, 51, 2), (3, 51, 3)]]
@@ -53,33 +53,33 @@ def log_is_safe(version: tuple[int, ...]) -> bool:
     )
 
 
-def takes_log(network: bool) -> bool:
+def uses_write_ahead_log(network: bool) -> bool:
     """Whether files are written through a write-ahead log here: not on a network file system, not by an old library."""
-    return not network and log_is_safe(dbapi.sqlite_version_info)
+    return not network and is_log_safe(dbapi.sqlite_version_info)
 
 
-def uri(path: Path, mode: str) -> str:
+def make_sqlite_uri(path: Path, mode: str) -> str:
     """The URI by which SQLite opens a file: as `ro`, `rw` or `rwc` (made if it does not exist)."""
     return f"file:{quote(os.fsencode(path))}?mode={mode}"
 
 
-def _connect(path: Path, mode: str) -> Connection:
+def _open_gated(path: Path, mode: str) -> Connection:
     """Open a registry. The caller is inside `gate_at(path).own()`."""
     require_entered(path)
-    return _opened(path, mode)
+    return _open_connection(path, mode)
 
 
-def _opened(path: Path, mode: str) -> Connection:
+def _open_connection(path: Path, mode: str) -> Connection:
     # isolation_level=None: Python must not begin transactions of its own; SQLAlchemy hands a connection to one thread.
     connection = dbapi.connect(
-        uri(path, mode), uri=True, timeout=BUSY_SECONDS, isolation_level=None, check_same_thread=False
+        make_sqlite_uri(path, mode), uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
     )
     connection.execute("PRAGMA foreign_keys=ON")
     return connection
 
 
 def open_writable(path: Path, network: bool) -> Connection:
-    connection = _connect(path, "rw")
+    connection = _open_gated(path, "rw")
     try:
         _set_journal(connection, path, network)
     except BaseException:
@@ -88,10 +88,10 @@ def open_writable(path: Path, network: bool) -> Connection:
     return connection
 
 
-def select(path: Path, sql: str) -> list[tuple[Any, ...]]:
+def run_select(path: Path, sql: str) -> list[tuple[Any, ...]]:
     """Return the rows of a SELECT from a registry. Raises dbapi.Error where it cannot be read."""
     with gate_at(path).own():
-        connection = _connect(path, "ro")
+        connection = _open_gated(path, "ro")
         try:
             return connection.execute(sql).fetchall()
         finally:
@@ -101,7 +101,7 @@ def select(path: Path, sql: str) -> list[tuple[Any, ...]]:
 def quick_check(path: Path) -> list[str]:
     """What SQLite's own check of a file's pages finds wrong with it; reads the whole file."""
     with gate_at(path).own():
-        connection = _connect(path, "ro")
+        connection = _open_gated(path, "ro")
         try:
             rows = connection.execute("PRAGMA quick_check(20)").fetchall()
         except dbapi.DatabaseError as error:
@@ -111,7 +111,7 @@ def quick_check(path: Path) -> list[str]:
     return [row[0] for row in rows if row[0] != "ok"]
 
 
-def synchronous() -> str:
+def read_synchronous_mode() -> str:
     """The value of CHESSREG_SYNCHRONOUS, by default FULL. Raises BadInputError for another word."""
     word = os.environ.get("CHESSREG_SYNCHRONOUS", "FULL").upper()
     if word not in ("FULL", "NORMAL", "EXTRA"):
@@ -124,8 +124,8 @@ def _set_journal(connection: Connection, path: Path, network: bool) -> None:
 
     Changing it wants the file alone, and SQLite does not wait for that by itself.
     """
-    wanted = "wal" if takes_log(network) else "delete"
-    deadline = time.monotonic() + BUSY_SECONDS
+    wanted = "wal" if uses_write_ahead_log(network) else "delete"
+    deadline = time.monotonic() + BUSY_TIMEOUT_S
     while True:
         try:
             if network:
@@ -146,12 +146,12 @@ def _set_journal(connection: Connection, path: Path, network: bool) -> None:
         and not network
         and (before == "wal" or connection.execute("PRAGMA page_count").fetchone()[0] == 0)
     ):
-        print(f"chessreg: {path} is written with a rollback journal: {OLD}", file=sys.stderr)
-    connection.execute(f"PRAGMA synchronous={synchronous()}")
+        print(f"chessreg: {path} is written with a rollback journal: {OLD_SQLITE_WARNING}", file=sys.stderr)
+    connection.execute(f"PRAGMA synchronous={read_synchronous_mode()}")
 
 
-def open_readable(path: Path, copies: Copies) -> Connection:
-    connection = _connect(path, "ro")
+def open_readable(path: Path, copies: RegistryCopies) -> Connection:
+    connection = _open_gated(path, "ro")
     try:
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         return connection
@@ -166,7 +166,7 @@ def open_readable(path: Path, copies: Copies) -> Connection:
         except (OSError, subprocess.SubprocessError) as refused:
             place = copies.remove()
             if is_disk_full(refused) or not has_space(Path(tempfile.gettempdir())):  # cp only reports an exit status
-                where = f"{FULL} at {place or tempfile.gettempdir()}, where a copy of it would be read"
+                where = f"{DISK_FULL} at {place or tempfile.gettempdir()}, where a copy of it would be read"
                 raise RegistryError(
                     f"the registry {path} cannot be locked here, and {where}",
                     "free some space there, or set TMPDIR to another folder",
@@ -174,7 +174,7 @@ def open_readable(path: Path, copies: Copies) -> Connection:
             raise error from None
 
 
-class Copies:
+class RegistryCopies:
     """Private copies of registries that cannot be read where they lie."""
 
     def __init__(self) -> None:
@@ -197,7 +197,7 @@ class Copies:
                 subprocess.run(words, check=True, capture_output=True)
         if not in_copy:
             print(f"chessreg: {path} cannot be locked here: reading a copy of it as it is now", file=sys.stderr)
-        connection = _opened(copy, "rw")
+        connection = _open_connection(copy, "rw")
         connection.execute("PRAGMA query_only=ON")
         return connection
 
@@ -211,8 +211,8 @@ class Copies:
 
 # -- network file systems ----------------------------------------------------------------------------------------------
 
-MOUNTS = Path("/proc/mounts")
-NETWORK = frozenset(
+MOUNTS_FILE = Path("/proc/mounts")
+NETWORK_FILE_SYSTEMS = frozenset(
     (
         *(
             "9p",
@@ -235,7 +235,7 @@ NETWORK = frozenset(
 )
 
 
-def network_file_system(path: Path, mounts: Path = MOUNTS) -> str | None:
+def find_network_file_system(path: Path, mounts: Path = MOUNTS_FILE) -> str | None:
     """The type of the network file system that holds `path` (which need not exist yet), or None for a local one.
 
     CHESSREG_NETWORK_FILESYSTEM=1 or 0 overrules what is detected, for types that chessreg does not know.
@@ -243,21 +243,21 @@ def network_file_system(path: Path, mounts: Path = MOUNTS) -> str | None:
     setting = os.environ.get("CHESSREG_NETWORK_FILESYSTEM")
     if setting is not None:
         return "network" if setting not in ("", "0") else None
-    kind = _type_of(path.resolve(), mounts)
+    kind = _file_system_type(path.resolve(), mounts)
     name = kind.removeprefix("fuse.").removeprefix("fuse")
-    return kind if name in NETWORK else None
+    return kind if name in NETWORK_FILE_SYSTEMS else None
 
 
-def _type_of(path: Path, mounts: Path) -> str:
+def _file_system_type(path: Path, mounts: Path) -> str:
     """The type of the mount with the longest folder above `path`; of equal ones the last, which covers the others."""
     best, file_system = -1, ""
-    for folder, kind in _mounts(mounts):
+    for folder, kind in _read_mounts(mounts):
         if path.is_relative_to(folder) and len(folder.parts) >= best:
             best, file_system = len(folder.parts), kind
     return file_system
 
 
-def _mounts(mounts: Path) -> list[tuple[Path, str]]:
+def _read_mounts(mounts: Path) -> list[tuple[Path, str]]:
     try:
         lines = mounts.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:  # macOS
@@ -265,9 +265,9 @@ def _mounts(mounts: Path) -> list[tuple[Path, str]]:
 
         return [(Path(part.mountpoint), part.fstype) for part in psutil.disk_partitions(all=True)]
     fields = [line.split(" ") for line in lines]
-    return [(Path(_unescaped(f[1])), f[2]) for f in fields if len(f) > 2]
+    return [(Path(_unescape_mount(f[1])), f[2]) for f in fields if len(f) > 2]
 
 
-def _unescaped(text: str) -> str:
+def _unescape_mount(text: str) -> str:
     """/proc/mounts writes a space as \\040."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)

@@ -7,28 +7,28 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-WORDS = re.compile(r'(?:[^\s"]|"[^"]*"?)+')
-TERM = re.compile(r"([A-Za-z_#][\w.#]*)(>=|<=|!=|[:=<>])(.*)", re.DOTALL)
-COMPARE: dict[str, Callable[[Any, Any], Any]] = {
+WORD_PATTERN = re.compile(r'(?:[^\s"]|"[^"]*"?)+')
+TERM_PATTERN = re.compile(r"([A-Za-z_#][\w.#]*)(>=|<=|!=|[:=<>])(.*)", re.DOTALL)
+COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     ">": operator.gt, ">=": operator.ge, "<": operator.lt, "<=": operator.le, "=": operator.eq, ":": operator.eq,
 }  # fmt: skip
-TRUTH = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
+TRUTH_WORDS = {"yes": True, "true": True, "1": True, "no": False, "false": False, "0": False}
 
 
-def split(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """The words, a value with blanks in "double quotes".
 
     >>> split('name:"two words" !cut')
     ['name:"two words"', '!cut']
     """
-    return WORDS.findall(text)
+    return WORD_PATTERN.findall(text)
 
 
-def term(word: str) -> tuple[str, str, str] | None:
+def parse_term(word: str) -> tuple[str, str, str] | None:
     """Field, sign and value of a word that names a field.
 
     >>> term("units>=5"), term('name:"two words"'), term("probe")
     (('units', '>=', '5'), ('name', ':', 'two words'), None)
     """
-    match = TERM.fullmatch(word)
+    match = TERM_PATTERN.fullmatch(word)
     return None if match is None else (match[1], match[2], match[3].replace('"', ""))

@@ -12,9 +12,9 @@ from sqlalchemy import select
 from chessreg.errors import ChessregError, NotFoundError
 from chessreg.models.hook_points import RESID_POST, layer_of, pattern_of
 from chessreg.registry import tables
-from chessreg.registry.run_state import complete_units
+from chessreg.registry.run_state import read_complete_units
 from chessreg.runs.inputs import Inputs
-from chessreg.runs.task import ranges
+from chessreg.runs.task import unit_ranges
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as SqlSession
@@ -44,7 +44,7 @@ class CachedActivations:
         pattern: str = RESID_POST,
     ) -> None:
         self.run, self.groups, self.array = run, groups, array
-        self.pattern, self._points = pattern, points_by_layer(groups[0], n_layers, pattern)
+        self.pattern, self._points = pattern, hook_points_by_layer(groups[0], n_layers, pattern)
 
     @property
     def layers(self) -> list[int]:
@@ -54,7 +54,8 @@ class CachedActivations:
         """The hook point of a layer. NotFoundError for one that is not cached."""
         if layer not in self._points:
             raise NotFoundError(
-                f"the cache holds no layer {layer} of {self.pattern}", f"it holds {span(self.groups[0].hook_points)}"
+                f"the cache holds no layer {layer} of {self.pattern}",
+                f"it holds {summarize_hook_points(self.groups[0].hook_points)}",
             )
         return self._points[layer]
 
@@ -110,16 +111,16 @@ class CachedActivations:
 
     def values(self, layer: int, rows: Any = None) -> np.ndarray:
         """Activations float32 [rows, d_model] of one layer, as they are stored, or those of `rows` in their order."""
-        from store.array_format import as_float32
+        from store.array_format import decode_float32
 
-        return as_float32(self.array.read(self.hook_point(layer), rows), self.run.spec["dtype"])
+        return decode_float32(self.array.read(self.hook_point(layer), rows), self.run.spec["dtype"])
 
     def batches(self, layer: int, batch_rows: int = 4096, seed: int = 0, epoch: int = 0) -> Any:
         """Shuffled batches of one layer, each row once in an epoch: `.rows` are numbers, `[hook point]` activations."""
         return self.array.iter_batches(self.hook_point(layer), batch_rows, seed=seed, epoch=epoch)
 
 
-def points_by_layer(group: tables.ActivationCache, n_layers: int, pattern: str = RESID_POST) -> dict[int, str]:
+def hook_points_by_layer(group: tables.ActivationCache, n_layers: int, pattern: str = RESID_POST) -> dict[int, str]:
     """layer → the cached hook point of this pattern (`models.hook_points`), in the order in which they were cached.
     NotFoundError where there is none."""
     points = {layer_of(name, n_layers): name for name in group.hook_points if pattern_of(name) == pattern}
@@ -140,16 +141,16 @@ def load_cache(inputs: Inputs, reference: str, field: str = "cache", pattern: st
 
     run = inputs.run(reference, "cache")
     rows: list[tables.ActivationCache] = inputs.rows(tables.ActivationCache, run)
-    rows = readable(run, rows)
+    rows = choose_groups(run, rows)
     groups = [
         inputs.located(field, reference, row.digest, run.id, array=row.path.removeprefix("arrays/")) for row in rows
     ]
     array = ActivationArray.open(*(group.path for group in groups))
-    as_registered(rows, array.digests)
-    return CachedActivations(run, rows, array, layers_of_model(inputs, rows[0]), pattern)
+    require_registered(rows, array.digests)
+    return CachedActivations(run, rows, array, count_layers(inputs, rows[0]), pattern)
 
 
-def as_registered(rows: Sequence[tables.ActivationCache], digests: Sequence[str]) -> None:
+def require_registered(rows: Sequence[tables.ActivationCache], digests: Sequence[str]) -> None:
     """Raises CorruptError for a group whose digest is not the one that the registry knows."""
     from store.errors import CorruptError
 
@@ -158,22 +159,22 @@ def as_registered(rows: Sequence[tables.ActivationCache], digests: Sequence[str]
             raise CorruptError(f"{row.path} is not the group that the registry knows", "chessreg doctor --digests")
 
 
-def layers_of_model(inputs: Inputs, group: tables.ActivationCache) -> int:
+def count_layers(inputs: Inputs, group: tables.ActivationCache) -> int:
     """How many layers the model has whose activations a group holds."""
     with inputs.database.read() as session:
         return session.get_one(tables.Checkpoint, group.checkpoint_id).layers
 
 
-def cached_layers(inputs: Inputs, reference: str, pattern: str = RESID_POST) -> tuple[int, ...]:
+def list_cached_layers(inputs: Inputs, reference: str, pattern: str = RESID_POST) -> tuple[int, ...]:
     """The layers of a cache run, from its rows alone. NotFoundError where it holds no hook point of this pattern."""
     rows: list[tables.ActivationCache] = inputs.rows(tables.ActivationCache, inputs.run(reference, "cache"))
-    return tuple(points_by_layer(rows[0], layers_of_model(inputs, rows[0]), pattern))
+    return tuple(hook_points_by_layer(rows[0], count_layers(inputs, rows[0]), pattern))
 
 
 # -- groups: two machines may have cut a run differently, so there may be groups to spare -----------------------------
 
 
-class Span(Protocol):
+class UnitSpan(Protocol):
     """Units [start, stop)."""
 
     @property
@@ -183,10 +184,10 @@ class Span(Protocol):
     def stop(self) -> int: ...
 
 
-S = TypeVar("S", bound=Span)
+S = TypeVar("S", bound=UnitSpan)
 
 
-def chain(groups: Sequence[S], start: int, stop: int) -> list[S] | None:
+def chain_groups(groups: Sequence[S], start: int, stop: int) -> list[S] | None:
     """Of these groups those that hold units [start, stop) once each, in order, the longest first; None: none do."""
     follows: dict[int, S] = {}
     for group in sorted(groups, key=lambda group: (group.start, group.stop), reverse=True):
@@ -202,9 +203,9 @@ def chain(groups: Sequence[S], start: int, stop: int) -> list[S] | None:
     return chained
 
 
-def readable(run: tables.Run, groups: Sequence[Any]) -> list[Any]:
+def choose_groups(run: tables.Run, groups: Sequence[Any]) -> list[Any]:
     """The groups that hold all units of a complete run. Raises ChessregError when no choice of them does."""
-    chained = chain(groups, 0, run.units)
+    chained = chain_groups(groups, 0, run.units)
     if chained is None:
         raise ChessregError(
             f"{run.kind} run {run.id.hex[-6:]} has units that no group of arrays holds, or two", "chessreg doctor --fix"
@@ -212,11 +213,11 @@ def readable(run: tables.Run, groups: Sequence[Any]) -> list[Any]:
     return chained
 
 
-def differs(session: SqlSession, table: Any, run_id: UUID) -> str:
+def describe_unit_gaps(session: SqlSession, table: Any, run_id: UUID) -> str:
     """How a run's groups differ from its complete units; empty when they do not."""
     groups = session.scalars(select(table).where(table.run_id == run_id)).all()
-    for start, stop in ranges(complete_units(session, run_id)):
-        if chain(groups, start, stop) is None:
+    for start, stop in unit_ranges(read_complete_units(session, run_id)):
+        if chain_groups(groups, start, stop) is None:
             inside = [group for group in groups if group.start < stop and group.stop > start]
             held = sum(min(group.stop, stop) - max(group.start, start) for group in inside)
             what = f"says that units {start} to {stop - 1} are done, and its groups"
@@ -226,6 +227,6 @@ def differs(session: SqlSession, table: Any, run_id: UUID) -> str:
     return ""
 
 
-def span(hook_points: list[str]) -> str:
+def summarize_hook_points(hook_points: list[str]) -> str:
     """Hook points in a table's cell: the first and the last."""
     return hook_points[0] if len(hook_points) == 1 else f"{hook_points[0]} … {hook_points[-1]} ({len(hook_points)})"

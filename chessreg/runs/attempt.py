@@ -17,17 +17,24 @@ from chessreg.errors import ChessregError
 from chessreg.masking import mask, mask_words
 from chessreg.registry import provenance
 from chessreg.registry.database import Database
-from chessreg.registry.identity import new_id, uuid_of
-from chessreg.registry.machine import load, this_machine
+from chessreg.registry.identity import new_id, uuid_from_digest
+from chessreg.registry.machine import read_load, this_machine
 from chessreg.registry.tables.types import utc_now
 from chessreg.runs.background import Ingester
-from chessreg.runs.ingest import ingest
+from chessreg.runs.ingest import ingest_fragments
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Kind
-from chessreg.runs.resolve import ResolvedSpec, check, keep, missing_units, references, resolve
+from chessreg.runs.resolve import (
+    ResolvedSpec,
+    find_missing_units,
+    list_references,
+    publish_user_files,
+    require_runnable,
+    resolve_spec,
+)
 from chessreg.runs.spec import ExecutionOptions, Spec
-from chessreg.runs.task import Stop, Task, plain
-from chessreg.runs.watch import mark_dead
+from chessreg.runs.task import StopRequest, Task, to_fragment_row
+from chessreg.runs.watch import mark_dead_attempts
 from chessreg.terminal import visible
 from store.process import this_process
 
@@ -36,12 +43,14 @@ if TYPE_CHECKING:
     from store.fragments import FragmentWriter
 
 
-Progress = Callable[[float, str], None]
-END_SECONDS = 10.0  # for recording how an attempt ended; a registry that is locked for longer can be left alone
+ProgressCallback = Callable[[float, str], None]
+END_RECORD_TIMEOUT_S = (
+    10.0  # for recording how an attempt ended; a registry that is locked for longer can be left alone
+)
 
 
 @dataclass(frozen=True)
-class Where:
+class AttemptOrigin:
     """What started an attempt, and the resources that it was granted."""
 
     executor: str = "foreground"
@@ -51,7 +60,7 @@ class Where:
     ingests: bool = True  # False: a job only writes fragments; its supervisor takes them in
 
 
-class Attempt:
+class RunAttempt:
     """One try at the missing units of a run, from its first fragment to its last."""
 
     def __init__(
@@ -61,8 +70,8 @@ class Attempt:
         inputs: Inputs,
         explicit: tuple[str, ...],
         missing: list[int],
-        on_progress: Progress = lambda fraction, text: None,
-        where: Where = Where(),
+        on_progress: ProgressCallback = lambda fraction, text: None,
+        where: AttemptOrigin = AttemptOrigin(),
     ) -> None:
         from store.fragments import FragmentWriter
 
@@ -102,11 +111,11 @@ class Attempt:
                 heartbeat.start()
                 on_begun()
                 self.do_units()
-            except (Stop, KeyboardInterrupt):
+            except (StopRequest, KeyboardInterrupt):
                 state, cause, code = "killed", "killed", 130
                 return True
             except BaseException as error:
-                state, cause, code = "failed", cause_of(error), getattr(error, "exit_code", 1)
+                state, cause, code = "failed", failure_cause(error), getattr(error, "exit_code", 1)
                 message = f"{type(error).__name__}: {error}"
                 raise
             finally:
@@ -119,14 +128,14 @@ class Attempt:
     def do_units(self) -> None:
         """Run the kind, and its `reduce` when all units are in the registry. Raises ChessregError for units undone."""
         if self.task.units:
-            with self.inputs.database.waiting(warn, self.task.stop_if_asked):
+            with self.inputs.database.waiting(print_warning, self.task.stop_if_asked):
                 self.resolved.kind.run(self.task)
         self.task.flush()
         self.require_taken()
         if self.reduces:
             self.require_units()
             assert self.resolved.kind.reduce
-            with self.inputs.database.waiting(warn, self.task.stop_if_asked):
+            with self.inputs.database.waiting(print_warning, self.task.stop_if_asked):
                 self.resolved.kind.reduce(self.task)
             self.task.done(self.resolved.units - 1)
             self.task.flush()
@@ -146,7 +155,7 @@ class Attempt:
 
     def require_units(self) -> None:
         """Raise ChessregError unless the registry has the rows of all other units, which `reduce` reads."""
-        left = len(missing_units(self.inputs, self.resolved)) - 1
+        left = len(find_missing_units(self.inputs, self.resolved)) - 1
         if left > 0:
             why = f": {self.outage}" if self.outage else ""
             raise ChessregError(
@@ -193,13 +202,13 @@ class Attempt:
             boot_id=process.boot_id,
             started_at=utc_now(),
             checked_in_at=utc_now(),
-            next_check_in_seconds=PROMISE_SECONDS,
+            next_check_in_seconds=CHECK_IN_TIMEOUT_S,
             state="running",
             units_done=0,
             log=self.where.log,
             chessreg_version=provenance.chessreg_version(),
-            code=provenance.code_state(),
-            environment=provenance.environment(),
+            code=provenance.read_code_state(),
+            environment=provenance.read_packages(),
         )
         begun = self.writer.flush()
         self.take_in()
@@ -212,7 +221,9 @@ class Attempt:
         read = [
             (name, reference, digest, located.run_id) for (name, digest, reference), located in self.inputs.read.items()
         ]
-        read += [(name, reference, spec_hash, uuid_of(spec_hash)) for name, reference, spec_hash in self.rows_read()]
+        read += [
+            (name, reference, spec_hash, uuid_from_digest(spec_hash)) for name, reference, spec_hash in self.rows_read()
+        ]
         for name, reference, digest, source in read:
             self.add(
                 "run_input",
@@ -256,11 +267,11 @@ class Attempt:
         """Runs that the spec names and of which no artifact was read, but rows: field, reference and spec hash."""
         seen = {located.run_id for located in self.inputs.read.values()}
         named = [(name, ref, ref.removeprefix("run:").partition("/")[0])
-                 for name, ref in references(self.resolved.spec).items() if ref.startswith("run:")]  # fmt: skip
-        return [row for row in named if uuid_of(row[2]) not in seen]
+                 for name, ref in list_references(self.resolved.spec).items() if ref.startswith("run:")]  # fmt: skip
+        return [row for row in named if uuid_from_digest(row[2]) not in seen]
 
     def add(self, table: str, **columns: Any) -> None:
-        self.writer.add(table, plain(columns))
+        self.writer.add(table, to_fragment_row(columns))
 
     @property
     def outage(self) -> str | None:
@@ -279,11 +290,11 @@ class Attempt:
             self.ingester.settle()
 
 
-def warn(text: str) -> None:
+def print_warning(text: str) -> None:
     print(f"chessreg: {visible(text)}", file=sys.stderr, flush=True)
 
 
-def cause_of(error: BaseException) -> str:
+def failure_cause(error: BaseException) -> str:
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return "oom"
     if isinstance(error, FloatingPointError):
@@ -302,7 +313,7 @@ def stop_on_signals(task: Task[Any, Any]) -> Iterator[Callable[[], None]]:
 
     def hold() -> None:
         nonlocal held_until
-        held_until = time.monotonic() + END_SECONDS
+        held_until = time.monotonic() + END_RECORD_TIMEOUT_S
 
     def ask(number: int, frame: Any) -> None:
         if time.monotonic() < held_until:
@@ -326,10 +337,10 @@ def stop_on_signals(task: Task[Any, Any]) -> Iterator[Callable[[], None]]:
 # -- its heartbeat ----------------------------------------------------------------------------------------------------
 
 
-CHECK_IN_SECONDS = 10.0
+CHECK_IN_INTERVAL_S = 10.0
 # An attempt counts as lost after twelve times as long: a registry may not answer for a minute, and the process that
 # ingests may come late after that.
-PROMISE_SECONDS = 12 * CHECK_IN_SECONDS
+CHECK_IN_TIMEOUT_S = 12 * CHECK_IN_INTERVAL_S
 
 
 class Heartbeat(threading.Thread):
@@ -353,7 +364,7 @@ class Heartbeat(threading.Thread):
         )
         pause = 1.0
         while not self._end.wait(pause):
-            pause = min(2 * pause, CHECK_IN_SECONDS)
+            pause = min(2 * pause, CHECK_IN_INTERVAL_S)
             with suppress(Exception):
                 self._check_in(writer)
 
@@ -361,14 +372,14 @@ class Heartbeat(threading.Thread):
         row = {
             "id": self.task.attempt_id,
             "checked_in_at": utc_now(),
-            "next_check_in_seconds": PROMISE_SECONDS,
+            "next_check_in_seconds": CHECK_IN_TIMEOUT_S,
             "units_done": self.task.units_done,
             "progress": min(max(float(self.task.fraction), 0.0), 1.0),
             "progress_before": self.task.fraction_before,
             "doing": self.task.doing[:200],
-            "load": load(),
+            "load": read_load(),
         }
-        writer.add("check_in", plain(row))
+        writer.add("check_in", to_fragment_row(row))
         writer.flush()
         self.after()
 
@@ -393,7 +404,7 @@ class RunReport:
     interrupted: bool = False
 
 
-def run(
+def run_spec(
     kind: Kind,
     spec: Spec,
     options: ExecutionOptions,
@@ -403,7 +414,7 @@ def run(
     explicit: tuple[str, ...] = (),
     on_start: Callable[[ResolvedSpec, int], None] = lambda resolved, missing: None,
     on_begun: Callable[[UUID], None] = lambda run_id: None,
-    on_progress: Progress = lambda fraction, text: None,
+    on_progress: ProgressCallback = lambda fraction, text: None,
 ) -> RunReport:
     """Do what is missing of this spec's run. A finished spec does nothing.
 
@@ -411,21 +422,21 @@ def run(
     Raises what the kind raises; the attempt is then recorded as failed, and complete units stay.
     """
     inputs = Inputs(database, store)
-    ingest(database, store)
-    mark_dead(database)
-    resolved = resolve(kind, spec, inputs)
-    missing = missing_units(inputs, resolved)
+    ingest_fragments(database, store)
+    mark_dead_attempts(database)
+    resolved = resolve_spec(kind, spec, inputs)
+    missing = find_missing_units(inputs, resolved)
     if not missing:
         return RunReport(resolved.run_id, kind.name, resolved.units, 0, 0, None, "complete")
-    check(resolved, options, inputs)
+    require_runnable(resolved, options, inputs)
     on_start(resolved, len(missing))
-    keep(resolved.spec, inputs)
-    attempt = Attempt(resolved, options, inputs, explicit, missing, on_progress)
+    publish_user_files(resolved.spec, inputs)
+    attempt = RunAttempt(resolved, options, inputs, explicit, missing, on_progress)
     interrupted = attempt.go(lambda: on_begun(resolved.run_id))
     if attempt.outage:  # only an interrupted attempt gets here then
         left = len(missing) - attempt.task.units_done
     else:
-        left = len(missing_units(inputs, resolved))
+        left = len(find_missing_units(inputs, resolved))
     return RunReport(
         resolved.run_id,
         kind.name,

@@ -12,10 +12,10 @@ from sqlalchemy.exc import DBAPIError
 
 from chessreg.errors import ChessregError
 from chessreg.registry.database import Database
-from chessreg.runs.ingest import ingest
+from chessreg.runs.ingest import ingest_fragments
 from store import Store
 
-SILENT_SECONDS = 60.0  # a registry that has taken no fragment for this long is given up at the end of a run
+ANSWER_TIMEOUT_S = 60.0  # a registry that has taken no fragment for this long is given up at the end of a run
 
 
 class Ingester(threading.Thread):
@@ -61,8 +61,8 @@ class Ingester(threading.Thread):
         with self._changed:
             while self._done < number:
                 self._changed.wait(1.0)
-                if time.monotonic() - self._moved > SILENT_SECONDS:
-                    self.outage = f"the registry has not answered for {SILENT_SECONDS:.0f} s"
+                if time.monotonic() - self._moved > ANSWER_TIMEOUT_S:
+                    self.outage = f"the registry has not answered for {ANSWER_TIMEOUT_S:.0f} s"
                     return
         self.raise_error()
 
@@ -81,7 +81,7 @@ class Ingester(threading.Thread):
                 number = self._asked
             self._note_progress()
             try:
-                self.refused += ingest(self._database, self._store, self._note_progress).of_run(self._run_id)
+                self.refused += ingest_fragments(self._database, self._store, self._note_progress).of_run(self._run_id)
                 self.outage = None
             except (DBAPIError, ChessregError) as error:
                 self.outage = str(error).split("\n", 1)[0]

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 from chessreg.errors import ChessregError
 
-FILE_MODULES = "chessreg_kind_"  # how the name of a module begins that was loaded from a user's file
+FILE_MODULE_PREFIX = "chessreg_kind_"  # how the name of a module begins that was loaded from a user's file
 _exit = os._exit
 
 
@@ -35,14 +35,14 @@ class ProcessEndError(ChessregError):
         super().__init__(f"{name} called {call}, which ends the process", where)
 
 
-class AskFirst:
+class GuardedExit:
     """Stands for `os._exit` in the process that it was made in; in one forked from it, `os._exit` is as it was."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
 
     def __call__(self, status: int = 0) -> NoReturn:
-        own = call_of_kind(sys._getframe(1)) if os.getpid() == self.pid else None
+        own = find_kind_call(sys._getframe(1)) if os.getpid() == self.pid else None
         if own is None:
             _exit(status)
         error, raised = own
@@ -52,10 +52,10 @@ class AskFirst:
         _exit(status or 1)
 
 
-def guard() -> None:
+def guard_process_exit() -> None:
     """Replace `os._exit` in this process, and let the C library's `exit` abort; a second time does nothing."""
-    if not (isinstance(os._exit, AskFirst) and os._exit.pid == os.getpid()):
-        os._exit = AskFirst()
+    if not (isinstance(os._exit, GuardedExit) and os._exit.pid == os.getpid()):
+        os._exit = GuardedExit()
         abort_at_exit()
 
 
@@ -78,23 +78,23 @@ def ignore_abort() -> None:
     signal.signal(signal.SIGABRT, signal.SIG_IGN)
 
 
-def call_of_kind(frame: FrameType | None) -> tuple[ProcessEndError, bool] | None:
+def find_kind_call(frame: FrameType | None) -> tuple[ProcessEndError, bool] | None:
     """The error of a call of `os._exit` from this frame, if a kind's file made it, and whether chessreg called the
     kind in this thread and so would see it raised."""
     call: FrameType | None = None
     name = ""
     while frame is not None:
         module = frame.f_globals.get("__name__", "")
-        if module.startswith(FILE_MODULES):
+        if module.startswith(FILE_MODULE_PREFIX):
             call = call or frame
             kind: Any = frame.f_locals.get("self")
             name = name or (f"your kind {kind.name}" if hasattr(kind, "board_views") else "")
         elif call is not None and module.startswith("chessreg."):
-            return error_of(call, name), True
+            return make_process_end_error(call, name), True
         frame = frame.f_back
-    return (error_of(call, name), False) if call is not None else None
+    return (make_process_end_error(call, name), False) if call is not None else None
 
 
-def error_of(call: FrameType, name: str) -> ProcessEndError:
+def make_process_end_error(call: FrameType, name: str) -> ProcessEndError:
     file = call.f_code.co_filename
     return ProcessEndError(name or "your kind's file", "os._exit", file, call.f_lineno)

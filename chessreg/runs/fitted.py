@@ -16,7 +16,7 @@ from sqlalchemy import func, select
 from chessreg.errors import BadInputError, first_line
 from chessreg.models.hook_points import pattern_of
 from chessreg.registry import tables
-from chessreg.runs.activations import cached_layers
+from chessreg.runs.activations import list_cached_layers
 from chessreg.runs.inputs import Inputs
 
 
@@ -58,7 +58,7 @@ ClassDirection = Literal["raw", "class-centred", "empty-minus-piece"]
 as fitted (raw: the papers') is not determined; differences of classes are (Davis specification 4.5)."""
 
 
-def class_directions(weight: np.ndarray, direction: ClassDirection, empty: int) -> np.ndarray:
+def make_class_directions(weight: np.ndarray, direction: ClassDirection, empty: int) -> np.ndarray:
     """Directions float32 [d_model, squares, classes] of a probe's classes, from its weights of that shape.
 
     raw: the weights. class-centred: minus the mean over the square's classes. empty-minus-piece: the empty square's
@@ -72,7 +72,7 @@ def class_directions(weight: np.ndarray, direction: ClassDirection, empty: int) 
     return weight
 
 
-def layers_cached(
+def select_cached_layers(
     inputs: Inputs, rows: Mapping[int, tables.Probe | tables.Vector], cache: str, wanted: tuple[int, ...]
 ) -> tuple[int, ...]:
     """The layers, of what was fitted, that a cache holds too: those that are wanted; none wanted: all.
@@ -80,7 +80,7 @@ def layers_cached(
     Raises BadInputError for one that was not fitted or is not cached, and where there is none.
     """
     row = next(iter(rows.values()))
-    cached = cached_layers(inputs, cache, pattern_of(row.hook_point))
+    cached = list_cached_layers(inputs, cache, pattern_of(row.hook_point))
     there = tuple(sorted(rows.keys() & set(cached)))
     if missing := set(wanted) - set(there):
         raise BadInputError(
@@ -93,7 +93,7 @@ def layers_cached(
     return wanted or there
 
 
-def probe_rows(inputs: Inputs, reference: str) -> dict[int, tables.Probe]:
+def read_probe_rows(inputs: Inputs, reference: str) -> dict[int, tables.Probe]:
     """The rows of a probe run by layer."""
     rows: list[tables.Probe] = inputs.rows(tables.Probe, inputs.run(reference))
     return {row.layer: row for row in rows}
@@ -101,10 +101,10 @@ def probe_rows(inputs: Inputs, reference: str) -> dict[int, tables.Probe]:
 
 def load_probe(inputs: Inputs, reference: str, layer: int | None = None) -> FittedProbe:
     """The probe of one layer of a probe run; without a layer the one that its validation games choose."""
-    rows = probe_rows(inputs, reference)
+    rows = read_probe_rows(inputs, reference)
     wanted = layer
     if wanted is None:
-        wanted = next(iter(rows)) if len(rows) == 1 else best_layer(inputs, reference)
+        wanted = next(iter(rows)) if len(rows) == 1 else find_best_layer(inputs, reference)
     if wanted not in rows:
         raise BadInputError(f"that probe run has no layer {wanted}", f"it has {', '.join(map(str, rows))}")
     row = rows[wanted]
@@ -113,7 +113,7 @@ def load_probe(inputs: Inputs, reference: str, layer: int | None = None) -> Fitt
     return FittedProbe(weight, row.hook_point, row.layer, row.label, bool(row.detail["centred"]), dict(row.detail))
 
 
-def best_layer(inputs: Inputs, reference: str) -> int:
+def find_best_layer(inputs: Inputs, reference: str) -> int:
     """The layer of a probe run with the highest accuracy (of regression: the lowest error) on its validation games."""
     run = inputs.run(reference)
     scores, metric = tables.Score, tables.MetricPoint
@@ -164,7 +164,7 @@ class Direction:
         return {name: np.ascontiguousarray(value, np.float32) for name, value in tensors.items() if value is not None}
 
 
-def cosine(one: np.ndarray, other: np.ndarray, centre: bool = False) -> float:
+def cosine_similarity(one: np.ndarray, other: np.ndarray, centre: bool = False) -> float:
     """Cosine of two directions [d_model]; `centre`: of both minus their means, as between raw and centred residuals
     (specification 2.3). 0 when one of them is 0."""
     a, b = one.astype(np.float64), other.astype(np.float64)
@@ -174,7 +174,7 @@ def cosine(one: np.ndarray, other: np.ndarray, centre: bool = False) -> float:
     return float(a @ b / size) if size else 0.0
 
 
-def vector_rows(inputs: Inputs, reference: str) -> dict[int, tables.Vector]:
+def read_vector_rows(inputs: Inputs, reference: str) -> dict[int, tables.Vector]:
     """The rows of a vector run by layer."""
     rows: list[tables.Vector] = inputs.rows(tables.Vector, inputs.run(reference, "vector"))
     return {row.layer: row for row in rows}
@@ -182,13 +182,13 @@ def vector_rows(inputs: Inputs, reference: str) -> dict[int, tables.Vector]:
 
 def load_direction(inputs: Inputs, reference: str, layer: int) -> Direction:
     """The direction of one layer of a vector run, with its two sides where it has them."""
-    rows = vector_rows(inputs, reference)
+    rows = read_vector_rows(inputs, reference)
     if layer not in rows:
         raise BadInputError(f"that vector run has no layer {layer}", f"it has {', '.join(map(str, sorted(rows)))}")
-    return read_vector(inputs, reference, rows[layer])
+    return load_vector_row(inputs, reference, rows[layer])
 
 
-def read_vector(inputs: Inputs, reference: str, row: tables.Vector) -> Direction:
+def load_vector_row(inputs: Inputs, reference: str, row: tables.Vector) -> Direction:
     """The direction behind a row of the table `vector`."""
     folder = inputs.located(f"vector layer {row.layer}", reference, row.artifact, row.run_id).path
     arrays = read_layer(folder / "vector.safetensors", vector=1)

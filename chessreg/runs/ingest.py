@@ -28,12 +28,12 @@ from sqlalchemy.orm import Session
 
 from chessreg.errors import DAMAGE, ChessregError, RegistryError, first_line
 from chessreg.registry import tables
-from chessreg.registry.database import Database, rows_among
+from chessreg.registry.database import Database, select_by_keys
 from chessreg.registry.engines import FOREIGN_KEY, SchemaError
 from chessreg.registry.identity import new_id
 from chessreg.registry.result_tables import RESULT_TABLES
-from chessreg.registry.run_state import complete_units, done_of
-from chessreg.registry.tables.types import UtcDateTime, admit, cropped, utc_now, without_nul
+from chessreg.registry.run_state import count_done, read_complete_units
+from chessreg.registry.tables.types import UtcDateTime, crop_model_texts, replace_nul, require_admissible, utc_now
 from store.errors import StoreError
 
 if TYPE_CHECKING:
@@ -41,10 +41,10 @@ if TYPE_CHECKING:
     from store.fragments import Fragment
 
 TABLES: Mapping[str, Table] = tables.Base.metadata.tables  # and packages' own, once `registry.brought` loaded them
-UPDATES = ("check_in", "attempt_end")
+ATTEMPT_UPDATES = ("check_in", "attempt_end")
 
 
-class NotYetError(ChessregError):
+class MissingParentError(ChessregError):
     """A fragment came before one that it builds on."""
 
 
@@ -59,36 +59,36 @@ class IngestReport:
 
     def of_run(self, run_id: UUID) -> list[str]:
         """Why fragments of a run were set aside."""
-        return [why for name, why in self.set_aside.items() if name.endswith(f".{run_id.hex}{SUFFIX}")]
+        return [why for name, why in self.set_aside.items() if name.endswith(f".{run_id.hex}{FRAGMENT_SUFFIX}")]
 
 
-def ingest(database: Database, store: Store, on_fragment: Callable[[], None] = lambda: None) -> IngestReport:
+def ingest_fragments(database: Database, store: Store, on_fragment: Callable[[], None] = lambda: None) -> IngestReport:
     """Take in every fragment that waits in the store. One that is damaged, or not understood, goes into quarantine
     with the reason; one whose run or machine has not arrived yet waits on.
 
     `on_fragment` is called after each. Raises RegistryError when the registry does not answer: then everything waits.
     """
-    from store.fragments import pending
+    from store.fragments import list_pending
 
     report = IngestReport()
-    waiting = pending(store)
+    waiting = list_pending(store)
     while waiting:
         before = report.fragments
         report.waiting.clear()
         for fragment in waiting:
-            one(database, store, fragment, report)
+            ingest_fragment(database, store, fragment, report)
             on_fragment()
         # Names sort by the writers' clocks, so a fragment may come before one that it builds on: try it again.
         waiting = [each for each in waiting if each.name in report.waiting] if report.fragments > before else []
     return report
 
 
-def one(database: Database, store: Store, fragment: Fragment, report: IngestReport) -> None:
+def ingest_fragment(database: Database, store: Store, fragment: Fragment, report: IngestReport) -> None:
     """Take in one fragment, set it aside, or note why it waits."""
-    from store.fragments import mark_ingested, quarantine, read_or_quarantine
+    from store.fragments import mark_ingested, quarantine_fragment, read_or_quarantine
 
     def set_aside(why: str) -> None:  # trying again cannot help, and the other fragments must not wait for it
-        quarantine(store, fragment, why)
+        quarantine_fragment(store, fragment, why)
         report.set_aside[fragment.name] = why
 
     chunks = read_or_quarantine(store, fragment)
@@ -103,9 +103,9 @@ def one(database: Database, store: Store, fragment: Fragment, report: IngestRepo
             if database.dialect == "postgresql":
                 session.execute(text("select pg_advisory_xact_lock(hashtext('chessreg ingest'))"))
             try:
-                take_in(session, fragment, rows, taken)
+                ingest_rows(session, fragment, rows, taken)
             except Exception as error:
-                if of_rows(error, database.dialect):
+                if is_row_error(error, database.dialect):
                     raise ChessregError(f"its rows cannot be read: {first_line(error)}") from error
                 raise
     except (RegistryError, SchemaError):
@@ -117,7 +117,7 @@ def one(database: Database, store: Store, fragment: Fragment, report: IngestRepo
             report.waiting[fragment.name] = why
         else:
             set_aside(f"its rows do not fit: {why}")
-    except NotYetError as error:
+    except MissingParentError as error:
         report.waiting[fragment.name] = error.message
     except ChessregError as error:
         set_aside(str(error))
@@ -127,7 +127,7 @@ def one(database: Database, store: Store, fragment: Fragment, report: IngestRepo
         mark_ingested(store, fragment, keep=any(table != "check_in" for table, _ in rows))
 
 
-def of_rows(error: Exception, dialect: str) -> bool:
+def is_row_error(error: Exception, dialect: str) -> bool:
     """Whether an error is about values that a table cannot hold, rather than about the database."""
     if isinstance(error, DBAPIError):
         refused = (DataError, ProgrammingError, *((InterfaceError,) if dialect == "sqlite" else ()))
@@ -135,25 +135,27 @@ def of_rows(error: Exception, dialect: str) -> bool:
     return isinstance(error, (StatementError, *DAMAGE)) and not isinstance(error, ChessregError)
 
 
-def take_in(session: Session, fragment: Fragment, rows: list[tuple[str, dict[str, Any]]], report: IngestReport) -> None:
+def ingest_rows(
+    session: Session, fragment: Fragment, rows: list[tuple[str, dict[str, Any]]], report: IngestReport
+) -> None:
     """One fragment, inside one transaction."""
     if session.get(tables.FragmentRecord, fragment.name) is not None:
         return
     by_table: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for table, row in rows:
-        if table not in UPDATES and table not in tables.OWN:
-            bring(session, table, fragment)
-        by_table[table].append(typed(TABLES["attempt" if table in UPDATES else table], row))
-    take_rows(session, by_table, report)
+        if table not in ATTEMPT_UPDATES and table not in tables.OWN_TABLES:
+            require_package_table(session, table, fragment)
+        by_table[table].append(parse_row(TABLES["attempt" if table in ATTEMPT_UPDATES else table], row))
+    insert_or_compare_rows(session, by_table, report)
     for row in by_table["check_in"]:
-        check_in(session, row)
+        record_check_in(session, row)
     attempt = TABLES["attempt"]
     for row in by_table["attempt_end"]:
         known = session.execute(
             update(attempt).where(attempt.c.id == row.pop("id")).values(**row).returning(attempt.c.id)
         )
         if known.first() is None:
-            raise NotYetError("the attempt that ends has not arrived")
+            raise MissingParentError("the attempt that ends has not arrived")
     # One every ten seconds of every attempt, each replacing the one before: no record is kept of them.
     if all(table == "check_in" for table, _ in rows):
         report.fragments += 1
@@ -162,23 +164,23 @@ def take_in(session: Session, fragment: Fragment, rows: list[tuple[str, dict[str
         tables.FragmentRecord(name=fragment.name, run_id=UUID(fragment.run_id), rows=len(rows), ingested_at=utc_now())
     )
     for run_id in {row["run_id"] for row in by_table["unit_range"]}:
-        complete_run(session, run_id)
+        complete_run_if_done(session, run_id)
     report.fragments += 1
 
 
-def bring(session: Session, table: str, fragment: Fragment) -> None:
+def require_package_table(session: Session, table: str, fragment: Fragment) -> None:
     """Have the table of a noun that a package brings. Raises ChessregError when no package brings it."""
     from chessreg.registry import brought
 
-    failed = brought.load()
+    failed = brought.load_package_nouns()
     if table not in TABLES:
         why = "; ".join(failed) or "install the package that brings it"
         raise ChessregError(f"fragment {fragment.name} has rows of an unknown table {table!r}", why)
-    if not brought.is_here(session, TABLES[table]):
-        brought.make(session)
+    if not brought.has_table(session, TABLES[table]):
+        brought.create_missing_tables(session)
 
 
-def check_in(session: Session, row: dict[str, Any]) -> None:
+def record_check_in(session: Session, row: dict[str, Any]) -> None:
     """Record that an attempt is alive. An older check-in that arrives late changes nothing; a newer one makes a lost
     attempt running again."""
     attempt = TABLES["attempt"]
@@ -189,26 +191,26 @@ def check_in(session: Session, row: dict[str, Any]) -> None:
     session.execute(update(attempt).where(*newer, attempt.c.state == lost).values(**row, **alive))
 
 
-def take_rows(session: Session, by_table: dict[str, list[dict[str, Any]]], report: IngestReport) -> None:
+def insert_or_compare_rows(session: Session, by_table: dict[str, list[dict[str, Any]]], report: IngestReport) -> None:
     """Typed rows by table: results of units that are complete here already are compared, everything else goes in."""
     if session.get_bind().dialect.name == "postgresql":
-        by_table = defaultdict(list, without_nul(by_table))
-    complete = units_here(session, by_table)
+        by_table = defaultdict(list, replace_nul(by_table))
+    complete = find_complete_units(session, by_table)
     parents_first = [table.name for table in tables.Base.metadata.sorted_tables]
-    for name in sorted(by_table.keys() - set(UPDATES), key=parents_first.index):
+    for name in sorted(by_table.keys() - set(ATTEMPT_UPDATES), key=parents_first.index):
         if name in RESULT_TABLES:
-            rows = [cropped(TABLES[name], row) for row in by_table[name]]
-            admit(TABLES[name], rows)
+            rows = [crop_model_texts(TABLES[name], row) for row in by_table[name]]
+            require_admissible(TABLES[name], rows)
             fresh = [row for row in rows if (row["run_id"], row["unit"]) not in complete]
             again = [row for row in rows if (row["run_id"], row["unit"]) in complete]
             insert_rows(session, TABLES[name], fresh)
-            compare(session, TABLES[name], again, report)
+            compare_rows(session, TABLES[name], again, report)
             report.rows += len(fresh)
         else:
             insert_missing(session, TABLES[name], by_table[name])
 
 
-def typed(table: Table, row: dict[str, Any]) -> dict[str, Any]:
+def parse_row(table: Table, row: dict[str, Any]) -> dict[str, Any]:
     """A fragment's row with the types of its table's columns."""
     values = {}
     for key, value in row.items():
@@ -223,11 +225,11 @@ def typed(table: Table, row: dict[str, Any]) -> dict[str, Any]:
             value = bytes(value)
         values[key] = value
     if table.name not in RESULT_TABLES:
-        admit(table, [values])
+        require_admissible(table, [values])
     return values
 
 
-def units_here(session: Session, by_table: Mapping[str, list[dict[str, Any]]]) -> set[tuple[UUID, int]]:
+def find_complete_units(session: Session, by_table: Mapping[str, list[dict[str, Any]]]) -> set[tuple[UUID, int]]:
     """Of the units in a fragment's ranges, those that the registry already has.
 
     Raises ChessregError for units that a run has not.
@@ -245,7 +247,7 @@ def units_here(session: Session, by_table: Mapping[str, list[dict[str, Any]]]) -
     return {
         (run_id, unit)
         for run_id, units in by_run.items()
-        for unit in complete_units(session, run_id, min(units), max(units) + 1) & units
+        for unit in read_complete_units(session, run_id, min(units), max(units) + 1) & units
     }
 
 
@@ -265,30 +267,30 @@ def insert_missing(session: Session, table: Table, rows: list[dict[str, Any]]) -
     fresh = []
     for row in rows:
         place = tuple(row.get(name) for name in key)
-        if place in seen or session.execute(select(*table.primary_key).where(*matches(table, key, row))).first():
+        if place in seen or session.execute(select(*table.primary_key).where(*key_conditions(table, key, row))).first():
             continue
         seen.add(place)
         fresh.append(row)
     insert_rows(session, table, fresh)
 
 
-def matches(table: Table, key: list[str], row: dict[str, Any]) -> list[Any]:
+def key_conditions(table: Table, key: list[str], row: dict[str, Any]) -> list[Any]:
     return [table.c[name] == row.get(name) for name in key]
 
 
-def compare(session: Session, table: Table, rows: list[dict[str, Any]], report: IngestReport) -> None:
+def compare_rows(session: Session, table: Table, rows: list[dict[str, Any]], report: IngestReport) -> None:
     """Rows of units that are complete already: equal ones are repeats, others conflicts, each listed once."""
     key = [column.name for column in table.primary_key]
-    listed = listed_conflicts(session, table.name, {row["run_id"] for row in rows}) if rows else set()
+    listed = read_conflict_texts(session, table.name, {row["run_id"] for row in rows}) if rows else set()
     for row in rows:
-        found = session.execute(select(table).where(*matches(table, key, row))).mappings().first()
-        there = None if found is None else cropped(table, dict(found))
+        found = session.execute(select(table).where(*key_conditions(table, key, row))).mappings().first()
+        there = None if found is None else crop_model_texts(table, dict(found))
         content = row.keys() - {"attempt_id", "seconds"}
         if there is not None and all(there[name] == row[name] for name in content):
             report.repeated += 1
             continue
-        key_json, row_json = as_json({name: row.get(name) for name in key}), as_json(row)
-        known_by = content_text(key_json, row_json)
+        key_json, row_json = make_json_value({name: row.get(name) for name in key}), make_json_value(row)
+        known_by = conflict_text(key_json, row_json)
         if known_by in listed:
             report.repeated += 1
             continue
@@ -307,67 +309,67 @@ def compare(session: Session, table: Table, rows: list[dict[str, Any]], report: 
         )
 
 
-def listed_conflicts(session: Session, table_name: str, runs: Collection[UUID]) -> set[str]:
+def read_conflict_texts(session: Session, table_name: str, runs: Collection[UUID]) -> set[str]:
     """The conflicts of these runs in a table, each as `content_text` writes it."""
     conflict = tables.Conflict
     query = select(conflict.key, conflict.row).where(conflict.table_name == table_name)
-    return {content_text(key, row) for key, row in rows_among(session, query, conflict.run_id, sorted(runs))}
+    return {conflict_text(key, row) for key, row in select_by_keys(session, query, conflict.run_id, sorted(runs))}
 
 
-def content_text(key: Any, row: Any) -> str:
+def conflict_text(key: Any, row: Any) -> str:
     """What a conflict is known by, beside its table: equal for equal keys and rows."""
     return json.dumps([key, row], sort_keys=True)
 
 
-def as_json(row: Mapping[str, Any]) -> Any:
+def make_json_value(row: Mapping[str, Any]) -> Any:
     """A row, or its key, as a conflict holds it."""
     return json.loads(json.dumps(row, default=lambda value: value.hex() if isinstance(value, bytes) else str(value)))
 
 
-def complete_run(session: Session, run_id: UUID) -> None:
+def complete_run_if_done(session: Session, run_id: UUID) -> None:
     """Mark a run complete once every unit is there."""
     run = session.get(tables.Run, run_id)
     if run is None or run.completed_at is not None:
         return
-    if done_of(session, run_id) >= run.units:
+    if count_done(session, run_id) >= run.units:
         run.completed_at = utc_now()
 
 
 # -- fragments that are not in the registry ---------------------------------------------------------------------------
 
 
-SUFFIX = ".jsonl.zst"
+FRAGMENT_SUFFIX = ".jsonl.zst"
 
 
-def waiting(database: Database, store: Store) -> list[dict[str, Any]]:
+def list_waiting(database: Database, store: Store) -> list[dict[str, Any]]:
     """What waits (`incoming`) and what was set aside (`quarantine`), oldest first, each with its reason."""
-    from store.fragments import pending
+    from store.fragments import list_pending
 
     fragments = []
-    for fragment in pending(store):
+    for fragment in list_pending(store):
         row: dict[str, Any] = {"fragment": fragment.name, "state": "waiting", "run": fragment.run_id[-6:]}
         try:
             header, chunks = fragment.header(), list(fragment.read())
             rows_by_table = {table: sum(len(rows) for name, rows in chunks if name == table) for table, _ in chunks}
             row |= {"rows": sum(rows_by_table.values()), "result_tables": rows_by_table, "created": header["created"]}
-            row |= {"why": why_waiting(database, rows_by_table, fragment.run_id)}
+            row |= {"why": explain_waiting(database, rows_by_table, fragment.run_id)}
         except StoreError as error:
             row |= {"rows": None, "result_tables": {}, "created": None, "why": error.message}
         fragments.append(row)
-    for path in sorted(store.quarantine.glob(f"*{SUFFIX}")):
+    for path in sorted(store.quarantine.glob(f"*{FRAGMENT_SUFFIX}")):
         reason = path.with_name(path.name + ".reason.txt")
         why = (
             reason.read_text(encoding="utf-8", errors="replace").strip()
             if reason.exists()
             else "set aside without a reason"
         )
-        run = path.name.removesuffix(SUFFIX).rpartition(".")[2][-6:]
+        run = path.name.removesuffix(FRAGMENT_SUFFIX).rpartition(".")[2][-6:]
         row = {"fragment": path.name, "state": "set aside", "run": run, "rows": None, "result_tables": {}}
         fragments.append({**row, "created": path.stat().st_mtime, "why": why})
     return fragments
 
 
-def why_waiting(database: Database, rows_by_table: dict[str, int], run_id: str) -> str:
+def explain_waiting(database: Database, rows_by_table: dict[str, int], run_id: str) -> str:
     """Why an undamaged fragment is not ingested: its run is not here, or no process has ingested since."""
     try:
         with database.read() as session:
@@ -377,9 +379,9 @@ def why_waiting(database: Database, rows_by_table: dict[str, int], run_id: str) 
     return "not taken in yet" if there else "the fragment that says what this run is has not arrived"
 
 
-def take_in_waiting(database: Database, store: Store) -> dict[str, Any]:
+def ingest_waiting(database: Database, store: Store) -> dict[str, Any]:
     """Take in what waits; returns how much that was. Raises RegistryError when the registry does not answer."""
-    report = ingest(database, store)
+    report = ingest_fragments(database, store)
     return {
         "fragments": report.fragments,
         "rows": report.rows,
@@ -389,10 +391,10 @@ def take_in_waiting(database: Database, store: Store) -> dict[str, Any]:
     }
 
 
-def put_back(store: Store) -> int:
+def requeue_quarantined(store: Store) -> int:
     """Put what was set aside back among those that wait; what is still damaged will be set aside again."""
     moved = 0
-    for path in store.quarantine.glob(f"*{SUFFIX}"):
+    for path in store.quarantine.glob(f"*{FRAGMENT_SUFFIX}"):
         path.rename(store.incoming / path.name)
         path.with_name(path.name + ".reason.txt").unlink(missing_ok=True)
         moved += 1

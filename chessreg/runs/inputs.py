@@ -24,7 +24,7 @@ from chessreg.named import clipped
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
 from chessreg.registry.file_gate import refuse_registry
-from chessreg.registry.identity import uuid_of
+from chessreg.registry.identity import uuid_from_digest
 
 if TYPE_CHECKING:
     from chessreg.encodings import Encoding
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from chessreg.games.datasets.positions import Positions
     from store import Store
 
-NUMBER = r"[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]{1,3})?"
-PART = rf"\[([0-9]{{1,20}}),({NUMBER}),({NUMBER})\]"
-REFERENCE = re.compile(
-    rf"(?P<form>sha256|run|dataset):[0-9a-f]{{64}}(?P<more>(?<=run:.{{64}})/[^\s/]+|(?<=dataset:.{{64}}){PART})?"
+NUMBER_PATTERN = r"[0-9]+(?:\.[0-9]+)?(?:e[+-]?[0-9]{1,3})?"
+PART_PATTERN = rf"\[([0-9]{{1,20}}),({NUMBER_PATTERN}),({NUMBER_PATTERN})\]"
+REFERENCE_PATTERN = re.compile(
+    rf"(?P<form>sha256|run|dataset):[0-9a-f]{{64}}(?P<more>(?<=run:.{{64}})/[^\s/]+|(?<=dataset:.{{64}}){PART_PATTERN})?"
 )
-DATASET = re.compile(rf"dataset:([0-9a-f]{{64}})(?:{PART})?")
-FORMS = {  # of the references to a noun; of all others, which are runs, `run`
+DATASET_PATTERN = re.compile(rf"dataset:([0-9a-f]{{64}})(?:{PART_PATTERN})?")
+REFERENCE_FORMS = {  # of the references to a noun; of all others, which are runs, `run`
     "dataset": ("dataset",),
     "checkpoint": ("sha256", "run"),
     "book": ("sha256",),
@@ -47,18 +47,20 @@ FORMS = {  # of the references to a noun; of all others, which are runs, `run`
     "vector-file": ("sha256",),
 }
 
-CONTENT = ("results", "probe-file", "vector-file")  # files of others that are known by their bytes alone
-FILES = ("book", *CONTENT)  # what is named by a path, not by what the registry calls it
-IMPORTED = "imported-"  # how the kinds begin that bring in what a kind would make; their runs can stand in its place
+CONTENT_NOUNS = ("results", "probe-file", "vector-file")  # files of others that are known by their bytes alone
+FILE_NOUNS = ("book", *CONTENT_NOUNS)  # what is named by a path, not by what the registry calls it
+IMPORTED_PREFIX = (
+    "imported-"  # how the kinds begin that bring in what a kind would make; their runs can stand in its place
+)
 
 
-def stands_for(kind: str, wanted: str) -> bool:
+def is_kind_accepted(kind: str, wanted: str) -> bool:
     """Whether a run of `kind` is accepted where a setting wants one of kind `wanted`."""
-    return kind in (wanted, IMPORTED + wanted)
+    return kind in (wanted, IMPORTED_PREFIX + wanted)
 
 
 @dataclass(frozen=True)
-class Located:
+class LocatedInput:
     """An input that is here: its bytes' digest and path, and the run that made it, if one did."""
 
     reference: str
@@ -67,7 +69,7 @@ class Located:
     run_id: UUID | None = None
 
 
-def users_file(name: str) -> Path:
+def require_user_file(name: str) -> Path:
     """Raises NotFoundError for what is no file, BadInputError for a file of the open registry."""
     path = expanded(name)
     try:
@@ -81,7 +83,7 @@ def users_file(name: str) -> Path:
     return path
 
 
-def with_weights(checkpoint: tables.Checkpoint, name: str) -> tables.Checkpoint:
+def require_weights(checkpoint: tables.Checkpoint, name: str) -> tables.Checkpoint:
     """The checkpoint. Raises BadInputError for an external model, of which only games are here."""
     if checkpoint.artifact is None:
         raise BadInputError(
@@ -94,7 +96,7 @@ def with_weights(checkpoint: tables.Checkpoint, name: str) -> tables.Checkpoint:
 _VERIFIED: set[tuple[Path, str]] = set()
 
 
-def verified(store: Store, digest: str) -> None:
+def verify_once(store: Store, digest: str) -> None:
     """Compare an artifact's bytes with its digest, once in a process. Raises CorruptError naming the file."""
     key = (store.root, digest)
     if key not in _VERIFIED:
@@ -107,14 +109,14 @@ class Inputs:
 
     def __init__(self, database: Database, store: Store) -> None:
         self.database, self.store = database, store
-        self.read: dict[tuple[str, str, str], Located] = {}  # by field, digest and reference
+        self.read: dict[tuple[str, str, str], LocatedInput] = {}  # by field, digest and reference
 
     # -- from names to references ---------------------------------------------------------------------------------
 
     def reference(self, noun: str, name: str) -> str:
         """The reference behind a name or an id. A reference to something of this noun is returned as it is."""
-        if match := REFERENCE.fullmatch(name):
-            expected = FORMS.get(noun, ("run",))
+        if match := REFERENCE_PATTERN.fullmatch(name):
+            expected = REFERENCE_FORMS.get(noun, ("run",))
             if match["form"] in expected:
                 return name
             raise BadInputError(f"{clipped(name)} is no {noun.removeprefix('run:')}", f"{expected[0]}:… would be one")
@@ -124,14 +126,14 @@ class Inputs:
             return self._checkpoint_reference(name)
         if noun == "book":
             return self._file_reference(noun, name)
-        if noun in CONTENT:
+        if noun in CONTENT_NOUNS:
             return self._content_reference(noun, name)
         return self._run_reference(noun.removeprefix("run:"), name)
 
     def _dataset_reference(self, name: str) -> str:
         name, divided, part = name.partition(":")
         with self.database.read() as session:
-            dataset = session.get_one(tables.Dataset, names.resolve(session, "dataset", name))
+            dataset = session.get_one(tables.Dataset, names.resolve_id(session, "dataset", name))
             if not divided:
                 return f"dataset:{dataset.identity}"
             split = session.get(tables.Split, (dataset.id, part))
@@ -143,8 +145,8 @@ class Inputs:
 
     def _checkpoint_reference(self, name: str) -> str:
         with self.database.read() as session:
-            checkpoint = session.get_one(tables.Checkpoint, names.resolve(session, "checkpoint", name))
-            with_weights(checkpoint, name)
+            checkpoint = session.get_one(tables.Checkpoint, names.resolve_id(session, "checkpoint", name))
+            require_weights(checkpoint, name)
             if checkpoint.run_id is None:
                 return f"sha256:{checkpoint.artifact}"
             run = session.get_one(tables.Run, checkpoint.run_id)
@@ -156,24 +158,24 @@ class Inputs:
             return f"run:{run.spec_hash}/{output}"
 
     def _file_reference(self, kind: str, name: str) -> str:
-        """A book of openings, named by its content. It is lent to the store until the run begins (`resolve.keep`)."""
+        """Return the reference of an opening book; `resolve.publish_user_files` publishes its bytes later."""
         from chessreg.games.boards.openings import Book
 
-        path = users_file(name)
+        path = require_user_file(name)
         Book.read(path).check()
         return f"sha256:{self.store.lend(path, kind)}"
 
     def _content_reference(self, kind: str, name: str) -> str:
         """The same for a file that is known by its bytes alone, whatever it is called."""
-        return f"sha256:{self.store.lend(users_file(name), kind, name=kind)}"
+        return f"sha256:{self.store.lend(require_user_file(name), kind, name=kind)}"
 
     def _run_reference(self, kind: str, name: str) -> str:
         """`kind` is the run's, or `run` for a run of any kind."""
         with self.database.read() as session:
-            run = session.get(tables.Run, names.resolve(session, "run", name))
+            run = session.get(tables.Run, names.resolve_id(session, "run", name))
             if run is None:  # it was named when it was launched
                 raise NotFoundError(f"run {name} has not begun", f"chessreg wait {name}")
-            if kind != "run" and not stands_for(run.kind, kind):
+            if kind != "run" and not is_kind_accepted(run.kind, kind):
                 raise BadInputError(f"run {name} is a {run.kind} run, not a {kind} run")
             return f"run:{run.spec_hash}"
 
@@ -181,7 +183,7 @@ class Inputs:
 
     def located(
         self, field: str, reference: str, digest: str, run_id: UUID | None = None, *, array: str | None = None
-    ) -> Located:
+    ) -> LocatedInput:
         """An artifact, or a group of activations (`array` is its name), that is registered.
 
         One whose bytes are not here is pulled from a place that is known to have them. Raises NotFoundError naming the
@@ -192,11 +194,11 @@ class Inputs:
             from chessreg.runs import transfer
 
             what = f"{field} of run {run_id.hex[-6:]}" if run_id else f"{field} {digest[:8]}"
-            transfer.pull(self.database, self.store, [transfer.Item(digest, what, 0, array)])
+            transfer.pull_items(self.database, self.store, [transfer.TransferItem(digest, what, 0, array)])
         path = self.store.array(array) if array is not None else self.store.path(digest)
         if array is None:  # an array compares its chunks as they are read
-            verified(self.store, digest)
-        located = Located(reference, digest, path, run_id)
+            verify_once(self.store, digest)
+        located = LocatedInput(reference, digest, path, run_id)
         self.read[field, digest, reference] = located
         return located
 
@@ -204,19 +206,19 @@ class Inputs:
         """The run that a reference names. Raises NotFoundError when it is not here, BadInputError when not complete."""
         spec_hash = reference.removeprefix("run:").partition("/")[0]
         with self.database.read() as session:
-            run = session.get(tables.Run, uuid_of(spec_hash))
+            run = session.get(tables.Run, uuid_from_digest(spec_hash))
             if run is None:
                 raise NotFoundError(f"no run with spec {spec_hash[:12]}… is in this registry", "run it first")
             if complete and run.completed_at is None:
                 raise BadInputError(
                     f"{run.kind} run {run.id.hex[-6:]} is not complete", f"chessreg run --resume {run.id.hex[-6:]}"
                 )
-            if kind and not stands_for(run.kind, kind):
+            if kind and not is_kind_accepted(run.kind, kind):
                 raise BadInputError(f"run {run.id.hex[-6:]} is a {run.kind} run, not a {kind} run")
             session.expunge(run)
             return run
 
-    def artifact(self, field: str, reference: str) -> Located:
+    def artifact(self, field: str, reference: str) -> LocatedInput:
         """The artifact behind `sha256:` or `run:…/output`."""
         digest, run_id = self._digest(reference)
         return self.located(field, reference, digest, run_id)
@@ -282,7 +284,7 @@ class Inputs:
         """The folder of a dataset reference, and the part it names."""
         from chessreg.games.datasets.dataset import DatasetPart
 
-        match = DATASET.fullmatch(reference)
+        match = DATASET_PATTERN.fullmatch(reference)
         if match is None:
             raise BadInputError(f"{reference!r} is no dataset reference")
         with self.database.read() as session:

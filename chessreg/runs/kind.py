@@ -22,8 +22,8 @@ from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.masking import is_secret_name
 from chessreg.named import Registry, checked_name
 from chessreg.registry.result_tables import RESULT_TABLES
-from chessreg.runs.exits import FILE_MODULES, guard
-from chessreg.runs.spec import ExecutionOptions, Spec, models_of, names_of, settings_of, tag_of, variants_of
+from chessreg.runs.exits import FILE_MODULE_PREFIX, guard_process_exit
+from chessreg.runs.spec import ExecutionOptions, Spec, describe_settings, models_of, setting_names, tag_of, variants_of
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -124,7 +124,7 @@ class Kind:
     def source(self) -> str:
         """Where this kind is loaded from: `module:CLASS` or `/path/file.py:CLASS`."""
         cls = type(self)
-        if not importable(cls.__module__):
+        if not is_importable(cls.__module__):
             return f"{Path(inspect.getfile(cls)).resolve()}:{cls.__name__}"
         package = cls.__module__.rpartition(".")[0]
         exported = getattr(sys.modules.get(package), cls.__name__, None) is cls
@@ -134,10 +134,10 @@ class Kind:
     def schemas(self) -> dict[str, Any]:
         """Result table → JSON schema of the kind's extra columns; `run`: of its spec. Typed views follow from it."""
         models = {"run": self.spec, **self.columns}
-        return {table: schema_of(model) for table, model in models.items()}
+        return {table: make_json_schema(model) for table, model in models.items()}
 
 
-def schema_of(model: Any) -> dict[str, Any]:
+def make_json_schema(model: Any) -> dict[str, Any]:
     """The JSON schema of a model. Of a discriminated union: one object with the properties of every variant."""
     schemas = [_schema_of(each) for each in models_of(model)]
     if not (tag := tag_of(model)):
@@ -155,16 +155,16 @@ def _schema_of(model: type[BaseModel]) -> dict[str, Any]:
     return model.model_json_schema()
 
 
-def importable(module: str) -> bool:
-    return not module.startswith(FILE_MODULES)
+def is_importable(module: str) -> bool:
+    return not module.startswith(FILE_MODULE_PREFIX)
 
 
-OWN = "chessreg.experiments"
-GROUP = "chessreg.kinds"  # of entry points
+OWN_PACKAGE = "chessreg.experiments"
+ENTRY_POINT_GROUP = "chessreg.kinds"  # of entry points
 _loading = threading.RLock()  # a file may load another
 
 
-def in_module(module: Any) -> list[type[Kind]]:
+def kinds_in_module(module: Any) -> list[type[Kind]]:
     return [
         value
         for value in vars(module).values()
@@ -175,7 +175,7 @@ def in_module(module: Any) -> list[type[Kind]]:
     ]
 
 
-def checked(cls: type[Kind]) -> Kind:
+def create_kind(cls: type[Kind]) -> Kind:
     """An instance, after the checks that save a user's kind from failing late."""
     checked_name("a kind", cls.name)
     for method, takes in (("units", "spec, inputs"), ("run", "task")):
@@ -190,17 +190,17 @@ def checked(cls: type[Kind]) -> Kind:
             f"kind {cls.name}: its result tables must be some of {', '.join(RESULT_TABLES)}",
             f"{', '.join(sorted(unknown))} is none" if unknown else "it has no `tables`",
         )
-    check_variants(cls)
-    both = names_of(cls.spec) & set(cls.options.model_fields)
+    require_valid_variants(cls)
+    both = setting_names(cls.spec) & set(cls.options.model_fields)
     if both:
         raise BadInputError(f"kind {cls.name}: {', '.join(sorted(both))} is both a setting and an execution option")
-    texts = (each.path for model in (cls.spec, cls.options) for each in settings_of(model) if each.form == "text")
+    texts = (each.path for model in (cls.spec, cls.options) for each in describe_settings(model) if each.form == "text")
     if secret := sorted(filter(is_secret_name, texts)):
         raise BadInputError(
             f"kind {cls.name}: the setting {secret[0]} would be recorded in the registry",
             "read it from the environment or a file in run()",
         )
-    paths = {setting.path for setting in settings_of(cls.spec)}
+    paths = {setting.path for setting in describe_settings(cls.spec)}
     if len(cls.main_settings) > 10 or not paths.issuperset(cls.main_settings):
         raise BadInputError(
             f"kind {cls.name}: main_settings must name at most ten settings of its spec",
@@ -212,7 +212,7 @@ def checked(cls: type[Kind]) -> Kind:
     return cls()
 
 
-def check_variants(cls: type[Kind]) -> None:
+def require_valid_variants(cls: type[Kind]) -> None:
     """Raise BadInputError for a `spec` that is neither a Spec nor a union of them, for a tag with a default, and for a
     setting that means different things in two variants."""
     tag, found = tag_of(cls.spec), dict[str, Any]()
@@ -225,7 +225,7 @@ def check_variants(cls: type[Kind]) -> None:
         if tag and (tag not in variant.model_fields or not variant.model_fields[tag].is_required()):
             what = "has a default" if tag in variant.model_fields else "is missing"
             raise BadInputError(f"kind {cls.name}: the tag {tag} of {variant.__name__} {what}", f'{tag}: Literal["…"]')
-        for each in settings_of(variant):
+        for each in describe_settings(variant):
             other = found.setdefault(each.path, each)
             if (each.form, each.type, each.noun) != (other.form, other.type, other.noun):
                 raise BadInputError(
@@ -235,53 +235,53 @@ def check_variants(cls: type[Kind]) -> None:
                 )
 
 
-def load_file(reference: str) -> Kind:
+def load_kind_file(reference: str) -> Kind:
     """The kind `./file.py:CLASS` of a command of this user (without CLASS: the only kind that the file defines).
 
     Naming a file trusts it. Raises NotFoundError, BadInputError, NotTrustedError for a file in a store.
     """
     from chessreg.runs import trust
 
-    path, name = file_and_class(reference)
-    path, content = trust.read(path)
-    trust.named(path, trust.digest_of(content))
-    return in_file(path, content, name)
+    path, name = split_file_reference(reference)
+    path, content = trust.read_code_file(path)
+    trust.trust_named_file(path, trust.digest_content(content))
+    return find_kind_in_file(path, content, name)
 
 
-def load_trusted(reference: str) -> Kind:
+def load_trusted_kind(reference: str) -> Kind:
     """The same of a file that no command named, such as the recorded source of a run.
 
     Raises NotTrustedError unless its bytes are trusted (`runs.trust`).
     """
     from chessreg.runs import trust
 
-    path, name = file_and_class(reference)
-    return in_file(*trust.check(path), name)
+    path, name = split_file_reference(reference)
+    return find_kind_in_file(*trust.read_trusted_file(path), name)
 
 
-def file_and_class(reference: str) -> tuple[Path, str]:
+def split_file_reference(reference: str) -> tuple[Path, str]:
     path, _, name = reference.partition(".py")
     return Path(path + ".py"), name.removeprefix(":")
 
 
-def in_file(path: Path, content: bytes, name: str) -> Kind:
+def find_kind_in_file(path: Path, content: bytes, name: str) -> Kind:
     """The kind of this name in a file of these bytes. They and nothing else are run: no compiled code beside them."""
     with _loading:  # a second thread waits until the first has run the file
-        module = module_of(path, content)
-    kinds = {kind.__name__: kind for kind in in_module(module)}
+        module = load_file_module(path, content)
+    kinds = {kind.__name__: kind for kind in kinds_in_module(module)}
     if name and name not in kinds:
         raise NotFoundError(f"{path} defines no kind {name}", f"it defines {', '.join(kinds) or 'none'}")
     if not name and len(kinds) != 1:
         raise BadInputError(f"{path} defines {len(kinds)} kinds", f"say which: {path}:CLASS")
-    found = checked(kinds[name] if name else next(iter(kinds.values())))
-    if own(found.name) is not None:
+    found = create_kind(kinds[name] if name else next(iter(kinds.values())))
+    if find_own_kind(found.name) is not None:
         raise BadInputError(f"{path}: chessreg has a kind {found.name} already", "give yours another name")
     return found
 
 
-def module_of(path: Path, content: bytes) -> ModuleType:
+def load_file_module(path: Path, content: bytes) -> ModuleType:
     """The module of a user's file of these bytes: the one that is loaded already, or a fresh one."""
-    name, digest = FILE_MODULES + path.stem, hashlib.sha256(content).hexdigest()
+    name, digest = FILE_MODULE_PREFIX + path.stem, hashlib.sha256(content).hexdigest()
     module = sys.modules.get(name)
     if module is not None and (module.__file__, vars(module).get("__digest__")) == (str(path), digest):
         return module
@@ -290,7 +290,7 @@ def module_of(path: Path, content: bytes) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     vars(module)["__digest__"] = digest
     sys.modules[name] = module
-    guard()
+    guard_process_exit()
     try:
         exec(compile(content, str(path), "exec", dont_inherit=True), vars(module))
     except BaseException as error:
@@ -303,38 +303,38 @@ def module_of(path: Path, content: bytes) -> ModuleType:
     return module
 
 
-def kinds() -> Registry[Kind]:
+def load_kinds() -> Registry[Kind]:
     """Every kind by name: our own modules, and the entry points `chessreg.kinds`. Without those that are broken."""
-    return kinds_and_failures()[0]
+    return load_kinds_and_failures()[0]
 
 
-def kinds_and_failures() -> tuple[Registry[Kind], dict[str, ChessregError]]:
+def load_kinds_and_failures() -> tuple[Registry[Kind], dict[str, ChessregError]]:
     """The same, and why the others cannot be loaded, by the name of their module or entry point."""
     from chessreg import plugins
 
     registry: Registry[Kind] = Registry("kind of experiment")
     classes, failed = [], {}
-    for info in pkgutil.iter_modules(importlib.import_module(OWN).__path__):
+    for info in pkgutil.iter_modules(importlib.import_module(OWN_PACKAGE).__path__):
         try:
-            classes += [(info.name, cls) for cls in own_kinds(info.name)]
+            classes += [(info.name, cls) for cls in own_kinds_in(info.name)]
         except ChessregError as error:
             failed[info.name] = error
-    for point in plugins.points(GROUP):
+    for point in plugins.points(ENTRY_POINT_GROUP):
         try:
-            classes.append((point.name, brought(point)))
+            classes.append((point.name, load_entry_point(point)))
         except ChessregError as error:
             failed[point.name] = error
     for name, cls in classes:
         if cls.name in registry:
             raise BadInputError(f"two kinds are named {cls.name}", f"{registry[cls.name].source} and {cls.__module__}")
         try:
-            registry[cls.name] = checked(cls)
+            registry[cls.name] = create_kind(cls)
         except ChessregError as error:
             failed[name] = error
     return registry, failed
 
 
-def brought(point: EntryPoint) -> type[Kind]:
+def load_entry_point(point: EntryPoint) -> type[Kind]:
     """The kind behind an entry point. Raises ChessregError, which names the package."""
     from chessreg import plugins
 
@@ -347,13 +347,13 @@ def brought(point: EntryPoint) -> type[Kind]:
     return cls
 
 
-def kind(reference: str) -> Kind:
+def find_kind(reference: str) -> Kind:
     """The kind of a command of this user: by its name, its file `./my_kind.py:MyKind`, or `module:CLASS`.
 
     Sources that a registry holds go to `recorded` instead: this function imports any module that it is given.
     """
     if ".py" in reference:
-        return load_file(reference)
+        return load_kind_file(reference)
     if ":" in reference:
         module, _, name = reference.partition(":")
         try:
@@ -362,40 +362,40 @@ def kind(reference: str) -> Kind:
             raise NotFoundError(f"kind {reference} cannot be loaded", str(error)) from error
         if not (inspect.isclass(named) and issubclass(named, Kind)):
             raise NotFoundError(f"{reference} is no kind of experiment")
-        return checked(named)
-    if (ours := own(reference)) is not None:
+        return create_kind(named)
+    if (ours := find_own_kind(reference)) is not None:
         return ours
-    known, failed = kinds_and_failures()
+    known, failed = load_kinds_and_failures()
     if reference not in known and (broken := failed.get(reference) or failed.get(reference.replace("-", "_"))):
         raise broken
     return known[reference]
 
 
-def makes_checkpoint(name: str) -> bool:
+def kind_makes_checkpoint(name: str) -> bool:
     """Whether runs of our own or an installed kind of this name make a model."""
-    if (ours := own(name)) is not None:
+    if (ours := find_own_kind(name)) is not None:
         return ours.makes_checkpoint
-    known, _ = kinds_and_failures()
+    known, _ = load_kinds_and_failures()
     return name in known and known[name].makes_checkpoint
 
 
-def own(name: str) -> Kind | None:
+def find_own_kind(name: str) -> Kind | None:
     """Our own kind of this name, no other imported: its module is called as it is, or as its first word."""
     parts = name.replace("-", "_").partition("_")
     for module in dict.fromkeys(("".join(parts), parts[0])):
-        for cls in own_kinds(module):
+        for cls in own_kinds_in(module):
             if cls.name == name:
-                return checked(cls)
+                return create_kind(cls)
     return None
 
 
-def of_record(record: KindRecord, read_only: bool = False) -> Kind:
+def kind_of_record(record: KindRecord, read_only: bool = False) -> Kind:
     """The kind of a row of the table `kind`: ours of its name, whatever source the row holds, else what `recorded`
     gives or raises."""
-    return own(record.name) or recorded(record.source, read_only)
+    return find_own_kind(record.name) or find_recorded_kind(record.source, read_only)
 
 
-def recorded(source: str, read_only: bool = False) -> Kind:
+def find_recorded_kind(source: str, read_only: bool = False) -> Kind:
     """The kind of a source `module:CLASS` or `/path/file.py:CLASS` that a registry or a job's order holds.
 
     These are data, perhaps of others: only our own kinds, those that are installed (entry points `chessreg.kinds`) and
@@ -410,32 +410,32 @@ def recorded(source: str, read_only: bool = False) -> Kind:
                 f"the kind in {source.partition('.py')[0]}.py is not loaded where nothing is to be changed",
                 "without --read-only a file that is trusted is (chessreg trust --list)",
             )
-        return load_trusted(source)
+        return load_trusted_kind(source)
     module, _, name = source.partition(":")
-    for cls in installed_in(module):
+    for cls in installed_kinds_in(module):
         if cls.__name__ == name:
-            return checked(cls)
+            return create_kind(cls)
     raise NotFoundError(
         f"the kind {source} is not installed here, and is not imported for a registry's word",
         "install the package that has it (entry point chessreg.kinds); its rows can be queried without it",
     )
 
 
-def installed_in(module: str) -> list[type[Kind]]:
+def installed_kinds_in(module: str) -> list[type[Kind]]:
     """Kinds that this module defines or exports, of those that are ours, installed, or imported already.
 
     Raises ChessregError when the module is that of an entry point and cannot be loaded.
     """
     from chessreg import plugins
 
-    if module == OWN or module.startswith(f"{OWN}."):
-        return own_kinds(module.removeprefix(OWN).removeprefix(".").partition(".")[0])
+    if module == OWN_PACKAGE or module.startswith(f"{OWN_PACKAGE}."):
+        return own_kinds_in(module.removeprefix(OWN_PACKAGE).removeprefix(".").partition(".")[0])
     package = module.partition(".")[0]
     classes = []
-    for point in plugins.points(GROUP):
+    for point in plugins.points(ENTRY_POINT_GROUP):
         if point.module.partition(".")[0] == package:
             try:
-                classes.append(brought(point))
+                classes.append(load_entry_point(point))
             except ChessregError:
                 if point.module == module:
                     raise
@@ -443,16 +443,16 @@ def installed_in(module: str) -> list[type[Kind]]:
     return [value for value in classes if inspect.isclass(value) and issubclass(value, Kind)]
 
 
-def own_kinds(module: str) -> list[type[Kind]]:
+def own_kinds_in(module: str) -> list[type[Kind]]:
     """Our own kinds in this module or package, the others not imported; none where there is no such module.
 
     Raises ChessregError, which names file and line, for a broken one.
     """
-    name = f"{OWN}.{module}"
+    name = f"{OWN_PACKAGE}.{module}"
     if not module.isidentifier() or importlib.util.find_spec(name) is None:
         return []
     try:
-        return in_module(importlib.import_module(name))
+        return kinds_in_module(importlib.import_module(name))
     except (ChessregError, MemoryError):
         raise
     except Exception as error:
@@ -461,17 +461,17 @@ def own_kinds(module: str) -> list[type[Kind]]:
         raise plugins.broken(name, error) from error
 
 
-def of_spec(spec: Spec, reference: str | Kind | None = None) -> Kind:
+def kind_of_spec(spec: Spec, reference: str | Kind | None = None) -> Kind:
     """The kind whose spec this is, or the one of that reference. Raises NotFoundError when there is none."""
     if isinstance(reference, Kind):
         return reference
     if reference:
-        return kind(reference)
-    module = type(spec).__module__.removeprefix(f"{OWN}.").partition(".")[0]
-    for cls in own_kinds(module):
+        return find_kind(reference)
+    module = type(spec).__module__.removeprefix(f"{OWN_PACKAGE}.").partition(".")[0]
+    for cls in own_kinds_in(module):
         if type(spec) in models_of(cls.spec):
-            return checked(cls)
-    for candidate in kinds().values():
+            return create_kind(cls)
+    for candidate in load_kinds().values():
         if type(spec) in models_of(candidate.spec):
             return candidate
     raise NotFoundError(f"no kind of experiment has the spec {type(spec).__name__}", "give kind='./file.py'")

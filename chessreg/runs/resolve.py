@@ -11,12 +11,12 @@ from pydantic import BaseModel
 
 from chessreg.errors import BadInputError
 from chessreg.models import devices
-from chessreg.registry.identity import digest_of, uuid_of
-from chessreg.registry.run_state import complete_units
-from chessreg.registry.tables.types import MOST_UNITS
+from chessreg.registry.identity import canonical_digest, uuid_from_digest
+from chessreg.registry.run_state import read_complete_units
+from chessreg.registry.tables.types import MAX_UNITS
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Kind
-from chessreg.runs.spec import ExecutionOptions, Spec, hashed_settings, reference_of
+from chessreg.runs.spec import ExecutionOptions, Spec, field_reference, hashed_settings
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -32,7 +32,7 @@ class ResolvedSpec:
 
     @property
     def run_id(self) -> UUID:
-        return uuid_of(self.spec_hash)
+        return uuid_from_digest(self.spec_hash)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -40,13 +40,13 @@ class ResolvedSpec:
         return self.spec.model_dump(mode="json")
 
 
-def with_references(settings: M, inputs: Inputs) -> M:
+def replace_names(settings: M, inputs: Inputs) -> M:
     """The settings with every name or id of an input, also in nested settings, replaced by its input reference."""
     changes: dict[str, Any] = {}
     for name, field in type(settings).model_fields.items():
-        value, marked = getattr(settings, name), reference_of(field)
+        value, marked = getattr(settings, name), field_reference(field)
         if isinstance(value, BaseModel):
-            changes[name] = with_references(value, inputs)
+            changes[name] = replace_names(value, inputs)
         elif marked and isinstance(value, tuple):
             changes[name] = tuple(inputs.reference(marked.noun, v) for v in value)
         elif marked and value is not None:
@@ -54,49 +54,49 @@ def with_references(settings: M, inputs: Inputs) -> M:
     return settings.model_copy(update=changes)
 
 
-def identified(kind: Kind, spec: Spec, inputs: Inputs) -> tuple[Spec, str]:
+def resolve_and_hash(kind: Kind, spec: Spec, inputs: Inputs) -> tuple[Spec, str]:
     """The spec with its input references, and its hash. The hash names the run, also before its inputs exist."""
-    spec = with_references(spec, inputs)
-    return spec, digest_of({"kind": kind.name, "version": kind.version, "spec": hashed_settings(spec)})
+    spec = replace_names(spec, inputs)
+    return spec, canonical_digest({"kind": kind.name, "version": kind.version, "spec": hashed_settings(spec)})
 
 
-def references(settings: Any) -> dict[str, str]:
+def list_references(settings: Any) -> dict[str, str]:
     """Field (nested ones dotted, several numbered) → reference, of every input that a resolved spec names."""
-    return {field: reference for field, _, reference in named_inputs(settings)}
+    return {field: reference for field, _, reference in iter_named_inputs(settings)}
 
 
-def named_inputs(settings: Any, prefix: str = "") -> Iterator[tuple[str, str, str]]:
+def iter_named_inputs(settings: Any, prefix: str = "") -> Iterator[tuple[str, str, str]]:
     """(field, noun, name or reference) of every input of a spec, whether it is resolved or not."""
     for name, field in type(settings).model_fields.items():
-        value, marked = getattr(settings, name), reference_of(field)
+        value, marked = getattr(settings, name), field_reference(field)
         if isinstance(value, BaseModel):
-            yield from named_inputs(value, f"{prefix}{name}.")
+            yield from iter_named_inputs(value, f"{prefix}{name}.")
         elif marked and isinstance(value, tuple):
             yield from ((f"{prefix}{name}[{place}]", marked.noun, reference) for place, reference in enumerate(value))
         elif marked and value is not None:
             yield f"{prefix}{name}", marked.noun, value
 
 
-def resolve(kind: Kind, spec: Spec, inputs: Inputs) -> ResolvedSpec:
+def resolve_spec(kind: Kind, spec: Spec, inputs: Inputs) -> ResolvedSpec:
     """Resolve, count the units, hash. Raises what the inputs raise when one of them is not there."""
-    return counted(kind, *identified(kind, spec, inputs), inputs)
+    return count_spec_units(kind, *resolve_and_hash(kind, spec, inputs), inputs)
 
 
-def counted(kind: Kind, spec: Spec, spec_hash: str, inputs: Inputs) -> ResolvedSpec:
+def count_spec_units(kind: Kind, spec: Spec, spec_hash: str, inputs: Inputs) -> ResolvedSpec:
     """A resolved spec with the number of its units. Raises BadInputError for none, and for too many in one run."""
     units = kind.units(spec, inputs)
     if units is None:
         raise BadInputError(f"`units` of kind {kind.name} returned nothing", "it returns how many units a spec has")
     if units < 1:
         raise BadInputError(f"this {kind.name} has nothing to do", "its inputs yield no units")
-    if units > MOST_UNITS:
+    if units > MAX_UNITS:
         raise BadInputError(
-            f"this {kind.name} has {units:,} units, one run has {MOST_UNITS:,} at most", "lower --games, or make parts"
+            f"this {kind.name} has {units:,} units, one run has {MAX_UNITS:,} at most", "lower --games, or make parts"
         )
     return ResolvedSpec(kind, spec, spec_hash, units + (kind.reduce is not None))
 
 
-def check(resolved: ResolvedSpec, options: ExecutionOptions | None, inputs: Inputs) -> None:
+def require_runnable(resolved: ResolvedSpec, options: ExecutionOptions | None, inputs: Inputs) -> None:
     """Raise for anything that the work lacks and would only notice later. `options`: those of a run on this machine,
     whose threads and device are checked; None for one elsewhere, and in a worker, whose threads its executor
     granted."""
@@ -107,15 +107,15 @@ def check(resolved: ResolvedSpec, options: ExecutionOptions | None, inputs: Inpu
     resolved.kind.check(resolved.spec, inputs)
 
 
-def keep(spec: Spec, inputs: Inputs) -> None:
+def publish_user_files(spec: Spec, inputs: Inputs) -> None:
     """Publish the user's files that a resolved spec names, before its run is recorded."""
-    for reference in references(spec).values():
+    for reference in list_references(spec).values():
         if reference.startswith("sha256:"):
             inputs.store.keep(reference.removeprefix("sha256:"))
 
 
-def missing_units(inputs: Inputs, resolved: ResolvedSpec) -> list[int]:
+def find_missing_units(inputs: Inputs, resolved: ResolvedSpec) -> list[int]:
     """The units of a run that the registry does not have yet, in order."""
     with inputs.database.read() as session:
-        done = complete_units(session, resolved.run_id)
+        done = read_complete_units(session, resolved.run_id)
     return [unit for unit in range(resolved.units) if unit not in done]

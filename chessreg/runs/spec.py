@@ -51,7 +51,7 @@ class NotWith:
         fields = type(settings).model_fields
         if all(getattr(settings, field) != fields[field].default for field in (name, self.other)):
             raise BadInputError(
-                f"{flag_at([name])} and {flag_at([self.other])} both say {self.what}", "give one of them"
+                f"{format_flag([name])} and {format_flag([self.other])} both say {self.what}", "give one of them"
             )
 
 
@@ -62,11 +62,11 @@ Layers = Annotated[tuple[int, ...], Distinct()]
 Processes = Annotated[int, AtMost(1024, "more only wait for each other")]
 Beta = Annotated[float, Share()]
 
-LARGEST = 2**63 - 1  # a whole number that a column and JSON hold
-LARGEST_FLOAT = 3e38  # weights and activations are no wider than float32
-LONGEST = 10_000  # characters of a text
-MOST = 10_000  # values of a list
-CONTROL = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # not tab and line feed: moves may be pasted
+MAX_INTEGER = 2**63 - 1  # a whole number that a column and JSON hold
+MAX_FLOAT = 3e38  # weights and activations are no wider than float32
+MAX_TEXT_CHARS = 10_000  # characters of a text
+MAX_LIST_VALUES = 10_000  # values of a list
+CONTROL_PATTERN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # not tab and line feed: moves may be pasted
 
 
 class Settings(BaseModel):
@@ -79,7 +79,7 @@ class Settings(BaseModel):
         field = cls.model_fields[str(info.field_name)]
         if value == () and field.is_required():
             raise ValueError("it names nothing")
-        for mark in marks_of(field):
+        for mark in field_marks(field):
             if isinstance(mark, BOUNDS):
                 mark.refuse(value)
         return value
@@ -116,15 +116,15 @@ DatasetRef = Annotated[str, Ref("dataset")]
 CheckpointRef = Annotated[str, Ref("checkpoint")]
 
 
-def marks_of(field: FieldInfo) -> list[Any]:
+def field_marks(field: FieldInfo) -> list[Any]:
     """The annotations of a field, also of one that may be None (`CheckpointRef | None` keeps them inside)."""
     inside = [mark for part in get_args(field.annotation) for mark in getattr(part, "__metadata__", ())]
     return [*field.metadata, *inside]
 
 
-def reference_of(field: FieldInfo) -> Ref | None:
+def field_reference(field: FieldInfo) -> Ref | None:
     """The noun that a field refers to."""
-    return next((mark for mark in marks_of(field) if isinstance(mark, Ref)), None)
+    return next((mark for mark in field_marks(field) if isinstance(mark, Ref)), None)
 
 
 def hashed_settings(settings: Settings) -> dict[str, Any]:
@@ -146,28 +146,28 @@ def hashed_settings(settings: Settings) -> dict[str, Any]:
 def refuse_extremes(value: Any) -> None:
     """Raise ValueError for a value that is too large, too long, or has control characters, alone or in a list."""
     if isinstance(value, (tuple, list)):
-        if len(value) > MOST:
-            raise ValueError(f"{len(value):,} values, at most {MOST:,} are taken")
+        if len(value) > MAX_LIST_VALUES:
+            raise ValueError(f"{len(value):,} values, at most {MAX_LIST_VALUES:,} are taken")
         for item in value:
             refuse_extremes(item)
-    elif (isinstance(value, int) and abs(value) > LARGEST) or (isinstance(value, float) and abs(value) > LARGEST_FLOAT):
+    elif (isinstance(value, int) and abs(value) > MAX_INTEGER) or (isinstance(value, float) and abs(value) > MAX_FLOAT):
         raise ValueError("the number is too large")
-    elif isinstance(value, str) and len(value) > LONGEST:
-        raise ValueError(f"{len(value):,} characters, at most {LONGEST:,} are taken")
-    elif isinstance(value, str) and CONTROL.search(value):
+    elif isinstance(value, str) and len(value) > MAX_TEXT_CHARS:
+        raise ValueError(f"{len(value):,} characters, at most {MAX_TEXT_CHARS:,} are taken")
+    elif isinstance(value, str) and CONTROL_PATTERN.search(value):
         raise ValueError("it has a control character")
 
 
-NONE: Mapping[str, Any] = MappingProxyType({})
+NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
 YES, NO = "yes", "no"
-WORDS = {"yes": True, "true": True, "on": True, "y": True, "1": True, "no": False, "false": False, "off": False,
+YES_NO_WORDS = {"yes": True, "true": True, "on": True, "y": True, "1": True, "no": False, "false": False, "off": False,
          "n": False, "0": False}  # fmt: skip
-FILES = ("book", "results", "probe-file", "vector-file")  # references that are files of the user's
+FILE_NOUNS = ("book", "results", "probe-file", "vector-file")  # references that are files of the user's
 Form = Literal["text", "number", "yes or no", "choice", "list", "reference", "references"]
 
 
 @dataclass(frozen=True)
-class Setting:
+class SettingField:
     """One setting: how it is typed, what it may be, its default and what it means."""
 
     path: str  # dotted where it is nested
@@ -194,11 +194,11 @@ class Setting:
     @property
     def picked(self) -> bool:
         """Whether there is a list to pick a value from."""
-        return bool(self.noun) and self.noun not in FILES
+        return bool(self.noun) and self.noun not in FILE_NOUNS
 
     @property
     def shown_default(self) -> str:
-        return "" if self.needed else value_text(self.default)
+        return "" if self.needed else format_value(self.default)
 
     def parsed(self, text: str) -> Any:
         """The value that a text means; what a number must be is the model's business. Raises ValueError with words."""
@@ -206,30 +206,30 @@ class Setting:
         if self.optional and text.lower() in ("", "none"):
             return None
         if self.form == "yes or no":
-            if text.lower() not in WORDS:
+            if text.lower() not in YES_NO_WORDS:
                 raise ValueError("yes or no")
-            return WORDS[text.lower()]
+            return YES_NO_WORDS[text.lower()]
         if self.form == "choice" and text not in self.choices:
             raise ValueError(f"one of {', '.join(self.choices)}")
         if self.form == "references":
             return tuple(piece.strip() for piece in text.split(",") if piece.strip())
         if self.form == "list":
-            return () if text.lower() == "none" else several(text, self.type)
+            return () if text.lower() == "none" else parse_list(text, self.type)
         if not text and self.noun:
             raise ValueError("it is needed" if self.needed else "a name or an id")
         return text
 
 
-def settings_of(model: Any) -> tuple[Setting, ...]:
+def describe_settings(model: Any) -> tuple[SettingField, ...]:
     """Return a model's settings in their order, with dotted paths for nested ones.
 
     For a union: its tag, then the settings of every variant, each path once. A setting is needed if every variant needs
     it.
     """
     if not (tag := tag_of(model)):
-        return _settings_of(model)
-    found: dict[str, Setting] = {tag: tag_setting(model)}
-    for each in (each for variant in models_of(model) for each in _settings_of(variant) if each.path != tag):
+        return _describe_class(model)
+    found: dict[str, SettingField] = {tag: describe_tag(model)}
+    for each in (each for variant in models_of(model) for each in _describe_class(variant) if each.path != tag):
         first = found.setdefault(each.path, each)
         choices = tuple(dict.fromkeys((*first.choices, *each.choices)))
         default = each.default if first.needed else first.default
@@ -237,88 +237,88 @@ def settings_of(model: Any) -> tuple[Setting, ...]:
     return tuple(found.values())
 
 
-def settings_shown(model: Any, value: str | None) -> tuple[Setting, ...]:
+def visible_settings(model: Any, value: str | None) -> tuple[SettingField, ...]:
     """Return the settings that a user sees. For a union: the tag, then the settings of the variant with this tag value,
     needed ones first. Without a known value: the settings that are the same in all variants."""
     if not (tag := tag_of(model)):
-        return _settings_of(model)
+        return _describe_class(model)
     known = variants_of(model)
     chosen = [known[value]] if value in known else list(models_of(model))
-    first, *others = (_settings_of(variant) for variant in chosen)
+    first, *others = (_describe_class(variant) for variant in chosen)
     alike = (each for each in first if each.path != tag and all(each in other for other in others))
-    return (tag_setting(model, chosen), *sorted(alike, key=lambda each: not each.needed))
+    return (describe_tag(model, chosen), *sorted(alike, key=lambda each: not each.needed))
 
 
 @cache
-def _settings_of(model: type[BaseModel], prefix: str = "") -> tuple[Setting, ...]:
-    settings: list[Setting] = []
+def _describe_class(model: type[BaseModel], prefix: str = "") -> tuple[SettingField, ...]:
+    settings: list[SettingField] = []
     for name, field in model.model_fields.items():
-        kind = bare(field.annotation)
+        kind = strip_annotation(field.annotation)
         if isinstance(kind, type) and issubclass(kind, Settings):
-            settings += _settings_of(kind, f"{prefix}{name}.")
+            settings += _describe_class(kind, f"{prefix}{name}.")
         else:
-            settings.append(setting_of(prefix + name, field))
+            settings.append(describe_field(prefix + name, field))
     return tuple(settings)
 
 
-def setting_of(path: str, field: FieldInfo) -> Setting:
-    kind, reference = bare(field.annotation), reference_of(field)
+def describe_field(path: str, field: FieldInfo) -> SettingField:
+    kind, reference = strip_annotation(field.annotation), field_reference(field)
     default = field.get_default(call_default_factory=True)
     optional = type(None) in get_args(field.annotation) or default is None
     several = get_origin(kind) is tuple
-    item = bare(get_args(kind)[0]) if several else kind
+    item = strip_annotation(get_args(kind)[0]) if several else kind
     common: dict[str, Any] = {
         "path": path,
         "default": default,
-        "text": field.description or next((mark.text for mark in marks_of(field) if isinstance(mark, Doc)), ""),
+        "text": field.description or next((mark.text for mark in field_marks(field) if isinstance(mark, Doc)), ""),
         "optional": optional,
         "type": item if item in (int, float, bool) else str,
     }
     if reference is not None:
-        return Setting(form="references" if several else "reference", noun=reference.noun, **common)
+        return SettingField(form="references" if several else "reference", noun=reference.noun, **common)
     if kind is bool:
-        return Setting(form="yes or no", choices=(YES, NO), **common)
+        return SettingField(form="yes or no", choices=(YES, NO), **common)
     if get_origin(kind) is Literal:
-        return Setting(form="choice", choices=tuple(map(str, get_args(kind))), **common)
+        return SettingField(form="choice", choices=tuple(map(str, get_args(kind))), **common)
     if several:
-        return Setting(form="list", **common)
-    return Setting(form="number" if kind in (int, float) else "text", **common)
+        return SettingField(form="list", **common)
+    return SettingField(form="number" if kind in (int, float) else "text", **common)
 
 
-def bare(annotation: Any) -> Any:
+def strip_annotation(annotation: Any) -> Any:
     """The annotation without Annotated and without `| None`."""
     while get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]
     if get_origin(annotation) in (Union, types.UnionType):
         inner = [a for a in get_args(annotation) if a is not type(None)]
-        return bare(inner[0]) if len(inner) == 1 else str
+        return strip_annotation(inner[0]) if len(inner) == 1 else str
     return annotation
 
 
-def several(text: str, item: type) -> tuple[Any, ...]:
+def parse_list(text: str, item: type) -> tuple[Any, ...]:
     """The values of a list: `0,2,5-7`, or words `a,b`. Raises ValueError with words.
 
     >>> several("0,2,5-7", int)
     (0, 2, 5, 6, 7)
     """
     values: list[Any] = []
-    for piece in text.split(",", MOST + 1):
+    for piece in text.split(",", MAX_LIST_VALUES + 1):
         low, dash, high = piece.strip().partition("-")
         try:
             if item is int and dash and low:
                 if int(high) < int(low):
                     raise ValueError
-                values += range(int(low), min(int(high), int(low) + MOST) + 1)
+                values += range(int(low), min(int(high), int(low) + MAX_LIST_VALUES) + 1)
             elif piece.strip():
                 values.append(item(piece.strip()))
         except (ValueError, OverflowError):
             raise ValueError(f"{clipped(text)!r} is not a list of {item.__name__}s such as 0,2,5-7") from None
-        if len(values) > MOST:
-            raise ValueError(f"{clipped(text)!r} is more than {MOST:,} values")
+        if len(values) > MAX_LIST_VALUES:
+            raise ValueError(f"{clipped(text)!r} is more than {MAX_LIST_VALUES:,} values")
     return tuple(values)
 
 
-def value_text(value: Any) -> str:
+def format_value(value: Any) -> str:
     """A value as one would type it in a form."""
     if isinstance(value, bool):
         return YES if value else NO
@@ -350,16 +350,16 @@ def models_of(model: Any) -> tuple[type[Settings], ...]:
     return get_args(get_args(model)[0]) if tag_of(model) else (model,)
 
 
-def names_of(model: Any) -> set[str]:
+def setting_names(model: Any) -> set[str]:
     """The names of the settings of a class, or of all variants of a union."""
     return {name for variant in models_of(model) for name in variant.model_fields}
 
 
-def tag_setting(model: Any, told: Sequence[type[Settings]] = ()) -> Setting:
+def describe_tag(model: Any, told: Sequence[type[Settings]] = ()) -> SettingField:
     """The tag of a union as a setting, its text that of these variants: the description of the tag in each."""
     tag, known = tag_of(model), variants_of(model)
     texts = (f"{value}: {each.model_fields[tag].description}" for value, each in known.items() if each in told)
-    return Setting(path=tag, form="choice", default=PydanticUndefined, text="; ".join(texts), choices=tuple(known))
+    return SettingField(path=tag, form="choice", default=PydanticUndefined, text="; ".join(texts), choices=tuple(known))
 
 
 def variant_of(model: Any, values: Mapping[str, Any]) -> type[Settings]:
@@ -381,8 +381,8 @@ def settings_from(model: Any, values: Mapping[str, Any]) -> Any:
     for name in (name for name in values if tag and name not in chosen.model_fields):
         if owners := [value for value, variant in variants_of(model).items() if name in variant.model_fields]:
             raise BadInputError(
-                f"{flag_at([name])} belongs to {flag_at([tag])} {' or '.join(owners)}, not to {values[tag]}",
-                f"leave it out, or give {flag_at([tag])} {owners[0]}",
+                f"{format_flag([name])} belongs to {format_flag([tag])} {' or '.join(owners)}, not to {values[tag]}",
+                f"leave it out, or give {format_flag([tag])} {owners[0]}",
             )
     return chosen(**values)
 
@@ -390,18 +390,18 @@ def settings_from(model: Any, values: Mapping[str, Any]) -> Any:
 # -- values ------------------------------------------------------------------------------------------------------------
 
 
-def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+def flatten_settings(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
     """Nested tables as dotted paths."""
     flattened: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
-            flattened |= flat(value, f"{prefix}{key}.")
+            flattened |= flatten_settings(value, f"{prefix}{key}.")
         else:
             flattened[prefix + key] = value
     return flattened
 
 
-def nested(values: Mapping[str, Any]) -> dict[str, Any]:
+def nest_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     """Dotted paths as nested tables."""
     tree: dict[str, Any] = {}
     for path, value in values.items():
@@ -413,47 +413,51 @@ def nested(values: Mapping[str, Any]) -> dict[str, Any]:
     return tree
 
 
-def merged(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
+def merge_settings(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
     """`over` on top of `base`, nested settings merged."""
     result = dict(base)
     for key, value in over.items():
         both = isinstance(value, dict) and isinstance(result.get(key), dict)
-        result[key] = merged(result[key], value) if both else value
+        result[key] = merge_settings(result[key], value) if both else value
     return result
 
 
-def made(model: Any, typed: dict[str, Any], preset: Mapping[str, Any] = NONE) -> Any:
+def make_settings(model: Any, typed: dict[str, Any], preset: Mapping[str, Any] = NO_SETTINGS) -> Any:
     """The settings object of what was typed, and of a preset beneath it. Raises ValidationError, and BadInputError for
     what was typed and has no effect."""
-    settings = settings_from(model, merged(dict(preset), typed))
+    settings = settings_from(model, merge_settings(dict(preset), typed))
     for name, why in settings.without_effect().items() if isinstance(settings, Settings) else ():
         if name in typed and typed[name] != type(settings).model_fields[name].default:
-            raise BadInputError(f"{flag_at([name])} {value_text(typed[name])} has no effect: {why}", "leave it out")
+            raise BadInputError(
+                f"{format_flag([name])} {format_value(typed[name])} has no effect: {why}", "leave it out"
+            )
     return settings
 
 
-def build(model: Any, typed: dict[str, Any], preset: Mapping[str, Any] = NONE) -> Any:
+def build_settings(model: Any, typed: dict[str, Any], preset: Mapping[str, Any] = NO_SETTINGS) -> Any:
     """The settings object, as `made`. Raises BadInputError with every complaint at once, named as options."""
     try:
-        return made(model, typed, preset)
+        return make_settings(model, typed, preset)
     except ValidationError as error:
         complaints = [
-            f"{flag_at(e['loc'])}: {complaint_of(e)}" if e["loc"] else complaint_of(e)  # of no setting alone
+            f"{format_flag(e['loc'])}: {format_complaint(e)}"
+            if e["loc"]
+            else format_complaint(e)  # of no setting alone
             for e in error.errors(include_url=False)
         ]
-        listed = "; ".join(dict.fromkeys(complaints[:COMPLAINTS]))
-        more = f"; and {len(complaints) - COMPLAINTS:,} more" if len(complaints) > COMPLAINTS else ""
+        listed = "; ".join(dict.fromkeys(complaints[:MAX_COMPLAINTS]))
+        more = f"; and {len(complaints) - MAX_COMPLAINTS:,} more" if len(complaints) > MAX_COMPLAINTS else ""
         raise BadInputError(listed + more, "add --help to see every setting") from error
 
 
-COMPLAINTS = 5  # that one message lists
+MAX_COMPLAINTS = 5  # that one message lists
 
 
-def flag_at(path: Sequence[int | str]) -> str:
+def format_flag(path: Sequence[int | str]) -> str:
     return "--" + ".".join(str(p) for p in path if isinstance(p, str)).replace("_", "-")
 
 
-def complaint_of(error: ErrorDetails) -> str:
+def format_complaint(error: ErrorDetails) -> str:
     """One complaint of pydantic's; words of our own as they are."""
     ours = error.get("ctx", {}).get("error")
     return str(ours) if isinstance(ours, ValueError) else error["msg"].lower()

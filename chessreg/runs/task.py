@@ -21,29 +21,29 @@ from chessreg.errors import ChessregError
 from chessreg.named import checked_name
 from chessreg.registry.machine import this_machine
 from chessreg.registry.tables import Base
-from chessreg.registry.tables.types import admit, cropped, require_lengths, utc_now
+from chessreg.registry.tables.types import crop_model_texts, require_admissible, require_lengths, utc_now
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.resolve import ResolvedSpec
 from chessreg.runs.spec import ExecutionOptions, Spec
-from chessreg.runs.unfinished import alone
+from chessreg.runs.unfinished import lock_states
 
 if TYPE_CHECKING:
     import numpy as np
 
     from chessreg.models.language_model import LanguageModel
     from store import Store
-    from store.artifacts import Artifact
+    from store.artifacts import StoredArtifact
     from store.fragments import FragmentWriter
 
 S = TypeVar("S", bound=Spec)
 Options = TypeVar("Options", bound=ExecutionOptions)
 
-TABLE_OF = itemgetter(0)
-FLUSH_SECONDS = 2.0
+TABLE_NAME = itemgetter(0)
+FLUSH_INTERVAL_S = 2.0
 FLUSH_ROWS = 5000
 
 
-class Stop(Exception):
+class StopRequest(Exception):
     """The attempt was told to stop by a signal; complete units are kept."""
 
 
@@ -90,7 +90,7 @@ class Task(Generic[S, Options]):
 
     def alone(self, *states: str) -> AbstractContextManager[None]:
         """For the block no other process writes these states in the folder. Raises StoreError that names it."""
-        return alone(self.store, self.run_id, states)
+        return lock_states(self.store, self.run_id, states)
 
     def model(self, checkpoint: str) -> LanguageModel:
         """The model of a checkpoint reference, loaded on the device and with the threads of the execution options.
@@ -123,7 +123,7 @@ class Task(Generic[S, Options]):
             self._require_columns(table, row)
             self._fitting.add((table, *row))
         require_lengths(Base.metadata.tables[table], row)
-        self._held[unit].append((table, cropped(Base.metadata.tables[table], row)))
+        self._held[unit].append((table, crop_model_texts(Base.metadata.tables[table], row)))
 
     def _require_columns(self, table: str, row: dict[str, Any]) -> None:
         has = Base.metadata.tables[table].c
@@ -149,7 +149,7 @@ class Task(Generic[S, Options]):
         if unit is not None:
             self._held[unit].append((table, columns))
             return
-        self._writer.add(table, plain(columns))
+        self._writer.add(table, to_fragment_row(columns))
         self._rows += 1
 
     def done(self, *units: int) -> None:
@@ -165,10 +165,10 @@ class Task(Generic[S, Options]):
         with self._writer.together() as rows:
             for unit in units:
                 for table, row in self._held.get(unit, ()):
-                    rows.add(table, plain(row))
-            for start, stop in ranges(units):
+                    rows.add(table, to_fragment_row(row))
+            for start, stop in unit_ranges(units):
                 span = {"run_id": self.run_id, "start": start, "stop": stop, "attempt_id": self.attempt_id}
-                rows.add("unit_range", plain(span))
+                rows.add("unit_range", to_fragment_row(span))
         self._rows += len(rows.lines)
         for unit in units:
             self._held.pop(unit, None)
@@ -178,8 +178,8 @@ class Task(Generic[S, Options]):
 
     def _require_rows(self, units: Iterable[int]) -> None:
         for unit in units:
-            results = sorted((pair for pair in self._held.get(unit, ()) if pair[0] in self.kind.tables), key=TABLE_OF)
-            for name, pairs in groupby(results, TABLE_OF):
+            results = sorted((pair for pair in self._held.get(unit, ()) if pair[0] in self.kind.tables), key=TABLE_NAME)
+            for name, pairs in groupby(results, TABLE_NAME):
                 table, rows = Base.metadata.tables[name], [row for _, row in pairs]
                 key = [column.name for column in table.primary_key]
                 seen = set[tuple[Any, ...]]()
@@ -188,7 +188,7 @@ class Task(Generic[S, Options]):
                         told = ", ".join(f"{column} {row.get(column)}" for column in key if column != "run_id")
                         raise ChessregError(f"kind {self.kind.name} emits two {name} rows of {told}")
                     seen.add(place)
-                admit(table, rows)
+                require_admissible(table, rows)
 
     def resume(self, fraction: float) -> None:
         """Report that this share of it (0 to 1; 0: none) was done by earlier attempts, whose saved state is loaded: the
@@ -202,14 +202,14 @@ class Task(Generic[S, Options]):
         self.fraction, self.doing = fraction, text or self.doing
         self._on_progress(fraction, text)
         now = time.monotonic()
-        if self._rows >= FLUSH_ROWS or (self._rows and now - self._flushed > FLUSH_SECONDS):
+        if self._rows >= FLUSH_ROWS or (self._rows and now - self._flushed > FLUSH_INTERVAL_S):
             self.flush()
         self.stop_if_asked()
 
     def stop_if_asked(self) -> None:
         """Raise Stop after a signal to end."""
         if self.stopping:
-            raise Stop
+            raise StopRequest
 
     def flush(self) -> None:
         self._rows, self._flushed = 0, time.monotonic()
@@ -253,7 +253,7 @@ class Task(Generic[S, Options]):
             **columns,
         )
 
-    def record_artifact(self, artifact: Artifact, kind: str, *, of_unit: int | None = None) -> None:
+    def record_artifact(self, artifact: StoredArtifact, kind: str, *, of_unit: int | None = None) -> None:
         """Write the rows of an artifact in the store: the artifact, and its location on this machine."""
         self.record(
             "artifact",
@@ -274,7 +274,7 @@ class Task(Generic[S, Options]):
         )
 
 
-def ranges(units: Iterable[int]) -> list[tuple[int, int]]:
+def unit_ranges(units: Iterable[int]) -> list[tuple[int, int]]:
     """The same units as ranges [start, stop), in order.
 
     >>> ranges([3, 0, 1, 4, 9])
@@ -289,17 +289,17 @@ def ranges(units: Iterable[int]) -> list[tuple[int, int]]:
     return ranges
 
 
-def plain(row: dict[str, Any]) -> dict[str, Any]:
+def to_fragment_row(row: dict[str, Any]) -> dict[str, Any]:
     """A row as fragments hold it: ids as hex, times as ISO 8601, and no zero character in a text, which PostgreSQL does
     not take: a model may write one.
 
     >>> plain({"text": "e4\\0", "value": 1.0})
     {'text': 'e4�', 'value': 1.0}
     """
-    return {key: plain_value(value) for key, value in row.items()}
+    return {key: to_fragment_value(value) for key, value in row.items()}
 
 
-def plain_value(value: Any) -> Any:
+def to_fragment_value(value: Any) -> Any:
     if isinstance(value, UUID):
         return value.hex
     if isinstance(value, datetime):

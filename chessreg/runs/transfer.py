@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import lineage, names, tables
 from chessreg.registry.database import Database
-from chessreg.registry.identity import uuid_of
+from chessreg.registry.identity import uuid_from_digest
 from chessreg.registry.machine import this_machine
 from chessreg.registry.tables.types import utc_now
 from chessreg.runs import trust
@@ -26,14 +26,14 @@ from store.process import is_this_machine
 
 if TYPE_CHECKING:
     from store import Store
-    from store.places import Place, Source
+    from store.places import TransferPlace, TransferSource
 
 
-CACHE = "cache"  # the kind of artifact rows that stand for groups of activations
+CACHE_KIND = "cache"  # the kind of artifact rows that stand for groups of activations
 
 
 @dataclass(frozen=True)
-class Item:
+class TransferItem:
     """Something with bytes: an artifact by its digest, or (`array` is its name) a group of activations."""
 
     digest: str
@@ -55,63 +55,65 @@ class Item:
 
 
 @dataclass
-class Transfer:
+class TransferReport:
     """What was moved."""
 
-    moved: list[Item] = field(default_factory=list)
-    there: list[Item] = field(default_factory=list)  # before
+    moved: list[TransferItem] = field(default_factory=list)
+    there: list[TransferItem] = field(default_factory=list)  # before
 
     @property
     def bytes(self) -> int:
         return sum(item.bytes for item in self.moved)
 
 
-def items(session: Session, nodes: Iterable[lineage.Node]) -> list[Item]:
+def collect_items(session: Session, nodes: Iterable[lineage.Node]) -> list[TransferItem]:
     """The bytes of these things: what runs made, datasets, checkpoints, files."""
-    items: dict[str, Item] = {}
+    items: dict[str, TransferItem] = {}
     for node in nodes:
-        for item in items_of(session, node):
+        for item in items_of_node(session, node):
             items.setdefault(item.digest, item)
     return list(items.values())
 
 
-def items_of(session: Session, node: lineage.Node) -> Iterator[Item]:
+def items_of_node(session: Session, node: lineage.Node) -> Iterator[TransferItem]:
     artifact = tables.Artifact
     if node.noun == "run":
         run_id, short = UUID(hex=node.id), node.id[-6:]
         made = select(tables.Output, artifact.bytes).join(artifact, artifact.digest == tables.Output.digest)
         for output, size in session.execute(made.where(tables.Output.run_id == run_id).order_by(tables.Output.name)):
-            yield Item(output.digest, f"{output.name} of run {short}", size)
-        for table in names.with_arrays(session):
+            yield TransferItem(output.digest, f"{output.name} of run {short}", size)
+        for table in names.array_tables(session):
             of_this = select(table).where(table.run_id == run_id).order_by(*table.__table__.primary_key)
             for group in session.scalars(of_this):
                 what = f"activations [{group.start}, {group.stop}) of run {short}"
-                yield Item(group.digest, what, group.bytes, array=group.path.removeprefix("arrays/"))
+                yield TransferItem(group.digest, what, group.bytes, array=group.path.removeprefix("arrays/"))
         return
     digest: str | None = node.id
-    if (table := lineage.things(session).get(node.noun)) is not None:
+    if (table := lineage.tables_with_bytes(session).get(node.noun)) is not None:
         digest = session.get_one(table, UUID(hex=node.id)).artifact
     row = session.get(artifact, digest) if digest else None
     if row is not None:
-        yield Item(row.digest, f"{node.noun} {node.id[-6:]}", row.bytes)
+        yield TransferItem(row.digest, f"{node.noun} {node.id[-6:]}", row.bytes)
 
 
-def wanted(database: Database, references: Iterable[str], *, inputs: bool) -> list[Item]:
+def find_items(database: Database, references: Iterable[str], *, inputs: bool) -> list[TransferItem]:
     """The bytes of things by name or id; with `inputs` also of all that they were made from."""
     with database.read() as session:
         nodes: dict[lineage.Node, None] = {}
         for reference in references:
-            node = lineage.find(session, reference)
+            node = lineage.find_node(session, reference)
             nodes[node] = None
             if inputs:
-                nodes |= dict.fromkeys(lineage.nodes(lineage.tree(session, node, up=True)))
-        return items(session, nodes)
+                nodes |= dict.fromkeys(lineage.iter_nodes(lineage.build_tree(session, node, up=True)))
+        return collect_items(session, nodes)
 
 
-def push(database: Database, store: Store, place: Place, wanted: Iterable[Item]) -> Transfer:
+def push_items(
+    database: Database, store: Store, place: TransferPlace, wanted: Iterable[TransferItem]
+) -> TransferReport:
     """Copy what is here to a place, and record that it is there. Raises NotFoundError for bytes that are not here."""
-    done = Transfer()
-    trust.name_place(place)
+    done = TransferReport()
+    trust.remember_place(place)
     for item in wanted:
         there = place.has_array(item.array) if item.array is not None else place.has_artifact(item.digest)
         if there:
@@ -125,49 +127,53 @@ def push(database: Database, store: Store, place: Place, wanted: Iterable[Item])
                 place.put_artifact(store, item.digest)
             done.moved.append(item)
         uri = place.array_uri(item.array) if item.array is not None else place.artifact_uri(item.digest)
-        located(database, item, uri)
+        record_location(database, item, uri)
     return done
 
 
-def pull(database: Database, store: Store, wanted: Iterable[Item], place: Place | None = None) -> Transfer:
+def pull_items(
+    database: Database, store: Store, wanted: Iterable[TransferItem], place: TransferPlace | None = None
+) -> TransferReport:
     """Fetch what is not here, from `place` or from wherever it is known to be.
 
     Raises NotFoundError naming the machines that have the bytes, when none of these places is reached from here.
     """
-    done = Transfer()
+    done = TransferReport()
     if place is not None:
-        trust.name_place(place)
+        trust.remember_place(place)
     for item in wanted:
         if item.here(store):
             done.there.append(item)
             where = item.path(store)
-            if not known_at(database, item, str(where)):  # an earlier pull ended before it could say so
+            if not is_known_at(database, item, str(where)):  # an earlier pull ended before it could say so
                 fsync_path(where.parent)
-                located(database, item, str(where))
+                record_location(database, item, str(where))
             continue
         refused: list[StoreError] = []
-        places = itertools.chain([place] if place is not None else [], places_of(database, item, refused))
-        if not any(fetched(store, item, source, refused) for source in places):
-            raise refused[0] if refused else NotFoundError(*nowhere(database, item))
+        places = itertools.chain([place] if place is not None else [], iter_places(database, item, refused))
+        if not any(try_fetch(store, item, source, refused) for source in places):
+            raise refused[0] if refused else NotFoundError(*explain_unreachable(database, item))
         done.moved.append(item)
-        located(database, item, str(item.path(store)))
+        record_location(database, item, str(item.path(store)))
     return done
 
 
-def take(database: Database, store: Store, wanted: Iterable[Item], source: Place) -> list[Item]:
+def fetch_available(
+    database: Database, store: Store, wanted: Iterable[TransferItem], source: TransferPlace
+) -> list[TransferItem]:
     """Fetch what is not here and this one place has; returns what came. Damaged bytes stay there."""
-    taken = [item for item in wanted if not item.here(store) and fetched(store, item, source, [])]
+    taken = [item for item in wanted if not item.here(store) and try_fetch(store, item, source, [])]
     for item in taken:
-        located(database, item, str(item.path(store)))
+        record_location(database, item, str(item.path(store)))
     return taken
 
 
-def fetched(store: Store, item: Item, place: Place, refused: list[StoreError]) -> bool:
+def try_fetch(store: Store, item: TransferItem, place: TransferPlace, refused: list[StoreError]) -> bool:
     """Whether the item came from this place. Damaged bytes are refused there, and another place may have them whole:
     why they were is noted in `refused`."""
     try:
         if place.has_array(item.array) if item.array is not None else place.has_artifact(item.digest):
-            fetch(store, item, place)
+            fetch_item(store, item, place)
             return True
     except StoreError as error:
         if store.read_only:
@@ -181,7 +187,7 @@ def fetched(store: Store, item: Item, place: Place, refused: list[StoreError]) -
     return False
 
 
-def fetch(store: Store, item: Item, source: Source) -> None:
+def fetch_item(store: Store, item: TransferItem, source: TransferSource) -> None:
     """Copy an item from a source unless it is here. Raises NotInStoreError, or CorruptError for damaged bytes."""
     if item.here(store):
         return
@@ -191,13 +197,13 @@ def fetch(store: Store, item: Item, source: Source) -> None:
         source.get_artifact(store, item.digest)
 
 
-def places_of(database: Database, item: Item, refused: list[StoreError]) -> Iterator[Place]:
+def iter_places(database: Database, item: TransferItem, refused: list[StoreError]) -> Iterator[TransferPlace]:
     """The places where an item is known to be and that this machine reaches.
 
     A folder that a registry names is read. A bucket is read, with this user's credentials, only where the
     user has named it on this machine before; others are noted in `refused`.
     """
-    from store.places import place
+    from store.places import open_place
 
     with database.read() as session:
         location = tables.ArtifactLocation
@@ -206,23 +212,23 @@ def places_of(database: Database, item: Item, refused: list[StoreError]) -> Iter
         where = uri.removesuffix(f"/{item.key}")
         if where == uri or not ("://" in where or Path(where).is_absolute()):
             continue
-        if "://" in where and not trust.is_named_place(where):
+        if "://" in where and not trust.is_remembered_place(where):
             hint = f"if you trust that place: chessreg pull {item.digest[:8]} --from {shlex.quote(where)}"
             refused.append(StoreError(f"{item.what} is in {where}, which nobody has named on this machine", hint))
             continue
         try:
-            yield place(where)
+            yield open_place(where)
         except (StoreError, ValueError):  # ValueError: a NUL in the path
             continue
 
 
-def known_at(database: Database, item: Item, uri: str) -> bool:
+def is_known_at(database: Database, item: TransferItem, uri: str) -> bool:
     """Whether the registry says that the bytes of an item are at this URI."""
     with database.read() as session:
         return session.get(tables.ArtifactLocation, (item.digest, uri)) is not None
 
 
-def located(database: Database, item: Item, uri: str) -> None:
+def record_location(database: Database, item: TransferItem, uri: str) -> None:
     """Record that the bytes of an item are at this URI, as this machine has seen."""
     machine = this_machine()
     with database.write() as session:
@@ -233,7 +239,9 @@ def located(database: Database, item: Item, uri: str) -> None:
         if session.get(tables.Artifact, item.digest) is None:  # a group of activations
             state = tables.ArtifactState.COMPLETE
             session.add(
-                tables.Artifact(digest=item.digest, kind=CACHE, bytes=item.bytes, state=state, created_at=utc_now())
+                tables.Artifact(
+                    digest=item.digest, kind=CACHE_KIND, bytes=item.bytes, state=state, created_at=utc_now()
+                )
             )
         session.flush()
         session.merge(
@@ -241,7 +249,7 @@ def located(database: Database, item: Item, uri: str) -> None:
         )
 
 
-def nowhere(database: Database, item: Item) -> tuple[str, str]:
+def explain_unreachable(database: Database, item: TransferItem) -> tuple[str, str]:
     """Message and hint for bytes that no place within reach has: the machines that have them."""
     with database.read() as session:
         location, machine = tables.ArtifactLocation, tables.Machine
@@ -254,7 +262,7 @@ def nowhere(database: Database, item: Item) -> tuple[str, str]:
         )
         hosts = {host for host, system in holders if not is_this_machine(host, system)}
         if item.array is not None and not hosts:
-            hosts = {host for host, system in cache_machines(session, item) if not is_this_machine(host, system)}
+            hosts = {host for host, system in find_cache_machines(session, item) if not is_this_machine(host, system)}
     short = item.digest[:6]
     if hosts:
         where = " and ".join(sorted(hosts))
@@ -262,24 +270,24 @@ def nowhere(database: Database, item: Item) -> tuple[str, str]:
             f"{item.what} ({short}) is only on {where}",
             f"run chessreg push {item.what.split()[-1]} --to PLACE there",
         )
-    return f"{item.what} ({short}) is registered, but nobody is known to have its bytes", remade_by(database, item)
+    return f"{item.what} ({short}) is registered, but nobody is known to have its bytes", rerun_command(database, item)
 
 
-def remade_by(database: Database, item: Item) -> str:
+def rerun_command(database: Database, item: TransferItem) -> str:
     """The command that makes these bytes again, where a run made them."""
     made = [select(tables.Output.run_id).where(tables.Output.digest == item.digest)]
     with database.read() as session:
-        made += [select(table.run_id).where(table.digest == item.digest) for table in names.with_arrays(session)]
+        made += [select(table.run_id).where(table.digest == item.digest) for table in names.array_tables(session)]
         run_id = next((id for query in made if (id := session.scalar(query.limit(1))) is not None), None)
     return "run the command that made it again" if run_id is None else f"chessreg reproduce {run_id.hex[-6:]} --rerun"
 
 
-def cache_machines(session: Session, item: Item) -> set[tuple[str, str | None]]:
+def find_cache_machines(session: Session, item: TransferItem) -> set[tuple[str, str | None]]:
     """Return host name and `system_id` of each machine that wrote a group of activations."""
     attempt, machine = tables.Attempt, tables.Machine
     made = select(machine.host, machine.system_id).join(attempt, attempt.machine_id == machine.id)
     found: set[tuple[str, str | None]] = set()
-    for table in names.with_arrays(session):
+    for table in names.array_tables(session):
         rows = session.execute(made.join(table, table.run_id == attempt.run_id).where(table.digest == item.digest))
         found.update(rows.tuples())
     return found
@@ -288,45 +296,45 @@ def cache_machines(session: Session, item: Item) -> set[tuple[str, str | None]]:
 # -- whether the inputs of a spec can be read from here ---------------------------------------------------------------
 
 
-def finished(session: Session, reference: str) -> bool:
+def is_finished(session: Session, reference: str) -> bool:
     """Whether what a `run:` reference names is made: the run complete, or the output that is named there already."""
     spec_hash, _, output = reference.removeprefix("run:").partition("/")
-    run = session.get(tables.Run, uuid_of(spec_hash))
+    run = session.get(tables.Run, uuid_from_digest(spec_hash))
     if run is None:
         return False
     made = output and session.get(tables.Output, (run.id, output)) is not None
     return bool(made) or run.completed_at is not None
 
 
-def require(database: Database, store: Store, field: str, reference: str) -> None:
+def require_bytes(database: Database, store: Store, field: str, reference: str) -> None:
     """See that the bytes behind a finished reference are here, fetching them from a place within reach if need be.
 
     Raises NotFoundError that says which machine has them, and the command that helps.
     """
-    missing = [item for item in items_behind(database, reference) if not item.here(store)]
+    missing = [item for item in items_of_reference(database, reference) if not item.here(store)]
     try:
-        pull(database, store, missing)
+        pull_items(database, store, missing)
     except NotFoundError as error:
         raise NotFoundError(f"{field}: {error.message}", error.hint) from error
 
 
-def items_behind(database: Database, reference: str) -> list[Item]:
+def items_of_reference(database: Database, reference: str) -> list[TransferItem]:
     """The bytes behind a reference: artifacts, and groups of activations."""
     items = []
     with database.read() as session:
-        for digest, what in digests(session, reference):
+        for digest, what in digests_of_reference(session, reference):
             row = session.get(tables.Artifact, digest)
-            items.append(Item(digest, what, row.bytes if row else 0))
+            items.append(TransferItem(digest, what, row.bytes if row else 0))
         if reference.startswith("run:"):
-            run_id = uuid_of(reference.removeprefix("run:").partition("/")[0])
+            run_id = uuid_from_digest(reference.removeprefix("run:").partition("/")[0])
             cache = tables.ActivationCache
             for group in session.scalars(select(cache).where(cache.run_id == run_id).order_by(cache.start)):
                 what = f"activations [{group.start}, {group.stop}) of run {run_id.hex[-6:]}"
-                items.append(Item(group.digest, what, group.bytes, array=group.path.removeprefix("arrays/")))
+                items.append(TransferItem(group.digest, what, group.bytes, array=group.path.removeprefix("arrays/")))
     return items
 
 
-def digests(session: Session, reference: str) -> list[tuple[str, str]]:
+def digests_of_reference(session: Session, reference: str) -> list[tuple[str, str]]:
     """(digest, what it is) of the artifacts behind a reference."""
     if reference.startswith("sha256:"):
         digest = reference.removeprefix("sha256:")
@@ -339,12 +347,14 @@ def digests(session: Session, reference: str) -> list[tuple[str, str]]:
             raise NotFoundError(f"dataset {identity[:12]}… is not in this registry", "chessreg dataset add FILE")
         return [(dataset.artifact, f"dataset {dataset.id.hex[-6:]}")]
     spec_hash, _, output = reference.removeprefix("run:").partition("/")
-    wanted = select(tables.Output).where(tables.Output.run_id == uuid_of(spec_hash)).order_by(tables.Output.name)
+    wanted = (
+        select(tables.Output).where(tables.Output.run_id == uuid_from_digest(spec_hash)).order_by(tables.Output.name)
+    )
     rows = session.scalars(wanted.where(tables.Output.name == output) if output else wanted).all()
     return [(row.digest, f"{row.name} of run {spec_hash[26:32]}") for row in rows]
 
 
-def open_dependency(kind: str, run_id_hex: str, tried: bool) -> BadInputError:
+def unfinished_input_error(kind: str, run_id_hex: str, tried: bool) -> BadInputError:
     """What to say of an input that is not made yet, and that nobody works at."""
     short = run_id_hex[-6:]
     help = f"chessreg retry {short}" if tried else f"chessreg launch --resume {short}"

@@ -20,12 +20,14 @@ from pathlib import Path
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.folders import config_folder, expanded, recordable
-from store.files import read_json, reason
+from store.files import describe_os_error, read_json
 
-ENVIRONMENT = "CHESSREG_TRUSTED"  # digests, apart by commas: what started this process trusts these too
-LARGEST = 16 << 20  # bytes of a file with code
-DIGEST = re.compile(r"[0-9a-f]{64}")
-_NAMED: set[str] = set()  # digests of files that were named in this process, also where no settings can be written
+TRUSTED_VARIABLE = "CHESSREG_TRUSTED"  # digests, apart by commas: what started this process trusts these too
+MAX_CODE_BYTES = 16 << 20  # bytes of a file with code
+DIGEST_PATTERN = re.compile(r"[0-9a-f]{64}")
+_NAMED_DIGESTS: set[str] = (
+    set()
+)  # digests of files that were named in this process, also where no settings can be written
 
 
 class NotTrustedError(BadInputError):
@@ -33,7 +35,7 @@ class NotTrustedError(BadInputError):
 
 
 @dataclass(frozen=True)
-class Trusted:
+class TrustedDigest:
     """A digest (sha256 of a file's bytes), where the file was (empty: the digest alone was given), and since when."""
 
     digest: str
@@ -41,87 +43,91 @@ class Trusted:
     since: str  # ISO 8601, UTC
 
 
-def folder() -> Path:
+def trust_folder() -> Path:
     """The settings folder of this user and machine."""
     return config_folder() / "trusted"
 
 
-def digest_of(content: bytes) -> str:
+def digest_content(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
 
 
-def trusted() -> list[Trusted]:
+def list_trusted() -> list[TrustedDigest]:
     """All that is trusted by settings, oldest first."""
-    rows = (row for path in folder().glob("*.json") if (row := parsed(path)) is not None)
+    rows = (row for path in trust_folder().glob("*.json") if (row := read_trusted_record(path)) is not None)
     return sorted(rows, key=lambda row: (row.since, row.digest))
 
 
-def parsed(path: Path) -> Trusted | None:
+def read_trusted_record(path: Path) -> TrustedDigest | None:
     """Return the row in a file of the settings; None for a file that `add` did not write, whatever it is called."""
     try:
-        row = Trusted(**read_json(path))
+        row = TrustedDigest(**read_json(path))
         datetime.fromisoformat(row.since)
     except (OSError, ValueError, TypeError):
         return None
-    return row if DIGEST.fullmatch(row.digest) and path.stem == row.digest and isinstance(row.path, str) else None
+    return (
+        row if DIGEST_PATTERN.fullmatch(row.digest) and path.stem == row.digest and isinstance(row.path, str) else None
+    )
 
 
 def is_trusted(digest: str) -> bool:
     """Whether a file of these bytes may be loaded: by settings, by the environment, or because it was named here."""
-    named_here = _NAMED | set(os.environ.get(ENVIRONMENT, "").split(","))
-    return digest in named_here or parsed(folder() / f"{digest}.json") is not None
+    named_here = _NAMED_DIGESTS | set(os.environ.get(TRUSTED_VARIABLE, "").split(","))
+    return digest in named_here or read_trusted_record(trust_folder() / f"{digest}.json") is not None
 
 
-def named(path: Path, digest: str) -> None:
+def trust_named_file(path: Path, digest: str) -> None:
     """Trust a file that the user has named. Where no settings can be written, for this process alone."""
-    _NAMED.add(digest)
+    _NAMED_DIGESTS.add(digest)
     with suppress(ChessregError):
-        add(digest, path)
+        save_digest(digest, path)
 
 
-def trust(reference: str) -> Trusted:
+def trust_reference(reference: str) -> TrustedDigest:
     """Trust a file by its path, or a digest. Raises NotFoundError, BadInputError; ChessregError where the settings
     cannot be written."""
-    if DIGEST.fullmatch(reference.lower()):
-        return add(reference.lower())
-    path, content = read(Path(reference))
-    return add(digest_of(content), path)
+    if DIGEST_PATTERN.fullmatch(reference.lower()):
+        return save_digest(reference.lower())
+    path, content = read_code_file(Path(reference))
+    return save_digest(digest_content(content), path)
 
 
-def add(digest: str, path: Path | None = None) -> Trusted:
+def save_digest(digest: str, path: Path | None = None) -> TrustedDigest:
     """Keep a digest as trusted, whole or not at all; one that is kept stays as it is."""
-    known = next((row for row in trusted() if row.digest == digest), None)
+    known = next((row for row in list_trusted() if row.digest == digest), None)
     if known is not None and (path is None or known.path == str(path)):
         return known
-    made = Trusted(digest, str(path or ""), datetime.now(UTC).isoformat(timespec="seconds"))
-    target = folder() / f"{digest}.json"
+    made = TrustedDigest(digest, str(path or ""), datetime.now(UTC).isoformat(timespec="seconds"))
+    target = trust_folder() / f"{digest}.json"
     aside = target.with_suffix(f".{os.getpid()}")
     try:
-        for place in (folder().parent, folder()):
+        for place in (trust_folder().parent, trust_folder()):
             place.mkdir(parents=True, exist_ok=True, mode=0o700)
             place.chmod(0o700)
         with os.fdopen(os.open(aside, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w", encoding="utf-8") as file:
             json.dump(asdict(made), file)
         aside.replace(target)
     except OSError as error:
-        raise ChessregError(f"cannot write the settings {target}: {reason(error)}", "check that folder") from error
+        raise ChessregError(
+            f"cannot write the settings {target}: {describe_os_error(error)}", "check that folder"
+        ) from error
     return made
 
 
-def remove(reference: str) -> list[Trusted]:
+def revoke_trust(reference: str) -> list[TrustedDigest]:
     """Trust a path or a digest (its beginning is enough) no more; returns what was trusted. Raises NotFoundError."""
     path = str(expanded(reference).resolve())
     begins = reference.lower() if re.fullmatch(r"[0-9a-fA-F]{8,64}", reference) else None
-    matching = [row for row in trusted() if row.path == path or (begins and row.digest.startswith(begins))]
+    matching = [row for row in list_trusted() if row.path == path or (begins and row.digest.startswith(begins))]
     if not matching:
         raise NotFoundError(f"{reference} is not trusted here", "chessreg trust --list")
     for row in matching:
-        (folder() / f"{row.digest}.json").unlink(missing_ok=True)
-        _NAMED.discard(row.digest)
+        (trust_folder() / f"{row.digest}.json").unlink(missing_ok=True)
+        _NAMED_DIGESTS.discard(row.digest)
     return matching
 
 
-def read(path: Path) -> tuple[Path, bytes]:
+def read_code_file(path: Path) -> tuple[Path, bytes]:
     """Return the real path of a file and its bytes.
 
     Raises NotFoundError, NotTrustedError for a file in a store, and BadInputError for one that cannot be read, is
@@ -141,68 +147,68 @@ def read(path: Path) -> tuple[Path, bytes]:
         )
     try:
         with real.open("rb") as file:
-            content = file.read(LARGEST + 1)
+            content = file.read(MAX_CODE_BYTES + 1)
     except OSError as error:
         raise BadInputError(f"{real} cannot be read: {error.strerror}") from error
-    if len(content) > LARGEST:
-        raise BadInputError(f"{real} has more than {LARGEST >> 20} MiB: nothing so large is loaded")
+    if len(content) > MAX_CODE_BYTES:
+        raise BadInputError(f"{real} has more than {MAX_CODE_BYTES >> 20} MiB: nothing so large is loaded")
     return real, content
 
 
-def may_load(path: Path) -> bool:
+def can_load(path: Path) -> bool:
     """Whether there is such a file, and its kind may be loaded."""
     try:
-        check(path)
+        read_trusted_file(path)
     except ChessregError:
         return False
     return True
 
 
-def name_place(place: object) -> None:
+def remember_place(place: object) -> None:
     """Keep the bucket that the user has named to push to or pull from: bytes may later be pulled from it by itself."""
     url = getattr(place, "url", "")
     with suppress(OSError):
-        if "://" in url and not is_named_place(url):
-            places().mkdir(parents=True, exist_ok=True, mode=0o700)
-            (places() / digest_of(url.encode())).write_text(url, encoding="utf-8")
+        if "://" in url and not is_remembered_place(url):
+            places_folder().mkdir(parents=True, exist_ok=True, mode=0o700)
+            (places_folder() / digest_content(url.encode())).write_text(url, encoding="utf-8")
 
 
-def is_named_place(url: str) -> bool:
+def is_remembered_place(url: str) -> bool:
     """Whether the user has named this bucket on this machine."""
     try:
-        return (places() / digest_of(url.encode())).read_text(encoding="utf-8") == url
+        return (places_folder() / digest_content(url.encode())).read_text(encoding="utf-8") == url
     except (OSError, ValueError):
         return False
 
 
-def places() -> Path:
-    return folder().with_name("places")
+def places_folder() -> Path:
+    return trust_folder().with_name("places")
 
 
-def for_worker(source: str) -> dict[str, str]:
+def worker_environment(source: str) -> dict[str, str]:
     """The environment in which a job's worker, perhaps elsewhere, trusts the file of its kind as this process does.
 
     Empty for a kind that is no file, and for a file that is not trusted here: the worker then says so.
     """
     path, suffix, _ = source.partition(".py")
     try:
-        return {ENVIRONMENT: digest_of(check(Path(path + suffix))[1])} if suffix else {}
+        return {TRUSTED_VARIABLE: digest_content(read_trusted_file(Path(path + suffix))[1])} if suffix else {}
     except ChessregError:
         return {}
 
 
-def check(path: Path) -> tuple[Path, bytes]:
+def read_trusted_file(path: Path) -> tuple[Path, bytes]:
     """The real path and the bytes of a file that is trusted. Raises NotTrustedError with the command that trusts it,
     and what `read` raises."""
-    real, content = read(path)
-    if (refused := refusal(real, content, "the kind")) is not None:
+    real, content = read_code_file(path)
+    if (refused := make_refusal(real, content, "the kind")) is not None:
         raise refused
     return real, content
 
 
-def refusal(path: Path, content: bytes, what: str) -> NotTrustedError | None:
+def make_refusal(path: Path, content: bytes, what: str) -> NotTrustedError | None:
     """Return the error that says that `what` in a file of these bytes is not trusted; None if it is."""
-    digest = digest_of(content)
+    digest = digest_content(content)
     if is_trusted(digest):
         return None
     return NotTrustedError(

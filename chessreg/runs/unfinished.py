@@ -15,9 +15,9 @@ from uuid import UUID
 
 from chessreg.errors import ChessregError, NotFoundError, first_line
 from chessreg.registry import lineage, tables
-from chessreg.runs.kind import kind
-from store.files import WriterLock, discard, explained, fsync_path
-from store.places import Folder, Place
+from chessreg.runs.kind import find_kind
+from store.files import WriterLock, convert_os_errors, discard_path, fsync_path
+from store.places import FolderPlace, TransferPlace
 from store.store import Store
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @contextmanager
-def alone(store: Store, run_id: UUID, names: Iterable[str]) -> Iterator[None]:
+def lock_states(store: Store, run_id: UUID, names: Iterable[str]) -> Iterator[None]:
     """No other process writes these states of a run. Raises StoreError that names the one that does."""
     held: list[WriterLock] = []
     try:
@@ -37,7 +37,7 @@ def alone(store: Store, run_id: UUID, names: Iterable[str]) -> Iterator[None]:
             lock.release()
 
 
-def place_of(state: Path) -> list[int]:
+def read_progress(state: Path) -> list[int]:
     """How far a state is. Raises ChessregError for a file that is none."""
     import torch
 
@@ -48,7 +48,7 @@ def place_of(state: Path) -> list[int]:
         raise ChessregError(f"{state} is no saved state: {first_line(error)}", "remove it to begin anew") from error
 
 
-def states(database: Database, store: Store, run_id: UUID) -> list[Path]:
+def list_states(database: Database, store: Store, run_id: UUID) -> list[Path]:
     """The states of a run that is not complete; none where its kind keeps none, or is not known here."""
     with database.read() as session:
         run = session.get(tables.Run, run_id)
@@ -56,13 +56,13 @@ def states(database: Database, store: Store, run_id: UUID) -> list[Path]:
             return []
         name = run.kind
     try:
-        patterns = kind(name).states
+        patterns = find_kind(name).states
     except NotFoundError:
         return []
     return sorted(path for pattern in patterns for path in (store.runs / run_id.hex).glob(pattern) if path.is_file())
 
 
-def carry(database: Database, source: Store, target: Store, runs: Iterable[UUID]) -> int:
+def carry_states(database: Database, source: Store, target: Store, runs: Iterable[UUID]) -> int:
     """Bring the states of these runs from one store to another; returns how many came. `database` knows the runs.
 
     A run that is complete has none. Raises StoreError where a process is at work on a state that would be replaced,
@@ -70,34 +70,36 @@ def carry(database: Database, source: Store, target: Store, runs: Iterable[UUID]
     """
     brought = 0
     for run_id in runs:
-        for state in states(database, source, run_id):
-            place, there = place_of(state), target.run_folder(run_id.hex) / state.name
-            with alone(target, run_id, [state.name]):
-                if there.exists() and place_of(there) >= place:
+        for state in list_states(database, source, run_id):
+            place, there = read_progress(state), target.run_folder(run_id.hex) / state.name
+            with lock_states(target, run_id, [state.name]):
+                if there.exists() and read_progress(there) >= place:
                     continue
-                copy(state, there)
+                copy_state(state, there)
             brought += 1
     return brought
 
 
-def carry_named(database: Database, source: Store | Place, target: Store | Place, references: Iterable[str]) -> int:
+def carry_states_of(
+    database: Database, source: Store | TransferPlace, target: Store | TransferPlace, references: Iterable[str]
+) -> int:
     """`carry` for the runs among what these name. A bucket takes none, and gives none."""
-    one, other = (place.store if isinstance(place, Folder) else place for place in (source, target))
+    one, other = (place.store if isinstance(place, FolderPlace) else place for place in (source, target))
     if not (isinstance(one, Store) and isinstance(other, Store)):
         return 0
     with database.read() as session:
-        nodes = [lineage.find(session, reference) for reference in references]
-    return carry(database, one, other, [UUID(hex=node.id) for node in nodes if node.noun == "run"])
+        nodes = [lineage.find_node(session, reference) for reference in references]
+    return carry_states(database, one, other, [UUID(hex=node.id) for node in nodes if node.noun == "run"])
 
 
-def copy(state: Path, there: Path) -> None:
+def copy_state(state: Path, there: Path) -> None:
     """A copy is whole, or not there. A state may be replaced while it is copied: what was opened stays as it was."""
     aside = there.with_suffix(".carried")
-    with explained(f"copy {state}"):
+    with convert_os_errors(f"copy {state}"):
         try:
             shutil.copyfile(state, aside)
             fsync_path(aside)
             aside.replace(there)
             fsync_path(there.parent)
         finally:
-            discard(aside)
+            discard_path(aside)

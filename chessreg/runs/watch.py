@@ -27,23 +27,23 @@ from store.process import ProcessId, boot_id, machine_name
 if TYPE_CHECKING:
     from store import Store
 
-GONE = "its process is gone: it was killed, or it crashed"
-Running = list[tuple[tables.Attempt, ProcessId]]
-SLOW_SECONDS = 5.0  # a look that took longer says nothing: the registry, not the attempts, stood still
+GONE_MESSAGE = "its process is gone: it was killed, or it crashed"
+RunningAttempts = list[tuple[tables.Attempt, ProcessId]]
+SLOW_READ_S = 5.0  # a look that took longer says nothing: the registry, not the attempts, stood still
 
 
-def mark_dead(database: Database) -> int:
+def mark_dead_attempts(database: Database) -> int:
     """Mark as lost the attempts of this host whose process is gone (boot id, pid and start time tell at once)."""
-    return lose_dead(database, running(database))
+    return mark_gone_lost(database, read_running_attempts(database))
 
 
-def lose_dead(database: Database, attempts: Running) -> int:
+def mark_gone_lost(database: Database, attempts: RunningAttempts) -> int:
     """Mark as lost those of `attempts` whose process is gone."""
     dead = [attempt.id for attempt, process in attempts if process.is_gone()]
-    return lose(database, dead, tables.Cause.KILLED, GONE)
+    return mark_lost(database, dead, tables.Cause.KILLED, GONE_MESSAGE)
 
 
-def running(database: Database) -> Running:
+def read_running_attempts(database: Database) -> RunningAttempts:
     """Attempts that the registry has as running, each with its process."""
     with database.read() as session:
         attempts = session.execute(
@@ -58,7 +58,7 @@ def running(database: Database) -> Running:
     ]
 
 
-def lose(database: Database, attempts: list[UUID], cause: tables.Cause, message: str) -> int:
+def mark_lost(database: Database, attempts: list[UUID], cause: tables.Cause, message: str) -> int:
     """Mark attempts as lost, unless they have ended meanwhile; returns how many were marked."""
     if not attempts:
         return 0
@@ -69,12 +69,12 @@ def lose(database: Database, attempts: list[UUID], cause: tables.Cause, message:
             if attempt.state is tables.AttemptState.RUNNING:
                 attempt.state, attempt.cause = tables.AttemptState.LOST, cause
                 attempt.ended_at, attempt.message = utc_now(), message
-                attempt.units_done = max(attempt.units_done, units_done(session, attempt_id))
+                attempt.units_done = max(attempt.units_done, count_units_done(session, attempt_id))
                 lost += 1
     return lost
 
 
-def units_done(session: Session, attempt_id: UUID) -> int:
+def count_units_done(session: Session, attempt_id: UUID) -> int:
     """Units that an attempt was the first to complete."""
     ranges = tables.UnitRange
     return session.scalar(select(func.sum(ranges.stop - ranges.start)).where(ranges.attempt_id == attempt_id)) or 0
@@ -97,12 +97,12 @@ class Watcher:
         stood still.
         """
         began = time.monotonic() if began is None else began
-        attempts = running(database)
-        lost = lose_dead(database, attempts)
+        attempts = read_running_attempts(database)
+        lost = mark_gone_lost(database, attempts)
         overdue = [attempt.id for attempt in self.overdue(attempts, began)]
-        return lost + lose(database, overdue, tables.Cause.LOST, "it did not check in as promised")
+        return lost + mark_lost(database, overdue, tables.Cause.LOST, "it did not check in as promised")
 
-    def overdue(self, attempts: Running, began: float) -> list[tables.Attempt]:
+    def overdue(self, attempts: RunningAttempts, began: float) -> list[tables.Attempt]:
         """Return those of `attempts` on other hosts whose promise was not kept, by the notes so far, and note theirs.
 
         `began`: `time.monotonic()` from before they were read.
@@ -112,7 +112,7 @@ class Watcher:
         if not elsewhere:
             self.forget()
             return []
-        seen = {} if now - began > SLOW_SECONDS else self._notes()
+        seen = {} if now - began > SLOW_READ_S else self._notes()
         notes: dict[str, list[Any]] = {}
         late = []
         for attempt in elsewhere:

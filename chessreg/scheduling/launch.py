@@ -24,16 +24,23 @@ from chessreg.folders import recordable
 from chessreg.named import clipped
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
-from chessreg.registry.identity import new_id, uuid_of
+from chessreg.registry.identity import new_id, uuid_from_digest
 from chessreg.registry.tables import Job, JobState
 from chessreg.registry.tables.types import utc_now
 from chessreg.runs import transfer
 from chessreg.runs.inputs import Inputs
-from chessreg.runs.kind import Kind, makes_checkpoint
-from chessreg.runs.resolve import check, counted, identified, keep, missing_units, references
-from chessreg.runs.spec import ExecutionOptions, Spec, flat
+from chessreg.runs.kind import Kind, kind_makes_checkpoint
+from chessreg.runs.resolve import (
+    count_spec_units,
+    find_missing_units,
+    list_references,
+    publish_user_files,
+    require_runnable,
+    resolve_and_hash,
+)
+from chessreg.runs.spec import ExecutionOptions, Spec, flatten_settings
 from chessreg.scheduling import queue
-from chessreg.scheduling.executors import executor
+from chessreg.scheduling.executors import open_executor
 from chessreg.scheduling.expected_time import expected_time
 from store.process import this_process
 
@@ -41,7 +48,7 @@ if TYPE_CHECKING:
     from store import Store
 
 
-BATCHES = ("batch_", "micro_")  # execution options of these names are halved when memory runs out
+BATCH_PREFIXES = ("batch_", "micro_")  # execution options of these names are halved when memory runs out
 
 
 class LaunchOptions(BaseModel):
@@ -69,11 +76,11 @@ class Order:
     shards: int = 1
     priority: int = 0
     share_gpu: bool = False
-    gpu_memory: float = 0.0  # GiB; see executors.Needs
+    gpu_memory: float = 0.0  # GiB; see executors.ResourceNeeds
 
 
 @dataclass(frozen=True)
-class Planned:
+class PlannedRun:
     """An order that can be done: its run, what it waits for, and whether there is anything to do."""
 
     order: Order
@@ -86,7 +93,7 @@ class Planned:
 
     @property
     def run_id(self) -> UUID:
-        return uuid_of(self.spec_hash)
+        return uuid_from_digest(self.spec_hash)
 
     @property
     def shards(self) -> int:
@@ -96,7 +103,7 @@ class Planned:
         return min(most, max((self.units or most) - (kind.reduce is not None), 1))
 
 
-class Expected(Inputs):
+class ExpectedInputs(Inputs):
     """Inputs that also knows runs of which there is no row yet: those of this launch, and those that jobs stand for."""
 
     def __init__(self, database: Database, store: Store) -> None:
@@ -115,7 +122,7 @@ class Expected(Inputs):
         expected = self._expected("checkpoint", reference)
         if expected is None:
             return super()._checkpoint_reference(reference)
-        if not makes_checkpoint(expected[0]):
+        if not kind_makes_checkpoint(expected[0]):
             raise BadInputError(f"{reference} is a {expected[0]} run, which makes no checkpoint")
         return f"run:{expected[1]}/checkpoint"
 
@@ -125,10 +132,10 @@ class Expected(Inputs):
         if reference in self.of_launch:
             return self.of_launch[reference]
         with self.database.read() as session:
-            if not names.by_name(session, "run", reference) and names.by_name(session, noun, reference):
+            if not names.find_by_name(session, "run", reference) and names.find_by_name(session, noun, reference):
                 return None
             try:
-                jobs = queue.find(session, reference)
+                jobs = queue.find_jobs(session, reference)
             except NotFoundError:
                 return None
             runs = {(job.kind, job.spec_hash) for job in jobs}
@@ -136,11 +143,11 @@ class Expected(Inputs):
                 raise BadInputError(f"{reference} is a launch of {len(runs)} runs", "name one of them")
             kind, spec_hash = next(iter(runs))
             # One that has begun is found as any run is; only a checkpoint is not there before its run's end.
-            begun = session.get(tables.Run, uuid_of(spec_hash))
-            return None if begun and (begun.completed_at or not makes_checkpoint(kind)) else (kind, spec_hash)
+            begun = session.get(tables.Run, uuid_from_digest(spec_hash))
+            return None if begun and (begun.completed_at or not kind_makes_checkpoint(kind)) else (kind, spec_hash)
 
 
-def plan(orders: Sequence[Order], database: Database, store: Store) -> list[Planned]:
+def plan_orders(orders: Sequence[Order], database: Database, store: Store) -> list[PlannedRun]:
     """Resolve every order, in turn: a later one may name an earlier one. Nothing is written.
 
     Raises what is wrong with the first that cannot be done, before anything is queued.
@@ -148,14 +155,14 @@ def plan(orders: Sequence[Order], database: Database, store: Store) -> list[Plan
     if not orders:
         raise BadInputError("there is nothing to launch")
     for on in dict.fromkeys(order.on for order in orders):
-        executor(on)
-    inputs = Expected(database, store)
-    planned: dict[str, Planned] = {}
+        open_executor(on)
+    inputs = ExpectedInputs(database, store)
+    planned: dict[str, PlannedRun] = {}
     for order in orders:
         if order.shards < 1:
             raise BadInputError(f"--shards {order.shards} is none", "give 1 or more")
-        planned_run = plan_one(order, inputs, planned)
-        check_name(order, planned_run, database)
+        planned_run = plan_order(order, inputs, planned)
+        require_free_order_name(order, planned_run, database)
         if order.name and order.name in inputs.of_launch:
             raise BadInputError(f"two things of this launch are named {order.name!r}")
         planned.setdefault(planned_run.spec_hash, planned_run)
@@ -165,96 +172,103 @@ def plan(orders: Sequence[Order], database: Database, store: Store) -> list[Plan
     return list(planned.values())
 
 
-def plan_one(order: Order, inputs: Expected, planned: dict[str, Planned]) -> Planned:
-    spec, spec_hash = identified(order.kind, order.spec, inputs)
+def plan_order(order: Order, inputs: ExpectedInputs, planned: dict[str, PlannedRun]) -> PlannedRun:
+    spec, spec_hash = resolve_and_hash(order.kind, order.spec, inputs)
     after = []
-    for name, reference in references(spec).items():
+    for name, reference in list_references(spec).items():
         needed = reference.removeprefix("run:").partition("/")[0]
         with inputs.database.read() as session:
-            is_made = not reference.startswith("run:") or transfer.finished(session, reference)
-            comes = needed in planned or queue.active(session, uuid_of(needed)) if not is_made else False
-            run = session.get(tables.Run, uuid_of(needed)) if not is_made else None
-            tried = session.scalars(select(Job.id).where(Job.run_id == uuid_of(needed))).first() if run else None
+            is_made = not reference.startswith("run:") or transfer.is_finished(session, reference)
+            comes = (
+                needed in planned or queue.has_active_job(session, uuid_from_digest(needed)) if not is_made else False
+            )
+            run = session.get(tables.Run, uuid_from_digest(needed)) if not is_made else None
+            tried = (
+                session.scalars(select(Job.id).where(Job.run_id == uuid_from_digest(needed))).first() if run else None
+            )
         if is_made:
-            transfer.require(inputs.database, inputs.store, name, reference)
+            transfer.require_bytes(inputs.database, inputs.store, name, reference)
         elif comes:
             after.append(needed)
         elif run is not None:
-            raise transfer.open_dependency(run.kind, run.id.hex, tried is not None)
+            raise transfer.unfinished_input_error(run.kind, run.id.hex, tried is not None)
         else:
             raise NotFoundError(f"{name}: no run with spec {needed[:12]}… is here or launched", "launch it first")
     units = missing = None
     status = "queued"
     if not after:
-        resolved = counted(order.kind, spec, spec_hash, inputs)
-        units, missing = resolved.units, len(missing_units(inputs, resolved))
+        resolved = count_spec_units(order.kind, spec, spec_hash, inputs)
+        units, missing = resolved.units, len(find_missing_units(inputs, resolved))
         if missing:
-            check(resolved, order.options if order.on == "local" else None, inputs)
+            require_runnable(resolved, order.options if order.on == "local" else None, inputs)
         else:
             status = "complete"
     with inputs.database.read() as session:
-        if status != "complete" and queue.active(session, uuid_of(spec_hash)):
+        if status != "complete" and queue.has_active_job(session, uuid_from_digest(spec_hash)):
             status = "already_queued"
-    return Planned(order, spec, spec_hash, tuple(dict.fromkeys(after)), units, missing, status)
+    return PlannedRun(order, spec, spec_hash, tuple(dict.fromkeys(after)), units, missing, status)
 
 
-def check_name(order: Order, planned: Planned, database: Database) -> None:
+def require_free_order_name(order: Order, planned: PlannedRun, database: Database) -> None:
     if order.name:
         with database.read() as session:
-            names.check_free(session, "run", planned.run_id, order.name)
+            names.require_free_name(session, "run", planned.run_id, order.name)
 
 
-def launch(
+def launch_orders(
     orders: Sequence[Order], database: Database, store: Store, folder: Path | None = None
-) -> tuple[UUID | None, list[Planned]]:
+) -> tuple[UUID | None, list[PlannedRun]]:
     """Plan, and queue what is to be done as one group; returns its id (None when there was nothing to queue) and the
     plan. Of two launches of one spec at once only one queues it.
 
     Names are given to runs that are complete already, too. A run of a sweep without a name gets one from the settings
     in which it differs from the others: `probe-epochs2`. Raises what `plan` raises, before anything is queued.
     """
-    planned, group = plan(orders, database, store), new_id()
+    planned, group = plan_orders(orders, database, store), new_id()
     for each in planned:
-        keep(each.spec, Inputs(database, store))
+        publish_user_files(each.spec, Inputs(database, store))
     with database.write() as session:
-        queue.lock(session)
-        planned = [replace(each, status=status_now(session, each)) for each in planned]
-        differs = differing(planned)
+        queue.lock_queue(session)
+        planned = [replace(each, status=current_status(session, each)) for each in planned]
+        differs = describe_differences(planned)
         for each in planned:
             name_run(session, each, differs[each.spec_hash], group)
             if each.status == "queued":
-                session.add_all(jobs_of(each, group, store, folder or Path.cwd(), differs[each.spec_hash]))
+                session.add_all(make_jobs(each, group, store, folder or Path.cwd(), differs[each.spec_hash]))
     return group if any(each.status == "queued" for each in planned) else None, planned
 
 
-def name_run(session: Session, planned: Planned, differs: str, group: UUID) -> None:
+def name_run(session: Session, planned: PlannedRun, differs: str, group: UUID) -> None:
     """Give a run the name of its order, or one of a sweep a name that tells it from the others, unless it has one.
     Raises BadInputError for an order's name that another run has."""
-    run_id, name, now = planned.run_id, planned.order.name, names.name_of(session, "run", planned.run_id)
+    run_id, name, now = planned.run_id, planned.order.name, names.read_name(session, "run", planned.run_id)
     if name and name != now:
-        names.check_free(session, "run", run_id, name)
+        names.require_free_name(session, "run", run_id, name)
     elif not name and not now and differs:
         apart = re.sub(r"[^A-Za-z0-9._+-]+", "-", differs.replace("=", "")).strip("-")
         name = f"{planned.order.kind.name}-{apart}"[:90]
-        if names.by_name(session, "run", name):
+        if names.find_by_name(session, "run", name):
             name = f"{name}-{group.hex[-6:]}"
     if name and name != now:
-        names.annotate(session, "run", run_id, "name", name)
+        names.add_annotation(session, "run", run_id, "name", name)
 
 
-def status_now(session: Session, planned: Planned) -> str:
+def current_status(session: Session, planned: PlannedRun) -> str:
     """The status of what was planned a moment ago: another process may have queued it, or completed it, since."""
     run = session.get(tables.Run, planned.run_id)
     if planned.status == "complete" or (planned.missing is not None and run is not None and run.completed_at):
         return "complete"
-    return "already_queued" if queue.active(session, planned.run_id) else "queued"
+    return "already_queued" if queue.has_active_job(session, planned.run_id) else "queued"
 
 
-def differing(planned: Sequence[Planned]) -> dict[str, str]:
+def describe_differences(planned: Sequence[PlannedRun]) -> dict[str, str]:
     """What makes each run of a sweep another than those of its kind, by spec hash, in words; `games=3`. Empty of a run
     that is alone."""
     specs = {
-        each.spec_hash: {name: written(value) for name, value in flat(each.order.spec.model_dump(mode="json")).items()}
+        each.spec_hash: {
+            name: format_setting(value)
+            for name, value in flatten_settings(each.order.spec.model_dump(mode="json")).items()
+        }
         for each in planned
     }
     values: dict[tuple[str, str], set[str]] = {}  # kind and setting → its values
@@ -269,7 +283,7 @@ def differing(planned: Sequence[Planned]) -> dict[str, str]:
     return told
 
 
-def jobs_of(planned: Planned, group: UUID, store: Store, folder: Path, differs: str = "") -> list[Job]:
+def make_jobs(planned: PlannedRun, group: UUID, store: Store, folder: Path, differs: str = "") -> list[Job]:
     """One job a shard, and one for the reduce of a kind that has one. `differs`: what makes it another than the other
     runs of its launch."""
     order, shards = planned.order, planned.shards
@@ -307,7 +321,9 @@ def jobs_of(planned: Planned, group: UUID, store: Store, folder: Path, differs: 
                 "share_gpu": order.share_gpu,
                 "gpu_memory": order.gpu_memory,
                 "batches": {
-                    key: value for key, value in options.items() if key.startswith(BATCHES) and isinstance(value, int)
+                    key: value
+                    for key, value in options.items()
+                    if key.startswith(BATCH_PREFIXES) and isinstance(value, int)
                 },
             },
             created_at=utc_now(),
@@ -322,7 +338,7 @@ def jobs_of(planned: Planned, group: UUID, store: Store, folder: Path, differs: 
 Row = dict[str, Any]
 
 
-def preview(planned: Planned, database: Database, store: Store) -> Row:
+def preview_run(planned: PlannedRun, database: Database, store: Store) -> Row:
     """A planned order in numbers: rows by result table, bytes in the store, seconds, and remarks of its kind.
 
     Rows and bytes count the whole run. `seconds` is the time of its missing units, with all shards side by side;
@@ -356,7 +372,7 @@ Settings = dict[str, Any]
 MOST_CELLS = 10_000  # each is a run of its own, planned before any begins
 
 
-def cells(grid: Mapping[str, Any], listed: Iterable[Mapping[str, Any]] = ()) -> list[Settings]:
+def combine_grid(grid: Mapping[str, Any], listed: Iterable[Mapping[str, Any]] = ()) -> list[Settings]:
     """Every combination of a grid's values, for each of the listed settings; dotted paths stand for nested ones.
 
     >>> cells({"seed": [0, 1]}, [{"epochs": 2}, {"epochs": 4}])
@@ -364,7 +380,7 @@ def cells(grid: Mapping[str, Any], listed: Iterable[Mapping[str, Any]] = ()) -> 
 
     Raises BadInputError for a grid value that is no list, or an empty one, and for more than MOST_CELLS.
     """
-    values = flat(grid)
+    values = flatten_settings(grid)
     for path, choices in values.items():
         if not isinstance(choices, list) or not choices:
             raise BadInputError(f"grid: {path} is {choices!r}, not a list of values", f"{path} = [{choices!r}]")
@@ -373,19 +389,19 @@ def cells(grid: Mapping[str, Any], listed: Iterable[Mapping[str, Any]] = ()) -> 
     if count > MOST_CELLS:
         raise BadInputError(f"{count:,} cells are more than one sweep may have ({MOST_CELLS:,})", "make parts of it")
     combined = [dict(zip(values, choice, strict=True)) for choice in itertools.product(*values.values())]
-    return [{**flat(fixed), **varied} for fixed in listed for varied in combined]
+    return [{**flatten_settings(fixed), **varied} for fixed in listed for varied in combined]
 
 
-def cell_name(name: str | None, cell: Mapping[str, Any], number: int) -> str | None:
+def make_cell_name(name: str | None, cell: Mapping[str, Any], number: int) -> str | None:
     """The name of a cell: `scan-seed0-epochs4`; `scan-7` where the values make no name."""
     if name is None or not cell:
         return name
-    suffix = "-".join(f"{path.rpartition('.')[2]}{written(value)}" for path, value in cell.items())
+    suffix = "-".join(f"{path.rpartition('.')[2]}{format_setting(value)}" for path, value in cell.items())
     full = f"{name}-{suffix}"
     return full if len(full) <= 100 and re.fullmatch(r"[A-Za-z0-9._+-]+", full) else f"{name}-{number + 1}"
 
 
-def written(value: Any) -> str:
+def format_setting(value: Any) -> str:
     if isinstance(value, (list, tuple)):
-        return "+".join(map(written, value))
+        return "+".join(map(format_setting, value))
     return "none" if value is None else str(value)

@@ -23,8 +23,8 @@ from store.process import ProcessId, machine_name, this_process
 if TYPE_CHECKING:
     from store import Store
 
-START_SECONDS = 60.0
-START_TRIES = 5  # of which each finds that another was faster
+START_TIMEOUT_S = 60.0
+MAX_START_TRIES = 5  # of which each finds that another was faster
 
 
 class Presence:
@@ -66,7 +66,7 @@ class Presence:
             os.close(self._handle)
             self._handle = -1
 
-    def start(self, registry: str, tries: int = START_TRIES) -> bool:
+    def start(self, registry: str, tries: int = MAX_START_TRIES) -> bool:
         """Start it unless it runs: a process of its own session, which no terminal takes along. False: it ran already.
 
         Raises ChessregError with the last line of its log when it does not come up, or when another machine that has
@@ -85,10 +85,10 @@ class Presence:
                 start_new_session=True,
                 cwd=self.store.root,
             )
-        deadline = time.monotonic() + START_SECONDS
+        deadline = time.monotonic() + START_TIMEOUT_S
         while self.who() is None:
             if process.poll() not in (None, 0) or time.monotonic() > deadline:
-                last = tail(self.log, 3)
+                last = read_last_lines(self.log, 3)
                 raise ChessregError(
                     f"the supervisor did not start: {last or 'it said nothing'}", f"less {shlex.quote(str(self.log))}"
                 )
@@ -121,7 +121,7 @@ class Presence:
         return True
 
 
-def tail(path: Path, lines: int) -> str:
+def read_last_lines(path: Path, lines: int) -> str:
     """The last lines of a log as one line of words."""
     try:
         written = path.read_text(encoding="utf-8", errors="replace").splitlines()

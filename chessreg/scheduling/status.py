@@ -13,13 +13,13 @@ from sqlalchemy import case, exists, select
 from sqlalchemy.orm import Session
 
 from chessreg.registry import names, tables
-from chessreg.registry.database import rows_among
-from chessreg.registry.run_state import FAILURES, done_of
+from chessreg.registry.database import select_by_keys
+from chessreg.registry.run_state import FAILURES, count_done
 from chessreg.registry.states import word_of
 from chessreg.registry.tables import Attempt, AttemptState, Cause, Job, JobState, Machine, Run
 from chessreg.scheduling import queue
-from chessreg.scheduling.executors import executor_class
-from chessreg.scheduling.worker import share
+from chessreg.scheduling.executors import load_executor_class
+from chessreg.scheduling.worker import shard_units
 from store.process import is_this_machine
 
 if TYPE_CHECKING:
@@ -27,40 +27,44 @@ if TYPE_CHECKING:
 
 
 Row = dict[str, Any]
-OVER = frozenset({*map(word_of, tables.Cause), "cancelled", "blocked"})  # states that do not change by themselves
+FINAL_STATES = frozenset(
+    {*map(word_of, tables.Cause), "cancelled", "blocked"}
+)  # states that do not change by themselves
 
 
-def rows(session: Session, jobs: Iterable[Job]) -> list[Row]:
+def read_job_rows(session: Session, jobs: Iterable[Job]) -> list[Row]:
     """One row a job, in the order given."""
     jobs = list(jobs)
-    called = names.names_of(session, "run", {job.run_id for job in jobs})
-    runs = {run.id: run for run in _some(session, tables.Run, tables.Run.id, {job.run_id for job in jobs})}
+    called = names.read_names_of(session, "run", {job.run_id for job in jobs})
+    runs = {run.id: run for run in _read_by_ids(session, tables.Run, tables.Run.id, {job.run_id for job in jobs})}
     last: dict[UUID, tables.Attempt] = {}
-    for attempt in _some(session, tables.Attempt, tables.Attempt.job_id, {job.id for job in jobs}):
+    for attempt in _read_by_ids(session, tables.Attempt, tables.Attempt.job_id, {job.id for job in jobs}):
         if attempt.job_id and (attempt.job_id not in last or last[attempt.job_id].id < attempt.id):
             last[attempt.job_id] = attempt
-    return [_row(session, job, runs.get(job.run_id), last.get(job.id), called.get(job.run_id)) for job in jobs]
+    return [_make_row(session, job, runs.get(job.run_id), last.get(job.id), called.get(job.run_id)) for job in jobs]
 
 
-def _some(session: Session, table: Any, column: Any, ids: set[UUID]) -> list[Any]:
-    return [row for (row,) in rows_among(session, select(table), column, ids)]
+def _read_by_ids(session: Session, table: Any, column: Any, ids: set[UUID]) -> list[Any]:
+    return [row for (row,) in select_by_keys(session, select(table), column, ids)]
 
 
-def _row(session: Session, job: Job, run: tables.Run | None, attempt: tables.Attempt | None, name: str | None) -> Row:
+def _make_row(
+    session: Session, job: Job, run: tables.Run | None, attempt: tables.Attempt | None, name: str | None
+) -> Row:
     reduces = job.detail.get("reduces", False)
     every = run.units if run else job.detail.get("units")
-    mine = share(every - reduces, every, job.shard, job.shards) if every else range(0)
-    done = done_of(session, job.run_id, mine)
-    state, waits = state_of(session, job)
-    rate, left = pace_of(attempt, done, len(mine)) if state == "running" else (None, None)
-    placed = queue.placement(job)
+    mine = shard_units(every - reduces, every, job.shard, job.shards) if every else range(0)
+    done = count_done(session, job.run_id, mine)
+    state, waits = find_state(session, job)
+    rate, left = measure_pace(attempt, done, len(mine)) if state == "running" else (None, None)
+    placed = queue.read_placement(job)
     row = {
         "id": job.id,
         "group_id": job.group_id,
         "run_id": job.run_id,
         "name": name,
         "kind": job.kind,
-        "title": queue.title(job),
+        "title": queue.job_title(job),
         "differs": job.detail.get("differs", ""),
         "state": state,
         "waits_for": waits,
@@ -68,13 +72,13 @@ def _row(session: Session, job: Job, run: tables.Run | None, attempt: tables.Att
         "shards": job.shards,
         "units": len(mine) if every else None,
         "done": done,
-        "progress": progress_of(attempt, done, len(mine)),
+        "progress": measure_progress(attempt, done, len(mine)),
         "rate": rate,
         "seconds_left": left,
         "doing": attempt.doing if attempt and state == "running" else None,
         "executor": job.executor,
         "host": job.host,
-        "machine": queue.machine_of(job),
+        "machine": queue.find_machine(job),
         "scheduler_job": placed.get("job"),
         "partition": placed.get("partition"),
         "reason": placed.get("reason"),
@@ -89,10 +93,10 @@ def _row(session: Session, job: Job, run: tables.Run | None, attempt: tables.Att
         "started_at": job.started_at,
         "ended_at": job.ended_at,
     }
-    return row | {"why": why(row)}
+    return row | {"why": explain_job(row)}
 
 
-def why(row: Row) -> str:
+def explain_job(row: Row) -> str:
     """Return what a job does, waits for, or failed on, in words; empty when there is nothing to report."""
     if row["waits_for"]:
         return f"waits for {', '.join(row['waits_for'])}"
@@ -100,28 +104,28 @@ def why(row: Row) -> str:
         reason = f": {row['reason']}" if row["reason"] else ""
         start = row["starts_at"] and datetime.fromisoformat(row["starts_at"])
         expected = f", expected to start {start:%Y-%m-%d %H:%M} UTC" if start else ""
-        return f"waits in {scheduler(row)}{reason}{expected}"
+        return f"waits in {scheduler_name(row)}{reason}{expected}"
     return (row["reason"] or row["doing"] if row["state"] == "running" else row["message"]) or ""
 
 
-def scheduler(row: Row) -> str:
+def scheduler_name(row: Row) -> str:
     """Return the name of the job's scheduler: Slurm, Ray."""
     return str(row["executor"]).partition(":")[0].capitalize()
 
 
-def state_of(session: Session, job: Job) -> tuple[str, list[str]]:
+def find_state(session: Session, job: Job) -> tuple[str, list[str]]:
     """Return the state of a job (`registry.states`), and the jobs that it waits for."""
     if job.state is JobState.ENDED:
-        return ending(job, job.cause), []
+        return end_word(job, job.cause), []
     if job.state is JobState.RUNNING:
-        return ("cancelling" if job.cancel else "waiting" if queue.waits_in_cluster(job) else "running"), []
-    waits = queue.waits_for(session, job)
+        return ("cancelling" if job.cancel else "waiting" if queue.is_waiting_in_cluster(job) else "running"), []
+    waits = queue.find_unmet_dependencies(session, job)
     if not waits:
         return "queued", []
     return ("waiting" if all(can for _, can in waits) else "blocked"), [what for what, _ in waits]
 
 
-def progress_of(attempt: tables.Attempt | None, done: int, units: int) -> float | None:
+def measure_progress(attempt: tables.Attempt | None, done: int, units: int) -> float | None:
     """Share of the job that is done, 0 to 1: by units, and inside a long unit by the attempt's progress."""
     if not units:
         return None
@@ -132,7 +136,7 @@ def progress_of(attempt: tables.Attempt | None, done: int, units: int) -> float 
     return max(by_units, min(before + (1 - before) * attempt.progress, 1.0))
 
 
-def pace_of(attempt: tables.Attempt | None, done: int, units: int) -> tuple[float | None, float | None]:
+def measure_pace(attempt: tables.Attempt | None, done: int, units: int) -> tuple[float | None, float | None]:
     """Units a second of the running attempt, and seconds left; both by the attempt's own clock. A part of a long unit
     counts, as far as the attempt says that it is done. `units`: of the job."""
     if attempt is None:
@@ -148,16 +152,16 @@ def pace_of(attempt: tables.Attempt | None, done: int, units: int) -> tuple[floa
     return rate, left
 
 
-def ending(job: Job | None, cause: tables.Cause | None) -> str:
+def end_word(job: Job | None, cause: tables.Cause | None) -> str:
     """Return the state in which a job, or an attempt of it, ended; one that a user ended is cancelled."""
     if job is not None and job.cancel and cause is tables.Cause.KILLED:
         return "cancelled"
     return word_of(cause or tables.Cause.LOST)
 
 
-def full_row(session: Session, job: Job) -> Row:
+def read_full_row(session: Session, job: Job) -> Row:
     """One job in full: its settings, every attempt, what it waits for."""
-    (row,) = rows(session, [job])
+    (row,) = read_job_rows(session, [job])
     tried = session.execute(
         select(tables.Attempt, tables.Machine.host)
         .join(tables.Machine, tables.Machine.id == tables.Attempt.machine_id, isouter=True)
@@ -168,7 +172,7 @@ def full_row(session: Session, job: Job) -> Row:
     return {
         **row,
         "spec": job.detail["spec"],
-        "execution_options": queue.options_of(job),
+        "execution_options": queue.job_options(job),
         "explicit": job.detail["explicit"],
         "folder": job.detail["folder"],
         "handle": job.handle,
@@ -182,22 +186,22 @@ def full_row(session: Session, job: Job) -> Row:
 # -- what goes on, and what has ended ---------------------------------------------------------------------------------
 
 
-MOST = 200  # rows of each list
+MAX_ROWS = 200  # rows of each list
 
 
-def going(session: Session) -> list[Row]:
+def list_active(session: Session) -> list[Row]:
     """What runs: foreground runs and jobs; then the jobs that wait, the ones that start first before the others.
 
     The keys are those of `rows`; `id` is None for a run in the foreground.
     """
     order = case((Job.state == JobState.RUNNING, 0), else_=1), Job.priority.desc(), Job.created_at, Job.shard, Job.id
-    jobs = session.scalars(select(Job).where(Job.ended_at.is_(None)).order_by(*order).limit(MOST)).all()
-    queued = rows(session, jobs)
+    jobs = session.scalars(select(Job).where(Job.ended_at.is_(None)).order_by(*order).limit(MAX_ROWS)).all()
+    queued = read_job_rows(session, jobs)
     running = [row for row in queued if row["state"] in ("running", "cancelling")]
-    return [*foreground(session), *running, *(row for row in queued if row not in running)]
+    return [*list_foreground(session), *running, *(row for row in queued if row not in running)]
 
 
-def foreground(session: Session) -> list[Row]:
+def list_foreground(session: Session) -> list[Row]:
     """Runs in the foreground: nobody queued them, and they end with their terminal."""
     query = (
         select(Attempt, Run, Machine.host)
@@ -205,14 +209,14 @@ def foreground(session: Session) -> list[Row]:
         .join(Machine, Machine.id == Attempt.machine_id)
         .where(Attempt.state == AttemptState.RUNNING, Attempt.job_id.is_(None))
         .order_by(Attempt.started_at.desc(), Attempt.id)
-        .limit(MOST)
+        .limit(MAX_ROWS)
     )
     attempts = session.execute(query).all()
-    called = names.names_of(session, "run", {run.id for _, run, _ in attempts})
+    called = names.read_names_of(session, "run", {run.id for _, run, _ in attempts})
     rows: list[Row] = []
     for attempt, run, host in attempts:
-        done = done_of(session, run.id)
-        rate, left = pace_of(attempt, done, run.units)
+        done = count_done(session, run.id)
+        rate, left = measure_pace(attempt, done, run.units)
         rows.append(
             {
                 "id": None,
@@ -227,7 +231,7 @@ def foreground(session: Session) -> list[Row]:
                 "shards": 1,
                 "units": run.units,
                 "done": done,
-                "progress": progress_of(attempt, done, run.units),
+                "progress": measure_progress(attempt, done, run.units),
                 "rate": rate,
                 "seconds_left": left,
                 "doing": attempt.doing,
@@ -242,7 +246,7 @@ def foreground(session: Session) -> list[Row]:
     return rows
 
 
-def ended(session: Session, since: datetime) -> list[Row]:
+def list_ended(session: Session, since: datetime) -> list[Row]:
     """What finished, failed or was cancelled after `since`, newest first: the last attempt of each job that has ended
     and of each run in the foreground, and jobs that ended without an attempt: cancelled, or refused by their worker.
 
@@ -257,14 +261,14 @@ def ended(session: Session, since: datetime) -> list[Row]:
         .join(Job, Job.id == Attempt.job_id, isouter=True)
         .where(Attempt.ended_at > since)
         .order_by(Attempt.ended_at.desc(), Attempt.id)
-        .limit(2 * MOST)
+        .limit(2 * MAX_ROWS)
     )
     attempted = exists().where(Attempt.job_id == Job.id, Attempt.ended_at > since)
-    untried = select(Job).where(Job.ended_at > since, ~attempted).order_by(Job.ended_at.desc()).limit(MOST)
+    untried = select(Job).where(Job.ended_at > since, ~attempted).order_by(Job.ended_at.desc()).limit(MAX_ROWS)
     rows: dict[UUID, Row] = {}
-    again = {row["run_id"] for row in foreground(session)}
+    again = {row["run_id"] for row in list_foreground(session)}
     tried, left = session.execute(query).all(), session.scalars(untried).all()
-    called = names.names_of(session, "run", {*(run.id for _, run, _, _ in tried), *(job.run_id for job in left)})
+    called = names.read_names_of(session, "run", {*(run.id for _, run, _, _ in tried), *(job.run_id for job in left)})
     for attempt, run, host, job in tried:
         key = attempt.job_id or attempt.run_id
         if key in rows or (job is not None and job.ended_at is None) or (job is None and run.id in again):
@@ -277,10 +281,10 @@ def ended(session: Session, since: datetime) -> list[Row]:
             "run_id": run.id,
             "kind": run.kind,
             "name": called.get(run.id),
-            "title": queue.title(job) if job is not None else f"{run.kind} {run.id.hex[-6:]}",
-            "cause": "interrupted" if interrupted else ending(job, last.cause or Cause.LOST),
+            "title": queue.job_title(job) if job is not None else f"{run.kind} {run.id.hex[-6:]}",
+            "cause": "interrupted" if interrupted else end_word(job, last.cause or Cause.LOST),
             "message": last.message,
-            "done": done_of(session, run.id),
+            "done": count_done(session, run.id),
             "units": run.units,
             "seconds": (attempt.ended_at - attempt.started_at).total_seconds() if attempt.ended_at else None,
             "machine": host,
@@ -295,35 +299,35 @@ def ended(session: Session, since: datetime) -> list[Row]:
                 "run_id": job.run_id,
                 "kind": job.kind,
                 "name": called.get(job.run_id),
-                "title": queue.title(job),
-                "cause": ending(job, job.cause or Cause.KILLED),
+                "title": queue.job_title(job),
+                "cause": end_word(job, job.cause or Cause.KILLED),
                 "message": job.message,
-                "done": done_of(session, job.run_id),
+                "done": count_done(session, job.run_id),
                 "units": begun.units if begun else None,
                 "seconds": None,
-                "machine": queue.machine_of(job),
+                "machine": queue.find_machine(job),
                 "ended_at": job.ended_at,
             },
         )
-    newest = sorted(rows.values(), key=lambda row: row["ended_at"], reverse=True)[:MOST]
+    newest = sorted(rows.values(), key=lambda row: row["ended_at"], reverse=True)[:MAX_ROWS]
     return [{**row, "failed": row["cause"] in FAILURES} for row in newest]
 
 
-def why_no_log(row: Row) -> str:
+def explain_missing_log(row: Row) -> str:
     """Return why a job has no log on this machine."""
     if row["tries"] and row["state"] != "waiting":
         return f"the log is on {row['machine'] or row['host']}: chessreg logs {row['id'].hex[-6:]} there"
     return f"it has not begun: it {row['why']}" if row["state"] in ("waiting", "blocked") else "it has not begun"
 
 
-def log_of(store: Store, job: Job) -> Path | None:
+def find_log(store: Store, job: Job) -> Path | None:
     """The log file of a job, over all its attempts; None where it has not begun, or its log is not here.
 
     A path that only the row names is read if it is called as this job's log is.
     """
-    here = queue.folder_of(store, job) / "log.txt"
+    here = queue.job_folder(store, job) / "log.txt"
     if here.exists():
         return here
-    path = executor_class(job.executor).logs(job.handle) if job.handle else None
+    path = load_executor_class(job.executor).logs(job.handle) if job.handle else None
     inside = here.relative_to(store.root).parts
     return path if path is not None and path.parts[-len(inside) :] == inside and path.exists() else None

@@ -27,33 +27,33 @@ from chessreg.registry.database import Database
 from chessreg.registry.states import word_of
 from chessreg.registry.tables import Attempt, Cause, Job, JobState
 from chessreg.registry.tables.types import utc_now
-from chessreg.runs.attempt import plain
-from chessreg.runs.ingest import ingest
-from chessreg.runs.watch import Watcher, units_done
+from chessreg.runs.attempt import to_fragment_row
+from chessreg.runs.ingest import ingest_fragments
+from chessreg.runs.watch import Watcher, count_units_done
 from chessreg.scheduling import queue, worker
-from chessreg.scheduling.executors import Executor, Seen, executor
+from chessreg.scheduling.executors import Executor, SubmissionStatus, open_executor
 from chessreg.scheduling.presence import Presence
 from chessreg.terminal import visible
 from store.errors import StoreError
-from store.files import FULL, is_disk_full
+from store.files import DISK_FULL, is_disk_full
 
 if TYPE_CHECKING:
     from store import Store
 
 
-BEAT_SECONDS = 0.25
-WATCH_SECONDS = 10.0
-WAIT_SECONDS = 1.0  # before the next try when the registry, or the disk, has refused
-ROOM_SECONDS = 2.0  # how often those that found no room are offered again
-SPACE_BYTES = 16 << 20  # a job whose disk was full starts again once so much more of it is free
-SPACE_SECONDS = 600.0  # or after so long: a quota, and the disk of another machine, do not show here
-IDLE_SECONDS = 300.0
+LOOP_INTERVAL_S = 0.25
+WATCH_INTERVAL_S = 10.0
+RETRY_PAUSE_S = 1.0  # before the next try when the registry, or the disk, has refused
+OFFER_INTERVAL_S = 2.0  # how often those that found no room are offered again
+FREED_SPACE_BYTES = 16 << 20  # a job whose disk was full starts again once so much more of it is free
+FULL_DISK_TIMEOUT_S = 600.0  # or after so long: a quota, and the disk of another machine, do not show here
+IDLE_TIMEOUT_S = 300.0
 
 
 class Supervisor:
     """Looks after the jobs of this host and store."""
 
-    def __init__(self, database: Database, store: Store, *, idle: float = IDLE_SECONDS) -> None:
+    def __init__(self, database: Database, store: Store, *, idle: float = IDLE_TIMEOUT_S) -> None:
         self.database, self.store, self.idle = database, store, idle
         self.watcher = Watcher(store)
         self.executors: dict[str, Executor] = {}
@@ -75,22 +75,22 @@ class Supervisor:
             try:
                 active = self.beat()
                 if down:
-                    log("the registry answers again")
+                    log_line("the registry answers again")
                 down = ""
             except (ChessregError, StoreError, DBAPIError, OSError) as error:
                 # Workers go on, their fragments wait. Nobody is judged by what was not seen.
                 active, message = True, str(error).split("\n", 1)[0]
                 self.watcher.forget()
                 if message != down:
-                    log(f"waiting: {message}")
+                    log_line(f"waiting: {message}")
                 down = message
-                self.pause(WAIT_SECONDS)
+                self.pause(RETRY_PAUSE_S)
             if active:
                 self._busy = time.monotonic()
             elif time.monotonic() - self._busy > self.idle:
-                log(f"nothing to do for {self.idle:.0f} s")
+                log_line(f"nothing to do for {self.idle:.0f} s")
                 return
-            self.pause(BEAT_SECONDS)
+            self.pause(LOOP_INTERVAL_S)
         self.put_back()
 
     def pause(self, seconds: float) -> None:
@@ -108,10 +108,10 @@ class Supervisor:
             self._refused.clear()
             self.read_queue()
         self.offer()
-        if time.monotonic() - self._watched > WATCH_SECONDS:
+        if time.monotonic() - self._watched > WATCH_INTERVAL_S:
             self._watched = time.monotonic()
             if lost := self.watcher.look(self.database, began):
-                log(f"{lost} attempts are lost")
+                log_line(f"{lost} attempts are lost")
         return bool(self.running or self.hope or self.started)
 
     def read_queue(self) -> None:
@@ -120,20 +120,20 @@ class Supervisor:
         if version == self._version:
             return
         with self.database.read() as session:
-            self.running = queue.mine(session, self.store, JobState.RUNNING)
-            queued = queue.mine(session, self.store, JobState.QUEUED)
-            self.ready = [job for job in queued if not queue.waits_for(session, job)]
-            self.hope = bool(self.ready) or any(queue.able(session, job) for job in queued)
+            self.running = queue.read_own_jobs(session, self.store, JobState.RUNNING)
+            queued = queue.read_own_jobs(session, self.store, JobState.QUEUED)
+            self.ready = [job for job in queued if not queue.find_unmet_dependencies(session, job)]
+            self.hope = bool(self.ready) or any(queue.can_progress(session, job) for job in queued)
             session.expunge_all()
         self._version = version
 
     def take_in(self) -> None:
         if any(self.store.incoming.iterdir()):
-            ingest(self.database, self.store)
+            ingest_fragments(self.database, self.store)
 
     def executor(self, on: str) -> Executor:
         if on not in self.executors:
-            self.executors[on] = executor(on)
+            self.executors[on] = open_executor(on)
         return self.executors[on]
 
     # -- starting -------------------------------------------------------------------------------------------------
@@ -144,7 +144,7 @@ class Supervisor:
         None that is less urgent takes the room that another waits for: of this machine's GPUs, or of its cores.
         """
         ready = [job for job in self.ready if job.id not in self.started and self.has_space(job)]
-        due = time.monotonic() - self._offered > ROOM_SECONDS
+        due = time.monotonic() - self._offered > OFFER_INTERVAL_S
         if not ready or not (due or any(job.id not in self._refused for job in ready)):
             return
         self._offered, self._refused = time.monotonic(), {job.id for job in ready}
@@ -157,7 +157,9 @@ class Supervisor:
             if room in full:
                 continue
             try:
-                handles = self.executor(on).submit([queue.work_of(self.database, self.store, job) for job in jobs])
+                handles = self.executor(on).submit(
+                    [queue.prepare_submission(self.database, self.store, job) for job in jobs]
+                )
             except ChessregError as error:
                 if is_disk_full(error):  # no fault of the job
                     raise
@@ -166,17 +168,17 @@ class Supervisor:
             for job in jobs:
                 if job.id in handles:
                     self.started[job.id] = handles[job.id], job.tries + 1
-                    log(f"started {queue.title(job)} ({job.id.hex[-6:]}), try {job.tries + 1}, on {on}")
+                    log_line(f"started {queue.job_title(job)} ({job.id.hex[-6:]}), try {job.tries + 1}, on {on}")
             self.note_started()
             if len(handles) < len(jobs):
                 full.add(room)
 
     def refuse(self, jobs: list[Job], error: ChessregError) -> None:
         hint = f" ({error.hint})" if error.hint else ""
-        log(f"cannot start {queue.title(jobs[0])}: {error.message}{hint}")
+        log_line(f"cannot start {queue.job_title(jobs[0])}: {error.message}{hint}")
         with self.database.write() as session:
             for job in jobs:
-                queue.end(session.get_one(Job, job.id), Cause.FAILED, error.message + hint)
+                queue.end_job(session.get_one(Job, job.id), Cause.FAILED, error.message + hint)
 
     def has_space(self, job: Job) -> bool:
         """Whether the disk on which this job found no space has some now, as far as can be seen here."""
@@ -194,7 +196,7 @@ class Supervisor:
                 job = session.get_one(Job, job_id)
                 job.state, job.handle, job.tries, job.started_at = JobState.RUNNING, handle, number, utc_now()
                 job.cause, job.ended_at = None, None
-                queue.place(job, {})
+                queue.record_placement(job, {})
         self.started.clear()
 
     # -- seeing how they end --------------------------------------------------------------------------------------
@@ -205,7 +207,7 @@ class Supervisor:
         by_executor: dict[str, list[Job]] = {}
         for job in running:
             by_executor.setdefault(job.executor, []).append(job)
-        ended: list[tuple[Job, Seen]] = []
+        ended: list[tuple[Job, SubmissionStatus]] = []
         placed: dict[UUID, dict[str, str]] = {}
         for on, jobs in by_executor.items():
             try:
@@ -216,68 +218,70 @@ class Supervisor:
                     if seen_job is not None and seen_job.state == "ended":
                         ended.append((job, seen_job))
                         continue
-                    if seen_job is not None and (record := queue.placement_record(seen_job)) != queue.placement(job):
+                    if seen_job is not None and (
+                        record := queue.make_placement_record(seen_job)
+                    ) != queue.read_placement(job):
                         placed[job.id] = record
                     if job.cancel and job.handle:
                         at.cancel(job.handle)
             except ChessregError as error:
-                log(f"{on} does not answer: {error.message}")
+                log_line(f"{on} does not answer: {error.message}")
         if placed:
             with self.database.write() as session:
                 for job_id, record in placed.items():
-                    queue.place(session.get_one(Job, job_id), record)
+                    queue.record_placement(session.get_one(Job, job_id), record)
         if ended:
             self.take_in()  # ingest what a worker wrote before its end is recorded
             for job, seen_job in ended:
                 self.settle(job, seen_job)
         return bool(ended)
 
-    def settle(self, job: Job, seen: Seen) -> None:
+    def settle(self, job: Job, seen: SubmissionStatus) -> None:
         """Say how a try ended, by the worker's own word and what the executor saw; perhaps try again."""
-        folder = queue.folder_of(self.store, job)
-        if seen.exit_code == worker.BUSY and (process := worker.read(folder / "process.json")):
+        folder = queue.job_folder(self.store, job)
+        if seen.exit_code == worker.BUSY_STATUS and (process := worker.read_record(folder / "process.json")):
             self.adopt(job, process)
             return
-        outcome = worker.read(folder / "outcome.json")
+        outcome = worker.read_record(folder / "outcome.json")
         if outcome is not None and outcome.get("try") != job.tries:
             outcome = None
-        cause, message, code = verdict(seen, outcome)
+        cause, message, code = judge_end(seen, outcome)
         full = (outcome or {}).get("full")
-        if outcome is None and code == worker.NO_SPACE:
+        if outcome is None and code == worker.NO_SPACE_STATUS:
             full = str(self.store.root)
-        process = worker.read(folder / "process.json")
+        process = worker.read_record(folder / "process.json")
         begun = process and process.get("try") == job.tries and process.get("attempt")
-        if begun and (outcome is None or (cause in REFINED and outcome["cause"] == "killed")):
+        if begun and (outcome is None or (cause in EXECUTOR_CAUSES and outcome["cause"] == "killed")):
             self.end_attempt(job, begun, cause, message, code)
-        smaller = halved(job) if cause is Cause.OOM else None
+        smaller = halve_batches(job) if cause is Cause.OOM else None
         with self.database.write() as session:
             now = session.get_one(Job, job.id)
             if now.cancel:
-                queue.end(now, cause, "cancelled" if cause is Cause.KILLED else message)
+                queue.end_job(now, cause, "cancelled" if cause is Cause.KILLED else message)
             elif smaller:
                 now.detail = {**now.detail, "halved": smaller}
                 changes = ", ".join(f"{key} {value}" for key, value in smaller.items())
-                queue.requeue(now, f"out of memory: again with {changes}")
+                queue.requeue_job(now, f"out of memory: again with {changes}")
             elif cause is Cause.PREEMPTED:
-                queue.requeue(now, message or "preempted: it waits for its turn again")
+                queue.requeue_job(now, message or "preempted: it waits for its turn again")
             elif full:
                 self._full[job.id] = FullDisk(Path(full))
-                queue.requeue(now, f"waits for space: {FULL} at {full}")
+                queue.requeue_job(now, f"waits for space: {DISK_FULL} at {full}")
             elif cause is Cause.KILLED and self.stopping:
-                queue.requeue(now, "the supervisor was stopped")
+                queue.requeue_job(now, "the supervisor was stopped")
             else:
-                queue.end(now, cause, message)
+                queue.end_job(now, cause, message)
             why = f": {now.message}" if now.message else ""
-        log(f"{queue.title(job)} ({job.id.hex[-6:]}), try {job.tries}: {word_of(cause)}{why}")
+        log_line(f"{queue.job_title(job)} ({job.id.hex[-6:]}), try {job.tries}: {word_of(cause)}{why}")
 
     def adopt(self, job: Job, process: dict[str, Any]) -> None:
         """Look after a worker that an earlier supervisor started, and did not live to note."""
-        from chessreg.scheduling.executors.local import adopted
+        from chessreg.scheduling.executors.local import adopt_worker
 
-        handle = adopted(process, queue.folder_of(self.store, job) / "log.txt")
+        handle = adopt_worker(process, queue.job_folder(self.store, job) / "log.txt")
         with self.database.write() as session:
             session.get_one(Job, job.id).handle = handle
-        log(f"{queue.title(job)} ({job.id.hex[-6:]}) is being worked at by process {process['pid']} already")
+        log_line(f"{queue.job_title(job)} ({job.id.hex[-6:]}) is being worked at by process {process['pid']} already")
 
     def end_attempt(self, job: Job, attempt: str, cause: Cause, message: str | None, code: int | None) -> None:
         """The end of an attempt that could not say so itself, or did not know why: a fragment like any other."""
@@ -286,7 +290,7 @@ class Supervisor:
         with self.database.read() as session:
             if session.get(Attempt, UUID(attempt)) is None:  # it died before it could say that it began
                 return
-            done = units_done(session, UUID(attempt))
+            done = count_units_done(session, UUID(attempt))
         states = {Cause.FAILED: "failed", Cause.OOM: "failed", Cause.LOST: "lost"}
         row = {
             "id": UUID(attempt),
@@ -298,20 +302,22 @@ class Supervisor:
             "units_done": done,
         }
         with FragmentWriter(self.store, job.run_id.hex, attempt) as writer:
-            writer.add("attempt_end", plain(row))
+            writer.add("attempt_end", to_fragment_row(row))
         self.take_in()
 
     # -- ending ---------------------------------------------------------------------------------------------------
 
     def put_back(self) -> None:
         """End the running shards of this machine, keep what they have, and leave their jobs in the queue."""
-        log("stopping: running jobs go back to the queue")
+        log_line("stopping: running jobs go back to the queue")
         while True:
             try:
                 self.take_in()
                 self.note_started()
                 with self.database.read() as session:
-                    running = [j for j in queue.mine(session, self.store, JobState.RUNNING) if j.executor == "local"]
+                    running = [
+                        j for j in queue.read_own_jobs(session, self.store, JobState.RUNNING) if j.executor == "local"
+                    ]
                     session.expunge_all()
                 if not running:
                     return
@@ -319,7 +325,7 @@ class Supervisor:
                     self.executor("local").cancel(job.handle or "")
                 self.look(running)
             except (ChessregError, StoreError, DBAPIError, OSError) as error:
-                log(f"not noted: {str(error).splitlines()[0]}; the next supervisor will see how they ended")
+                log_line(f"not noted: {str(error).splitlines()[0]}; the next supervisor will see how they ended")
                 return
             time.sleep(0.05)
 
@@ -328,13 +334,16 @@ class FullDisk:
     """A disk on which a job found no space, and how much of it was free right after."""
 
     def __init__(self, path: Path) -> None:
-        self.path, self.free, self.since = path, free_bytes(path), time.monotonic()
+        self.path, self.free, self.since = path, read_free_bytes(path), time.monotonic()
 
     def has_space(self) -> bool:
-        return time.monotonic() - self.since > SPACE_SECONDS or free_bytes(self.path) >= self.free + SPACE_BYTES
+        return (
+            time.monotonic() - self.since > FULL_DISK_TIMEOUT_S
+            or read_free_bytes(self.path) >= self.free + FREED_SPACE_BYTES
+        )
 
 
-def free_bytes(path: Path) -> int:
+def read_free_bytes(path: Path) -> int:
     """The free space of the disk that holds this path, or would hold it; 0 where that cannot be read."""
     for place in (path, *path.parents):
         with suppress(OSError):
@@ -342,12 +351,12 @@ def free_bytes(path: Path) -> int:
     return 0
 
 
-def log(text: str) -> None:
+def log_line(text: str) -> None:
     with suppress(OSError):  # a full disk ends neither the log's writer nor its work
         print(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {visible(mask(text))}", flush=True)
 
 
-def main(root: Path, idle: float = IDLE_SECONDS) -> int:
+def main(root: Path, idle: float = IDLE_TIMEOUT_S) -> int:
     """Be the supervisor of this host at this store, unless another process is."""
     from store import Store
     from store.files import keep_private
@@ -364,7 +373,7 @@ def main(root: Path, idle: float = IDLE_SECONDS) -> int:
 
             signal.signal(signal.SIGTERM, stop)
             signal.signal(signal.SIGINT, stop)
-            log("supervisor begins")
+            log_line("supervisor begins")
             try:
                 supervisor.run()
             finally:
@@ -374,14 +383,14 @@ def main(root: Path, idle: float = IDLE_SECONDS) -> int:
             supervisor.read_queue()  # something may have been launched just now, by one who still saw us here
             if not (supervisor.ready or supervisor.running):
                 break
-        log("supervisor ends")
+        log_line("supervisor ends")
     return 0
 
 
-REFINED = (Cause.PREEMPTED, Cause.WALLTIME, Cause.OOM)  # what an executor knows better than the worker itself
+EXECUTOR_CAUSES = (Cause.PREEMPTED, Cause.WALLTIME, Cause.OOM)  # what an executor knows better than the worker itself
 
 
-def verdict(seen: Seen, outcome: dict[str, Any] | None) -> tuple[Cause, str | None, int | None]:
+def judge_end(seen: SubmissionStatus, outcome: dict[str, Any] | None) -> tuple[Cause, str | None, int | None]:
     """Cause, message and exit code of an attempt, from the executor's status and the worker's report."""
     if outcome is None:
         cause = seen.cause or (Cause.FINISHED if seen.exit_code == 0 else Cause.FAILED)
@@ -389,12 +398,12 @@ def verdict(seen: Seen, outcome: dict[str, Any] | None) -> tuple[Cause, str | No
             return Cause.LOST, "it ended without a word", seen.exit_code
         return cause, seen.message or f"it ended with exit status {seen.exit_code}", seen.exit_code
     cause = Cause(outcome["cause"])
-    if seen.cause in REFINED and cause is Cause.KILLED:
+    if seen.cause in EXECUTOR_CAUSES and cause is Cause.KILLED:
         return seen.cause, seen.message, seen.exit_code or outcome["exit_code"]
     return cause, outcome["message"], outcome["exit_code"]
 
 
-def halved(job: Job) -> dict[str, int] | None:
+def halve_batches(job: Job) -> dict[str, int] | None:
     """The job's batch settings cut in half; None when that was done before, or there is none to halve."""
     if "halved" in job.detail:
         return None

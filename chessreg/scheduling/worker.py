@@ -29,12 +29,12 @@ from uuid import UUID
 from chessreg.errors import ChessregError, first_line, of_own_kind
 from chessreg.masking import masked_streams
 from chessreg.terminal import visible
-from store.files import file_of, is_disk_full, keep_private, read_json
+from store.files import find_error_file, is_disk_full, keep_private, read_json
 from store.process import this_process
 
-BUSY = 75  # exit status (EX_TEMPFAIL): another process is at this job
-NO_SPACE = 73  # exit status (EX_CANTCREAT): the disk is full, perhaps too full for outcome.json
-SAY_SECONDS = 5.0
+BUSY_STATUS = 75  # exit status (EX_TEMPFAIL): another process is at this job
+NO_SPACE_STATUS = 73  # exit status (EX_CANTCREAT): the disk is full, perhaps too full for outcome.json
+PROGRESS_INTERVAL_S = 5.0
 
 
 def main(path: Path) -> int:
@@ -46,11 +46,11 @@ def main(path: Path) -> int:
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
-                return BUSY
+                return BUSY_STATUS
             return run_try(path)
     except OSError as error:
         if is_disk_full(error):
-            return NO_SPACE
+            return NO_SPACE_STATUS
         raise
 
 
@@ -58,14 +58,14 @@ def run_try(path: Path) -> int:
     """What `main` does with the lock held. Raises OSError where its files cannot be written."""
     folder, order, here = path.parent, json.loads(path.read_text(encoding="utf-8")), this_process().record()
     write_log(f"== try {order['try']} of {order['title']} on {here['host']}, process {here['pid']}, {here['since']}")
-    write(folder / "process.json", {**here, "try": order["try"], "attempt": None})
-    outcome = done(order, folder, here)
-    write_log(f"== {ending(outcome)}")
-    write(folder / "outcome.json", {**outcome, "try": order["try"]})
+    write_record(folder / "process.json", {**here, "try": order["try"], "attempt": None})
+    outcome = attempt_order(order, folder, here)
+    write_log(f"== {format_outcome(outcome)}")
+    write_record(folder / "outcome.json", {**outcome, "try": order["try"]})
     return int(outcome["exit_code"])
 
 
-def ending(outcome: dict[str, Any]) -> str:
+def format_outcome(outcome: dict[str, Any]) -> str:
     """How it ended, for its log. What was stopped here may have been cancelled: the job's state says so."""
     cause, message = outcome["cause"], outcome["message"]
     if cause == "finished":
@@ -73,7 +73,7 @@ def ending(outcome: dict[str, Any]) -> str:
     return str(message if cause == "killed" else f"{cause}: {message}" if message else cause)
 
 
-def done(order: dict[str, Any], folder: Path, here: dict[str, Any]) -> dict[str, Any]:
+def attempt_order(order: dict[str, Any], folder: Path, here: dict[str, Any]) -> dict[str, Any]:
     """Do it; returns cause, message, exit code and attempt. No error gets out."""
     from store.errors import StoreError
 
@@ -81,21 +81,21 @@ def done(order: dict[str, Any], folder: Path, here: dict[str, Any]) -> dict[str,
 
     def begun(started: Any) -> None:
         attempt.append(started)
-        write(folder / "process.json", {**here, "try": order["try"], "attempt": started.id.hex})
+        write_record(folder / "process.json", {**here, "try": order["try"], "attempt": started.id.hex})
 
     cause, message, code, full = "finished", None, 0, None
     try:
-        if do(order, folder, begun):
+        if do_shard(order, folder, begun):
             cause, message, code = "killed", "stopped when it was asked to", 130
     except KeyboardInterrupt:
         cause, message, code = "killed", "interrupted", 130
     except (ChessregError, StoreError) as error:
-        full = full_disk(error, order)
+        full = find_full_disk(error, order)
         hint = f" ({error.hint})" if error.hint and not full else ""
         cause, message, code = "failed", error.message + hint, error.exit_code
     except BaseException as error:
         traceback.print_exc()
-        full = full_disk(error, order)
+        full = find_full_disk(error, order)
         own = of_own_kind(error)
         where = f" (your kind {own.name} raised it: {own.file}, line {own.line})" if own else ""
         cause, message, code = "failed", f"{type(error).__name__}: {first_line(error)}{where}", 1
@@ -104,73 +104,75 @@ def done(order: dict[str, Any], folder: Path, here: dict[str, Any]) -> dict[str,
     return {
         "cause": cause,
         "message": message,
-        "exit_code": NO_SPACE if full else code,
+        "exit_code": NO_SPACE_STATUS if full else code,
         "full": full,
         "attempt": attempt[0].id.hex if attempt else None,
         "units_done": attempt[0].task.units_done if attempt else 0,
     }
 
 
-def full_disk(error: BaseException, order: dict[str, Any]) -> str | None:
+def find_full_disk(error: BaseException, order: dict[str, Any]) -> str | None:
     """A path on the disk that was full, where that is what the error says: the store's, unless the error names one."""
     if not is_disk_full(error, Path(order["store"])):
         return None
-    return str(getattr(error, "path", None) or file_of(error) or order["store"])
+    return str(getattr(error, "path", None) or find_error_file(error) or order["store"])
 
 
-def do(order: dict[str, Any], folder: Path, begun: Callable[[Any], None]) -> bool:
+def do_shard(order: dict[str, Any], folder: Path, begun: Callable[[Any], None]) -> bool:
     """Do the missing units of the shard; returns whether it was interrupted."""
     from chessreg.registry.database import Database
-    from chessreg.registry.engines import AwayError
-    from chessreg.runs.attempt import Attempt, Where
+    from chessreg.registry.engines import ServerUnreachableError
+    from chessreg.runs.attempt import AttemptOrigin, RunAttempt
     from chessreg.runs.inputs import Inputs
-    from chessreg.runs.kind import recorded as find
-    from chessreg.runs.resolve import check, missing_units, resolve
+    from chessreg.runs.kind import find_recorded_kind as find
+    from chessreg.runs.resolve import find_missing_units, require_runnable, resolve_spec
     from chessreg.runs.spec import settings_from
     from store import Store
 
     kind = find(order["source"])
     spec = settings_from(kind.spec, order["spec"])
-    granted = granted_here()
+    granted = read_grants()
     options = kind.options(**order["execution_options"])
-    options = options.model_copy(update=settings_of(options, granted))
+    options = options.model_copy(update=granted_settings(options, granted))
     with Database.open(None, create=False, on_wait=write_log) as database:
         # Where this machine calls the store by another name (a Slurm profile's `store`), the environment says so.
         inputs = Inputs(database, Store(os.environ.get("CHESSREG_JOB_STORE") or order["store"]))
         while True:
             try:
-                resolved = resolve(kind, spec, inputs)
+                resolved = resolve_spec(kind, spec, inputs)
                 if resolved.run_id.hex != order["run"]:
                     raise ChessregError(
                         f"kind {kind.name} is not what it was when this was launched (version {kind.version} now)",
                         "launch it again",
                     )
                 units = resolved.units - (kind.reduce is not None)
-                wanted = share(units, resolved.units, order["shard"], order["shards"])
-                missing = [unit for unit in missing_units(inputs, resolved) if unit in wanted]
+                wanted = shard_units(units, resolved.units, order["shard"], order["shards"])
+                missing = [unit for unit in find_missing_units(inputs, resolved) if unit in wanted]
                 if not missing:
                     write_log("nothing is missing")
                     return False
-                check(resolved, None, inputs)
+                require_runnable(resolved, None, inputs)
                 break
-            except AwayError as error:  # in the midst of a transaction: again, as soon as it answers
+            except ServerUnreachableError as error:  # in the midst of a transaction: again, as soon as it answers
                 write_log(error.message)
-        write_log(f"{len(missing)} of {len(wanted)} units to do; {given_to(granted)}")
+        write_log(f"{len(missing)} of {len(wanted)} units to do; {describe_grants(granted)}")
         log = os.environ.get("CHESSREG_JOB_LOG") or str(folder / "log.txt")
-        where = Where(order["executor"], UUID(order["job"]), log, granted=granted, ingests=False)
-        attempt = Attempt(resolved, options, inputs, tuple(order["explicit"]), missing, talk(), where)
+        where = AttemptOrigin(order["executor"], UUID(order["job"]), log, granted=granted, ingests=False)
+        attempt = RunAttempt(
+            resolved, options, inputs, tuple(order["explicit"]), missing, make_progress_logger(), where
+        )
         begun(attempt)
         return attempt.go()
 
 
-def share(units: int, every: int, shard: int, shards: int) -> range:
+def shard_units(units: int, every: int, shard: int, shards: int) -> range:
     """Units of a shard: an even part of `units`; shard = shards is what comes after all (the reduce), of `every`."""
     if shard == shards:
         return range(units, every)
     return range(units * shard // shards, units * (shard + 1) // shards)
 
 
-def granted_here() -> dict[str, Any]:
+def read_grants() -> dict[str, Any]:
     """What the executor gave this process: CPU threads, and a GPU's number on this machine."""
     granted: dict[str, Any] = {}
     if os.environ.get("CHESSREG_THREADS", "").isdigit():
@@ -180,7 +182,7 @@ def granted_here() -> dict[str, Any]:
     return granted
 
 
-def settings_of(options: Any, granted: dict[str, Any]) -> dict[str, Any]:
+def granted_settings(options: Any, granted: dict[str, Any]) -> dict[str, Any]:
     """Execution options that follow: no more threads than given; of the GPUs only one can be seen, the given one."""
     settings: dict[str, Any] = {}
     if not options.threads and "granted_threads" in granted:
@@ -190,18 +192,18 @@ def settings_of(options: Any, granted: dict[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def given_to(granted: dict[str, Any]) -> str:
+def describe_grants(granted: dict[str, Any]) -> str:
     threads = f"{granted['granted_threads']} threads" if "granted_threads" in granted else "all threads"
     return f"GPU {granted['granted_gpu']}, {threads}" if "granted_gpu" in granted else threads
 
 
-def talk() -> Callable[[float, str], None]:
+def make_progress_logger() -> Callable[[float, str], None]:
     """Says in the log how far it is, every few seconds."""
     last = time.monotonic()
 
     def report(fraction: float, text: str) -> None:
         nonlocal last
-        if time.monotonic() - last > SAY_SECONDS:
+        if time.monotonic() - last > PROGRESS_INTERVAL_S:
             last = time.monotonic()
             write_log(f"{fraction:6.1%} {text}".rstrip())
 
@@ -213,14 +215,14 @@ def write_log(text: str) -> None:
         print(f"{datetime.now(UTC):%H:%M:%S} {visible(text)}", flush=True)
 
 
-def write(path: Path, content: dict[str, Any]) -> None:
+def write_record(path: Path, content: dict[str, Any]) -> None:
     """Whole or not at all."""
     aside = path.with_name(f"{path.name}.{os.getpid()}")
     aside.write_text(json.dumps(content), encoding="utf-8")
     aside.replace(path)
 
 
-def read(path: Path) -> dict[str, Any] | None:
+def read_record(path: Path) -> dict[str, Any] | None:
     """What is there, or None."""
     try:
         record: dict[str, Any] = read_json(path)

@@ -15,8 +15,8 @@ from pydantic import Field, field_validator, model_validator
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.models.hook_points import check_editable
-from chessreg.registry.identity import digest_of, uuid_of
-from chessreg.runs.fitted import load_vector, vector_rows
+from chessreg.registry.identity import canonical_digest, uuid_from_digest
+from chessreg.runs.fitted import load_vector, read_vector_rows
 from chessreg.runs.spec import Layers, Ref, Settings
 from chessreg.steering.controls import CONTROLS
 
@@ -146,7 +146,7 @@ def load_intervention(
 
 def add_row_id(columns: dict[str, Any]) -> dict[str, Any]:
     """Return a row of `intervention`. Its id is a hash of all other columns."""
-    return {"id": uuid_of(digest_of(columns)), **columns}
+    return {"id": uuid_from_digest(canonical_digest(columns)), **columns}
 
 
 def read_intervention_settings(row: tables.Intervention) -> InterventionSettings:
@@ -171,7 +171,7 @@ def select_vector_rows(
     """The rows of the vector run that are used, by layer, after the checks that need no file."""
     assert settings.vector is not None
     run = inputs.run(settings.vector, "vector")
-    by_layer = vector_rows(inputs, settings.vector)
+    by_layer = read_vector_rows(inputs, settings.vector)
     if missing := [layer for layer in settings.layers if layer not in by_layer]:
         known = ", ".join(map(str, sorted(by_layer)))
         raise NotFoundError(f"vector run {run.id.hex[-6:]} has no layer {missing[0]}", f"it has the layers {known}")

@@ -25,8 +25,8 @@ import numpy as np
 
 from chessreg.registry import tables
 from chessreg.registry.database import Database
-from chessreg.registry.identity import digest_of, new_id, uuid_of
-from chessreg.runs.ingest import ingest
+from chessreg.registry.identity import canonical_digest, new_id, uuid_from_digest
+from chessreg.runs.ingest import ingest_fragments
 from store import Store
 from store.fragments import FragmentWriter
 
@@ -60,7 +60,7 @@ def fill(database: Database, store: Store, games: int) -> float:
         session.add_all([machine, artifact, tables.Tokenizer(name="pgn-char-32", size=1, vocabulary=["a"])])
         session.flush()
         checkpoint = tables.Checkpoint(
-            id=uuid_of("c" * 64), artifact="c" * 64, architecture="gpt2", layers=8, d_model=192, heads=6,
+            id=uuid_from_digest("c" * 64), artifact="c" * 64, architecture="gpt2", layers=8, d_model=192, heads=6,
             block_size=1023, tokenizer="pgn-char-32", parameters=1, parameters_without_embeddings=1, residual="raw",
             source_format="nanogpt", detail={}, created_at=NOW,
         )  # fmt: skip
@@ -76,7 +76,7 @@ def fill(database: Database, store: Store, games: int) -> float:
                 "unit_range", {"run_id": run.id.hex, "start": 0, "stop": run.units, "attempt_id": attempt.id.hex}
             )
         started = time.perf_counter()
-        ingest(database, store)
+        ingest_fragments(database, store)
         seconds += time.perf_counter() - started
     return seconds
 
@@ -84,9 +84,9 @@ def fill(database: Database, store: Store, games: int) -> float:
 def arm(session: Any, number: int, games: int, machine: UUID, checkpoint: UUID, engine: UUID) -> tuple[Any, Any]:
     """One run of one arm: its protocol, and for all but every fifth an edit of its own."""
     protocol, edit = divmod(number, ARMS // 4)
-    spec_hash = digest_of(["bench", number])
+    spec_hash = canonical_digest(["bench", number])
     run = tables.Run(
-        id=uuid_of(spec_hash), kind="play", version=1, spec={}, spec_hash=spec_hash, explicit=[], units=games,
+        id=uuid_from_digest(spec_hash), kind="play", version=1, spec={}, spec_hash=spec_hash, explicit=[], units=games,
         created_at=NOW,
     )  # fmt: skip
     attempt = tables.Attempt(
@@ -98,9 +98,9 @@ def arm(session: Any, number: int, games: int, machine: UUID, checkpoint: UUID, 
     intervention = None
     if edit:
         intervention = tables.Intervention(
-            id=uuid_of(digest_of(["bench edit", edit])), checkpoint_id=checkpoint, source="contrastive:skill",
-            input_references=["run:x/y"], layers=[3, 4, 5, 6], scale=edit / 10, scale_rule="times-mean",
-            token_mask="all", detail={},
+            id=uuid_from_digest(canonical_digest(["bench edit", edit])), checkpoint_id=checkpoint,
+            source="contrastive:skill", input_references=["run:x/y"], layers=[3, 4, 5, 6], scale=edit / 10,
+            scale_rule="times-mean", token_mask="all", detail={},
         )  # fmt: skip
         intervention = session.merge(intervention)
     session.add(run)

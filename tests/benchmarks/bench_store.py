@@ -27,7 +27,7 @@ import numpy as np
 from store import Store
 from store.array_writer import ActivationWriter
 from store.arrays import ActivationArray
-from store.fragments import FragmentWriter, pending
+from store.fragments import FragmentWriter, list_pending
 
 D_MODEL = 512
 LAYERS = 4
@@ -120,9 +120,9 @@ def bench_fragments(root: Path, rows: int) -> dict[str, float]:
         for row in kept:
             writer.add("game", row)
     written = time.perf_counter() - began
-    size = sum(fragment.path.stat().st_size for fragment in pending(store))
+    size = sum(fragment.path.stat().st_size for fragment in list_pending(store))
     began = time.perf_counter()
-    count = sum(len(part) for fragment in pending(store) for _, part in fragment.read())
+    count = sum(len(part) for fragment in list_pending(store) for _, part in fragment.read())
     read = time.perf_counter() - began
     assert count == rows
     return {"write rows/s": rows / written, "read rows/s": rows / read, "bytes/row on disk": size / rows}

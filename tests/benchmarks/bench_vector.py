@@ -35,7 +35,7 @@ from chessreg.experiments.vector import VectorOptions
 from chessreg.experiments.vector.contrast import gather_games
 from chessreg.models.devices import prepare
 from chessreg.models.language_model import LanguageModel
-from chessreg.runs.resolve import with_references
+from chessreg.runs.resolve import replace_names
 from chessreg.session import open_session
 from tests.specs import vector_spec
 
@@ -108,7 +108,7 @@ def main() -> None:
         began = time.process_time()
         session.model("reference", device)
         loading = time.process_time() - began
-        recipes = with_references(settings, session.inputs)
+        recipes = replace_names(settings, session.inputs)
         games = gather_games(recipes, session.inputs)
         texts = games.games.texts(games.places)
 

@@ -16,9 +16,9 @@ import click
 import pytest
 
 from chessreg.cli.completion import KINDS, NOUNS, SHELLS, TIME_LIMIT_S, kind_names, names_for, noun_after, read_names
-from chessreg.registry.place import place_of
-from chessreg.runs.kind import kinds
-from chessreg.runs.spec import FILES, settings_of
+from chessreg.registry.place import resolve_place
+from chessreg.runs.kind import load_kinds
+from chessreg.runs.spec import FILE_NOUNS, describe_settings
 
 ROOT = Path(__file__).parents[2]
 TOY = Path(__file__).parent.parent / "kinds" / "toy_kind.py"
@@ -105,9 +105,9 @@ def test_an_empty_variable_of_the_script_changes_nothing(path: str, tmp_path: Pa
 
 def test_every_option_that_takes_a_name_completes_names_of_its_noun() -> None:
     wrong = []
-    for name, kind in kinds().items():
-        for setting in (*settings_of(kind.spec), *settings_of(kind.options)):
-            noun = "" if setting.noun in FILES else setting.noun.removeprefix("run:")
+    for name, kind in load_kinds().items():
+        for setting in (*describe_settings(kind.spec), *describe_settings(kind.options)):
+            noun = "" if setting.noun in FILE_NOUNS else setting.noun.removeprefix("run:")
             found = noun_after(["run", name, setting.flag])
             if found != noun and not (found == "run" and noun in KINDS):
                 wrong.append((name, setting.flag, noun, found))
@@ -115,7 +115,7 @@ def test_every_option_that_takes_a_name_completes_names_of_its_noun() -> None:
 
 
 def test_every_kind_is_offered_without_importing_it() -> None:
-    assert kind_names() == sorted(kinds())
+    assert kind_names() == sorted(load_kinds())
     code = "import sys; from chessreg.cli.completion import kind_names; kind_names(); print('pydantic' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
@@ -130,7 +130,7 @@ def test_names_of_every_noun_are_read(here: Any, noun: str) -> None:
 
     statements = list(statements_of(noun))
     assert statements
-    with closing(connect(place_of(PLACE))) as connection:
+    with closing(connect(resolve_place(PLACE))) as connection:
         for statement in statements:
             assert connection.execute(statement).fetchall() == []
 
@@ -152,7 +152,7 @@ def test_names_in_the_log_of_an_open_registry_are_read(here: Any) -> None:
     with sqlite3.connect(here.folder / PLACE) as connection:  # keeps the log
         connection.execute("PRAGMA journal_mode=WAL")
         assert here("run", TOY, "--positions", "2", "--name", "first-run") == 0, here.err
-        assert read_names(place_of(PLACE), [NAMES]) == ["first-run"]
+        assert read_names(resolve_place(PLACE), [NAMES]) == ["first-run"]
 
 
 def test_a_locked_registry_or_a_server_that_is_away_offers_nothing_in_time(here: Any) -> None:
@@ -162,7 +162,7 @@ def test_a_locked_registry_or_a_server_that_is_away_offers_nothing_in_time(here:
         connection.execute("BEGIN EXCLUSIVE")
         for reference, statement in ((PLACE, NAMES), (PLACE, slow), ("postgresql://nobody@192.0.2.1/none", NAMES)):
             began = time.monotonic()
-            assert read_names(place_of(reference), [statement]) == []
+            assert read_names(resolve_place(reference), [statement]) == []
             assert time.monotonic() - began < 4 * TIME_LIMIT_S
 
 

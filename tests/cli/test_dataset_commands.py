@@ -517,7 +517,7 @@ def test_a_list_of_games_reads_no_byte_that_it_does_not_show_and_fetches_nothing
     with session.database.read() as sql:
         digest = sql.get_one(tables.Dataset, UUID(made["id"])).artifact
     monkeypatch.setattr(Store, "verify", never)
-    monkeypatch.setattr(transfer, "pull", never)
+    monkeypatch.setattr(transfer, "pull_items", never)
     assert dataset_games(session).count == 60 + 21
     file = session.store.path(digest) / "games.parquet"
     whole = file.read_bytes()

@@ -79,7 +79,7 @@ def test_status_says_how_the_schema_stands_and_makes_nothing(chessreg: Any, here
     assert (status, said["hint"]) == (3, "chessreg init")
     assert list(here.iterdir()) == []
     chessreg("init")
-    head = migrations.head()
+    head = migrations.head_revision()
     status, said = chessreg("db status")
     assert (status, said["state"], said["current"], said["head"]) == (0, "equal", head, head)
     with closing(sqlite3.connect(".chessreg/registry.db", isolation_level=None)) as connection:
@@ -91,7 +91,7 @@ def test_status_says_how_the_schema_stands_and_makes_nothing(chessreg: Any, here
 
 
 def test_upgrade_makes_a_registry_and_says_what_it_did(chessreg: Any, here: Path) -> None:
-    head = migrations.head()
+    head = migrations.head_revision()
     assert chessreg("db upgrade --registry r.db") == (
         0,
         {"registry": str(here / "r.db"), "before": None, "schema": head},
@@ -115,7 +115,7 @@ def test_backup_copies_the_registry(chessreg: Any, here: Path) -> None:
     assert Path(said["backup"]).parent == here / ".chessreg" / "backups"
     assert said["bytes"] == Path(said["backup"]).stat().st_size
     assert chessreg("db backup --to copy.db")[1]["backup"] == "copy.db"
-    assert migrations.status("copy.db").state == "equal"
+    assert migrations.read_schema_status("copy.db").state == "equal"
     status, said = chessreg("db backup --to copy.db")
     assert (status, said["error"]) == (1, "copy.db exists already")
     assert chessreg("db backup --to no/where.db")[0] == 1

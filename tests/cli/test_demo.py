@@ -24,7 +24,7 @@ def numbers(database: Database) -> dict[str, Any]:
     """Squares read right by the probes, exact masses of every edited state, the moves of a match: of the model of PGN
     characters and its untrained control."""
     with database.read() as sql:
-        probes = [names.resolve(sql, "run", f"{model}-board") for model in ("reference", "untrained")]
+        probes = [names.resolve_id(sql, "run", f"{model}-board") for model in ("reference", "untrained")]
         scored = (
             select(tables.Score.layer, func.sum(tables.Score.n), func.sum(tables.Score.correct))
             .join(tables.Run, tables.Run.id == tables.Score.run_id)
@@ -35,7 +35,7 @@ def numbers(database: Database) -> dict[str, Any]:
         trial = tables.Trial
         masses = (
             select(trial.unit, trial.condition, trial.ply, trial.fen, trial.mass_original, trial.mass_modified)
-            .where(trial.sample < 0, trial.run_id == names.resolve(sql, "run", "edits"))
+            .where(trial.sample < 0, trial.run_id == names.resolve_id(sql, "run", "edits"))
             .order_by(trial.unit, trial.condition)
         )
         played = (
@@ -55,7 +55,7 @@ def of_squares(database: Database) -> dict[str, dict[str, Any]]:
     """Condition → row of the one position in which the model of UCI squares is edited."""
     trial = tables.Trial
     with database.read() as sql:
-        rows = sql.scalars(select(trial).where(trial.run_id == names.resolve(sql, "run", "figure-4"))).all()
+        rows = sql.scalars(select(trial).where(trial.run_id == names.resolve_id(sql, "run", "figure-4"))).all()
         return {row.condition: {**row.detail, "original": row.mass_original, "aim": row.mass_modified} for row in rows}
 
 

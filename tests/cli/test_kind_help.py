@@ -12,21 +12,21 @@ import pytest
 from chessreg.cli.base import Home
 from chessreg.cli.root import COMMANDS, SECTIONS, root
 from chessreg.cli.run import MAIN_SETTINGS, setting_sections
-from chessreg.runs.kind import kinds
-from chessreg.runs.spec import settings_shown, tag_of, variants_of
+from chessreg.runs.kind import load_kinds
+from chessreg.runs.spec import tag_of, variants_of, visible_settings
 
-VARIANTS = [(name, value) for name, kind in kinds().items() for value in (variants_of(kind.spec) or [None])]
+VARIANTS = [(name, value) for name, kind in load_kinds().items() for value in (variants_of(kind.spec) or [None])]
 
 
 @pytest.mark.parametrize(("name", "value"), VARIANTS)
 def test_help_of_a_kind_shows_the_required_settings_and_at_most_ten_others(here: Any, name: str, value: str) -> None:
-    kind = kinds()[name]
+    kind = load_kinds()[name]
     tag = [f"--{tag_of(kind.spec)}", value] if value else []
     assert here("run", name, *tag, "--help") == 0
     short = here.out
     assert here("run", name, *tag, "--help-all") == 0
     whole = here.out
-    settings = settings_shown(kind.spec, value)
+    settings = visible_settings(kind.spec, value)
     of_short = {setting.path for setting in settings if re.search(rf"^  {setting.flag}[ ,/]", short, re.MULTILINE)}
     of_whole = {setting.path for setting in settings if re.search(rf"^  {setting.flag}[ ,/]", whole, re.MULTILINE)}
     required = {setting.path for setting in settings if setting.needed}
@@ -87,11 +87,11 @@ def test_help_is_as_wide_as_the_terminal_up_to_120(
 
 def test_a_kind_may_not_call_a_setting_main_that_it_does_not_have() -> None:
     from chessreg.errors import BadInputError
-    from chessreg.runs.kind import checked
+    from chessreg.runs.kind import create_kind
 
-    class Wrong(type(kinds()["cache"])):  # type: ignore[misc]
+    class Wrong(type(load_kinds()["cache"])):  # type: ignore[misc]
         main_settings = ("layers", "nonsense")
 
     with pytest.raises(BadInputError, match="main_settings") as error:
-        checked(Wrong)
+        create_kind(Wrong)
     assert "nonsense" in error.value.hint

@@ -12,7 +12,7 @@ import pytest
 from chessreg.cli.root import COMMANDS
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
-from chessreg.registry.identity import digest_of, new_id, uuid_of
+from chessreg.registry.identity import canonical_digest, new_id, uuid_from_digest
 from chessreg.registry.tables.types import utc_now
 
 TOY = Path(__file__).resolve().parents[1] / "kinds" / "toy_kind.py"
@@ -25,18 +25,18 @@ def database(here: Any) -> Database:
 
 def add_run(session: Any, kind: str, seed: int) -> UUID:
     spec = {"seed": seed}
-    spec_hash = digest_of({"kind": kind, "what": spec})
+    spec_hash = canonical_digest({"kind": kind, "what": spec})
     session.add(
         tables.Run(
-            id=uuid_of(spec_hash), kind=kind, version=1, spec=spec, spec_hash=spec_hash, explicit=["seed"], units=2,
-            created_at=utc_now(), completed_at=utc_now(),
+            id=uuid_from_digest(spec_hash), kind=kind, version=1, spec=spec, spec_hash=spec_hash, explicit=["seed"],
+            units=2, created_at=utc_now(), completed_at=utc_now(),
         )
     )  # fmt: skip
-    return uuid_of(spec_hash)
+    return uuid_from_digest(spec_hash)
 
 
 def add_artifact(session: Any, kind: str, seed: int) -> str:
-    digest = digest_of([kind, seed])
+    digest = canonical_digest([kind, seed])
     session.add(tables.Artifact(digest=digest, kind=kind, bytes=1, state="complete", created_at=utc_now()))
     session.flush()
     return digest
@@ -101,9 +101,9 @@ def test_words_about_runs(here: Any) -> None:
 def test_a_probe_is_listed_with_its_accuracy_over_all_games(here: Any, database: Database) -> None:
     with database.write() as session:
         run_id = add_run(session, "probe", 0)
-        names.annotate(session, "run", run_id, "name", "board")
+        names.add_annotation(session, "run", run_id, "name", "board")
         checkpoint = new_id()
-        names.annotate(session, "checkpoint", checkpoint, "name", "tiny")
+        names.add_annotation(session, "checkpoint", checkpoint, "name", "tiny")
         for unit, layer in enumerate((3, 5)):
             session.add(
                 tables.Probe(
@@ -135,13 +135,14 @@ def test_a_probe_is_listed_with_its_accuracy_over_all_games(here: Any, database:
 def test_a_cache_joins_the_groups_of_its_run(here: Any, database: Database) -> None:
     with database.write() as session:
         run_id = add_run(session, "cache", 0)
-        names.annotate(session, "run", run_id, "name", "acts")
+        names.add_annotation(session, "run", run_id, "name", "acts")
         for start, stop in ((10, 30), (0, 10)):
             session.add(
                 tables.ActivationCache(
                     run_id=run_id, start=start, stop=stop, checkpoint_id=run_id, path=f"arrays/{start}",
-                    digest=digest_of(start), hook_points=["blocks.0.hook_resid_post", "blocks.1.hook_resid_post"],
-                    rows=100 + start, d_model=16, dtype="float16", bytes=1000,
+                    digest=canonical_digest(start),
+                    hook_points=["blocks.0.hook_resid_post", "blocks.1.hook_resid_post"], rows=100 + start, d_model=16,
+                    dtype="float16", bytes=1000,
                 )
             )  # fmt: skip
     (row,) = here.json("cache", "list")
@@ -155,7 +156,7 @@ def test_a_cache_joins_the_groups_of_its_run(here: Any, database: Database) -> N
 def test_vectors_are_chosen_by_layer(here: Any, database: Database) -> None:
     with database.write() as session:
         run_id = add_run(session, "vector", 0)
-        names.annotate(session, "run", run_id, "name", "skill")
+        names.add_annotation(session, "run", run_id, "name", "skill")
         for unit, layer in enumerate((2, 4)):
             session.add(
                 tables.Vector(

@@ -281,7 +281,7 @@ with open_session("sqlite:///{ours.registry}", Path("{ours.registry.parent}/stor
         print(*[row["name"] for row in launch_form.kinds(session)])
     else:
         with session.database.read() as sql:
-            run = names.resolve(sql, "run", "evil")
+            run = names.resolve_id(sql, "run", "evil")
         try:
             print(len(board_views.boards(session, {{{{"run_id": run, "unit": 0}}}}).frames))
         except Exception as error:
@@ -336,24 +336,24 @@ def test_a_job_runs_the_file_that_was_named_and_no_changed_one(ours):
 def test_a_worker_elsewhere_trusts_the_bytes_that_its_launch_trusted(ours, tmp_path, monkeypatch):
     """As on a node of Slurm or Ray with settings of its own: the supervisor puts the digest into its environment."""
     from chessreg.runs import trust
-    from chessreg.runs.kind import load_trusted, recorded
+    from chessreg.runs.kind import find_recorded_kind, load_trusted_kind
 
     file = ours.kind()
     monkeypatch.setenv("RAN", str(ours.ran))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "there"))
-    assert trust.for_worker(f"{file}:Toy") == trust.for_worker("chessreg.experiments.probe:Probe") == {}
+    assert trust.worker_environment(f"{file}:Toy") == trust.worker_environment("chessreg.experiments.probe:Probe") == {}
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "here"))
-    trust.trust(str(file))
-    given = trust.for_worker(f"{file}:Toy")
+    trust.trust_reference(str(file))
+    given = trust.worker_environment(f"{file}:Toy")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "there"))
     with pytest.raises(trust.NotTrustedError):
-        load_trusted(str(file))
+        load_trusted_kind(str(file))
     assert not ours.has_run()
     for name, value in given.items():
         monkeypatch.setenv(name, value)
-    assert recorded(f"{file}:Toy").name == "toy"
+    assert find_recorded_kind(f"{file}:Toy").name == "toy"
     assert ours.has_run()
-    assert trust.trusted() == []
+    assert trust.list_trusted() == []
     file.write_text(file.read_text() + "#")
     with pytest.raises(trust.NotTrustedError):
-        recorded(f"{file}:Toy")
+        find_recorded_kind(f"{file}:Toy")

@@ -29,12 +29,12 @@ def main(here: Path, there: Path, new: Path) -> None:
     with opened(here) as session:
         told["needed"] = len(gc.find(session.database, session.store, now=later()))
         with session.database.write() as sql:
-            run_id = names.resolve(sql, "lens", "mine")
-            names.annotate(sql, "lens", run_id, "archive")
-            told["node"] = lineage.find(sql, "mine").noun
+            run_id = names.resolve_id(sql, "lens", "mine")
+            names.add_annotation(sql, "lens", run_id, "archive")
+            told["node"] = lineage.find_node(sql, "mine").noun
         told["rubbish"] = [item.what.split()[0] for item in gc.find(session.database, session.store, now=later())]
         with session.database.write() as sql:
-            names.annotate(sql, "lens", run_id, "archive", withdrawn=True)
+            names.add_annotation(sql, "lens", run_id, "archive", withdrawn=True)
         room = entity_rows.listed(session)
         told["room"] = {"nouns": list(room), "rows": [(row["name"], row["layers"]) for row in room["lens"]]}
         thing = entity_rows.thing(session, "lens", run_id)

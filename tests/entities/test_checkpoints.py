@@ -19,7 +19,7 @@ from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo, load_model, read_info, save_checkpoint
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
-from chessreg.registry.identity import uuid_of
+from chessreg.registry.identity import uuid_from_digest
 from chessreg.runs.inputs import Inputs
 from store import Store
 
@@ -57,10 +57,10 @@ def test_an_import_is_bytes_rows_and_a_name(place: Any, tmp_path: Path) -> None:
     database, store = place
     made = import_checkpoint(database, store, hugging_face(tmp_path / "hf"), name="tiny")
     with database.read() as session:
-        row = session.get_one(tables.Checkpoint, names.resolve(session, "checkpoint", "tiny"))
+        row = session.get_one(tables.Checkpoint, names.resolve_id(session, "checkpoint", "tiny"))
         tokenizer = session.get_one(tables.Tokenizer, "pgn-char-32")
     assert made == Registered(row.id, row.artifact, True)
-    assert row.id == uuid_of(row.artifact)
+    assert row.id == uuid_from_digest(row.artifact)
     assert (row.architecture, row.layers, row.d_model, row.heads, row.block_size) == ("gpt2", 2, 16, 2, 64)
     assert row.parameters - row.parameters_without_embeddings == (32 + 64) * 16
     assert (row.source_format, row.residual, row.training_datasets) == ("huggingface", "raw", None)

@@ -73,7 +73,7 @@ def test_a_dataset_is_bytes_rows_and_a_name(place: Any, games: Path) -> None:
     seen: list[float] = []
     added = add_dataset(database, store, [games], name="mine", licence="CC0", on_progress=lambda f, t: seen.append(f))
     with database.read() as session:
-        row = session.get_one(tables.Dataset, names.resolve(session, "dataset", "mine"))
+        row = session.get_one(tables.Dataset, names.resolve_id(session, "dataset", "mine"))
         artifact = session.get_one(tables.Artifact, row.artifact)
         location = session.scalars(select(tables.ArtifactLocation)).one()
         assert session.get(tables.Machine, location.machine_id) is not None
@@ -100,8 +100,8 @@ def test_the_same_bytes_are_recognised_under_any_file_name(place: Any, games: Pa
     assert contents(store) == there
     add_dataset(database, store, [copy], name="newer")
     with database.read() as session:
-        assert names.called(session, "dataset", first.id) == "newer (also mine)"
-        assert {names.resolve(session, "dataset", name) for name in ("newer", "mine")} == {first.id}
+        assert names.describe_names(session, "dataset", first.id) == "newer (also mine)"
+        assert {names.resolve_id(session, "dataset", name) for name in ("newer", "mine")} == {first.id}
 
 
 def test_other_filters_make_another_dataset(place: Any, games: Path) -> None:

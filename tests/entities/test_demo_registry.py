@@ -17,7 +17,7 @@ from chessreg.queries import run_query
 from chessreg.queries.catalogue import entries
 from chessreg.registry import tables
 from chessreg.registry.database import Database
-from chessreg.runs.kind import kinds
+from chessreg.runs.kind import load_kinds
 from chessreg.session import Session, open_session
 from chessreg.steering.interventions import add_row_id
 
@@ -61,7 +61,7 @@ def test_every_run_is_listed_and_complete(demo, capsys):
     assert {run["kind"] for run in runs} == {
         "cache", "edit", "engine-match", "imported-aggregates", "imported-games", "imported-vector", "legality",
         "move-quality", "play", "probe", "probe-apply", "rating", "train", "vector",
-    } <= set(kinds())  # fmt: skip
+    } <= set(load_kinds())  # fmt: skip
     (weakened,) = [run for run in runs if run["name"] == "weakened"]
     (tries,) = [run for run in runs if run["name"] == "tries"]
     assert (weakened["archived"], tries["invalid"]) == (True, "a policy of three tries")

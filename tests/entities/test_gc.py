@@ -16,7 +16,7 @@ from chessreg.entities import gc
 from chessreg.registry import names, tables
 from chessreg.registry.tables.types import utc_now
 from chessreg.session import open_session
-from store.fragments import SUFFIX, FragmentWriter, pending
+from store.fragments import FRAGMENT_SUFFIX, FragmentWriter, list_pending
 
 LATER = 2 * gc.YOUNG
 
@@ -34,7 +34,7 @@ def found(session) -> list[gc.Rubbish]:
 
 def archive(session, noun: str, name: str) -> None:
     with session.database.write() as sql:
-        names.annotate(sql, noun, names.resolve(sql, noun, name), "archive")
+        names.add_annotation(sql, noun, names.resolve_id(sql, noun, name), "archive")
 
 
 def test_nothing_that_is_registered_is_rubbish(session):
@@ -84,9 +84,9 @@ def test_what_a_fragment_names_is_no_rubbish_before_it_is_taken_in(session, tmp_
     assert any(digest in item.path for item in found(session))
     with FragmentWriter(session.store, "0" * 32, "1" * 32) as writer:
         writer.add("output", {"digest": digest})
-    (fragment,) = pending(session.store)
+    (fragment,) = list_pending(session.store)
     fragment.path.rename(session.store.root / "fragments" / folder / fragment.name)
-    (session.store.quarantine / f"odd{SUFFIX}").write_text("no fragment")
+    (session.store.quarantine / f"odd{FRAGMENT_SUFFIX}").write_text("no fragment")
     assert not any(digest in item.path for item in found(session))
 
 
@@ -146,7 +146,7 @@ def test_other_names_in_the_bin_stay_and_stop_nobody(session):
 
 def test_scratch_of_a_complete_run_goes_and_the_logs_of_its_jobs_stay(session):
     with session.database.read() as sql:
-        run = names.resolve(sql, "run", "reference-board").hex
+        run = names.resolve_id(sql, "run", "reference-board").hex
     for name in ("jobs/1/log.txt", "training/state.pt", "left.bin"):
         path = session.store.runs / run / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -191,7 +191,7 @@ def test_doctor_misses_nothing_that_only_archived_things_need_and_mends_what_is_
     assert len(places(session)) >= 3
     assert missing() == []
     with session.database.write() as sql:
-        names.annotate(sql, "run", names.resolve(sql, "run", "reference-test"), "archive", withdrawn=True)
+        names.add_annotation(sql, "run", names.resolve_id(sql, "run", "reference-test"), "archive", withdrawn=True)
     (binned,) = missing()
     assert "lies in the bin" in binned.detail
     assert binned.hint == "chessreg gc --restore"

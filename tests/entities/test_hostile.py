@@ -20,7 +20,7 @@ from chessreg.session import Session, open_session
 from store import Store
 from store.errors import StoreError
 from store.files import safe_path
-from store.places import Bucket, Folder
+from store.places import BucketPlace, FolderPlace
 
 BAD_PARTS = ["..", ".", "", "a:b", "a\\b", "a\nb", "a\x1b[31m", "a\0b", "-rf", "e\u0301", "\u202etxt", "x" * 300]
 BAD_NAMES = ["../x", "/etc/passwd", "a/b", "-rf", "a b", "a;reboot", "$(reboot)", "раst", "a\x1b[2J", "a\0", "x" * 300]
@@ -90,11 +90,11 @@ def test_a_poisoned_row_that_is_here_already_reaches_nothing(theirs, tmp_path):
     change(theirs, "update activation_cache set path = 'arrays/../../../x'")
     before = snapshot(tmp_path)
     with open_session(str(theirs / "registry.db"), theirs / "store") as session:
-        place = Folder(Store.create(tmp_path / "place"))
-        wanted = transfer.wanted(session.database, ["reference-fit"], inputs=False)
+        place = FolderPlace(Store.create(tmp_path / "place"))
+        wanted = transfer.find_items(session.database, ["reference-fit"], inputs=False)
         for go in (
-            lambda: transfer.pull(session.database, session.store, wanted, place),
-            lambda: transfer.push(session.database, session.store, place, wanted),
+            lambda: transfer.pull_items(session.database, session.store, wanted, place),
+            lambda: transfer.push_items(session.database, session.store, place, wanted),
             lambda: session.cache("reference-fit"),
         ):
             with pytest.raises((StoreError, ChessregError)):
@@ -147,9 +147,9 @@ def test_paths_in_a_store_have_one_grammar(form, part):
 
 
 @pytest.fixture
-def shared(theirs: Path) -> tuple[Folder, Path, str]:
+def shared(theirs: Path) -> tuple[FolderPlace, Path, str]:
     """Their store as a place, and the folder and digest of an artifact in it."""
-    place = Folder(Store(theirs / "store"))
+    place = FolderPlace(Store(theirs / "store"))
     digest = place.store.list("vector")[0].digest
     return place, place.store.path(digest), digest
 
@@ -161,7 +161,7 @@ def relisted(folder: Path, listed: str) -> str:
     path = folder / artifacts.MANIFEST
     record = json.loads(path.read_text())
     record["files"][0][0] = listed
-    record["digest"] = digest = artifacts._digest([tuple(file) for file in record["files"]])
+    record["digest"] = digest = artifacts._digest_entries([tuple(file) for file in record["files"]])
     path.write_text(json.dumps(record))
     folder.parents[1].joinpath(digest[:2]).mkdir(exist_ok=True)
     folder.rename(folder.parents[1] / digest[:2] / digest)
@@ -252,14 +252,14 @@ URIS = (
 @pytest.mark.parametrize("uri", URIS)
 def test_a_place_that_only_a_row_names_is_not_asked(theirs, ours, monkeypatch, uri):
     merge(ours.database, ours.store, str(theirs / "registry.db"))
-    wanted = transfer.wanted(ours.database, ["skill"], inputs=False)[:1]
+    wanted = transfer.find_items(ours.database, ["skill"], inputs=False)[:1]
     with ours.database.write() as sql:
         sql.query(tables.ArtifactLocation).delete()
         sql.add(tables.ArtifactLocation(digest=wanted[0].digest, uri=uri.format(key=wanted[0].key)))
     asked: list[str] = []
-    monkeypatch.setattr(Bucket, "__init__", lambda self, url: asked.append(url))
+    monkeypatch.setattr(BucketPlace, "__init__", lambda self, url: asked.append(url))
     with pytest.raises((StoreError, ChessregError)) as refused:
-        transfer.pull(ours.database, ours.store, wanted)
+        transfer.pull_items(ours.database, ours.store, wanted)
     assert not asked
     assert ("--from" in refused.value.hint) == (uri.endswith("{key}") and "://" in uri)
 
@@ -268,13 +268,13 @@ def test_a_bucket_that_was_named_here_is_asked_by_itself(theirs, ours, tmp_path)
     pytest.importorskip("obstore", reason="the extra s3 is not installed")
     (tmp_path / "bucket").mkdir()
     url = f"file://{tmp_path / 'bucket'}"
-    assert not trust.is_named_place(url)
+    assert not trust.is_remembered_place(url)
     with open_session(str(theirs / "registry.db"), theirs / "store") as session:
-        wanted = transfer.wanted(session.database, ["skill"], inputs=False)
-        transfer.push(session.database, session.store, Bucket(url), wanted)
+        wanted = transfer.find_items(session.database, ["skill"], inputs=False)
+        transfer.push_items(session.database, session.store, BucketPlace(url), wanted)
     merge(ours.database, ours.store, str(theirs / "registry.db"))
     shutil.rmtree(theirs / "store")
-    assert len(transfer.pull(ours.database, ours.store, wanted).moved) == len(wanted)
+    assert len(transfer.pull_items(ours.database, ours.store, wanted).moved) == len(wanted)
 
 
 @pytest.mark.parametrize("name", BAD_NAMES)
@@ -285,4 +285,4 @@ def test_names_have_one_grammar(world_session, name):
     with pytest.raises(BadInputError):
         split_dataset(world_session.database, world_session.store, "sample", f"{name}=0.1", seed=3)
     with world_session.database.write() as sql, pytest.raises(BadInputError):
-        names.annotate(sql, "run", names.resolve(sql, "run", "skill"), "name", name)
+        names.add_annotation(sql, "run", names.resolve_id(sql, "run", "skill"), "name", name)

@@ -19,9 +19,9 @@ from chessreg.entities.merge import merge
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import brought, machine, names, provenance, read, tables
 from chessreg.registry.database import Database
-from chessreg.registry.identity import uuid_of
-from chessreg.runs.kind import kind
-from chessreg.runs.transfer import Item, located
+from chessreg.registry.identity import uuid_from_digest
+from chessreg.runs.kind import find_kind
+from chessreg.runs.transfer import TransferItem, record_location
 from chessreg.session import Session, open_session
 
 from ..postgres import postgres as postgres
@@ -41,9 +41,9 @@ class Home:
     def __enter__(self) -> Session:
         from chessreg.runs import attempt, ingest, task
 
-        here = machine._machine() | {"host": self.host}
-        self.patch.setattr(machine, "_machine", lambda: here)
-        self.patch.setattr(provenance, "code_state", lambda: {"chessreg": {"commit": "c0ffee"}})  # of both alike
+        here = machine._describe_machine() | {"host": self.host}
+        self.patch.setattr(machine, "_describe_machine", lambda: here)
+        self.patch.setattr(provenance, "read_code_state", lambda: {"chessreg": {"commit": "c0ffee"}})  # of both alike
         self.patch.setattr(names.socket, "gethostname", lambda: self.host)
         for module in (attempt, ingest, task, names):
             if hasattr(module, "utc_now"):
@@ -70,7 +70,7 @@ def homes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Home, Home]:
 
 
 def run_toy(session: Session, name: str | None = None, **settings: object) -> object:
-    toy = kind(TOY)
+    toy = find_kind(TOY)
     return session.run(toy.spec(**settings), kind=TOY, name=name)
 
 
@@ -159,10 +159,10 @@ def test_another_merge_of_the_same_between_a_look_and_its_write_takes_nothing_in
 def test_pulls_at_once_note_one_place_once_on_postgresql(postgres):
     from concurrent.futures import ThreadPoolExecutor
 
-    item = Item("0" * 64, "activations", 1)
+    item = TransferItem("0" * 64, "activations", 1)
     with Database.open(postgres.migrated()) as database:
         with ThreadPoolExecutor(8) as pool:
-            list(pool.map(lambda _: located(database, item, "/store/arrays/x"), range(16)))
+            list(pool.map(lambda _: record_location(database, item, "/store/arrays/x"), range(16)))
         assert count(database, tables.ArtifactLocation) == 1
 
 
@@ -340,7 +340,7 @@ def test_results_that_differ_are_listed_once_and_the_first_counts(homes):
 def rows_of(database: Database) -> dict[str, int]:
     """Rows by table, and the number that rises with every write."""
     with database.read() as sql:
-        every = {table.name: table for table in tables.Base.metadata.sorted_tables if brought.is_here(sql, table)}
+        every = {table.name: table for table in tables.Base.metadata.sorted_tables if brought.has_table(sql, table)}
         counts = {name: sql.scalar(select(func.count()).select_from(table)) for name, table in every.items()}
     return {**counts, database.data_version(): 0}
 
@@ -369,7 +369,7 @@ def test_a_preview_tells_what_the_merge_then_does_and_keeps_nothing(homes, part)
         assert report == preview.report
         assert report.results > 0
         with session.database.read() as sql:
-            listed = [(row["table_name"], row["key"]) for row in read.conflicts(sql)]
+            listed = [(row["table_name"], row["key"]) for row in read.list_conflicts(sql)]
         assert listed == [(row["table_name"], row["key"]) for row in preview.conflicts]
         again = merging.preview(session.database, session.store, other)
         assert (again.report.facts, again.report.results, again.conflicts) == ({}, 0, [])
@@ -394,7 +394,7 @@ def test_a_preview_of_this_registry_itself_is_refused(homes):
         with pytest.raises(BadInputError, match="is this registry"):
             merging.preview(session.database, session.store, str(homes[0].folder))
         with session.database.write() as sql:  # the transaction is over
-            names.annotate(sql, "run", sql.scalars(select(tables.Run.id)).one(), "note", "still writes")
+            names.add_annotation(sql, "run", sql.scalars(select(tables.Run.id)).one(), "note", "still writes")
 
 
 def test_merges_both_ways_list_only_the_other_row_and_once_however_the_run_grows(homes):
@@ -428,10 +428,10 @@ def test_a_name_that_two_machines_gave_is_shown_with_its_host(homes):
     with here as session:
         merge(session.database, session.store, str(there.folder))
         with session.database.read() as sql:
-            assert sorted(names.names(sql, "run").values()) == ["best@box1", "best@box2"]
+            assert sorted(names.read_names(sql, "run").values()) == ["best@box1", "best@box2"]
             with pytest.raises(BadInputError, match="ambiguous"):
-                names.resolve(sql, "run", "best")
-            assert names.resolve(sql, "run", "best@box2")
+                names.resolve_id(sql, "run", "best")
+            assert names.resolve_id(sql, "run", "best@box2")
 
 
 PGN = "\n".join(f'[Event "{moves}"]\n[Result "1-0"]\n\n1. {moves} 1-0\n' for moves in ("e4 e5", "d4 d5", "c4 c5"))
@@ -459,7 +459,7 @@ def test_a_dataset_whose_file_was_called_otherwise_there_keeps_its_bytes_here(ho
         later = time.time() + 2 * gc.YOUNG
         assert gc.find(session.database, session.store, now=later) == []
         with session.database.write() as sql:
-            names.annotate(sql, "dataset", mine.id, "archive")
+            names.add_annotation(sql, "dataset", mine.id, "archive")
         assert [r.path[-64:] for r in gc.find(session.database, session.store, now=later)] == [mine.artifact]
 
 
@@ -494,7 +494,7 @@ def test_a_checkpoint_whose_parent_a_fast_clock_registered_comes_in(homes):
     at, parent, child = datetime(2026, 1, 1, tzinfo=UTC), "ab" * 32, "cd" * 32
     with homes[1] as session:
         checkpoint(session, parent, at + timedelta(minutes=5))
-        checkpoint(session, child, at, parent_id=uuid_of(parent))
+        checkpoint(session, child, at, parent_id=uuid_from_digest(parent))
     with homes[0] as session:
         merge(session.database, session.store, str(homes[1].folder))
         assert count(session.database, tables.Checkpoint) == 2
@@ -514,7 +514,7 @@ def test_what_stands_in_a_conflict_of_others_is_data(homes, key, row):
         with session.database.write() as sql:
             attempt = sql.scalars(select(tables.Attempt)).one()
             known = {"run_id": attempt.run_id, "attempt_id": attempt.id, "found_at": attempt.started_at}
-            sql.add(tables.Conflict(id=uuid_of("ef" * 32), table_name="score", key=key, row=row, **known))
+            sql.add(tables.Conflict(id=uuid_from_digest("ef" * 32), table_name="score", key=key, row=row, **known))
     with here as session:
         for _ in range(2):
             merge(session.database, session.store, str(there.folder))
@@ -523,7 +523,7 @@ def test_what_stands_in_a_conflict_of_others_is_data(homes, key, row):
 
 def test_a_checkpoint_that_is_its_own_parent_is_refused_in_a_line(homes):
     with homes[1] as session:
-        checkpoint(session, "ab" * 32, datetime(2026, 1, 1, tzinfo=UTC), parent_id=uuid_of("ab" * 32))
+        checkpoint(session, "ab" * 32, datetime(2026, 1, 1, tzinfo=UTC), parent_id=uuid_from_digest("ab" * 32))
     with homes[0] as session, pytest.raises(BadInputError, match="a checkpoint is among its own parents"):
         merge(session.database, session.store, str(homes[1].folder))
 
@@ -534,7 +534,7 @@ def checkpoint(session: Session, digest: str, at: datetime, **values: object) ->
     with session.database.write() as sql:
         sql.add(tables.Artifact(digest=digest, kind="checkpoint", bytes=1, state="complete", created_at=at))
         sql.flush()
-        sql.add(tables.Checkpoint(id=uuid_of(digest), artifact=digest, created_at=at, **shape, **values))
+        sql.add(tables.Checkpoint(id=uuid_from_digest(digest), artifact=digest, created_at=at, **shape, **values))
 
 
 def test_fragments_of_a_machine_without_a_registry_come_home(homes, tmp_path):

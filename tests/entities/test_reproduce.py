@@ -25,10 +25,10 @@ from chessreg.experiments.play import Play, PlaySpec
 from chessreg.games.boards.moves import pack_moves, unpack_moves
 from chessreg.queries import run_query
 from chessreg.registry import tables
-from chessreg.runs.task import Stop
-from chessreg.runs.transfer import nowhere, wanted
+from chessreg.runs.task import StopRequest
+from chessreg.runs.transfer import explain_unreachable, find_items
 from chessreg.session import open_session
-from store.arrays import Group
+from store.arrays import ArrayGroup
 
 from ..conftest import queries_with_runs
 from ..fixtures.demo.make import HERE as DEMO
@@ -82,11 +82,11 @@ def test_an_exact_run_comes_out_the_same_and_leaves_nothing_behind(session, name
 
 def test_what_a_run_made_and_nobody_has_any_more_is_made_again_and_kept(session):
     for name in ("reference-board", "reference-test"):
-        made = wanted(session.database, [name], inputs=False)
+        made = find_items(session.database, [name], inputs=False)
         for item in made:
             shutil.rmtree(item.path(session.store))
         short = session.id("run", name).hex[-6:]
-        assert nowhere(session.database, made[0])[1] == f"chessreg reproduce {short} --rerun"
+        assert explain_unreachable(session.database, made[0])[1] == f"chessreg reproduce {short} --rerun"
         if made[0].array is not None:  # artifacts of a copied world are known where it was made
             [gone] = [found.hint for found in problems(session.database, session.store, session.database.reference)]
             assert gone == f"`chessreg doctor --fix`, else chessreg reproduce {short} --rerun"
@@ -96,12 +96,12 @@ def test_what_a_run_made_and_nobody_has_any_more_is_made_again_and_kept(session)
             if item.array is None:
                 session.store.verify(item.digest)
             else:
-                Group(item.path(session.store)).verify()
+                ArrayGroup(item.path(session.store)).verify()
         assert again(session.database, session.store, session.id("run", name)).outputs_kept == []
 
 
 def test_bytes_that_came_out_otherwise_are_not_kept(session):
-    [item] = wanted(session.database, ["reference-test"], inputs=False)
+    [item] = find_items(session.database, ["reference-test"], inputs=False)
     shutil.rmtree(item.path(session.store))
     with session.database.write() as sql:
         sql.execute(update(tables.ActivationCache).values(digest="0" * 64))
@@ -164,7 +164,7 @@ def test_rows_that_are_no_rows_are_compared_as_they_are():
 
 
 def stopped(task):
-    raise Stop
+    raise StopRequest
 
 
 def test_a_column_that_older_rows_do_not_have_is_not_compared(session):

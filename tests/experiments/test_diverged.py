@@ -14,7 +14,7 @@ from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 from chessreg.models.decoding.session import DecodingSession
 from chessreg.models.edits import ResidualEdit
 from chessreg.registry import tables
-from chessreg.registry.run_state import run_now
+from chessreg.registry.run_state import select_run_states
 
 
 @pytest.fixture
@@ -48,7 +48,7 @@ def last_attempt(session):
     with session.database.read() as sql:
         found = sql.scalars(select(tables.Attempt).order_by(tables.Attempt.started_at.desc()).limit(1)).one()
         sql.expunge(found)
-        state = {row.run_id: row.state for row in sql.execute(run_now())}[found.run_id]
+        state = {row.run_id: row.state for row in sql.execute(select_run_states())}[found.run_id]
         games = sql.scalars(select(tables.Game).where(tables.Game.run_id == found.run_id)).all()
     return found, state, games
 

@@ -15,7 +15,7 @@ from chessreg.experiments.rating.pool import load_rating_pool
 from chessreg.games.engines.estimators import SIDE_BY_SIDE
 from chessreg.queries.published import beside
 from chessreg.registry import tables
-from chessreg.runs.resolve import resolve
+from chessreg.runs.resolve import resolve_spec
 
 APRIL = "100,0,0 98,0,2 98,1,1 94,0,6 84,1,15 80,3,17 72,5,23 63,2,35 52,3,45 43,6,51 29,13,58"
 MARCH = "100,0,0 98,0,2 94,0,6 87,0,13 79,1,20 74,3,23 62,3,35 46,9,45 40,5,55 32,7,61 27,10,63"
@@ -134,7 +134,7 @@ def test_games_from_one_line_of_a_short_book_are_drawn_together(session, tmp_pat
         match = EngineMatchSpec(player="capture", opponent="random", games=6, opening=opening, adjudication="none")
         run = session.run(match).run_id.hex
         spec = RatingSpec(runs=(run,), estimator="davidson", anchors="none", resamples=20)
-        pool = load_rating_pool(resolve(Rating(), spec, session.inputs).spec, session.inputs).pool
+        pool = load_rating_pool(resolve_spec(Rating(), spec, session.inputs).spec, session.inputs).pool
         assert len(set(pool.cluster.tolist())) == clusters
 
 

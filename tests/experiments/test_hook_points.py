@@ -74,9 +74,9 @@ def test_a_vector_names_its_hook_point_and_so_does_its_control(session: Session)
     session.run(vector_spec(source="contrastive", cache="all", first_ply=2, hook_point=RESID_PRE), name="pre")
     session.run(vector_spec(source="random", of="pre"), name="pre-random")
     for name in ("pre", "pre-random"):
-        from chessreg.runs.fitted import vector_rows
+        from chessreg.runs.fitted import read_vector_rows
 
-        rows = vector_rows(session.inputs, session.inputs.reference("run:vector", name))
+        rows = read_vector_rows(session.inputs, session.inputs.reference("run:vector", name))
         assert [row.hook_point for row in rows.values()] == ["blocks.0.hook_resid_pre", "blocks.1.hook_resid_pre"]
     steered = PlaySpec(
         checkpoint="reference", opponent="random", games=1, intervention=InterventionSettings(vector="pre")

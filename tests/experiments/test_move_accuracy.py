@@ -21,8 +21,8 @@ from chessreg.experiments.train import TrainOptions, build_corpus, select_traini
 from chessreg.games.boards.moves import unpack_moves
 from chessreg.models.branches import BranchCorpus
 from chessreg.registry import tables
-from chessreg.runs.kind import kind
-from chessreg.runs.resolve import resolve
+from chessreg.runs.kind import find_kind
+from chessreg.runs.resolve import resolve_spec
 from chessreg.session import Session, open_session
 from tests.conftest import PLIES, write_games
 from tests.specs import train_spec
@@ -80,7 +80,7 @@ def test_held_out_positions_that_are_drawn_are_of_more_games_and_do_not_go_by_th
     def held(**settings: Any) -> Any:
         spec = train_spec(**SHAPE, **LEARN, **TWINS["causal"], heldout_moves=12, **settings)
         read = session.inputs
-        spec = resolve(kind("train"), spec, read).spec
+        spec = resolve_spec(find_kind("train"), spec, read).spec
         return select_training_decisions(spec, spec.heldout, read, "heldout")
 
     first, drawn, again = held(), held(heldout_order="drawn"), held(heldout_order="drawn", seed=5)

@@ -27,7 +27,7 @@ from chessreg.models.edits import ResidualEdit
 from chessreg.models.language_model import LanguageModel
 from chessreg.registry import tables
 from chessreg.runs.fitted import load_probe
-from chessreg.runs.kind import kind
+from chessreg.runs.kind import find_kind
 from chessreg.session import open_session
 
 NAMES = {"uci-square-72": "uci", "fen-77": "fen"}
@@ -116,7 +116,9 @@ def test_a_model_plays_whatever_it_writes(session, name, policy):
         assert tries
         assert any(game.plies > game.opening_plies for game in games)
         assert {game.termination for game in games} <= {"forfeit_illegal", "move_limit"}
-    assert len(kind("play").board_views({"run_id": report.run_id, "unit": 0}, session.inputs)) == games[0].plies + 1
+    assert (
+        len(find_kind("play").board_views({"run_id": report.run_id, "unit": 0}, session.inputs)) == games[0].plies + 1
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -138,7 +140,7 @@ def test_legality_is_that_of_the_most_probable_answer_and_its_mass_is_exact(sess
         assert row.fen == board.fen()
         assert row.legal_original == (get_encoding(name).parse(row.text, board) is not None)
         assert row.mass_original == pytest.approx(slow_mass(model, model.encoding.prompt(board), board), abs=1e-4)
-    frames = kind("legality").board_views({"run_id": report.run_id, "unit": 0}, session.inputs)
+    frames = find_kind("legality").board_views({"run_id": report.run_id, "unit": 0}, session.inputs)
     first = sorted((row for row in rows if row.unit == 0), key=lambda row: row.ply)
     assert [bool(frame.arrows) for frame in frames] == [row.legal_original for row in first]
 
@@ -171,7 +173,7 @@ def test_a_piece_is_taken_off_at_the_sites_of_the_encoding(session, name, tokens
             assert row.mass_original == pytest.approx(slow_mass(model, state.prompt, state.board, edits), abs=1e-4)
             assert row.mass_modified == pytest.approx(slow_mass(model, state.prompt, modified, edits), abs=1e-4)
             assert row.detail["spelled_original"] == pytest.approx(row.mass_original, abs=1e-4)
-        original, target = kind("edit").board_views({"run_id": report.run_id, "unit": state.unit}, session.inputs)
+        original, target = find_kind("edit").board_views({"run_id": report.run_id, "unit": state.unit}, session.inputs)
         assert original.heat is not None
         assert "removed" in target.marks.values()
     lab = Lab(session.inputs)

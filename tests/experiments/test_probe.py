@@ -25,7 +25,7 @@ from chessreg.experiments.probe.work import (
     fit_probes,
 )
 from chessreg.registry import tables
-from chessreg.runs.fitted import best_layer, load_probe
+from chessreg.runs.fitted import find_best_layer, load_probe
 
 
 class Readable:
@@ -266,7 +266,7 @@ def test_the_best_layer_is_chosen_on_validation(world_session):
         / sum(r.n for r in rows if r.layer == layer and r.split == "validation")
         for layer in (0, 1)
     }
-    assert best_layer(inputs, recipe) == max(accuracy, key=accuracy.__getitem__)
+    assert find_best_layer(inputs, recipe) == max(accuracy, key=accuracy.__getitem__)
 
 
 def test_labels_are_the_boards_of_python_chess(world_session):

@@ -12,7 +12,7 @@ from chessreg.experiments.probe_composition import CompositionSpec, ProbeComposi
 from chessreg.games.datasets.labels import get_label
 from chessreg.queries import run_query
 from chessreg.queries.published import beside
-from chessreg.runs.fitted import FittedProbe, class_directions
+from chessreg.runs.fitted import FittedProbe, make_class_directions
 
 
 def fitted(name: str, weight: np.ndarray) -> FittedProbe:
@@ -58,10 +58,10 @@ def test_a_class_direction_does_not_know_what_is_added_to_all_classes():
     joint, _ = additive()
     shifted = joint.weight + np.random.default_rng(1).standard_normal((96, 64, 1)).astype(np.float32)
     for direction in ("class-centred", "empty-minus-piece"):
-        one, other = (class_directions(weight, direction, 6) for weight in (joint.weight, shifted))
+        one, other = (make_class_directions(weight, direction, 6) for weight in (joint.weight, shifted))
         np.testing.assert_allclose(one, other, atol=1e-5)
-    assert class_directions(shifted, "raw", 6) is shifted
-    assert not class_directions(shifted, "empty-minus-piece", 6)[..., 6].any()
+    assert make_class_directions(shifted, "raw", 6) is shifted
+    assert not make_class_directions(shifted, "empty-minus-piece", 6)[..., 6].any()
     empty = compose_directions(joint, [], "empty-minus-piece")
     assert (empty.nearest != 6).all()  # a direction of length 0 is nobody's nearest
 

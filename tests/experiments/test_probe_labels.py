@@ -22,7 +22,7 @@ from chessreg.experiments.settings.skill import SkillSettings
 from chessreg.games.datasets.reader import replay_texts
 from chessreg.queries import run_sql
 from chessreg.registry import tables
-from chessreg.runs.fitted import best_layer, load_probe
+from chessreg.runs.fitted import find_best_layer, load_probe
 from store.errors import DiskFullError
 
 from ..full_disk import no_space_beyond
@@ -202,7 +202,7 @@ def test_a_rating_is_read_by_regression_with_its_error_in_elo(world_session):
         assert row.detail["absolute_error"] == pytest.approx(np.abs(read[mine] - row.detail["elo"]).sum(), rel=1e-4)
     (mae,) = rows_of(world_session, tables.MetricPoint, run, name="test_mae")
     assert mae.value == pytest.approx(np.abs(read - test.labels[:, 0])[test.rows].mean(), rel=1e-4)
-    assert best_layer(world_session.inputs, recipe) == 1
+    assert find_best_layer(world_session.inputs, recipe) == 1
 
 
 def games_number(session, data, item: int) -> int:
@@ -257,7 +257,7 @@ def test_the_layer_is_chosen_on_validation(world_session):
     run, recipe = probed(world_session, layers=(0, 1))
     rows = rows_of(world_session, tables.Score, run, split="validation")
     right = {layer: np.mean([r.correct / r.n for r in rows if r.layer == layer]) for layer in (0, 1)}
-    assert best_layer(world_session.inputs, recipe) == max(right, key=right.__getitem__)
+    assert find_best_layer(world_session.inputs, recipe) == max(right, key=right.__getitem__)
 
 
 def test_black_probes_see_the_board_after_whites_move(world_session):

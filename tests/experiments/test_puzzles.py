@@ -16,7 +16,7 @@ from chessreg.entities.adding import add_dataset
 from chessreg.errors import BadInputError
 from chessreg.experiments.puzzles import Puzzle, PuzzlesOptions, PuzzlesSpec, build_puzzle_frames
 from chessreg.registry import tables
-from chessreg.runs.kind import kind
+from chessreg.runs.kind import find_kind
 from chessreg.session import Session, open_session
 from tests.conftest import PUZZLES
 from tests.language_models import bring_in
@@ -87,9 +87,9 @@ def test_every_puzzle_comes_out_as_when_it_is_asked_alone(session: Session) -> N
         assert row.detail["first"] == (right > 0)
         assert row.detail["illegal"] is False
         assert 0 < row.detail["share"] < 1
-        frames = kind("puzzles").board_views({"run_id": report.run_id, "unit": number}, session.inputs)
+        frames = find_kind("puzzles").board_views({"run_id": report.run_id, "unit": number}, session.inputs)
         assert len(frames) == len(chosen)
-    [unread] = kind("puzzles").board_views({"run_id": report.run_id, "unit": 4}, session.inputs)
+    [unread] = find_kind("puzzles").board_views({"run_id": report.run_id, "unit": 4}, session.inputs)
     assert unread.caption == ("the model cannot read this position",)
 
 

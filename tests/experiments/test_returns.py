@@ -19,7 +19,7 @@ from chessreg.games.datasets.bags import encode_record, write_bag
 from chessreg.games.datasets.positions import Positions
 from chessreg.models.importers import UnrecordedSettings
 from chessreg.registry import tables
-from chessreg.runs.kind import kind
+from chessreg.runs.kind import find_kind
 from chessreg.session import Session
 
 HERE = Path(__file__).parents[1] / "fixtures" / "searchless_chess"
@@ -90,7 +90,7 @@ def test_metrics_are_those_of_their_evaluators(bag: Session, name: str, path: st
     assert row["tau"] == pytest.approx(means["tau"])
     assert row["log_loss"] == pytest.approx(means["log_loss"])
     assert (row["l2"] is None) == (name == "behavioral_cloning")
-    views = kind("move-accuracy").board_views(
+    views = find_kind("move-accuracy").board_views(
         {"run_id": found[FENS[0]]["row"].run_id, "unit": found[FENS[0]]["row"].unit}, bag.inputs
     )  # fmt: skip
     assert views[0].title.startswith("position ")

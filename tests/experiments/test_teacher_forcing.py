@@ -25,8 +25,8 @@ from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 from chessreg.models.decoding.next_tokens import next_token_logprobs
 from chessreg.models.language_model import LanguageModel
 from chessreg.registry import tables
-from chessreg.runs.kind import kind
-from chessreg.runs.resolve import with_references
+from chessreg.runs.kind import find_kind
+from chessreg.runs.resolve import replace_names
 from chessreg.session import open_session
 from tests.experiments.test_moves_of_encodings import uci_model
 from tests.specs import train_spec
@@ -208,7 +208,7 @@ def test_legality_by_phase_is_what_python_chess_says(session: Any) -> None:
     assert table[0]["loose"] == pytest.approx(100 * loose.sum() / total.sum())
     assert table[0]["mass"] == pytest.approx(100 * mass.sum() / total.sum(), rel=1e-3)
     assert 0 < table[0]["strict"] < table[0]["loose"] < 100
-    frames = kind("token-legality").board_views({"run_id": report.run_id, "unit": 0}, session.inputs)
+    frames = find_kind("token-legality").board_views({"run_id": report.run_id, "unit": 0}, session.inputs)
     assert len(frames) == sum(row.unit == 0 for row in errors)
     assert all("illegal" in frame.caption[0] and frame.marks for frame in frames)
 
@@ -235,7 +235,7 @@ def test_the_shortest_games_and_pgn_characters(session: Any) -> None:
 
 def test_the_shortest_games_by_tokens_count_promotions(session: Any) -> None:
     spec = TokenLegalitySpec(checkpoint="uci", dataset="sample", games=30, shortest=True, shortest_by="tokens")
-    resolved = with_references(spec, session.inputs)
+    resolved = replace_names(spec, session.inputs)
     games, places = token_legality.select_scored_games(resolved, session.inputs)
     every = token_legality.select_scored_games(resolved.model_copy(update={"games": games.total}), session.inputs)[1]
     encoding = session.inputs.encoding(resolved.checkpoint)

@@ -9,8 +9,8 @@ from chessreg.errors import BadInputError
 from chessreg.experiments.settings.skill import SkillSettings
 from chessreg.experiments.vector import Vector, VectorSpec
 from chessreg.runs.activations import load_cache
-from chessreg.runs.fitted import load_direction, load_vector, vector_rows
-from chessreg.runs.spec import build
+from chessreg.runs.fitted import load_direction, load_vector, read_vector_rows
+from chessreg.runs.spec import build_settings
 from tests.specs import vector_spec
 
 from .vector.runs import STREAM, made, recipe
@@ -34,7 +34,7 @@ def test_a_vector_is_the_mean_of_the_high_minus_that_of_the_low(world_session):
 
 
 def test_the_difference_is_high_minus_low_and_its_norms_are_kept(world_session):
-    for layer, row in vector_rows(world_session.inputs, recipe(world_session, "skill")).items():
+    for layer, row in read_vector_rows(world_session.inputs, recipe(world_session, "skill")).items():
         found = load_direction(world_session.inputs, recipe(world_session, "skill"), layer)
         np.testing.assert_allclose(found.vector, found.high - found.low, atol=1e-5)
         assert row.norm == pytest.approx(np.linalg.norm(found.vector))
@@ -65,7 +65,7 @@ def test_sums_over_positions_are_as_many_times_the_averages(world_session):
     whole = {**STREAM, "whole_games": True}
     run = made(world_session, vector_spec(**whole, reduction="summed"), "summed")
     averaged = made(world_session, vector_spec(**whole), "averaged")
-    row = vector_rows(world_session.inputs, run)[1]
+    row = read_vector_rows(world_session.inputs, run)[1]
     assert row.detail["positions_summed"] == row.detail["positions_per_game"] == 8  # dots at plies 6, 8, … 20
     for side in ("vector", "high", "low"):
         one, other = (getattr(load_direction(world_session.inputs, r, 1), side) for r in (run, averaged))
@@ -85,10 +85,10 @@ def test_sums_over_games_of_unequal_length_are_refused():
 def test_the_first_games_in_total_or_of_each_class(world_session):
     halves = SkillSettings(bins=2)
     run = made(world_session, vector_spec(**STREAM, skill=halves, total=25), "first-25")
-    detail = vector_rows(world_session.inputs, run)[0].detail
+    detail = read_vector_rows(world_session.inputs, run)[0].detail
     assert detail["games_low"] + detail["games_high"] == 25
     run = made(world_session, vector_spec(**STREAM, skill=halves, per_class=4), "four-each")
-    detail = vector_rows(world_session.inputs, run)[0].detail
+    detail = read_vector_rows(world_session.inputs, run)[0].detail
     assert (detail["games_low"], detail["games_high"]) == (4, 4)
 
 
@@ -114,7 +114,7 @@ def test_a_killed_pass_goes_on_from_the_games_it_had(world_session, monkeypatch)
     before = sum(seen[:2])
     assert before == 20
     world_session.run(again, name="killed")
-    games = vector_rows(world_session.inputs, recipe(world_session, "killed"))[1].detail["skill"]["games"]
+    games = read_vector_rows(world_session.inputs, recipe(world_session, "killed"))[1].detail["skill"]["games"]
     assert sum(seen[3:]) == sum(games) - before
     np.testing.assert_allclose(
         load_vector(world_session.inputs, recipe(world_session, "killed"), 1), expected, atol=1e-6
@@ -166,7 +166,7 @@ def test_a_coefficient_on_sums_and_its_scale_on_averages_are_one_edit(world_sess
     model, tokens = world_session.model("reference"), torch.arange(24)[None]
     logits = []
     for run in runs:
-        row = vector_rows(world_session.inputs, run)[1]
+        row = read_vector_rows(world_session.inputs, run)[1]
         vector = torch.from_numpy(load_vector(world_session.inputs, run, 1))
         logits.append(
             model.logits(
@@ -215,7 +215,7 @@ CACHED = {"source": "contrastive", "cache": "a"}
 )
 def test_settings_that_would_change_nothing_or_miss_something_are_refused(settings, complaint):
     with pytest.raises(BadInputError, match=complaint) as caught:
-        build(VectorSpec, settings)
+        build_settings(VectorSpec, settings)
     assert "\n" not in str(caught.value)
 
 
@@ -260,5 +260,5 @@ def test_games_that_the_model_was_trained_on_are_refused(world_session, monkeypa
     with pytest.raises(BadInputError, match="--allow-overlap"):
         world_session.run(spec)
     run = made(world_session, spec.model_copy(update={"allow_overlap": True}), "overlapping")
-    shared = vector_rows(world_session.inputs, run)[0].detail["overlap"]["checkpoint"]
+    shared = read_vector_rows(world_session.inputs, run)[0].detail["overlap"]["checkpoint"]
     assert 0 < shared["games"] < shared["of_games"]

@@ -108,18 +108,18 @@ def earlier(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, int], None]:
                     raise Killed
                 written(*arguments)
 
-            written = fragments.place
-            patched.setattr(fragments, "place", place)
+            written = fragments.place_file
+            patched.setattr(fragments, "place_file", place)
             patched.setattr(cache, "record_activation_group", record_group)
             patched.setattr(cache, "resume_groups", lambda *_: set())
-            patched.setattr(task, "FLUSH_SECONDS", -1.0)
+            patched.setattr(task, "FLUSH_INTERVAL_S", -1.0)
             patched.setattr(attempt.Heartbeat, "run", lambda heartbeat: None)
             with suppress(Killed):
                 run_command_line(words(world, "run", "cache", *SETTINGS, "--group-games", "4"))
         with opened(world) as session, session.database.read() as sql:
             state = tables.Attempt.state == tables.AttemptState.RUNNING
             left = sql.scalars(select(tables.Attempt.id).where(state)).all()
-            watch.lose(session.database, list(left), Cause.KILLED, "its process is gone")
+            watch.mark_lost(session.database, list(left), Cause.KILLED, "its process is gone")
 
     return run
 

@@ -16,16 +16,16 @@ from sqlalchemy import select
 
 from chessreg.cli.root import run_command_line
 from chessreg.registry import tables
-from chessreg.registry.run_state import complete_units
+from chessreg.registry.run_state import read_complete_units
 from chessreg.runs import attempt, task
-from chessreg.runs.kind import kind, kinds
+from chessreg.runs.kind import find_kind, load_kinds
 from chessreg.session import open_session
 from store import fragments
 
 KINDS = Path(__file__).parents[1] / "kinds"
 STOPPING = "play --stop"  # a match that ends when enough is known: its last units have no games
 STOPS = "--games 60 --policy retry:1 --temperatures 9 --opening random:4 --color both --stop sprt:-0.2,0.2"
-EVERY = [*kinds(), STOPPING, str(KINDS / "toy_kind.py"), str(KINDS / "captures_kind.py")]
+EVERY = [*load_kinds(), STOPPING, str(KINDS / "toy_kind.py"), str(KINDS / "captures_kind.py")]
 SMALLER = {  # the examples, cut down: every unit is a fragment here, and every fragment a run of its own
     "cache": ["--games", "5", "--max-sites", "9", "--group-games", "2", "--batch-games", "1"],
     "play": ["--games", "3", "--move-limit", "8", "--adjudication", "none"],
@@ -47,14 +47,14 @@ class Killed(BaseException):
 @pytest.fixture
 def every_flush(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fragment at every moment at which one may be written, and none of the heart's, whose moments are a clock's."""
-    monkeypatch.setattr(task, "FLUSH_SECONDS", -1.0)
+    monkeypatch.setattr(task, "FLUSH_INTERVAL_S", -1.0)
     monkeypatch.setattr(attempt.Heartbeat, "run", lambda heartbeat: None)
 
 
 @pytest.fixture
 def killed_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], list[int]]]:
     """Kill what writes its n-th fragment from now on, before the fragment is there (0: never); returns the count."""
-    place = fragments.place
+    place = fragments.place_file
 
     def at(number: int) -> list[int]:
         count = [0]
@@ -65,11 +65,11 @@ def killed_at(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[int], list[
                 raise Killed
             place(*arguments)
 
-        monkeypatch.setattr(fragments, "place", counted)
+        monkeypatch.setattr(fragments, "place_file", counted)
         return count
 
     yield at
-    monkeypatch.setattr(fragments, "place", place)
+    monkeypatch.setattr(fragments, "place_file", place)
 
 
 def fresh(pristine: Path, folder: Path) -> Path:
@@ -82,7 +82,7 @@ def fresh(pristine: Path, folder: Path) -> Path:
 def command_line(world: Path, name: str) -> list[str]:
     more = shlex.split(STOPS) if name == STOPPING else SMALLER.get(name, [])
     name = name.partition(" ")[0]
-    words = [*shlex.split(kind(name).example), *more]
+    words = [*shlex.split(find_kind(name).example), *more]
     return ["--registry", str(world / "registry.db"), "--store", str(world / "store"), "run", name, *words]
 
 
@@ -97,7 +97,7 @@ def facts(world: Path) -> dict[str, list[str]]:
             rows = sql.execute(select(table).where(table.c.run_id == run.id)).mappings()
             plain = [{k: v for k, v in row.items() if k not in OF_CLOCKS} for row in rows]
             found[name] = sorted(repr(row) for row in plain if row.get("name") not in SPEEDS)
-        units = complete_units(sql, run.id)
+        units = read_complete_units(sql, run.id)
         found["unit_range"] = [str(unit) for unit in sorted(units)]
         found["state"] = [str(run.completed_at is not None), str(run.units)]
         found["conflicts"] = [str(row.key) for row in sql.scalars(select(tables.Conflict))]

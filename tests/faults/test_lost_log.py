@@ -13,7 +13,7 @@ from sqlalchemy import select
 from chessreg import doctor
 from chessreg.registry import sqlite, tables
 from chessreg.runs import attempt, task
-from chessreg.runs.kind import kind
+from chessreg.runs.kind import find_kind
 from chessreg.session import open_session
 
 TOY = str(Path(__file__).parents[1] / "kinds" / "toy_kind.py")
@@ -27,12 +27,12 @@ def rows(session):
         return [repr(tuple(row)) for row in found]
 
 
-@pytest.mark.skipif(not sqlite.log_is_safe(sqlite.dbapi.sqlite_version_info), reason="this SQLite writes no log")
+@pytest.mark.skipif(not sqlite.is_log_safe(sqlite.dbapi.sqlite_version_info), reason="this SQLite writes no log")
 def test_what_a_lost_log_leaves_is_a_prefix_and_fragments_bring_the_rest(tmp_path, monkeypatch):
     monkeypatch.setenv("CHESSREG_SYNCHRONOUS", "NORMAL")
-    monkeypatch.setattr(task, "FLUSH_SECONDS", -1.0)  # a transaction for every unit
+    monkeypatch.setattr(task, "FLUSH_INTERVAL_S", -1.0)  # a transaction for every unit
     monkeypatch.setattr(attempt.Heartbeat, "run", lambda heartbeat: None)
-    toy = kind(TOY)
+    toy = find_kind(TOY)
     with open_session(str(tmp_path / "registry.db"), tmp_path / "store") as session:
         with session.database.write() as sql:
             assert sql.connection().exec_driver_sql("PRAGMA synchronous").scalar() == 1  # NORMAL

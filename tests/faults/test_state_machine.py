@@ -33,13 +33,13 @@ from chessreg import doctor
 from chessreg.entities import gc
 from chessreg.entities import merge as merging
 from chessreg.registry import names, tables
-from chessreg.registry.run_state import complete_units
-from chessreg.registry.tables import AttemptState, Cause, Word
+from chessreg.registry.run_state import read_complete_units
+from chessreg.registry.tables import AnnotationWord, AttemptState, Cause
 from chessreg.runs import attempt, ingest, task, transfer, watch
-from chessreg.runs.kind import Kind, kind
+from chessreg.runs.kind import Kind, find_kind
 from chessreg.session import Session, open_session
 from store import fragments
-from store.places import place
+from store.places import open_place
 
 LEDGER = Path(__file__).with_name("suite") / "ledger.py"
 SEEDS = (1, 2)
@@ -83,7 +83,7 @@ class Registries(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.root = Path(tempfile.mkdtemp(prefix="chessreg-machine-"))
-        self.kind: Kind = kind(str(LEDGER))
+        self.kind: Kind = find_kind(str(LEDGER))
         self.sessions: list[Session] = []
         self.known = [Known(), Known()]
         self.left = 0  # fragments to be written before the kill; 0: none comes
@@ -103,9 +103,9 @@ class Registries(RuleBasedStateMachine):
         return self.kind.spec(seed=seed, count=COUNT)
 
     def run_id(self, seed: int) -> UUID:
-        from chessreg.runs.resolve import resolve
+        from chessreg.runs.resolve import resolve_spec
 
-        return resolve(self.kind, self.spec(seed), self.sessions[0].inputs).run_id
+        return resolve_spec(self.kind, self.spec(seed), self.sessions[0].inputs).run_id
 
     def known_run(self, which: int, seed: int) -> tuple[int, int]:
         """This registry and seed, if it has such a run; else some run of it, or of the other one."""
@@ -130,7 +130,7 @@ class Registries(RuleBasedStateMachine):
     def kill(self, which: int, seed: int, moment: int, each: bool) -> None:
         """Run, and be killed before the n-th fragment is there; `each`: every unit is one of its own."""
         session, known = self.sessions[which], self.known[which]
-        written, count = fragments.place, 0
+        written, count = fragments.place_file, 0
 
         def counted(*given: Any) -> None:
             nonlocal count
@@ -140,8 +140,8 @@ class Registries(RuleBasedStateMachine):
             written(*given)
 
         with pytest.MonkeyPatch.context() as patched:
-            patched.setattr(fragments, "place", counted)
-            patched.setattr(task, "FLUSH_SECONDS", -1.0 if each else 1e9)
+            patched.setattr(fragments, "place_file", counted)
+            patched.setattr(task, "FLUSH_INTERVAL_S", -1.0 if each else 1e9)
             with suppress(Killed):
                 session.run(self.spec(seed), kind=str(LEDGER))
         for thread in threading.enumerate():
@@ -150,8 +150,8 @@ class Registries(RuleBasedStateMachine):
         with session.database.read() as sql:
             running = sql.scalars(select(tables.Attempt.id).where(tables.Attempt.state == AttemptState.RUNNING)).all()
             there = sql.get(tables.Run, self.run_id(seed)) is not None
-            now = complete_units(sql, self.run_id(seed)) if there else set()
-        watch.lose(session.database, list(running), Cause.KILLED, "its process is gone")
+            now = read_complete_units(sql, self.run_id(seed)) if there else set()
+        watch.mark_lost(session.database, list(running), Cause.KILLED, "its process is gone")
         before = known.done.get(seed, frozenset())
         assert before <= now <= ALL  # which of them are new the kill decides; that none is torn the invariants say
         if there:
@@ -176,22 +176,30 @@ class Registries(RuleBasedStateMachine):
         """Fetch a run's bytes from the other's store; what is nowhere is refused by name."""
         which, seed = self.known_run(which, seed)
         session, known = self.sessions[which], self.known[which]
-        wanted = transfer.wanted(session.database, [self.run_id(seed).hex], inputs=True)
+        wanted = transfer.find_items(session.database, [self.run_id(seed).hex], inputs=True)
         pages = {f"page-{unit}" for unit in known.done[seed] if unit < COUNT and unit % 2 == 0}
         assert {item.what.split()[0] for item in wanted} == pages
         there = self.known[1 - which].here.get(seed, frozenset()) | known.here.get(seed, frozenset())
         if pages <= there:
-            transfer.pull(session.database, session.store, wanted, place(str(self.root / "ab"[1 - which] / "store")))
+            transfer.pull_items(
+                session.database, session.store, wanted, open_place(str(self.root / "ab"[1 - which] / "store"))
+            )
             known.here[seed] = known.here.get(seed, frozenset()) | pages
 
     @precondition(lambda self: self.known[0].done or self.known[1].done)
-    @rule(which=st.integers(0, 1), seed=st.sampled_from(SEEDS), word=st.sampled_from([Word.INVALID, Word.ARCHIVE]))
-    def say(self, which: int, seed: int, word: Word) -> None:
+    @rule(
+        which=st.integers(0, 1),
+        seed=st.sampled_from(SEEDS),
+        word=st.sampled_from([AnnotationWord.INVALID, AnnotationWord.ARCHIVE]),
+    )
+    def say(self, which: int, seed: int, word: AnnotationWord) -> None:
         """A run is called invalid, or archived; this is never taken back here, so merges can only add to it."""
         which, seed = self.known_run(which, seed)
         with self.sessions[which].database.write() as sql:
-            names.annotate(sql, "run", self.run_id(seed), word.value, "why" if word is Word.INVALID else "")
-        (self.known[which].invalid if word is Word.INVALID else self.known[which].archived).add(seed)
+            names.add_annotation(
+                sql, "run", self.run_id(seed), word.value, "why" if word is AnnotationWord.INVALID else ""
+            )
+        (self.known[which].invalid if word is AnnotationWord.INVALID else self.known[which].archived).add(seed)
 
     @rule(which=st.integers(0, 1))
     def collect(self, which: int) -> None:
@@ -227,19 +235,22 @@ class Registries(RuleBasedStateMachine):
                     assert {(p.unit, p.name, p.step): p.value for p in points} == expected
                     scores = sql.query(tables.Score).filter_by(run_id=run_id)
                     assert sorted(s.unit for s in scores) == sorted(done - {COUNT})
-                    assert complete_units(sql, run_id) == done
+                    assert read_complete_units(sql, run_id) == done
                     spans = sql.query(tables.UnitRange).filter_by(run_id=run_id)
                     assert sum(span.stop - span.start for span in spans) == len(done)
                     assert (sql.get_one(tables.Run, run_id).completed_at is not None) == (done == ALL)
-                    for word, said in ((Word.INVALID, known.invalid), (Word.ARCHIVE, known.archived)):
-                        now = names.NOW.c
+                    for word, said in (
+                        (AnnotationWord.INVALID, known.invalid),
+                        (AnnotationWord.ARCHIVE, known.archived),
+                    ):
+                        now = names.CURRENT_ANNOTATIONS.c
                         query = select(now.value).where(now.target == run_id.hex, now.word == word.value)
                         assert (len(sql.scalars(query).all()) == 1) == (seed in said)
 
     @invariant()
     def bytes_are_those_that_were_made(self) -> None:
         for session, known in zip(self.sessions, self.known, strict=False):
-            assert not fragments.pending(session.store)
+            assert not fragments.list_pending(session.store)
             with session.database.read() as sql:
                 for seed in known.done:
                     outputs = {o.name: o.digest for o in sql.query(tables.Output).filter_by(run_id=self.run_id(seed))}
@@ -282,7 +293,7 @@ def test_the_machine_finds_a_planted_fault(
             run = session.get(tables.Run, run_id)
             run.completed_at = run.completed_at or run.created_at
 
-        monkeypatch.setattr(ingest, "complete_run", complete_run)
+        monkeypatch.setattr(ingest, "complete_run_if_done", complete_run)
     elif fault == "units without rows":
         emit = task.Task.emit
         monkeypatch.setattr(task.Task, "emit", lambda self, *a, **k: a[0] == "score" or emit(self, *a, **k))

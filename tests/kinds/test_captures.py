@@ -15,8 +15,8 @@ from chessreg.queries import run_query, run_sql
 from chessreg.queries.catalogue import entries, find
 from chessreg.queries.compare import compare
 from chessreg.registry import tables
-from chessreg.runs.kind import kinds
-from chessreg.runs.spec import names_of
+from chessreg.runs.kind import load_kinds
+from chessreg.runs.spec import setting_names
 from chessreg.session import open_session
 
 FILE = Path(__file__).parent / "captures_kind.py"
@@ -98,20 +98,20 @@ def nothing_ran(empty_registry, tmp_path_factory):
         yield opened.database
 
 
-@pytest.mark.parametrize("name", sorted(kinds()))
+@pytest.mark.parametrize("name", sorted(load_kinds()))
 def test_every_registered_kind_has_typed_views_before_it_ran(name, nothing_ran):
     plain = name.replace("-", "_")
-    kind = kinds()[name]
+    kind = load_kinds()[name]
     for table in kind.tables:
         columns = run_sql(nothing_ran, f"SELECT * FROM {plain}_{table}").table.schema.names
         extra = kind.columns[table].model_fields if table in kind.columns else ()
         assert set(extra) <= {column.removeprefix("detail_") for column in columns}
     columns = run_sql(nothing_ran, f"SELECT * FROM {plain}_run").table.schema.names
-    assert names_of(kind.spec) <= {column.removeprefix("spec_") for column in columns}
+    assert setting_names(kind.spec) <= {column.removeprefix("spec_") for column in columns}
 
 
 def test_a_query_says_of_which_kinds_it_is():
-    assert {kind for entry in entries() for kind in entry.kinds} <= set(kinds())
+    assert {kind for entry in entries() for kind in entry.kinds} <= set(load_kinds())
     assert find(str(FILE.with_suffix(".sql"))).kinds == ("captures",)
 
 

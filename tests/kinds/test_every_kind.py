@@ -16,13 +16,13 @@ from sqlalchemy import func, select
 from chessreg.cli.root import run_command_line
 from chessreg.registry import tables
 from chessreg.registry.result_tables import RESULT_TABLES
-from chessreg.runs.kind import kind, kinds
-from chessreg.runs.spec import names_of, settings_of, tag_of, variants_of
+from chessreg.runs.kind import find_kind, load_kinds
+from chessreg.runs.spec import describe_settings, setting_names, tag_of, variants_of
 
 from ..file_locks import HAS_PROC_LOCKS, holds_log, read_once, watched
 
 TOY = str(Path(__file__).parent / "toy_kind.py")
-EVERY = [*kinds(), TOY]
+EVERY = [*load_kinds(), TOY]
 COSTLY = {  # in `make slow`: they take long, or write as another kind does that is in `make test`
     "decoding", "edit-next-token", "engine-match", "finetune", "imported-aggregates", "imported-curves",
     "imported-probe", "imported-vector", "move-quality", "play", "sae", "token-legality",
@@ -70,8 +70,8 @@ def results(session, run_id) -> dict[str, int]:
 
 def test_every_kind_has_a_time_estimate_before_its_first_run(chessreg):
     bases = set()
-    for name in kinds():
-        status, out, err = chessreg("run", name, *shlex.split(kind(name).example), "--dry-run", "--json")
+    for name in load_kinds():
+        status, out, err = chessreg("run", name, *shlex.split(find_kind(name).example), "--dry-run", "--json")
         assert status == 0, err
         planned = json.loads(out)
         assert 0 < planned["seconds"] < 600, name
@@ -86,7 +86,7 @@ def test_a_kind_is_helped_planned_killed_resumed_reproduced_queried_and_drawn(
     name, world, world_session, chessreg, spawn, tmp_path
 ):
     session = world_session
-    found = kind(name)
+    found = find_kind(name)
     example = shlex.split(found.example)
     assert example, f"kind {found.name} has no example"
 
@@ -96,7 +96,7 @@ def test_a_kind_is_helped_planned_killed_resumed_reproduced_queried_and_drawn(
         listed = {word.strip(",") for line in shown.partition(" settings")[2].splitlines() for word in line.split()[:1]}
         for field in (*model.model_fields, *found.options.model_fields):
             assert any(flag.startswith(f"--{field.replace('_', '-')}") for flag in listed)
-        for field in names_of(found.spec) - set(model.model_fields):
+        for field in setting_names(found.spec) - set(model.model_fields):
             assert f"--{field.replace('_', '-')}" not in listed
     _, shown, _ = chessreg("run", name, "--help")
     assert all(f"  {value} " in shown for value in variants)
@@ -159,8 +159,8 @@ def units_done(session, run_id: UUID) -> int:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", EVERY)
 def test_a_kind_runs_with_every_seed_that_it_takes(name, world, chessreg):
-    found = kind(name)
-    seeds = [setting.flag for setting in settings_of(found.spec) if setting.path in ("seed", "opening_seed")]
+    found = find_kind(name)
+    seeds = [setting.flag for setting in describe_settings(found.spec) if setting.path in ("seed", "opening_seed")]
     least = [f"{flag}={1 - 2**63}" for flag in seeds]
     status, out, err = chessreg("run", name, *shlex.split(found.example), *least, "--json")
     assert status == 0, err
@@ -171,4 +171,4 @@ def test_a_kind_runs_with_every_seed_that_it_takes(name, world, chessreg):
 @pytest.mark.parametrize("name", EVERY)
 def test_no_column_depends_on_the_order_of_sets(name, pristine_world, tmp_path, reproduced_under_another_hash_seed):
     folder = Path(shutil.copytree(pristine_world, tmp_path / "world"))
-    reproduced_under_another_hash_seed(folder, name, *shlex.split(kind(name).example))
+    reproduced_under_another_hash_seed(folder, name, *shlex.split(find_kind(name).example))

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from chessreg.cli.root import run_command_line
-from chessreg.runs.kind import kind
+from chessreg.runs.kind import find_kind
 
 from ..full_disk import no_space_beyond
 
@@ -55,7 +55,7 @@ def test_a_full_disk_is_said_with_its_path_and_leaves_nothing(name, pristine_wor
     world = shutil.copytree(pristine_world, tmp_path / "world")
     more, writers = KINDS[name]
     what = name.partition(" ")[0]
-    words = shlex.split(more) if " " in name else [*shlex.split(kind(what).example), *shlex.split(more)]
+    words = shlex.split(more) if " " in name else [*shlex.split(find_kind(what).example), *shlex.split(more)]
     place = ["--registry", str(world / "registry.db"), "--store", str(world / "store")]
     for writer in writers:
         with full_for(writer, monkeypatch) as calls:

@@ -15,8 +15,8 @@ from sqlalchemy import func, select
 
 from chessreg.cli.root import run_command_line
 from chessreg.registry import tables
-from chessreg.runs.kind import kind, kinds
-from chessreg.runs.spec import Setting, settings_of
+from chessreg.runs.kind import find_kind, load_kinds
+from chessreg.runs.spec import SettingField, describe_settings
 
 TOY = str(Path(__file__).parent / "toy_kind.py")
 SECONDS = 5  # of a processor, for one answer
@@ -29,7 +29,7 @@ REFERENCES = ("", "../x", "/etc", "/etc/passwd", "\x1b[31mred", "x" * 200_000, "
 DEVICES = ("cuda:7", "mps", "cuda:-1", "cuda:x", "cpu:9", "", "\x1b[31mred", "/etc/passwd")
 
 
-def hostile(setting: Setting) -> tuple[str, ...]:
+def hostile(setting: SettingField) -> tuple[str, ...]:
     if setting.path == "device":
         return DEVICES
     if setting.form == "number":
@@ -56,12 +56,12 @@ def one_line(status: int, err: str) -> bool:
 
 
 @pytest.mark.parametrize("every", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["three", "every"])
-@pytest.mark.parametrize("name", [*kinds(), TOY])
+@pytest.mark.parametrize("name", [*load_kinds(), TOY])
 def test_a_value_of_a_setting_is_planned_or_refused_in_one_line(name, every, world, world_session, capsys):
-    found, wrong = kind(name), []
+    found, wrong = find_kind(name), []
     before = held(world, world_session)
     place = ["--registry", str(world / "registry.db"), "--store", str(world / "store")]
-    for number, setting in enumerate([*settings_of(found.spec), *settings_of(found.options)], len(name)):
+    for number, setting in enumerate([*describe_settings(found.spec), *describe_settings(found.options)], len(name)):
         values = () if setting.form == "yes or no" else hostile(setting)
         for value in values if every else (2 * values)[3 * number % len(values or "x") :][:3]:
             capsys.readouterr()

@@ -11,8 +11,8 @@ import pytest
 
 from chessreg.cli.base import Numbers
 from chessreg.cli.root import root as commands
-from chessreg.runs.kind import kinds
-from chessreg.runs.spec import Setting, settings_of
+from chessreg.runs.kind import load_kinds
+from chessreg.runs.spec import SettingField, describe_settings
 
 
 class Option(NamedTuple):
@@ -138,7 +138,7 @@ EXCEPTIONS = {
 """Names that still have two meanings."""
 
 
-def type_of_setting(setting: Setting) -> str:
+def type_of_setting(setting: SettingField) -> str:
     if setting.type in (int, float) and not setting.noun:
         return f"several {setting.type.__name__}" if setting.several else setting.type.__name__
     return "yes or no" if setting.form == "yes or no" else "text"
@@ -171,8 +171,8 @@ def of_commands(command: click.Command, path: str = "") -> Iterator[tuple[str, O
 def options() -> Mapping[str, list[Option]]:
     """Every option, by its name without dashes."""
     found: dict[str, list[Option]] = {}
-    for name, kind in kinds().items():
-        for setting in (*settings_of(kind.spec), *settings_of(kind.options)):
+    for name, kind in load_kinds().items():
+        for setting in (*describe_settings(kind.spec), *describe_settings(kind.options)):
             found.setdefault(setting.flag.removeprefix("--"), []).append(
                 Option(name, type_of_setting(setting), setting.text)
             )

@@ -13,7 +13,7 @@ from chessreg.papers import archive, find
 from chessreg.papers.plan import Paper, Request, Step, ordered, put_first
 from chessreg.papers.work import Work
 from chessreg.registry import tables
-from chessreg.runs.unfinished import place_of
+from chessreg.runs.unfinished import read_progress
 from chessreg.session import open_session
 
 from .conftest import TOY
@@ -249,8 +249,8 @@ def test_a_training_that_was_stopped_goes_on_elsewhere_from_one_file(training, t
     assert (saved["complete"], saved["runs"], saved["states"]) == (0, 1, 1)
     for came in (1, 0):  # a second time does nothing
         assert archive.load(there, tmp_path / "half.zip")[1] == came
-    assert place_of(state_of(there)) == place_of(state_of(here))
-    assert place_of(state_of(there))[0] == 20
+    assert read_progress(state_of(there)) == read_progress(state_of(here))
+    assert read_progress(state_of(there))[0] == 20
     assert not there.do()
     assert archive.save(there, tmp_path / "whole.zip")["states"] == 0
     assert archive.load(here, tmp_path / "whole.zip")[1] == 0

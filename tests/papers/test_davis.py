@@ -22,7 +22,7 @@ from chessreg.papers.plan import SIZES, Request, ordered, replaced
 from chessreg.papers.report import write
 from chessreg.papers.work import PREPARATIONS, Work, request
 from chessreg.registry import tables
-from chessreg.runs.kind import kind
+from chessreg.runs.kind import find_kind
 from chessreg.runs.spec import settings_from
 from chessreg.session import open_session
 
@@ -58,8 +58,8 @@ def planned(size, layers=12, d_model=768):
         values = step.settings(Made()) if callable(step.settings) else step.settings
         names = {name: f"run:{number:064x}" for number, name in enumerate(sorted(step.needs))}
         values = dict(replaced(values, names))
-        preset = kind(step.kind).preset(values.pop("preset")) if "preset" in values else {}
-        found[step.name] = step, settings_from(kind(step.kind).spec, preset | values)
+        preset = find_kind(step.kind).preset(values.pop("preset")) if "preset" in values else {}
+        found[step.name] = step, settings_from(find_kind(step.kind).spec, preset | values)
     return found
 
 
@@ -76,7 +76,9 @@ def test_the_paper_size_is_that_of_the_specification():
     """specs/davis.md: 2 and 4.1 to 4.3 (probes), 3.2 (autoencoders), 6.1 to 6.3 and 6.6 (edits), 7 (Markov)."""
     steps = planned("paper")
     linear = [
-        spec for name, (_, spec) in steps.items() if name.startswith("model-") and spec.__class__ is kind("probe").spec
+        spec
+        for name, (_, spec) in steps.items()
+        if name.startswith("model-") and spec.__class__ is find_kind("probe").spec
     ]
     assert {(s.label, s.phase, s.hook_point) for s in linear} == {
         (label, phase, point)

@@ -25,7 +25,7 @@ from chessreg.papers.work import PREPARATIONS, Work, request
 from chessreg.queries.published import values
 from chessreg.queries.published.paper_runs import Comparison, RecordedRun, World
 from chessreg.registry import tables
-from chessreg.runs.kind import kind
+from chessreg.runs.kind import find_kind
 from chessreg.runs.spec import settings_from
 from chessreg.session import open_session
 from tests.conftest import PUZZLES, write_games
@@ -61,8 +61,8 @@ def planned(size, made=None, request=None):
         if step.kind not in PREPARATIONS:
             names = {name: f"run:{number:064x}" for number, name in enumerate(sorted(step.needs))}
             settings = dict(step.settings(made or Counted(29 * 64)) if callable(step.settings) else step.settings)
-            preset = kind(step.kind).preset(settings.pop("preset")) if "preset" in settings else {}
-            found[step.name] = settings_from(kind(step.kind).spec, preset | dict(replaced(settings, names)))
+            preset = find_kind(step.kind).preset(settings.pop("preset")) if "preset" in settings else {}
+            found[step.name] = settings_from(find_kind(step.kind).spec, preset | dict(replaced(settings, names)))
     return found
 
 
@@ -220,7 +220,7 @@ def test_all_four_models_of_the_paper_play_its_ladder_by_its_rules(size, rungs, 
     specs, steps = planned(size), {step.name: step for step in find("junkin").steps(asked(size))}
     players = {"ladder-llama", "ladder-pythia", "ladder-bidirectional", "ladder-games"}
     assert {name for name in specs if name.startswith("ladder-")} == players | {"ladder-causal"}
-    published = kind("play").preset("junkin-2025")
+    published = find_kind("play").preset("junkin-2025")
     for name in players:
         spec = specs[name]
         own = {setting: getattr(spec, setting) for setting in published if setting not in ("ladder", "games")}
@@ -270,7 +270,7 @@ def test_the_paper_size_has_the_published_settings_but_for_what_is_not_published
     comparison = Comparison(described, World(lambda reference: None, lambda name: tags.get(name, frozenset())))
     [planned_step] = [each for each in find("junkin").steps(asked("paper")) if each.name == step]
     settings = dict(planned_step.settings)
-    step_kind = kind(planned_step.kind)
+    step_kind = find_kind(planned_step.kind)
     preset = step_kind.preset(settings.pop("preset")) if "preset" in settings else {}
     spec = settings_from(step_kind.spec, preset | settings).model_dump(mode="json")
     ours = RecordedRun(step_kind.name, step_kind.version, spec)

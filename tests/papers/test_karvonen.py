@@ -17,7 +17,7 @@ from chessreg.papers.work import PREPARATIONS
 from chessreg.queries.catalogue import find as find_query
 from chessreg.queries.catalogue import find_plot
 from chessreg.queries.published import values
-from chessreg.runs.kind import kind
+from chessreg.runs.kind import find_kind
 from chessreg.runs.spec import settings_from
 
 
@@ -29,7 +29,7 @@ def test_every_step_has_what_it_needs_and_settings_that_its_kind_takes(size, lay
     for step in steps:
         if step.kind in PREPARATIONS or callable(step.settings):
             continue
-        found = kind(step.kind)
+        found = find_kind(step.kind)
         values = dict(replaced(step.settings, dict.fromkeys(step.needs, reference)))
         preset = found.preset(values.pop("preset")) if "preset" in values else {}
         assert settings_from(found.spec, preset | values)
@@ -38,7 +38,7 @@ def test_every_step_has_what_it_needs_and_settings_that_its_kind_takes(size, lay
 def test_the_reference_size_has_what_the_headlines_need():
     steps = {s.name: s for s in find("karvonen").steps(Request("model", "train", "test", 8, 192, "reference"))}
     fit, probe = steps["model-fit"].settings, steps["model-board-0"].settings
-    assert fit["games"] * (1 - kind("probe").spec(cache="run:" + "a" * 64).validation) >= 5_000
+    assert fit["games"] * (1 - find_kind("probe").spec(cache="run:" + "a" * 64).validation) >= 5_000
     assert steps["model-test"].settings["games"] == 5_000
     assert probe["epochs"] == 5
     assert sum(name.startswith("model-board-") for name in steps) >= 3
@@ -187,7 +187,7 @@ def test_what_may_be_why_skill_shows_no_effect_is_measured(size):
         assert steps[f"model-skill-{strata}"].settings == {**real, "skill": {"strata": strata}}
         asked = steps[f"played-skill-{strata}"].settings
         assert asked == {"probe": f"@model-skill-{strata}", "cache": "@played-cache"}
-    assert kind("probe").spec(cache="run:" + "a" * 64).skill.strata == "within"
+    assert find_kind("probe").spec(cache="run:" + "a" * 64).skill.strata == "within"
     unedited = [s for s in steps.values() if s.kind == "play" and s.name.endswith("-none") and not s.choice]
     assert len(unedited) == 6  # level 0 and a suitable rung, from either opening, by either rule
     assert "causes of no skill effect" in {sheet.query for sheet in find("karvonen").sheets}

@@ -5,7 +5,7 @@ import pytest
 
 from chessreg.papers import find
 from chessreg.papers.plan import Request
-from chessreg.runs.kind import kind
+from chessreg.runs.kind import find_kind
 from chessreg.runs.spec import settings_from
 
 FROM_1_ALONE = (("from-1", (3, 4, 5, 6)),)
@@ -49,8 +49,8 @@ def planned(layers, size="paper"):
         if callable(step.settings) or step.kind in ("twin", "split", "played-games"):
             continue
         values = dict(step.settings)
-        preset = kind(step.kind).preset(values.pop("preset")) if "preset" in values else {}
-        found[step.name] = step, settings_from(kind(step.kind).spec, preset | values)
+        preset = find_kind(step.kind).preset(values.pop("preset")) if "preset" in values else {}
+        found[step.name] = step, settings_from(find_kind(step.kind).spec, preset | values)
     return found
 
 

@@ -6,8 +6,8 @@ from chessreg.papers import find
 from chessreg.papers.plan import Request, references
 from chessreg.queries.published import values
 from chessreg.queries.published.paper_runs import Comparison, RecordedRun, World
-from chessreg.runs.kind import kind
-from chessreg.runs.spec import build
+from chessreg.runs.kind import find_kind
+from chessreg.runs.spec import build_settings
 
 DAVIS = Request("model", "2013-01", "2013-02", 12, 768, "paper")
 TAGS = {"model": {"davis-2026:gpt"}, "2013-01": {"davis-2026:2013-01"}, "2013-02": {"davis-2026:2013-02"}}
@@ -26,8 +26,8 @@ def planned(request):
             continue
         settings = dict(step.settings)
         preset = settings.pop("preset", None)
-        step_kind = kind(step.kind)
-        spec = build(step_kind.spec, settings, step_kind.preset(preset) if preset else {})
+        step_kind = find_kind(step.kind)
+        spec = build_settings(step_kind.spec, settings, step_kind.preset(preset) if preset else {})
         runs[f"@{step.name}"] = RecordedRun(step_kind.name, step_kind.version, spec.model_dump(mode="json"))
     return runs
 

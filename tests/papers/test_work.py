@@ -17,7 +17,7 @@ from chessreg.papers.plan import Expectation, Paper, Picture, Step, ordered, ref
 from chessreg.papers.report import write
 from chessreg.papers.work import Work, totals
 from chessreg.registry import names, tables
-from chessreg.runs.kind import kind as find_kind
+from chessreg.runs.kind import find_kind as find_kind
 
 from .conftest import TOY
 
@@ -95,7 +95,9 @@ def test_doing_it_runs_everything_once_and_tags_the_runs(work, session):
     assert seen == [(1, "a", "ready"), (2, "b", "ready"), (3, "best", "ready"), (4, "slow", "ready")]
     with session.database.read() as sql:
         runs = sql.scalars(select(tables.Run)).all()
-        tagged = sql.execute(select(names.NOW.c.target).where(names.NOW.c.value == "toy-small-abcdef")).all()
+        tagged = sql.execute(
+            select(names.CURRENT_ANNOTATIONS.c.target).where(names.CURRENT_ANNOTATIONS.c.value == "toy-small-abcdef")
+        ).all()
         attempts = len(sql.scalars(select(tables.Attempt)).all())
     assert len(runs) == len(tagged) == attempts == 4
     again = []

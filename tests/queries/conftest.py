@@ -9,8 +9,8 @@ import pytest
 
 from chessreg.registry import tables
 from chessreg.registry.database import Database
-from chessreg.registry.identity import digest_of, new_id, uuid_of
-from chessreg.registry.names import annotate
+from chessreg.registry.identity import canonical_digest, new_id, uuid_from_digest
+from chessreg.registry.names import add_annotation
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -31,10 +31,10 @@ class Maker:
 
     def say(self, noun, id, word, value="", withdrawn=False):
         with self.database.write() as session:
-            annotate(session, noun, id, word, value, withdrawn)
+            add_annotation(session, noun, id, word, value, withdrawn)
 
     def machine(self, host="box1"):
-        found = uuid_of(digest_of(host))
+        found = uuid_from_digest(canonical_digest(host))
         with self.database.read() as session:
             if session.get(tables.Machine, found):
                 return found
@@ -47,14 +47,14 @@ class Maker:
         return found
 
     def checkpoint(self, name=None, *, source_format="nanogpt", parent_id=None, layers=8, d_model=192, heads=6):
-        digest = digest_of([name, next(self.count)])
+        digest = canonical_digest([name, next(self.count)])
         self.tokenizer()
         artifact = tables.Artifact(digest=digest, kind="checkpoint", bytes=1, state="complete", created_at=START)
         row = tables.Checkpoint(
-            id=uuid_of(digest), artifact=digest, architecture="gpt2", layers=layers, d_model=d_model, heads=heads,
-            block_size=1023, tokenizer="pgn-char-32", parameters=3_700_000, parameters_without_embeddings=3_500_000,
-            residual="raw", tokens_seen=None, training_datasets=None, source_format=source_format,
-            parent_id=parent_id, run_id=None, detail={}, created_at=START,
+            id=uuid_from_digest(digest), artifact=digest, architecture="gpt2", layers=layers, d_model=d_model,
+            heads=heads, block_size=1023, tokenizer="pgn-char-32", parameters=3_700_000,
+            parameters_without_embeddings=3_500_000, residual="raw", tokens_seen=None, training_datasets=None,
+            source_format=source_format, parent_id=parent_id, run_id=None, detail={}, created_at=START,
         )  # fmt: skip
         self.add(artifact, row)
         if name:
@@ -69,11 +69,11 @@ class Maker:
 
     def run(self, kind, units, *, name=None, done=None, host="box1", days=0, checkpoint=None, spec=None):
         """A run with one attempt; complete unless `done` is less than its units."""
-        spec_hash = digest_of([kind, next(self.count)])
+        spec_hash = canonical_digest([kind, next(self.count)])
         done = units if done is None else done
         run = tables.Run(
-            id=uuid_of(spec_hash), kind=kind, version=1, spec=spec or {}, spec_hash=spec_hash, explicit=[], units=units,
-            created_at=START + timedelta(days=days), completed_at=START if done == units else None,
+            id=uuid_from_digest(spec_hash), kind=kind, version=1, spec=spec or {}, spec_hash=spec_hash, explicit=[],
+            units=units, created_at=START + timedelta(days=days), completed_at=START if done == units else None,
         )  # fmt: skip
         attempt = self.attempt(run.id, host)
         self.add(run, attempt)
@@ -103,11 +103,11 @@ class Maker:
 
     def dataset(self, source, part=None):
         """A dataset and one part (name, seed, low, high) of it; returns its recipe."""
-        digest = digest_of(["dataset", next(self.count)])
+        digest = canonical_digest(["dataset", next(self.count)])
         artifact = tables.Artifact(digest=digest, kind="dataset", bytes=1, state="complete", created_at=START)
         row = tables.Dataset(
-            id=uuid_of(digest), identity=digest, artifact=digest, source=source, games=3, plies=9, duplicates=0,
-            rejected=0, skipped=0, report={}, created_at=START,
+            id=uuid_from_digest(digest), identity=digest, artifact=digest, source=source, games=3, plies=9,
+            duplicates=0, rejected=0, skipped=0, report={}, created_at=START,
         )  # fmt: skip
         self.add(artifact, row)
         if part:
@@ -118,7 +118,7 @@ class Maker:
         return f"dataset:{digest}"
 
     def engine(self, version="15.1"):
-        id = uuid_of(digest_of(["engine", version]))
+        id = uuid_from_digest(canonical_digest(["engine", version]))
         with self.database.read() as session:
             if session.get(tables.Engine, id):
                 return id
@@ -130,7 +130,7 @@ class Maker:
         spec = {"source": source.partition(":")[0], "of": of and f"run:{of.spec_hash}", "seed": seed}
         run = self.run("vector", len(layers), spec=spec)
         run.source = source
-        digest = digest_of(["vector", next(self.count)])
+        digest = canonical_digest(["vector", next(self.count)])
         artifact = tables.Artifact(digest=digest, kind="vector", bytes=1, state="complete", created_at=START)
         rows = [
             tables.Vector(
@@ -148,8 +148,9 @@ class Maker:
         columns = [str(checkpoint.id), source, list(layers), scale, token_mask, next(self.count)]
         recipe = f"run:{vector.spec_hash}" if vector else "run:x/y"
         row = tables.Intervention(
-            id=uuid_of(digest_of(columns)), checkpoint_id=checkpoint.id, source=source, input_references=[recipe],
-            layers=list(layers), scale=scale, scale_rule="constant", token_mask=token_mask, detail={},
+            id=uuid_from_digest(canonical_digest(columns)), checkpoint_id=checkpoint.id, source=source,
+            input_references=[recipe], layers=list(layers), scale=scale, scale_rule="constant", token_mask=token_mask,
+            detail={},
         )  # fmt: skip
         return self.add(row)
 
@@ -194,7 +195,7 @@ class Maker:
     def probe(self, checkpoint, scores, *, label="piece", layers=(0, 1), positions="dots", detail=None, **run):
         """A probe run. `scores` maps (layer, split) to a list of (n, correct) or (n, correct, detail), one a game."""
         run = self.run("probe", len(layers), **run)
-        digest = digest_of(["probe", next(self.count)])
+        digest = canonical_digest(["probe", next(self.count)])
         artifact = tables.Artifact(digest=digest, kind="probe", bytes=1, state="complete", created_at=START)
         rows = [
             tables.Probe(

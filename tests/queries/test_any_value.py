@@ -99,7 +99,7 @@ def registry(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("any")
     with zipfile.ZipFile(DEMO) as packed:
         packed.extract("registry.db", folder)
-    migrations.upgrade(folder / "registry.db")
+    migrations.upgrade_registry(folder / "registry.db")
     return folder / "registry.db"
 
 

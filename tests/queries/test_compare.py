@@ -53,7 +53,7 @@ def test_a_metric_has_a_value_for_each_and_a_paired_difference(probes: Session):
 
 def test_the_pinned_run_is_the_baseline_wherever_it_is_named(probes: Session):
     with probes.database.write() as session:
-        names.annotate(session, "run", names.resolve(session, "run", "longer"), "pin")
+        names.add_annotation(session, "run", names.resolve_id(session, "run", "longer"), "pin")
     found = compare(probes.database, ["reference-board", "longer"])
     assert [subject.label for subject in found.subjects] == ["longer", "reference-board"]
     assert found.metrics[0].differences[0] is None
@@ -61,7 +61,7 @@ def test_the_pinned_run_is_the_baseline_wherever_it_is_named(probes: Session):
 
 def test_a_run_that_has_a_name_and_has_not_begun_is_said(session: Session):
     with session.database.write() as sql:
-        names.annotate(sql, "run", new_id(), "name", "later")
+        names.add_annotation(sql, "run", new_id(), "name", "later")
     with pytest.raises(NotFoundError, match="run later has not begun"):
         compare(session.database, ["later", "later"])
 

@@ -268,7 +268,7 @@ def registry(tmp_path_factory):
     folder = tmp_path_factory.mktemp("mirror")
     with zipfile.ZipFile(DEMO) as packed:
         packed.extract("registry.db", folder)
-    migrations.upgrade(folder / "registry.db")
+    migrations.upgrade_registry(folder / "registry.db")
     return folder / "registry.db"
 
 
@@ -322,7 +322,7 @@ def test_random_damage_never_stops_a_query(database, make):
 
 def test_a_merge_that_sets_the_time_of_completion_back_revives_no_file(database, make, tmp_path):
     run = make.play(make.checkpoint("a"), [{"plies": 1}] * 3)
-    copy = migrations.backup(database.place, tmp_path / "copy.db")
+    copy = migrations.back_up_registry(database.place, tmp_path / "copy.db")
     keep(database)
     with database.write() as session:
         session.get_one(tables.Run, run.id).completed_at += timedelta(seconds=1)

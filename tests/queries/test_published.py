@@ -17,7 +17,7 @@ from chessreg.queries.published import TYPES, Need, beside, described, has_part,
 from chessreg.queries.published.recorded import runs_by_row
 from chessreg.queries.render import rendered
 from chessreg.registry import tables
-from chessreg.registry.identity import digest_of, uuid_of
+from chessreg.registry.identity import canonical_digest, uuid_from_digest
 
 
 def published(database, name, **scope):
@@ -184,11 +184,11 @@ def test_a_match_by_other_rules_is_not_compared(database, make, protocol, mask, 
 
 def dataset_of(make, run, tag, name="dataset"):
     """A dataset with this tag, which the run read as this field."""
-    digest = digest_of(tag)
+    digest = canonical_digest(tag)
     artifact = tables.Artifact(digest=digest, kind="dataset", bytes=1, state="complete", created_at=run.created_at)
     row = tables.Dataset(
-        id=uuid_of(digest), identity=digest, artifact=digest, source="x", games=1, plies=1, duplicates=0, rejected=0,
-        skipped=0, report={}, created_at=run.created_at,
+        id=uuid_from_digest(digest), identity=digest, artifact=digest, source="x", games=1, plies=1, duplicates=0,
+        rejected=0, skipped=0, report={}, created_at=run.created_at,
     )  # fmt: skip
     link = tables.RunInput(run_id=run.id, name=name, reference=f"dataset:{digest}[1,0.0,0.5]", digest=digest)
     make.add(artifact, row, link)
@@ -252,7 +252,7 @@ def steps(layers):
 def vector(make, checkpoint, summed, **spec):
     """A run that made a vector whose sides are sums over so many positions; its reference."""
     run = make.run("vector", 1, spec=spec)
-    digest = digest_of(["vector", str(run.id)])
+    digest = canonical_digest(["vector", str(run.id)])
     artifact = tables.Artifact(digest=digest, kind="vector", bytes=1, state="complete", created_at=run.created_at)
     row = tables.Vector(
         run_id=run.id, unit=0, artifact=digest, checkpoint_id=checkpoint.id, hook_point="blocks.3.hook_resid_post",
@@ -321,7 +321,7 @@ def test_the_papers_own_board_edits_lack_nothing_but_states(database, make, laye
     make.say("checkpoint", checkpoint.id, "tag", f"karvonen-2024:{layers}-layer")
     planned = {name: s for name, s in steps(layers).items() if name.startswith(("table-2-", "appendix-c-blank"))}
     games = make.dataset("lichess_test")
-    make.say("dataset", uuid_of(games[8:]), "tag", "karvonen-2024:lichess")
+    make.say("dataset", uuid_from_digest(games[8:]), "tag", "karvonen-2024:lichess")
     for name, settings in planned.items():
         edit = make.intervention(checkpoint, "probe:piece", settings["layers"], settings["scale"])
         with database.write() as sql:

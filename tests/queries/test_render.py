@@ -157,7 +157,7 @@ def test_the_footer_names_what_the_numbers_rest_on(results):
     result = run_query(results, "games by termination")
     line = render.footer(result)
     assert line.startswith("games by termination: 6 rows; query ")
-    assert f"registry schema {migrations.head()}" in line
+    assert f"registry schema {migrations.head_revision()}" in line
     assert f"data {results.data_version()}" in line
     assert "100 game" in line
 

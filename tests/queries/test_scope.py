@@ -6,7 +6,7 @@ import pytest
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.queries import Scope, run_query
-from chessreg.queries.scope import moment
+from chessreg.queries.scope import parse_moment
 from chessreg.registry import migrations
 
 
@@ -60,12 +60,12 @@ def test_machine_and_since(database, two):
 
 def test_how_long_ago():
     now = datetime(2026, 3, 10, 12, tzinfo=UTC)
-    assert moment("7d", now) == datetime(2026, 3, 3, 12, tzinfo=UTC)
-    assert moment("36h", now) == datetime(2026, 3, 9, 0, tzinfo=UTC)
+    assert parse_moment("7d", now) == datetime(2026, 3, 3, 12, tzinfo=UTC)
+    assert parse_moment("36h", now) == datetime(2026, 3, 9, 0, tzinfo=UTC)
     with pytest.raises(BadInputError, match="before the first year"):
-        moment("99999999d", now)
-    assert moment("2w", now) == datetime(2026, 2, 24, 12, tzinfo=UTC)
-    assert moment("2026-03-01T10:00+02:00") == datetime(2026, 3, 1, 8, tzinfo=UTC)
+        parse_moment("99999999d", now)
+    assert parse_moment("2w", now) == datetime(2026, 2, 24, 12, tzinfo=UTC)
+    assert parse_moment("2026-03-01T10:00+02:00") == datetime(2026, 3, 1, 8, tzinfo=UTC)
 
 
 def test_a_run_on_two_machines_can_be_looked_at_by_machine(database, make):
@@ -128,5 +128,5 @@ def test_a_scope_is_named_in_the_footer(database, two):
     meta = run_query(database, "elo", Scope(checkpoint="old", where="n > 1")).meta
     assert meta["scope"] == {"checkpoint": ("old",), "where": "n > 1"}
     assert (meta["rows"], meta["rows_read"]["game"], meta["scoring"]) == (1, 5, "paper")
-    assert meta["registry_schema"] == migrations.head()
+    assert meta["registry_schema"] == migrations.head_revision()
     assert meta["data_version"] == database.data_version()

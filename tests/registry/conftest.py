@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from chessreg.registry import tables
 from chessreg.registry.database import Database
-from chessreg.registry.identity import digest_of, new_id, uuid_of
+from chessreg.registry.identity import canonical_digest, new_id, uuid_from_digest
 
 from ..postgres import postgres as postgres
 
@@ -95,9 +95,9 @@ class Rows:
 
     def run(self, session: Session, seed: int = 0) -> tables.Run:
         """A run with nothing in it."""
-        digest = digest_of({"seed": seed})
+        digest = canonical_digest({"seed": seed})
         run = tables.Run(
-            id=uuid_of(digest),
+            id=uuid_from_digest(digest),
             kind="toy",
             version=1,
             spec={"seed": seed},
@@ -127,7 +127,7 @@ class Rows:
 
     def dataset(self, session: Session, seed: int = 0) -> tables.Dataset:
         """A dataset of no games, with its artifact."""
-        digest = digest_of({"dataset": seed})
+        digest = canonical_digest({"dataset": seed})
         session.add(
             tables.Artifact(
                 digest=digest, kind="dataset", bytes=1, state=tables.ArtifactState.COMPLETE, created_at=self.when

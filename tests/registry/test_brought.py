@@ -20,25 +20,25 @@ def glass() -> Iterator[Table]:
 
 def test_a_table_is_made_once_and_reading_makes_none(database: Database, glass: Table) -> None:
     with database.read() as session:
-        assert brought.missing(session) == [glass]
+        assert brought.find_missing_tables(session) == [glass]
     with database.read() as session:
         assert not inspect(session.connection()).has_table("glass")
     for missing in ([glass], []):
         with database.write() as session:
-            assert brought.missing(session) == missing
-            brought.make(session)
-            assert brought.is_here(session, glass)
+            assert brought.find_missing_tables(session) == missing
+            brought.create_missing_tables(session)
+            assert brought.has_table(session, glass)
     with database.read() as session:
-        assert brought.is_here(session, glass)
+        assert brought.has_table(session, glass)
 
 
 def test_a_transaction_that_fails_leaves_no_table(database: Database, glass: Table) -> None:
     def fail() -> None:
         with database.write() as session:
-            brought.make(session)
+            brought.create_missing_tables(session)
             raise RuntimeError
 
     with pytest.raises(RuntimeError):
         fail()
     with database.read() as session:
-        assert brought.missing(session) == [glass]
+        assert brought.find_missing_tables(session) == [glass]

@@ -111,7 +111,13 @@ def test_the_database_itself_refuses_what_cannot_be(
                 tables.Split(dataset_id=data.id, name="a", seed=1, low=0, high=0.5, games=0, created_at=rows.when),
                 tables.Score(run_id=run.id, unit=0, split="test", item=0, attempt_id=new_id(), n=1, correct=1),
                 tables.Annotation(
-                    id=new_id(), noun="run", target=run.id.hex, word=tables.Word.TAG, value="", host="a", at=rows.when
+                    id=new_id(),
+                    noun="run",
+                    target=run.id.hex,
+                    word=tables.AnnotationWord.TAG,
+                    value="",
+                    host="a",
+                    at=rows.when,
                 ),
             ]
         )
@@ -215,7 +221,7 @@ with Database.open(url) as database:
     while done < 200:
         with database.write() as session:
             for _ in range(5):
-                names.annotate(session, "run", new_id(), "tag", f"{number}-{done}")
+                names.add_annotation(session, "run", new_id(), "tag", f"{number}-{done}")
         done += 5
 print(done)
 """

@@ -17,9 +17,9 @@ from chessreg.errors import BadInputError, ChessregError, NotFoundError, Registr
 from chessreg.masking import mask
 from chessreg.registry import migrations, names, tables
 from chessreg.registry.database import Database
-from chessreg.registry.engines import AwayError, explain, explained
+from chessreg.registry.engines import ServerUnreachableError, convert_database_errors, to_chessreg_error
 from chessreg.registry.identity import new_id
-from chessreg.registry.place import place_of
+from chessreg.registry.place import resolve_place
 from chessreg.registry.sqlite import dbapi as sqlite3
 
 from ..full_disk import no_space_beyond
@@ -72,7 +72,7 @@ def count_runs(path: Path) -> object:
 
 def write_a_word(path: Path) -> None:
     with Database.open(path) as database, database.write() as session:
-        names.annotate(session, "run", new_id(), "tag", "x")
+        names.add_annotation(session, "run", new_id(), "tag", "x")
 
 
 def test_a_read_only_registry_can_be_read_and_says_that_it_cannot_be_written(
@@ -155,22 +155,24 @@ def test_a_full_disk_is_told_and_leaves_what_was_there(sqlite_path: Path, rows: 
 
 def test_a_disk_without_room_for_the_log_is_full(sqlite_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     error = sqlite3.OperationalError("disk I/O error")
-    assert "disk I/O error" in explain(place_of(sqlite_path), error).message
-    monkeypatch.setattr("chessreg.registry.engines.ROOM", 2**70)
-    assert "the disk is full" in explain(place_of(sqlite_path), error).message
+    assert "disk I/O error" in to_chessreg_error(resolve_place(sqlite_path), error).message
+    monkeypatch.setattr("chessreg.registry.engines.LOG_SPACE_BYTES", 2**70)
+    assert "the disk is full" in to_chessreg_error(resolve_place(sqlite_path), error).message
 
 
 def test_what_a_server_refuses_is_told_in_whatever_language(sqlite_path: Path) -> None:
     class Refusal(Exception):
         sqlstate = "42501"
 
-    assert "does not permit that" in explain(place_of(sqlite_path), Refusal("keine Berechtigung")).message
+    assert (
+        "does not permit that" in to_chessreg_error(resolve_place(sqlite_path), Refusal("keine Berechtigung")).message
+    )
 
 
 def test_a_full_disk_of_a_server_is_told_in_whatever_language(postgres: Any) -> None:
     full = text("DO $$ BEGIN RAISE EXCEPTION USING ERRCODE = '53100', MESSAGE = 'disque plein'; END $$")
     with Database.open(postgres.migrated()) as database, database.read() as session:
-        with pytest.raises(RegistryError, match="the server's disk is full"), explained(database.place):
+        with pytest.raises(RegistryError, match="the server's disk is full"), convert_database_errors(database.place):
             session.execute(full)
         session.rollback()
 
@@ -196,7 +198,7 @@ def test_a_damaged_file_is_told(sqlite_path: Path) -> None:
 
 
 def test_a_writer_that_waits_in_vain_says_so(sqlite_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chessreg.registry.sqlite.BUSY_SECONDS", 0.1)
+    monkeypatch.setattr("chessreg.registry.sqlite.BUSY_TIMEOUT_S", 0.1)
     holder = sqlite3.connect(sqlite_path, isolation_level=None)
     with Database.open(sqlite_path) as database:
         with database.write():
@@ -229,7 +231,7 @@ def test_reads_wait_for_a_server_that_is_away_only_where_they_are_told_to(postgr
     with Database.open(door.url) as database:
         door.close()
         database._dispose()
-        with pytest.raises(AwayError):
+        with pytest.raises(ServerUnreachableError):
             database.data_version()
         with database.waiting(lines.append, door.open):
             assert database.data_version().endswith(".0")
@@ -239,7 +241,7 @@ def test_reads_wait_for_a_server_that_is_away_only_where_they_are_told_to(postgr
         database._dispose()
         with pytest.raises(StopError), database.waiting(lines.append, leave):
             database.data_version()
-        with pytest.raises(AwayError):
+        with pytest.raises(ServerUnreachableError):
             database.data_version()
 
 
@@ -266,7 +268,7 @@ def test_a_wrong_password_is_told_without_it(postgres: Any) -> None:
 
 
 def test_a_url_is_shown_without_its_password(tmp_path: Path) -> None:
-    assert repr(place_of("postgres://ann:hunter2@box/x")) == "Place(postgresql+psycopg://ann:***@box/x)"
+    assert repr(resolve_place("postgres://ann:hunter2@box/x")) == "Place(postgresql+psycopg://ann:***@box/x)"
     assert (
         mask("postgresql://box/x?password=hunter2&sslmode=require") == "postgresql://box/x?password=***&sslmode=require"
     )
@@ -277,15 +279,19 @@ def test_a_url_is_shown_without_its_password(tmp_path: Path) -> None:
 def test_a_place_is_given_by_path_url_or_environment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CHESSREG_REGISTRY", raising=False)
-    assert place_of().path == tmp_path / ".chessreg" / "registry.db"
-    assert place_of("new").path == tmp_path / "new" / "registry.db", "a folder that is not there yet"
-    assert place_of("new.db").path == tmp_path / "new.db"
-    assert place_of("a.db").path == place_of("sqlite:///a.db").path == place_of(f"sqlite:///{tmp_path}/a.db").path
+    assert resolve_place().path == tmp_path / ".chessreg" / "registry.db"
+    assert resolve_place("new").path == tmp_path / "new" / "registry.db", "a folder that is not there yet"
+    assert resolve_place("new.db").path == tmp_path / "new.db"
+    assert (
+        resolve_place("a.db").path
+        == resolve_place("sqlite:///a.db").path
+        == resolve_place(f"sqlite:///{tmp_path}/a.db").path
+    )
     monkeypatch.setenv("CHESSREG_REGISTRY", "postgres://box/x")
-    assert place_of().reference == "postgresql+psycopg://box/x"
+    assert resolve_place().reference == "postgresql+psycopg://box/x"
 
 
 def test_status_makes_nothing(tmp_path: Path) -> None:
     with pytest.raises(ChessregError):
-        migrations.status(tmp_path / "registry.db")
+        migrations.read_schema_status(tmp_path / "registry.db")
     assert list(tmp_path.iterdir()) == []

@@ -96,7 +96,7 @@ def test_many_threads_read_write_and_query_at_once(database):
         try:
             while not stop.is_set():
                 with database.write() as session:
-                    names.annotate(session, "run", new_id(), "tag", "x")
+                    names.add_annotation(session, "run", new_id(), "tag", "x")
         except Exception as error:
             errors.append(error)
 

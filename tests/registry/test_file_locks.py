@@ -19,11 +19,11 @@ from chessreg.queries.render import write_file
 from chessreg.queries.stop import StoppedError
 from chessreg.registry import migrations, names, provenance, sqlite
 from chessreg.registry.database import Database
-from chessreg.registry.engines import entered, reader_engine
+from chessreg.registry.engines import allow_connections, create_reader_engine
 from chessreg.registry.file_gate import gate_at
 from chessreg.registry.identity import new_id
-from chessreg.registry.place import place_of
-from chessreg.runs.inputs import users_file
+from chessreg.registry.place import resolve_place
+from chessreg.runs.inputs import require_user_file
 
 from ..file_locks import HAS_PROC_LOCKS, descriptors, holds_log, read_once, watched
 
@@ -35,7 +35,7 @@ def database(tmp_path: Path) -> Iterator[Database]:
     """An open registry with an idle connection."""
     with Database.open(tmp_path / "registry.db") as opened:
         with opened.write() as session:
-            names.annotate(session, "run", new_id(), "tag", "x")
+            names.add_annotation(session, "run", new_id(), "tag", "x")
         read_once(opened)
         assert holds_log(opened.place.path)
         yield opened
@@ -96,7 +96,7 @@ def code_state(path: Path) -> None:
     """The registry is an untracked file of the working folder."""
     subprocess.run(["git", "init", "-q", str(path.parent)], check=True)
     (path.parent / "notes.txt").write_text("mine\n")
-    state = provenance.repository_state(path.parent)
+    state = provenance.read_repository_state(path.parent)
     assert state is not None
     listed = str(state["untracked"])
     assert "notes.txt" in listed
@@ -105,7 +105,7 @@ def code_state(path: Path) -> None:
 
 def named_as_input(path: Path) -> None:
     with pytest.raises(BadInputError, match="belongs to the registry"):
-        users_file(str(path))
+        require_user_file(str(path))
 
 
 def named_as_output(path: Path) -> None:
@@ -115,7 +115,7 @@ def named_as_output(path: Path) -> None:
 
 def copied(path: Path) -> None:
     """A copy to read from, where no lock can be taken."""
-    copies = sqlite.Copies()
+    copies = sqlite.RegistryCopies()
     with gate_at(path).own():
         connection = copies.connect(path)
     assert connection.execute("SELECT count(*) FROM annotation").fetchone() == (1,)
@@ -129,18 +129,18 @@ def checked(path: Path) -> None:
 
 def selected(path: Path) -> None:
     """As `chessreg query --list` reads the kinds."""
-    assert sqlite.select(path, "SELECT count(*) FROM annotation") == [(1,)]
+    assert sqlite.run_select(path, "SELECT count(*) FROM annotation") == [(1,)]
 
 
 def backed_up(path: Path) -> None:
-    with Database.open(migrations.backup(path)) as copy:
+    with Database.open(migrations.back_up_registry(path)) as copy:
         read_once(copy)
 
 
 PATHS: list[Callable[[Path], object]] = [
     opened_again, opened_by_another_name, in_many_threads, query, query_by_another_name, stopped_query, failing_query,
     code_state, named_as_input, named_as_output, copied, checked, selected, backed_up,
-    migrations.status, migrations.upgrade,
+    migrations.read_schema_status, migrations.upgrade_registry,
 ]  # fmt: skip
 
 
@@ -158,11 +158,11 @@ def test_the_locks_of_an_open_registry_stay(
 
 
 def test_a_connection_outside_the_gate_is_refused(database: Database) -> None:
-    place = place_of(database.place.path)
-    engine = reader_engine(place)
+    place = resolve_place(database.place.path)
+    engine = create_reader_engine(place)
     with pytest.raises(RuntimeError, match="outside its FileGate"), engine.connect():
         pass
-    with entered(place), engine.connect():
+    with allow_connections(place), engine.connect():
         pass
     engine.dispose()
 
@@ -171,7 +171,7 @@ def test_a_replaced_file_has_a_gate_of_its_own(database: Database) -> None:
     """A registry put back from a backup while it is open is another file at the same path."""
     path = database.place.path
     assert path is not None
-    copy = migrations.backup(path)
+    copy = migrations.back_up_registry(path)
     before = gate_at(path)
     os.replace(copy, path)
     assert gate_at(path) is not before
@@ -181,7 +181,12 @@ def test_a_replaced_file_has_a_gate_of_its_own(database: Database) -> None:
 def test_sqlite_itself_refuses_what_is_no_database(content: bytes, tmp_path: Path) -> None:
     path = tmp_path / "registry.db"
     path.write_bytes(content)
-    for opened in (Database.open, migrations.upgrade, migrations.status, migrations.backup):
+    for opened in (
+        Database.open,
+        migrations.upgrade_registry,
+        migrations.read_schema_status,
+        migrations.back_up_registry,
+    ):
         with pytest.raises(ChessregError, match=r"registry\.db is (not a SQLite database|damaged)"):
             opened(path)
     assert path.read_bytes() == content
@@ -233,7 +238,7 @@ from chessreg.registry.database import Database
 from chessreg.registry.identity import new_id
 for n in range(3):
     with Database.open(sys.argv[1]) as database, database.write() as session:
-        names.annotate(session, "run", new_id(), "note", f"note {n}")
+        names.add_annotation(session, "run", new_id(), "note", f"note {n}")
 """
 
 
@@ -246,7 +251,7 @@ def test_another_program_cannot_delete_the_log_that_is_written_here(database: Da
         if walk not in (opened_by_another_name, query_by_another_name):
             walk(path)
     with database.write() as session:
-        names.annotate(session, "run", new_id(), "note", "mine")
+        names.add_annotation(session, "run", new_id(), "note", "mine")
     read_once(database)
     inode = log.stat().st_ino
     subprocess.run([sys.executable, "-c", OUTSIDER, str(path)], check=True)
@@ -254,7 +259,7 @@ def test_another_program_cannot_delete_the_log_that_is_written_here(database: Da
     assert descriptors(log)
     subprocess.run([sys.executable, "-c", NOTES, str(path)], check=True)
     with database.write() as session:
-        names.annotate(session, "run", new_id(), "note", "mine again")
+        names.add_annotation(session, "run", new_id(), "note", "mine again")
     database.close()
     with Database.open(path) as after, after.read() as session:
         notes = session.execute(text("SELECT value FROM annotation WHERE word = 'note' ORDER BY at")).scalars().all()

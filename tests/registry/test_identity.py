@@ -11,7 +11,14 @@ import numpy as np
 import pytest
 
 from chessreg.errors import BadInputError
-from chessreg.registry.identity import canonical, digest_of, new_id, short, shorts, uuid_of
+from chessreg.registry.identity import (
+    canonical_digest,
+    canonical_json,
+    new_id,
+    shorten_id,
+    shorten_ids,
+    uuid_from_digest,
+)
 
 
 class Color(enum.StrEnum):
@@ -34,27 +41,28 @@ class Color(enum.StrEnum):
     ],
 )
 def test_what_means_the_same_has_one_identity(one: Any, other: Any) -> None:
-    assert canonical({"x": one}) == canonical({"x": other})
-    assert digest_of(one) == digest_of(other)
+    assert canonical_json({"x": one}) == canonical_json({"x": other})
+    assert canonical_digest(one) == canonical_digest(other)
 
 
 @pytest.mark.parametrize(("one", "other"), [([1, 2], [2, 1]), (1, True), (1, "1"), (None, False), (0.1, 0.1 + 1e-16)])
 def test_what_differs_has_another(one: Any, other: Any) -> None:
-    assert digest_of(one) != digest_of(other)
+    assert canonical_digest(one) != canonical_digest(other)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), {1: 2}, {1, 2}, object(), np.array([np.nan])])
 def test_what_has_no_one_spelling_is_refused_with_its_place(value: Any) -> None:
     with pytest.raises(BadInputError, match=r"value\.optimiser\[1\]"):
-        canonical({"optimiser": [0, value]})
+        canonical_json({"optimiser": [0, value]})
 
 
 def test_the_digest_is_fixed_for_ever() -> None:
-    assert canonical({"é": [1.5, None, True], "a": 1e22}) == '{"a":10000000000000000000000,"é":[1.5,null,true]}'
+    assert canonical_json({"é": [1.5, None, True], "a": 1e22}) == '{"a":10000000000000000000000,"é":[1.5,null,true]}'
     assert (
-        digest_of({"kind": "toy", "units": 3.0}) == "3f6beb8e836b2c6a3a94c26f79095d7742852e40bca4ff3587a15cab10c001bf"
+        canonical_digest({"kind": "toy", "units": 3.0})
+        == "3f6beb8e836b2c6a3a94c26f79095d7742852e40bca4ff3587a15cab10c001bf"
     )
-    assert uuid_of("ab" * 32) == UUID("abababab-abab-abab-abab-abababababab")
+    assert uuid_from_digest("ab" * 32) == UUID("abababab-abab-abab-abab-abababababab")
 
 
 def test_new_ids_sort_in_the_order_they_were_made() -> None:
@@ -65,15 +73,15 @@ def test_new_ids_sort_in_the_order_they_were_made() -> None:
 
 def test_a_short_id_is_the_end_lengthened_until_it_is_unique() -> None:
     one, other = UUID("00000000-0000-0000-0000-00000a123456"), UUID("00000000-0000-0000-0000-00000b123456")
-    assert short(one) == "123456"
-    assert short(one, [one, new_id()]) == "123456"
-    assert short(one, [one, other]) == "a123456"
-    assert shorts([one, other, one]) == {one.hex: "a123456", other.hex: "b123456"}
+    assert shorten_id(one) == "123456"
+    assert shorten_id(one, [one, new_id()]) == "123456"
+    assert shorten_id(one, [one, other]) == "a123456"
+    assert shorten_ids([one, other, one]) == {one.hex: "a123456", other.hex: "b123456"}
 
 
 def test_a_thousand_ids_made_at_once_stay_short() -> None:
     made = [new_id() for _ in range(1000)]
-    found = shorts(made)
+    found = shorten_ids(made)
     assert len(set(found.values())) == 1000
     assert max(map(len, found.values())) <= 9
     assert all(id.hex.endswith(found[id.hex]) for id in made)

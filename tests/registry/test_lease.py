@@ -21,7 +21,7 @@ from chessreg.registry import tables
 from chessreg.registry.database import Database
 from chessreg.registry.lease import Lease
 from chessreg.registry.sqlite import dbapi as sqlite3
-from chessreg.registry.sqlite import network_file_system
+from chessreg.registry.sqlite import find_network_file_system
 from store.process import boot_id, pid_start
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -32,7 +32,7 @@ from chessreg.registry import names
 from chessreg.registry.identity import new_id
 with Database.open(sys.argv[1]) as database:
     with database.write() as session:
-        names.annotate(session, "run", new_id(), "tag", "x")
+        names.add_annotation(session, "run", new_id(), "tag", "x")
     print("holds", flush=True)
     sys.stdin.readline()
 """
@@ -98,7 +98,7 @@ AGAIN = """
     for line in sys.stdin:
         try:
             with database.write() as session:
-                names.annotate(session, "run", new_id(), "tag", "y")
+                names.add_annotation(session, "run", new_id(), "tag", "y")
             print("written", flush=True)
         except Exception as error:
             print(error, flush=True)
@@ -245,7 +245,7 @@ def test_network_file_systems_are_known_by_their_mounts(tmp_path: Path, monkeypa
         "/dev/sdc1 /srv btrfs rw 0 0\n"
     )
     found = {
-        path: network_file_system(Path(path), mounts)
+        path: find_network_file_system(Path(path), mounts)
         for path in ("/home/ann/r.db", "/homework/r.db", "/mnt/my data/r.db", "/home/local/r.db", "/srv/r.db")
     }
     assert found == {
@@ -255,4 +255,4 @@ def test_network_file_systems_are_known_by_their_mounts(tmp_path: Path, monkeypa
         "/home/local/r.db": None,
         "/srv/r.db": None,
     }
-    assert network_file_system(tmp_path / "r.db") is None or os.path.ismount(tmp_path)
+    assert find_network_file_system(tmp_path / "r.db") is None or os.path.ismount(tmp_path)

@@ -9,7 +9,7 @@ import pytest
 from chessreg.entities.merge import MergeReport, merge_registry
 from chessreg.errors import NotFoundError
 from chessreg.registry import lineage, names, read
-from chessreg.runs.kind import kind as load_kind
+from chessreg.runs.kind import find_kind as load_kind
 from chessreg.session import open_session
 
 
@@ -27,7 +27,7 @@ def named(branch: lineage.Branch) -> set[str]:
 
 def test_a_probe_comes_from_its_cache_its_model_and_its_games(database):
     with database.read() as session:
-        tree = lineage.tree(session, lineage.find(session, "reference-board"), up=True)
+        tree = lineage.build_tree(session, lineage.find_node(session, "reference-board"), up=True)
     assert named(tree) == {"reference-fit", "reference", "sample"}
     cache = next(b for b in tree.branches if b.field == "cache")
     assert cache.facts["kind"] == "cache"
@@ -35,7 +35,7 @@ def test_a_probe_comes_from_its_cache_its_model_and_its_games(database):
 
 def test_games_go_into_all_that_was_made_from_them(database):
     with database.read() as session:
-        tree = lineage.tree(session, lineage.find(session, "sample"), up=False)
+        tree = lineage.build_tree(session, lineage.find_node(session, "sample"), up=False)
     assert named(tree) == {"reference-fit", "reference-test", "reference-board", "skill"}
     document = tree.as_dict()
     assert document["noun"] == "dataset"
@@ -44,35 +44,35 @@ def test_games_go_into_all_that_was_made_from_them(database):
 
 def test_what_rests_on_an_invalid_cache_is_stale_until_it_is_valid_again(database):
     with database.write() as session:
-        cache = names.resolve(session, "run", "reference-fit")
-        names.annotate(session, "run", cache, "invalid", "wrong games")
+        cache = names.resolve_id(session, "run", "reference-fit")
+        names.add_annotation(session, "run", cache, "invalid", "wrong games")
     with database.read() as session:
-        stale = lineage.stale(session)
-        called = names.names(session, "run")
+        stale = lineage.find_stale_runs(session)
+        called = names.read_names(session, "run")
         assert {called[id] for id in stale} == {"reference-board", "skill"}
-        up = lineage.tree(session, lineage.find(session, "skill"), up=True)
+        up = lineage.build_tree(session, lineage.find_node(session, "skill"), up=True)
         assert up.facts["state"] == "stale"
         assert next(b for b in up.branches if b.field == "cache").facts["state"] == "invalid"
     with database.write() as session:
-        names.annotate(session, "run", cache, "invalid", "wrong games", withdrawn=True)
+        names.add_annotation(session, "run", cache, "invalid", "wrong games", withdrawn=True)
     with database.read() as session:
-        assert lineage.stale(session) == {}
+        assert lineage.find_stale_runs(session) == {}
 
 
 def test_an_invalid_checkpoint_or_dataset_makes_all_that_read_it_stale(database):
     for noun, name in (("checkpoint", "reference"), ("dataset", "sample")):
         with database.write() as session:
-            target = names.resolve(session, noun, name)
-            names.annotate(session, noun, target, "invalid", "mislabelled")
+            target = names.resolve_id(session, noun, name)
+            names.add_annotation(session, noun, target, "invalid", "mislabelled")
         with database.read() as session:
-            assert len(lineage.stale(session)) == 4
+            assert len(lineage.find_stale_runs(session)) == 4
         with database.write() as session:
-            names.annotate(session, noun, target, "invalid", "mislabelled", withdrawn=True)
+            names.add_annotation(session, noun, target, "invalid", "mislabelled", withdrawn=True)
 
 
 def test_a_name_that_nothing_has_says_what_comes_near(database):
     with database.read() as session, pytest.raises(NotFoundError, match="no run, checkpoint or dataset") as error:
-        lineage.find(session, "reference-bored")
+        lineage.find_node(session, "reference-bored")
     assert "reference-board" in error.value.hint
 
 
@@ -82,7 +82,9 @@ def test_tables_say_how_many_of_their_runs_are_stale(database):
     fresh = run_query(database, "probe accuracy by layer")
     assert not any("stale" in note for note in fresh.notes)
     with database.write() as session:
-        names.annotate(session, "run", names.resolve(session, "run", "reference-fit"), "invalid", "wrong games")
+        names.add_annotation(
+            session, "run", names.resolve_id(session, "run", "reference-fit"), "invalid", "wrong games"
+        )
     after = run_query(database, "probe accuracy by layer")
     assert len(after) == len(fresh)
     assert any("1 of these runs are stale" in note for note in after.notes)
@@ -121,6 +123,6 @@ def test_two_parts_of_one_dataset_are_two_inputs_and_come_along_with_a_merge(dat
     merge_registry(database, world_session.database, MergeReport())
     for registry in (world_session.database, database):
         with registry.read() as session:
-            assert {(row["name"], row["reference"]) for row in read.run(session, run_id.hex)["inputs"]} == expected
-            (branch,) = lineage.tree(session, lineage.find(session, run_id.hex), up=True).branches
+            assert {(row["name"], row["reference"]) for row in read.read_run(session, run_id.hex)["inputs"]} == expected
+            (branch,) = lineage.build_tree(session, lineage.find_node(session, run_id.hex), up=True).branches
             assert (branch.field, branch.facts["name"]) == ("datasets", "sample")

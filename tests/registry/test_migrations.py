@@ -17,14 +17,14 @@ from sqlalchemy import create_engine, func, inspect, select, text
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.registry import migrations, tables
 from chessreg.registry.database import Database
-from chessreg.registry.engines import SchemaError, sqlalchemy_url
-from chessreg.registry.place import place_of
+from chessreg.registry.engines import SchemaError, make_sqlalchemy_url
+from chessreg.registry.place import resolve_place
 from chessreg.registry.sqlite import dbapi as sqlite3
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures" / "registry"
 
 WHEN = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
-HEAD = migrations.head()
+HEAD = migrations.head_revision()
 NEXT = "0002"
 CHILDREN = f'''"""A revision that rebuilds a table which others refer to."""
 
@@ -48,18 +48,18 @@ def next_revision(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Makes chessreg know one more revision, with this text."""
 
     def add(source: str) -> None:
-        environment, revisions = migrations.locations()
+        environment, revisions = migrations.find_folders()
         folder = tmp_path / "revisions"
         shutil.copytree(revisions, folder, ignore=shutil.ignore_patterns("__pycache__"))
         (folder / f"{NEXT}_next.py").write_text(source)
-        monkeypatch.setattr(migrations, "locations", lambda: (environment, folder))
+        monkeypatch.setattr(migrations, "find_folders", lambda: (environment, folder))
 
     return add
 
 
 def schema(url: str) -> dict[str, Any]:
     """Everything a database says of its tables and views."""
-    engine = create_engine(sqlalchemy_url(place_of(url)))
+    engine = create_engine(make_sqlalchemy_url(resolve_place(url)))
     looked = inspect(engine)
     said: dict[str, Any] = {}
     for name in looked.get_table_names():
@@ -95,10 +95,10 @@ def test_the_revisions_make_what_the_tables_say(empty_url: str, tmp_path: Path, 
         other = f"sqlite:///{tmp_path / 'other.db'}"
     else:
         other = request.getfixturevalue("postgres").empty()
-    revised = migrations.config(place_of(empty_url))
+    revised = migrations.make_alembic_config(resolve_place(empty_url))
     command.upgrade(revised, "head")
     command.check(revised)
-    assert migrations.upgrade(other) == migrations.status(empty_url)
+    assert migrations.upgrade_registry(other) == migrations.read_schema_status(empty_url)
     made, declared = schema(empty_url), schema(other)
     assert made == declared
     assert {"annotation_now", *tables.Base.metadata.tables} == made.keys()
@@ -111,9 +111,9 @@ def test_the_revisions_make_what_the_tables_say(empty_url: str, tmp_path: Path, 
 def test_the_head_is_read_without_alembic_and_agrees_with_it() -> None:
     from alembic.script import ScriptDirectory
 
-    script = ScriptDirectory.from_config(migrations.config(place_of("x.db")))
-    assert migrations.head() == script.get_current_head()
-    assert set(migrations.revisions()) == {revision.revision for revision in script.walk_revisions()}
+    script = ScriptDirectory.from_config(migrations.make_alembic_config(resolve_place("x.db")))
+    assert migrations.head_revision() == script.get_current_head()
+    assert set(migrations.read_revisions()) == {revision.revision for revision in script.walk_revisions()}
 
 
 def test_opening_a_place_that_holds_nothing_makes_a_registry(empty_url: str) -> None:
@@ -121,7 +121,9 @@ def test_opening_a_place_that_holds_nothing_makes_a_registry(empty_url: str) -> 
         Database.open(empty_url, create=False)
     with Database.open(empty_url) as database:
         first = database.data_version()
-    assert migrations.status(empty_url) == migrations.Status(migrations.head(), migrations.head(), "equal")
+    assert migrations.read_schema_status(empty_url) == migrations.SchemaStatus(
+        migrations.head_revision(), migrations.head_revision(), "equal"
+    )
     with Database.open(empty_url, create=False) as database:
         assert database.data_version() == first
 
@@ -148,8 +150,8 @@ def test_an_older_schema_is_refused_and_an_upgrade_keeps_rows_and_their_children
         SchemaError, match=rf"has schema {HEAD}; this chessreg needs {NEXT} \(chessreg --registry .* db upgrade\)"
     ):
         Database.open(url)
-    assert migrations.status(url).state == "behind"
-    assert migrations.upgrade(url).state == "equal"
+    assert migrations.read_schema_status(url).state == "behind"
+    assert migrations.upgrade_registry(url).state == "equal"
     with Database.open(url) as database, database.read() as session:
         assert session.execute(text("SELECT units, color FROM run")).all() == [(4, None)]
         assert len(session.scalars(select(tables.Game)).all()) == 1
@@ -157,45 +159,45 @@ def test_an_older_schema_is_refused_and_an_upgrade_keeps_rows_and_their_children
 
 
 def test_a_schema_that_this_chessreg_does_not_have_is_refused(url: str) -> None:
-    engine = create_engine(sqlalchemy_url(place_of(url)))
+    engine = create_engine(make_sqlalchemy_url(resolve_place(url)))
     with engine.begin() as connection:
         connection.execute(text("UPDATE chessreg_version SET version_num = '9999'"))
     engine.dispose()
-    for attempt in (Database.open, migrations.upgrade):
+    for attempt in (Database.open, migrations.upgrade_registry):
         with pytest.raises(
             SchemaError, match=r"has schema 9999, which this chessreg .* cannot read: .* \(pip install -U chessreg, or "
         ):
             attempt(url)
-    assert migrations.status(url).state == "unknown"
+    assert migrations.read_schema_status(url).state == "unknown"
 
 
 def test_an_upgrade_that_fails_half_way_changes_nothing(url: str, next_revision: Any) -> None:
     before = schema(url)
     next_revision(BROKEN)
     with pytest.raises(SchemaError, match=r"half way.*nothing was changed|half way.*a copy from before"):
-        migrations.upgrade(url)
+        migrations.upgrade_registry(url)
     assert schema(url) == before
-    assert migrations.status(url).current == HEAD
+    assert migrations.read_schema_status(url).current == HEAD
 
 
 def test_before_an_upgrade_a_sqlite_registry_is_copied(sqlite_path: Path, rows: Any, next_revision: Any) -> None:
     with Database.open(sqlite_path) as database, database.write() as session:
         rows.run(session)
     next_revision(CHILDREN)
-    migrations.upgrade(sqlite_path)
+    migrations.upgrade_registry(sqlite_path)
     (copy,) = (sqlite_path.parent / "backups").iterdir()
-    assert migrations.status(copy).current == HEAD
+    assert migrations.read_schema_status(copy).current == HEAD
     with closing(sqlite3.connect(copy)) as connection:
         assert connection.execute("SELECT count(*) FROM run").fetchone() == (1,)
 
 
 def test_a_new_registry_needs_no_copy(tmp_path: Path) -> None:
-    migrations.upgrade(tmp_path / "registry.db")
+    migrations.upgrade_registry(tmp_path / "registry.db")
     assert not (tmp_path / "backups").exists()
 
 
 def test_a_database_of_something_else_is_refused_unless_it_shall_be_shared(empty_url: str) -> None:
-    engine = create_engine(sqlalchemy_url(place_of(empty_url)))
+    engine = create_engine(make_sqlalchemy_url(resolve_place(empty_url)))
     with engine.begin() as connection:
         connection.execute(text("CREATE TABLE alembic_version (version_num VARCHAR(32))"))
         connection.execute(text("INSERT INTO alembic_version VALUES ('theirs')"))
@@ -203,12 +205,12 @@ def test_a_database_of_something_else_is_refused_unless_it_shall_be_shared(empty
     with pytest.raises(SchemaError, match="something else"):
         Database.open(empty_url)
     with pytest.raises(SchemaError, match="something else"):
-        migrations.upgrade(empty_url)
+        migrations.upgrade_registry(empty_url)
     assert set(inspect(engine).get_table_names()) == {"alembic_version", "studies"}
-    migrations.upgrade(empty_url, shared=True)
+    migrations.upgrade_registry(empty_url, shared=True)
     with Database.open(empty_url) as database, database.read() as session:
         assert session.execute(text("SELECT version_num FROM alembic_version")).scalar() == "theirs"
-        assert session.execute(text("SELECT version_num FROM chessreg_version")).scalar() == migrations.head()
+        assert session.execute(text("SELECT version_num FROM chessreg_version")).scalar() == migrations.head_revision()
     engine.dispose()
 
 
@@ -219,9 +221,9 @@ def test_a_backup_holds_what_was_committed(url: str, rows: Any, tmp_path: Path, 
         with database.write() as session:
             rows.run(session, 1)
             session.flush()
-            made = migrations.backup(url, tmp_path / "copy")
+            made = migrations.back_up_registry(url, tmp_path / "copy")
     with pytest.raises(ChessregError, match="exists already"):
-        migrations.backup(url, tmp_path / "copy")
+        migrations.back_up_registry(url, tmp_path / "copy")
     if url.startswith("sqlite"):
         with Database.open(made) as copy, copy.read() as session:
             assert [run.spec for run in session.scalars(select(tables.Run))] == [{"seed": 0}]
@@ -241,7 +243,7 @@ def pg_dump(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_without_pg_dump_a_backup_of_postgresql_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(ChessregError, match="pg_dump is not installed"):
-        migrations.backup("postgresql://u:hunter2@localhost:1/x")
+        migrations.back_up_registry("postgresql://u:hunter2@localhost:1/x")
 
 
 @pytest.mark.parametrize("revision", sorted(path.stem for path in FIXTURES.glob("*.sql")))
@@ -254,8 +256,8 @@ def test_a_registry_of_every_revision_upgrades_and_keeps_its_rows(revision: str,
         for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")
     }
     connection.close()
-    assert migrations.status(path).current == revision
-    migrations.upgrade(path)
+    assert migrations.read_schema_status(path).current == revision
+    migrations.upgrade_registry(path)
     with Database.open(path) as database, database.read() as session:
         after = {n: session.execute(text(f"SELECT count(*) FROM {n}")).scalar() for n in before}
         assert after == before
@@ -275,7 +277,7 @@ def test_the_baseline_is_named_by_the_declared_tables() -> None:
 
 
 def test_every_revision_has_a_fixture() -> None:
-    assert {path.stem for path in FIXTURES.glob("*.sql")} == set(migrations.revisions())
+    assert {path.stem for path in FIXTURES.glob("*.sql")} == set(migrations.read_revisions())
 
 
 def test_the_folder_alembic_does_not_hide_the_library() -> None:
@@ -287,7 +289,12 @@ def test_the_folder_alembic_does_not_hide_the_library() -> None:
 def test_a_file_that_is_no_sqlite_database_is_left_as_it_is(tmp_path: Path) -> None:
     path = tmp_path / "notes.db"
     path.write_text("these are my notes")
-    for attempt in (Database.open, migrations.upgrade, migrations.status, migrations.backup):
+    for attempt in (
+        Database.open,
+        migrations.upgrade_registry,
+        migrations.read_schema_status,
+        migrations.back_up_registry,
+    ):
         with pytest.raises(BadInputError, match=r"notes\.db is not a SQLite database"):
             attempt(path)
     assert path.read_text() == "these are my notes"

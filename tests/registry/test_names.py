@@ -41,7 +41,7 @@ def test_the_log_keeps_everything_and_the_view_shows_the_present(database: Datab
             ("pin", "", False),
             ("note", "two", False),
         ]:
-            names.annotate(session, "run", run, word, value, withdrawn)
+            names.add_annotation(session, "run", run, word, value, withdrawn)
         assert said(session) == [("note", "two"), ("pin", ""), ("tag", "paper")]
         assert len(session.scalars(select(tables.Annotation)).all()) == 7
 
@@ -49,16 +49,16 @@ def test_the_log_keeps_everything_and_the_view_shows_the_present(database: Datab
 def test_a_thing_has_one_name_and_a_new_one_takes_its_place(database: Database, rows: Any) -> None:
     with database.write() as session:
         run = rows.run(session).id
-        assert names.name_of(session, "run", run) is None
-        names.annotate(session, "run", run, "name", "first")
-        names.annotate(session, "run", run, "name", "second")
-        assert names.name_of(session, "run", run) == "second"
-        assert names.names(session, "run") == {run: "second"}
-        assert names.resolve(session, "run", "second") == run
+        assert names.read_name(session, "run", run) is None
+        names.add_annotation(session, "run", run, "name", "first")
+        names.add_annotation(session, "run", run, "name", "second")
+        assert names.read_name(session, "run", run) == "second"
+        assert names.read_names(session, "run") == {run: "second"}
+        assert names.resolve_id(session, "run", "second") == run
         with pytest.raises(NotFoundError):
-            names.resolve(session, "run", "first")
-        names.annotate(session, "run", run, "name", "second", withdrawn=True)
-        assert names.names(session, "run") == {}
+            names.resolve_id(session, "run", "first")
+        names.add_annotation(session, "run", run, "name", "second", withdrawn=True)
+        assert names.read_names(session, "run") == {}
 
 
 @pytest.mark.parametrize(("word", "value"), [("name", "first"), ("tag", "paper"), ("note", "odd"), ("pin", "")])
@@ -68,42 +68,42 @@ def test_what_a_thing_has_already_is_not_said_again(database: Database, rows: An
     versions = set()
     for _ in range(3):  # a command that was killed, and typed again
         with database.write() as session:
-            names.annotate(session, "run", run, word, value)
+            names.add_annotation(session, "run", run, word, value)
         versions.add(database.data_version())
     assert len(versions) == 1
     with database.write() as session:
-        names.annotate(session, "run", run, word, value, withdrawn=True)
-        names.annotate(session, "run", run, word, value)
+        names.add_annotation(session, "run", run, word, value, withdrawn=True)
+        names.add_annotation(session, "run", run, word, value)
         assert said(session) == [(word, value)]
         assert len(session.scalars(select(tables.Annotation)).all()) == 3
 
 
-@pytest.mark.parametrize("at", [utc_now() + timedelta(days=10), names.LAST + names.TICK])
+@pytest.mark.parametrize("at", [utc_now() + timedelta(days=10), names.LATEST_TIME + names.CLOCK_STEP])
 def test_what_a_machine_with_a_fast_clock_said_is_replaced_and_taken_back(
     database: Database, rows: Any, at: datetime
 ) -> None:
     with database.write() as session:
         run = rows.run(session).id
         for word, value in (("name", "first"), ("tag", "old"), ("invalid", "bad")):
-            names.annotate(session, "run", run, word, value)
+            names.add_annotation(session, "run", run, word, value)
         session.execute(update(tables.Annotation).values(at=at))
-        names.annotate(session, "run", run, "name", "second")
-        assert names.take_back(session, "run", run, "tag") == ["old"]
-        assert names.take_back(session, "run", run, "invalid") == ["bad"]
+        names.add_annotation(session, "run", run, "name", "second")
+        assert names.withdraw_annotations(session, "run", run, "tag") == ["old"]
+        assert names.withdraw_annotations(session, "run", run, "invalid") == ["bad"]
         assert said(session) == [("name", "second")]
 
 
 def test_a_name_that_another_thing_has_is_refused_until_it_is_taken_back(database: Database, rows: Any) -> None:
     with database.write() as session:
         one, two = rows.run(session, 1).id, rows.run(session, 2).id
-        names.annotate(session, "run", one, "name", "mine")
+        names.add_annotation(session, "run", one, "name", "mine")
         with pytest.raises(BadInputError, match=f"taken by run {one.hex[-6:]}"):
-            names.annotate(session, "run", two, "name", "mine")
-        names.annotate(session, "run", one, "name", "mine")  # once more is no harm
-        names.annotate(session, "dataset", two, "name", "mine")  # another noun
-        names.annotate(session, "run", one, "name", "mine", withdrawn=True)
-        names.annotate(session, "run", two, "name", "mine")
-        assert names.resolve(session, "run", "mine") == two
+            names.add_annotation(session, "run", two, "name", "mine")
+        names.add_annotation(session, "run", one, "name", "mine")  # once more is no harm
+        names.add_annotation(session, "dataset", two, "name", "mine")  # another noun
+        names.add_annotation(session, "run", one, "name", "mine", withdrawn=True)
+        names.add_annotation(session, "run", two, "name", "mine")
+        assert names.resolve_id(session, "run", "mine") == two
 
 
 @pytest.mark.parametrize(
@@ -125,37 +125,37 @@ def test_a_name_that_another_thing_has_is_refused_until_it_is_taken_back(databas
 )
 def test_names_that_would_be_taken_for_something_else_are_refused(name: str) -> None:
     with pytest.raises(BadInputError, match="cannot be a name") as told:
-        names.check_name(name)
+        names.require_name(name)
     assert len(told.value.message) < 300, "what helps stands after it, on the same screen"
 
 
 @pytest.mark.parametrize("name", ["a", "lichess-lm", "8x192.v2", "2013-01", "face", "run_1", "l5+l6", "0001"])
 def test_ordinary_names_are_accepted(name: str) -> None:
-    names.check_name(name)
+    names.require_name(name)
 
 
 def test_words_and_nouns_are_closed_sets(database: Database) -> None:
     with database.write() as session:
         with pytest.raises(BadInputError, match="'shout' is no annotation"):
-            names.annotate(session, "run", new_id(), "shout", "x")
+            names.add_annotation(session, "run", new_id(), "shout", "x")
         with pytest.raises(BadInputError, match="no things called 'knight'"):
-            names.annotate(session, "knight", new_id(), "tag", "x")
+            names.add_annotation(session, "knight", new_id(), "tag", "x")
         with pytest.raises(BadInputError, match="no things called 'knight'"):
-            names.resolve(session, "knight", "x")
+            names.resolve_id(session, "knight", "x")
 
 
 def test_a_reference_is_a_name_an_id_its_end_or_the_beginning_of_a_digest(database: Database, rows: Any) -> None:
     with database.write() as session:
         ids = [rows.run(session, seed).id for seed in range(30)]
-        names.annotate(session, "run", ids[0], "name", ids[1].hex[-4:])  # a name goes before the end of an id
+        names.add_annotation(session, "run", ids[0], "name", ids[1].hex[-4:])  # a name goes before the end of an id
         run = session.get_one(tables.Run, ids[2])
         for reference in (run.spec_hash[:8], run.spec_hash, f"sha256:{run.spec_hash[:10]}"):
-            assert names.resolve(session, "run", reference) == ids[2]
+            assert names.resolve_id(session, "run", reference) == ids[2]
         for reference in (str(ids[2]), ids[2].hex, ids[2].hex.upper(), ids[2].hex[-6:]):
-            assert names.resolve(session, "run", reference) == ids[2]
-        assert names.resolve(session, "run", ids[1].hex[-4:]) == ids[0]
+            assert names.resolve_id(session, "run", reference) == ids[2]
+        assert names.resolve_id(session, "run", ids[1].hex[-4:]) == ids[0]
         data = rows.dataset(session)
-        assert names.resolve(session, "dataset", data.identity[:7]) == data.id
+        assert names.resolve_id(session, "dataset", data.identity[:7]) == data.id
 
 
 def test_what_fits_several_things_is_refused_with_their_names(database: Database, rows: Any) -> None:
@@ -165,51 +165,51 @@ def test_what_fits_several_things_is_refused_with_their_names(database: Database
         for id in ids:
             ends.setdefault(id.hex[-2:], []).append(id)
         end, shared = next((end, group) for end, group in ends.items() if len(group) > 1)
-        names.annotate(session, "run", shared[0], "name", "clear")
+        names.add_annotation(session, "run", shared[0], "name", "clear")
         with pytest.raises(BadInputError, match=rf"'{end}' is ambiguous: .*clear \(\w+\)"):
-            names.resolve(session, "run", end)
+            names.resolve_id(session, "run", end)
 
 
 def test_of_one_name_twice_on_a_machine_the_ids_in_brackets_are_accepted(database: Database, rows: Any) -> None:
     with database.write() as session:
         ids = [rows.run(session, seed).id for seed in range(2)]
         for id, name in zip(ids, ("same", "other"), strict=True):
-            names.annotate(session, "run", id, "name", name)
+            names.add_annotation(session, "run", id, "name", name)
         session.execute(text("UPDATE annotation SET value = 'same'"))  # as a merge brings it
         with pytest.raises(BadInputError, match="ambiguous") as caught:
-            names.resolve(session, "run", "same")
+            names.resolve_id(session, "run", "same")
         assert caught.value.hint == "give an id: one of those in brackets"
         listed = re.findall(r"\((\w+)\)", str(caught.value.message))
-        assert {names.resolve(session, "run", each) for each in listed} == set(ids)
+        assert {names.resolve_id(session, "run", each) for each in listed} == set(ids)
 
 
 def test_a_name_given_on_two_machines_is_told_apart_by_the_host(database: Database, rows: Any) -> None:
     with database.write() as session:
         one, two = rows.run(session, 1).id, rows.run(session, 2).id
-        names.annotate(session, "run", one, "name", "best")
+        names.add_annotation(session, "run", one, "name", "best")
         from_host(session, "box1", one)
-        names.annotate(session, "run", two, "name", "better")
+        names.add_annotation(session, "run", two, "name", "better")
         session.execute(text("UPDATE annotation SET value = 'best', host = 'box2' WHERE value = 'better'"))
-        assert names.names(session, "run") == {one: "best@box1", two: "best@box2"}
-        assert names.resolve(session, "run", "best@box2") == two
+        assert names.read_names(session, "run") == {one: "best@box1", two: "best@box2"}
+        assert names.resolve_id(session, "run", "best@box2") == two
         with pytest.raises(BadInputError, match="best@box1"):
-            names.resolve(session, "run", "best")
+            names.resolve_id(session, "run", "best")
 
 
 def test_what_is_not_there_brings_names_that_come_near(database: Database, rows: Any) -> None:
     with database.write() as session:
-        names.annotate(session, "run", rows.run(session).id, "name", "probe-lichess")
+        names.add_annotation(session, "run", rows.run(session).id, "name", "probe-lichess")
         with pytest.raises(NotFoundError, match=r"no run 'probe-lichss' \(did you mean probe-lichess\?\)"):
-            names.resolve(session, "run", "probe-lichss")
+            names.resolve_id(session, "run", "probe-lichss")
         with pytest.raises(NotFoundError, match=r"no run 'zzz' \(chessreg runs list\)"):
-            names.resolve(session, "run", "zzz")
+            names.resolve_id(session, "run", "zzz")
 
 
 def test_a_run_that_made_no_probe_is_told_as_such(database: Database, rows: Any) -> None:
     with database.write() as session:
-        names.annotate(session, "run", rows.run(session).id, "name", "match")
+        names.add_annotation(session, "run", rows.run(session).id, "name", "match")
         with pytest.raises(NotFoundError, match=r"no probe 'match': the run of this name made none"):
-            names.resolve(session, "probe", "match")
+            names.resolve_id(session, "probe", "match")
 
 
 def test_a_probe_goes_by_the_name_of_its_run(database: Database, rows: Any) -> None:
@@ -222,8 +222,12 @@ def test_a_probe_goes_by_the_name_of_its_run(database: Database, rows: Any) -> N
                 norm=1.0, detail={},
             )
         )  # fmt: skip
-        names.annotate(session, "run", run.id, "name", "pieces")
-        names.annotate(session, "run", other.id, "name", "games")
-        assert names.resolve(session, "probe", "pieces") == names.resolve(session, "probe", run.id.hex[-6:]) == run.id
+        names.add_annotation(session, "run", run.id, "name", "pieces")
+        names.add_annotation(session, "run", other.id, "name", "games")
+        assert (
+            names.resolve_id(session, "probe", "pieces")
+            == names.resolve_id(session, "probe", run.id.hex[-6:])
+            == run.id
+        )
         with pytest.raises(NotFoundError):
-            names.resolve(session, "probe", "games")
+            names.resolve_id(session, "probe", "games")

@@ -18,7 +18,7 @@ from chessreg.entities.merge import places
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.queries import run_sql
 from chessreg.registry import migrations
-from chessreg.registry.place import PATH_BYTES, place_of, store_path_of
+from chessreg.registry.place import MAX_PATH_BYTES, resolve_place, resolve_store_path
 from chessreg.session import open_session
 
 ODD = ("run?lr=1", "run?lr=2", "My%20Project", "My Project", "a#b;c:d", "new\nline ~$(x) 'q\" ü")
@@ -33,9 +33,14 @@ NAMES = st.text(st.characters(exclude_characters="/\0", codec="utf-8"), min_size
 @example("mode=memory")
 def test_a_path_stays_itself_by_path_text_and_url(name: str) -> None:
     path = Path("/nowhere") / name / "registry.db"
-    place = place_of(path)
+    place = resolve_place(path)
     assert place.path == path
-    assert place_of(place.reference) == place_of(place) == place_of(f"sqlite:///{quote(str(path))}") == place
+    assert (
+        resolve_place(place.reference)
+        == resolve_place(place)
+        == resolve_place(f"sqlite:///{quote(str(path))}")
+        == place
+    )
 
 
 def test_folders_of_any_name_have_a_registry_each(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -55,8 +60,8 @@ def test_folders_of_any_name_have_a_registry_each(tmp_path: Path, monkeypatch: p
             read = run_sql(session.database, "SELECT count(*) AS n FROM machine")
             assert read.rows == [{"n": 0}]
             environment = {**child.environment(), "CHESSREG_REGISTRY": session.database.reference}
-        assert migrations.backup().parent == folder / ".chessreg" / "backups"
-        assert places(str(folder))[0] == place_of(folder / ".chessreg" / "registry.db")
+        assert migrations.back_up_registry().parent == folder / ".chessreg" / "backups"
+        assert places(str(folder))[0] == resolve_place(folder / ".chessreg" / "registry.db")
         if name in ODD[:2]:
             other = [sys.executable, "-P", "-c", print_id]
             done = subprocess.run(other, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)
@@ -75,7 +80,7 @@ def test_folders_of_any_name_have_a_registry_each(tmp_path: Path, monkeypatch: p
         ("file:x.db", "does not name a file"),
         ("sqlite:///:memory:", "does not name a file"),
         ("bad\udcff/registry.db", "not UTF-8"),
-        ("/" + "/".join(["d" * 99] * 5) + "/registry.db", f"SQLite opens at most {PATH_BYTES}"),
+        ("/" + "/".join(["d" * 99] * 5) + "/registry.db", f"SQLite opens at most {MAX_PATH_BYTES}"),
     ],
 )
 def test_a_place_that_cannot_be_is_refused_in_a_line(
@@ -89,10 +94,10 @@ def test_a_place_that_cannot_be_is_refused_in_a_line(
 
 
 def test_a_store_that_cannot_be_is_refused(tmp_path: Path) -> None:
-    registry = place_of(tmp_path / "registry.db")
+    registry = resolve_place(tmp_path / "registry.db")
     for store in ("~nobody-is-called-so/store", "bad\udcff"):
         with pytest.raises(BadInputError):
-            store_path_of(store, registry)
+            resolve_store_path(store, registry)
 
 
 def test_an_argument_that_is_not_utf8_is_refused_before_anything_is_made(

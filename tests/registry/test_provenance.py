@@ -14,8 +14,8 @@ import pytest
 from chessreg import settings
 from chessreg.registry import machine, provenance, tables
 from chessreg.registry.database import Database
-from chessreg.registry.provenance import UNTRACKED_BYTES, repository_state
-from store.process import is_hidden, pid_start, process
+from chessreg.registry.provenance import MAX_UNTRACKED_BYTES, read_repository_state
+from store.process import identify_process, is_hidden, pid_start
 
 
 def git(folder: Path, *arguments: str) -> None:
@@ -39,20 +39,20 @@ def repository(tmp_path: Path) -> Path:
 
 def with_text(repository: Path) -> dict[str, Any]:
     settings.record_source_text(repository, True)
-    state = repository_state(repository)
+    state = read_repository_state(repository)
     assert state is not None
     return state
 
 
 def test_of_changes_names_and_digests_are_recorded_and_no_text(repository: Path) -> None:
-    clean = repository_state(repository)
+    clean = read_repository_state(repository)
     assert clean is not None
     assert (clean["dirty"], clean["changed"], clean["patch_sha256"], clean["untracked"]) == (False, [], None, {})
     (repository / "train.py").write_text("lr = 2  # a private remark\n")
     note = b"a private note\n"
     (repository / "notes.txt").write_bytes(note)
     (repository / "sub").mkdir()
-    state = repository_state(repository / "sub")
+    state = read_repository_state(repository / "sub")
     assert state is not None
     commit = subprocess.run(["git", "-C", str(repository), "rev-parse", "HEAD"], capture_output=True, text=True).stdout
     assert (state["commit"], state["branch"], state["root"]) == (commit.strip(), "main", str(repository))
@@ -75,7 +75,7 @@ def test_text_is_recorded_where_the_project_says_so_without_secrets(repository: 
     }  # fmt: skip
     assert "hunter2" not in str(state)
     settings.record_source_text(repository, False)
-    assert "patch" not in (repository_state(repository) or {"patch": ""})
+    assert "patch" not in (read_repository_state(repository) or {"patch": ""})
 
 
 def test_secrets_ignored_files_and_large_files_are_not_kept(repository: Path) -> None:
@@ -83,7 +83,7 @@ def test_secrets_ignored_files_and_large_files_are_not_kept(repository: Path) ->
         (repository / name).parent.mkdir(exist_ok=True)
         (repository / name).write_text("hunter2\n")
     (repository / "weights.bin").write_bytes(b"\0" * 100)
-    (repository / "long.txt").write_text("x" * (UNTRACKED_BYTES + 1))
+    (repository / "long.txt").write_text("x" * (MAX_UNTRACKED_BYTES + 1))
     (repository / "short.txt").write_text("y")
     state = with_text(repository)
     assert state["untracked_text"] == {"short.txt": "y"}
@@ -94,7 +94,7 @@ def test_secrets_ignored_files_and_large_files_are_not_kept(repository: Path) ->
 
 def test_text_of_untracked_files_is_kept_up_to_one_mebibyte_in_all(repository: Path) -> None:
     for number in range(5):
-        (repository / f"{number}.txt").write_text("x" * (UNTRACKED_BYTES // 4))
+        (repository / f"{number}.txt").write_text("x" * (MAX_UNTRACKED_BYTES // 4))
     state = with_text(repository)
     assert (len(state["untracked_text"]), len(state["untracked"])) == (4, 5)
 
@@ -120,12 +120,12 @@ def test_names_and_patches_that_are_no_text_do_no_harm(repository: Path, url: st
 
 
 def test_a_folder_without_a_repository_and_one_without_a_commit_say_so(tmp_path: Path) -> None:
-    assert repository_state(tmp_path) is None
+    assert read_repository_state(tmp_path) is None
     git(tmp_path, "init", "-q")
-    state = repository_state(tmp_path)
+    state = read_repository_state(tmp_path)
     assert state is not None
     assert state["commit"] is None
-    assert provenance.code_state(tmp_path)["working_folder"]["root"] == str(tmp_path)
+    assert provenance.read_code_state(tmp_path)["working_folder"]["root"] == str(tmp_path)
 
 
 def test_a_machine_is_a_row_whose_id_follows_from_what_it_is(
@@ -137,11 +137,11 @@ def test_a_machine_is_a_row_whose_id_follows_from_what_it_is(
     assert one["torch"].startswith("2.")
     with database.write() as session:
         session.add(tables.Machine(**one))
-    machine._machine.cache_clear()
+    machine._describe_machine.cache_clear()
     monkeypatch.setattr("socket.gethostname", lambda: "another")
     assert machine.this_machine()["id"] != one["id"]
     monkeypatch.undo()
-    machine._machine.cache_clear()
+    machine._describe_machine.cache_clear()
 
 
 def test_the_gpus_are_named_by_the_driver(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -149,21 +149,21 @@ def test_the_gpus_are_named_by_the_driver(tmp_path: Path, monkeypatch: pytest.Mo
     program.write_text("#!/bin/sh\nprintf 'NVIDIA H100, 570.1\\nNVIDIA H100, 570.1\\n'\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
-    assert machine._gpus() == (["NVIDIA H100", "NVIDIA H100"], "570.1")
+    assert machine._gpu_names_and_driver() == (["NVIDIA H100", "NVIDIA H100"], "570.1")
     program.write_text("#!/bin/sh\nexit 9\n")
-    assert machine._gpus() == ([], None)
+    assert machine._gpu_names_and_driver() == ([], None)
 
 
 def test_machine_and_environment_are_known_without_importing_torch() -> None:
     script = (
         "import sys; from chessreg.registry import machine as m, provenance as p;"
-        "m.this_machine(); p.environment(); p.code_state();"
+        "m.this_machine(); p.read_packages(); p.read_code_state();"
         "print(sorted({'torch', 'transformers', 'zarr', 'textual'} & set(sys.modules)))"
     )
     root = Path(__file__).resolve().parents[2]
     done = subprocess.run([sys.executable, "-c", script], cwd=root, capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
-    assert provenance.environment()["sqlalchemy"].startswith("2.")
+    assert provenance.read_packages()["sqlalchemy"].startswith("2.")
 
 
 def test_a_process_is_known_by_its_start_and_a_zombie_counts_as_gone() -> None:
@@ -189,14 +189,14 @@ def test_packages_that_ray_carries_are_not_installed_ones(tmp_path, monkeypatch)
             f"Name: {folder.name}-only\nVersion: 1.0\n"
         )
         monkeypatch.syspath_prepend(folder)
-    found = provenance.environment()
+    found = provenance.read_packages()
     assert found["site-only"] == "1.0"
     assert "thirdparty-files-only" not in found
 
 
 def test_the_hidden_process_of_another_user_is_not_taken_for_a_dead_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """With hidepid /proc shows a user no process of another user."""
-    theirs = process(os.getppid())
+    theirs = identify_process(os.getppid())
     assert theirs.is_gone() is False
 
     def refuse(pid: int, signal: int) -> None:

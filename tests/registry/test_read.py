@@ -22,10 +22,10 @@ from chessreg.errors import BadInputError
 from chessreg.games.boards.adjudication import score_game
 from chessreg.registry import measures, names, read, run_filter, tables
 from chessreg.registry.database import Database
-from chessreg.registry.identity import digest_of, new_id, uuid_of
+from chessreg.registry.identity import canonical_digest, new_id, uuid_from_digest
 from chessreg.registry.tables.types import utc_now
-from chessreg.runs.kind import kind, kinds
-from chessreg.runs.spec import names_of
+from chessreg.runs.kind import find_kind, load_kinds
+from chessreg.runs.spec import setting_names
 from store import Store
 
 from ..conftest import shared
@@ -39,9 +39,9 @@ def registry(empty_registry: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     shutil.copy(empty_registry, folder / "registry.db")
     with Database.open(folder / "registry.db") as database:
         now = utc_now()
-        hashes = [digest_of({"n": n}) for n in range(5)]
+        hashes = [canonical_digest({"n": n}) for n in range(5)]
         rows = [
-            {"id": uuid_of(h), "kind": ("probe", "edit")[n % 2], "version": 1, "spec_hash": h, "explicit": [],
+            {"id": uuid_from_digest(h), "kind": ("probe", "edit")[n % 2], "version": 1, "spec_hash": h, "explicit": [],
              "units": 9 - n,
              "spec": {"epochs": (10, 9, 100, 9, 1)[n], "skill": {"bins": n}, "label": "board-state", "quick": n == 2,
                       "lr": (0.1, 1e-5, 3e-4, 1e-5, 1)[n]},
@@ -51,15 +51,15 @@ def registry(empty_registry: Path, tmp_path_factory: pytest.TempPathFactory) -> 
         with database.write() as session:
             session.execute(insert(tables.Run), rows)
             for n, row in enumerate(rows):
-                names.annotate(session, "run", row["id"], "name", f"run-{'dacbe'[n]}")
-            names.annotate(session, "run", rows[3]["id"], "star")
-            names.annotate(session, "run", rows[3]["id"], "note", "looks right to me")
-            names.annotate(session, "run", rows[2]["id"], "note", "looks odd")
-            names.annotate(session, "run", rows[2]["id"], "note", "looks odd", withdrawn=True)
-            names.annotate(session, "run", rows[1]["id"], "star")
-            names.annotate(session, "run", rows[1]["id"], "star", withdrawn=True)
-            names.annotate(session, "run", rows[4]["id"], "archive")
-            names.annotate(session, "run", rows[0]["id"], "invalid", "wrong games")
+                names.add_annotation(session, "run", row["id"], "name", f"run-{'dacbe'[n]}")
+            names.add_annotation(session, "run", rows[3]["id"], "star")
+            names.add_annotation(session, "run", rows[3]["id"], "note", "looks right to me")
+            names.add_annotation(session, "run", rows[2]["id"], "note", "looks odd")
+            names.add_annotation(session, "run", rows[2]["id"], "note", "looks odd", withdrawn=True)
+            names.add_annotation(session, "run", rows[1]["id"], "star")
+            names.add_annotation(session, "run", rows[1]["id"], "star", withdrawn=True)
+            names.add_annotation(session, "run", rows[4]["id"], "archive")
+            names.add_annotation(session, "run", rows[0]["id"], "invalid", "wrong games")
             made_from = {"run_id": rows[2]["id"], "name": "cache", "reference": "run:x", "digest": "d" * 64,
                          "source_run_id": rows[0]["id"]}  # fmt: skip
             session.execute(insert(tables.RunInput), [made_from])
@@ -76,7 +76,7 @@ def registry(empty_registry: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 def found(registry: Any, text: str, sort: str = "created") -> list[int]:
     database, ids, _ = registry
     with database.read() as session:
-        return [ids.index(id) for id in run_filter.find(session, text, sort)]
+        return [ids.index(id) for id in run_filter.find_runs(session, text, sort)]
 
 
 @pytest.mark.parametrize(
@@ -131,10 +131,10 @@ def found(registry: Any, text: str, sort: str = "created") -> list[int]:
         ("completed>2000 completed<2100-12", [0, 1, 2, 3]),
     ],
 )
-@pytest.mark.parametrize("few", [run_filter.FEW, 0])
+@pytest.mark.parametrize("few", [run_filter.MAX_LISTED_RUNS, 0])
 def test_words(registry: Any, monkeypatch: pytest.MonkeyPatch, few: int, text: str, expected: list[int]) -> None:
     """Also where more runs fit than a condition names one by one."""
-    monkeypatch.setattr(run_filter, "FEW", few)
+    monkeypatch.setattr(run_filter, "MAX_LISTED_RUNS", few)
     assert found(registry, text) == expected
 
 
@@ -183,7 +183,7 @@ def test_the_command_finds_and_sorts_the_same(registry: Any, capsys: pytest.Capt
 def test_last_values_of_metrics(registry: Any) -> None:
     database, ids, _ = registry
     with database.read() as session:
-        last = run_filter.metrics(session, ids, ["loss", "accuracy"])
+        last = run_filter.read_last_metrics(session, ids, ["loss", "accuracy"])
     assert last[ids[1]] == {"loss": 0.25, "accuracy": None}
     assert last[ids[0]] == {"loss": None, "accuracy": None}
 
@@ -197,10 +197,10 @@ def test_twelve_thousand_names_of_metrics_slow_no_list(session: Any, run_toy: An
         sql.execute(insert(tables.MetricPoint), points)
 
     def by_metric(sql: Any) -> list[UUID]:
-        return run_filter.find(sql, "kind:toy", "metric.metric 7")
+        return run_filter.find_runs(sql, "kind:toy", "metric.metric 7")
 
     with session.database.read() as sql:
-        for look in (read.runs, run_filter.find, lambda sql: read.run(sql, run_id.hex), by_metric):
+        for look in (read.list_runs, run_filter.find_runs, lambda sql: read.read_run(sql, run_id.hex), by_metric):
             began = time.process_time()
             assert look(sql)
             assert time.process_time() - began < 0.5
@@ -223,8 +223,8 @@ def test_machines_tell_the_runs_that_they_had_a_part_in(
 ) -> None:
     """Attempts of one run on two machines, several on one, and a machine without any."""
     database, ids = five_runs
-    monkeypatch.setattr(read, "SCANNED", scanned)
-    now, hosts = utc_now(), {host: uuid_of(digest_of(host)) for host in ("one", "two", "idle")}
+    monkeypatch.setattr(read, "MACHINES_PER_SCAN", scanned)
+    now, hosts = utc_now(), {host: uuid_from_digest(canonical_digest(host)) for host in ("one", "two", "idle")}
     tried = [("one", ids[0], 3), ("one", ids[0], 1), ("two", ids[0], 2), ("one", ids[1], 4)]
     with database.write() as sql:
         sql.execute(insert(tables.Machine), [
@@ -238,15 +238,15 @@ def test_machines_tell_the_runs_that_they_had_a_part_in(
              "chessreg_version": "0", "code": {}, "environment": {}} for host, run_id, hours in tried
         ])  # fmt: skip
     with database.read() as sql:
-        told = [(row["host"], row["runs"], row["running"], row["last_seen"]) for row in read.machines(sql)]
+        told = [(row["host"], row["runs"], row["running"], row["last_seen"]) for row in read.list_machines(sql)]
     assert told == [
         ("one", 2, 1, now + timedelta(hours=4)), ("two", 1, 0, now + timedelta(hours=2)), ("idle", 0, 0, now),
     ]  # fmt: skip
 
 
 def test_what_may_differ_between_compared_runs_are_settings_that_kinds_have() -> None:
-    settings = {name for each in map(kind, kinds()) for name in names_of(each.spec)}
-    assert settings >= measures.VARIED
+    settings = {name for each in map(find_kind, load_kinds()) for name in setting_names(each.spec)}
+    assert settings >= measures.FREE_SETTINGS
 
 
 def ask_the_same(sql: Any, ids: Sequence[UUID]) -> None:
@@ -290,7 +290,7 @@ def test_a_result_is_compared_only_with_an_earlier_run_of_the_same_model_and_que
                                                   for name, reference in read.items() if reference])  # fmt: skip
     last = len(earlier)
     with database.read() as sql:
-        told = measures.answers(sql, [ids[last]])[ids[last]]
+        told = measures.compare_with_earlier(sql, [ids[last]])[ids[last]]
     found = (None, None) if than is None else ((last - than) / 4, f"run-{'dacbe'[than]}")
     assert (told["change"], told["than"]) == found
 
@@ -312,9 +312,9 @@ def test_a_game_stopped_at_the_move_limit_counts_by_its_evaluation_as_in_the_tab
         counted = [score_game("paper", color, result, cp) for result, cp in ends]
         known = [points for points in counted if points is not None]
         with database.read() as sql:
-            white = measures.game_points(literal(color == chess.WHITE))
+            white = measures.game_points_sql(literal(color == chess.WHITE))
             assert list(sql.scalars(select(white).where(tables.Game.run_id == run_id))) == counted
-            assert measures.measures(sql, run_id) == [("score %", 100 * sum(known) / len(known), None)]
+            assert measures.read_measures(sql, run_id) == [("score %", 100 * sum(known) / len(known), None)]
 
 
 def test_a_probe_is_told_by_its_best_layer_on_validation_and_compared_on_the_same_games(five_runs: Any) -> None:
@@ -330,7 +330,7 @@ def test_a_probe_is_told_by_its_best_layer_on_validation_and_compared_on_the_sam
                     for split, layers in splits.items() for layer, correct in enumerate(layers)]  # fmt: skip
             sql.execute(insert(tables.Score), rows)
     with database.read() as sql:
-        told = measures.answers(sql, list(right))
+        told = measures.compare_with_earlier(sql, list(right))
     assert told == {
         ids[0]: {"measure": "best layer, test %", "value": 60.0, "change": None, "than": None},
         ids[2]: {"measure": "best layer, validation %", "value": 80.0, "change": 10.0, "than": "run-d"},
@@ -348,7 +348,7 @@ def test_an_edit_is_told_by_the_legal_texts_on_its_board_beside_those_without_it
         sql.execute(insert(tables.Trial), rows)
         sql.execute(insert(tables.Trial), [{**rows[0], "run_id": ids[3], "condition": "edit", "mass_modified": 0.25}])
     with database.read() as sql:
-        told = measures.answers(sql, [ids[1], ids[3]])
+        told = measures.compare_with_earlier(sql, [ids[1], ids[3]])
     assert told == {
         ids[1]: {"measure": "legal on modified %", "value": 75.0, "change": 50.0, "than": "clean"},
         ids[3]: {"measure": "legal mass on modified %", "value": 25.0, "change": -25.0, "than": "run-a"},

@@ -17,7 +17,7 @@ from chessreg.errors import BadInputError
 from chessreg.queries import run_sql
 from chessreg.registry import lineage, names, read, run_filter, run_state, tables
 from chessreg.registry.database import Database
-from chessreg.registry.identity import digest_of, new_id, uuid_of
+from chessreg.registry.identity import canonical_digest, new_id, uuid_from_digest
 from chessreg.registry.states import MEANINGS
 from chessreg.registry.tables import AttemptState, JobState
 from chessreg.scheduling import status
@@ -66,7 +66,7 @@ def registry(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 def fill(database: Database) -> None:
-    machine = uuid_of(digest_of("box"))
+    machine = uuid_from_digest(canonical_digest("box"))
     with database.write() as sql:
         sql.add(
             tables.Machine(
@@ -77,9 +77,9 @@ def fill(database: Database) -> None:
         sql.flush()
         for name, (attempts, ranges, state, _) in CASES.items():
             complete = START if state == "complete" else None
-            digest = digest_of(name)
+            digest = canonical_digest(name)
             run = tables.Run(
-                id=uuid_of(digest), kind="toy", version=1, spec={}, spec_hash=digest, explicit=[], units=UNITS,
+                id=uuid_from_digest(digest), kind="toy", version=1, spec={}, spec_hash=digest, explicit=[], units=UNITS,
                 created_at=START, completed_at=complete,
             )  # fmt: skip
             sql.add(run)
@@ -110,9 +110,9 @@ def fill(database: Database) -> None:
                 )  # fmt: skip
             for start, stop in ranges:
                 sql.add(tables.UnitRange(run_id=run.id, start=start, stop=stop, attempt_id=new_id()))
-            names.annotate(sql, "run", run.id, "name", name)
-        names.annotate(sql, "run", uuid_of(digest_of("archived")), "archive")
-        names.annotate(sql, "run", uuid_of(digest_of("invalid")), "invalid", "wrong games")
+            names.add_annotation(sql, "run", run.id, "name", name)
+        names.add_annotation(sql, "run", uuid_from_digest(canonical_digest("archived")), "archive")
+        names.add_annotation(sql, "run", uuid_from_digest(canonical_digest("invalid")), "invalid", "wrong games")
 
 
 SAID = {name: (state, done) for name, (_, _, state, done) in CASES.items()}
@@ -120,8 +120,8 @@ SAID = {name: (state, done) for name, (_, _, state, done) in CASES.items()}
 
 def test_the_list_of_runs(registry: tuple[Session, str, Path]) -> None:
     with registry[0].database.read() as sql:
-        rows = {row["name"]: row for row in read.runs(sql, archived=True)}
-        one_by_one = {name: read.run(sql, name) for name in CASES}
+        rows = {row["name"]: row for row in read.list_runs(sql, archived=True)}
+        one_by_one = {name: read.read_run(sql, name) for name in CASES}
     assert {name: (row["state"], row["done"]) for name, row in rows.items()} == SAID
     assert {name: (row["state"], row["done"]) for name, row in one_by_one.items()} == SAID
     assert [name for name, row in rows.items() if row["archived"]] == ["archived"]
@@ -145,7 +145,7 @@ def test_one_word_for_each_state_in_code_docs_and_the_terminal_ui() -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "jobs.md").read_text()
     in_docs = re.findall(r"^\| `(\w+)` \| (.*) \|$", page.partition("## States")[2].partition("\n## ")[0], re.MULTILINE)
     assert dict(in_docs) == dict(MEANINGS)
-    used = {*run_state.STATES, *run_state.FAILURES, *run_state.ENDS, *status.OVER, *STATE_TONES}
+    used = {*run_state.STATES, *run_state.FAILURES, *run_state.ENDS, *status.FINAL_STATES, *STATE_TONES}
     assert used <= MEANINGS.keys()
     assert not {str(state) for state in (*JobState, *AttemptState)} - MEANINGS.keys() - {"ended", "finished"}
 
@@ -156,30 +156,30 @@ GROUPS = {"failed": run_state.FAILURES, "ended": run_state.ENDS}  # words that f
 @pytest.mark.parametrize("state", [*run_state.STATES, "ended"])
 def test_the_filter_and_the_order(registry: tuple[Session, str, Path], state: str) -> None:
     with registry[0].database.read() as sql:
-        found = run_filter.find(sql, f"state:{state}", archived=True)
-        in_order = [read.run(sql, id.hex)["done"] for id in run_filter.find(sql, "", "units", archived=True)]
+        found = run_filter.find_runs(sql, f"state:{state}", archived=True)
+        in_order = [read.read_run(sql, id.hex)["done"] for id in run_filter.find_runs(sql, "", "units", archived=True)]
     ended = {"partial": "failed", "overlapping": "lost"}
     words = GROUPS.get(state, (state,))
     fits = {name for name, (said, _) in SAID.items() if {said, ended.get(name)}.intersection(words)}
-    assert set(found) == {uuid_of(digest_of(name)) for name in fits}
+    assert set(found) == {uuid_from_digest(canonical_digest(name)) for name in fits}
     assert in_order == sorted(in_order)
 
 
-@pytest.mark.parametrize("sort", [*run_filter.SORTS, "metric.loss", "spec.nothing"])
+@pytest.mark.parametrize("sort", [*run_filter.SORT_KEYS, "metric.loss", "spec.nothing"])
 @pytest.mark.parametrize("turned", ["", "-"])
 def test_an_order_is_the_same_read_in_chunks_from_either_end(
     registry: tuple[Session, str, Path], monkeypatch: pytest.MonkeyPatch, sort: str, turned: str
 ) -> None:
     monkeypatch.setattr(SortedIds, "CHUNK", 3)
     with registry[0].database.read() as sql:
-        expected = run_filter.find(sql, "!planned", turned + sort)
+        expected = run_filter.find_runs(sql, "!planned", turned + sort)
     pages = runs_of_the_tui(registry[0], "!planned", turned + sort)
     ids = SortedIds(registry[0], [], turned + sort)
     assert [row["id"] for row in pages.page(0)] == expected
     assert (ids[len(ids) - 1], ids[0]) == (ids[:][-1], ids[:1][0])
 
 
-@pytest.mark.parametrize("few", [run_filter.FEW, 1])
+@pytest.mark.parametrize("few", [run_filter.MAX_LISTED_RUNS, 1])
 @pytest.mark.parametrize(
     ("words", "fits"),
     [
@@ -203,21 +203,23 @@ def test_words(
     registry: tuple[Session, str, Path], monkeypatch: pytest.MonkeyPatch, few: int, words: str, fits: Any
 ) -> None:
     """Whether few runs fit, which a condition names, or more."""
-    monkeypatch.setattr(run_filter, "FEW", few)
+    monkeypatch.setattr(run_filter, "MAX_LISTED_RUNS", few)
     with registry[0].database.read() as sql:
-        found = run_filter.find(sql, words, archived=True)
-    assert set(found) == {uuid_of(digest_of(name)) for name, (state, _) in SAID.items() if fits(name, state)}
+        found = run_filter.find_runs(sql, words, archived=True)
+    assert set(found) == {
+        uuid_from_digest(canonical_digest(name)) for name, (state, _) in SAID.items() if fits(name, state)
+    }
 
 
 @pytest.mark.parametrize("word", ["units>abc", "elo>abc", "starred:so", "created>soon", "created:99999", "when:7d"])
 def test_a_word_that_says_nothing_is_refused(registry: tuple[Session, str, Path], word: str) -> None:
     with registry[0].database.read() as sql, pytest.raises(BadInputError):
-        run_filter.find(sql, word)
+        run_filter.find_runs(sql, word)
 
 
 def test_why_a_run_is_partial_stands_behind_its_state(registry: tuple[Session, str, Path]) -> None:
     with registry[0].database.read() as sql:
-        rows = {row["name"]: row["state"] + read.marks(row) for row in read.runs(sql, archived=True)}
+        rows = {row["name"]: row["state"] + read.format_marks(row) for row in read.list_runs(sql, archived=True)}
     assert {rows[name] for name in ("partial", "overlapping")} == {"partial (failed)", "partial (lost)"}
     assert (rows["nothing-in-its-share"], rows["invalid"]) == ("partial", "failed (invalid)")
 
@@ -230,9 +232,9 @@ def test_queries(registry: tuple[Session, str, Path]) -> None:
 
 
 def test_lineage(registry: tuple[Session, str, Path]) -> None:
-    nodes = {name: lineage.Node("run", uuid_of(digest_of(name)).hex) for name in CASES}
+    nodes = {name: lineage.Node("run", uuid_from_digest(canonical_digest(name)).hex) for name in CASES}
     with registry[0].database.read() as sql:
-        facts = lineage.describe(sql, [*nodes.values(), lineage.Node("run", UUID(int=7).hex)])
+        facts = lineage.describe_nodes(sql, [*nodes.values(), lineage.Node("run", UUID(int=7).hex)])
     assert {name: facts[node]["state"] for name, node in nodes.items()} == {
         **{name: state for name, (state, _) in SAID.items()},
         "invalid": "invalid",
@@ -242,13 +244,15 @@ def test_lineage(registry: tuple[Session, str, Path]) -> None:
 
 def test_what_an_annotation_names_that_is_no_id_is_no_run() -> None:
     known = lineage.Node("run", UUID(int=7).hex)
-    assert lineage.of([lineage.Node("run", "nonsense"), known, lineage.Node("dataset", "x")], "run") == [UUID(int=7)]
+    assert lineage.ids_of_noun([lineage.Node("run", "nonsense"), known, lineage.Node("dataset", "x")], "run") == [
+        UUID(int=7)
+    ]
 
 
 def test_status_of_what_runs(registry: tuple[Session, str, Path]) -> None:
     with registry[0].database.read() as sql:
-        rows = {row["name"]: (row["state"], row["done"]) for row in status.foreground(sql)}
-        news = status.ended(sql, START - timedelta(days=1))
+        rows = {row["name"]: (row["state"], row["done"]) for row in status.list_foreground(sql)}
+        news = status.list_ended(sql, START - timedelta(days=1))
     ended = {row["name"]: row["done"] for row in news}
     assert rows == {name: said for name, said in SAID.items() if said[0] == "running"}
     assert ended == {n: done for n, (state, done) in SAID.items() if state not in ("running", "planned", "queued")}
@@ -266,12 +270,12 @@ def test_an_attempt_that_began_with_a_saved_state_is_reckoned_by_its_own_work(
     progress, before = fractions
     times = {"started_at": START, "checked_in_at": START + timedelta(seconds=100)}
     attempt = tables.Attempt(units_done=0, progress=progress, progress_before=before, **times)
-    assert status.pace_of(attempt, 0, 1) == (rate and rate / 100, left and pytest.approx(left))
+    assert status.measure_pace(attempt, 0, 1) == (rate and rate / 100, left and pytest.approx(left))
 
 
 def test_a_machine_counts_each_run_once(registry: tuple[Session, str, Path]) -> None:
     with registry[0].database.read() as sql:
-        (machine,) = read.machines(sql)
+        (machine,) = read.list_machines(sql)
     assert machine["runs"] == sum(bool(attempts) for attempts, *_ in CASES.values())
     assert machine["running"] == sum(state == "running" for _, _, state, _ in CASES.values())
     assert machine["last_seen"] == START
@@ -280,8 +284,11 @@ def test_a_machine_counts_each_run_once(registry: tuple[Session, str, Path]) -> 
 def test_a_part_of_the_units(registry: tuple[Session, str, Path]) -> None:
     with registry[0].database.read() as sql:
         for name, (_, ranges, _, _) in CASES.items():
-            run_id, units = uuid_of(digest_of(name)), {u for start, stop in ranges for u in range(start, stop)}
-            assert run_state.complete_units(sql, run_id) == units
+            run_id, units = (
+                uuid_from_digest(canonical_digest(name)),
+                {u for start, stop in ranges for u in range(start, stop)},
+            )
+            assert run_state.read_complete_units(sql, run_id) == units
             for low, high in ((0, 5), (3, 4), (6, 10), (4, 7)):
-                assert run_state.done_of(sql, run_id, range(low, high)) == len(units & set(range(low, high)))
-                assert run_state.complete_units(sql, run_id, low, high) == units & set(range(low, high))
+                assert run_state.count_done(sql, run_id, range(low, high)) == len(units & set(range(low, high)))
+                assert run_state.read_complete_units(sql, run_id, low, high) == units & set(range(low, high))

@@ -35,13 +35,13 @@ def journal(path: Path) -> str:
     ],
 )  # fmt: skip
 def test_which_versions_keep_every_commit_of_a_log(version: tuple[int, ...], safe: bool) -> None:
-    assert sqlite.log_is_safe(version) is safe
+    assert sqlite.is_log_safe(version) is safe
 
 
 def test_a_safe_library_writes_a_log_and_flushes_every_commit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite, "log_is_safe", lambda version: True)
+    monkeypatch.setattr(sqlite, "is_log_safe", lambda version: True)
     path = tmp_path / "registry.db"
     with Database.open(path) as database, database.write() as session:
         assert session.connection().exec_driver_sql("PRAGMA synchronous").scalar() == 2  # FULL
@@ -53,9 +53,9 @@ def test_an_old_library_writes_a_rollback_journal_and_says_so_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "registry.db"
-    monkeypatch.setattr(sqlite, "log_is_safe", lambda version: True)
+    monkeypatch.setattr(sqlite, "is_log_safe", lambda version: True)
     Database.open(path).close()
-    monkeypatch.setattr(sqlite, "log_is_safe", lambda version: False)
+    monkeypatch.setattr(sqlite, "is_log_safe", lambda version: False)
     for said in (1, 0):
         with Database.open(path) as database, database.write() as session:
             assert session.connection().exec_driver_sql("PRAGMA synchronous").scalar() == 2
@@ -112,14 +112,14 @@ def test_a_file_that_an_old_library_cannot_change_is_not_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Somebody else has the log open: better no write than one that may be lost."""
-    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.1)
-    monkeypatch.setattr(sqlite, "log_is_safe", lambda version: True)
+    monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_S", 0.1)
+    monkeypatch.setattr(sqlite, "is_log_safe", lambda version: True)
     path = tmp_path / "registry.db"
     Database.open(path).close()
     other = sqlite.dbapi.connect(path, isolation_level=None)
     other.execute("BEGIN")
     other.execute("SELECT count(*) FROM sqlite_master").fetchone()
-    monkeypatch.setattr(sqlite, "log_is_safe", lambda version: False)
+    monkeypatch.setattr(sqlite, "is_log_safe", lambda version: False)
     with Database.open(path, create=False) as database, pytest.raises(Exception, match="locked"), database.write():
         pass
     other.close()

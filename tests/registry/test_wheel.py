@@ -35,7 +35,7 @@ def test_a_wheel_upgrades_a_registry_away_from_the_checkout(installed: Path, tmp
         )
         assert done.returncode == 0, done.stderr
     where = subprocess.run(
-        [sys.executable, "-c", "from chessreg.registry import migrations; print(*migrations.locations())"],
+        [sys.executable, "-c", "from chessreg.registry import migrations; print(*migrations.find_folders())"],
         cwd=tmp_path,
         env=own,
         capture_output=True,

@@ -15,9 +15,9 @@ from chessreg.cli.root import run_command_line
 from chessreg.errors import BadInputError
 from chessreg.registry import tables
 from chessreg.runs.exits import ProcessEndError
-from chessreg.runs.ingest import ingest
-from chessreg.runs.kind import kind
-from chessreg.runs.watch import GONE, mark_dead
+from chessreg.runs.ingest import ingest_fragments
+from chessreg.runs.kind import find_kind
+from chessreg.runs.watch import GONE_MESSAGE, mark_dead_attempts
 from chessreg.session import open_session
 
 LEAVING = """
@@ -65,11 +65,11 @@ def test_an_exit_below_python_is_an_error_that_names_the_kind_and_its_line(sessi
     line = LEAVING.splitlines().index("                WAY") + 1
     said = f"your kind leaving called os._exit, which ends the process ({path}, line {line}: raise an error instead)"
     with pytest.raises(ProcessEndError) as caught:
-        session.run(kind(path).spec(), kind=path)
+        session.run(find_kind(path).spec(), kind=path)
     assert str(caught.value) == said
     assert attempts(session) == [("failed", "failed", f"ProcessEndError: {said}", 1)]
     path = leaving("pass")
-    assert session.run(kind(path).spec(), kind=path).missing_before == 1
+    assert session.run(find_kind(path).spec(), kind=path).missing_before == 1
 
 
 def test_a_file_that_ends_the_process_when_it_is_imported_is_refused(leaving):
@@ -78,16 +78,16 @@ def test_a_file_that_ends_the_process_when_it_is_imported_is_refused(leaving):
         with open(path, "a") as file:
             file.write(f"\n{way}\n")
         with pytest.raises(ProcessEndError, match=r"your kind's file called os\._exit"):
-            kind(path)
+            find_kind(path)
     with open(leaving("pass"), "a") as file:
         file.write("\nsys.exit(0)\n")
     with pytest.raises(BadInputError, match=r"fails to import: SystemExit\(0\)"):
-        kind(path)
+        find_kind(path)
 
 
 def test_processes_that_a_kind_forks_and_code_that_is_no_kind_end_as_they_did(session, leaving):
     path = leaving(FORKED)
-    assert session.run(kind(path).spec(), kind=path).state == "complete"
+    assert session.run(find_kind(path).spec(), kind=path).state == "complete"
     child = os.fork() or os._exit(5)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 5
 
@@ -113,16 +113,17 @@ def test_the_exit_of_the_c_library_is_no_success_and_the_same_command_goes_on(le
     process.join(60)
     assert process.exitcode == -signal.SIGABRT
     with open_session(str(tmp_path / "registry.db")) as session:
-        ingest(session.database, session.store)
-        mark_dead(session.database)
-        assert attempts(session) == [("lost", "killed", GONE, 1)]
+        ingest_fragments(session.database, session.store)
+        mark_dead_attempts(session.database)
+        assert attempts(session) == [("lost", "killed", GONE_MESSAGE, 1)]
     assert run_command_line(["run", leaving("pass"), *place]) == 0
     assert "complete: 2 units" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(("end", "status"), [("pass", 0), ("sys.exit(3)", 3), ("C.exit(0)", -signal.SIGABRT)])
 def test_python_ends_as_it_did_and_what_ends_it_from_below_is_shown(end, status):
-    lines = f"import ctypes, sys\nfrom chessreg.runs.exits import guard\nguard()\nC = ctypes.CDLL(None)\n{end}"
+    lines = "import ctypes, sys\nfrom chessreg.runs import exits\nexits.guard_process_exit()\n"
+    lines += f"C = ctypes.CDLL(None)\n{end}"
     done = subprocess.run(
         [sys.executable, "-X", "faulthandler", "-c", lines], capture_output=True, text=True, check=False
     )

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from chessreg.runs.kind import kind, kinds
-from chessreg.runs.spec import Settings, models_of, names_of, variant_of
+from chessreg.runs.kind import find_kind, load_kinds
+from chessreg.runs.spec import Settings, models_of, setting_names, variant_of
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 GOLDEN = json.loads((FIXTURES / "identity.json").read_text())
@@ -40,7 +40,7 @@ def test_a_recorded_spec_is_read_back_as_itself(entry: dict[str, Any]) -> None:
 
 @pytest.mark.parametrize(("name", "source"), sorted({(e["kind"], e["source"]) for e in GOLDEN}))
 def test_a_recorded_source_still_leads_to_its_kind(name: str, source: str) -> None:
-    assert kind(source).name == name
+    assert find_kind(source).name == name
 
 
 def test_every_kind_and_every_setting_is_among_them() -> None:
@@ -48,12 +48,12 @@ def test_every_kind_and_every_setting_is_among_them() -> None:
     of: dict[str, list[dict[str, Any]]] = {}
     for entry in GOLDEN:
         of.setdefault(entry["kind"], []).append(entry)
-    assert set(kinds()) <= set(of)
+    assert set(load_kinds()) <= set(of)
     for name, entries in of.items():
-        found = kind(name)
+        found = find_kind(name)
         values = [found.presets.get(e["preset"] or "", {}) | e["given"] for e in entries]
         assert {variant_of(found.spec, each) for each in values} == set(models_of(found.spec)), f"{name}: every variant"
-        missing = names_of(found.spec) - {"seed", "replicate"} - set().union(*values)
+        missing = setting_names(found.spec) - {"seed", "replicate"} - set().union(*values)
         assert not missing, f"{name}: no spec sets {', '.join(sorted(missing))}"
         assert {e["preset"] for e in entries} - {None} == set(found.presets)
 
@@ -62,7 +62,7 @@ def test_every_setting_inside_another_is_among_them() -> None:
     """As `scale` of a kind's `intervention`: some spec of some kind sets it."""
     given: dict[type[Settings], set[str]] = {}
     for entry in GOLDEN:
-        fields = {n: f for each in models_of(kind(entry["kind"]).spec) for n, f in each.model_fields.items()}
+        fields = {n: f for each in models_of(find_kind(entry["kind"]).spec) for n, f in each.model_fields.items()}
         for name, field in fields.items():
             if isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
                 given.setdefault(field.annotation, set()).update(entry["given"].get(name, {}))
@@ -84,7 +84,7 @@ def test_a_default_changes_only_with_a_higher_version(name: str) -> None:
 def test_the_default_of_every_setting_is_recorded() -> None:
     missing = {
         f"{name}.{path}"
-        for name in kinds()
+        for name in load_kinds()
         if name in DEFAULTS
         for path in identity.defaults_of(name)["defaults"].keys() - DEFAULTS[name]["defaults"].keys()
     }

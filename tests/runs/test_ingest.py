@@ -10,10 +10,10 @@ from sqlalchemy import func, select
 from sqlalchemy.exc import IntegrityError
 
 from chessreg.registry import tables
-from chessreg.runs.ingest import ingest, put_back, take_in_waiting, waiting
-from chessreg.runs.kind import kind
+from chessreg.runs.ingest import ingest_fragments, ingest_waiting, list_waiting, requeue_quarantined
+from chessreg.runs.kind import find_kind
 from chessreg.session import open_session
-from store.fragments import SUFFIX, FragmentWriter, adopt, ingested, uuid7
+from store.fragments import FRAGMENT_SUFFIX, FragmentWriter, adopt_fragment, list_ingested, uuid7
 
 
 def count(session, table):
@@ -24,9 +24,9 @@ def count(session, table):
 def test_fragments_that_come_twice_change_nothing(session, run_toy, tmp_path):
     run_toy(positions=5)
     before = count(session, tables.Score), count(session, tables.FragmentRecord)
-    for fragment in ingested(session.store):
+    for fragment in list_ingested(session.store):
         shutil.copy(fragment.path, session.store.incoming / fragment.name)
-    report = ingest(session.database, session.store)
+    report = ingest_fragments(session.database, session.store)
     assert (report.fragments, report.rows, report.conflicts) == (0, 0, 0)
     assert (count(session, tables.Score), count(session, tables.FragmentRecord)) == before
 
@@ -35,9 +35,9 @@ def test_the_same_spec_on_two_machines_is_one_run_with_two_attempts(session, toy
     run_toy(positions=5)
     with open_session(str(tmp_path / "other.db"), tmp_path / "other") as other:
         other.run(toy.spec(positions=5), kind=toy.source)
-        for fragment in ingested(other.store):
-            adopt(session.store, fragment.path)
-    report = ingest(session.database, session.store)
+        for fragment in list_ingested(other.store):
+            adopt_fragment(session.store, fragment.path)
+    report = ingest_fragments(session.database, session.store)
     assert report.conflicts == 0
     assert report.repeated == 5
     assert count(session, tables.Run) == 1
@@ -55,9 +55,9 @@ def test_a_differing_later_row_is_a_conflict_and_the_first_stays(session, toy, r
             Task, "emit", lambda self, family, unit, detail=None, **c: emit(self, family, unit, detail, **{**c, "n": 9})
         )
         other.run(toy.spec(positions=2), kind=toy.source)
-        for fragment in ingested(other.store):
-            adopt(session.store, fragment.path)
-    assert ingest(session.database, session.store).conflicts == 2
+        for fragment in list_ingested(other.store):
+            adopt_fragment(session.store, fragment.path)
+    assert ingest_fragments(session.database, session.store).conflicts == 2
     with session.database.read() as sql:
         assert set(sql.scalars(select(tables.Score.n))) == {1}
         assert {row["n"] for row in sql.scalars(select(tables.Conflict.row))} == {9}
@@ -66,9 +66,9 @@ def test_a_differing_later_row_is_a_conflict_and_the_first_stays(session, toy, r
 def test_a_registry_made_anew_from_the_fragments_holds_the_same(session, run_toy, tmp_path):
     run_toy(positions=6)
     with open_session(str(tmp_path / "anew.db"), tmp_path / "anew") as anew:
-        for fragment in ingested(session.store):
-            adopt(anew.store, fragment.path)
-        ingest(anew.database, anew.store)
+        for fragment in list_ingested(session.store):
+            adopt_fragment(anew.store, fragment.path)
+        ingest_fragments(anew.database, anew.store)
         for table in (tables.Run, tables.Score, tables.Attempt, tables.UnitRange):
             assert count(anew, table) == count(session, table)
 
@@ -77,20 +77,22 @@ def test_fragments_of_clocks_that_run_ahead_go_in_whatever_their_order(session, 
     with open_session(str(tmp_path / "other.db"), tmp_path / "other") as other:
         run_id = other.run(toy.spec(positions=5), kind=toy.source).run_id
         later = time.time_ns() + 600 * 10**9
-        for number, fragment in enumerate(reversed(ingested(other.store))):  # the one that says it began comes last
-            name = f"{uuid7(later + number * 10**6)}.{run_id.hex}{SUFFIX}"
+        for number, fragment in enumerate(
+            reversed(list_ingested(other.store))
+        ):  # the one that says it began comes last
+            name = f"{uuid7(later + number * 10**6)}.{run_id.hex}{FRAGMENT_SUFFIX}"
             shutil.copy(fragment.path, session.store.incoming / name)
-    report = ingest(session.database, session.store)
+    report = ingest_fragments(session.database, session.store)
     assert (report.waiting, report.rows) == ({}, 5)
     assert (count(session, tables.Score), count(session, tables.Attempt)) == (5, 1)
 
 
 def test_a_torn_fragment_is_set_aside(session, run_toy):
     run_toy(positions=3)
-    fragment = ingested(session.store)[0]
+    fragment = list_ingested(session.store)[0]
     torn = session.store.incoming / fragment.name
     torn.write_bytes(fragment.path.read_bytes()[:-7])
-    assert list(ingest(session.database, session.store).set_aside) == [fragment.name]
+    assert list(ingest_fragments(session.database, session.store).set_aside) == [fragment.name]
     assert not torn.exists()
     assert any(session.store.quarantine.iterdir())
 
@@ -105,13 +107,13 @@ def test_a_fragment_that_is_not_understood_is_set_aside_and_keeps_nobody_back(se
     point = {"run_id": run_id.hex, "unit": 0, "name": "late", "step": 0, "attempt_id": attempt_id.hex, "value": 1.0}
     with FragmentWriter(session.store, run_id.hex, attempt_id.hex) as writer:
         writer.add("metric_point", point)
-    report = ingest(session.database, session.store)
+    report = ingest_fragments(session.database, session.store)
     assert (report.fragments, len(report.set_aside)) == (1, 1)
-    (left,) = waiting(session.database, session.store)
+    (left,) = list_waiting(session.database, session.store)
     assert left["state"] == "set aside"
     assert "unknown table 'dream'" in left["why"]
-    assert put_back(session.store) == 1
-    assert take_in_waiting(session.database, session.store)["set_aside"] == 1
+    assert requeue_quarantined(session.store) == 1
+    assert ingest_waiting(session.database, session.store)["set_aside"] == 1
 
 
 @pytest.mark.parametrize(
@@ -145,7 +147,7 @@ def test_rows_that_their_tables_cannot_hold_are_set_aside_and_keep_nobody_back(s
         with FragmentWriter(session.store, run, attempt) as writer:
             writer.add(table if row != rows["unit_range"] else "unit_range", row)
     before = count(session, tables.Score)
-    report = ingest(session.database, session.store)
+    report = ingest_fragments(session.database, session.store)
     assert (len(report.set_aside), report.fragments, report.waiting) == (1, 1, {})
     assert count(session, tables.Score) == before
 
@@ -162,13 +164,13 @@ def test_what_a_model_wrote_is_cropped_to_its_column(session, tmp_path):
         "        task.emit('illegal_attempt', 0, ply=0, number=0, text='e4 ' * 40)\n"
         "        task.done(0)\n"
     )
-    found = kind(str(path))
+    found = find_kind(str(path))
     done = session.run(found.spec(), kind=str(path))
     row = {"run_id": done.run_id.hex, "unit": 0, "ply": 0, "attempt_id": done.attempt_id.hex, "text": "e4 " * 40}
     with FragmentWriter(session.store, done.run_id.hex, done.attempt_id.hex) as writer:  # of an earlier version
         writer.add("illegal_attempt", row | {"number": 0})
         writer.add("unit_range", {"run_id": done.run_id.hex, "start": 0, "stop": 1, "attempt_id": done.attempt_id.hex})
-    report = ingest(session.database, session.store)
+    report = ingest_fragments(session.database, session.store)
     assert (report.repeated, report.conflicts) == (1, 0)
     with session.database.read() as sql:
         assert sql.scalars(select(tables.IllegalAttempt.text)).all() == [("e4 " * 40)[:32]]
@@ -184,34 +186,34 @@ def test_results_wait_for_their_run_whatever_language_the_server_speaks(session,
         raise IntegrityError("insert", {}, Violation("verletzt Fremdschlüssel-Constraint"))
 
     run_toy(positions=2)
-    fragment = ingested(session.store)[0]
+    fragment = list_ingested(session.store)[0]
     shutil.copy(fragment.path, session.store.incoming / fragment.name)
-    monkeypatch.setattr(ingesting, "take_in", refused)
-    report = ingest(session.database, session.store)
+    monkeypatch.setattr(ingesting, "ingest_rows", refused)
+    report = ingest_fragments(session.database, session.store)
     assert (list(report.waiting), report.set_aside) == ([fragment.name], {})
 
 
 def test_results_that_come_before_their_run_wait_for_it_and_go_in_once(session, toy, tmp_path):
     with open_session(str(tmp_path / "other.db"), tmp_path / "other") as other:
         run_id = other.run(toy.spec(positions=5), kind=toy.source).run_id
-        begun, *results = ingested(other.store)
+        begun, *results = list_ingested(other.store)
         for fragment in results:
-            adopt(session.store, fragment.path)
+            adopt_fragment(session.store, fragment.path)
         with other.database.read() as sql:
             attempt_id = sql.scalars(select(tables.Attempt.id)).one()
         end = {"id": attempt_id.hex, "state": "finished", "cause": "finished", "units_done": 5}
         with FragmentWriter(session.store, run_id.hex, attempt_id.hex) as writer:
             writer.add("attempt_end", end)  # an end alone
-        report = ingest(session.database, session.store)
-        wait = [row for row in waiting(session.database, session.store) if row["state"] == "waiting"]
+        report = ingest_fragments(session.database, session.store)
+        wait = [row for row in list_waiting(session.database, session.store) if row["state"] == "waiting"]
         assert {row["fragment"] for row in wait} == set(report.waiting)
         assert wait
         assert "has not arrived" in wait[0]["why"]
         assert count(session, tables.Score) == 0
-        adopt(session.store, begun.path)
+        adopt_fragment(session.store, begun.path)
     for _ in range(2):
-        ingest(session.database, session.store)
-    assert waiting(session.database, session.store) == []
+        ingest_fragments(session.database, session.store)
+    assert list_waiting(session.database, session.store) == []
     assert (count(session, tables.Score), count(session, tables.Run)) == (5, 1)
     with session.database.read() as sql:
         assert sql.scalars(select(tables.Attempt.state)).one() is tables.AttemptState.FINISHED

@@ -16,24 +16,24 @@ from pydantic import Field, model_validator
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError, described
 from chessreg.registry import tables
-from chessreg.runs.ingest import ingest
-from chessreg.runs.kind import kind, kinds, of_record, own
-from chessreg.runs.spec import Spec, build
+from chessreg.runs.ingest import ingest_fragments
+from chessreg.runs.kind import find_kind, find_own_kind, kind_of_record, load_kinds
+from chessreg.runs.spec import Spec, build_settings
 from store import StoreError
 
 TOY = Path(__file__).parent.parent / "kinds" / "toy_kind.py"
 
 
 def test_our_kinds_are_found_by_name_and_by_recorded_source():
-    assert {"cache", "probe", "vector", "edit", "play", "train"} <= set(kinds())
-    for found in kinds().values():
-        assert type(kind(found.source)) is type(found)
+    assert {"cache", "probe", "vector", "edit", "play", "train"} <= set(load_kinds())
+    for found in load_kinds().values():
+        assert type(find_kind(found.source)) is type(found)
         assert found.summary.endswith(".")
 
 
 def test_listing_the_kinds_imports_nothing_heavy():
     code = (
-        "from chessreg.runs.kind import kinds; kinds(); import sys;"
+        "from chessreg.runs.kind import load_kinds; load_kinds(); import sys;"
         "print(*sorted({'torch', 'transformers', 'zarr', 'textual', 'duckdb', 'pyarrow'} & set(sys.modules)))"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
@@ -41,7 +41,7 @@ def test_listing_the_kinds_imports_nothing_heavy():
 
 
 def test_a_kind_in_a_file_needs_no_class_name_when_there_is_one():
-    assert kind(str(TOY)).name == kind(f"{TOY}:Toy").name == "toy"
+    assert find_kind(str(TOY)).name == find_kind(f"{TOY}:Toy").name == "toy"
 
 
 def kind_of(tables: str, run: str = "pass", name: str = "odd") -> str:
@@ -83,7 +83,7 @@ def test_a_file_that_cannot_be_used_is_told_in_one_line(tmp_path, text, error, s
     path = tmp_path / "odd_kind.py"
     path.write_text(text)
     with pytest.raises(error, match=says):
-        kind(str(path))
+        find_kind(str(path))
 
 
 POINT = "task.emit('metric_point', unit, name='loss', step=0, value={})"
@@ -108,13 +108,13 @@ ROW = "task.emit('score', unit, split='x', item=1, n=1, correct=1)"
 def test_a_row_that_its_table_cannot_take_is_told_and_keeps_nobody_back(session, tmp_path, run, says, run_toy):
     path = tmp_path / "wrong_kind.py"
     path.write_text(kind_of("tables = ('score', 'metric_point')", run))
-    found = kind(str(path))
+    found = find_kind(str(path))
     with pytest.raises((ChessregError, StoreError), match=re.escape(says)):
         session.run(found.spec(), kind=str(path))
     with session.database.read() as sql:
         assert sql.scalars(sqlalchemy.select(tables.Attempt.state)).one() is tables.AttemptState.FAILED
         assert not sql.scalars(sqlalchemy.select(tables.Score.n)).all()
-    assert not ingest(session.database, session.store).waiting
+    assert not ingest_fragments(session.database, session.store).waiting
     assert run_toy().state == "complete"
 
 
@@ -122,13 +122,13 @@ def test_our_kinds_are_ours_whatever_source_a_registry_has_for_them(session, tmp
     path = tmp_path / "evil_kind.py"
     path.write_text("raise SystemExit")
     record = tables.KindRecord(name="legality", version=1, source=f"{path}:Evil", result_tables=["rating"])
-    assert of_record(record) is not None
-    assert all(own(name).source == found.source for name, found in kinds().items())
+    assert kind_of_record(record) is not None
+    assert all(find_own_kind(name).source == found.source for name, found in load_kinds().items())
 
 
 def test_an_unknown_kind_names_those_there_are():
     with pytest.raises(NotFoundError, match="probe"):
-        kind("prob")
+        find_kind("prob")
 
 
 def test_every_public_name_of_a_kind_file_is_there():
@@ -160,7 +160,7 @@ def test_an_error_of_a_users_own_kind_is_told_with_its_name_and_line(tmp_path, s
     path = tmp_path / "raising_kind.py"
     path.write_text(RAISING)
     with pytest.raises(ZeroDivisionError) as caught:
-        session.run(kind(str(path)).spec(), kind=str(path))
+        session.run(find_kind(str(path)).spec(), kind=str(path))
     message, hint, status = described(caught.value)
     assert message == "your kind raising raised ZeroDivisionError: division by zero"
     assert hint.startswith(f"{path}, line 16")
@@ -181,7 +181,7 @@ class Between(Spec):
 
 def test_what_is_wrong_with_settings_together_is_told_without_the_name_of_an_option():
     with pytest.raises(BadInputError, match=r"^high 1 is below low 2"):
-        build(Between, {"low": 2})
+        build_settings(Between, {"low": 2})
 
 
 def test_settings_are_made_without_a_look_at_their_source(monkeypatch):
@@ -200,7 +200,7 @@ def test_two_threads_that_load_one_file_run_it_once_and_get_one_class(tmp_path):
     builtins.RUNS = []
     try:
         with ThreadPoolExecutor(4) as threads:
-            found = list(threads.map(lambda _: kind(str(path)), range(4)))
+            found = list(threads.map(lambda _: find_kind(str(path)), range(4)))
         assert builtins.RUNS == [1]
         assert len({type(each) for each in found}) == 1
     finally:

@@ -17,14 +17,14 @@ WRITERS = 12
 TOY = Path(__file__).parent.parent / "kinds" / "toy_kind.py"
 WRITERS_AT_WORK = """
 import json, os, sys, time
-from chessreg.runs.kind import kind
+from chessreg.runs.kind import find_kind
 from chessreg.registry import provenance
 from chessreg.session import open_session
 
 home, seconds, source, writers = sys.argv[1], float(sys.argv[2]), sys.argv[3], int(sys.argv[4])
-toy = kind(source)
-code, environment = provenance.code_state(), provenance.environment()  # told once, not by git at every attempt
-provenance.code_state, provenance.environment = lambda folder=None: code, lambda: environment
+toy = find_kind(source)
+code, environment = provenance.read_code_state(), provenance.read_packages()  # told once, not by git at every attempt
+provenance.read_code_state, provenance.read_packages = lambda folder=None: code, lambda: environment
 
 def write(seed, seconds):
     units, replicate, end = 0, 0, time.monotonic() + seconds

@@ -16,7 +16,7 @@ from sqlalchemy import func, select
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.registry import names, tables
 from chessreg.runs import attempt
-from chessreg.runs.attempt import mark_dead
+from chessreg.runs.attempt import mark_dead_attempts
 
 TOY = Path(__file__).parent.parent / "kinds" / "toy_kind.py"
 
@@ -68,19 +68,21 @@ def test_how_settings_and_key_order_do_not_change_the_run(session, toy, run_toy)
 def test_what_needs_all_units_waits_until_the_registry_has_them(session, monkeypatch):
     from chessreg.errors import RegistryError
     from chessreg.runs import attempt, background
-    from chessreg.runs.kind import kind
+    from chessreg.runs.kind import find_kind
 
     path = str(TOY.parent / "captures_kind.py")
-    spec = kind(path).spec(games=5, plies=20, shuffles=3)
-    taken, began = background.ingest, []
+    spec = find_kind(path).spec(games=5, plies=20, shuffles=3)
+    taken, began = background.ingest_fragments, []
 
     def full(database, store, on_fragment):
         if began:  # the run is there; then the disk of the registry is full
             raise RegistryError("the registry cannot grow: the disk is full")
         return taken(database, store, on_fragment)
 
-    monkeypatch.setattr(background, "ingest", full)
-    monkeypatch.setattr(attempt.Attempt, "begin", lambda self, begin=attempt.Attempt.begin: began.append(begin(self)))
+    monkeypatch.setattr(background, "ingest_fragments", full)
+    monkeypatch.setattr(
+        attempt.RunAttempt, "begin", lambda self, begin=attempt.RunAttempt.begin: began.append(begin(self))
+    )
     with pytest.raises(ChessregError, match=r"lacks 5 of 5 units.*the disk is full"):
         session.run(spec, kind=path)
     assert count(session, tables.Statistic) == 0
@@ -88,7 +90,7 @@ def test_what_needs_all_units_waits_until_the_registry_has_them(session, monkeyp
     assert session.run(spec, kind=path).state == "complete"
     with session.database.read() as sql:
         rerun = sql.scalars(select(tables.Statistic)).one()
-    other = session.run(kind(path).spec(**spec.model_dump() | {"replicate": 1}), kind=path)
+    other = session.run(find_kind(path).spec(**spec.model_dump() | {"replicate": 1}), kind=path)
     with session.database.read() as sql:
         undisturbed = sql.scalars(select(tables.Statistic).where(tables.Statistic.run_id == other.run_id)).one()
     assert (rerun.value, rerun.p, rerun.n) == (undisturbed.value, undisturbed.p, undisturbed.n)
@@ -97,7 +99,7 @@ def test_what_needs_all_units_waits_until_the_registry_has_them(session, monkeyp
 def test_a_registry_that_does_not_answer_holds_no_unit_up(session, toy, monkeypatch):
     from chessreg.runs import background, task
 
-    taken, in_time, all_done = background.ingest, [], threading.Event()
+    taken, in_time, all_done = background.ingest_fragments, [], threading.Event()
 
     def silent(database, store, on_fragment):
         if began:
@@ -111,7 +113,7 @@ def test_a_registry_that_does_not_answer_holds_no_unit_up(session, toy, monkeypa
         if fraction == 1:
             all_done.set()
 
-    monkeypatch.setattr(background, "ingest", silent)
+    monkeypatch.setattr(background, "ingest_fragments", silent)
     monkeypatch.setattr(task, "FLUSH_ROWS", 1)  # each unit is a fragment
     report = session.run(toy.spec(positions=5), kind=str(TOY), on_progress=on_progress)
     assert report.state == "complete"
@@ -120,18 +122,18 @@ def test_a_registry_that_does_not_answer_holds_no_unit_up(session, toy, monkeypa
 
 
 def test_an_interrupted_run_says_what_it_did_though_the_registry_does_not_answer(session, toy, monkeypatch):
-    from chessreg.registry.engines import AwayError
+    from chessreg.registry.engines import ServerUnreachableError
     from chessreg.runs import attempt, background
 
     began: list[float] = []
 
     def away(*_):
-        raise AwayError("the registry does not answer")
+        raise ServerUnreachableError("the registry does not answer")
 
     def on_progress(fraction, text):
         if not began:
-            monkeypatch.setattr(background, "ingest", away)
-            monkeypatch.setattr(attempt, "missing_units", away)
+            monkeypatch.setattr(background, "ingest_fragments", away)
+            monkeypatch.setattr(attempt, "find_missing_units", away)
         began.append(fraction)
         if len(began) == 3:
             raise KeyboardInterrupt
@@ -149,7 +151,7 @@ def test_a_run_that_the_registry_refuses_to_begin_leaves_nothing(session, toy, r
     def refused(*_):
         raise RegistryError("the registry is being written by another process")
 
-    monkeypatch.setattr(background, "ingest", refused)
+    monkeypatch.setattr(background, "ingest_fragments", refused)
     with pytest.raises(ChessregError, match="written by another process"):
         session.run(toy.spec(positions=5), kind=str(TOY))
     monkeypatch.undo()
@@ -174,14 +176,14 @@ def test_the_third_ctrl_c_and_more_leave_the_end_to_be_recorded(monkeypatch):
                 signal.raise_signal(number)
         except KeyboardInterrupt:
             pytest.fail("the third one broke off what records the end")
-        monkeypatch.setattr(attempt, "END_SECONDS", 0.0)
+        monkeypatch.setattr(attempt, "END_RECORD_TIMEOUT_S", 0.0)
         hold()
         with pytest.raises(KeyboardInterrupt):
             signal.raise_signal(signal.SIGINT)
 
 
 def test_a_failing_kind_keeps_its_complete_units_and_says_why(session, tmp_path):
-    from chessreg.runs.kind import kind
+    from chessreg.runs.kind import find_kind
 
     source = TOY.read_text().replace(
         "random, board =", "if unit == 2: raise RuntimeError('no such thing')\n            random, board ="
@@ -189,7 +191,7 @@ def test_a_failing_kind_keeps_its_complete_units_and_says_why(session, tmp_path)
     path = tmp_path / "failing_kind.py"
     path.write_text(source)
     with pytest.raises(RuntimeError, match="no such thing"):
-        session.run(kind(str(path)).spec(positions=4), kind=str(path))
+        session.run(find_kind(str(path)).spec(positions=4), kind=str(path))
     ((state, cause, message, done),) = rows(session, tables.Attempt, "state", "cause", "message", "units_done")
     assert (state.value, cause.value, message, done) == ("failed", "failed", "RuntimeError: no such thing", 2)
     assert count(session, tables.Score) == 2
@@ -211,7 +213,7 @@ def test_a_run_that_is_interrupted_and_typed_again_is_named_once(session, toy):
         report = session.run(toy.spec(positions=2), kind=str(TOY), name="mine", on_progress=on_progress)
     assert report.state == "complete"
     with session.database.read() as sql:
-        assert names.name_of(sql, "run", report.run_id) == "mine"
+        assert names.read_name(sql, "run", report.run_id) == "mine"
         assert sql.scalar(select(func.count()).select_from(tables.Annotation)) == 1
 
 
@@ -220,14 +222,14 @@ def test_a_run_has_its_name_while_it_runs_and_a_finished_one_takes_another(sessi
 
     def look(fraction, text):
         with session.database.read() as sql:
-            seen.append(set(names.names(sql, "run").values()))
+            seen.append(set(names.read_names(sql, "run").values()))
 
     session.run(toy.spec(positions=2), kind=str(TOY), name="mine", on_progress=look)
     assert seen
     assert all(each == {"mine"} for each in seen)
     session.run(toy.spec(positions=2), kind=str(TOY), name="ours")
     with session.database.read() as sql:
-        assert set(names.names(sql, "run").values()) == {"ours"}
+        assert set(names.read_names(sql, "run").values()) == {"ours"}
 
 
 def spawn(tmp_path: Path, *settings: str) -> subprocess.Popen[bytes]:
@@ -257,7 +259,7 @@ def test_a_killed_run_goes_on_where_it_stopped(session, run_toy, tmp_path, numbe
     if number != signal.SIGKILL:
         assert process.returncode == 130
         assert b"--resume" in error
-    assert mark_dead(session.database) == (1 if number == signal.SIGKILL else 0)
+    assert mark_dead_attempts(session.database) == (1 if number == signal.SIGKILL else 0)
     assert rows(session, tables.Attempt, "state") == [(tables.AttemptState(state),)]
     report = run_toy(positions=40, pause=0.1)
     assert (report.state, report.missing_before) == ("complete", 40 - count_before(session, report))
@@ -280,7 +282,7 @@ def test_ctrl_c_again_ends_a_run_in_the_middle_of_a_unit(session, tmp_path):
     assert (process.returncode, presses >= 2) == (130, True)
     assert b"Traceback" not in error
     assert rows(session, tables.Attempt, "state") == [(tables.AttemptState.KILLED,)]
-    assert mark_dead(session.database) == 0, "it recorded its end itself"
+    assert mark_dead_attempts(session.database) == 0, "it recorded its end itself"
 
 
 def count_before(session, report) -> int:
@@ -296,6 +298,6 @@ def test_ctrl_c_while_a_run_begins_is_recorded(session, toy):
         os.kill(os.getpid(), signal.SIGINT)
 
     spec = toy.spec(positions=3)
-    report = attempt.run(toy, spec, toy.options(), session.database, session.store, on_begun=press)
+    report = attempt.run_spec(toy, spec, toy.options(), session.database, session.store, on_begun=press)
     assert report.state != "complete"
     assert rows(session, tables.Attempt, "state") == [(tables.AttemptState.KILLED,)]

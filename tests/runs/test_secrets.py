@@ -13,11 +13,11 @@ import pytest
 from chessreg import settings
 from chessreg.errors import BadInputError
 from chessreg.registry import tables
-from chessreg.runs.kind import checked
+from chessreg.runs.kind import create_kind
 from chessreg.scheduling import worker
 from chessreg.session import Session
 from store.errors import StoreError
-from store.places import place
+from store.places import open_place
 
 from ..test_masking import BY_NAME, BY_SHAPE, WANDB, WORD, secret_in
 
@@ -84,7 +84,7 @@ def test_no_secret_is_in_the_log_of_a_job(
             print("a warning:", value, file=sys.stderr)
         return {"cause": "failed", "message": VALUES[0], "exit_code": 1, "attempt": None}
 
-    monkeypatch.setattr(worker, "done", prints)
+    monkeypatch.setattr(worker, "attempt_order", prints)
     order = tmp_path / "work.json"
     order.write_text(json.dumps({"try": 1, "title": "toy", "job": "", "run": ""}))
     assert worker.main(order) == 1
@@ -101,7 +101,7 @@ def test_a_kind_may_not_have_a_setting_that_is_a_secret(toy: Any) -> None:
         spec = create_model("LoggingSpec", __base__=type(toy).spec, wandb_api_key=(str, ""))
 
     with pytest.raises(BadInputError, match="setting wandb_api_key would be recorded"):
-        checked(Logging)
+        create_kind(Logging)
 
 
 @pytest.mark.parametrize(
@@ -109,5 +109,5 @@ def test_a_kind_may_not_have_a_setting_that_is_a_secret(toy: Any) -> None:
 )
 def test_the_url_of_a_bucket_has_no_credentials(url: str) -> None:
     with pytest.raises(StoreError, match="must not hold credentials") as caught:
-        place(url)
+        open_place(url)
     assert WORD not in str(caught.value)

@@ -1,4 +1,4 @@
-"""A digest is trusted by a file that `trust.add` wrote, and by nothing else in the settings folder."""
+"""A digest is trusted by a file that `trust.save_digest` wrote, and by nothing else in the settings folder."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ import pytest
 
 from chessreg.errors import BadInputError
 from chessreg.runs import trust
-from chessreg.runs.kind import kind
+from chessreg.runs.kind import find_kind
 
-OURS, OTHER = trust.digest_of(b"ours"), trust.digest_of(b"other")
+OURS, OTHER = trust.digest_content(b"ours"), trust.digest_content(b"other")
 Row = dict[str, object]
 
 
@@ -23,9 +23,9 @@ def settings_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_what_was_added_is_trusted() -> None:
-    trust.add(OURS, Path("/home/user/my_kind.py"))
+    trust.save_digest(OURS, Path("/home/user/my_kind.py"))
     assert [trust.is_trusted(digest) for digest in (OURS, OTHER)] == [True, False]
-    assert [row.path for row in trust.trusted()] == ["/home/user/my_kind.py"]
+    assert [row.path for row in trust.list_trusted()] == ["/home/user/my_kind.py"]
 
 
 @pytest.mark.parametrize(
@@ -42,20 +42,20 @@ def test_what_was_added_is_trusted() -> None:
     ],
 )
 def test_a_file_of_that_name_with_another_content_trusts_nothing(change: Callable[[Row], object]) -> None:
-    trust.add(OURS)
-    file = trust.folder() / f"{OURS}.json"
+    trust.save_digest(OURS)
+    file = trust.trust_folder() / f"{OURS}.json"
     file.write_text(json.dumps(change(json.loads(file.read_text()))))
     assert not trust.is_trusted(OURS)
     assert not trust.is_trusted(OTHER)
-    assert trust.trusted() == []
+    assert trust.list_trusted() == []
 
 
 @pytest.mark.parametrize("content", [b"", b"\xff", b"[" * 100_000, b"{"], ids=["empty", "bytes", "deep", "cut"])
 def test_a_file_that_is_not_json_trusts_nothing(content: bytes) -> None:
-    trust.add(OURS)
-    (trust.folder() / f"{OURS}.json").write_bytes(content)
+    trust.save_digest(OURS)
+    (trust.trust_folder() / f"{OURS}.json").write_bytes(content)
     assert not trust.is_trusted(OURS)
-    assert trust.trusted() == []
+    assert trust.list_trusted() == []
 
 
 def test_a_kind_in_a_folder_whose_name_is_not_utf8_is_refused_before_it_runs(tmp_path: Path) -> None:
@@ -64,4 +64,4 @@ def test_a_kind_in_a_folder_whose_name_is_not_utf8_is_refused_before_it_runs(tmp
     folder.mkdir()
     (folder / "my_kind.py").write_text("raise SystemExit")
     with pytest.raises(BadInputError, match="is not UTF-8"):
-        kind(str(folder / "my_kind.py"))
+        find_kind(str(folder / "my_kind.py"))

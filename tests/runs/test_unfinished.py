@@ -16,7 +16,7 @@ from chessreg.registry import tables
 from chessreg.runs import unfinished
 from chessreg.session import open_session
 from store.errors import StoreError
-from store.places import place
+from store.places import open_place
 from tests.specs import train_spec
 
 SPEC = train_spec(
@@ -47,16 +47,16 @@ def train(session, until=None):
 
 
 def place_of(session, run_id):
-    return unfinished.place_of(session.store.runs / run_id.hex / "state.pt")[0]
+    return unfinished.read_progress(session.store.runs / run_id.hex / "state.pt")[0]
 
 
 def carried(one, two, run_id, share):
     """From one machine to another by way of a folder, as push, merge and pull do it."""
-    there = place(str(share / "store"), create=True)
-    sent = unfinished.carry_named(one.database, one.store, there, [run_id.hex])
+    there = open_place(str(share / "store"), create=True)
+    sent = unfinished.carry_states_of(one.database, one.store, there, [run_id.hex])
     export_rows(one.database, share / "registry.db", [run_id.hex])
     merge(two.database, two.store, str(share / "registry.db"))
-    return sent, unfinished.carry_named(two.database, there, two.store, [run_id.hex])
+    return sent, unfinished.carry_states_of(two.database, there, two.store, [run_id.hex])
 
 
 def results(session, run_id):
@@ -86,7 +86,7 @@ def test_a_training_moves_from_machine_to_machine_and_ends_as_if_it_had_stayed(m
     (curve, weights), (stayed, as_stayed) = results(one, run_id), results(two, run_id)
     assert curve == stayed
     assert all((weights[name] == tensor).all() for name, tensor in as_stayed.items())
-    assert unfinished.carry_named(one.database, one.store, two.store, [run_id.hex]) == 0, "complete"
+    assert unfinished.carry_states_of(one.database, one.store, two.store, [run_id.hex]) == 0, "complete"
 
 
 def test_a_state_is_not_replaced_under_a_process_that_trains_nor_by_a_damaged_one(machines, tmp_path):
@@ -95,14 +95,14 @@ def test_a_state_is_not_replaced_under_a_process_that_trains_nor_by_a_damaged_on
     carried(one, two, run_id, tmp_path / "stick")
     train(one, until=0.7)
     with (
-        unfinished.alone(two.store, run_id, ["state.pt"]),
+        unfinished.lock_states(two.store, run_id, ["state.pt"]),
         pytest.raises(StoreError, match="is being written by process"),
     ):
-        unfinished.carry(two.database, one.store, two.store, [run_id])
+        unfinished.carry_states(two.database, one.store, two.store, [run_id])
     before = place_of(two, run_id)
     (one.store.runs / run_id.hex / "state.pt").write_bytes(b"cut short")
     with pytest.raises(ChessregError, match="is no saved state"):
-        unfinished.carry(two.database, one.store, two.store, [run_id])
+        unfinished.carry_states(two.database, one.store, two.store, [run_id])
     assert place_of(two, run_id) == before
     assert [path.name for path in (two.store.runs / run_id.hex).iterdir()] == ["state.pt"]
 
@@ -110,4 +110,4 @@ def test_a_state_is_not_replaced_under_a_process_that_trains_nor_by_a_damaged_on
 def test_a_bucket_takes_no_states_and_says_so_by_their_number(machines):
     one, _ = machines
     run_id = train(one, until=0.3)
-    assert unfinished.carry_named(one.database, one.store, SimpleNamespace(), [run_id.hex]) == 0
+    assert unfinished.carry_states_of(one.database, one.store, SimpleNamespace(), [run_id.hex]) == 0

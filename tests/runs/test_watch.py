@@ -16,8 +16,8 @@ from chessreg.registry.identity import new_id
 from chessreg.registry.tables import AttemptState, Cause
 from chessreg.registry.tables.types import utc_now
 from chessreg.runs import watch
-from chessreg.runs.attempt import PROMISE_SECONDS
-from chessreg.runs.ingest import ingest
+from chessreg.runs.attempt import CHECK_IN_TIMEOUT_S
+from chessreg.runs.ingest import ingest_fragments
 from store.process import boot_id, pid_start, system_id
 
 
@@ -50,7 +50,7 @@ def attempt(session, run_toy):
 
     def make(host: str = "box1", checked_in: datetime | None = None, **columns: object) -> UUID:
         own = {"id": new_id(), "state": AttemptState.RUNNING, "cause": None, "ended_at": None, "exit_code": None}
-        own |= {"checked_in_at": checked_in or utc_now(), "next_check_in_seconds": PROMISE_SECONDS}
+        own |= {"checked_in_at": checked_in or utc_now(), "next_check_in_seconds": CHECK_IN_TIMEOUT_S}
         with session.database.write() as sql:
             if host != machine["host"]:
                 other = UUID(int=sum(host.encode()))
@@ -82,7 +82,7 @@ def test_a_promise_that_is_not_kept_makes_lost_and_never_failed(session, attempt
     silent = attempt()
     watcher = watch.Watcher(session.store)
     assert watcher.look(session.database) == 0
-    clock.now += PROMISE_SECONDS - 1
+    clock.now += CHECK_IN_TIMEOUT_S - 1
     assert watcher.look(session.database) == 0
     clock.now += 2
     assert watch.Watcher(session.store).look(session.database) == 1, "another process of this host watched with it"
@@ -97,7 +97,7 @@ def test_a_clock_that_is_ten_minutes_wrong_loses_nobody(session, attempt, clock,
     for beat in range(1, 60):
         clock.now += 10
         check_in(session, running, theirs + timedelta(seconds=10 * beat))
-        ingest(session.database, session.store)
+        ingest_fragments(session.database, session.store)
         assert watcher.look(session.database) == 0
     assert state(session, running) == ("running", None)
 
@@ -106,11 +106,11 @@ def test_a_registry_that_stood_still_for_a_minute_loses_nobody(session, attempt,
     running = attempt()
     watcher = watch.Watcher(session.store)
     watcher.look(session.database)
-    clock.now += PROMISE_SECONDS - 10
+    clock.now += CHECK_IN_TIMEOUT_S - 10
     began = clock.now
     clock.now += 60  # the look itself took a minute, and others could not bring their check-ins
     assert watcher.look(session.database, began) == 0
-    clock.now += PROMISE_SECONDS - 1
+    clock.now += CHECK_IN_TIMEOUT_S - 1
     assert watcher.look(session.database) == 0
     clock.now += 2
     assert watcher.look(session.database) == 1
@@ -121,14 +121,14 @@ def test_what_was_lost_is_found_again_by_its_next_check_in(session, attempt, clo
     silent = attempt()
     watcher = watch.Watcher(session.store)
     watcher.look(session.database)
-    clock.now += PROMISE_SECONDS + 1
+    clock.now += CHECK_IN_TIMEOUT_S + 1
     watcher.look(session.database)
     assert state(session, silent) == ("lost", "lost")
     check_in(session, silent, utc_now() - timedelta(hours=1))  # an old one that comes late says nothing
-    ingest(session.database, session.store)
+    ingest_fragments(session.database, session.store)
     assert state(session, silent) == ("lost", "lost")
     check_in(session, silent, utc_now() + timedelta(seconds=5))
-    ingest(session.database, session.store)
+    ingest_fragments(session.database, session.store)
     assert state(session, silent) == ("running", None)
     assert watcher.look(session.database) == 0
 
@@ -138,7 +138,7 @@ def test_one_that_never_checked_in_is_lost_too(session, attempt, clock):
     claimed = attempt(units_done=0)
     watcher = watch.Watcher(session.store)
     watcher.look(session.database)
-    clock.now += PROMISE_SECONDS + 1
+    clock.now += CHECK_IN_TIMEOUT_S + 1
     watcher.look(session.database)
     assert state(session, claimed) == ("lost", "lost")
 
@@ -146,7 +146,7 @@ def test_one_that_never_checked_in_is_lost_too(session, attempt, clock):
 def test_doctor_finds_a_stale_promise_and_tells_the_truth(session, attempt, clock):
     silent = attempt()
     assert list(health.promises(session.database, session.store)) == []
-    clock.now += PROMISE_SECONDS + 1
+    clock.now += CHECK_IN_TIMEOUT_S + 1
     (found,) = health.promises(session.database, session.store)
     assert f"attempt {silent.hex[-6:]}" in found.detail
     assert state(session, silent) == ("running", None), "looking changes nothing"
@@ -164,7 +164,7 @@ def test_on_this_host_the_process_table_tells_at_once(session, attempt):
     earlier_boot = attempt(here, pid=me, pid_started=pid_start(me), boot_id="an earlier one")
     in_container = attempt(here, pid=me, pid_started=1.25, boot_id=f"{boot_id().partition('.')[0]}.1")
     known = 1 if system_id() is not None else 0
-    assert watch.mark_dead(session.database) == 1 + known
+    assert watch.mark_dead_attempts(session.database) == 1 + known
     assert state(session, alive) == state(session, in_container) == ("running", None)
     assert state(session, used_again) == ("lost", str(Cause.KILLED))
     assert state(session, earlier_boot)[0] == ("lost" if known else "running")
@@ -176,7 +176,7 @@ def test_attempts_of_another_machine_with_this_host_name_are_left_alone(session,
 
     running = attempt(socket.gethostname(), pid=os.getpid(), pid_started=1.25, boot_id="of that machine")
     monkeypatch.setattr("store.process.system_id", lambda: "another" * 4)
-    assert watch.mark_dead(session.database) == 0
+    assert watch.mark_dead_attempts(session.database) == 0
     assert list(health.orphans(session.database)) == []
     assert state(session, running) == ("running", None)
 
@@ -187,7 +187,7 @@ def test_notes_of_an_earlier_boot_prove_nothing(session, attempt, clock):
     watcher.look(session.database)
     notes = json.loads(watcher.file.read_text())
     watcher.file.write_text(json.dumps(notes | {"boot": "an earlier one"}))
-    clock.now += PROMISE_SECONDS + 1
+    clock.now += CHECK_IN_TIMEOUT_S + 1
     assert watcher.look(session.database) == 0
     watcher.file.write_text("{ torn")
     assert watcher.look(session.database) == 0
@@ -196,11 +196,13 @@ def test_notes_of_an_earlier_boot_prove_nothing(session, attempt, clock):
 
 def test_check_ins_go_on_while_the_registry_is_locked_and_leave_no_files(session, toy):
     """A heartbeat that meets a lock harms nobody: it is a file."""
-    from chessreg.runs.attempt import Attempt, Where
-    from chessreg.runs.resolve import resolve
+    from chessreg.runs.attempt import AttemptOrigin, RunAttempt
+    from chessreg.runs.resolve import resolve_spec
 
-    resolved = resolve(toy, toy.spec(positions=8, pause=0.3), session.inputs)
-    running = Attempt(resolved, toy.options(), session.inputs, (), list(range(8)), where=Where(ingests=False))
+    resolved = resolve_spec(toy, toy.spec(positions=8, pause=0.3), session.inputs)
+    running = RunAttempt(
+        resolved, toy.options(), session.inputs, (), list(range(8)), where=AttemptOrigin(ingests=False)
+    )
     locked, done = threading.Event(), threading.Event()
 
     def hold() -> None:
@@ -218,7 +220,7 @@ def test_check_ins_go_on_while_the_registry_is_locked_and_leave_no_files(session
         done.set()
         thread.join()
     assert waiting >= 3  # its beginning, a check-in, its end
-    ingest(session.database, session.store)
+    ingest_fragments(session.database, session.store)
     assert state(session, running.id) == ("finished", "finished")
     with session.database.read() as sql:
         found = sql.get_one(tables.Attempt, running.id)

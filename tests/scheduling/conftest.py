@@ -14,9 +14,9 @@ import pytest
 from sqlalchemy import select
 
 from chessreg.registry import tables
-from chessreg.runs.kind import kind
+from chessreg.runs.kind import find_kind
 from chessreg.runs.spec import settings_from
-from chessreg.scheduling.launch import Order, launch
+from chessreg.scheduling.launch import Order, launch_orders
 from chessreg.scheduling.supervisor import Supervisor
 from chessreg.session import Session
 from store.process import pid_start
@@ -42,11 +42,11 @@ class Desk:
 
     def launch(self, *orders: Order) -> list[Any]:
         database, store = self.session.database, self.session.store
-        return launch(orders, database, store, self.folder)[1]
+        return launch_orders(orders, database, store, self.folder)[1]
 
     def order(self, kind_name: str = "Gated", how: dict[str, Any] | None = None, **settings: Any) -> Order:
         """An order of a gated kind, its gate shut; `on`, `shards`, `name`, `priority` are the order's."""
-        found = kind(f"{GATED}:{kind_name}")
+        found = find_kind(f"{GATED}:{kind_name}")
         asked = {key: settings.pop(key) for key in ("on", "shards", "name", "priority") if key in settings}
         values = {"device": "cpu", "threads": 1, "gate": str(self.gate)} | (how or {})
         return Order(found, settings_from(found.spec, settings), found.options(**values), tuple(settings), **asked)

@@ -8,8 +8,8 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 from chessreg.scheduling import worker
-from chessreg.scheduling.executors import Seen, Work
-from chessreg.scheduling.executors.local import LocalExecutor, Slot, handle_of, kill_group
+from chessreg.scheduling.executors import Submission, SubmissionStatus
+from chessreg.scheduling.executors.local import LocalExecutor, ResourceSlot, kill_group, make_process_handle
 
 from ..forked import FORKED
 
@@ -33,23 +33,23 @@ class ForkingExecutor(LocalExecutor):
         self.slots.cores = 4  # also on a machine with one
         self._forks: dict[str, BaseProcess] = {}
 
-    def _start(self, work: Work, slot: Slot) -> str:
+    def _start(self, work: Submission, slot: ResourceSlot) -> str:
         work.folder.mkdir(parents=True, exist_ok=True)
         env = {**os.environ, **work.env, **slot.env}
         fork = FORKED.Process(target=do, args=(work.folder, work.cwd, env, work.log))
         fork.start()
         assert fork.pid
-        handle = handle_of(fork.pid, work.log, slot)
+        handle = make_process_handle(fork.pid, work.log, slot)
         self._forks[handle] = fork
         self.slots.take(handle, slot)
         return handle
 
-    def _look(self, handle: str) -> Seen:
+    def _look(self, handle: str) -> SubmissionStatus:
         fork = self._forks.get(handle)
         if fork is None:  # of an earlier supervisor
             return super()._look(handle)
         if fork.exitcode is None:
-            return Seen("running")
+            return SubmissionStatus("running")
         assert fork.pid
         kill_group(fork.pid)
         return self._end(handle, self._exit(fork.exitcode))

@@ -14,10 +14,10 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import names, tables
 from chessreg.registry.identity import new_id
 from chessreg.scheduling import queue
-from chessreg.scheduling.executors import executor
-from chessreg.scheduling.launch import Expected
-from chessreg.scheduling.status import log_of
-from chessreg.scheduling.supervisor import log
+from chessreg.scheduling.executors import open_executor
+from chessreg.scheduling.launch import ExpectedInputs
+from chessreg.scheduling.status import find_log
+from chessreg.scheduling.supervisor import log_line
 
 
 def test_a_runs_name_goes_before_the_end_of_a_jobs_id(desk):
@@ -26,14 +26,14 @@ def test_a_runs_name_goes_before_the_end_of_a_jobs_id(desk):
     ending = UUID(hex=other.id.hex[:-6] + "facade")
     with desk.session.database.write() as sql:
         sql.execute(update(tables.Job).where(tables.Job.id == other.id).values(id=ending))
-        names.annotate(sql, "checkpoint", new_id(), "name", "fac-ade")
+        names.add_annotation(sql, "checkpoint", new_id(), "name", "fac-ade")
 
     with desk.session.database.read() as sql:
-        assert [job.id for job in queue.find(sql, "e4")] == [wanted.id]
-        assert [job.id for job in queue.find(sql, "facade")] == [ending]
+        assert [job.id for job in queue.find_jobs(sql, "e4")] == [wanted.id]
+        assert [job.id for job in queue.find_jobs(sql, "facade")] == [ending]
         with pytest.raises(NotFoundError, match="no job 'ade'"):
-            queue.find(sql, "ade")
-    expected = Expected(desk.session.database, desk.session.store)
+            queue.find_jobs(sql, "ade")
+    expected = ExpectedInputs(desk.session.database, desk.session.store)
     assert expected._expected("run", "fac-ade") is not None
     assert expected._expected("checkpoint", "fac-ade") is None
 
@@ -44,7 +44,7 @@ def test_a_jobs_id_that_ends_as_a_run_is_called_is_not_cancelled(desk):
     with desk.session.database.write() as sql:
         ending = UUID(hex=other.id.hex[:-6] + "facade")
         sql.execute(update(tables.Job).where(tables.Job.id == other.id).values(id=ending))
-        assert [job.id for job in queue.cancel(sql, queue.find(sql, "fac-ade"))] == [wanted.id]
+        assert [job.id for job in queue.cancel_jobs(sql, queue.find_jobs(sql, "fac-ade"))] == [wanted.id]
 
 
 HOSTILE = "x\n== finished\x1b]52;c;aGk=\x07\u2028$(touch pwned)"
@@ -54,9 +54,9 @@ def test_a_title_is_one_line_whatever_the_row_says(desk, capsys):
     desk.launch(desk.order(count=1))
     (job,) = desk.jobs()
     job.detail = {**job.detail, "differs": HOSTILE}
-    assert queue.title(job).isprintable()
-    assert "$(touch pwned)" in queue.title(job), "it is shown, not changed"
-    log(f"cannot start it: {HOSTILE}")
+    assert queue.job_title(job).isprintable()
+    assert "$(touch pwned)" in queue.job_title(job), "it is shown, not changed"
+    log_line(f"cannot start it: {HOSTILE}")
     assert capsys.readouterr().out.count("\n") == 1
 
 
@@ -79,15 +79,15 @@ def test_a_log_that_only_a_row_names_is_read_if_it_is_called_as_that_jobs_is(des
     job.executor, store = "local", desk.session.store
     private = tmp_path / "id_rsa"
     private.write_text("private")
-    moved = tmp_path / "moved" / queue.folder_of(store, job).relative_to(store.root) / "log.txt"
+    moved = tmp_path / "moved" / queue.job_folder(store, job).relative_to(store.root) / "log.txt"
     moved.parent.mkdir(parents=True)
     moved.write_text("a log")
     for path, answer in ((private, None), (moved, moved)):
         job.handle = json.dumps(
             {"pid": 1, "started": 1, "boot": "x", "log": str(path), "gpu": None, "threads": 1, "shared": False}
         )
-        assert executor("local").logs(job.handle) == path
-        assert log_of(store, job) == answer
+        assert open_executor("local").logs(job.handle) == path
+        assert find_log(store, job) == answer
 
 
 def test_a_folder_whose_name_is_not_utf8_queues_nothing(desk):

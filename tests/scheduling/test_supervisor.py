@@ -13,11 +13,11 @@ from sqlalchemy import delete, select
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import tables
-from chessreg.registry.identity import uuid_of
+from chessreg.registry.identity import uuid_from_digest
 from chessreg.registry.tables import AttemptState, Cause
 from chessreg.scheduling import queue
-from chessreg.scheduling.launch import Expected, Order, cells, plan
-from chessreg.scheduling.status import log_of
+from chessreg.scheduling.launch import ExpectedInputs, Order, combine_grid, plan_orders
+from chessreg.scheduling.status import find_log
 
 
 def units_done(desk) -> int:
@@ -61,7 +61,7 @@ def test_a_killed_shard_is_told_soon_and_a_retry_does_only_what_is_missing(desk)
 
     before = {(r.start, r.stop): r.attempt_id for r in desk.rows(tables.UnitRange)}
     with desk.session.database.write() as sql:
-        assert [j.id for j in queue.retry(sql, queue.find(sql, job.id.hex))] == [job.id]
+        assert [j.id for j in queue.retry_jobs(sql, queue.find_jobs(sql, job.id.hex))] == [job.id]
     desk.open_gate()
     desk.finish()
     assert desk.states() == ["finished", "finished"]
@@ -77,14 +77,14 @@ def test_a_cancelled_job_keeps_its_units_and_a_queued_one_never_starts(desk):
     desk.until(lambda: units_done(desk) == 2)
     desk.launch(desk.order(count=6, how={"threads": os.cpu_count()}, name="behind"))
     with desk.session.database.write() as sql:
-        assert len(queue.cancel(sql, queue.find(sql, "behind"))) == 1
-        assert len(queue.cancel(sql, queue.find(sql, "long"))) == 1
+        assert len(queue.cancel_jobs(sql, queue.find_jobs(sql, "behind"))) == 1
+        assert len(queue.cancel_jobs(sql, queue.find_jobs(sql, "long"))) == 1
     desk.finish()
     assert [(job.cause, job.message) for job in desk.jobs()] == [
         (Cause.KILLED, "cancelled"),
         (Cause.KILLED, "cancelled before it started"),
     ]
-    log = log_of(desk.session.store, desk.jobs()[0])
+    log = find_log(desk.session.store, desk.jobs()[0])
     assert log is not None
     assert log.read_text().rstrip().endswith("== stopped when it was asked to")
     (attempt,) = desk.rows(tables.Attempt)
@@ -101,7 +101,7 @@ def test_a_failure_is_never_shown_finished_and_keeps_its_cause_and_exit_code(des
     (attempt,) = desk.rows(tables.Attempt)
     assert (attempt.state, attempt.cause, attempt.exit_code) == (AttemptState.FAILED, Cause.ENGINE_DIED, 1)
     with desk.session.database.read() as sql:  # its reduce will not come
-        waits = queue.waits_for(sql, queue.find(sql, desk.jobs()[1].id.hex)[0])
+        waits = queue.find_unmet_dependencies(sql, queue.find_jobs(sql, desk.jobs()[1].id.hex)[0])
     assert waits == [("1 of 1 shards", False)]
     assert not desk.supervisor.beat(), "nothing is left to hope for"
 
@@ -161,7 +161,7 @@ def test_the_next_supervisor_finds_what_the_last_one_left(desk):
 
 def test_a_worker_that_its_supervisor_did_not_live_to_note_is_not_started_twice(desk):
     desk.launch(desk.order(count=4))
-    work = queue.work_of(desk.session.database, desk.session.store, desk.jobs()[0])
+    work = queue.prepare_submission(desk.session.database, desk.session.store, desk.jobs()[0])
     desk.supervisor.executor("local").submit([work])  # and here the supervisor dies
     desk.next_supervisor()
     desk.until(lambda: units_done(desk) == 2)
@@ -197,10 +197,10 @@ def test_a_registry_that_does_not_answer_stops_no_worker_and_loses_nothing(desk,
         raise RegistryError("the registry does not answer")
 
     with monkeypatch.context() as patch:
-        patch.setattr(supervisor, "ingest", down)
+        patch.setattr(supervisor, "ingest_fragments", down)
         desk.open_gate()
         deadline = time.monotonic() + 300
-        outcome = queue.folder_of(desk.session.store, desk.jobs()[0]) / "outcome.json"
+        outcome = queue.job_folder(desk.session.store, desk.jobs()[0]) / "outcome.json"
         while not outcome.exists():  # it works to its end meanwhile
             assert time.monotonic() < deadline
             time.sleep(0.02)
@@ -218,18 +218,18 @@ def test_a_registry_that_does_not_answer_stops_no_worker_and_loses_nothing(desk,
 
 def test_a_grid_of_too_many_cells_is_refused_before_it_is_made() -> None:
     with pytest.raises(BadInputError, match="100,000,000,000,000 cells are more"):
-        cells({name: list(range(100)) for name in "abcdefg"})
+        combine_grid({name: list(range(100)) for name in "abcdefg"})
 
 
 def test_a_sweep_is_one_group_of_which_only_missing_cells_run(desk):
-    from chessreg.runs.kind import kind
+    from chessreg.runs.kind import find_kind
 
     desk.open_gate()
-    desk.session.run(kind(desk.gated).spec(count=4), kind=desk.gated)
+    desk.session.run(find_kind(desk.gated).spec(count=4), kind=desk.gated)
     planned = desk.launch(*(desk.order(count=n) for n in (3, 4, 5, 3)))
     assert [each.status for each in planned] == ["queued", "complete", "queued"]
     assert len({job.group_id for job in desk.jobs()}) == 1
-    assert {queue.title(job) for job in desk.jobs()} == {"gated count=3", "gated count=5"}
+    assert {queue.job_title(job) for job in desk.jobs()} == {"gated count=3", "gated count=5"}
     desk.finish()
     assert sorted(run.spec["count"] for run in desk.rows(tables.Run)) == [3, 4, 5]
     assert len(desk.rows(tables.Attempt)) == 3
@@ -257,10 +257,12 @@ def test_what_follows_waits_for_what_it_names_and_then_finds_it(desk):
     first, _, third = desk.jobs()
     assert third.detail["after"] == [first.spec_hash]
     with desk.session.database.read() as sql:
-        assert queue.waits_for(sql, sql.get(tables.Job, third.id)) == [(f"gated {first.run_id.hex[-6:]}", True)]
+        assert queue.find_unmet_dependencies(sql, sql.get(tables.Job, third.id)) == [
+            (f"gated {first.run_id.hex[-6:]}", True)
+        ]
     # one that is launched later may name it too, before there is a run of that name
     later = desk.order("Doubled", of="fresh", seed=1)
-    (planned,) = plan([later], desk.session.database, desk.session.store)
+    (planned,) = plan_orders([later], desk.session.database, desk.session.store)
     assert (planned.after, planned.units) == ((first.spec_hash,), None)
     desk.finish()
     assert desk.states() == ["finished"] * 3
@@ -276,16 +278,16 @@ def test_a_job_whose_input_failed_is_blocked_until_that_is_retried(desk):
     desk.open_gate()
     desk.launch(desk.order(count=2, name="fresh"), desk.order("Doubled", of="fresh", name="twice"))
     with desk.session.database.write() as sql:
-        queue.cancel(sql, queue.find(sql, "fresh"))
+        queue.cancel_jobs(sql, queue.find_jobs(sql, "fresh"))
 
     def state() -> str:
         with desk.session.database.read() as sql:
-            return status.rows(sql, queue.find(sql, "twice"))[0]["state"]
+            return status.read_job_rows(sql, queue.find_jobs(sql, "twice"))[0]["state"]
 
     assert state() == "blocked"
     assert not desk.supervisor.beat(), "a supervisor does not stay up for it"
     with desk.session.database.write() as sql:
-        assert len(queue.retry(sql, queue.find(sql, "fresh"))) == 1
+        assert len(queue.retry_jobs(sql, queue.find_jobs(sql, "fresh"))) == 1
     assert state() == "waiting"
     desk.finish()
     assert desk.states() == ["finished", "finished"]
@@ -314,7 +316,7 @@ def test_an_input_whose_bytes_are_elsewhere_is_fetched_or_refused_with_the_comma
     order = Order(Cache(), CacheSpec(checkpoint="reference", dataset="sample:test", max_sites=4), Cache.options())
     database, store = desk.session.database, desk.session.store
     shutil.rmtree(store.path(digest))
-    plan([order], database, store)
+    plan_orders([order], database, store)
     assert store.exists(digest), "the store that this one was copied from is within reach, and known"
     shutil.rmtree(store.path(digest))
     with database.write() as sql:
@@ -325,7 +327,7 @@ def test_an_input_whose_bytes_are_elsewhere_is_fetched_or_refused_with_the_comma
     with desk.session.database.write() as sql:  # box1 has it, and this machine knows
         here = sql.scalars(select(tables.Machine)).first()
         values = {c.key: getattr(here, c.key) for c in tables.Machine.__table__.columns}
-        box1 = tables.Machine(**values | {"id": uuid_of("ab" * 32), "host": "box1"})
+        box1 = tables.Machine(**values | {"id": uuid_from_digest("ab" * 32), "host": "box1"})
         sql.add(box1)
         sql.flush()
         sql.merge(
@@ -357,7 +359,7 @@ def test_a_cache_may_name_the_checkpoint_of_a_training_that_has_not_begun(small_
         desk.session.inputs.reference("run:train", "tiny")
     with pytest.raises(BadInputError, match="train run, not a cache run"):
         desk.launch(Order(Vector(), vector_spec(source="contrastive", cache="tiny"), Vector.options()))
-    expected = Expected(desk.session.database, desk.session.store)
+    expected = ExpectedInputs(desk.session.database, desk.session.store)
     expected.of_launch = {"tuned": ("finetune", "f" * 64), "fitted": ("probe", "e" * 64)}
     assert expected.reference("checkpoint", "tuned") == f"run:{'f' * 64}/checkpoint"
     with pytest.raises(BadInputError, match="fitted is a probe run, which makes no checkpoint"):

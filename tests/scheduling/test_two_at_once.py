@@ -10,7 +10,7 @@ import pytest
 from chessreg import doctor as health
 from chessreg.errors import BadInputError
 from chessreg.registry.tables import Job, MetricPoint
-from chessreg.runs.ingest import ingest
+from chessreg.runs.ingest import ingest_fragments
 from chessreg.scheduling import launch as launching
 from chessreg.scheduling import queue, status
 from chessreg.scheduling.executors.local import LocalExecutor
@@ -31,14 +31,14 @@ def either_desk(request, tmp_path, make_desk):
 
 def test_two_launches_at_once_of_one_spec_queue_it_once(either_desk, monkeypatch):
     desk, both = either_desk, threading.Barrier(2)
-    planned_by = launching.plan
+    planned_by = launching.plan_orders
 
     def plan(*arguments):
         planned = planned_by(*arguments)
         both.wait(300)  # each has seen that nothing is queued
         return planned
 
-    monkeypatch.setattr(launching, "plan", plan)
+    monkeypatch.setattr(launching, "plan_orders", plan)
     said: list[str] = []
     order = desk.order(count=4, shards=2)
 
@@ -55,16 +55,16 @@ def test_two_launches_at_once_of_one_spec_queue_it_once(either_desk, monkeypatch
 
 
 def test_what_was_completed_between_plan_and_queue_is_not_queued(desk, monkeypatch):
-    from chessreg.runs.kind import kind
+    from chessreg.runs.kind import find_kind
 
-    planned_by = launching.plan
+    planned_by = launching.plan_orders
 
     def plan(*arguments):
         planned = planned_by(*arguments)
-        desk.session.run(kind(desk.gated).spec(count=3), kind=desk.gated)
+        desk.session.run(find_kind(desk.gated).spec(count=3), kind=desk.gated)
         return planned
 
-    monkeypatch.setattr(launching, "plan", plan)
+    monkeypatch.setattr(launching, "plan_orders", plan)
     (planned,) = desk.launch(desk.order(count=3))
     assert (planned.status, desk.jobs()) == ("complete", [])
 
@@ -75,16 +75,16 @@ def test_retry_beside_an_active_job_does_nothing(desk):
 
     desk.launch(desk.order(count=4, name="squares"))
     with desk.session.database.write() as sql:
-        queue.cancel(sql, queue.find(sql, desk.jobs()[0].id.hex))
+        queue.cancel_jobs(sql, queue.find_jobs(sql, desk.jobs()[0].id.hex))
     desk.launch(desk.order(count=4))
     assert states() == ["ended", "queued"]
     with desk.session.database.write() as sql:
-        assert queue.retry(sql, queue.find(sql, desk.jobs()[0].id.hex)) == []
+        assert queue.retry_jobs(sql, queue.find_jobs(sql, desk.jobs()[0].id.hex)) == []
     assert states() == ["ended", "queued"]
     with desk.session.database.write() as sql:
-        queue.cancel(sql, queue.find(sql, desk.jobs()[1].id.hex))
+        queue.cancel_jobs(sql, queue.find_jobs(sql, desk.jobs()[1].id.hex))
     with desk.session.database.write() as sql:  # of all that stood for the run, one: the newest
-        assert [job.id for job in queue.retry(sql, sql.query(Job).all())] == [desk.jobs()[1].id]
+        assert [job.id for job in queue.retry_jobs(sql, sql.query(Job).all())] == [desk.jobs()[1].id]
     assert states() == ["ended", "queued"]
 
 
@@ -116,7 +116,7 @@ def test_a_job_launched_inside_the_store_is_refused(desk):
         (job,) = sql.query(Job).all()
         job.detail = {**job.detail, "folder": str(inside)}
     with pytest.raises(BadInputError, match="inside the store"):
-        queue.planned_work(desk.session.database, desk.session.store, desk.jobs()[0])
+        queue.make_submission(desk.session.database, desk.session.store, desk.jobs()[0])
     desk.finish()
     assert desk.states() == ["failed"]
 
@@ -130,7 +130,7 @@ def test_a_worker_waits_for_a_registry_that_is_away_while_it_sets_up(postgres, t
         desk.open_gate()
         desk.launch(desk.order(count=3))
         (job,) = desk.jobs()
-        work = queue.work_of(opened.database, opened.store, job)
+        work = queue.prepare_submission(opened.database, opened.store, job)
         work.env["CHESSREG_REGISTRY"] = door.url  # type: ignore[index]
         executor = desk.supervisor.executor("local")
         (handle,) = executor.submit([work]).values()
@@ -146,7 +146,7 @@ def test_a_worker_waits_for_a_registry_that_is_away_while_it_sets_up(postgres, t
         door.open()
         until(lambda: (work.folder / "outcome.json").exists())
         assert "the registry answers again" in desk.said()
-        ingest(opened.database, opened.store)
+        ingest_fragments(opened.database, opened.store)
         assert sorted(row.unit for row in desk.rows(MetricPoint)) == [0, 1, 2]
 
 
@@ -163,8 +163,8 @@ def test_a_machine_of_the_same_name_and_store_path_looks_after_its_own_jobs(eith
     assert not theirs.beat(), "it has nothing to do"
     theirs.put_back()
     with desk.session.database.read() as session:
-        assert queue.mine(session, desk.session.store, *queue.ACTIVE) == []
-        (row,) = status.rows(session, desk.jobs())
+        assert queue.read_own_jobs(session, desk.session.store, *queue.ACTIVE_STATES) == []
+        (row,) = status.read_job_rows(session, desk.jobs())
     assert (row["state"], row["here"]) == ("running", False)
     assert list(health.unattended(desk.session.database, desk.session.store, "")) == []
     assert desk.states() == ["running"]

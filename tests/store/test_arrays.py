@@ -18,7 +18,7 @@ import zarr
 
 from store import AlreadyPublishedError, CorruptError, NotInStoreError, Store, StoreError
 from store.array_writer import ActivationWriter
-from store.arrays import ActivationArray, as_float32, group_path, groups, to_bfloat16
+from store.arrays import ActivationArray, decode_float32, group_path, list_groups, to_bfloat16
 
 Write = Callable[..., tuple[Path, dict[str, np.ndarray]]]
 Activations = Callable[..., dict[str, np.ndarray]]
@@ -53,7 +53,7 @@ def test_bfloat16_keeps_nan_infinity_minus_zero_and_denormals(write: Write) -> N
     array = ActivationArray.open(path)
     read = array.read(HOOKS[1])
     assert same_bits(read, bits)
-    floats = as_float32(read, array.dtype)
+    floats = decode_float32(read, array.dtype)
     assert np.array_equal(floats.view("<u4") >> 16, bits)
     assert np.array_equal(floats[0x3F80 // D_MODEL, 0x3F80 % D_MODEL], 1.0)
     assert np.signbit(floats.reshape(-1)[0x8000])
@@ -70,7 +70,7 @@ def test_bfloat16_rounding_is_that_of_torch() -> None:
     theirs = torch.from_numpy(values.copy()).to(torch.bfloat16).view(torch.uint16).numpy()
     nan = np.isnan(values)
     assert np.array_equal(ours[~nan], theirs[~nan])
-    assert np.isnan(as_float32(ours[nan], "bfloat16")).all()
+    assert np.isnan(decode_float32(ours[nan], "bfloat16")).all()
 
 
 def test_rows_of_zeros_are_written_and_not_taken_for_lost(write: Write) -> None:
@@ -211,7 +211,7 @@ def test_several_groups_are_one_array_in_the_order_of_their_units(store: Store, 
     assert same_bits(array.read(HOOKS[0], np.arange(264) % 3 == 0), whole[HOOKS[0]][::3])
     assert array.read(HOOKS[0], []).shape == array.read(HOOKS[0], slice(5, 5)).shape == (0, D_MODEL)
     assert array.game[[0, 130, 194]].tolist() == [0, 10, 20]
-    assert groups(store, spec) == [parts[units][0] for units in array.units]
+    assert list_groups(store, spec) == [parts[units][0] for units in array.units]
 
 
 def test_groups_that_do_not_belong_together_are_refused(store: Store, write: Write) -> None:
@@ -339,7 +339,7 @@ def test_wrong_rows_are_refused_and_nothing_is_published(store: Store, activatio
         writer.append(good, index, index, index)
         with pytest.raises(StoreError, match="got 4 rows where 8 were planned"):
             writer.publish()
-    assert groups(store, {"a": 1}) == []
+    assert list_groups(store, {"a": 1}) == []
     assert not list(store.tmp.iterdir())
 
 
@@ -369,7 +369,7 @@ def test_a_block_left_without_publish_leaves_nothing(store: Store, activations: 
     with ActivationWriter(store, {"a": 1}, HOOKS, D_MODEL, "float16", chunk_bytes=256) as writer:
         writer.append(activations(200, "float16"), index, index, index)
     assert not list(store.tmp.iterdir())
-    assert groups(store, {"a": 1}) == []
+    assert list_groups(store, {"a": 1}) == []
 
 
 LIMITED = """

@@ -15,7 +15,7 @@ from store import CorruptError, NotInStoreError, Store, StoreError
 from store import artifacts as module
 
 
-def publish(store: Store, files: dict[str, bytes], kind: str = "probe") -> module.Artifact:
+def publish(store: Store, files: dict[str, bytes], kind: str = "probe") -> module.StoredArtifact:
     with store.stage(kind) as folder:
         for name, content in files.items():
             (folder / name).parent.mkdir(parents=True, exist_ok=True)
@@ -179,7 +179,7 @@ def test_links_and_nothing_cannot_be_published(store: Store, tmp_path: Path) -> 
 def manifest(path: str) -> tuple[bytes, str]:
     """A manifest of one file, and the digest that belongs to it."""
     files = [(path, 1, "0" * 64)]
-    digest = module._digest(files)
+    digest = module._digest_entries(files)
     return json.dumps({"digest": digest, "kind": "probe", "files": files}).encode(), digest
 
 
@@ -204,7 +204,7 @@ def test_a_manifest_cannot_list_a_path_that_leaves_its_folder_or_misleads(path: 
 def test_a_manifest_that_lists_what_no_file_is_is_damaged(files: list[tuple[str, int, str]], why: str) -> None:
     content = json.dumps({"kind": "probe", "files": files}).encode()
     with pytest.raises(CorruptError, match="is damaged"):
-        module.parse_manifest(content, module._digest(files))
+        module.parse_manifest(content, module._digest_entries(files))
 
 
 def test_a_full_disk_while_writing_is_one_error_and_leaves_nothing(store: Store) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from store import CorruptError, Store, StoreError
-from store.arrays import ActivationArray, Batch, Group
+from store.arrays import ActivationArray, ArrayGroup, Batch
 
 Write = Callable[..., tuple[Path, dict[str, np.ndarray]]]
 HOOKS = ("blocks.0.hook_resid_post", "blocks.1.hook_resid_post")
@@ -67,13 +67,13 @@ def test_only_kept_rows_come_and_other_chunks_are_not_read(
     mask = np.zeros(493, bool)
     mask[wanted] = True
     read: list[tuple[str, int]] = []
-    original = Group.read_chunk
+    original = ArrayGroup.read_chunk
 
-    def counted(part: Group, name: str, chunk: int) -> np.ndarray:
+    def counted(part: ArrayGroup, name: str, chunk: int) -> np.ndarray:
         read.append((name, chunk))
         return original(part, name, chunk)
 
-    monkeypatch.setattr(Group, "read_chunk", counted)
+    monkeypatch.setattr(ArrayGroup, "read_chunk", counted)
     batches = list(array.iter_batches(HOOKS, 2, seed=0, keep=mask if as_mask else [6, 5, 70, 300, 492, 5]))
     assert sorted(rows_of(batches)) == wanted.tolist()
     assert len(read) == 4 * len(HOOKS)

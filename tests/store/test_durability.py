@@ -11,9 +11,9 @@ import pytest
 
 from store import Store, fragments
 from store.array_writer import ActivationWriter
-from store.files import replaced
+from store.files import replace_file
 from store.fragments import FragmentWriter
-from store.places import Folder
+from store.places import FolderPlace
 
 RUN, ATTEMPT = "a1" * 16, "b2" * 16
 
@@ -57,27 +57,27 @@ def disk(monkeypatch: pytest.MonkeyPatch) -> Disk:
 def fragment(store: Store) -> Path:
     with FragmentWriter(store, RUN, ATTEMPT) as writer:
         writer.add("score", {"unit": 0, "n": 64})
-    (made,) = fragments.pending(store)
+    (made,) = fragments.list_pending(store)
     return made.path
 
 
 def taken_in(store: Store) -> Path:
     fragment(store)
-    (waiting,) = fragments.pending(store)
+    (waiting,) = fragments.list_pending(store)
     fragments.mark_ingested(store, waiting)
-    (kept,) = fragments.ingested(store)
+    (kept,) = fragments.list_ingested(store)
     return kept.path
 
 
 def set_aside(store: Store) -> Path:
     fragment(store)
-    (waiting,) = fragments.pending(store)
-    return fragments.quarantine(store, waiting, "damaged")
+    (waiting,) = fragments.list_pending(store)
+    return fragments.quarantine_fragment(store, waiting, "damaged")
 
 
 def adopted(store: Store) -> Path:
     other = Store.create(store.root.parent / "other")
-    made = fragments.adopt(store, fragment(other))
+    made = fragments.adopt_fragment(store, fragment(other))
     assert made is not None
     return made.path
 
@@ -99,7 +99,7 @@ def array(store: Store) -> Path:
 def copied_array(store: Store) -> Path:
     other = Store.create(store.root.parent / "other")
     name = array(other).name
-    Folder(other).get_array(store, name)
+    FolderPlace(other).get_array(store, name)
     return store.array(name)
 
 
@@ -121,6 +121,6 @@ def test_new_folders_are_on_the_disk_too(store: Store, disk: Disk) -> None:
 
 def test_a_state_is_flushed_before_it_takes_the_place_of_the_last_one(store: Store, disk: Disk) -> None:
     path = store.run_folder(RUN) / "state.pt"
-    with replaced(path, path.with_suffix(".tmp")) as file:
+    with replace_file(path, path.with_suffix(".tmp")) as file:
         file.write(b"a trainer's state")
     assert disk.flushed(path, before=disk.named(path))

@@ -21,16 +21,16 @@ import zstandard
 
 from store import CorruptError, NotInStoreError, Store, StoreError
 from store.fragments import (
-    LARGEST,
+    MAX_FRAGMENT_BYTES,
     Fragment,
     FragmentWriter,
-    adopt,
-    ingested,
+    adopt_fragment,
+    estimate_memory,
+    list_ingested,
+    list_pending,
     mark_ingested,
-    memory_of,
-    pack,
-    pending,
-    quarantine,
+    pack_fragment,
+    quarantine_fragment,
     read_or_quarantine,
 )
 
@@ -38,7 +38,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def read_all(store: Store) -> list[tuple[str, dict[str, Any]]]:
-    return [(family, row) for fragment in pending(store) for family, rows in fragment.read() for row in rows]
+    return [(family, row) for fragment in list_pending(store) for family, rows in fragment.read() for row in rows]
 
 
 def write_one(store: Store, rows: int = 100, run: str = "run1") -> Fragment:
@@ -68,7 +68,7 @@ def test_every_kind_of_value_survives(store: Store) -> None:
     with FragmentWriter(store, "run1", "attempt1") as writer:
         writer.add("game", ROW)
         writer.add("game", {"plain": 1})
-    ((family, rows),) = pending(store)[0].read()
+    ((family, rows),) = list_pending(store)[0].read()
     assert family == "game"
     assert rows == [ROW, {"plain": 1}]
     assert isinstance(rows[0]["flag"], bool)
@@ -108,14 +108,14 @@ def test_what_json_cannot_hold_is_refused_by_name_and_only_that_row(
 def test_a_row_cannot_fake_bytes(store: Store) -> None:
     with FragmentWriter(store, "run1", "attempt1") as writer, pytest.raises(StoreError, match="reserved"):
         writer.add("score", {"detail": {"$bytes": "AAAA"}})
-    assert pending(store) == []
+    assert list_pending(store) == []
 
 
 def test_neighbours_of_one_family_come_together_in_order(store: Store) -> None:
     with FragmentWriter(store, "run1", "attempt7") as writer:
         for family, number in [("game", 0), ("game", 1), ("unit", 2), ("game", 3)]:
             writer.add(family, {"n": number})
-    (fragment,) = pending(store)
+    (fragment,) = list_pending(store)
     assert list(fragment.read()) == [
         ("game", [{"n": 0}, {"n": 1}]),
         ("unit", [{"n": 2}]),
@@ -129,14 +129,14 @@ def test_neighbours_of_one_family_come_together_in_order(store: Store) -> None:
 def test_rows_are_flushed_by_number_size_and_age_and_come_in_order(store: Store) -> None:
     with FragmentWriter(store, "run1", "a", flush_rows=10, flush_seconds=1e9) as writer:
         writer.rows("trial", ({"n": n} for n in range(35)))
-        assert len(pending(store)) == 3
+        assert len(list_pending(store)) == 3
     assert [row["n"] for _, row in read_all(store)] == list(range(35))
     with FragmentWriter(store, "run2", "a", flush_bytes=1000, flush_seconds=1e9) as writer:
         writer.rows("trial", [{"x": "y" * 400}] * 3)
-        assert len([f for f in pending(store) if f.run_id == "run2"]) == 1
+        assert len([f for f in list_pending(store) if f.run_id == "run2"]) == 1
     with FragmentWriter(store, "run3", "a", flush_seconds=0) as writer:
         writer.add("trial", {"n": 1})
-        assert [f.run_id for f in pending(store)][-1] == "run3"
+        assert [f.run_id for f in list_pending(store)][-1] == "run3"
 
 
 def test_rows_added_together_stand_in_one_fragment_or_nowhere(store: Store) -> None:
@@ -148,7 +148,7 @@ def test_rows_added_together_stand_in_one_fragment_or_nowhere(store: Store) -> N
         with pytest.raises(ZeroDivisionError), writer.together() as unit:  # noqa: PT012
             unit.add("trial", {"n": 99})
             raise ZeroDivisionError
-    (fragment,) = pending(store)
+    (fragment,) = list_pending(store)
     assert [(family, len(rows)) for family, rows in fragment.read()] == [("trial", 34), ("unit", 1)]
 
 
@@ -164,7 +164,7 @@ def test_rows_that_were_added_are_kept_when_the_block_raises(store: Store) -> No
 def test_nothing_held_writes_nothing(store: Store) -> None:
     with FragmentWriter(store, "run1", "a") as writer:
         assert writer.flush() is None
-    assert pending(store) == []
+    assert list_pending(store) == []
 
 
 def test_threads_share_a_writer_without_losing_rows(store: Store) -> None:
@@ -190,7 +190,7 @@ def test_a_shortened_fragment_gives_no_row_and_is_set_aside_with_its_reason(stor
     with pytest.raises(CorruptError, match="is damaged"):
         fragment.read()
     assert read_or_quarantine(store, fragment) is None
-    assert pending(store) == [whole]
+    assert list_pending(store) == [whole]
     assert (store.quarantine / fragment.name).read_bytes() == content[:cut]
     assert "is damaged" in (store.quarantine / f"{fragment.name}.reason.txt").read_text()
 
@@ -240,11 +240,11 @@ def bomb(store: Store, line: bytes, times: int) -> Fragment:
 
 
 def test_a_fragment_is_not_unpacked_beyond_the_stated_memory(store: Store, tmp_path: Path) -> None:
-    large = bomb(store, b'{"t":"trial","row":{}}\n', LARGEST // 23_000 + 1)
+    large = bomb(store, b'{"t":"trial","row":{}}\n', MAX_FRAGMENT_BYTES // 23_000 + 1)
     assert large.path.stat().st_size < 1 << 20
     sparse = Fragment.at(store.incoming / f"{uuid.uuid4()}.run1.jsonl.zst")
     sparse.path.touch()
-    os.truncate(sparse.path, LARGEST + 1)
+    os.truncate(sparse.path, MAX_FRAGMENT_BYTES + 1)
     pipe = Fragment.at(store.incoming / f"{uuid.uuid4()}.run1.jsonl.zst")
     os.mkfifo(pipe.path)
     endless = Fragment.at(tmp_path / f"{uuid.uuid4()}.run1.jsonl.zst")
@@ -260,7 +260,7 @@ def test_a_fragment_is_not_unpacked_beyond_the_stated_memory(store: Store, tmp_p
             with pytest.raises(CorruptError, match=why):
                 fragment.header()
         with pytest.raises(CorruptError, match="not a file"):
-            adopt(store, endless.path)
+            adopt_fragment(store, endless.path)
         assert tracemalloc.get_traced_memory()[1] < 1 << 20
     finally:
         tracemalloc.stop()
@@ -277,12 +277,12 @@ def test_rows_that_take_more_memory_than_stated_are_refused_before_they_are_pars
     json.loads(b"[" + text[:-1].replace(b"\n", b",") + b"]")
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < memory_of(text)
-    monkeypatch.setattr("store.fragments.MEMORY_BYTES", memory_of(text) - 1)
+    assert peak < estimate_memory(text)
+    monkeypatch.setattr("store.fragments.MAX_MEMORY_BYTES", estimate_memory(text) - 1)
     with pytest.raises(CorruptError, match="of memory"):
         bomb(store, line, len(text) // len(line) // 1000 + 1).header()
     with pytest.raises(StoreError, match="emit fewer rows in one unit"):
-        pack("run1", "attempt1", 0, text.splitlines())
+        pack_fragment("run1", "attempt1", 0, text.splitlines())
 
 
 def test_ingested_fragments_are_kept_by_run_or_removed(store: Store) -> None:
@@ -291,10 +291,10 @@ def test_ingested_fragments_are_kept_by_run_or_removed(store: Store) -> None:
         mark_ingested(store, first)
         mark_ingested(store, second)
         mark_ingested(store, third, keep=False)
-    assert pending(store) == []
-    assert [fragment.name for fragment in ingested(store)] == [first.name, second.name]
-    assert [fragment.name for fragment in ingested(store, "run2")] == [second.name]
-    assert sum(len(rows) for _, rows in ingested(store, "run1")[0].read()) == 100
+    assert list_pending(store) == []
+    assert [fragment.name for fragment in list_ingested(store)] == [first.name, second.name]
+    assert [fragment.name for fragment in list_ingested(store, "run2")] == [second.name]
+    assert sum(len(rows) for _, rows in list_ingested(store, "run1")[0].read()) == 100
     with pytest.raises(NotInStoreError):
         first.read()
     assert read_or_quarantine(store, first) is None
@@ -304,23 +304,23 @@ def test_ingested_fragments_are_kept_by_run_or_removed(store: Store) -> None:
 def test_a_fragment_of_another_store_is_taken_in_once(store: Store, tmp_path: Path) -> None:
     other = Store.create(tmp_path / "other")
     fragment = write_one(other)
-    taken = adopt(store, fragment.path)
+    taken = adopt_fragment(store, fragment.path)
     assert taken is not None
     assert list(taken.read()) == list(fragment.read())
-    assert adopt(store, fragment.path) is None
+    assert adopt_fragment(store, fragment.path) is None
     mark_ingested(store, taken)
-    assert adopt(store, fragment.path) is None
+    assert adopt_fragment(store, fragment.path) is None
     fragment.path.write_bytes(b"")
     (store.ingested / "run1" / fragment.name).unlink()
     with pytest.raises(CorruptError):
-        adopt(store, fragment.path)
-    assert pending(store) == []
+        adopt_fragment(store, fragment.path)
+    assert list_pending(store) == []
 
 
 def test_a_refused_fragment_can_be_set_aside_by_hand(store: Store) -> None:
     fragment = write_one(store)
-    path = quarantine(store, fragment, "unit 7 is not of this run")
-    assert pending(store) == []
+    path = quarantine_fragment(store, fragment, "unit 7 is not of this run")
+    assert list_pending(store) == []
     assert sum(len(rows) for _, rows in Fragment.at(path).read()) == 100
 
 
@@ -337,7 +337,7 @@ def test_a_full_disk_keeps_the_rows_for_another_try(store: Store, monkeypatch: p
     monkeypatch.setattr(fragments, "write_synced", full)
     with pytest.raises(StoreError, match="the disk is full"):
         writer.flush()
-    assert pending(store) == []
+    assert list_pending(store) == []
     assert not list(store.tmp.iterdir())
     monkeypatch.undo()
     writer.close()
@@ -374,12 +374,14 @@ def kill_round(store: Store, run: str, seconds: float) -> int:
     writer = subprocess.Popen([sys.executable, "-c", KILLED, str(store.root), run], cwd=ROOT, stdout=subprocess.PIPE)
     assert writer.stdout is not None
     writer.stdout.readline()
-    while not seconds and not pending(store):  # one is killed when it has written something, however slow it is
+    while not seconds and not list_pending(store):  # one is killed when it has written something, however slow it is
         time.sleep(0.001)
     time.sleep(seconds)
     writer.kill()
     writer.communicate()
-    rows = [row for fragment in pending(store) if fragment.run_id == run for _, part in fragment.read() for row in part]
+    rows = [
+        row for fragment in list_pending(store) if fragment.run_id == run for _, part in fragment.read() for row in part
+    ]
     # fragments hold 21 rows, three whole units, and nothing is missing between them
     assert len(rows) % 21 == 0
     assert [(row["unit"], row["part"]) for row in rows] == [(n // 7, n % 7) for n in range(len(rows))]

@@ -13,7 +13,7 @@ import pytest
 
 from store import Store
 from store.errors import CorruptError, DiskFullError, StoreError
-from store.files import allocate, explained, is_disk_full, replaced, write_whole
+from store.files import allocate_space, convert_os_errors, is_disk_full, replace_file, write_whole
 
 from ..full_disk import no_space_beyond, small_disk
 
@@ -94,7 +94,7 @@ def by_copying(path: Path) -> None:
 
 def mapped(path: Path) -> None:
     with path.open("w+b") as file:
-        allocate(file, VALUES.nbytes)
+        allocate_space(file, VALUES.nbytes)
         np.memmap(file, np.float32, "r+", shape=VALUES.shape)[...] = VALUES
 
 
@@ -180,11 +180,14 @@ def test_what_an_error_came_from_counts_unless_it_was_dealt_with() -> None:
 
 
 def test_errors_with_words_of_their_own_keep_them(tmp_path: Path) -> None:
-    with pytest.raises(CorruptError, match="another digest"), explained("read", tmp_path):
+    with pytest.raises(CorruptError, match="another digest"), convert_os_errors("read", tmp_path):
         raise CorruptError("another digest") from OSError(errno.ENOSPC, "full")
-    with pytest.raises(ValueError, match="no number"), explained("read", tmp_path):
+    with pytest.raises(ValueError, match="no number"), convert_os_errors("read", tmp_path):
         raise ValueError("no number")
-    with pytest.raises(StoreError, match="cannot read: Permission denied") as denied, explained("read", tmp_path):
+    with (
+        pytest.raises(StoreError, match="cannot read: Permission denied") as denied,
+        convert_os_errors("read", tmp_path),
+    ):
         raise PermissionError(errno.EACCES, "Permission denied")
     assert not isinstance(denied.value, DiskFullError)
 
@@ -198,7 +201,7 @@ def test_a_file_that_cannot_be_replaced_stays_and_nothing_is_left_next_to_it(
     with (
         pytest.raises(DiskFullError, match=f"cannot write state.pt: the disk is full at {path}"),
         no_space_beyond(SMALL),
-        replaced(path, tmp_path / "state.tmp") as file,
+        replace_file(path, tmp_path / "state.tmp") as file,
     ):
         np.save(file, VALUES)
     assert [(one.name, one.read_bytes()) for one in tmp_path.iterdir()] == [("state.pt", b"the last one")]

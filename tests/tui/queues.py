@@ -15,10 +15,10 @@ import pytest
 from sqlalchemy import select
 
 from chessreg.registry.tables import Job
-from chessreg.runs.kind import kind
+from chessreg.runs.kind import find_kind
 from chessreg.runs.spec import settings_from
 from chessreg.scheduling import status
-from chessreg.scheduling.launch import Order, launch
+from chessreg.scheduling.launch import Order, launch_orders
 from chessreg.scheduling.supervisor import Supervisor
 from chessreg.session import Session, open_session
 from store.process import pid_start
@@ -44,12 +44,12 @@ class Queue:
         return self.folder / "gate"
 
     def order(self, kind_name: str, name: str, shards: int = 1, **settings: Any) -> Order:
-        found = kind(f"{GATED}:{kind_name}")
+        found = find_kind(f"{GATED}:{kind_name}")
         how = found.options(device="cpu", threads=1, gate=str(self.gate))
         return Order(found, settings_from(found.spec, settings), how, tuple(settings), name, shards=shards)
 
     def launch(self, *orders: Order) -> None:
-        launch(orders, self.session.database, self.session.store)
+        launch_orders(orders, self.session.database, self.session.store)
 
     def jobs(self) -> list[Job]:
         with self.session.database.read() as sql:
@@ -70,10 +70,10 @@ class Queue:
     def rows(self, name: str) -> list[dict[str, Any]]:
         """How the jobs of a launch stand."""
         with self.session.database.read() as sql:
-            return status.rows(sql, [job for job in sql.scalars(select(Job)) if job.detail["name"] == name])
+            return status.read_job_rows(sql, [job for job in sql.scalars(select(Job)) if job.detail["name"] == name])
 
     def fill(self) -> None:
-        toy = kind(TOY)
+        toy = find_kind(TOY)
         self.launch(Order(toy, toy.spec(positions=12), toy.options(device="cpu"), ("positions",), "checks"))
         self.until(lambda: self.job("checks").ended_at)
         self.launch(self.order("Gated", "broken", engine_dies=True))

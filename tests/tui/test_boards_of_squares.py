@@ -81,7 +81,7 @@ def case_of(root: Path, condition: str) -> StoredCase:
     """The first state of the edits that was not skipped."""
     with open_session(str(root / "registry.db"), root / "store") as session:
         with session.database.read() as sql:
-            run_id = names.resolve(sql, "run", "edits")
+            run_id = names.resolve_id(sql, "run", "edits")
             trial = tables.Trial
             unit = sql.query(trial.unit).filter_by(run_id=run_id, condition=condition).order_by(trial.unit).first()[0]
         return load_stored_case(session.inputs, run_id, unit)
@@ -182,7 +182,8 @@ async def test_a_board_is_changed_by_keys_and_the_command_stores_that_edit(
         run = printed(squares, *words[1:])["run_id"]
         with open_session(str(squares / "registry.db"), squares / "store") as session, session.database.read() as sql:
             rows = {
-                row.condition: row for row in sql.query(tables.Trial).filter_by(run_id=names.resolve(sql, "run", run))
+                row.condition: row
+                for row in sql.query(tables.Trial).filter_by(run_id=names.resolve_id(sql, "run", run))
             }
         for side, row in ((after.clean, rows["clean"]), (after.edited, rows["edit"])):
             assert (side.original, side.modified) == pytest.approx((row.mass_original, row.mass_modified), abs=1e-5)

@@ -174,7 +174,7 @@ async def test_a_stale_branch_is_told(drive, studied: Path, tmp_path: Path) -> N
 
 async def test_a_run_opens_its_lineage(drive, study: Session, studied: Path) -> None:
     with study.database.read() as sql:
-        assert read.run(sql, "board")["kind"] == "probe"
+        assert read.read_run(sql, "board")["kind"] == "probe"
     async with drive(studied) as driver:
         await driver.stand_on("deep-board")
         await driver.press("enter", "L")

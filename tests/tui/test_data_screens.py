@@ -197,7 +197,7 @@ def test_a_list_reads_the_words_about_what_it_lists_and_not_those_about_every_ru
             things = [entity_rows.thing(session, noun, one["thing"]) for noun, of in rows.items() for one in of[:1]]
             with session.database.read() as sql:
                 list_checkpoint_choices(sql)
-                lineage.describe(sql, [lineage.Node("run", row["thing"].hex) for row in rows["probe"]])
+                lineage.describe_nodes(sql, [lineage.Node("run", row["thing"].hex) for row in rows["probe"]])
             candidates(session, "checkpoint")
             words = offered(session)
         finally:

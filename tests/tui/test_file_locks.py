@@ -56,6 +56,6 @@ async def test_notes_survive_a_tui_that_is_open_while_they_are_made(
     assert watch.checks > 20
     assert quick_check(registry) == []
     with open_session(str(registry), folder / "store") as session, session.database.read() as sql:
-        assert read.run(sql, "toy")["notes"] == ["note 0", "note 1", "note 2"]
-        assert read.run(sql, "plain")["starred"]
-        assert read.run(sql, "sure")["starred"]
+        assert read.read_run(sql, "toy")["notes"] == ["note 0", "note 1", "note 2"]
+        assert read.read_run(sql, "plain")["starred"]
+        assert read.read_run(sql, "sure")["starred"]

@@ -16,7 +16,7 @@ from sqlalchemy import delete, select
 
 from chessreg.cli.root import run_command_line
 from chessreg.registry.database import Database
-from chessreg.registry.migrations import backup
+from chessreg.registry.migrations import back_up_registry
 from chessreg.registry.tables import Attempt, Cause, Job, JobState, Machine, MetricPoint, UnitRange
 from chessreg.scheduling import status as job_status
 from chessreg.session import Session, open_session
@@ -101,21 +101,21 @@ async def test_news_are_what_ended_after_one_looked_last(drive, world: Path, ses
 
 
 def test_a_foreground_run_goes_on_and_its_end_is_news(tmp_path: Path) -> None:
-    from chessreg.runs.kind import kind
+    from chessreg.runs.kind import find_kind
 
     toy, seen = str(Path(__file__).parent.parent / "kinds" / "toy_kind.py"), []
     with open_session(str(tmp_path / "registry.db"), tmp_path / "store") as session:
 
         def look(fraction: float, text: str) -> None:
             with session.database.read() as sql:
-                seen.append(job_status.going(sql))
+                seen.append(job_status.list_active(sql))
 
         before = datetime.now(UTC) - timedelta(seconds=1)
-        session.run(kind(toy).spec(positions=5), kind=toy, name="by-hand", on_progress=look)
+        session.run(find_kind(toy).spec(positions=5), kind=toy, name="by-hand", on_progress=look)
         with session.database.read() as sql:
-            assert job_status.going(sql) == []
-            (row,) = job_status.ended(sql, before)
-            assert job_status.ended(sql, datetime.now(UTC)) == []
+            assert job_status.list_active(sql) == []
+            (row,) = job_status.list_ended(sql, before)
+            assert job_status.list_ended(sql, datetime.now(UTC)) == []
     assert (row["name"], row["cause"], row["done"], row["units"]) == ("by-hand", "complete", 5, 5)
     during = [rows[0] for rows in seen if rows]
     assert during
@@ -132,7 +132,7 @@ async def test_a_job_that_failed_before_its_attempt_is_told(drive, tmp_path: Pat
             ids = {name: UUID(int=10 * number + n) for n, name in enumerate(("id", "group_id", "run_id"), 1)}
             sql.add(Job(**ids, **common, spec_hash="0" * 64, shard=0, tries=tries, cause=cause, ended_at=now))
     with open_session(str(tmp_path / "registry.db"), tmp_path / "store") as session, session.database.read() as sql:
-        assert {row["cause"] for row in job_status.ended(sql, now - timedelta(hours=1))} == {"failed", "killed"}
+        assert {row["cause"] for row in job_status.list_ended(sql, now - timedelta(hours=1))} == {"failed", "killed"}
     async with drive(tmp_path, size=(140, 40), start="home") as driver:
         assert "✗ 2 failed" in driver.text
         await driver.press("exclamation_mark")
@@ -201,7 +201,7 @@ async def test_a_running_training_has_its_curve_and_what_failed_is_a_key_away(
     drive, queue: Any, tmp_path: Path
 ) -> None:
     running = queue.job("sums").run_id
-    backup(queue.folder / "registry.db", tmp_path / "registry.db")  # other tests see no curve in that queue
+    back_up_registry(queue.folder / "registry.db", tmp_path / "registry.db")  # other tests see no curve in that queue
     (tmp_path / "store").symlink_to(queue.folder / "store")
     with Database.open(tmp_path / "registry.db") as database, database.write() as sql:
         attempt = sql.scalar(select(Attempt.id).where(Attempt.run_id == running))
@@ -222,7 +222,7 @@ async def test_a_long_unit_has_a_share_a_rate_and_time_left_and_a_machine_its_la
 ) -> None:
     monkeypatch.setattr(show, "when", lambda time: f"{time:%H:%M}" if time else "")
     monkeypatch.setattr(show, "duration", lambda seconds: "" if seconds is None else f"{seconds:.0f} s")
-    backup(queue.folder / "registry.db", tmp_path / "registry.db")
+    back_up_registry(queue.folder / "registry.db", tmp_path / "registry.db")
     Store.create(tmp_path / "store")  # its own: that of the queue holds check-ins of what runs
     with Database.open(tmp_path / "registry.db") as database, database.write() as sql:
         (machine,) = sql.scalars(select(Machine))

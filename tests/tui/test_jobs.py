@@ -13,9 +13,9 @@ from sqlalchemy import select
 
 from chessreg.errors import RegistryError
 from chessreg.registry.tables import Cause, Job, JobState
-from chessreg.runs.kind import kind
+from chessreg.runs.kind import find_kind
 from chessreg.scheduling import queue as scheduling
-from chessreg.scheduling.executors import Placement, Seen
+from chessreg.scheduling.executors import Placement, SubmissionStatus
 from chessreg.scheduling.launch import Order
 from chessreg.scheduling.presence import Presence
 from chessreg.session import open_session
@@ -78,7 +78,7 @@ def clustered(tmp_path: Path) -> Iterator[Queue]:
     killed, and one that a user cancelled."""
     with open_session(str(tmp_path / "registry.db"), tmp_path / "store") as session:
         queue = Queue(tmp_path, session)
-        toy = kind(TOY)
+        toy = find_kind(TOY)
         names = ("waits", "runs", "late", "stopped")
         queue.launch(*(Order(toy, toy.spec(positions=9 + n), toy.options(), (), name) for n, name in enumerate(names)))
         start = "2026-11-26T22:30:00+00:00"
@@ -86,15 +86,15 @@ def clustered(tmp_path: Path) -> Iterator[Queue]:
         with session.database.write() as sql:
             jobs = {job.detail["name"]: job for job in sql.scalars(select(Job))}
             for name, on, seen in (
-                ("waits", "slurm:gpu", Seen("waiting", placement=waiting)),
-                ("runs", "ray:10.0.0.1:6379", Seen("running", placement=Placement("ab-12", node="node17"))),
+                ("waits", "slurm:gpu", SubmissionStatus("waiting", placement=waiting)),
+                ("runs", "ray:10.0.0.1:6379", SubmissionStatus("running", placement=Placement("ab-12", node="node17"))),
             ):
                 job = jobs[name]
                 job.state, job.executor, job.tries = JobState.RUNNING, on, 1
                 job.handle = json.dumps({"actor": "ab-12", "folder": "/nowhere"})
-                scheduling.place(job, scheduling.placement_record(seen))
-            scheduling.end(jobs["late"], Cause.WALLTIME, "its walltime was over")
-            scheduling.cancel(sql, [jobs["stopped"]])
+                scheduling.record_placement(job, scheduling.make_placement_record(seen))
+            scheduling.end_job(jobs["late"], Cause.WALLTIME, "its walltime was over")
+            scheduling.cancel_jobs(sql, [jobs["stopped"]])
         yield queue
 
 

@@ -26,13 +26,13 @@ from tui.widgets.table import PageTable
 
 def run_of(session: Session, name: str) -> dict:
     with session.database.read() as sql:
-        return read.run(sql, name)
+        return read.read_run(sql, name)
 
 
 async def test_the_runs_are_listed_with_state_and_units(drive, session: Session) -> None:
     async with drive() as driver:
         with session.database.read() as sql:
-            told = read.runs(sql)
+            told = read.list_runs(sql)
         assert f"{len(told)} runs (1 not complete) · 1 dataset · 1 checkpoint" in driver.text
         for run in told:
             (line,) = [line for line in driver.lines if line.strip("│› ").startswith(f"{run['name']}  ")]
@@ -110,7 +110,7 @@ async def test_a_run_opens_on_its_answer_and_a_line_of_it_leads_to_the_rows_behi
         await driver.find_row("deep-board")
         await driver.press("enter")
         with study.database.read() as sql:
-            (answer,) = measures.answers(sql, [study.id("run", "deep-board")]).values()
+            (answer,) = measures.compare_with_earlier(sql, [study.id("run", "deep-board")]).values()
         assert driver.lines[2].split() == show.answer(answer).split(), "the headline"
         table = driver.screen.query_one(PageTable)
         scores = "score JOIN runs USING (run_id) WHERE runs.run = 'deep-board' AND layer = 1"
@@ -346,10 +346,10 @@ async def test_an_empty_registry_says_what_to_type_and_follows(drive, tmp_path: 
         assert "no boards yet" in driver.text
         await driver.press("4")
         with open_session(str(tmp_path / "registry.db"), tmp_path / "store") as session:
-            from chessreg.runs.kind import kind
+            from chessreg.runs.kind import find_kind
 
             toy = str(Path(__file__).parent.parent / "kinds" / "toy_kind.py")
-            session.run(kind(toy).spec(positions=2), kind=toy, name="late")
+            session.run(find_kind(toy).spec(positions=2), kind=toy, name="late")
         await driver.until("late")  # another process wrote; nobody pressed a key
         assert "1 run · " in driver.text
         assert "/ filter" in driver.lines[-1]

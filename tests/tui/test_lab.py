@@ -39,7 +39,7 @@ from tui.widgets.table import PageTable
 
 def run_of(session: Session, name: str) -> dict[str, Any]:
     with session.database.read() as sql:
-        return read.run(sql, name)
+        return read.read_run(sql, name)
 
 
 def command(world: Path, *words: str) -> Any:

@@ -15,7 +15,7 @@ from sqlalchemy import select
 
 from chessreg.errors import RegistryError
 from chessreg.registry import tables
-from chessreg.runs.kind import kind, kinds
+from chessreg.runs.kind import find_kind, load_kinds
 from chessreg.runs.spec import tag_of, variants_of
 from chessreg.scheduling.presence import Presence
 from chessreg.session import Session, open_session
@@ -35,9 +35,9 @@ TOY = str(Path(__file__).parent.parent / "kinds" / "toy_kind.py")
 SEVERAL = {"move-quality", "sae"}  # kinds that want one of several settings, none of them by itself
 
 
-@pytest.mark.parametrize("name", sorted(kinds()))
+@pytest.mark.parametrize("name", sorted(load_kinds()))
 def test_every_kind_has_a_form_with_every_setting_at_its_default(name: str) -> None:
-    found = kinds()[name]
+    found = load_kinds()[name]
     form = Form(found, name)
     checked = form.check()
     needed = {tag} if (tag := tag_of(found.spec)) else {one.key for one in form.fields if one.needed}
@@ -49,12 +49,12 @@ def test_every_kind_has_a_form_with_every_setting_at_its_default(name: str) -> N
     assert {"--" + one.path.replace("_", "-") for one in form.fields} <= options
 
 
-VARIANTS = [(name, variant) for name, found in sorted(kinds().items()) for variant in variants_of(found.spec)]
+VARIANTS = [(name, variant) for name, found in sorted(load_kinds().items()) for variant in variants_of(found.spec)]
 
 
 @pytest.mark.parametrize(("name", "variant"), VARIANTS)
 def test_a_variant_has_a_form_with_its_settings_alone(name: str, variant: str) -> None:
-    found = kinds()[name]
+    found = load_kinds()[name]
     form = Form(found, name, {tag_of(found.spec): variant})
     model = variants_of(found.spec)[variant]
     shown = {one.path.partition(".")[0] for one in form.fields if one.part == "spec"}
@@ -79,16 +79,16 @@ def test_a_variant_has_a_form_with_its_settings_alone(name: str, variant: str) -
     ],
 )
 def test_what_is_wrong_is_said_of_the_field(name: str, given: dict[str, str], wrong: dict[str, str]) -> None:
-    checked = Form(kind(name), name, given).check()
+    checked = Form(find_kind(name), name, given).check()
     assert checked.errors.keys() == wrong.keys()
     for key, words in wrong.items():
         assert words in checked.errors[key]
 
 
 def test_given_values_presets_and_defaults_are_told_apart() -> None:
-    form = Form(kind("play"), "play", {"checkpoint": "mine", "games": "7"})
+    form = Form(find_kind("play"), "play", {"checkpoint": "mine", "games": "7"})
     form.preset = "paper"
-    filled = kind("play").presets["paper"]
+    filled = find_kind("play").presets["paper"]
     assert form.source("games") == "given"
     (other,) = [name for name in filled if name != "games"][:1]
     assert form.source(other) == "preset"
@@ -103,7 +103,7 @@ def test_given_values_presets_and_defaults_are_told_apart() -> None:
 def test_the_command_of_a_form_makes_the_same_order() -> None:
     given = {"cache": "fit", "layers": "0,2-3", "skill.bins": "4", "normalize_activations": "no", "threads": "2",
              "launch.name": "probe-x", "launch.shards": "3", "launch.share_gpu": "yes"}  # fmt: skip
-    form = Form(kind("probe"), "probe", given)
+    form = Form(find_kind("probe"), "probe", given)
     words = shlex.split(form.command())
     assert words[:3] == ["chessreg", "launch", "probe"]
     from chessreg.cli.launch import order_of
@@ -111,8 +111,8 @@ def test_the_command_of_a_form_makes_the_same_order() -> None:
 
     command, _ = command_of(["chessreg", "launch", "probe"])
     params = command.make_context("probe", words[3:]).params
-    spec, how, sources = settings(kind("probe"), params)
-    by_command = order_of(kind("probe"), spec, how, tuple(sorted(sources)), params["name"], params)
+    spec, how, sources = settings(find_kind("probe"), params)
+    by_command = order_of(find_kind("probe"), spec, how, tuple(sorted(sources)), params["name"], params)
     from tui.data.launch_form import orders_of
 
     (order,) = orders_of(form, form.check())
@@ -124,12 +124,12 @@ def test_the_command_of_a_form_makes_the_same_order() -> None:
 def test_a_number_that_a_preset_fills_is_taken_away_by_the_command_too() -> None:
     from chessreg.cli.run import settings
 
-    form = Form(kind("probe"), "probe", {"cache": "fit", "last_sites": "none"})
+    form = Form(find_kind("probe"), "probe", {"cache": "fit", "last_sites": "none"})
     assert "--last-sites" not in form.arguments(), "it is none already"
     form.preset = "davis-paper"
     assert form.filled["last_sites"] is not None
     command, left = command_of(form.arguments())
-    spec, _, sources = settings(kind("probe"), command.make_context("probe", left).params)
+    spec, _, sources = settings(find_kind("probe"), command.make_context("probe", left).params)
     assert (spec, tuple(sorted(sources))) == (form.check().spec, form.explicit_names)
     assert spec.last_sites is None
     form.give("alignment", "none")
@@ -492,7 +492,7 @@ def test_a_grid_of_the_command_line_is_refused_in_one_line() -> None:
         ("epochs=1|1", "twice"), ("epochs=", "wants values"), ("epochs=1|", "wants values"),
     ):  # fmt: skip
         with pytest.raises(BadInputError, match=told):
-            grid_of(kind("probe"), [text])
+            grid_of(find_kind("probe"), [text])
 
 
 def test_pickers_offer_the_starred_then_the_complete_then_the_newest(world: Path, tmp_path: Path) -> None:
@@ -504,7 +504,7 @@ def test_pickers_offer_the_starred_then_the_complete_then_the_newest(world: Path
     with open_session(str(tmp_path / "own" / "registry.db"), tmp_path / "own" / "store") as session:
         assert [row["value"] for row in candidates(session, "run:toy")] == ["toy", "cut"], "complete before newer"
         with session.database.write() as sql:
-            names.annotate(sql, "run", session.id("run", "cut"), "star")
+            names.add_annotation(sql, "run", session.id("run", "cut"), "star")
         assert [row["value"] for row in candidates(session, "run:toy")] == ["cut", "toy"]
         assert candidates(session, "run:toy")[0]["about"].startswith("★ toy")
         random_init_control(session.database, session.store, "bigram", name="untrained")

@@ -11,7 +11,7 @@ import pytest
 from sqlalchemy import insert
 
 from chessreg.registry import names, read, tables
-from chessreg.registry.identity import digest_of, uuid_of
+from chessreg.registry.identity import canonical_digest, uuid_from_digest
 from chessreg.registry.tables.types import utc_now
 from chessreg.session import open_session
 from tui.data.pages import PAGE
@@ -26,7 +26,7 @@ def own(world: Path, tmp_path: Path) -> Path:
 
 def run_of(folder: Path, name: str) -> dict[str, Any]:
     with open_session(str(folder / "registry.db"), folder / "store") as session, session.database.read() as sql:
-        return read.run(sql, name)
+        return read.read_run(sql, name)
 
 
 def newcomers(folder: Path, number: int = 1) -> None:
@@ -34,16 +34,17 @@ def newcomers(folder: Path, number: int = 1) -> None:
     now, rows = utc_now() + timedelta(hours=1), []
     with open_session(str(folder / "registry.db"), folder / "store") as session, session.database.write() as sql:
         for n in range(number):
-            spec_hash = digest_of({"newcomer": n})
+            spec_hash = canonical_digest({"newcomer": n})
             rows.append(
                 {
-                    "id": uuid_of(spec_hash), "kind": "play", "version": 1, "spec": {"n": n}, "spec_hash": spec_hash,
-                    "explicit": [], "units": 4, "created_at": now + timedelta(seconds=n), "completed_at": now,
+                    "id": uuid_from_digest(spec_hash), "kind": "play", "version": 1, "spec": {"n": n},
+                    "spec_hash": spec_hash, "explicit": [], "units": 4, "created_at": now + timedelta(seconds=n),
+                    "completed_at": now,
                 }
             )  # fmt: skip
         sql.execute(insert(tables.Run), rows)
         for n, row in enumerate(rows):
-            names.annotate(sql, "run", row["id"], "name", f"newcomer{n}")
+            names.add_annotation(sql, "run", row["id"], "name", f"newcomer{n}")
 
 
 async def follow(driver: Any) -> None:
@@ -95,7 +96,7 @@ async def test_the_cursor_stays_on_its_run_while_others_are_added(drive: Any, ow
 
 async def test_the_cursor_stays_on_its_run_over_the_end_of_a_page(drive: Any, own: Path) -> None:
     with open_session(str(own / "registry.db"), own / "store") as session, session.database.read() as sql:
-        there = len(read.run_rows(sql))
+        there = len(read.read_run_rows(sql))
     newcomers(own, 2 * PAGE - there)
     async with drive(own, size=(120, 40)) as driver:
         table = driver.screen.query_one(PageTable)
@@ -103,11 +104,11 @@ async def test_the_cursor_stays_on_its_run_over_the_end_of_a_page(drive: Any, ow
         await driver.settle()
         name = current(driver)
         with open_session(str(own / "registry.db"), own / "store") as session, session.database.write() as sql:
-            spec_hash = digest_of({"last": 1})
+            spec_hash = canonical_digest({"last": 1})
             sql.execute(
                 insert(tables.Run),
                 {
-                    "id": uuid_of(spec_hash), "kind": "play", "version": 1, "spec": {}, "spec_hash": spec_hash,
+                    "id": uuid_from_digest(spec_hash), "kind": "play", "version": 1, "spec": {}, "spec_hash": spec_hash,
                     "explicit": [], "units": 4, "created_at": utc_now() + timedelta(days=1), "completed_at": None,
                 },
             )  # fmt: skip

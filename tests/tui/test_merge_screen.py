@@ -14,7 +14,7 @@ import pytest
 
 from chessreg.cli.root import run_command_line
 from chessreg.registry import tables
-from chessreg.runs.kind import kind
+from chessreg.runs.kind import find_kind
 from chessreg.session import open_session
 from tui.model_process import ModelProcess
 from tui.screens.files import FilesScreen
@@ -52,7 +52,7 @@ def other(tmp_path: Path) -> Path:
     home = tmp_path / "gpubox" / ".chessreg"
     home.mkdir(parents=True)
     with same_code(), open_session(str(home / "registry.db"), home / "store", create=True) as session:
-        toy = kind(TOY)
+        toy = find_kind(TOY)
         session.run(toy.spec(positions=12), kind=TOY, name="toy")
         session.run(toy.spec(positions=3, seed=7), kind=TOY, name="elsewhere")
         with session.database.write() as sql:

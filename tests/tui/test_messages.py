@@ -24,7 +24,7 @@ from .conftest import Driver
 
 def annotations(folder: Path, name: str) -> dict[str, Any]:
     with open_session(str(folder / "registry.db"), folder / "store") as session, session.database.read() as sql:
-        return read.run(sql, name)
+        return read.read_run(sql, name)
 
 
 @pytest.fixture
@@ -54,7 +54,7 @@ def locked(registry: Path) -> Iterator[None]:
 async def test_what_is_said_while_the_registry_is_locked_is_held_and_written_later(
     drive: Any, own: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(sqlite, "BUSY_SECONDS", 0.05)
+    monkeypatch.setattr(sqlite, "BUSY_TIMEOUT_S", 0.05)
     async with drive(own, size=(120, 30)) as driver:
         await driver.stand_on("plain")
         with locked(own / "registry.db"):

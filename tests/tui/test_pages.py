@@ -13,7 +13,7 @@ from sqlalchemy import insert, select
 
 from chessreg.errors import BadInputError
 from chessreg.registry import names, tables
-from chessreg.registry.identity import digest_of, uuid_of
+from chessreg.registry.identity import canonical_digest, uuid_from_digest
 from chessreg.registry.tables.types import utc_now
 from chessreg.session import Session, open_session
 from tui.data import palette
@@ -31,22 +31,22 @@ def fill(session: Session, number: int = RUNS) -> list[Any]:
     """Runs of three kinds, some made at the same moment; every third complete, every tenth named."""
     now, rows = utc_now(), []
     for n in range(number):
-        spec_hash = digest_of({"n": n})
+        spec_hash = canonical_digest({"n": n})
         rows.append(
             {
-                "id": uuid_of(spec_hash), "kind": ("play", "probe", "edit")[n % 3], "version": 1, "spec": {"n": n},
-                "spec_hash": spec_hash, "explicit": [], "units": 4, "created_at": now + timedelta(seconds=n // 3),
-                "completed_at": now if n % 3 == 0 else None,
+                "id": uuid_from_digest(spec_hash), "kind": ("play", "probe", "edit")[n % 3], "version": 1,
+                "spec": {"n": n}, "spec_hash": spec_hash, "explicit": [], "units": 4,
+                "created_at": now + timedelta(seconds=n // 3), "completed_at": now if n % 3 == 0 else None,
             }
         )  # fmt: skip
     with session.database.write() as sql:
         sql.execute(insert(tables.Run), rows)
         for row in rows[::10]:
-            names.annotate(sql, "run", row["id"], "name", f"run-{row['spec']['n']}")
-        names.annotate(sql, "run", rows[7]["id"], "archive")
-        names.annotate(sql, "run", rows[8]["id"], "tag", "best")
+            names.add_annotation(sql, "run", row["id"], "name", f"run-{row['spec']['n']}")
+        names.add_annotation(sql, "run", rows[7]["id"], "archive")
+        names.add_annotation(sql, "run", rows[8]["id"], "tag", "best")
         for n, withdrawn in ((9, False), (9, True), (11, False), (11, True), (11, False)):  # said, taken back, said
-            names.annotate(sql, "run", rows[n]["id"], "tag", "twice", withdrawn=withdrawn)
+            names.add_annotation(sql, "run", rows[n]["id"], "tag", "twice", withdrawn=withdrawn)
         sql.execute(
             insert(tables.UnitRange),
             [
@@ -93,7 +93,7 @@ def test_a_page_says_what_the_command_line_says_of_its_runs(filled) -> None:
 
     session, _ = filled
     with session.database.read() as sql:
-        told = {row["id"]: row for row in read.runs(sql)}
+        told = {row["id"]: row for row in read.list_runs(sql)}
     for number in (0, 5):
         for row in runs(session).page(number):
             assert {key: row[key] for key in told[row["id"]]} == told[row["id"]]
@@ -152,7 +152,7 @@ def test_the_palette_looks_at_the_names_that_fit_best_first(tmp_path, monkeypatc
         fill(session, 60)
         with session.database.write() as sql:
             for n, name in ((1, "odd-ru-10"), (2, "u-1")):
-                names.annotate(sql, "run", uuid_of(digest_of({"n": n})), "name", name)
+                names.add_annotation(sql, "run", uuid_from_digest(canonical_digest({"n": n})), "name", name)
         assert [name for _, name in palette.runs(session, "U-1")] == ["u-1"]
 
 

@@ -26,7 +26,7 @@ def subject(world: Path) -> Path:
 
 def run_of(session: Session, name: str) -> dict[str, Any]:
     with session.database.read() as sql:
-        return read.run(sql, name)
+        return read.read_run(sql, name)
 
 
 def first_row(session: Session, name: str, result_table: str, place: int = 0) -> Any:
@@ -48,7 +48,7 @@ def test_a_run(picture: Any, session: Session) -> None:
         await driver.press("enter")
 
     with session.database.read() as sql:
-        (answer,) = measures.answers(sql, [session.id("run", "board")]).values()
+        (answer,) = measures.compare_with_earlier(sql, [session.id("run", "board")]).values()
     count = results(session, "score", session.id("run", "board")).count
     picture(steps, f"[scores {count}]", show.answer(answer))
 

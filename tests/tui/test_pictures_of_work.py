@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from chessreg.registry import read
-from chessreg.runs.kind import kinds
+from chessreg.runs.kind import load_kinds
 from chessreg.scheduling.presence import Presence
 from chessreg.session import Session
 from tui import show
@@ -28,8 +28,8 @@ def subject(world: Path) -> Path:
 @pytest.fixture(autouse=True)
 def same_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs go as fast everywhere, on a machine as busy; no supervisor is started for a picture."""
-    machines = read.machines
-    monkeypatch.setattr(read, "machines", lambda sql: [{**row, "load": LOAD} for row in machines(sql)])
+    machines = read.list_machines
+    monkeypatch.setattr(read, "list_machines", lambda sql: [{**row, "load": LOAD} for row in machines(sql)])
     monkeypatch.setattr(show, "rate", lambda a_second: "2.0/s" if a_second else "")
     monkeypatch.setattr(Presence, "start", lambda self, url: None)
 
@@ -47,7 +47,7 @@ def test_home_where_nothing_runs(picture: Any, session: Session) -> None:
         await driver.press("j")
 
     with session.database.read() as sql:
-        rows = read.runs(sql)
+        rows = read.list_runs(sql)
     ended = [row["name"] for row in rows if row["state"] == "complete"]
     words = f"{show.counted(len(rows), 'run')} in all", "nothing runs: ^l launches an experiment", "idle"
     picture(steps, *words, *ended, start="home")
@@ -73,7 +73,9 @@ def test_kinds_to_launch(picture: Any, tmp_path: Path) -> None:
     async def steps(driver: Any) -> None:
         await driver.press("j")
 
-    picture(steps, *(name[:7] for name in sorted(kinds())[:20]), "Board-state edits", folder=tmp_path, start="launch")
+    picture(
+        steps, *(name[:7] for name in sorted(load_kinds())[:20]), "Board-state edits", folder=tmp_path, start="launch"
+    )
 
 
 def test_a_form(picture: Any) -> None:

@@ -19,7 +19,7 @@ from chessreg.errors import BadInputError
 from chessreg.queries import render, run_query, run_sql
 from chessreg.queries.ask import plotted
 from chessreg.queries.catalogue import find_plot
-from chessreg.runs.kind import kind
+from chessreg.runs.kind import find_kind
 from chessreg.session import Session, open_session
 from tui.data.query_answers import Question, options
 from tui.screens.answers import AnswerScreen
@@ -78,7 +78,7 @@ async def test_queries_beside_a_kind_of_ones_own_are_listed_and_asked_and_a_brok
     for suffix in (".py", ".sql"):
         shutil.copy(CAPTURES.with_suffix(suffix), tmp_path)
     with open_session(str(folder / "registry.db"), folder / "store") as own:
-        own.run(kind(str(path)).spec(games=4, shuffles=5), kind=str(path))
+        own.run(find_kind(str(path)).spec(games=4, shuffles=5), kind=str(path))
         lines = render.grid(run_query(own.database, title))[1]
     async with drive(folder, size=(160, 40), start="queries") as driver:
         await opened(driver, title)

@@ -25,7 +25,7 @@ def shown(driver: Any) -> list[Any]:
 
 def found(session: Session, words: str, sort: str = run_filter.NEWEST_FIRST) -> list[Any]:
     with session.database.read() as sql:
-        return run_filter.find(sql, words, sort)
+        return run_filter.find_runs(sql, words, sort)
 
 
 async def type_words(driver: Any, words: str) -> None:
@@ -119,8 +119,8 @@ async def test_settings_and_metrics_become_columns(drive, study: Session, studie
         assert {"learning_rate", "loss"} <= set(head)
         assert "machine" not in head
         with study.database.read() as sql:
-            rows = {row["name"]: row for row in read.runs(sql)}
-            loss = run_filter.metrics(sql, [rows["train-1"]["id"]], ["loss"])[rows["train-1"]["id"]]["loss"]
+            rows = {row["name"]: row for row in read.list_runs(sql)}
+            loss = run_filter.read_last_metrics(sql, [rows["train-1"]["id"]], ["loss"])[rows["train-1"]["id"]]["loss"]
         line = next(line for line in driver.lines if " train-1 " in line)
         assert f"{loss:.4g}" in line.split()
         assert str(rows["train-1"]["spec"]["learning_rate"]) in line.split()
@@ -177,7 +177,7 @@ def own(world: Path, tmp_path: Path) -> Path:
 
 def said(folder: Path, name: str) -> dict[str, Any]:
     with open_session(str(folder / "registry.db"), folder / "store") as session, session.database.read() as sql:
-        return read.run(sql, name)
+        return read.read_run(sql, name)
 
 
 async def test_stars_tags_notes_and_pins_are_what_the_command_line_says(drive, own: Path) -> None:

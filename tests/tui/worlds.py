@@ -16,7 +16,7 @@ from sqlalchemy import select
 
 from chessreg.cli.root import run_command_line
 from chessreg.registry import provenance, tables
-from chessreg.runs.kind import kind
+from chessreg.runs.kind import find_kind
 from chessreg.session import Session, open_session
 
 from ..conftest import made_once, random_game
@@ -62,7 +62,7 @@ def same_code() -> Iterator[None]:
     state = {"root": "/project", "commit": "c0ffee" * 6 + "c0ff", "branch": "main", "remote": None, "dirty": False,
              "changed": [], "patch_sha256": None, "untracked": {}}  # fmt: skip
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(provenance, "repository_state", lambda folder: state)
+        patch.setattr(provenance, "read_repository_state", lambda folder: state)
         yield
 
 
@@ -105,7 +105,7 @@ def make_world(root: Path) -> None:
         session.run(play, PlayOptions(threads=1), name="plain")
         sure = play.model_copy(update={"policy": "legal", "temperatures": (1.0,)})
         session.run(sure, PlayOptions(threads=1), name="sure")
-        toy = kind(TOY)
+        toy = find_kind(TOY)
         session.run(toy.spec(positions=12), kind=TOY, name="toy")
         cut = session.run(toy.spec(positions=9, seed=1), kind=TOY, name="cut", on_progress=interrupt_at(4))
         assert cut.interrupted
@@ -171,9 +171,9 @@ def study_world(world: Path, root: Path) -> None:
                 datasets=("games:fit",), heldout="games:test", n_layer=1, n_head=1, n_embd=8, block_size=64, steps=12,
                 batch_tokens=130, warmup_steps=2, heldout_steps=6, learning_rate=rate,
             )  # fmt: skip
-            session.run(train, kind("train").options(threads=1, log_steps=3), name=f"train-{n}")
+            session.run(train, find_kind("train").options(threads=1, log_steps=3), name=f"train-{n}")
         level_losses(session)
-        toy = kind(TOY)
+        toy = find_kind(TOY)
         session.run(toy.spec(positions=9, seed=1), kind=TOY)  # what was left of "cut"
 
 

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 def annotated(sql: SqlSession, noun: str, word: str, ids: Sequence[UUID]) -> set[UUID]:
     """Those of these targets that have an annotation with this word now."""
-    now = names.NOW.c
-    wanted = now.noun == noun, now.word == tables.Word(word).value, now.target.in_([id.hex for id in ids])
+    now = names.CURRENT_ANNOTATIONS.c
+    wanted = now.noun == noun, now.word == tables.AnnotationWord(word).value, now.target.in_([id.hex for id in ids])
     return {UUID(hex=target) for target in sql.scalars(select(now.target).where(*wanted))}
 
 
@@ -30,24 +30,24 @@ def toggle(sql: SqlSession, noun: str, ids: Sequence[UUID], word: str) -> bool:
     have = annotated(sql, noun, word, ids)
     missing = [id for id in ids if id not in have]
     for id in missing:
-        names.annotate(sql, noun, id, word)
+        names.add_annotation(sql, noun, id, word)
     for id in ids if not missing else ():
-        names.take_back(sql, noun, id, word)
+        names.withdraw_annotations(sql, noun, id, word)
     return bool(missing)
 
 
 def annotate(sql: SqlSession, noun: str, ids: Sequence[UUID], word: str, text: str) -> None:
     """Say it of all of these. Raises BadInputError for a name that cannot be one, or is taken."""
     for id in ids:
-        names.annotate(sql, noun, id, word, text)
+        names.add_annotation(sql, noun, id, word, text)
 
 
 def untag(sql: SqlSession, noun: str, ids: Sequence[UUID], tag: str) -> None:
     for id in ids:
-        names.annotate(sql, noun, id, "tag", tag, withdrawn=True)
+        names.add_annotation(sql, noun, id, "tag", tag, withdrawn=True)
 
 
 def validate(sql: SqlSession, noun: str, ids: Sequence[UUID]) -> None:
     """Take back that they are wrong."""
     for id in ids:
-        names.take_back(sql, noun, id, "invalid")
+        names.withdraw_annotations(sql, noun, id, "invalid")

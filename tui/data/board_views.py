@@ -48,7 +48,7 @@ def boards(session: Session, row: Mapping[str, Any]) -> Boards:
 
     Raises NotFoundError when the row, its run or its kind is not here, or when its kind draws no boards.
     """
-    from chessreg.runs.kind import of_record
+    from chessreg.runs.kind import kind_of_record
 
     if row.get("result_table") == DATASET_GAME:
         from chessreg.entities.dataset import board_views
@@ -76,7 +76,7 @@ def boards(session: Session, row: Mapping[str, Any]) -> Boards:
         raise NotFoundError(f"unit {row.get('unit')} of run {called} has no stored row")
     if run.kind in OWN_SCREEN:
         return Boards(whole, [], called, run.kind)
-    kind = of_record(record, session.store.read_only)
+    kind = kind_of_record(record, session.store.read_only)
     views = kind.board_views({k: v for k, v in whole.items() if k != "result_table"}, session.inputs)
     if not views:
         raise NotFoundError(f"{run.kind} runs draw no boards", "i shows all fields of the row")

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 IDS = {"id": Job.id, "job": Job.id, "launch": Job.group_id, "run": Job.run_id}
-NODE, PARTITION = (Job.detail[(queue.PLACEMENT, key)].as_string() for key in ("node", "partition"))
+NODE, PARTITION = (Job.detail[(queue.PLACEMENT_KEY, key)].as_string() for key in ("node", "partition"))
 RUNNING = and_(Job.state == JobState.RUNNING, not_(WAITS_IN_CLUSTER))
 MACHINE = case((Job.executor == "local", Job.host), else_=NODE)
 TEXTS = {
@@ -63,7 +63,7 @@ def jobs(session: Session, text: str = "") -> Pages:
     `state:running` looks at one of them, `tries>1` compares, `!word` wants it absent. Raises BadInputError for a field
     that there is not, or that is worked out when it is shown.
     """
-    filter_words = [by_colon(word) for word in words.split(text)]
+    filter_words = [by_colon(word) for word in words.split_words(text)]
     order = case((Job.state == JobState.RUNNING, 0), (Job.state == JobState.QUEUED, 1), else_=2)
     wanted = [condition(session, word) for word in filter_words]
     launched = func.min(Job.created_at).over(partition_by=(Job.group_id, Job.run_id))  # shards keep together
@@ -72,7 +72,7 @@ def jobs(session: Session, text: str = "") -> Pages:
         ids = [id.hex for id in sql.scalars(query)]
         if states := [word for word in filter_words if asks_queued(word)]:
             ids = sifted(sql, ids, states)
-    return ChosenPages(session, Job, ids, status.rows)
+    return ChosenPages(session, Job, ids, status.read_job_rows)
 
 
 def condition(session: Session, word: str) -> ColumnElement[bool]:
@@ -86,7 +86,7 @@ def condition(session: Session, word: str) -> ColumnElement[bool]:
             else not_(condition(session, inner))
         )
     by = lambda field, sign, value: by_field(session, field, sign, value)
-    return run_filter.by_word("jobs", word, FIELDS, SEARCHED, by)
+    return run_filter.match_word("jobs", word, FIELDS, SEARCHED, by)
 
 
 STATE_IS = re.compile(r"(!?)state(!?)=(.*)")
@@ -102,16 +102,16 @@ def by_field(session: Session, field: str, sign: str, value: str) -> ColumnEleme
     if not value:  # `kind:` while it is typed
         return literal(1) == literal(1)
     if field in NUMBERS:
-        return run_filter.by_number(field, NUMBERS[field], sign, value)
+        return run_filter.match_number(field, NUMBERS[field], sign, value)
     if field in TIMES:
-        return run_filter.by_time(TIMES[field], sign, value)
+        return run_filter.match_time(TIMES[field], sign, value)
     if field in TEXTS and sign not in "=:":
-        return run_filter.by_text(TEXTS[field], sign, value)
-    pattern = run_filter.pattern(sign, value)
+        return run_filter.match_text(TEXTS[field], sign, value)
+    pattern = run_filter.like_pattern(sign, value)
     if field in TEXTS:
         return func.coalesce(TEXTS[field].ilike(pattern, escape="\\"), literal(1) == literal(0))
     if field == "name":
-        targets = run_filter.targets_of("name").where(tables.Annotation.value.ilike(pattern, escape="\\"))
+        targets = run_filter.annotated_targets("name").where(tables.Annotation.value.ilike(pattern, escape="\\"))
         return hex_of(session, Job.run_id).in_(targets)
     if field == "state":
         return by_state(value.lower())
@@ -157,7 +157,7 @@ def sifted(sql: SqlSession, ids: Sequence[str], filter_words: Sequence[str]) -> 
     def fits(id: str) -> bool:
         if id not in queued:
             return True
-        state, _ = status.state_of(sql, queued[id])
+        state, _ = status.find_state(sql, queued[id])
         return all(
             state.startswith(word.removeprefix("!").removeprefix("state:").lower()) is not word.startswith("!")
             for word in filter_words
@@ -200,21 +200,21 @@ class JobView(NamedTuple):
 
 def job(session: Session, job_id: UUID) -> JobView:
     """Raises NotFoundError when there is no such job."""
-    from chessreg.scheduling.status import log_of
+    from chessreg.scheduling.status import find_log
 
     with session.database.read() as sql:
         record = sql.get(Job, job_id)
         if record is None:
             raise NotFoundError(f"there is no job {job_id.hex[-6:]}", "chessreg jobs")
-        full = status.full_row(sql, record)
+        full = status.read_full_row(sql, record)
         query = select(Job).where(Job.group_id == record.group_id, Job.run_id == record.run_id).order_by(Job.shard)
-        shards = status.rows(sql, sql.scalars(query).all())
-        log = log_of(session.store, record)
+        shards = status.read_job_rows(sql, sql.scalars(query).all())
+        log = find_log(session.store, record)
     found = results_of(session, record.run_id)
     if log is not None:
-        failed = full["state"] in status.OVER and full["state"] not in ("complete", "cancelled")
+        failed = full["state"] in status.FINAL_STATES and full["state"] not in ("complete", "cancelled")
         return JobView(full, shards, log, "", reason_in(log, full["message"] or "") if failed else "", found)
-    return JobView(full, shards, None, status.why_no_log(full))
+    return JobView(full, shards, None, status.explain_missing_log(full))
 
 
 def log_end(session: Session, job_id: UUID, lines: int) -> list[str]:
@@ -261,17 +261,19 @@ def results_of(session: Session, run_id: UUID) -> tuple[str, Pages, Sequence[Row
 def ended(session: Session, ids: Sequence[UUID]) -> list[Row]:
     """Those of these jobs that have ended."""
     with session.database.read() as sql:
-        rows = status.rows(sql, sql.scalars(select(Job).where(Job.id.in_(list(ids)), Job.ended_at.is_not(None))).all())
+        rows = status.read_job_rows(
+            sql, sql.scalars(select(Job).where(Job.id.in_(list(ids)), Job.ended_at.is_not(None))).all()
+        )
     return list(rows)
 
 
 def newest_of(session: Session, group_id: UUID) -> UUID:
     """The job of a launch that one wants to look at first: the first that is not over, or the last."""
     with session.database.read() as sql:
-        rows = status.rows(
+        rows = status.read_job_rows(
             sql, sql.scalars(select(Job).where(Job.group_id == group_id).order_by(Job.created_at, Job.shard)).all()
         )
-    going: list[UUID] = [row["id"] for row in rows if row["state"] not in status.OVER]
+    going: list[UUID] = [row["id"] for row in rows if row["state"] not in status.FINAL_STATES]
     return going[0] if going else rows[-1]["id"]
 
 
@@ -381,7 +383,7 @@ CURVES = 6  # that are read
 def answers(session: Session, run_ids: Sequence[UUID]) -> dict[UUID, Row | None]:
     """The results of these runs, as `chessreg status` tells them; None where there is none."""
     with session.database.read() as sql:
-        found = measures.answers(sql, run_ids)
+        found = measures.compare_with_earlier(sql, run_ids)
     return {run_id: found.get(run_id) for run_id in run_ids}
 
 
@@ -389,7 +391,7 @@ def loads(session: Session) -> list[Row]:
     """The hosts on which something runs, with the load that they reported last."""
     machine = tables.Machine
     with session.database.read() as sql:
-        load_of = read.loads(sql)
+        load_of = read.read_loads(sql)
         hosts = sql.execute(select(machine.id, machine.host).where(machine.id.in_(load_of))).all()
     return [{"host": host, **load_of[id]} for id, host in hosts]
 
@@ -436,7 +438,7 @@ def machines(sql: SqlSession) -> list[Row]:
     or software changed is several machines: `running` and `runs` count all of them, the other columns are those of the
     one seen last. `running` also counts jobs that have started there and have not checked in."""
     hosts: dict[str, dict[str, Any]] = {}
-    for row in read.machines(sql):
+    for row in read.list_machines(sql):
         newest = hosts.setdefault(row["host"], {**row, "running": 0, "runs": 0})
         newest["running"] += row["running"]
         newest["runs"] += row["runs"]
@@ -455,10 +457,10 @@ def machines(sql: SqlSession) -> list[Row]:
 def at_home(session: Session, since: datetime) -> AtHome:
     overall, of_jobs = overview(session), counts(session)
     with session.database.read() as sql:
-        newest, foreground = machines(sql), len(status.foreground(sql))
-        going, ended = placed(sql, status.going(sql)), status.ended(sql, since)
+        newest, foreground = machines(sql), len(status.list_foreground(sql))
+        going, ended = placed(sql, status.list_active(sql)), status.list_ended(sql, since)
         curves = list[Curve]()
         for row in {row["run_id"]: row for row in going if row["state"] == "running"}.values():
-            if len(curves) < CURVES and (found := measures.curve(sql, row["run_id"])) is not None:
+            if len(curves) < CURVES and (found := measures.read_curve(sql, row["run_id"])) is not None:
                 curves.append(Curve(row["name"] or row["title"], found[0], found[1]))
         return AtHome(overall, of_jobs, foreground, going, newest, ended, curves)

@@ -18,26 +18,26 @@ from sqlalchemy import or_, select
 from chessreg.errors import ChessregError, NotFoundError
 from chessreg.folders import expanded
 from chessreg.registry import names, tables
-from chessreg.registry.database import rows_among
-from chessreg.registry.names import check_name
+from chessreg.registry.database import select_by_keys
+from chessreg.registry.names import require_name
 from chessreg.registry.tables import Job
-from chessreg.runs.inputs import IMPORTED, REFERENCE, stands_for
-from chessreg.runs.kind import Kind, makes_checkpoint
+from chessreg.runs.inputs import IMPORTED_PREFIX, REFERENCE_PATTERN, is_kind_accepted
+from chessreg.runs.kind import Kind, kind_makes_checkpoint
 from chessreg.runs.spec import (
-    FILES,
-    WORDS,
-    Setting,
-    flat,
-    made,
-    nested,
-    settings_of,
-    settings_shown,
+    FILE_NOUNS,
+    YES_NO_WORDS,
+    SettingField,
+    describe_settings,
+    flatten_settings,
+    format_value,
+    make_settings,
+    nest_settings,
     tag_of,
-    value_text,
+    visible_settings,
 )
 from chessreg.scheduling.executors import EXECUTORS, slurm_script
-from chessreg.scheduling.launch import Expected, LaunchOptions, Order, cell_name, plan, preview
-from chessreg.scheduling.launch import launch as launch_orders
+from chessreg.scheduling.launch import ExpectedInputs, LaunchOptions, Order, make_cell_name, plan_orders, preview_run
+from chessreg.scheduling.launch import launch_orders as launch_orders
 from tui import show
 from tui.data.pages import Row
 
@@ -51,7 +51,7 @@ Part = Literal["spec", "options", "launch"]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Field(Setting):
+class Field(SettingField):
     """One setting of a form: of the spec, of the execution options, or of the launch."""
 
     part: Part
@@ -62,7 +62,7 @@ class Field(Setting):
         return f"launch.{self.path}" if self.part == "launch" else self.path
 
 
-def fields_of(settings: Iterable[Setting], part: Part) -> list[Field]:
+def fields_of(settings: Iterable[SettingField], part: Part) -> list[Field]:
     return [Field(part=part, **vars(setting)) for setting in settings]
 
 
@@ -102,18 +102,18 @@ class Form:
         form.preset = draft["preset"] if draft.get("preset") in form.presets else ""
         return form
 
-    def fields_with(self, settings: Iterable[Setting]) -> list[Field]:
+    def fields_with(self, settings: Iterable[SettingField]) -> list[Field]:
         """The fields of a form with these settings of the spec."""
         return [
             *fields_of(settings, "spec"),
-            *fields_of(settings_of(self.kind.options), "options"),
-            *fields_of(settings_of(LaunchOptions), "launch"),
+            *fields_of(describe_settings(self.kind.options), "options"),
+            *fields_of(describe_settings(LaunchOptions), "launch"),
         ]
 
     @cached_property
     def every_key(self) -> frozenset[str]:
         """The keys of the fields of every variant."""
-        return frozenset(each.key for each in self.fields_with(settings_of(self.kind.spec)))
+        return frozenset(each.key for each in self.fields_with(describe_settings(self.kind.spec)))
 
     @property
     def variant(self) -> str:
@@ -127,7 +127,7 @@ class Form:
         """Fields of the chosen variant; before one is chosen, the fields that all variants have."""
         variant = self.variant
         if variant not in self._by_variant:
-            fields = self.fields_with(settings_shown(self.kind.spec, variant))
+            fields = self.fields_with(visible_settings(self.kind.spec, variant))
             self._by_variant[variant] = {each.key: each for each in fields}
         return self._by_variant[variant]
 
@@ -153,7 +153,7 @@ class Form:
     @property
     def filled(self) -> dict[str, Any]:
         """What the preset fills in, by path."""
-        return flat(self.kind.preset(self.preset)) if self.preset else {}
+        return flatten_settings(self.kind.preset(self.preset)) if self.preset else {}
 
     def give(self, key: str, text: str | None) -> None:
         """What was typed into a field; None takes it back."""
@@ -168,14 +168,14 @@ class Form:
         if key in self.typed:
             return self.typed[key]
         if key in self.filled:
-            return value_text(self.filled[key])
+            return format_value(self.filled[key])
         return self.by_key[key].shown_default
 
     def source(self, key: str) -> str:
         """Where the value comes from: given, a preset, the default; that it is needed; or that it was `changed`: given,
         and another than the preset's."""
         if key in self.typed:
-            differs = key in self.filled and self.typed[key].strip() != value_text(self.filled[key])
+            differs = key in self.filled and self.typed[key].strip() != format_value(self.filled[key])
             return "changed" if differs else "given"
         if key in self.filled:
             return "preset"
@@ -247,7 +247,7 @@ class Form:
         result.launch = self._built(LaunchOptions, values["launch"], "launch.", result) or LaunchOptions()
         if result.launch.name:
             try:
-                check_name(result.launch.name)
+                require_name(result.launch.name)
             except ChessregError as error:
                 result.errors["launch.name"] = error.message
         return result
@@ -261,7 +261,7 @@ class Form:
         base: dict[str, Any] | None = None,
     ) -> Any:
         try:
-            return made(model, nested(values), base or {})
+            return make_settings(model, nest_settings(values), base or {})
         except ValidationError as error:
             for complaint in error.errors():
                 key = prefix + ".".join(part for part in complaint["loc"] if isinstance(part, str))
@@ -285,7 +285,7 @@ class Form:
     def _fits_without(model: Any, values: dict[str, Any], path: str, base: dict[str, Any]) -> bool:
         """Whether the model takes the values but this one."""
         try:
-            made(model, nested({key: value for key, value in values.items() if key != path}), base)
+            make_settings(model, nest_settings({key: value for key, value in values.items() if key != path}), base)
         except ChessregError:
             return False
         except ValidationError as error:  # what else is wrong has an error of its own
@@ -310,7 +310,7 @@ class Form:
                 if self.filled.get(one.key, one.default) is not None:  # a preset's number is taken away, as for the
                     arguments += [flag, "none"]  # form; what is no number the command line refuses, and says so
             elif one.form == "yes or no":
-                on = WORDS.get(text.lower(), False)
+                on = YES_NO_WORDS.get(text.lower(), False)
                 if one.part != "launch":
                     arguments.append(flag if on else f"--no-{flag[2:]}")
                 elif on:
@@ -354,7 +354,7 @@ def datasets(sql: SqlSession) -> list[Row]:
     """Datasets with what they hold, games or positions, and after each its parts."""
     from chessreg.entities.dataset import content_of
 
-    called, starred = names.names(sql, "dataset"), starred_of(sql, "dataset")
+    called, starred = names.read_names(sql, "dataset"), starred_of(sql, "dataset")
     split = tables.Split
     rows: list[Row] = []
     for dataset in sql.scalars(select(tables.Dataset).order_by(tables.Dataset.created_at.desc(), tables.Dataset.id)):
@@ -380,20 +380,20 @@ def star(rank: int) -> str:
 
 def starred_of(sql: SqlSession, noun: str) -> set[UUID]:
     """The starred things of a noun."""
-    now = names.NOW.c
-    starred = select(now.target).where(now.noun == noun, now.word == tables.Word("star").value)
+    now = names.CURRENT_ANNOTATIONS.c
+    starred = select(now.target).where(now.noun == noun, now.word == tables.AnnotationWord("star").value)
     return {UUID(hex=target) for target in sql.scalars(starred)}
 
 
 def checkpoints(sql: SqlSession) -> list[Row]:
     """Checkpoints with weights: an external model cannot be evaluated."""
-    called, checkpoint = names.names(sql, "checkpoint"), tables.Checkpoint
+    called, checkpoint = names.read_names(sql, "checkpoint"), tables.Checkpoint
     query = select(checkpoint, tables.Artifact.created_at).join(
         tables.Artifact, tables.Artifact.digest == checkpoint.artifact
     )
     starred, rows = starred_of(sql, "checkpoint"), list[Row]()
     records = sql.execute(query.order_by(tables.Artifact.created_at.desc(), checkpoint.id)).all()
-    runs_called = names.names_of(sql, "run", {one.run_id for one, _ in records if one.run_id})
+    runs_called = names.read_names_of(sql, "run", {one.run_id for one, _ in records if one.run_id})
     for one, at in records:
         about = f"{one.architecture} · {one.layers} × {one.d_model} · {one.parameters or 0:,} parameters"
         if one.run_id is not None:
@@ -407,13 +407,13 @@ def checkpoints(sql: SqlSession) -> list[Row]:
 def runs_of_model(sql: SqlSession, reference: str) -> set[UUID]:
     """Return the runs that read a checkpoint, and those that read what these made; none for an unknown checkpoint."""
     try:
-        checkpoint = sql.get_one(tables.Checkpoint, names.resolve(sql, "checkpoint", reference))
+        checkpoint = sql.get_one(tables.Checkpoint, names.resolve_id(sql, "checkpoint", reference))
     except ChessregError:
         return set()
     read = tables.RunInput
     found = fresh = set(sql.scalars(select(read.run_id).where(read.digest == checkpoint.artifact)))
     while fresh:
-        fresh = {id for (id,) in rows_among(sql, select(read.run_id), read.source_run_id, fresh)} - found
+        fresh = {id for (id,) in select_by_keys(sql, select(read.run_id), read.source_run_id, fresh)} - found
         found = found | fresh
     return found
 
@@ -423,7 +423,7 @@ def runs(session: Session, sql: SqlSession, kind: str, of_model: Collection[UUID
     from tui.data.run_rows import summaries
 
     run = tables.Run
-    where = [] if kind in ("", "run") else [or_(run.kind == kind, run.kind == IMPORTED + kind)]
+    where = [] if kind in ("", "run") else [or_(run.kind == kind, run.kind == IMPORTED_PREFIX + kind)]
     records = list(sql.scalars(select(run).where(*where).order_by(run.created_at.desc(), run.id).limit(MOST)))
     controls = of_controls(sql, [record.id for record in records])
     rows: list[Row] = []
@@ -453,11 +453,11 @@ def to_come(sql: SqlSession, wanted: str) -> list[Row]:
     query = select(Job).where(Job.ended_at.is_(None), Job.shard == 0).order_by(Job.created_at.desc(), Job.id)
     rows: list[Row] = []
     for job in sql.scalars(query):
-        model = makes_checkpoint(job.kind)
-        fits = model if wanted == "checkpoint" else wanted in ("", "run") or stands_for(job.kind, wanted)
+        model = kind_makes_checkpoint(job.kind)
+        fits = model if wanted == "checkpoint" else wanted in ("", "run") or is_kind_accepted(job.kind, wanted)
         begun = sql.get(tables.Run, job.run_id)
         if fits and (begun is None or (model and begun.completed_at is None)):
-            name = names.name_of(sql, "run", job.run_id) or job.run_id.hex[-6:]
+            name = names.read_name(sql, "run", job.run_id) or job.run_id.hex[-6:]
             rows.append({"value": name, "about": f"{job.kind} · a job, {job.state.value}", "at": job.created_at})
     return rows
 
@@ -477,7 +477,7 @@ def orders_of(form: Form, checked: Checked) -> list[Order]:
     orders = []
     for number, (cell, its) in enumerate(checked.cells or [(form, checked)]):
         launch = its.launch.model_dump()
-        launch["name"] = cell_name(its.launch.name, cell.cell, number)
+        launch["name"] = make_cell_name(its.launch.name, cell.cell, number)
         orders.append(Order(form.kind, its.spec, its.options, cell.explicit_names, **launch))
     return orders
 
@@ -490,8 +490,8 @@ def outlook(session: Session, form: Form, checked: Checked) -> Outlook:
     if result.errors:
         return result
     try:
-        planned = plan(orders_of(form, checked), session.database, session.store)
-        result.plan = together([preview(each, session.database, session.store) for each in planned])
+        planned = plan_orders(orders_of(form, checked), session.database, session.store)
+        result.plan = together([preview_run(each, session.database, session.store) for each in planned])
     except ChessregError as error:
         result.trouble, result.hint = error.message, error.hint or ""
     return result
@@ -529,7 +529,7 @@ def together(plans: Sequence[Row]) -> Row:
 
 def unknown(session: Session, form: Form) -> dict[str, str]:
     """Fields whose reference cannot be resolved, and why."""
-    inputs, errors = Expected(session.database, session.store), {}
+    inputs, errors = ExpectedInputs(session.database, session.store), {}
     for one in form.fields:
         text = form.text(one.key)
         if not one.noun or form.source(one.key) not in ("given", "changed", "preset") or not text:
@@ -537,7 +537,7 @@ def unknown(session: Session, form: Form) -> dict[str, str]:
         value = one.parsed(text)
         for reference in value if isinstance(value, tuple) else [value]:
             try:
-                if reference is not None and one.noun in FILES:
+                if reference is not None and one.noun in FILE_NOUNS:
                     require_file(reference)
                 elif reference is not None:
                     inputs.reference(one.noun, reference)
@@ -547,7 +547,7 @@ def unknown(session: Session, form: Form) -> dict[str, str]:
 
 
 def require_file(reference: str) -> None:
-    if not REFERENCE.match(reference) and reference != "sample" and not expanded(reference).exists():
+    if not REFERENCE_PATTERN.match(reference) and reference != "sample" and not expanded(reference).exists():
         raise NotFoundError(f"{reference} does not exist")
 
 
@@ -556,10 +556,10 @@ def launch(session: Session, form: Form, checked: Checked) -> tuple[UUID | None,
 
     Raises what planning raises.
     """
-    from chessreg.runs.ingest import ingest
+    from chessreg.runs.ingest import ingest_fragments
     from chessreg.scheduling.presence import Presence
 
-    ingest(session.database, session.store)
+    ingest_fragments(session.database, session.store)
     group, planned = launch_orders(orders_of(form, checked), session.database, session.store)
     if group is None:
         return None, {"complete": "it is complete already", "already_queued": "it is queued already"}.get(
@@ -578,25 +578,25 @@ def places() -> tuple[str, ...]:
     for word in EXECUTORS:
         executors.append(word)
         if word == "slurm":
-            for file in slurm_script.profile_files(Path.cwd()):
+            for file in slurm_script.read_profile_files(Path.cwd()):
                 if file.refusal is None:
-                    executors += [f"slurm:{name}" for name in file.tables if name != slurm_script.DEFAULT]
+                    executors += [f"slurm:{name}" for name in file.tables if name != slurm_script.DEFAULT_PROFILE]
     return tuple(dict.fromkeys(executors))
 
 
 def kinds(session: Session) -> list[Row]:
     """Every kind of experiment: ours, and those of files that runs of this registry were made with. One whose file is
     not trusted here says so in place of what it does; a file that is gone is left out."""
-    from chessreg.runs.kind import kinds, of_record
+    from chessreg.runs.kind import kind_of_record, load_kinds
     from chessreg.runs.trust import NotTrustedError
 
-    known = {name: row_of(one, name) for name, one in kinds().items()}
+    known = {name: row_of(one, name) for name, one in load_kinds().items()}
     with session.database.read() as sql:
         records = list(sql.scalars(select(tables.KindRecord).order_by(tables.KindRecord.version.desc())))
     for record in records:
         if record.name not in known and ".py:" in record.source:
             try:
-                known[record.name] = row_of(of_record(record, session.store.read_only), record.source)
+                known[record.name] = row_of(kind_of_record(record, session.store.read_only), record.source)
             except NotTrustedError as error:
                 known[record.name] = refused(record, error)
             except ChessregError:
@@ -606,11 +606,15 @@ def kinds(session: Session) -> list[Row]:
 
 def kind_of(session: Session, reference: str, typed: bool) -> Kind:
     """The kind of a name or file. `typed`: the user typed it here, and so trusts it; else it is of a row."""
-    from chessreg.runs.kind import kind, recorded
+    from chessreg.runs.kind import find_kind, find_recorded_kind
 
     if ":" not in reference and ".py" not in reference:
-        return kind(reference)
-    return kind(reference) if typed and not session.store.read_only else recorded(reference, session.store.read_only)
+        return find_kind(reference)
+    return (
+        find_kind(reference)
+        if typed and not session.store.read_only
+        else find_recorded_kind(reference, session.store.read_only)
+    )
 
 
 def refused(record: tables.KindRecord, error: ChessregError) -> Row:

@@ -24,11 +24,11 @@ class Trees(NamedTuple):
 
 def trees(session: Session, noun: str, id: str) -> Trees:
     """The trees of a run, dataset, checkpoint or file; `id` in hex."""
-    from chessreg.registry.lineage import Node, tree
+    from chessreg.registry.lineage import Node, build_tree
 
     with session.database.read() as sql:
         node = Node(noun, id)
-        return Trees(tree(sql, node, up=True), tree(sql, node, up=False))
+        return Trees(build_tree(sql, node, up=True), build_tree(sql, node, up=False))
 
 
 def lines(trees: Trees, ways: Collection[str], folded: Collection[str]) -> list[Row]:
@@ -69,6 +69,6 @@ def size(branch: Branch) -> int:
 
 def count(branch: Branch) -> int:
     """Different nodes below one."""
-    from chessreg.registry.lineage import nodes
+    from chessreg.registry.lineage import iter_nodes
 
-    return len(set(nodes(branch)) - {branch.node})
+    return len(set(iter_nodes(branch)) - {branch.node})

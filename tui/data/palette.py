@@ -33,10 +33,10 @@ def runs(session: Session, words: str) -> list[tuple[UUID, str]]:
         return []
     annotation = tables.Annotation
     name = func.lower(annotation.value)
-    pattern = "%" + "%".join(map(run_filter.escaped, letters)) + "%"
+    pattern = "%" + "%".join(map(run_filter.escape_like, letters)) + "%"
     query = (
         select(annotation.target, annotation.value)
-        .where(annotation.noun == "run", annotation.word == tables.Word("name"), *run_filter.holds())
+        .where(annotation.noun == "run", annotation.word == tables.AnnotationWord("name"), *run_filter.is_current())
         .where(annotation.value.ilike(pattern, escape="\\"))
         .order_by(~name.contains(words, autoescape=True), func.length(name), name)
         .limit(MOST)

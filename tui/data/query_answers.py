@@ -83,14 +83,14 @@ def offered(session: Session) -> list[str]:
     from sqlalchemy import select
 
     from chessreg.registry import names
-    from chessreg.registry.tables import Annotation, Machine, Run, Word
+    from chessreg.registry.tables import Annotation, AnnotationWord, Machine, Run
 
     with session.database.read() as sql:
         newest = sql.scalars(select(Run.id).order_by(Run.created_at.desc()).limit(NEWEST)).all()
-        named = {"checkpoint": names.names(sql, "checkpoint"), "run": names.names_of(sql, "run", newest)}
+        named = {"checkpoint": names.read_names(sql, "checkpoint"), "run": names.read_names_of(sql, "run", newest)}
         fitting = [f"{noun}:{name}" for noun, called in named.items() for name in called.values()]
-        tagged = Annotation.noun.in_(named), Annotation.word == Word.TAG
-        tags = sql.scalars(select(Annotation.value).where(*tagged, *names.holds()).distinct())
+        tagged = Annotation.noun.in_(named), Annotation.word == AnnotationWord.TAG
+        tags = sql.scalars(select(Annotation.value).where(*tagged, *names.is_current()).distinct())
         fitting += [f"tag:{tag}" for tag in tags]
         fitting += [f"machine:{host}" for host in sql.scalars(select(Machine.host).distinct())]
     return [*sorted(fitting), "partial", "since:7d", "where:"]
@@ -204,7 +204,9 @@ def kinds_with_results(session: Session) -> set[str]:
 
     with session.database.read() as sql:
         of_kind = select(Run.id).where(Run.completed_at.is_not(None)).limit(1)
-        return {kind for kind in run_filter.kinds(sql) if sql.scalar(of_kind.where(Run.kind == kind)) is not None}
+        return {
+            kind for kind in run_filter.list_run_kinds(sql) if sql.scalar(of_kind.where(Run.kind == kind)) is not None
+        }
 
 
 def answer(session: Session, question: Question) -> Answer:

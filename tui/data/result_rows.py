@@ -25,8 +25,8 @@ from sqlalchemy import (
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.games.datasets.dataset import make_arrow_indices
 from chessreg.registry import names, tables
-from chessreg.registry.database import rows_among
-from chessreg.registry.measures import game_points
+from chessreg.registry.database import select_by_keys
+from chessreg.registry.measures import game_points_sql
 from tui import show
 from tui.columns import Column, numeric
 from tui.data.pages import PAGE, JoinedPages, Pages, Row
@@ -155,7 +155,7 @@ def runs_with(session: Session, table: Any) -> list[UUID]:
         following = lowest.where(table.run_id > each.c.id).correlate(each).scalar_subquery()
         each = each.union_all(select(following).where(each.c.id.is_not(None)))
         there = sql.scalars(select(each.c.id).where(each.c.id.is_not(None))).all()
-        made = [tuple(row) for row in rows_among(sql, select(run.created_at, run.id), run.id, there)]
+        made = [tuple(row) for row in select_by_keys(sql, select(run.created_at, run.id), run.id, there)]
     return [id for _, id in sorted(made)]
 
 
@@ -166,7 +166,7 @@ def sql_field(session: Session, table: Any, name: str) -> Any:
     if table is tables.Game and name in ("color", "opponent"):
         return match_field(session, name)
     if table is tables.Game and name == "points":
-        return game_points(match_field(session, "color").value == "white")
+        return game_points_sql(match_field(session, "color").value == "white")
     if name == "accuracy" and hasattr(table, "correct"):
         return 100.0 * table.correct / func.nullif(table.n, 0)
     column = getattr(table, name, None)
@@ -242,8 +242,8 @@ def points(row: Row, color: str) -> str:
 
 def run_names(sql: SqlSession, ids: set[UUID]) -> dict[UUID, str]:
     """The name of each run, or else its kind and id."""
-    kinds = dict(rows_among(sql, select(tables.Run.id, tables.Run.kind), tables.Run.id, ids))
-    called = names.names_of(sql, "run", ids)
+    kinds = dict(select_by_keys(sql, select(tables.Run.id, tables.Run.kind), tables.Run.id, ids))
+    called = names.read_names_of(sql, "run", ids)
     return {id: called.get(id) or f"{kinds.get(id, 'run')} {id.hex[-6:]}" for id in ids}
 
 
@@ -574,7 +574,7 @@ def dataset_games(session: Session, only: UUID | None = None) -> DatasetPages:
 
     dataset = tables.Dataset
     with session.database.read() as sql:
-        called = names.names(sql, "dataset")
+        called = names.read_names(sql, "dataset")
         rows = sql.scalars(select(dataset).order_by(dataset.created_at, dataset.id)).all()
         sql.expunge_all()
     parts = []

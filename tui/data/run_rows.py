@@ -29,14 +29,14 @@ def runs(session: Session, text: str = "", sort: str = run_filter.NEWEST_FIRST, 
     """
     run = tables.Run
     with session.database.read() as sql:
-        stale = lineage.stale(sql)
+        stale = lineage.find_stale_runs(sql)
 
         def rows(sql: SqlSession, records: Sequence[tables.Run]) -> list[Row]:
             return summaries(sql, records, stale, metrics)
 
-        fits = run_filter.conditions(sql, text)
+        fits = run_filter.filter_conditions(sql, text)
         if sort != run_filter.NEWEST_FIRST:
-            run_filter.order(sql, sort)  # raises
+            run_filter.order_columns(sql, sort)  # raises
             return ChosenPages(session, run, SortedIds(session, fits, sort), rows)
     key = (run.created_at, run.id)
     if not text.split():
@@ -50,7 +50,7 @@ def fitting(session: Session, text: str, ids: Collection[UUID]) -> set[UUID]:
     if not ids:
         return set()
     with session.database.read() as sql:
-        fits = run_filter.conditions(sql, text)
+        fits = run_filter.filter_conditions(sql, text)
         return set(sql.scalars(select(tables.Run.id).where(tables.Run.id.in_(ids), *fits)))
 
 
@@ -83,8 +83,8 @@ class SortedIds(Sequence[str]):
             size = min(self.CHUNK, self._count - before)
             after = self._count - before - size
             with self._database.read() as sql:
-                order = run_filter.order(sql, self._sort, after < before)
-                query = select(run_filter.hex_of(sql)).where(*self._fits).order_by(*order)
+                order = run_filter.order_columns(sql, self._sort, after < before)
+                query = select(run_filter.run_id_hex(sql)).where(*self._fits).order_by(*order)
                 ids = sql.scalars(query.limit(size).offset(min(before, after))).all()
             self._chunks[number] = ids[::-1] if after < before else ids
         return self._chunks[number]
@@ -102,10 +102,10 @@ def summaries(
 ) -> list[Row]:
     """What `chessreg runs list` says of these runs, and no other run is looked at."""
     ids = [record.id for record in records]
-    shorts, last = identity.shorts(ids), run_filter.metrics(sql, ids, metrics) if metrics else {}
+    shorts, last = identity.shorten_ids(ids), run_filter.read_last_metrics(sql, ids, metrics) if metrics else {}
     return [
         {**row, "short": shorts[row["id"].hex], "metrics": last.get(row["id"], {})}
-        for row in read.run_rows(sql, ids, stale=stale)
+        for row in read.read_run_rows(sql, ids, stale=stale)
     ]
 
 
@@ -113,7 +113,7 @@ SPEC, METRIC = "spec.", "metric."
 
 
 def state(row: Row) -> str:
-    return f"{row['state']}{read.marks(row)}"
+    return f"{row['state']}{read.format_marks(row)}"
 
 
 def signed_state(row: Row) -> str:
@@ -132,7 +132,7 @@ def completed(row: Row) -> str:
     return show.when(row["completed_at"])
 
 
-# By the names that they are sorted by (chessreg.registry.run_filter.SORTS).
+# By the names that they are sorted by (chessreg.registry.run_filter.SORT_KEYS).
 KNOWN = {
     "id": Column("short", "id", text=lambda row: show.short(row["short"]), role="detail"),
     "name": Column("name", "name", text=name, widest=28, least=12, role="key"),
@@ -242,7 +242,7 @@ def first_results(session: Session, run_ids: Sequence[UUID]) -> dict[UUID, str]:
     found = {}
     with session.database.read() as sql:
         for run_id in run_ids:
-            first = next(iter(measures.measures(sql, run_id)), None)
+            first = next(iter(measures.read_measures(sql, run_id)), None)
             words = "" if first is None else show.measured({"measure": first.name, "value": first.value})
             found[run_id] = words if first is None else f"{words} · {first.name.removesuffix(' %')}"
     return found
@@ -251,7 +251,7 @@ def first_results(session: Session, run_ids: Sequence[UUID]) -> dict[UUID, str]:
 def preview(session: Session, run_id: UUID) -> tuple[dict[str, Any], str]:
     """A run in full, its inputs by their names, and its result in words; empty where it has none."""
     with session.database.read() as sql:
-        run, answer = read.run(sql, run_id.hex), measures.answers(sql, [run_id]).get(run_id)
+        run, answer = read.read_run(sql, run_id.hex), measures.compare_with_earlier(sql, [run_id]).get(run_id)
         run["spec"] = called(sql, run["spec"])
     return run, "" if answer is None else show.answer(answer)
 
@@ -266,7 +266,7 @@ def called(sql: Any, spec: Mapping[str, Any]) -> dict[str, Any]:
     named = dict(spec)
     for begins, noun in NOUN_OF.items():
         of_noun = {key: match for key, match in found.items() if match[1] == begins}
-        known = names.names_of(sql, noun, [UUID(match[2]) for match in of_noun.values()])
+        known = names.read_names_of(sql, noun, [UUID(match[2]) for match in of_noun.values()])
         for key, match in of_noun.items():
             if name := known.get(UUID(match[2])):
                 named[key] = f"{name} {match[3]}".rstrip()

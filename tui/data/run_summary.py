@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy import and_, case, func, select
 
 from chessreg.registry import tables
-from chessreg.registry.measures import game_points
+from chessreg.registry.measures import game_points_sql
 from tui import show
 from tui.columns import Column
 from tui.data.pages import Row
@@ -108,7 +108,7 @@ def by_condition(sql: SqlSession, run_id: UUID) -> Summary:
 def by_match(sql: SqlSession, run_id: UUID) -> Summary:
     """The model's score in each match."""
     game, match = tables.Game, tables.Match
-    points = game_points(match.color == "white")
+    points = game_points_sql(match.color == "white")
     query = (
         select(
             match.number, match.color, match.opponent, func.count(), func.avg(points),

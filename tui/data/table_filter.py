@@ -21,7 +21,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from chessreg.errors import BadInputError
-from chessreg.registry.words import COMPARE, TERM, TRUTH, WORDS
+from chessreg.registry.words import COMPARISONS, TERM_PATTERN, TRUTH_WORDS, WORD_PATTERN
 
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement
@@ -54,7 +54,9 @@ class Term:
     def truth(self) -> bool | None:
         """The value as yes or no, where it is one; a number alone is looked for as a number."""
         return (
-            None if self.sign not in ":=" or (not self.field and self.value in "01") else TRUTH.get(self.value.lower())
+            None
+            if self.sign not in ":=" or (not self.field and self.value in "01")
+            else TRUTH_WORDS.get(self.value.lower())
         )
 
 
@@ -65,10 +67,10 @@ def terms(text: str) -> list[Term]:
     [('elo', '>', '1900', False), ('result', ':', '1-0', False), ('', ':', 'draw', True)]
     """
     found = []
-    for word in WORDS.findall(text):
+    for word in WORD_PATTERN.findall(text):
         absent = word.startswith("!") and len(word) > 1
         bare = word[1:] if absent else word
-        match = TERM.fullmatch(bare)
+        match = TERM_PATTERN.fullmatch(bare)
         field, sign, value = match.groups() if match else ("", ":", bare)
         value = value.replace('"', "")
         if value and value != "!":
@@ -127,10 +129,12 @@ def fits(row: Mapping[str, Any], view: View) -> bool:
 def holds(column: Column, row: Mapping[str, Any], term: Term) -> bool:
     value, text = row.get(column.field), column.of(row)
     if isinstance(value, (bool, int, float)):
-        matches = column.text is not None and term.sign in ":=" and COMPARE[term.sign](text.lower(), term.value.lower())
+        matches = (
+            column.text is not None and term.sign in ":=" and COMPARISONS[term.sign](text.lower(), term.value.lower())
+        )
         if isinstance(value, bool):
             return matches or value is term.truth
-        return matches if term.number is None else bool(COMPARE[term.sign](value, term.number))
+        return matches if term.number is None else bool(COMPARISONS[term.sign](value, term.number))
     return text_holds(text, text if value is None else value, term)
 
 
@@ -140,8 +144,8 @@ def text_holds(text: str, value: Any, term: Term) -> bool:
     if term.sign == ":":
         return term.value.lower() in text.lower() or (number is not None and number == term.number)
     if number is not None:
-        return bool(COMPARE[term.sign](number, term.number))
-    return bool(text) and bool(COMPARE[term.sign](text.lower(), term.value.lower()))
+        return bool(COMPARISONS[term.sign](number, term.number))
+    return bool(text) and bool(COMPARISONS[term.sign](text.lower(), term.value.lower()))
 
 
 def as_number(value: Any) -> float | None:
@@ -221,7 +225,7 @@ def condition(sql: Any, term: Term, dialect: str) -> ColumnElement[bool] | None:
     if isinstance(kind, Boolean):
         return None if term.truth is None else and_(sql.is_not(None), sql == term.truth)
     if isinstance(kind, (Integer, Float, Numeric)):
-        return None if term.number is None else and_(sql.is_not(None), COMPARE[term.sign](sql, exact(term.number)))
+        return None if term.number is None else and_(sql.is_not(None), COMPARISONS[term.sign](sql, exact(term.number)))
     return text_condition(sql, term, dialect) if isinstance(kind, String) else None
 
 
@@ -240,9 +244,9 @@ def text_condition(sql: Any, term: Term, dialect: str) -> ColumnElement[bool]:
         like = sql.like(pattern, escape="\\") if dialect == "sqlite" else sql.ilike(pattern, escape="\\")
         either = like if number is None else or_(like, func.coalesce(number == term.number, False))
         return func.coalesce(either, False)
-    compared = COMPARE[term.sign](func.lower(sql), term.value.lower())
+    compared = COMPARISONS[term.sign](func.lower(sql), term.value.lower())
     if number is not None:
-        compared = case((number.is_not(None), COMPARE[term.sign](number, term.number)), else_=compared)
+        compared = case((number.is_not(None), COMPARISONS[term.sign](number, term.number)), else_=compared)
     return and_(sql.is_not(None), sql != "", compared)
 
 
@@ -286,7 +290,7 @@ def json_field(document: Any, name: str, dialect: str) -> Worked:
 
     def holds(term: Term) -> ColumnElement[bool]:
         is_truth = false() if term.truth is None else true == term.truth
-        is_number = false() if term.number is None else COMPARE[term.sign](number, exact(term.number))
+        is_number = false() if term.number is None else COMPARISONS[term.sign](number, exact(term.number))
         return case(
             (kind.is_(None), false()), (kind.in_(truths), is_truth), (kind.in_(numbers), is_number),
             else_=func.coalesce(text_condition(text, term, dialect), False),

@@ -121,10 +121,10 @@ class AnnotatingScreen(AppScreen):
 
 def wrong_name(text: str) -> str:
     """Why a text cannot be a name; empty if it can."""
-    from chessreg.registry.names import check_name
+    from chessreg.registry.names import require_name
 
     try:
-        check_name(text)
+        require_name(text)
     except BadInputError as error:
         return str(error)
     return ""

@@ -220,10 +220,10 @@ class HomeScreen(JobActionsScreen):
 
     async def show_answers(self, state: AtHome) -> None:
         """Add the results of what has ended: games and scores are counted for them, which may take a while."""
-        from chessreg.registry.measures import ANSWERED
+        from chessreg.registry.measures import NEWEST_ENDED_RUNS
         from tui.data.job_rows import answers
 
-        wanted = {(row["run_id"], row["ended_at"]) for row in state.ended[:ANSWERED]}
+        wanted = {(row["run_id"], row["ended_at"]) for row in state.ended[:NEWEST_ENDED_RUNS]}
         unknown = list({run_id for run_id, at in wanted if (run_id, at) not in self.answers})
         if unknown:
             found = await self.ask("reading results", lambda session: answers(session, unknown))

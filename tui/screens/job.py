@@ -12,7 +12,7 @@ from textual.app import ComposeResult
 from textual.widgets import Static
 
 from chessreg.scheduling import status
-from chessreg.scheduling.status import OVER
+from chessreg.scheduling.status import FINAL_STATES
 from tui import show
 from tui.actions import FILTER, TABLE, Action, bindings, of
 from tui.data.job_rows import LogTail, job
@@ -91,7 +91,7 @@ class JobScreen(JobActionsScreen, PartsScreen):
         if view is None:
             return
         self.view = view
-        if view.job["state"] not in OVER:
+        if view.job["state"] not in FINAL_STATES:
             self.app.follow(view.job["id"])
         self.query_one("#summary", Static).update(summary(view))
         self.set_class(len(view.shards) > 1, "-several")
@@ -292,7 +292,7 @@ def summary(view: JobView) -> Text:
         show.pace(job),
         f"{job['executor']} on {show.host(job['machine'])}" if job["machine"] else job["executor"],
         f"partition {job['partition']}" if job["partition"] else "",
-        f"{status.scheduler(job)} job {job['scheduler_job']}" if job["scheduler_job"] else "",
+        f"{status.scheduler_name(job)} job {job['scheduler_job']}" if job["scheduler_job"] else "",
         f"priority {job['priority']}" if job["priority"] else "",
     ]
     text = Text(" · ".join(filter(None, facts)))

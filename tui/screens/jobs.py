@@ -75,20 +75,20 @@ class JobActionsScreen(AppScreen):
         from chessreg.scheduling import queue
 
         if yes:
-            self.change("cancelled", "it had ended already", queue.cancel, row, whole)
+            self.change("cancelled", "it had ended already", queue.cancel_jobs, row, whole)
 
     def action_retry(self) -> None:
         from chessreg.scheduling import queue
 
         if (row := self.chosen) is not None:
             nothing = "it has not ended without finishing, or another launch of its run is active"
-            self.change("queued again", nothing, queue.retry, row)
+            self.change("queued again", nothing, queue.retry_jobs, row)
 
     def action_priority(self, by: str) -> None:
-        from chessreg.scheduling.queue import prioritise
+        from chessreg.scheduling.queue import set_priority
 
         if (row := self.chosen) is not None:
-            do = partial(prioritise, by=int(by))
+            do = partial(set_priority, by=int(by))
             self.change(f"priority {int(by):+d}", "only queued jobs have a place to change", do, row)
 
     @work(group="change")

@@ -96,7 +96,7 @@ def read(session: Session, host: str) -> tuple[Row, list[Row]]:
 
     with session.database.read() as sql:
         machine = next(row for row in machines(sql) if row["host"] == host)
-        return machine, [row for row in placed(sql, status.going(sql)) if row["at"] == host]
+        return machine, [row for row in placed(sql, status.list_active(sql)) if row["at"] == host]
 
 
 def facts(machine: Row) -> Text:

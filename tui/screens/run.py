@@ -155,13 +155,13 @@ def read(session: Session, run_id: UUID) -> RunView:
     from tui.data import run_summary
 
     with session.database.read() as sql:
-        run = read.run(sql, run_id.hex)
+        run = read.read_run(sql, run_id.hex)
         result_tables = sql.scalar(
             select(tables.KindRecord.result_tables).where(
                 tables.KindRecord.name == run["kind"], tables.KindRecord.version == run["version"]
             )
         )
-        answer = measures.answers(sql, [run_id]).get(run_id)
+        answer = measures.compare_with_earlier(sql, [run_id]).get(run_id)
         small, metrics = run_summary.summaries(sql, run_id), run_summary.metrics(sql, run_id)
     panes = [Pane(s.title, s.columns, Listed(s.rows), s.rows[:PAGE], behind=s.result_table) for s in small]
     alone = [pane for pane in panes if len(pane.first) == 1]  # the headline has that row's number

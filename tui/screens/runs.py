@@ -16,7 +16,7 @@ from textual.app import ComposeResult
 from textual.events import Resize
 from textual.widgets import Static
 
-from chessreg.registry.run_filter import FIELDS, NEWEST_FIRST, NUMBERS, SORTS, TIMES
+from chessreg.registry.run_filter import FIELDS, NEWEST_FIRST, NUMBER_FIELDS, SORT_KEYS, TIME_FIELDS
 from chessreg.registry.run_state import STATES
 from tui import show
 from tui.actions import bindings
@@ -41,7 +41,7 @@ MOST_RESULTS = 10_000  # that are kept
 LIST = "runs.list"  # under which words, order and columns are remembered
 
 
-COMPARED = (*NUMBERS, *TIMES)
+COMPARED = (*NUMBER_FIELDS, *TIME_FIELDS)
 OFFERED = (
     *(f"{field}{'>' if field in COMPARED else ':'}" for field in FIELDS),
     *(f"state:{state}" for state in (*STATES, "invalid", "stale")),
@@ -313,7 +313,7 @@ def label(row: Mapping[str, Any]) -> str:
 
 
 def sortable(key: str) -> bool:
-    return key in SORTS or key not in run_rows.KNOWN
+    return key in SORT_KEYS or key not in run_rows.KNOWN
 
 
 def settings(spec: Mapping[str, Any], under: str = "") -> list[str]:

@@ -20,7 +20,7 @@ from chessreg.games.boards.boardframe import board_letters
 from chessreg.games.boards.picture import HeatPanel
 from chessreg.games.datasets.labels import PIECE_CLASSES
 from chessreg.registry import tables
-from chessreg.registry.identity import short
+from chessreg.registry.identity import shorten_id
 from chessreg.runs.fitted import load_probe
 from chessreg.steering.directions import EMPTY
 
@@ -91,12 +91,12 @@ def load_edited_state(inputs: Inputs, run_id: UUID, unit: int, condition: str | 
         skipped = session.get(tables.Trial, (run_id, unit, "skipped", -1))
     if kind != "edit":
         raise BadInputError(
-            f"run {short(run_id)} is of kind {kind}: the readings of a probe are compared in runs of kind edit",
-            f"chessreg board {short(run_id)}:{unit}",
+            f"run {shorten_id(run_id)} is of kind {kind}: the readings of a probe are compared in runs of kind edit",
+            f"chessreg board {shorten_id(run_id)}:{unit}",
         )
     if row is None:
         if skipped is None:
-            raise NotFoundError(f"run {short(run_id)} has no state {unit}", "chessreg runs show RUN")
+            raise NotFoundError(f"run {shorten_id(run_id)} has no state {unit}", "chessreg runs show RUN")
         raise BadInputError(f"state {unit} was skipped: {(skipped.detail or {}).get('skipped')}", "take another unit")
     spec = EditSpec(**settings)
     edited = _load_removals(spec, inputs)

@@ -15,7 +15,7 @@ from chessreg.games.boards.typed import INITIAL, continue_typed_sans, parse_type
 from chessreg.games.datasets.labels import normalize_board_changes
 from chessreg.named import clipped
 from chessreg.registry import tables
-from chessreg.runs.fitted import best_layer
+from chessreg.runs.fitted import find_best_layer
 from chessreg.runs.kind import SparseRow
 from chessreg.runs.spec import (
     AtMost,
@@ -473,5 +473,5 @@ def list_editable_layers(spec: EditSettings, inputs: Inputs) -> list[int]:
 def choose_layers(spec: EditSettings, inputs: Inputs) -> tuple[int, ...]:
     """The layer of the only probe there is, or of the one that the probe's validation games choose."""
     layers = list_probed_layers(spec.probe, inputs)
-    best = layers[0] if len(layers) == 1 else best_layer(inputs, spec.probe)
+    best = layers[0] if len(layers) == 1 else find_best_layer(inputs, spec.probe)
     return (best - spec.layer_of_probe(0),)

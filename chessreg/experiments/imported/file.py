@@ -17,7 +17,7 @@ from chessreg.registry import names, tables
 from chessreg.registry.database import Database
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Kind
-from chessreg.runs.resolve import resolve
+from chessreg.runs.resolve import resolve_spec
 from chessreg.runs.spec import ExecutionOptions, Ref, Spec
 from chessreg.runs.task import Task
 
@@ -48,7 +48,7 @@ class ImportedFile(Kind):
     options = ImportOptions
 
     def check(self, spec: Any, inputs: Inputs) -> None:
-        refuse_reimport(inputs.database, self.name, resolve(self, spec, inputs).run_id, spec)
+        refuse_reimport(inputs.database, self.name, resolve_spec(self, spec, inputs).run_id, spec)
 
     def report(self, spec: Any, inputs: Inputs) -> dict[str, Any]:
         """Counts of the import, and what its rows leave open."""
@@ -89,13 +89,16 @@ def refuse_reimport(database: Database, kind: str, run_id: UUID | None, spec: An
         same = [run for run in runs if run.spec.get("file") == spec.file and run.id != run_id]
         if not same:
             return
-        imported = select(names.NOW.c.target).where(
-            names.NOW.c.noun == "run", names.NOW.c.word.in_([tables.Word.ARCHIVE.value, tables.Word.INVALID.value])
+        imported = select(names.CURRENT_ANNOTATIONS.c.target).where(
+            names.CURRENT_ANNOTATIONS.c.noun == "run",
+            names.CURRENT_ANNOTATIONS.c.word.in_(
+                [tables.AnnotationWord.ARCHIVE.value, tables.AnnotationWord.INVALID.value]
+            ),
         )
         aside = set(session.scalars(imported))
         counted = [run for run in same if run.id.hex not in aside]
         if counted:
-            called = names.name_of(session, "run", counted[0].id) or counted[0].id.hex[-6:]
+            called = names.read_name(session, "run", counted[0].id) or counted[0].id.hex[-6:]
             raise BadInputError(
                 f"these bytes are in run {called} already, imported with other settings: they would count twice",
                 f"chessreg runs archive {called}",

@@ -17,7 +17,7 @@ from chessreg.experiments.imported.specs import ImportedGamesSpec, parse_renames
 from chessreg.games.engines.opponents import identify_engine
 from chessreg.games.foreign.game import UNKNOWN, MatchPlayer, make_engine_player
 from chessreg.registry import names, tables
-from chessreg.registry.identity import digest_of, uuid_of
+from chessreg.registry.identity import canonical_digest, uuid_from_digest
 from chessreg.registry.tables.types import utc_now
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ EXTERNAL = "external"
 
 def derive_external_id(name: str) -> UUID:
     """The id of the external model of this name: the same on every machine and in every file."""
-    return uuid_of(digest_of({"external model": name}))
+    return uuid_from_digest(canonical_digest({"external model": name}))
 
 
 def build_external_row(name: str, layers: int | None = None) -> dict[str, Any]:
@@ -50,7 +50,7 @@ def build_external_row(name: str, layers: int | None = None) -> dict[str, Any]:
 def build_foreign_engine_row(player: MatchPlayer, version: str) -> dict[str, Any]:
     """The row of `engine` for a program that others ran: its binary is not known."""
     columns: dict[str, Any] = {"name": player.engine, "version": version, "binary_sha256": None, "options": {}}
-    return {"id": uuid_of(digest_of(columns)), **columns}
+    return {"id": uuid_from_digest(canonical_digest(columns)), **columns}
 
 
 def choose_side(game: ForeignGame, preferred: Sequence[str]) -> chess.Color:
@@ -82,7 +82,7 @@ def name_externals(database: Database, run_id: UUID) -> None:
     """Give the external models of an import their names, where nobody named them and the name is free."""
     with database.read() as session:
         used = session.scalars(select_external_checkpoints(run_id)).all()
-        called = names.names(session, "checkpoint")
+        called = names.read_names(session, "checkpoint")
         nameless = {row.id: str(row.detail["player"]) for row in used if row.id not in called}
     taken = set(called.values())
     for id, player in nameless.items():
@@ -91,7 +91,7 @@ def name_externals(database: Database, run_id: UUID) -> None:
             continue
         taken.add(name)
         with database.write() as session:
-            names.annotate(session, "checkpoint", id, "name", name)
+            names.add_annotation(session, "checkpoint", id, "name", name)
 
 
 def select_external_checkpoints(run_id: UUID) -> Any:

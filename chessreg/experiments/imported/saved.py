@@ -13,7 +13,7 @@ from chessreg.models.hook_points import PATTERNS, RESID_POST, hook_point
 from chessreg.models.importers.directions import TRANSFORMER_LENS, ProbeFile
 from chessreg.named import clipped
 from chessreg.registry import tables
-from chessreg.runs.fitted import cosine
+from chessreg.runs.fitted import cosine_similarity
 
 if TYPE_CHECKING:
     from chessreg.experiments.imported.specs import ImportedProbeSpec, ImportedVectorSpec, ImportSpec
@@ -269,4 +269,4 @@ def measure_two_sides(weight: np.ndarray) -> dict[str, float]:
         return {}
     low, high = weight[:, 0, 0], weight[:, 0, 1]
     norms = {"norm_low": float(np.linalg.norm(low)), "norm_high": float(np.linalg.norm(high))}
-    return {**norms, "norm_difference": float(np.linalg.norm(high - low)), "cosine_sides": cosine(high, low)}
+    return {**norms, "norm_difference": float(np.linalg.norm(high - low)), "cosine_sides": cosine_similarity(high, low)}

@@ -21,7 +21,7 @@ from chessreg.games.engines.assist import Assist
 from chessreg.games.engines.opponents import parse_limit
 from chessreg.games.foreign import sweep
 from chessreg.games.foreign.game import UNKNOWN, make_engine_player, read_source_text
-from chessreg.registry.names import name_of
+from chessreg.registry.names import read_name
 from chessreg.runs.cost import parse_seconds
 from chessreg.runs.kind import Estimate
 from chessreg.runs.spec import Ref
@@ -146,7 +146,7 @@ def record_sweep_model(task: Task[ImportedSweepSpec, ImportOptions]) -> tuple[st
     if spec.checkpoint is not None:
         row, _ = task.inputs.checkpoint(spec.checkpoint)
         with task.inputs.database.read() as session:
-            return name_of(session, "checkpoint", row.id) or f"checkpoint {row.id.hex[-6:]}", row.id
+            return read_name(session, "checkpoint", row.id) or f"checkpoint {row.id.hex[-6:]}", row.id
     external = players.build_external_row(spec.players[0], players.parse_layer_count(spec.players[0]))
     task.record("checkpoint", **external)
     return spec.players[0], external["id"]

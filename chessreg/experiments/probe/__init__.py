@@ -11,7 +11,7 @@ from chessreg.experiments.settings.games import select_cached_items
 from chessreg.experiments.settings.skill import load_skill_classes
 from chessreg.games.datasets.labels import get_label
 from chessreg.registry import tables
-from chessreg.runs.activations import cached_layers, load_cache
+from chessreg.runs.activations import list_cached_layers, load_cache
 from chessreg.runs.cost import probe_operations
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
@@ -152,7 +152,7 @@ def describe_skill(spec: ProbeSpec, inputs: Inputs) -> list[str]:
 def resolve_probe_layers(spec: ProbeSpec, inputs: Inputs) -> tuple[int, ...]:
     """The layers to fit; raises BadInputError for one that was not cached."""
     get_label(spec.label)
-    cached = cached_layers(inputs, spec.cache, spec.hook_point)
+    cached = list_cached_layers(inputs, spec.cache, spec.hook_point)
     if missing := set(spec.layers) - set(cached):
         raise BadInputError(f"layer {min(missing)} is not in the cache", f"it holds {', '.join(map(str, cached))}")
     return spec.layers or cached

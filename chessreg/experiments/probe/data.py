@@ -24,7 +24,7 @@ from chessreg.models.hook_points import RESID_POST
 from chessreg.noise import Stream, generator
 from chessreg.runs.activations import CachedActivations, load_cache
 from chessreg.runs.inputs import Inputs
-from store.files import allocate, explained
+from store.files import allocate_space, convert_os_errors
 
 if TYPE_CHECKING:
     from chessreg.encodings import Alignment
@@ -338,8 +338,8 @@ def allocate_scratch_array(folder: Path, shape: tuple[int, ...], dtype: Any) -> 
     if not size:
         return np.empty(shape, dtype)
     action = f"keep {size / MIB:,.0f} MiB of labels beyond --memory-mib in a file"
-    with explained(action, folder), tempfile.TemporaryFile(dir=folder) as file:
-        allocate(file, size)
+    with convert_os_errors(action, folder), tempfile.TemporaryFile(dir=folder) as file:
+        allocate_space(file, size)
         return np.memmap(file, dtype, "r+", shape=shape)
 
 

@@ -21,8 +21,8 @@ from chessreg.games.engines.estimators import DRAW, JOINT, LOSS, WIN, Pool
 from chessreg.games.engines.opponents import ELO_TABLES, get_opponent_rating
 from chessreg.games.foreign.sweep import MAX_GAMES_PER_LEVEL
 from chessreg.registry import names, tables
-from chessreg.registry.identity import short
-from chessreg.runs.inputs import IMPORTED
+from chessreg.registry.identity import shorten_id
+from chessreg.runs.inputs import IMPORTED_PREFIX
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -126,7 +126,9 @@ def add_run_games(
             continue
         outcome = OUTCOMES[points]
         count_result(player, opponent, outcome)
-        own = match.opening == "standard" or run.kind.startswith(IMPORTED)  # no other game is from the same opening
+        own = match.opening == "standard" or run.kind.startswith(
+            IMPORTED_PREFIX
+        )  # no other game is from the same opening
         cluster = (run.id, unit) if own else (opening,)  # by its moves: a short book repeats its lines
         games.append((player.number, opponent.number, outcome, cluster))
 
@@ -150,7 +152,7 @@ def add_sweep_games(
         if name not in COUNTED_OUTCOMES or spec.color not in ("both", colors):
             continue
         if not 0 <= value <= MAX_GAMES_PER_LEVEL:  # somebody else's registry may say anything
-            raise BadInputError(f"run {short(run.id)} tells {value:g} {name} against {match.opponent}")
+            raise BadInputError(f"run {shorten_id(run.id)} tells {value:g} {name} against {match.opponent}")
         player, opponent = register_sides(session, match, run, players)
         for number in range(int(value)):
             if spec.scoring != "paper" and COUNTED_OUTCOMES[name] == DRAW:
@@ -170,7 +172,7 @@ def register_sides(
         key = build_player_key(session, match, run, own)
         both.append(players.setdefault(key, RatedPlayer(key, len(players))))
         both[-1].sides.add((run.id.hex, match.number))
-        both[-1].origins.add("imported" if run.kind.startswith(IMPORTED) else "ours")
+        both[-1].origins.add("imported" if run.kind.startswith(IMPORTED_PREFIX) else "ours")
     both[0].is_rated = True
     return both
 
@@ -212,14 +214,14 @@ def note_elos(player: RatedPlayer, opponent: RatedPlayer, extra: dict[str, Any],
 
 def label_players(session: Session, players: list[RatedPlayer]) -> None:
     """Give every player a name of its own: as short as the pool allows."""
-    called = names.names(session, "checkpoint")
+    called = names.read_names(session, "checkpoint")
 
     def base(key: PlayerKey) -> str:
         if key.checkpoint_id is None:
             return key.name
         row = session.get(tables.Checkpoint, key.checkpoint_id)
         player = row.detail.get("player") if row is not None else None
-        name = called.get(key.checkpoint_id) or player or f"checkpoint {short(key.checkpoint_id)}"
+        name = called.get(key.checkpoint_id) or player or f"checkpoint {shorten_id(key.checkpoint_id)}"
         name = f"{name} (assist {key.assist})" if key.assist != "none" else str(name)
         if key.intervention_id is None:
             return name
@@ -229,7 +231,7 @@ def label_players(session: Session, players: list[RatedPlayer]) -> None:
         return f"{base(key)} ({key.version or ', '.join(t for t in (key.policy, key.opening) if t)})"
 
     def longest(key: PlayerKey) -> str:
-        ids = [short(id) for id in (key.checkpoint_id, key.intervention_id) if id]
+        ids = [shorten_id(id) for id in (key.checkpoint_id, key.intervention_id) if id]
         return f"{longer(key)} {' '.join(ids)}".rstrip()
 
     waiting = players

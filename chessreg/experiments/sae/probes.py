@@ -22,7 +22,7 @@ from chessreg.models.gated_sae import GatedSae
 from chessreg.models.hook_points import hook_point, pattern_of
 from chessreg.registry import tables
 from chessreg.runs.activations import CachedActivations
-from chessreg.runs.fitted import FittedProbe, probe_rows, read_layer
+from chessreg.runs.fitted import FittedProbe, read_layer, read_probe_rows
 from store.arrays import ActivationArray, Batch
 
 if TYPE_CHECKING:
@@ -183,7 +183,7 @@ def as_read(inputs: Inputs, reference: str, probe: FittedProbe, data: Data) -> t
     run, pattern = inputs.run(reference), pattern_of(probe.hook_point)
     sae, expansion = run.spec.get("sae"), run.spec.get("expansion")
     features = Features.load(inputs, str(probe.detail["source"]), sae, expansion, [probe.layer], pattern)
-    row = probe_rows(inputs, reference)[probe.layer]
+    row = read_probe_rows(inputs, reference)[probe.layer]
     folder = inputs.located(f"probe layer {probe.layer}", reference, row.artifact, row.run_id).path
     tensors = read_layer(folder / "probe.safetensors", weight=3)
     if "feature_mean" in tensors:

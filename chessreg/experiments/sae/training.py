@@ -15,7 +15,7 @@ from torch import Tensor
 from chessreg.errors import BadInputError, ChessregError, DivergedError, first_line
 from chessreg.experiments.sae.spec import SaeSpec
 from chessreg.models.gated_sae import NAMES, Adam, GatedSae, train_step
-from store.files import replaced
+from store.files import replace_file
 
 POINTS = 100  # of a training's curve
 
@@ -200,7 +200,7 @@ class Trainer:
             "since": self.since.tolist(),
             "late": self.late.tolist(),
         }
-        with replaced(self.path, self.path.with_suffix(".tmp")) as file:
+        with replace_file(self.path, self.path.with_suffix(".tmp")) as file:
             torch.save(state, file)
 
     def load(self) -> None:

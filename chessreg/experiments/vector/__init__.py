@@ -30,7 +30,7 @@ from chessreg.experiments.vector.spec import (
 )
 from chessreg.models.hook_points import hook_point
 from chessreg.runs.cost import reading_operations
-from chessreg.runs.fitted import Direction, load_direction, load_vector, vector_rows
+from chessreg.runs.fitted import Direction, load_direction, load_vector, read_vector_rows
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 SECONDS_PER_LAYER = 0.1  # of directions that need no pass over games, to write them
-__all__ = ["Vector", "VectorOptions", "VectorSpec", "load_direction", "load_vector", "vector_rows"]
+__all__ = ["Vector", "VectorOptions", "VectorSpec", "load_direction", "load_vector", "read_vector_rows"]
 
 
 class Vector(Kind):

@@ -36,10 +36,10 @@ from chessreg.runs.fitted import (
     Direction,
     load_direction,
     load_probe,
-    probe_rows,
+    load_vector_row,
     read_layer,
-    read_vector,
-    vector_rows,
+    read_probe_rows,
+    read_vector_rows,
 )
 from chessreg.runs.spec import settings_from
 from chessreg.steering.controls import draw_random_like
@@ -216,7 +216,7 @@ def load_stored_vector(task: Task[Any, VectorOptions], layer: int) -> np.ndarray
         if kept is None:
             return None
         session.expunge(kept)
-    return read_vector(task.inputs, f"run:{task.resolved.spec_hash}", kept).vector
+    return load_vector_row(task.inputs, f"run:{task.resolved.spec_hash}", kept).vector
 
 
 @MAKERS.named("shuffled")
@@ -239,7 +239,7 @@ def make_shuffled_probe(task: Task[ShuffledProbeVector, VectorOptions], layers: 
     """The directions of another run again, of probes that were fitted to shuffled labels, with that run's norms."""
     spec = task.spec
     real = find_probe_readout(spec, task.inputs)
-    first = vector_rows(task.inputs, spec.of)[layers[0]]
+    first = read_vector_rows(task.inputs, spec.of)[layers[0]]
     kept = ("positions", "positions_summed", "residual", "side", "board")
     detail = {name: first.detail[name] for name in kept if name in first.detail}
     detail |= {"probe": spec.probe, "seed": task.inputs.run(spec.probe, "probe").spec["shuffled_label_control"]}
@@ -327,7 +327,7 @@ def copy_origin(row: tables.Probe | tables.Vector, source: str, detail: dict[str
 def make_random(task: Task[RandomVector, VectorOptions], layers: list[int]) -> Made:
     """Directions drawn from the sphere, with the norms of another run's."""
     spec = task.spec
-    rows = vector_rows(task.inputs, spec.of)
+    rows = read_vector_rows(task.inputs, spec.of)
     kept = ("positions", "positions_summed", "residual", "model")
     first = rows[layers[0]]
     detail = {name: first.detail[name] for name in kept if name in first.detail}
@@ -346,7 +346,7 @@ def make_readout(task: Task[SkillDirection | BoardDirection, VectorOptions], lay
     """The difference of a skill probe's class weights, or the direction of a changed board; of unit norm unless asked
     otherwise."""
     spec = task.spec
-    first = probe_rows(task.inputs, spec.probe)[layers[0]]
+    first = read_probe_rows(task.inputs, spec.probe)[layers[0]]
     detail = {
         "positions": "averaged",
         "positions_summed": 1,
@@ -373,7 +373,7 @@ def make_readout(task: Task[SkillDirection | BoardDirection, VectorOptions], lay
 
 def check_board_probe(spec: BoardDirection, inputs: Inputs) -> None:
     """Raise BadInputError for probes that do not classify each square into 13 pieces."""
-    row = next(iter(probe_rows(inputs, spec.probe).values()))
+    row = next(iter(read_probe_rows(inputs, spec.probe).values()))
     if row.label != "piece":
         raise BadInputError(
             f"source board needs a probe of the pieces on squares, and that one reads {row.label}",

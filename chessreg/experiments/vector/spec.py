@@ -13,8 +13,8 @@ from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
 from chessreg.experiments.settings.skill import SkillSettings
 from chessreg.games.datasets.labels import normalize_board_changes
 from chessreg.models.hook_points import PATTERNS, RESID_POST
-from chessreg.runs.activations import cached_layers
-from chessreg.runs.fitted import probe_rows, vector_rows
+from chessreg.runs.activations import list_cached_layers
+from chessreg.runs.fitted import read_probe_rows, read_vector_rows
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.spec import ExecutionOptions, Layers, Plies, Ref, Spec
 
@@ -94,7 +94,7 @@ class OfCache(Contrast):
     place: ClassVar[str] = "the cache"
 
     def layers_there(self, inputs: Inputs) -> Sequence[int]:
-        return cached_layers(inputs, self.cache, self.pattern)
+        return list_cached_layers(inputs, self.cache, self.pattern)
 
     def model(self, inputs: Inputs) -> str:
         return str(inputs.run(self.cache, "cache").spec["checkpoint"])
@@ -160,7 +160,7 @@ class OfProbe(VectorSettings):
     place: ClassVar[str] = "that probe run"
 
     def layers_there(self, inputs: Inputs) -> Sequence[int]:
-        return list(probe_rows(inputs, self.probe))
+        return list(read_probe_rows(inputs, self.probe))
 
 
 class SkillDirection(OfProbe):
@@ -187,7 +187,7 @@ class Control(VectorSettings):
     place: ClassVar[str] = "that vector run"
 
     def layers_there(self, inputs: Inputs) -> Sequence[int]:
-        return list(vector_rows(inputs, self.of))
+        return list(read_vector_rows(inputs, self.of))
 
 
 class RandomVector(Control):
@@ -208,8 +208,8 @@ class ShuffledProbeVector(Control):
     place: ClassVar[str] = "both that vector run and those probes"
 
     def layers_there(self, inputs: Inputs) -> Sequence[int]:
-        fitted = probe_rows(inputs, self.probe)
-        there = [layer for layer in vector_rows(inputs, self.of) if layer in fitted]
+        fitted = read_probe_rows(inputs, self.probe)
+        there = [layer for layer in read_vector_rows(inputs, self.of) if layer in fitted]
         if not there:
             raise BadInputError("the vectors and the shuffled probes have no layer in common", "probe the same layers")
         return there

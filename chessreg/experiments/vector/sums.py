@@ -15,7 +15,7 @@ import numpy as np
 
 from chessreg.errors import ChessregError, DivergedError, first_line
 from chessreg.experiments.settings.sites import EncodedGames
-from store.files import replaced
+from store.files import replace_file
 
 if TYPE_CHECKING:
     from chessreg.encodings import Encoding
@@ -125,7 +125,7 @@ def sum_resumable(
         if not path.exists():
             shift = partial(_report_shifted, on_progress, low)
             piece = sum_model_activations(model, encoded.part(low, high), layers, batch_games, on_progress=shift)
-            with replaced(path, folder / f".{name}-{low}.{os.getpid()}") as file:
+            with replace_file(path, folder / f".{name}-{low}.{os.getpid()}") as file:
                 np.save(file, piece)
         pieces.append(read_group_sums(path))
         on_progress(high)

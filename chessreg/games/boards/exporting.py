@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import IO
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
-from store.files import is_disk_full, reason
+from store.files import describe_os_error, is_disk_full
 
 
 @contextmanager
@@ -32,7 +32,7 @@ def open_new_file(path: Path) -> Iterator[IO[bytes]]:
         os.rename(aside, path)
     except OSError as error:
         hint = "free some space and export it again" if is_disk_full(error) else ""
-        raise ChessregError(f"{path} cannot be written: {reason(error)}", hint) from error
+        raise ChessregError(f"{path} cannot be written: {describe_os_error(error)}", hint) from error
     finally:
         with suppress(OSError):
             aside.unlink(missing_ok=True)

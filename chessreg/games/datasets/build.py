@@ -29,7 +29,7 @@ from chessreg.games.datasets.reader import READER_VERSION, GameReader, get_reade
 from chessreg.games.datasets.rows import BlockRows, Reject, Tally
 from chessreg.games.datasets.sources import BrokenStreamError, GameSource
 from chessreg.games.datasets.transcripts import open_game_source
-from store.files import is_disk_full, reason, sha256_file
+from store.files import describe_os_error, is_disk_full, sha256_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -98,7 +98,7 @@ def create_folder(folder: Path) -> Iterator[Path]:
         os.rename(aside, folder)
     except OSError as error:
         hint = "free some space and add it again" if is_disk_full(error) else ""
-        raise ChessregError(f"the dataset cannot be written to {folder}: {reason(error)}", hint) from error
+        raise ChessregError(f"the dataset cannot be written to {folder}: {describe_os_error(error)}", hint) from error
     finally:
         shutil.rmtree(aside, ignore_errors=True)
 

@@ -36,7 +36,7 @@ from chessreg.games.datasets.sources import BrokenStreamError, GameSource
 from chessreg.games.datasets.transcripts import TRANSCRIPT_COLUMN as TRANSCRIPT
 from chessreg.games.datasets.transcripts import has_game_columns, parse_header, read_head, read_parquet_columns
 from chessreg.noise import Stream, generator
-from store.files import reason, sha256_file
+from store.files import describe_os_error, sha256_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -289,7 +289,7 @@ class BagSource(PositionSource):
                 yield range(line, line + len(records)), columns
                 line += len(records)
         except OSError as error:
-            raise BrokenStreamError(f"it cannot be read: {reason(error)}") from error
+            raise BrokenStreamError(f"it cannot be read: {describe_os_error(error)}") from error
         self.bytes_done = self.bytes_total
 
 

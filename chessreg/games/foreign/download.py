@@ -14,7 +14,7 @@ from typing import Any
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.masking import mask
-from store.files import is_disk_full, reason
+from store.files import describe_os_error, is_disk_full
 
 CHUNK_BYTES = 1 << 18
 TIMEOUT_S = 60.0
@@ -185,7 +185,7 @@ def make_network_error(url: str, error: Exception) -> ChessregError:
 
 
 def make_disk_error(error: OSError, part: Path) -> ChessregError:
-    message = f"cannot write {part}: {reason(error)}"
+    message = f"cannot write {part}: {describe_os_error(error)}"
     if is_disk_full(error):
         return ChessregError(message, "free some space and run the same command: it goes on from here")
     return BadInputError(message)

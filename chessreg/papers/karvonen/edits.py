@@ -18,7 +18,7 @@ from chessreg.papers.karvonen.settings import TARGET_LOGIT, published
 from chessreg.papers.karvonen.sizes import Size
 from chessreg.papers.plan import Made, Request, Step, Values
 from chessreg.registry import tables
-from chessreg.runs.fitted import best_layer
+from chessreg.runs.fitted import find_best_layer
 
 EDITS, PROBE = "edits-all", "model-board-0"
 MASKS = ("last", "all")  # of the edited tokens
@@ -161,7 +161,7 @@ def figure_1(made: Made, path: Path) -> str:
     from chessreg.games.boards.picture import save_heatmaps
 
     run_id, unit = state(made)
-    layer = best_layer(made.session.inputs, made.references[PROBE])
+    layer = find_best_layer(made.session.inputs, made.references[PROBE])
     readings = heat.load_readings(made.session.inputs, run_id, unit, layer=layer)
     panels = heat.build_reading_panels(readings, heat.parse_piece_class("P"), "logprob", READING_CLIP)
     save_heatmaps(panels, path, f"layer {layer}: {readings.original.fen()}", columns=3)

@@ -32,7 +32,7 @@ from chessreg.queries.duck import text_literal
 from chessreg.queries.published.paper_runs import Comparison, PaperRun, PaperRuns, RecordedRun
 from chessreg.queries.published.recorded import runs_by_row, world_of
 from chessreg.queries.result import QueryResult
-from chessreg.runs.spec import merged
+from chessreg.runs.spec import merge_settings
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -125,7 +125,7 @@ def expanded(document: dict[str, Any], described: PaperRuns) -> list[Value]:
                     tolerance=item.get("tolerance", 1e-6),
                     alike=tuple(of_edit) if setting else (),
                     runs=(runs,) if isinstance(runs, str) else tuple(runs),
-                    changes=merged(series.get("with", {}), item.get("with", {})),
+                    changes=merge_settings(series.get("with", {}), item.get("with", {})),
                     described=described,
                     columns=frozenset(
                         {*facts, *counts, *item.get("unaffected", ()), *(f"edit_{n}" for n in EDITED if n in item)}

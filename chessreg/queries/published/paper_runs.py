@@ -87,23 +87,25 @@ class PaperRuns:
     def run(self, name: str, changes: Mapping[str, Any] = NONE) -> PaperRun:
         """Return the run of this name, with other values of some settings. Raises ChessregError for an unknown name,
         key or setting."""
-        from chessreg.runs.spec import merged
+        from chessreg.runs.spec import merge_settings
 
         if name not in self.entries:
             raise ChessregError(f"the published numbers name run {name}, which no file describes")
         key = f"{name} {sorted(changes.items())}"
         if key not in self._runs:
             entry = self.entries[name]
-            settings = merged(dict(entry.get("settings", {})), dict(changes))
+            settings = merge_settings(dict(entry.get("settings", {})), dict(changes))
             self._runs[key] = paper_run(name, {**entry, "settings": settings})
         return self._runs[key]
 
     def check(self) -> None:
         """Raise ChessregError for a run that cannot be read, or that names a run or list the file does not have."""
-        from chessreg.runs.spec import flat
+        from chessreg.runs.spec import flatten_settings
 
         for run in map(self.run, self.entries):
-            values = [value if isinstance(value, list) else [value] for value in flat(run.settings).values()]
+            values = [
+                value if isinstance(value, list) else [value] for value in flatten_settings(run.settings).values()
+            ]
             for form, _, name in (str(each).partition(":") for value in values for each in value if is_selector(each)):
                 if (form == "run" and name not in self.entries) or (form == "files" and name not in self.files):
                     raise ChessregError(f"run {run.name} names {form}:{name}, which no file describes")
@@ -111,25 +113,25 @@ class PaperRuns:
 
 def paper_run(name: str, entry: Mapping[str, Any]) -> PaperRun:
     """Return the run of one table `[run.NAME]`. Raises ChessregError for an unknown key or setting."""
-    from chessreg.runs.kind import kind as find_kind
-    from chessreg.runs.spec import build, names_of, settings_of
+    from chessreg.runs.kind import find_kind as find_kind
+    from chessreg.runs.spec import build_settings, describe_settings, setting_names
 
     if unknown := set(entry) - {"kind", "preset", "settings", "free", "shown"}:
         raise ChessregError(f"run {name} has unknown keys: {', '.join(sorted(unknown))}")
     kind = find_kind(entry["kind"])
     preset = kind.preset(entry["preset"]) if "preset" in entry else {}
-    known = settings_of(kind.spec)
+    known = describe_settings(kind.spec)
     literal = {each.path for each in known if isinstance(each.default, str)}  # its `none` is a value like others
     typed = {
         key: None if value == "none" and key not in literal else value
         for key, value in entry.get("settings", {}).items()
     }
     needed = {each.path: "not stated" for each in known if each.needed and each.path in entry.get("free", {})}
-    spec = build(kind.spec, needed | typed, preset)
+    spec = build_settings(kind.spec, needed | typed, preset)
     always = {setting: why for setting, why in ALWAYS_FREE.items() if setting not in {*typed, *preset}}
     free, shown = {**always, **entry.get("free", {})}, dict(entry.get("shown", {}))
     for setting in (*free, *shown):
-        if setting.partition(".")[0] not in names_of(kind.spec):
+        if setting.partition(".")[0] not in setting_names(kind.spec):
             raise ChessregError(f"run {name} lists {setting}, which is not a setting of {kind.name}")
     defaults = {each.path: each.default for each in known if not each.needed}
     return PaperRun(name, kind.name, kind.version, spec.model_dump(mode="json"), defaults, free, shown)
@@ -152,11 +154,11 @@ class Comparison:
 
     def unstated(self, ours: RecordedRun, paper: PaperRun) -> list[str]:
         """Return our values of the settings that the paper does not state."""
-        from chessreg.runs.spec import flat
+        from chessreg.runs.spec import flatten_settings
 
         return [
             f"{name} {called(value)}"
-            for name, value in flat(ours.settings).items()
+            for name, value in flatten_settings(ours.settings).items()
             if name in paper.free and name not in ALWAYS_FREE
         ]
 
@@ -234,8 +236,8 @@ def is_equal(ours: Any, wanted: Any) -> bool:
 
 def called(value: Any) -> str:
     """A setting's value in a sentence."""
-    from chessreg.runs.spec import value_text
+    from chessreg.runs.spec import format_value
 
     if isinstance(value, Mapping):
         return ", ".join(f"{name} {called(part)}" for name, part in value.items())
-    return value_text(tuple(value) if isinstance(value, list) else value) or "''"
+    return format_value(tuple(value) if isinstance(value, list) else value) or "''"

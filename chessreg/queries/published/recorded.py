@@ -56,7 +56,7 @@ def read_runs(database: Database, ids: set[UUID]) -> dict[UUID, RecordedRun]:
 
 def world_of(database: Database, engine: Engine) -> World:
     """Return the inputs of a registry's runs. A reference is read once."""
-    from chessreg.registry.identity import uuid_of
+    from chessreg.registry.identity import uuid_from_digest
 
     runs: dict[UUID, RecordedRun] = {}
     tags: dict[str, frozenset[str]] = {}
@@ -69,7 +69,7 @@ def world_of(database: Database, engine: Engine) -> World:
     def run_at(reference: str) -> RecordedRun | None:
         if not reference.startswith("run:"):
             return None
-        id = uuid_of(reference.removeprefix("run:").partition("/")[0])
+        id = uuid_from_digest(reference.removeprefix("run:").partition("/")[0])
         if id not in runs:
             runs.update(read_runs(database, {id}))
         return runs.get(id)

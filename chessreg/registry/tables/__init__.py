@@ -1,6 +1,6 @@
 """The tables of the registry, one module for each group of them."""
 
-from chessreg.registry.tables.annotations import Annotation, Word
+from chessreg.registry.tables.annotations import Annotation, AnnotationWord
 from chessreg.registry.tables.arrays import (
     ActivationCache,
     Artifact,
@@ -43,13 +43,14 @@ from chessreg.registry.tables.results import (
 )
 from chessreg.registry.tables.types import Base
 
-OWN = frozenset(Base.metadata.tables)
+OWN_TABLES = frozenset(Base.metadata.tables)
 """The tables of chessreg itself; the others are of nouns that packages bring."""
 
 __all__ = [
-    "OWN",
+    "OWN_TABLES",
     "ActivationCache",
     "Annotation",
+    "AnnotationWord",
     "Artifact",
     "ArtifactLocation",
     "ArtifactState",
@@ -87,5 +88,4 @@ __all__ = [
     "Trial",
     "UnitRange",
     "Vector",
-    "Word",
 ]

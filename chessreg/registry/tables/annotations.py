@@ -12,10 +12,10 @@ from sqlalchemy import DDL, Boolean, Connection, Index, String, Text, event
 from sqlalchemy.orm import Mapped, mapped_column
 
 from chessreg.named import NAME
-from chessreg.registry.tables.types import Admitting, Base, UtcDateTime, choice
+from chessreg.registry.tables.types import Base, CheckedType, UtcDateTime, word_column
 
 
-class Word(enum.StrEnum):
+class AnnotationWord(enum.StrEnum):
     NAME = "name"
     TAG = "tag"
     NOTE = "note"
@@ -25,11 +25,11 @@ class Word(enum.StrEnum):
     INVALID = "invalid"
 
 
-class AnnotationText(Admitting, Text):
+class AnnotationText(CheckedType, Text):
     """What an annotation says. That of a NAME is a name (`chessreg.named.NAME`), any other is free text."""
 
     def admits(self, value: Any, row: Mapping[str, Any]) -> bool:
-        return value is None or row.get("word") != Word.NAME or NAME.fullmatch(str(value)) is not None
+        return value is None or row.get("word") != AnnotationWord.NAME or NAME.fullmatch(str(value)) is not None
 
 
 class Annotation(Base):
@@ -40,7 +40,7 @@ class Annotation(Base):
     id: Mapped[UUID] = mapped_column(primary_key=True)
     noun: Mapped[str] = mapped_column(String(32))  # run, dataset, checkpoint, …
     target: Mapped[str] = mapped_column(String(128))  # its id, hex
-    word: Mapped[Word] = mapped_column(choice(Word, "word"))
+    word: Mapped[AnnotationWord] = mapped_column(word_column(AnnotationWord, "word"))
     value: Mapped[str] = mapped_column(AnnotationText)
     withdrawn: Mapped[bool] = mapped_column(Boolean, default=False)
     host: Mapped[str] = mapped_column(String(255))
@@ -50,7 +50,7 @@ class Annotation(Base):
 Index("ix_annotation_target", Annotation.noun, Annotation.target)
 Index("ix_annotation_value", Annotation.noun, Annotation.word, Annotation.value)
 
-ANNOTATION_NOW = """CREATE VIEW annotation_now AS
+ANNOTATION_VIEW_SQL = """CREATE VIEW annotation_now AS
 SELECT id, noun, target, word, value, host, at
 FROM (
     SELECT
@@ -63,7 +63,7 @@ WHERE place = 1 AND NOT withdrawn"""  # Alembic is blind to views: the revisions
 
 @event.listens_for(Annotation.__table__, "after_create")
 def _create_view(table: object, connection: Connection, **_: object) -> None:
-    connection.execute(DDL(ANNOTATION_NOW))
+    connection.execute(DDL(ANNOTATION_VIEW_SQL))
 
 
 @event.listens_for(Annotation.__table__, "before_drop")

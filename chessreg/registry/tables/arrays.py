@@ -11,16 +11,16 @@ from sqlalchemy import BigInteger, ForeignKey, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
 from chessreg.registry.tables.types import (
-    ArrayPath,
+    ArrayPathType,
     Base,
     Digest,
     FiniteFloat,
     Json,
-    NameText,
+    NameType,
     Noun,
     UtcDateTime,
-    check,
-    choice,
+    check_constraint,
+    word_column,
 )
 
 
@@ -33,11 +33,11 @@ class Artifact(Base):
     """Bytes in a store, named by their digest."""
 
     __tablename__ = "artifact"
-    __table_args__ = (check("bytes", "bytes >= 0"),)
+    __table_args__ = (check_constraint("bytes", "bytes >= 0"),)
     digest: Mapped[str] = mapped_column(Digest, primary_key=True)
     kind: Mapped[str] = mapped_column(String(32))
     bytes: Mapped[int] = mapped_column(BigInteger)
-    state: Mapped[ArtifactState] = mapped_column(choice(ArtifactState, "state"))
+    state: Mapped[ArtifactState] = mapped_column(word_column(ArtifactState, "state"))
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
@@ -55,14 +55,14 @@ class Output(Base):
     __tablename__ = "output"
     __compared__ = ("digest",)
     run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
-    name: Mapped[str] = mapped_column(NameText(128), primary_key=True)
+    name: Mapped[str] = mapped_column(NameType(128), primary_key=True)
     unit: Mapped[int]
     digest: Mapped[str] = mapped_column(ForeignKey("artifact.digest"), index=True)
 
 
 class Tokenizer(Base):
     __tablename__ = "tokenizer"
-    name: Mapped[str] = mapped_column(NameText(64), primary_key=True)
+    name: Mapped[str] = mapped_column(NameType(64), primary_key=True)
     size: Mapped[int]
     vocabulary: Mapped[list[str]] = mapped_column(Json)
 
@@ -78,8 +78,8 @@ class Checkpoint(Base):
     __tablename__ = "checkpoint"
     __noun__ = Noun("checkpoint", ("artifact",))
     __table_args__ = (
-        check("residual", "residual IN ('raw', 'centred')"),
-        check("weights", "(artifact IS NULL) = (source_format = 'external')"),
+        check_constraint("residual", "residual IN ('raw', 'centred')"),
+        check_constraint("weights", "(artifact IS NULL) = (source_format = 'external')"),
     )
     id: Mapped[UUID] = mapped_column(primary_key=True)
     artifact: Mapped[str] = mapped_column(ForeignKey("artifact.digest"), unique=True, nullable=True)
@@ -107,12 +107,12 @@ class ActivationCache(Base):
     __tablename__ = "activation_cache"
     __noun__ = Noun("cache")
     __compared__ = ("digest",)
-    __table_args__ = (check("range", "start >= 0 AND stop > start"),)
+    __table_args__ = (check_constraint("range", "start >= 0 AND stop > start"),)
     run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
     start: Mapped[int] = mapped_column(primary_key=True)
     stop: Mapped[int]
     checkpoint_id: Mapped[UUID] = mapped_column(index=True)
-    path: Mapped[str] = mapped_column(ArrayPath)  # below the store's root
+    path: Mapped[str] = mapped_column(ArrayPathType)  # below the store's root
     digest: Mapped[str] = mapped_column(Digest)
     hook_points: Mapped[list[str]] = mapped_column(Json)
     rows: Mapped[int] = mapped_column(BigInteger)

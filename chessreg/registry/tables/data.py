@@ -9,7 +9,16 @@ from uuid import UUID
 from sqlalchemy import BigInteger, ForeignKey, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from chessreg.registry.tables.types import Base, Digest, FiniteFloat, Json, NameText, Noun, UtcDateTime, check
+from chessreg.registry.tables.types import (
+    Base,
+    Digest,
+    FiniteFloat,
+    Json,
+    NameType,
+    Noun,
+    UtcDateTime,
+    check_constraint,
+)
 
 
 class Dataset(Base):
@@ -18,7 +27,7 @@ class Dataset(Base):
     __tablename__ = "dataset"
     __noun__ = Noun("dataset", ("identity", "artifact"))
     __table_args__ = (
-        check("counts", "games >= 0 AND plies >= 0 AND duplicates >= 0 AND rejected >= 0 AND skipped >= 0"),
+        check_constraint("counts", "games >= 0 AND plies >= 0 AND duplicates >= 0 AND rejected >= 0 AND skipped >= 0"),
     )
     id: Mapped[UUID] = mapped_column(primary_key=True)
     identity: Mapped[str] = mapped_column(Digest, unique=True)
@@ -41,9 +50,9 @@ class Split(Base):
 
     __tablename__ = "split"
     __compared__ = ("seed", "low", "high")
-    __table_args__ = (check("part", "low >= 0 AND low < high AND high <= 1"),)
+    __table_args__ = (check_constraint("part", "low >= 0 AND low < high AND high <= 1"),)
     dataset_id: Mapped[UUID] = mapped_column(ForeignKey("dataset.id", ondelete="CASCADE"), primary_key=True)
-    name: Mapped[str] = mapped_column(NameText(64), primary_key=True)
+    name: Mapped[str] = mapped_column(NameType(64), primary_key=True)
     seed: Mapped[int] = mapped_column(BigInteger)
     low: Mapped[float] = mapped_column(FiniteFloat)
     high: Mapped[float] = mapped_column(FiniteFloat)
@@ -55,7 +64,7 @@ class OpeningBook(Base):
     """A file of openings that games may start from; its digest is what a match names (`book:<digest>`)."""
 
     __tablename__ = "opening_book"
-    __table_args__ = (check("openings", "openings > 0"),)
+    __table_args__ = (check_constraint("openings", "openings > 0"),)
     digest: Mapped[str] = mapped_column(ForeignKey("artifact.digest"), primary_key=True)
     source: Mapped[str] = mapped_column(Text)  # file name, as given
     format: Mapped[str] = mapped_column(String(16))  # pgn, epd, csv, tsv

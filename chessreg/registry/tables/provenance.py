@@ -15,12 +15,12 @@ from chessreg.registry.tables.types import (
     Digest,
     FiniteFloat,
     Json,
-    NameText,
+    NameType,
     Noun,
-    Units,
+    UnitNumber,
     UtcDateTime,
-    check,
-    choice,
+    check_constraint,
+    word_column,
 )
 
 
@@ -70,8 +70,8 @@ class KindRecord(Base):
     """A kind of experiment as a run used it: enough to show, query and reload it later."""
 
     __tablename__ = "kind"
-    __table_args__ = (check("determinism", "determinism IN ('exact', 'statistical')"),)
-    name: Mapped[str] = mapped_column(NameText(64), primary_key=True)
+    __table_args__ = (check_constraint("determinism", "determinism IN ('exact', 'statistical')"),)
+    name: Mapped[str] = mapped_column(NameType(64), primary_key=True)
     version: Mapped[int] = mapped_column(primary_key=True)
     source: Mapped[str] = mapped_column(Text)  # "package.module:NAME" or "/path/file.py:NAME"
     result_tables: Mapped[list[str]] = mapped_column(Json)
@@ -84,14 +84,14 @@ class Run(Base):
 
     __tablename__ = "run"
     __noun__ = Noun("run", ("spec_hash",), "chessreg runs list")
-    __table_args__ = (check("units", "units >= 0"),)
+    __table_args__ = (check_constraint("units", "units >= 0"),)
     id: Mapped[UUID] = mapped_column(primary_key=True)
-    kind: Mapped[str] = mapped_column(NameText(64), index=True)
+    kind: Mapped[str] = mapped_column(NameType(64), index=True)
     version: Mapped[int]
     spec: Mapped[dict[str, Any]] = mapped_column(Json)
     spec_hash: Mapped[str] = mapped_column(Digest, unique=True)
     explicit: Mapped[list[str]] = mapped_column(Json)  # the settings that were given, not defaulted
-    units: Mapped[int] = mapped_column(Units)
+    units: Mapped[int] = mapped_column(UnitNumber)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
     completed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
@@ -129,8 +129,8 @@ class Attempt(Base):
     checked_in_at: Mapped[datetime] = mapped_column(UtcDateTime)
     next_check_in_seconds: Mapped[float] = mapped_column(FiniteFloat)
     ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    state: Mapped[AttemptState] = mapped_column(choice(AttemptState, "state"))
-    cause: Mapped[Cause | None] = mapped_column(choice(Cause, "cause"))
+    state: Mapped[AttemptState] = mapped_column(word_column(AttemptState, "state"))
+    cause: Mapped[Cause | None] = mapped_column(word_column(Cause, "cause"))
     message: Mapped[str | None] = mapped_column(Text)
     exit_code: Mapped[int | None]
     units_done: Mapped[int] = mapped_column(default=0)
@@ -148,10 +148,10 @@ class UnitRange(Base):
     """Units [start, stop) of a run that are complete, and the attempt that completed them."""
 
     __tablename__ = "unit_range"
-    __table_args__ = (check("range", "start >= 0 AND stop > start"),)
+    __table_args__ = (check_constraint("range", "start >= 0 AND stop > start"),)
     run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
-    start: Mapped[int] = mapped_column(Units, primary_key=True)
-    stop: Mapped[int] = mapped_column(Units, primary_key=True)
+    start: Mapped[int] = mapped_column(UnitNumber, primary_key=True)
+    stop: Mapped[int] = mapped_column(UnitNumber, primary_key=True)
     attempt_id: Mapped[UUID]
 
 
@@ -197,7 +197,7 @@ class Job(Base):
 
     __tablename__ = "job"
     __noun__ = Noun("job", listed="chessreg jobs")
-    __table_args__ = (check("shard", "shard >= 0 AND shards >= 1 AND shard <= shards"),)
+    __table_args__ = (check_constraint("shard", "shard >= 0 AND shards >= 1 AND shard <= shards"),)
     id: Mapped[UUID] = mapped_column(primary_key=True)
     group_id: Mapped[UUID] = mapped_column(index=True)  # one launch: its shards, the cells of its sweep
     run_id: Mapped[UUID] = mapped_column(index=True)
@@ -209,9 +209,9 @@ class Job(Base):
     shard: Mapped[int]
     shards: Mapped[int]
     priority: Mapped[int] = mapped_column(default=0)
-    state: Mapped[JobState] = mapped_column(choice(JobState, "state"))
+    state: Mapped[JobState] = mapped_column(word_column(JobState, "state"))
     cancel: Mapped[bool] = mapped_column(default=False)  # somebody wants it to end
-    cause: Mapped[Cause | None] = mapped_column(choice(Cause, "cause"))
+    cause: Mapped[Cause | None] = mapped_column(word_column(Cause, "cause"))
     message: Mapped[str | None] = mapped_column(Text)
     tries: Mapped[int] = mapped_column(default=0)
     handle: Mapped[str | None] = mapped_column(Text)  # the executor's own id of the last try
@@ -228,7 +228,7 @@ class RegistryState(Base):
     """One row. `data_version` rises in every transaction that writes, so that a snapshot knows when it is old."""
 
     __tablename__ = "registry_state"
-    __table_args__ = (check("one_row", "id = 1"),)
+    __table_args__ = (check_constraint("one_row", "id = 1"),)
     id: Mapped[int] = mapped_column(Integer, primary_key=True, autoincrement=False)
     registry_id: Mapped[UUID]
     data_version: Mapped[int] = mapped_column(BigInteger)

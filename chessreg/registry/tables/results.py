@@ -12,10 +12,18 @@ from uuid import UUID
 from sqlalchemy import BigInteger, Boolean, ForeignKey, Index, LargeBinary, String, Text
 from sqlalchemy.orm import Mapped, mapped_column
 
-from chessreg.registry.tables.types import Base, FiniteFloat, Json, Small, WrittenText, bulk, check
+from chessreg.registry.tables.types import (
+    Base,
+    FiniteFloat,
+    Json,
+    ModelText,
+    SmallInt,
+    bulk_table_args,
+    check_constraint,
+)
 
 
-def move_hash(packed: bytes) -> int:
+def hash_packed_moves(packed: bytes) -> int:
     """The 64 bits that name a move list (`move_hash`), as the signed integer that SQL stores."""
     return int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest(), "little", signed=True)
 
@@ -24,13 +32,13 @@ class Score(Base):
     """How often one predictor was right on one item (a game) of one split; every averaging follows from these."""
 
     __tablename__ = "score"
-    __table_args__ = bulk(check("correct", "correct >= 0 AND correct <= n"))
+    __table_args__ = bulk_table_args(check_constraint("correct", "correct >= 0 AND correct <= n"))
     run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
     unit: Mapped[int] = mapped_column(primary_key=True)
     split: Mapped[str] = mapped_column(String(32), primary_key=True)  # train, validation, test
     item: Mapped[int] = mapped_column(primary_key=True)  # the game's row in its dataset; -1 for a total
     attempt_id: Mapped[UUID]
-    layer: Mapped[int | None] = mapped_column(Small)
+    layer: Mapped[int | None] = mapped_column(SmallInt)
     n: Mapped[int]
     correct: Mapped[int]
     counts: Mapped[bytes | None] = mapped_column(LargeBinary)  # int32 little endian [3, classes]: TP, FP, FN
@@ -41,17 +49,17 @@ class Trial(Base):
     """One decision of a model in one position under one condition."""
 
     __tablename__ = "trial"
-    __table_args__ = bulk()
+    __table_args__ = bulk_table_args()
     run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
     unit: Mapped[int] = mapped_column(primary_key=True)
     condition: Mapped[str] = mapped_column(String(64), primary_key=True)  # clean, edit, random-0, …
-    sample: Mapped[int] = mapped_column(Small, primary_key=True)  # -1: greedy and exact probabilities
+    sample: Mapped[int] = mapped_column(SmallInt, primary_key=True)  # -1: greedy and exact probabilities
     attempt_id: Mapped[UUID]
     intervention_id: Mapped[UUID | None]
     item: Mapped[int]  # the game's row in its dataset
-    ply: Mapped[int] = mapped_column(Small)
+    ply: Mapped[int] = mapped_column(SmallInt)
     fen: Mapped[str | None] = mapped_column(String(100))  # on the first row of a unit
-    text: Mapped[str] = mapped_column(WrittenText(32))
+    text: Mapped[str] = mapped_column(ModelText(32))
     legal_original: Mapped[bool | None] = mapped_column(Boolean)
     legal_modified: Mapped[bool | None] = mapped_column(Boolean)
     mass_original: Mapped[float | None] = mapped_column(FiniteFloat)  # exact probability of a legal move
@@ -63,9 +71,9 @@ class Match(Base):
     """What the games of one arm have in common: the protocol, every detail a column."""
 
     __tablename__ = "match"
-    __table_args__ = (check("color", "color IN ('white', 'black')"),)
+    __table_args__ = (check_constraint("color", "color IN ('white', 'black')"),)
     run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
-    number: Mapped[int] = mapped_column(Small, primary_key=True)
+    number: Mapped[int] = mapped_column(SmallInt, primary_key=True)
     player: Mapped[str] = mapped_column(String(255))  # the checkpoint's name when it played, or the foreign player
     checkpoint_id: Mapped[UUID | None] = mapped_column(index=True)
     intervention_id: Mapped[UUID | None] = mapped_column(index=True)
@@ -87,26 +95,26 @@ class Game(Base):
     """One game. Moves are uint16 little endian: from | to << 6 | promotion << 12."""
 
     __tablename__ = "game"
-    __table_args__ = bulk(
-        check("result", "result IN ('1-0', '0-1', '1/2-1/2', '*')"),
-        check("turns", "first_try_legal >= 0 AND first_try_legal <= turns"),
+    __table_args__ = bulk_table_args(
+        check_constraint("result", "result IN ('1-0', '0-1', '1/2-1/2', '*')"),
+        check_constraint("turns", "first_try_legal >= 0 AND first_try_legal <= turns"),
     )
     run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
     unit: Mapped[int] = mapped_column(primary_key=True)
-    match: Mapped[int] = mapped_column(Small)
+    match: Mapped[int] = mapped_column(SmallInt)
     attempt_id: Mapped[UUID]
     opening_number: Mapped[int]  # which opening of its match's; from the standard position which game of the match
-    opening_plies: Mapped[int] = mapped_column(Small)
-    plies: Mapped[int] = mapped_column(Small)
+    opening_plies: Mapped[int] = mapped_column(SmallInt)
+    plies: Mapped[int] = mapped_column(SmallInt)
     result: Mapped[str] = mapped_column(String(8))  # 1-0, 0-1, 1/2-1/2, * (stopped at the move limit)
     termination: Mapped[str] = mapped_column(String(32))
     adjudication_cp: Mapped[int | None]  # White's view, at the move limit
-    turns: Mapped[int] = mapped_column(Small)  # turns of the model
-    first_try_legal: Mapped[int | None] = mapped_column(Small)  # of them, those whose first try was legal
+    turns: Mapped[int] = mapped_column(SmallInt)  # turns of the model
+    first_try_legal: Mapped[int | None] = mapped_column(SmallInt)  # of them, those whose first try was legal
     tries: Mapped[bytes | None] = mapped_column(LargeBinary)  # uint8 [turns]: tries needed; None: not recorded
     moves: Mapped[bytes] = mapped_column(LargeBinary)
     move_hash: Mapped[int] = mapped_column(  # filled in from the moves by whoever inserts
-        BigInteger, default=lambda context: move_hash(context.get_current_parameters()["moves"])
+        BigInteger, default=lambda context: hash_packed_moves(context.get_current_parameters()["moves"])
     )
     seconds: Mapped[float | None] = mapped_column(FiniteFloat)
     detail: Mapped[dict[str, Any] | None] = mapped_column(Json)
@@ -116,13 +124,13 @@ class IllegalAttempt(Base):
     """A try that was not a legal move; only turns that needed a retry have any."""
 
     __tablename__ = "illegal_attempt"
-    __table_args__ = bulk()
+    __table_args__ = bulk_table_args()
     run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
     unit: Mapped[int] = mapped_column(primary_key=True)
-    ply: Mapped[int] = mapped_column(Small, primary_key=True)
-    number: Mapped[int] = mapped_column(Small, primary_key=True)
+    ply: Mapped[int] = mapped_column(SmallInt, primary_key=True)
+    number: Mapped[int] = mapped_column(SmallInt, primary_key=True)
     attempt_id: Mapped[UUID]
-    text: Mapped[str] = mapped_column(WrittenText(32))
+    text: Mapped[str] = mapped_column(ModelText(32))
 
 
 class Rating(Base):
@@ -145,7 +153,7 @@ class Prediction(Base):
     """One predicted quantity for one item: a move for a puzzle, a value for a position."""
 
     __tablename__ = "prediction"
-    __table_args__ = bulk()
+    __table_args__ = bulk_table_args()
     run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
     unit: Mapped[int] = mapped_column(primary_key=True)
     item: Mapped[int] = mapped_column(primary_key=True)
@@ -160,7 +168,7 @@ class MetricPoint(Base):
     """One value of one named metric at one step."""
 
     __tablename__ = "metric_point"
-    __table_args__ = bulk()
+    __table_args__ = bulk_table_args()
     run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
     unit: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(String(64), primary_key=True)
@@ -173,7 +181,7 @@ class Statistic(Base):
     """What a test or an estimate says of a unit: a value, its interval, how probable it is by chance, of how many."""
 
     __tablename__ = "statistic"
-    __table_args__ = bulk(check("p", "p >= 0 AND p <= 1"), check("n", "n >= 0"))
+    __table_args__ = bulk_table_args(check_constraint("p", "p >= 0 AND p <= 1"), check_constraint("n", "n >= 0"))
     run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
     unit: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(String(128), primary_key=True)

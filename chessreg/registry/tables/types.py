@@ -34,9 +34,9 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 from chessreg.errors import BadInputError
 from chessreg.named import NAME, clipped
 
-MOST_UNITS = 10_000_000  # of a run, a reduce aside: lists of units are held in memory
+MAX_UNITS = 10_000_000  # of a run, a reduce aside: lists of units are held in memory
 
-NAMING = {
+NAMING_CONVENTION = {
     "ix": "ix_%(column_0_label)s",
     "uq": "uq_%(table_name)s_%(column_0_name)s",
     "ck": "ck_%(table_name)s_%(constraint_name)s",
@@ -63,7 +63,7 @@ class Noun(NamedTuple):
 
 
 class Base(DeclarativeBase):
-    metadata = MetaData(naming_convention=NAMING)
+    metadata = MetaData(naming_convention=NAMING_CONVENTION)
     __noun__: ClassVar[Noun | None] = None
     __compared__: ClassVar[tuple[str, ...]] = ()  # columns that two machines which did the same may have made apart
 
@@ -115,20 +115,20 @@ class Json(TypeDecorator[Any]):
         return dialect.type_descriptor(JSON(none_as_null=True))
 
     def process_bind_param(self, value: Any, dialect: Dialect) -> Any:
-        return without_nul(value) if dialect.name == "postgresql" else value
+        return replace_nul(value) if dialect.name == "postgresql" else value
 
 
-def without_nul(value: Any) -> Any:
+def replace_nul(value: Any) -> Any:
     """The value with ␀ for each U+0000, also inside lists and objects: PostgreSQL has no such character, neither in a
     text nor in JSON. Tokenizers of bytes have it as a token, so a model may write it."""
     if isinstance(value, str):
         return value.replace("\0", "␀")
     if isinstance(value, Mapping):
-        return {without_nul(key): without_nul(item) for key, item in value.items()}
-    return [without_nul(item) for item in value] if isinstance(value, (list, tuple)) else value
+        return {replace_nul(key): replace_nul(item) for key, item in value.items()}
+    return [replace_nul(item) for item in value] if isinstance(value, (list, tuple)) else value
 
 
-class Admitting:
+class CheckedType:
     """A column type that says which values of others it admits: those of its pattern, or what it makes of `admits`."""
 
     pattern: ClassVar[re.Pattern[str]]
@@ -139,56 +139,56 @@ class Admitting:
         return value is None or self.pattern.fullmatch(str(value)) is not None
 
 
-class DigestText(Admitting, String):
+class DigestType(CheckedType, String):
     """A sha256 in lower-case hex."""
 
     pattern = re.compile(r"[0-9a-f]{64}")
 
 
-class NameText(Admitting, String):
+class NameType(CheckedType, String):
     """A name by the grammar of all names (`chessreg.named.NAME`)."""
 
     pattern = NAME
 
 
-class ArrayPath(Admitting, Text):
+class ArrayPathType(CheckedType, Text):
     """`arrays/<name>`: a group of activations below a store's root."""
 
     pattern = re.compile(r"arrays/[A-Za-z0-9][A-Za-z0-9_-]{0,119}")
 
 
-class WrittenText(String):
+class ModelText(String):
     """What a model wrote where a move was asked: rows have as much of its beginning as fits the column (`cropped`)."""
 
 
-class Units(Admitting, Integer):
+class UnitNumber(CheckedType, Integer):
     """How many units a run has, or where a range of them begins or ends."""
 
-    hint = f"a run has {MOST_UNITS:,} units at most"
+    hint = f"a run has {MAX_UNITS:,} units at most"
 
     def admits(self, value: Any, row: Mapping[str, Any]) -> bool:
-        return type(value) is int and 0 <= value <= MOST_UNITS + 1
+        return type(value) is int and 0 <= value <= MAX_UNITS + 1
 
 
-def admit(table: Table, rows: Iterable[Mapping[str, Any]]) -> None:
+def require_admissible(table: Table, rows: Iterable[Mapping[str, Any]]) -> None:
     """Raise BadInputError for the first row that holds what its column cannot: no digest, a name that is none, a path
     out of the store, more units than a run can have, what is no whole number (SQLite takes any value anywhere)."""
-    admitting, whole = admitting_columns(table), whole_columns(table)
+    admitting, whole = checked_columns(table), whole_number_columns(table)
     for row in rows:
         for column, kind in admitting:
             value = row.get(column)
             if not kind.admits(value, row):
-                raise _refused(table, column, value, kind.hint)
+                raise _refusal(table, column, value, kind.hint)
         for column in whole:
             value = row.get(column)
-            if value is not None and not isinstance(value, int) and value != as_whole(value):
-                raise _refused(table, column, value, Admitting.hint)
+            if value is not None and not isinstance(value, int) and value != as_whole_number(value):
+                raise _refusal(table, column, value, CheckedType.hint)
 
 
-def cropped(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
+def crop_model_texts(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
     """The row with what models wrote cropped to its columns: SQLite keeps any length, PostgreSQL refuses it."""
     cut = dict(row)
-    for column, most in written_columns(table):
+    for column, most in model_text_columns(table):
         if isinstance(text := row.get(column), str):
             cut[column] = text[:most]
     return cut
@@ -196,52 +196,52 @@ def cropped(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
 
 def require_lengths(table: Table, row: Mapping[str, Any]) -> None:
     """Raise BadInputError for a text, other than what a model wrote, that is longer than its column."""
-    for column, most in limited_columns(table):
+    for column, most in length_limited_columns(table):
         value = row.get(column)
         if isinstance(value, str) and len(value) > most:
-            raise _refused(table, column, value, f"it has {len(value)} characters, {most} fit: shorten it")
+            raise _refusal(table, column, value, f"it has {len(value)} characters, {most} fit: shorten it")
 
 
-def as_whole(value: object) -> int | None:
+def as_whole_number(value: object) -> int | None:
     """The whole number that a float is."""
     return int(value) if isinstance(value, float) and value.is_integer() else None
 
 
-def _refused(table: Table, column: str, value: object, hint: str) -> BadInputError:
+def _refusal(table: Table, column: str, value: object, hint: str) -> BadInputError:
     return BadInputError(f"a row of {table.name} is refused: its {column} cannot be {clipped(str(value))!a}", hint)
 
 
 @cache
-def admitting_columns(table: Table) -> tuple[tuple[str, Admitting], ...]:
+def checked_columns(table: Table) -> tuple[tuple[str, CheckedType], ...]:
     """The columns that declare what they admit, each with its type."""
-    return tuple((column.name, column.type) for column in table.columns if isinstance(column.type, Admitting))
+    return tuple((column.name, column.type) for column in table.columns if isinstance(column.type, CheckedType))
 
 
 @cache
-def limited_columns(table: Table) -> tuple[tuple[str, int], ...]:
+def length_limited_columns(table: Table) -> tuple[tuple[str, int], ...]:
     """The columns of texts with a greatest length, each with it; those that are cropped to it aside."""
-    types = ((column.name, column.type) for column in table.columns if not isinstance(column.type, WrittenText))
+    types = ((column.name, column.type) for column in table.columns if not isinstance(column.type, ModelText))
     return tuple((name, kind.length) for name, kind in types if isinstance(kind, String) and kind.length)
 
 
 @cache
-def written_columns(table: Table) -> tuple[tuple[str, int], ...]:
+def model_text_columns(table: Table) -> tuple[tuple[str, int], ...]:
     """The columns of what models wrote, each with its length."""
     types = ((column.name, column.type) for column in table.columns)
-    return tuple((name, kind.length) for name, kind in types if isinstance(kind, WrittenText) and kind.length)
+    return tuple((name, kind.length) for name, kind in types if isinstance(kind, ModelText) and kind.length)
 
 
 @cache
-def whole_columns(table: Table) -> tuple[str, ...]:
+def whole_number_columns(table: Table) -> tuple[str, ...]:
     """The columns of whole numbers that say nothing more of what they admit."""
-    return tuple(c.name for c in table.columns if isinstance(c.type, Integer) and not isinstance(c.type, Admitting))
+    return tuple(c.name for c in table.columns if isinstance(c.type, Integer) and not isinstance(c.type, CheckedType))
 
 
-Digest = DigestText(64)
-Small = SmallInteger().with_variant(Integer(), "sqlite")
+Digest = DigestType(64)
+SmallInt = SmallInteger().with_variant(Integer(), "sqlite")
 
 
-def choice(kind: type[enum.StrEnum], name: str) -> Enum:
+def word_column(kind: type[enum.StrEnum], name: str) -> Enum:
     """A closed set of words, checked by the database."""
     return Enum(
         kind,
@@ -257,11 +257,11 @@ def utc_now() -> datetime:
     return datetime.now(UTC)
 
 
-def check(name: str, condition: str) -> CheckConstraint:
+def check_constraint(name: str, condition: str) -> CheckConstraint:
     """A rule that the database itself holds rows to; its full name is ck_<table>_<name>."""
     return CheckConstraint(condition, name=name)
 
 
-def bulk(*constraints: CheckConstraint) -> tuple[Any, ...]:
+def bulk_table_args(*constraints: CheckConstraint) -> tuple[Any, ...]:
     """Table arguments of the bulk tables: their natural key is the row's only place (SQLite WITHOUT ROWID)."""
     return (*constraints, {"sqlite_with_rowid": False})

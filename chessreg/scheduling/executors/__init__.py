@@ -27,7 +27,7 @@ EXECUTORS["ray"] = "chessreg.scheduling.executors.ray:RayExecutor"
 
 
 @dataclass(frozen=True)
-class Needs:
+class ResourceNeeds:
     """What one shard takes of a machine."""
 
     device: str = "auto"  # the execution option: auto (a GPU where there is one), cpu, cuda, cuda:N
@@ -38,7 +38,7 @@ class Needs:
 
 
 @dataclass(frozen=True)
-class Work:
+class Submission:
     """One try at one job, ready to start."""
 
     job_id: UUID
@@ -47,7 +47,7 @@ class Work:
     folder: Path  # the job's, in the store; the command's output is appended to `log`
     cwd: Path
     env: Mapping[str, str] = field(default_factory=dict)  # beside the executor's own environment
-    needs: Needs = Needs()
+    needs: ResourceNeeds = ResourceNeeds()
     name: str = "chessreg"  # for lists of other systems: "probe 3f2a1c 0/4"
 
     @property
@@ -65,7 +65,7 @@ class Placement(NamedTuple):
     starts_at: str = ""  # when the scheduler expects to start it: ISO 8601, UTC
 
 
-class Seen(NamedTuple):
+class SubmissionStatus(NamedTuple):
     """What an executor knows of a submitted work.
 
     `cause` and `message` say more than the exit code can: KILLED by a signal, OOM, PREEMPTED, WALLTIME, LOST. The
@@ -80,14 +80,14 @@ class Seen(NamedTuple):
     placement: Placement | None = None
 
 
-def ended(code: int) -> Seen:
+def status_of_exit(code: int) -> SubmissionStatus:
     """An exit status in words; negative: the signal."""
     if code >= 0:
-        return Seen("ended", code, Cause.FINISHED if code == 0 else Cause.FAILED)
+        return SubmissionStatus("ended", code, Cause.FINISHED if code == 0 else Cause.FAILED)
     name = signal.Signals(-code).name
     if -code in (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
-        return Seen("ended", 128 - code, Cause.KILLED, f"killed by {name}")
-    return Seen("ended", 128 - code, Cause.FAILED, f"ended by {name}")
+        return SubmissionStatus("ended", 128 - code, Cause.KILLED, f"killed by {name}")
+    return SubmissionStatus("ended", 128 - code, Cause.FAILED, f"ended by {name}")
 
 
 class Executor(Protocol):
@@ -97,7 +97,7 @@ class Executor(Protocol):
     `chessreg launch` constructs it before anything is queued.
     """
 
-    def submit(self, works: Sequence[Work]) -> dict[UUID, str]:
+    def submit(self, works: Sequence[Submission]) -> dict[UUID, str]:
         """Start those for which there is room, in this order; returns job id → handle. The others wait their turn.
 
         A handle is a text with which any later process can poll, cancel and find the logs. The supervisor passes the
@@ -105,7 +105,7 @@ class Executor(Protocol):
         """
         ...
 
-    def poll(self, handles: Collection[str]) -> dict[str, Seen]:
+    def poll(self, handles: Collection[str]) -> dict[str, SubmissionStatus]:
         """What became of each handle, in one go; asking again gives the same answer.
 
         A work that cannot be found any more has ended with cause LOST. A handle is left out when nothing is known of
@@ -127,17 +127,17 @@ class Executor(Protocol):
         ...
 
 
-def executor(on: str) -> Executor:
+def open_executor(on: str) -> Executor:
     """The executor that `--on` names: `local`, `slurm:PROFILE`, `ray`, `ray:ADDRESS`. Raises what its class does, and
     BadInputError for a colon with nothing after it."""
     word, colon, rest = on.partition(":")
     if word in EXECUTORS and colon and not rest.strip():
         raise BadInputError(f"--on {word}: has nothing after its colon", f"--on {word}; {EXECUTORS.example}")
-    made: Executor = executor_class(word)(rest)
+    made: Executor = load_executor_class(word)(rest)
     return made
 
 
-def executor_class(on: str) -> type[Any]:
+def load_executor_class(on: str) -> type[Any]:
     """Return the class of the executor that `on` names, without making one. Raises what EXECUTORS does for another."""
     module, _, name = EXECUTORS[on.partition(":")[0]].partition(":")
     found: type[Any] = getattr(importlib.import_module(module), name)

@@ -15,23 +15,23 @@ from typing import Any
 from uuid import UUID
 
 from chessreg.errors import BadInputError, ChessregError
-from chessreg.registry.machine import gpus
+from chessreg.registry.machine import query_gpus
 from chessreg.registry.tables import Cause
-from chessreg.scheduling.executors import Needs, Seen, Work, ended
+from chessreg.scheduling.executors import ResourceNeeds, Submission, SubmissionStatus, status_of_exit
 from store.files import parse_json
 from store.process import boot_id, pid_start
 
-GIB = float(2**30)
-GRACE_SECONDS = 20.0  # from SIGTERM to SIGKILL: a batch may have to come to its end first
+GIB_BYTES = float(2**30)
+KILL_GRACE_S = 20.0  # from SIGTERM to SIGKILL: a batch may have to come to its end first
 
 
-def cores() -> int:
+def count_cores() -> int:
     """CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
-class Gpu:
+class GpuMemory:
     """One GPU as it is now. `index` follows the PCI bus, as CUDA_DEVICE_ORDER=PCI_BUS_ID counts."""
 
     index: int
@@ -39,11 +39,13 @@ class Gpu:
     free: float  # GiB
 
 
-def read_gpus() -> list[Gpu]:
+def read_gpus() -> list[GpuMemory]:
     """The GPUs of this machine that tell how much memory they have."""
     return [
-        Gpu(gpu["index"], gpu["memory_bytes"] / GIB, (gpu["memory_bytes"] - gpu["memory_used_bytes"]) / GIB)
-        for gpu in gpus()
+        GpuMemory(
+            gpu["index"], gpu["memory_bytes"] / GIB_BYTES, (gpu["memory_bytes"] - gpu["memory_used_bytes"]) / GIB_BYTES
+        )
+        for gpu in query_gpus()
         if gpu["memory_bytes"] is not None and gpu["memory_used_bytes"] is not None
     ]
 
@@ -52,20 +54,20 @@ class LocalExecutor:
     """Processes of this machine. Handles name pid, start and boot, so a number used again is never mistaken."""
 
     def __init__(
-        self, argument: str = "", *, read: Callable[[], list[Gpu]] = read_gpus, grace: float = GRACE_SECONDS
+        self, argument: str = "", *, read: Callable[[], list[GpuMemory]] = read_gpus, grace: float = KILL_GRACE_S
     ) -> None:
         if argument:
             raise BadInputError(f"--on local takes nothing after a colon, not {argument!r}", "--on local")
-        self.slots = Slots(cores())
+        self.slots = MachineSlots(count_cores())
         self._read, self._grace = read, grace
         self._children: dict[str, subprocess.Popen[bytes]] = {}
-        self._ended: dict[str, Seen] = {}
+        self._ended: dict[str, SubmissionStatus] = {}
         self._cancelled: dict[str, float] = {}  # handle → when SIGTERM was sent
-        self._oom_kills = oom_kills()
+        self._oom_kills = count_oom_kills()
 
     # -- the four verbs -------------------------------------------------------------------------------------------
 
-    def submit(self, works: Sequence[Work]) -> dict[UUID, str]:
+    def submit(self, works: Sequence[Submission]) -> dict[UUID, str]:
         started: dict[UUID, str] = {}
         here = self._read() if any(work.needs.device != "cpu" for work in works) else []
         for work in works:
@@ -74,12 +76,12 @@ class LocalExecutor:
                 started[work.job_id] = self._start(work, slot)
         return started
 
-    def poll(self, handles: Collection[str]) -> dict[str, Seen]:
+    def poll(self, handles: Collection[str]) -> dict[str, SubmissionStatus]:
         return {handle: self._ended.get(handle) or self._look(handle) for handle in handles}
 
     def cancel(self, handle: str) -> None:
-        process = _parsed(handle)
-        if handle in self._ended or process is None or not _alive(process):
+        process = _parse_handle(handle)
+        if handle in self._ended or process is None or not _is_alive(process):
             return
         now = time.monotonic()
         first = self._cancelled.setdefault(handle, now)
@@ -91,13 +93,13 @@ class LocalExecutor:
 
     @staticmethod
     def logs(handle: str) -> Path | None:
-        process = _parsed(handle)
+        process = _parse_handle(handle)
         path = Path(process["log"]) if process else None
         return path if path and path.exists() else None
 
     # -- how ------------------------------------------------------------------------------------------------------
 
-    def _start(self, work: Work, slot: Slot) -> str:
+    def _start(self, work: Submission, slot: ResourceSlot) -> str:
         work.folder.mkdir(parents=True, exist_ok=True)
         try:
             with work.log.open("ab") as log:
@@ -113,42 +115,42 @@ class LocalExecutor:
         except OSError as error:
             message = f"cannot start {work.argv[0]} in {work.cwd}: {error.strerror}"
             raise ChessregError(message, "check that folder and that Python") from error
-        handle = handle_of(child.pid, work.log, slot)
+        handle = make_process_handle(child.pid, work.log, slot)
         self._children[handle] = child
         self.slots.take(handle, slot)
         return handle
 
-    def _look(self, handle: str) -> Seen:
-        process = _parsed(handle)
+    def _look(self, handle: str) -> SubmissionStatus:
+        process = _parse_handle(handle)
         if process is None:
-            return Seen("ended", None, Cause.LOST, "its handle cannot be read")
+            return SubmissionStatus("ended", None, Cause.LOST, "its handle cannot be read")
         child = self._children.get(handle)
         if child is not None:
             if not has_exited(child):
-                return Seen("running")
+                return SubmissionStatus("running")
             kill_group(child.pid)
             return self._end(handle, self._exit(child.wait()))
-        if _alive(process):
+        if _is_alive(process):
             if not self.slots.holds(handle):  # of an earlier supervisor: it keeps its slot
-                self.slots.take(handle, Slot(process["gpu"], process["threads"], process["shared"]))
-            return Seen("running")
+                self.slots.take(handle, ResourceSlot(process["gpu"], process["threads"], process["shared"]))
+            return SubmissionStatus("running")
         if process["boot"] == boot_id() and pid_start(process["pid"]) is None:  # else that number is another's now
             kill_group(process["pid"])
-        return self._end(handle, Seen("ended", None, Cause.LOST, "its process is gone"))
+        return self._end(handle, SubmissionStatus("ended", None, Cause.LOST, "its process is gone"))
 
-    def _end(self, handle: str, seen: Seen) -> Seen:
+    def _end(self, handle: str, seen: SubmissionStatus) -> SubmissionStatus:
         self.slots.give_back(handle)
         self._children.pop(handle, None)
         self._cancelled.pop(handle, None)
         self._ended[handle] = seen
         return seen
 
-    def _exit(self, code: int) -> Seen:
+    def _exit(self, code: int) -> SubmissionStatus:
         """An exit status in words. SIGKILL that nobody here sent, while the kernel ran out of memory, is OOM."""
-        if code == -signal.SIGKILL and (now := oom_kills()) > self._oom_kills:
+        if code == -signal.SIGKILL and (now := count_oom_kills()) > self._oom_kills:
             self._oom_kills = now
-            return Seen("ended", 128 - code, Cause.OOM, "the kernel killed it: out of memory")
-        return ended(code)
+            return SubmissionStatus("ended", 128 - code, Cause.OOM, "the kernel killed it: out of memory")
+        return status_of_exit(code)
 
 
 def has_exited(child: subprocess.Popen[bytes]) -> bool:
@@ -158,7 +160,7 @@ def has_exited(child: subprocess.Popen[bytes]) -> bool:
     return os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
-def handle_of(pid: int, log: Path, slot: Slot) -> str:
+def make_process_handle(pid: int, log: Path, slot: ResourceSlot) -> str:
     """The handle of a living process of this machine."""
     handle = {
         "pid": pid,
@@ -172,7 +174,7 @@ def handle_of(pid: int, log: Path, slot: Slot) -> str:
     return json.dumps(handle)
 
 
-def _parsed(handle: str) -> dict[str, Any] | None:
+def _parse_handle(handle: str) -> dict[str, Any] | None:
     try:
         process: dict[str, Any] = parse_json(handle)
         whole = {"pid", "started", "boot", "log", "gpu", "threads", "shared"} <= process.keys()
@@ -181,7 +183,7 @@ def _parsed(handle: str) -> dict[str, Any] | None:
         return None
 
 
-def _alive(process: dict[str, Any]) -> bool:
+def _is_alive(process: dict[str, Any]) -> bool:
     started = process["started"]
     return started is not None and process["boot"] == boot_id() and pid_start(process["pid"]) == started
 
@@ -196,7 +198,7 @@ def kill_group(leader: int) -> None:
                 os.kill(process.pid, signal.SIGKILL)
 
 
-def oom_kills() -> int:
+def count_oom_kills() -> int:
     """How many processes the kernel has killed for want of memory in this control group; 0 where it does not say."""
     with suppress(OSError, ValueError, StopIteration):
         group = next(
@@ -213,7 +215,7 @@ def oom_kills() -> int:
     return 0
 
 
-def adopted(process: dict[str, Any], log: Path) -> str:
+def adopt_worker(process: dict[str, Any], log: Path) -> str:
     """The handle of a worker that another process started, from its own `process.json`. Its slot is not known."""
     adopted_process = {key: process[key] for key in ("pid", "started")}
     return json.dumps(
@@ -224,11 +226,11 @@ def adopted(process: dict[str, Any], log: Path) -> str:
 # -- slots: which GPU or how many cores a work gets, and which are taken ----------------------------------------------
 
 
-EXCLUSIVE_SHARE = 0.9  # of a GPU's memory that must be free when a work wants it alone and names no amount
+EXCLUSIVE_MEMORY_FRACTION = 0.9  # of a GPU's memory that must be free when a work wants it alone and names no amount
 
 
 @dataclass(frozen=True)
-class Slot:
+class ResourceSlot:
     """What one work was given: a GPU by index or none, and CPU threads."""
 
     gpu: int | None
@@ -250,14 +252,14 @@ class Slot:
         }
 
 
-class Slots:
+class MachineSlots:
     """The cores and GPUs of this machine, and who holds them. Cores are for works that use no GPU."""
 
     def __init__(self, cores: int) -> None:
         self.cores = cores
-        self._taken: dict[str, Slot] = {}
+        self._taken: dict[str, ResourceSlot] = {}
 
-    def find(self, needs: Needs, gpus: Sequence[Gpu]) -> Slot | None:
+    def find(self, needs: ResourceNeeds, gpus: Sequence[GpuMemory]) -> ResourceSlot | None:
         """A free slot, or None when it must wait. `gpus` are this machine's as they are now.
 
         Raises BadInputError when this machine can never give one.
@@ -275,10 +277,10 @@ class Slots:
             raise BadInputError(f"no GPU here has {needs.gpu_memory:g} GiB", f"the largest has {most:.0f} GiB")
         for gpu in sorted(gpus, key=lambda gpu: -gpu.free):
             if (not number or gpu.index == int(number)) and self._fits(gpu, needs):
-                return Slot(gpu.index, self._threads(needs, len(gpus)), needs.share_gpu)
+                return ResourceSlot(gpu.index, self._threads(needs, len(gpus)), needs.share_gpu)
         return None
 
-    def take(self, holder: str, slot: Slot) -> None:
+    def take(self, holder: str, slot: ResourceSlot) -> None:
         self._taken[holder] = slot
 
     def give_back(self, holder: str) -> None:
@@ -287,17 +289,17 @@ class Slots:
     def holds(self, holder: str) -> bool:
         return holder in self._taken
 
-    def _fits(self, gpu: Gpu, needs: Needs) -> bool:
+    def _fits(self, gpu: GpuMemory, needs: ResourceNeeds) -> bool:
         on_it = [slot for slot in self._taken.values() if slot.gpu == gpu.index]
         if on_it and not (needs.share_gpu and all(slot.shared for slot in on_it)):
             return False
-        wanted = needs.gpu_memory or (0.0 if needs.share_gpu else EXCLUSIVE_SHARE * gpu.total)
+        wanted = needs.gpu_memory or (0.0 if needs.share_gpu else EXCLUSIVE_MEMORY_FRACTION * gpu.total)
         return gpu.free >= wanted
 
-    def _cpu(self, needs: Needs) -> Slot | None:
+    def _cpu(self, needs: ResourceNeeds) -> ResourceSlot | None:
         threads = self._threads(needs, needs.shards)
         taken = sum(slot.threads for slot in self._taken.values() if slot.gpu is None)
-        return Slot(None, threads) if taken + threads <= self.cores else None
+        return ResourceSlot(None, threads) if taken + threads <= self.cores else None
 
-    def _threads(self, needs: Needs, side_by_side: int) -> int:
+    def _threads(self, needs: ResourceNeeds, side_by_side: int) -> int:
         return min(needs.threads or max(1, self.cores // max(side_by_side, 1)), self.cores)

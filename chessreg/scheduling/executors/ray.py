@@ -22,15 +22,15 @@ from chessreg import child
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.plugins import install_command
 from chessreg.registry.tables import Cause
-from chessreg.scheduling.executors import Seen, Work
+from chessreg.scheduling.executors import Submission, SubmissionStatus
 from store.files import parse_json
 
-CONNECT_SECONDS = 3.0
-ANSWER_SECONDS = 120.0  # starting a Ray of one's own takes a while
-CANCEL_SECONDS = 1.0
+CONNECT_TIMEOUT_S = 3.0
+ANSWER_TIMEOUT_S = 120.0  # starting a Ray of one's own takes a while
+CANCEL_INTERVAL_S = 1.0
 
 
-class Silent(Exception):
+class RaySilentError(Exception):
     """Ray does not answer."""
 
 
@@ -45,15 +45,15 @@ class RayExecutor:
                 f"{argument!r} is no address of a Ray cluster", "--on ray:HOST:PORT, as ray start prints"
             )
         if argument:
-            reach(argument)
+            require_ray_at(argument)
         self.address, self.grace = argument, grace
         self._driver: subprocess.Popen[bytes] | None = None
-        self._ended: dict[str, Seen] = {}
+        self._ended: dict[str, SubmissionStatus] = {}
         self._cancelled: dict[str, float] = {}  # handle → when it was last cancelled
 
     # -- the four verbs -------------------------------------------------------------------------------------------
 
-    def submit(self, works: Sequence[Work]) -> dict[UUID, str]:
+    def submit(self, works: Sequence[Submission]) -> dict[UUID, str]:
         orders = [
             {
                 "job": work.job_id.hex,
@@ -71,18 +71,18 @@ class RayExecutor:
         ]
         try:
             return {UUID(hex=job): handle for job, handle in self._ask("submit", orders).items()}
-        except Silent:
+        except RaySilentError:
             return {}  # their turn comes again
 
-    def poll(self, handles: Collection[str]) -> dict[str, Seen]:
+    def poll(self, handles: Collection[str]) -> dict[str, SubmissionStatus]:
         for handle in handles:
-            if handle not in self._ended and not is_handle(handle):
-                self._ended[handle] = Seen("ended", None, Cause.LOST, "its handle cannot be read")
+            if handle not in self._ended and not is_actor_handle(handle):
+                self._ended[handle] = SubmissionStatus("ended", None, Cause.LOST, "its handle cannot be read")
         answered = {handle: self._ended[handle] for handle in handles if handle in self._ended}
         if unanswered := [handle for handle in dict.fromkeys(handles) if handle not in answered]:
             try:
                 answers = self._ask("poll", unanswered)
-            except Silent:
+            except RaySilentError:
                 return answered
             for handle, seen in answers.items():
                 answered[handle] = seen
@@ -93,17 +93,21 @@ class RayExecutor:
 
     def cancel(self, handle: str) -> None:
         now = time.monotonic()
-        if handle in self._ended or not is_handle(handle) or now - self._cancelled.get(handle, -1e9) < CANCEL_SECONDS:
+        if (
+            handle in self._ended
+            or not is_actor_handle(handle)
+            or now - self._cancelled.get(handle, -1e9) < CANCEL_INTERVAL_S
+        ):
             return
         try:
             self._ask("cancel", handle)
             self._cancelled[handle] = now
-        except Silent:
+        except RaySilentError:
             pass
 
     @staticmethod
     def logs(handle: str) -> Path | None:
-        path = Path(json.loads(handle)["folder"]) / "log.txt" if is_handle(handle) else None
+        path = Path(json.loads(handle)["folder"]) / "log.txt" if is_actor_handle(handle) else None
         return path if path and path.exists() else None
 
     # -- how ------------------------------------------------------------------------------------------------------
@@ -124,17 +128,17 @@ class RayExecutor:
         try:
             pickle.dump((verb, arguments), self._driver.stdin)
             self._driver.stdin.flush()
-            if not select.select([self._driver.stdout], [], [], ANSWER_SECONDS)[0]:
-                raise Silent(f"no answer in {ANSWER_SECONDS:.0f} s")
+            if not select.select([self._driver.stdout], [], [], ANSWER_TIMEOUT_S)[0]:
+                raise RaySilentError(f"no answer in {ANSWER_TIMEOUT_S:.0f} s")
             state, answer = pickle.load(self._driver.stdout)
-        except (OSError, EOFError, pickle.UnpicklingError, Silent) as error:
+        except (OSError, EOFError, pickle.UnpicklingError, RaySilentError) as error:
             self.close()
-            raise Silent(str(error)) from error
+            raise RaySilentError(str(error)) from error
         if state == "refused":
             raise BadInputError(*answer)
         if state == "failed":
             self.close()  # the next one connects anew
-            raise Silent(answer)
+            raise RaySilentError(answer)
         return answer
 
     def close(self) -> None:
@@ -154,17 +158,17 @@ class RayExecutor:
                 driver.wait()
 
 
-def is_handle(text: str) -> bool:
+def is_actor_handle(text: str) -> bool:
     try:
         return bool(parse_json(text).keys() >= {"actor", "folder"})
     except (ValueError, AttributeError):
         return False
 
 
-def reach(address: str) -> None:
+def require_ray_at(address: str) -> None:
     host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S).close()
     except (OSError, OverflowError) as error:
         why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
         raise NotFoundError(

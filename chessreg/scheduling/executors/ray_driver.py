@@ -24,19 +24,19 @@ from typing import Any, BinaryIO
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.folders import cache_folder
 from chessreg.registry.tables import Cause
-from chessreg.scheduling.executors import Placement, Seen
-from chessreg.scheduling.executors.ray_shard import NOTE, Shard
-from chessreg.scheduling.executors.ray_staging import Home
-from chessreg.scheduling.worker import read, write
-from store.process import ProcessId, machine_name, process
+from chessreg.scheduling.executors import Placement, SubmissionStatus
+from chessreg.scheduling.executors.ray_shard import NOTE_FILE, ShardActor
+from chessreg.scheduling.executors.ray_staging import HomeActor
+from chessreg.scheduling.worker import read_record, write_record
+from store.process import ProcessId, identify_process, machine_name
 
 NAMESPACE = "chessreg"
-START_SECONDS = 60.0
-SILENT_SECONDS = 5.0  # after which a shard that is to end and never answered was never started
-SHARED = 0.5  # of a GPU, for works that may share one
+START_TIMEOUT_S = 60.0
+SILENT_ACTOR_TIMEOUT_S = 5.0  # after which a shard that is to end and never answered was never started
+SHARED_GPU_FRACTION = 0.5  # of a GPU, for works that may share one
 
 
-class Driver:
+class RayDriver:
     """One connection to one cluster."""
 
     def __init__(self, address: str) -> None:
@@ -44,11 +44,11 @@ class Driver:
 
         self.ray = ray
         self.asks: dict[str, Any] = {}  # handle → pending request for its status
-        self.seen: dict[str, Seen] = {}
+        self.seen: dict[str, SubmissionStatus] = {}
         self.withdrawn: dict[str, float] = {}  # handle → when a shard that had not answered yet was cancelled
         connect = {"namespace": NAMESPACE, "log_to_driver": False, "configure_logging": False}
         # Not address="auto": Ray waits minutes for, and then dies of, the address of a cluster that has ended.
-        ray.init(address=address or running() or start_head(), **connect)
+        ray.init(address=address or find_ray_address() or start_head(), **connect)
         atexit.register(self.leave)
 
     # -- the verbs ------------------------------------------------------------------------------------------------
@@ -58,29 +58,31 @@ class Driver:
         handles = {}
         for work in works:
             folder = Path(work["folder"])
-            noted = read(folder / NOTE) or {}
+            noted = read_record(folder / NOTE_FILE) or {}
             if noted.get("actor") and "ended" not in noted and self._actor(noted["actor"]) is not None:
-                handles[work["job"]] = handle_of(noted["actor"], folder)  # its supervisor died before it could note it
+                handles[work["job"]] = make_actor_handle(
+                    noted["actor"], folder
+                )  # its supervisor died before it could note it
                 continue
             handles[work["job"]] = self._make(work, folder)
         return handles
 
-    def poll(self, handles: list[str]) -> dict[str, Seen]:
+    def poll(self, handles: list[str]) -> dict[str, SubmissionStatus]:
         for handle in handles:
             if handle in self.asks:
                 continue
             parsed = json.loads(handle)
-            noted = read(Path(parsed["folder"]) / NOTE) or {}
+            noted = read_record(Path(parsed["folder"]) / NOTE_FILE) or {}
             actor = None
             if noted.get("actor") == parsed["actor"] and "ended" in noted:
                 state, code, cause, message = noted["ended"]
-                self.seen[handle] = Seen(state, code, cause and Cause(cause), message)
+                self.seen[handle] = SubmissionStatus(state, code, cause and Cause(cause), message)
             elif (actor := self._actor(parsed["actor"])) is None:
-                self._end(handle, Seen("ended", None, Cause.LOST, "Ray does not know it any more"))
+                self._end(handle, SubmissionStatus("ended", None, Cause.LOST, "Ray does not know it any more"))
             else:
                 self.asks[handle] = actor.status.remote()
                 placement = Placement(parsed["actor"], reason="no node has room")
-                self.seen.setdefault(handle, Seen("waiting", placement=placement))
+                self.seen.setdefault(handle, SubmissionStatus("waiting", placement=placement))
         handle_of_ask = {self.asks[handle]: handle for handle in handles if handle in self.asks}
         if handle_of_ask:
             ready, _ = self.ray.wait(list(handle_of_ask), num_returns=len(handle_of_ask), timeout=0.1)
@@ -89,9 +91,9 @@ class Driver:
         for handle, since in list(self.withdrawn.items()):
             if self.seen[handle].state != "waiting":
                 del self.withdrawn[handle]
-            elif time.monotonic() - since > SILENT_SECONDS:
+            elif time.monotonic() - since > SILENT_ACTOR_TIMEOUT_S:
                 self.asks.pop(handle, None)
-                self._end(handle, Seen("ended", None, Cause.KILLED, "cancelled before it began"))
+                self._end(handle, SubmissionStatus("ended", None, Cause.KILLED, "cancelled before it began"))
         return {handle: self.seen[handle] for handle in handles}
 
     def cancel(self, handle: str) -> None:
@@ -108,19 +110,19 @@ class Driver:
     def _make(self, work: dict[str, Any], folder: Path) -> str:
         ray = self.ray
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        cpus, gpus = resources(work, nodes)
+        cpus, gpus = required_resources(work, nodes)
         name = f"{work['job']}-{os.urandom(4).hex()}"
         folder.mkdir(parents=True, exist_ok=True)
-        write(folder / NOTE, {"actor": name})
-        log, order = folder / "log.txt", read(folder / "work.json")
+        write_record(folder / NOTE_FILE, {"actor": name})
+        log, order = folder / "log.txt", read_record(folder / "work.json")
         base = hashlib.sha256(f"{machine_name()}:{order and order['store']}".encode()).hexdigest()[:12]
         work_of_actor = {**work, "actor": name, "base": base, "order": order, "threads": max(int(cpus), 1)}
         work_of_actor["log_size"] = log.stat().st_size if log.exists() else 0
-        made = ray.remote(Shard).options(
+        made = ray.remote(ShardActor).options(
             name=name, namespace=NAMESPACE, lifetime="detached", num_cpus=cpus, num_gpus=gpus, max_restarts=0
         )
         made.remote(self._home(), work_of_actor)
-        return handle_of(name, folder)
+        return make_actor_handle(name, folder)
 
     def _home(self) -> Any:
         """The actor on this machine through which nodes without its store get and bring bytes."""
@@ -128,9 +130,9 @@ class Driver:
 
         here = self.ray.get_runtime_context().get_node_id()
         return (
-            self.ray.remote(Home)
+            self.ray.remote(HomeActor)
             .options(
-                name=home_name(),
+                name=home_actor_name(),
                 namespace=NAMESPACE,
                 lifetime="detached",
                 get_if_exists=True,
@@ -154,12 +156,14 @@ class Driver:
 
         del self.asks[handle]
         try:
-            seen: Seen = self.ray.get(answer)
+            seen: SubmissionStatus = self.ray.get(answer)
         except OutOfMemoryError:
-            seen = Seen("ended", None, Cause.OOM, "Ray killed it: out of memory")
+            seen = SubmissionStatus("ended", None, Cause.OOM, "Ray killed it: out of memory")
         except RayActorError as error:
             why = next((line for line in str(error).splitlines() if "cause" in line or "died" in line), "")
-            seen = Seen("ended", None, Cause.LOST, f"its node or its actor died: {why.strip()[:200]}".rstrip(": "))
+            seen = SubmissionStatus(
+                "ended", None, Cause.LOST, f"its node or its actor died: {why.strip()[:200]}".rstrip(": ")
+            )
         except RayError:
             return  # the next poll asks again
         if seen.state == "ended":
@@ -167,13 +171,13 @@ class Driver:
         else:
             self.seen[handle] = seen
 
-    def _end(self, handle: str, seen: Seen) -> None:
+    def _end(self, handle: str, seen: SubmissionStatus) -> None:
         """Note it in the work's folder, for executors to come, and give the room in the cluster back."""
         self.seen[handle] = seen
         parsed = json.loads(handle)
         folder = Path(parsed["folder"])
-        if folder.is_dir() and (read(folder / NOTE) or {}).get("actor") == parsed["actor"]:
-            write(folder / NOTE, {"actor": parsed["actor"], "ended": list(seen[:4])})
+        if folder.is_dir() and (read_record(folder / NOTE_FILE) or {}).get("actor") == parsed["actor"]:
+            write_record(folder / NOTE_FILE, {"actor": parsed["actor"], "ended": list(seen[:4])})
         actor = self._actor(parsed["actor"])
         if actor is not None:
             self.ray.kill(actor)
@@ -185,19 +189,25 @@ class Driver:
                 a["name"] for a in self.ray.util.list_named_actors(all_namespaces=True) if a["namespace"] == NAMESPACE
             ]
             if all(name.startswith("home-") for name in left):
-                home = self._actor(home_name())
+                home = self._actor(home_actor_name())
                 if home is not None:
                     self.ray.kill(home)
                 self.ray.shutdown()
                 stop_head()
 
 
-def resources(work: dict[str, Any], nodes: list[dict[str, float]]) -> tuple[float, float]:
+def required_resources(work: dict[str, Any], nodes: list[dict[str, float]]) -> tuple[float, float]:
     """CPUs and GPUs of a work. Raises BadInputError for what no node has."""
     most_cpus = max((node.get("CPU", 0.0) for node in nodes), default=0.0)
     most_gpus = max((node.get("GPU", 0.0) for node in nodes), default=0.0)
     device = work["device"]
-    gpu = 0.0 if device == "cpu" or (device == "auto" and not most_gpus) else SHARED if work["share_gpu"] else 1.0
+    gpu = (
+        0.0
+        if device == "cpu" or (device == "auto" and not most_gpus)
+        else SHARED_GPU_FRACTION
+        if work["share_gpu"]
+        else 1.0
+    )
     if gpu > most_gpus:
         raise BadInputError(f"--device {device}, but no node of this Ray has a GPU", "--device cpu")
     cpus = float(work["threads"])
@@ -208,16 +218,16 @@ def resources(work: dict[str, Any], nodes: list[dict[str, float]]) -> tuple[floa
     return cpus, gpu
 
 
-def home_name() -> str:
+def home_actor_name() -> str:
     return f"home-{machine_name()}-{os.getuid()}"
 
 
-def head_file() -> Path:
+def head_record_file() -> Path:
     """Says which process is the Ray that was started for chessreg on this machine."""
     return cache_folder() / f"ray-head-{machine_name()}.json"  # a home may be shared by several machines
 
 
-def running() -> str:
+def find_ray_address() -> str:
     """The address of the Ray of this machine; empty when none answers."""
     noted = Path(os.environ.get("RAY_TMPDIR") or "/tmp") / "ray" / "ray_current_cluster"
     for address in (
@@ -240,10 +250,10 @@ def start_head() -> str:
     argv = [tool, "start", "--head", "--block", "--port=0", "--include-dashboard=false", "--disable-usage-stats"]
     with open(os.devnull, "wb") as nowhere:
         head = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=nowhere, stderr=nowhere, start_new_session=True)
-    head_file().parent.mkdir(parents=True, exist_ok=True)
-    write(head_file(), process(head.pid).record())
-    deadline = time.monotonic() + START_SECONDS
-    while not (address := running()):
+    head_record_file().parent.mkdir(parents=True, exist_ok=True)
+    write_record(head_record_file(), identify_process(head.pid).record())
+    deadline = time.monotonic() + START_TIMEOUT_S
+    while not (address := find_ray_address()):
         if head.poll() is not None or time.monotonic() > deadline:
             raise ChessregError("Ray did not start on this machine", "type `ray start --head` to see why")
         time.sleep(0.3)
@@ -252,19 +262,19 @@ def start_head() -> str:
 
 def stop_head() -> None:
     """End the Ray that was started here for chessreg, by this process or one before it; no other."""
-    noted = ProcessId.of(read(head_file()))
+    noted = ProcessId.of(read_record(head_record_file()))
     if noted is not None and noted.is_gone() is False:
         os.kill(noted.pid, signal.SIGTERM)
-        head_file().unlink(missing_ok=True)
+        head_record_file().unlink(missing_ok=True)
 
 
-def handle_of(actor: str, folder: Path) -> str:
+def make_actor_handle(actor: str, folder: Path) -> str:
     return json.dumps({"actor": actor, "folder": str(folder)})
 
 
-def serve(address: str, requests: BinaryIO, answers: BinaryIO) -> None:
+def serve_requests(address: str, requests: BinaryIO, answers: BinaryIO) -> None:
     """Answer until nobody asks any more. What goes wrong is an answer, too."""
-    driver: Driver | None = None
+    driver: RayDriver | None = None
     while True:
         try:
             verb, arguments = pickle.load(requests)
@@ -272,7 +282,7 @@ def serve(address: str, requests: BinaryIO, answers: BinaryIO) -> None:
             return
         answer: tuple[str, Any]
         try:
-            driver = driver or Driver(address)
+            driver = driver or RayDriver(address)
             answer = "done", getattr(driver, verb)(*arguments)
         except BadInputError as error:
             answer = "refused", (error.message, error.hint)
@@ -286,7 +296,7 @@ def main() -> None:
     answers = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what Ray prints must not stand between answers
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
-    serve(sys.argv[1] if len(sys.argv) > 1 else "", sys.stdin.buffer, answers)
+    serve_requests(sys.argv[1] if len(sys.argv) > 1 else "", sys.stdin.buffer, answers)
 
 
 if __name__ == "__main__":

@@ -16,15 +16,15 @@ from typing import Any
 
 from chessreg.errors import first_line
 from chessreg.registry.tables import Cause
-from chessreg.scheduling.executors import Placement, Seen, ended
-from chessreg.scheduling.executors.ray_staging import NODE_STORE, NodeStore, StoreActor
-from chessreg.scheduling.worker import read
+from chessreg.scheduling.executors import Placement, SubmissionStatus, status_of_exit
+from chessreg.scheduling.executors.ray_staging import NODE_STORE_VARIABLE, NodeStore, StoreActor
+from chessreg.scheduling.worker import read_record
 
-NOTE = "ray.json"
-BEAT_SECONDS = 0.3
+NOTE_FILE = "ray.json"
+POLL_INTERVAL_S = 0.3
 
 
-class Shard(StoreActor):
+class ShardActor(StoreActor):
     """One work on one node: a process of its own session, looked after by a thread of this actor."""
 
     def __init__(self, home: Any, work: dict[str, Any]) -> None:
@@ -32,11 +32,11 @@ class Shard(StoreActor):
         self.child: subprocess.Popen[bytes] | None = None
         self.cancelled_at = 0.0  # when SIGTERM was sent
         self.placement = Placement(work["actor"], node=socket.gethostname())
-        self.seen = Seen("running", placement=self.placement._replace(reason="it is being prepared"))
+        self.seen = SubmissionStatus("running", placement=self.placement._replace(reason="it is being prepared"))
         self.staging: NodeStore | None = None
         threading.Thread(target=self._run, daemon=True).start()
 
-    def status(self) -> Seen:
+    def status(self) -> SubmissionStatus:
         return self.seen
 
     def cancel(self) -> None:
@@ -55,35 +55,35 @@ class Shard(StoreActor):
         try:
             self.seen = self._work()
         except BaseException as error:
-            self.seen = Seen("ended", None, Cause.FAILED, reason(error))
+            self.seen = SubmissionStatus("ended", None, Cause.FAILED, describe_error(error))
 
-    def _work(self) -> Seen:
+    def _work(self) -> SubmissionStatus:
         from chessreg.scheduling.executors.local import kill_group
 
         folder, argv, env = Path(self.work["folder"]), list(self.work["argv"]), dict(self.work["env"])
-        noted = read(folder / NOTE) or {}
-        if NODE_STORE in os.environ or noted.get("actor") != self.work["actor"]:
+        noted = read_record(folder / NOTE_FILE) or {}
+        if NODE_STORE_VARIABLE in os.environ or noted.get("actor") != self.work["actor"]:
             self.staging = NodeStore(self.home, self.work)
             folder, argv, env = self.staging.stage(lambda: bool(self.cancelled_at))
         if self.cancelled_at:
-            return Seen("ended", 143, Cause.KILLED, "cancelled before it began")
+            return SubmissionStatus("ended", 143, Cause.KILLED, "cancelled before it began")
         cwd = Path(self.work["cwd"])
         with (folder / "log.txt").open("ab") as log:
             self.child = subprocess.Popen(
                 argv,
                 cwd=cwd if cwd.is_dir() else folder,
-                env={**os.environ, **granted(self.work["threads"]), **env},
+                env={**os.environ, **granted_environment(self.work["threads"]), **env},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
-                preexec_fn=end_with_parent,
+                preexec_fn=end_with_actor,
             )
         if self.cancelled_at:  # while it was being started
             self.child.terminate()
-        self.seen = Seen("running", placement=self.placement)
+        self.seen = SubmissionStatus("running", placement=self.placement)
         while os.waitid(os.P_PID, self.child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
-            time.sleep(BEAT_SECONDS)
+            time.sleep(POLL_INTERVAL_S)
             if self.staging:
                 self._send()
         kill_group(self.child.pid)
@@ -91,9 +91,9 @@ class Shard(StoreActor):
         while self.staging and not self._send(last=True):
             if self.cancelled_at and time.monotonic() - self.cancelled_at > self.work["grace"]:
                 message = f"what it made is still in {self.staging.root}: {self.seen.message}"
-                return Seen("ended", code, Cause.LOST, message)
+                return SubmissionStatus("ended", code, Cause.LOST, message)
             time.sleep(1.0)
-        return ended(code)
+        return status_of_exit(code)
 
     def _send(self, last: bool = False) -> bool:
         """Send home what is new; False when home did not answer: it will be sent again."""
@@ -102,24 +102,24 @@ class Shard(StoreActor):
             self.staging.send(last)
             return True
         except Exception as error:
-            silent = f"its home does not answer: {reason(error)}"
-            self.seen = Seen("running", message=silent, placement=self.placement._replace(reason=silent))
+            silent = f"its home does not answer: {describe_error(error)}"
+            self.seen = SubmissionStatus("running", message=silent, placement=self.placement._replace(reason=silent))
             return False
 
 
-def reason(error: BaseException) -> str:
+def describe_error(error: BaseException) -> str:
     """An error in one line; of one that another actor raised, its own words."""
     cause = getattr(error, "cause", None) or error
     return f"{type(cause).__name__}: {first_line(cause)}"[:200]
 
 
-def end_with_parent() -> None:
+def end_with_actor() -> None:
     """In a child: get a signal to end when the actor dies. Ray then reports the work as lost, and so it must be."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG; the thread that started it waits for its end
 
 
-def granted(threads: int) -> dict[str, str]:
+def granted_environment(threads: int) -> dict[str, str]:
     """What Ray gave this actor, in the words of a worker."""
     import ray
 

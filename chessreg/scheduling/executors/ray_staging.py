@@ -14,18 +14,18 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chessreg.folders import cache_folder
-from chessreg.runs.transfer import Item, fetch
-from chessreg.scheduling.worker import write
+from chessreg.runs.transfer import TransferItem, fetch_item
+from chessreg.scheduling.worker import write_record
 from store.errors import NotInStoreError
-from store.places import Objects
+from store.places import ObjectSource
 
 if TYPE_CHECKING:
     from chessreg.registry.database import Database
     from store import Store
     from store.fragments import Fragment
 
-PIECE = 16 << 20  # bytes in one message
-NODE_STORE = "CHESSREG_NODE_STORE"  # on a node: a folder to work in, and not in the store of the launch
+PIECE_BYTES = 16 << 20  # bytes in one message
+NODE_STORE_VARIABLE = "CHESSREG_NODE_STORE"  # on a node: a folder to work in, and not in the store of the launch
 
 
 class StoreActor:
@@ -53,10 +53,10 @@ class StoreActor:
     def read(self, root: str, key: str, offset: int) -> bytes:
         with self._inside(root, key).open("rb") as file:
             file.seek(offset)
-            return file.read(PIECE)
+            return file.read(PIECE_BYTES)
 
 
-class ActorStore(Objects):
+class ActorStore(ObjectSource):
     """The store in the folder `root` of another node, read through a StoreActor there."""
 
     def __init__(self, actor: Any, root: str) -> None:
@@ -81,53 +81,55 @@ class ActorStore(Objects):
             except FileNotFoundError:
                 raise NotInStoreError(f"{key} does not exist in {self.url}") from None
             yield piece
-            offset, more = offset + len(piece), len(piece) == PIECE
+            offset, more = offset + len(piece), len(piece) == PIECE_BYTES
 
 
-class Home(StoreActor):
+class HomeActor(StoreActor):
     """On the supervisor's machine: its store, registry and job folders. A call that comes twice does its thing once."""
 
-    def inputs(self, registry: str, store: str, order: dict[str, Any]) -> tuple[list[Item], str | bytes]:
+    def inputs(self, registry: str, store: str, order: dict[str, Any]) -> tuple[list[TransferItem], str | bytes]:
         """What a job reads: its bytes, and the registry: its URL, or of a registry in a file a copy, packed."""
         import zstandard
 
         from chessreg.registry.database import Database
-        from chessreg.registry.migrations import backup
+        from chessreg.registry.migrations import back_up_registry
         from store import Store
-        from store.files import staging_path
+        from store.files import make_staging_path
 
         here = Store(store)
         with Database.open(registry, create=False) as database:
-            items, place = inputs_of(database, here, order), database.place
+            items, place = list_input_items(database, here, order), database.place
         if place.path is None:
             return items, registry
-        copy = backup(place, staging_path(here.tmp, "registry"))
+        copy = back_up_registry(place, make_staging_path(here.tmp, "registry"))
         try:
             return items, zstandard.ZstdCompressor(level=1, threads=-1).compress(copy.read_bytes())
         finally:
             copy.unlink()
 
-    def take(self, store: str, name: str, fragment: bytes, attempt: str, items: list[Item], node: ActorStore) -> None:
+    def take(
+        self, store: str, name: str, fragment: bytes, attempt: str, items: list[TransferItem], node: ActorStore
+    ) -> None:
         """Fetch what a fragment's rows speak of from a node, take the fragment in, and say that the bytes are here."""
         from chessreg.registry.machine import this_machine
         from chessreg.registry.tables.types import utc_now
-        from chessreg.runs.attempt import plain
+        from chessreg.runs.attempt import to_fragment_row
         from store import Store
-        from store.fragments import Fragment, FragmentWriter, place
+        from store.fragments import Fragment, FragmentWriter, place_file
 
         here = Store(store)
         for item in items:
-            fetch(here, item, node)
+            fetch_item(here, item, node)
         run_id = Fragment.at(here.incoming / name).run_id
         if not (here.incoming / name).exists() and not (here.ingested / run_id / name).exists():
-            place(here, fragment, here.incoming / name)
+            place_file(here, fragment, here.incoming / name)
         if artifacts := [item.digest for item in items if item.array is None]:
             machine = this_machine()
             with FragmentWriter(here, run_id, attempt) as writer:
-                writer.add("machine", plain(machine))
+                writer.add("machine", to_fragment_row(machine))
                 for digest in artifacts:
                     row = {"digest": digest, "uri": str(here.path(digest)), "machine_id": machine["id"]}
-                    writer.add("artifact_location", plain({**row, "verified_at": utc_now()}))
+                    writer.add("artifact_location", to_fragment_row({**row, "verified_at": utc_now()}))
 
     def note(self, folder: str, log: bytes, offset: int, files: dict[str, bytes]) -> None:
         """Write into a job's folder: what its log says from `offset` on, and small files, each whole or not at all."""
@@ -145,7 +147,7 @@ class NodeStore:
 
     def __init__(self, home: Any, work: dict[str, Any]) -> None:
         self.home, self.work = home, work
-        base = Path(os.environ.get(NODE_STORE) or cache_folder() / "node")
+        base = Path(os.environ.get(NODE_STORE_VARIABLE) or cache_folder() / "node")
         self.root = base / work["base"]
         self.folder = base / "works" / work["actor"]
         self.store: Store | None = None
@@ -157,7 +159,7 @@ class NodeStore:
         self.folder.mkdir(parents=True, exist_ok=True)
         env = dict(self.work["env"])
         if (order := self.work["order"]) is not None:
-            write(self.folder / "work.json", order)
+            write_record(self.folder / "work.json", order)
             env |= self._inputs(order, env["CHESSREG_REGISTRY"], cancelled)
         there = f"{self.work['folder']}/"
         argv = [str(self.folder / part[len(there) :]) if part.startswith(there) else part for part in self.work["argv"]]
@@ -176,7 +178,7 @@ class NodeStore:
         items, copy = ray.get(self.home.inputs.remote(registry, order["store"], order))
         for item in items:
             if not cancelled():
-                fetch(self.store, item, ActorStore(self.home, order["store"]))
+                fetch_item(self.store, item, ActorStore(self.home, order["store"]))
         if isinstance(copy, bytes):
             registry = str(self.folder / "registry.db")
             Path(registry).write_bytes(zstandard.ZstdDecompressor().decompress(copy))
@@ -201,7 +203,7 @@ class NodeStore:
             files[name] = data
         with (self.folder / "log.txt").open("rb") as log:
             log.seek(self.log_bytes)
-            while (new := log.read(PIECE)) or files:
+            while (new := log.read(PIECE_BYTES)) or files:
                 offset = self.work["log_size"] + self.log_bytes
                 ray.get(self.home.note.remote(self.work["folder"], new, offset, files))
                 self.log_bytes += len(new)
@@ -213,14 +215,14 @@ class NodeStore:
         import ray
 
         from store.errors import CorruptError
-        from store.fragments import pending
+        from store.fragments import list_pending
 
         node = ActorStore(ray.get_runtime_context().current_actor, str(self.root))
-        for fragment in pending(store):
+        for fragment in list_pending(store):
             attempt, items = "", []
             try:
                 data = fragment.path.read_bytes()
-                attempt, items = fragment.header()["attempt"], outputs_of(fragment)
+                attempt, items = fragment.header()["attempt"], list_output_items(fragment)
             except (NotInStoreError, FileNotFoundError):  # another shard of this node has just sent it
                 continue
             except CorruptError:
@@ -229,40 +231,42 @@ class NodeStore:
             fragment.path.unlink(missing_ok=True)
 
 
-def inputs_of(database: Database, store: Store, order: dict[str, Any]) -> list[Item]:
+def list_input_items(database: Database, store: Store, order: dict[str, Any]) -> list[TransferItem]:
     """The bytes that an order's work may read: of its inputs, and (without activations) of what these come from."""
     from chessreg.registry import lineage, tables
-    from chessreg.registry.identity import uuid_of
-    from chessreg.runs.kind import recorded
-    from chessreg.runs.resolve import references
+    from chessreg.registry.identity import uuid_from_digest
+    from chessreg.runs.kind import find_recorded_kind
+    from chessreg.runs.resolve import list_references
     from chessreg.runs.spec import settings_from
-    from chessreg.runs.transfer import items_behind, items_of
+    from chessreg.runs.transfer import items_of_node, items_of_reference
 
-    items: dict[str, Item] = {}
-    for reference in references(settings_from(recorded(order["source"]).spec, order["spec"])).values():
-        items |= {item.digest: item for item in items_behind(database, reference)}
+    items: dict[str, TransferItem] = {}
+    for reference in list_references(settings_from(find_recorded_kind(order["source"]).spec, order["spec"])).values():
+        items |= {item.digest: item for item in items_of_reference(database, reference)}
         with database.read() as session:
             if reference.startswith("run:"):
-                runs = [lineage.Node("run", uuid_of(reference.removeprefix("run:").partition("/")[0]).hex)]
+                runs = [lineage.Node("run", uuid_from_digest(reference.removeprefix("run:").partition("/")[0]).hex)]
             else:
                 rows = session.query(tables.Checkpoint).filter_by(artifact=reference.removeprefix("sha256:"))
                 runs = [lineage.node_of(row) for row in rows]
-            for node in (above for run in runs for above in lineage.nodes(lineage.tree(session, run, up=True))):
-                items |= {item.digest: item for item in items_of(session, node) if item.array is None}
+            for node in (
+                above for run in runs for above in lineage.iter_nodes(lineage.build_tree(session, run, up=True))
+            ):
+                items |= {item.digest: item for item in items_of_node(session, node) if item.array is None}
     return [item for item in items.values() if item.here(store)]
 
 
-def outputs_of(fragment: Fragment) -> list[Item]:
+def list_output_items(fragment: Fragment) -> list[TransferItem]:
     """The bytes that a fragment's rows speak of."""
     from chessreg.registry import names
 
-    arrays = {table.__tablename__ for table in names.with_arrays()}
+    arrays = {table.__tablename__ for table in names.array_tables()}
     items = []
     for table, rows in fragment.read():
         for row in rows:
             if table == "artifact":
-                items.append(Item(row["digest"], str(row["kind"]), row["bytes"]))
+                items.append(TransferItem(row["digest"], str(row["kind"]), row["bytes"]))
             elif table in arrays:
                 name = row["path"].removeprefix("arrays/")
-                items.append(Item(row["digest"], "activations", row["bytes"], array=name))
+                items.append(TransferItem(row["digest"], "activations", row["bytes"], array=name))
     return items

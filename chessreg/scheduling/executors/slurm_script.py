@@ -26,15 +26,15 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationIn
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.folders import config_folder
 from chessreg.runs import trust
-from chessreg.scheduling.executors import Needs, Work
+from chessreg.scheduling.executors import ResourceNeeds, Submission
 from chessreg.terminal import visible
 
-FILE = "profiles.toml"
-BESIDE = f".chessreg/{FILE}"
-DEFAULT = "default"  # the profile of `--on slurm`
+PROFILE_FILE = "profiles.toml"
+PROJECT_PROFILE_FILE = f".chessreg/{PROFILE_FILE}"
+DEFAULT_PROFILE = "default"  # the profile of `--on slurm`
 
 
-class Profile(BaseModel):
+class SlurmProfile(BaseModel):
     """How to ask a cluster for one shard's worth of machine. What is not given is the cluster's own default."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
@@ -72,57 +72,57 @@ class ProfileFile:
     refusal: trust.NotTrustedError | None
 
 
-def profile_files(folder: Path) -> list[ProfileFile]:
+def read_profile_files(folder: Path) -> list[ProfileFile]:
     """Return the files with profiles for a launch from `folder`, nearest first, the user's own last.
 
     Raises BadInputError for a file that is not TOML, and NotTrustedError for one inside a store.
     """
-    own = config_folder() / FILE
-    paths = dict.fromkeys([*(above / BESIDE for above in (folder, *folder.parents)), own])
-    return [read(path, path == own) for path in paths if os.path.isfile(path)]
+    own = config_folder() / PROFILE_FILE
+    paths = dict.fromkeys([*(above / PROJECT_PROFILE_FILE for above in (folder, *folder.parents)), own])
+    return [read_profile_file(path, path == own) for path in paths if os.path.isfile(path)]
 
 
-def profile(name: str, folder: Path) -> Profile:
+def find_profile(name: str, folder: Path) -> SlurmProfile:
     """Return the profile `name` for a launch from `folder`. Without a name: `default`, else the cluster's defaults.
 
     Raises NotFoundError if no file has it, NotTrustedError if the nearest file that has it is not trusted, and
     BadInputError, which names the file, if it cannot be read.
     """
     known: list[str] = []
-    for file in profile_files(folder):
-        if (name or DEFAULT) in file.tables:
+    for file in read_profile_files(folder):
+        if (name or DEFAULT_PROFILE) in file.tables:
             if file.refusal is not None:
                 raise file.refusal
-            return checked(file.path, name or DEFAULT, file.tables[name or DEFAULT])
+            return parse_profile(file.path, name or DEFAULT_PROFILE, file.tables[name or DEFAULT_PROFILE])
         known += [f"slurm:{other}" for other in file.tables]
     if not name:
-        return Profile()
-    there = f"there are {', '.join(known)}" if known else f"write it into {config_folder() / FILE}"
+        return SlurmProfile()
+    there = f"there are {', '.join(known)}" if known else f"write it into {config_folder() / PROFILE_FILE}"
     raise NotFoundError(f"there is no profile {name!r}", there)
 
 
-def read(path: Path, own: bool) -> ProfileFile:
+def read_profile_file(path: Path, own: bool) -> ProfileFile:
     """Read a file with profiles. One that is not the user's `own` must be trusted."""
-    real, content = trust.read(path)
+    real, content = trust.read_code_file(path)
     try:
         tables = tomllib.loads(content.decode())
     except (ValueError, RecursionError) as error:  # also bytes that are not UTF-8, numbers of 5,000 digits
         raise BadInputError(f"{path} is not TOML: {error}") from error
-    return ProfileFile(path, tables, None if own else trust.refusal(real, content, "Slurm profiles"))
+    return ProfileFile(path, tables, None if own else trust.make_refusal(real, content, "Slurm profiles"))
 
 
-def checked(path: Path, name: str, table: object) -> Profile:
+def parse_profile(path: Path, name: str, table: object) -> SlurmProfile:
     where = f"{path}, profile {name}"
     if not isinstance(table, dict):
         raise BadInputError(f"{where}: it is no table", f"write [{name}] and its settings below")
     try:
-        return Profile.model_validate(table)
+        return SlurmProfile.model_validate(table)
     except ValidationError as error:
         first = error.errors()[0]
         setting = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
             raise BadInputError(
-                f"{where}: there is no setting {setting!r}", f"settings are {', '.join(Profile.model_fields)}"
+                f"{where}: there is no setting {setting!r}", f"settings are {', '.join(SlurmProfile.model_fields)}"
             ) from None
         raise BadInputError(
             f"{where}: {setting}: {first['msg'].lower().removeprefix('value error, ')}, not {first['input']!r}"
@@ -132,42 +132,44 @@ def checked(path: Path, name: str, table: object) -> Profile:
 # -- the batch script -------------------------------------------------------------------------------------------------
 
 
-def script(works: Sequence[Work], profile: Profile, output: Path) -> str:
+def make_script(works: Sequence[Submission], profile: SlurmProfile, output: Path) -> str:
     """A script for sbatch. Works in one script share folder, environment and needs; several become an array.
 
     The command takes the shell's place, so that its exit code is the job's and a signal reaches it and nobody else.
     """
     first = works[0]
-    lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in options(works, profile, output))]
+    lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in make_sbatch_options(works, profile, output))]
     lines += ["", "export CHESSREG_THREADS=${SLURM_CPUS_PER_TASK:-1} OMP_NUM_THREADS=${SLURM_CPUS_PER_TASK:-1}"]
     lines += ['if [ -n "$CUDA_VISIBLE_DEVICES" ]; then export CHESSREG_GPU=$CUDA_VISIBLE_DEVICES; fi']
     if profile.store:
         lines += [f"export CHESSREG_JOB_STORE={shlex.quote(profile.store)}"]
     if profile.setup:
         lines += ["set -e", *profile.setup, "set +e"]
-    lines += [f"cd {shlex.quote(in_one_line(str(first.cwd)))} || exit", ""]
+    lines += [f"cd {shlex.quote(require_one_line(str(first.cwd)))} || exit", ""]
     if len(works) == 1:
-        lines += [f"exec {command(first, profile)}"]
+        lines += [f"exec {make_node_command(first, profile)}"]
     else:
         lines += ["case $SLURM_ARRAY_TASK_ID in"]
-        lines += [f"{number}) exec {command(work, profile)} ;;" for number, work in enumerate(works)]
+        lines += [f"{number}) exec {make_node_command(work, profile)} ;;" for number, work in enumerate(works)]
         lines += ["esac"]
     return "\n".join(lines) + "\n"
 
 
-def options(works: Sequence[Work], profile: Profile, output: Path) -> list[str]:
+def make_sbatch_options(works: Sequence[Submission], profile: SlurmProfile, output: Path) -> list[str]:
     """The options of sbatch; those that the profile adds come last, so that they win."""
     first = works[0]
-    name = job_name(first.name if len(works) == 1 else common(work.name for work in works))
+    name = make_job_name(first.name if len(works) == 1 else common_name(work.name for work in works))
     cpus = first.needs.threads or profile.cpus
     values = {
         "job-name": name,
         "array": f"0-{len(works) - 1}" if len(works) > 1 else None,
-        "output": output_pattern(elsewhere(str(output), first, profile.store) if profile.store else str(output)),
+        "output": make_output_pattern(
+            path_on_node(str(output), first, profile.store) if profile.store else str(output)
+        ),
         "nodes": 1,
         "ntasks": 1,
         "cpus-per-task": cpus,
-        "gres": gres(first.needs, profile),
+        "gres": requested_gres(first.needs, profile),
         "partition": profile.partition,
         "account": profile.account,
         "qos": profile.qos,
@@ -175,12 +177,12 @@ def options(works: Sequence[Work], profile: Profile, output: Path) -> list[str]:
         "time": profile.time,
         "mem": profile.mem,
     }
-    lines = [f"--{option}={quoted(str(value))}" for option, value in values.items() if value is not None]
+    lines = [f"--{option}={quote_option(str(value))}" for option, value in values.items() if value is not None]
     # One who is preempted ends, and says so: the queue of chessreg puts the job back, as a try of its own.
     return [*lines, "--open-mode=append", "--no-requeue", *profile.options]
 
 
-def quoted(value: str) -> str:
+def quote_option(value: str) -> str:
     """Quote a value for sbatch, which reads it from a line of its own. In quotes a backslash escapes there.
 
     >>> print(quoted("a100"), quoted('a "b"'))
@@ -190,17 +192,17 @@ def quoted(value: str) -> str:
     """
     if re.fullmatch(r"[\w./:,=+@%-]+", value, re.ASCII):
         return value
-    return '"' + re.sub(r'(["\\])', r"\\\1", in_one_line(value)) + '"'
+    return '"' + re.sub(r'(["\\])', r"\\\1", require_one_line(value)) + '"'
 
 
-def in_one_line(text: str) -> str:
+def require_one_line(text: str) -> str:
     """Return `text`. Raises BadInputError if it has a line break or another control character."""
     if visible(text) != text:
         raise BadInputError(f"a Slurm script cannot hold {text!a}: it has a control character", "rename that folder")
     return text
 
 
-def job_name(name: str) -> str:
+def make_job_name(name: str) -> str:
     """Return `name` in one line of at most 100 letters, digits, spaces and `.,:=+@/()-`.
 
     Clusters hand a job's name to mail programs and shells.
@@ -211,7 +213,7 @@ def job_name(name: str) -> str:
     return re.sub(r"[^\w .,:=+@/()-]", "_", " ".join(name.split()))[:100].strip() or "chessreg"
 
 
-def output_pattern(path: str) -> str:
+def make_output_pattern(path: str) -> str:
     """Return the path of a log as Slurm's --output takes it: `%` is doubled, except in the name of the file, which may
     be `%a.txt`. Raises BadInputError for a backslash, which Slurm cannot be given."""
     folder, _, name = path.rpartition("/")
@@ -220,7 +222,7 @@ def output_pattern(path: str) -> str:
     return f"{folder.replace('%', '%%')}/{name}"
 
 
-def gres(needs: Needs, profile: Profile) -> str | None:
+def requested_gres(needs: ResourceNeeds, profile: SlurmProfile) -> str | None:
     if needs.device == "cpu":
         return None
     gpu = profile.gres or next((option for option in profile.options if "gpu" in option), None)
@@ -231,15 +233,15 @@ def gres(needs: Needs, profile: Profile) -> str | None:
     return profile.gres
 
 
-def command(work: Work, profile: Profile) -> str:
+def make_node_command(work: Submission, profile: SlurmProfile) -> str:
     """The work's command as the nodes write it: with their Python, and their name of the store."""
     argv = [profile.python or work.argv[0], *work.argv[1:]]
     if profile.store:
-        argv = [elsewhere(part, work, profile.store) for part in argv]
+        argv = [path_on_node(part, work, profile.store) for part in argv]
     return shlex.join(argv)
 
 
-def elsewhere(part: str, work: Work, store: str) -> str:
+def path_on_node(part: str, work: Submission, store: str) -> str:
     """A path into the work's folder, `STORE/runs/RUN/jobs/JOB`, as it is called where the store has another name."""
     folder = work.folder
     if not part.startswith(f"{folder}/"):
@@ -248,7 +250,7 @@ def elsewhere(part: str, work: Work, store: str) -> str:
     return str(Path(store) / inside)
 
 
-def common(names: Iterable[str]) -> str:
+def common_name(names: Iterable[str]) -> str:
     """What shards are called together: `probe 3f2a1c` of `probe 3f2a1c 1/4` and so on."""
     each = [name.split() for name in names]
     kept = [parts[0] for parts in zip(*each, strict=False) if len(set(parts)) == 1]

@@ -288,12 +288,12 @@ def test_settings_of_the_published_code(squares):
 
 def squares_spec(session, **settings: Any) -> NextTokenEditSpec:
     """A spec with its references resolved."""
-    from chessreg.runs.resolve import resolve
+    from chessreg.runs.resolve import resolve_spec
 
     spec = NextTokenEditSpec(
         **{"checkpoint": "squares", "probe": "probe-white", "black_probe": "probe-black", **settings}
     )
-    return resolve(NextTokenEdit(), spec, session.inputs).spec
+    return resolve_spec(NextTokenEdit(), spec, session.inputs).spec
 
 
 def test_figure_3(squares):

@@ -77,7 +77,7 @@ def test_the_same_bytes_under_another_name_are_recognised_and_other_settings_ref
     with pytest.raises(BadInputError, match="these bytes are in run sample already"):
         session.run(ImportedGamesSpec(file=str(copy), engine_version="16"))
     with session.database.write() as sql:
-        names.annotate(sql, "run", first.run_id, "archive")
+        names.add_annotation(sql, "run", first.run_id, "archive")
     other = session.run(ImportedGamesSpec(file=str(copy), engine_version="16"))
     assert other.run_id != first.run_id
     with session.database.read() as sql:

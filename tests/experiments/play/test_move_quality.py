@@ -14,7 +14,7 @@ from chessreg.games.boards.moves import unpack_moves
 from chessreg.games.engines.opponents import parse_limit
 from chessreg.games.engines.pool import EnginePool, count_free_cores
 from chessreg.registry import tables
-from chessreg.runs.kind import kind
+from chessreg.runs.kind import find_kind
 
 LIMIT = "nodes=200"
 
@@ -68,7 +68,7 @@ def test_every_move_of_a_matchs_model_is_judged(session, play, stockfish):
     assert first.detail["best_cp"] == max(-300, min(300, -best.score_cp))
     own = evaluate(games[0], first.item, games[0][first.item])
     assert first.detail["move_cp"] == max(-300, min(300, -own.score_cp))
-    frames = kind("move-quality").board_views({"run_id": report.run_id, "unit": 0}, session.inputs)
+    frames = find_kind("move-quality").board_views({"run_id": report.run_id, "unit": 0}, session.inputs)
     assert len(frames) == sum(row.unit == 0 and row.item >= 0 for row in found)
     assert any("loss" in line for line in frames[0].caption)
     assert all(frame.flipped for frame in frames), "the model has Black"
@@ -102,7 +102,7 @@ def test_first_tries_on_a_datasets_positions(session, stockfish, tmp_path, make_
     assert edited.run_id != report.run_id
     told = [row for row in rows(session, tables.Prediction, run_id=edited.run_id) if row.name == "game"]
     assert {row.detail["intervention_id"] for row in told} == {rows(session, tables.Intervention)[0].id.hex}
-    frames = kind("move-quality").board_views({"run_id": report.run_id, "unit": 1}, session.inputs)
+    frames = find_kind("move-quality").board_views({"run_id": report.run_id, "unit": 1}, session.inputs)
     assert [frame.flipped for frame in frames] == [False, False]
 
 
@@ -139,7 +139,7 @@ def test_a_stronger_engine_beats_a_weaker_one(session, stockfish):
     assert (match.checkpoint_id, match.opponent, match.policy, match.move_limit) == (None, "random", "engine", 60)
     assert session.run(spec, EngineMatchOptions()).attempt_id is None
     assert (
-        len(kind("engine-match").board_views({"run_id": report.run_id, "unit": 0}, session.inputs))
+        len(find_kind("engine-match").board_views({"run_id": report.run_id, "unit": 0}, session.inputs))
         == games[0].plies + 1
     )
 

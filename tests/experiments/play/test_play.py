@@ -15,7 +15,7 @@ from chessreg.games.boards.moves import replay_boards, unpack_moves
 from chessreg.games.boards.openings import make_openings, parse_opening
 from chessreg.models.slot_cache import SlotCache
 from chessreg.registry import tables
-from chessreg.runs.kind import kind
+from chessreg.runs.kind import find_kind
 
 
 def rows(session, table, **where):
@@ -102,7 +102,7 @@ def test_how_settings_change_neither_the_run_nor_its_games(session, play, tmp_pa
     with open_session(str(tmp_path / "other.db"), tmp_path / "other") as other:
         import_checkpoint(other.database, other.store, checkpoint_folder, name="bigram")
         spec = PlaySpec(checkpoint="bigram", opponent="random", adjudication="none", **settings)
-        report = other.run(spec, kind("play").options(parallel_games=8, device="cpu", threads=1))
+        report = other.run(spec, find_kind("play").options(parallel_games=8, device="cpu", threads=1))
         assert report.run_id == one.run_id
         theirs = [(g.moves, g.tries, g.result, g.termination) for g in rows(other, tables.Game)]
         texts = [(t.unit, t.ply, t.number, t.text) for t in rows(other, tables.IllegalAttempt)]
@@ -130,7 +130,7 @@ def test_a_dry_run_plans_games_and_records_nothing(session):
     spec = PlaySpec(
         checkpoint=inputs.reference("checkpoint", "bigram"), opponent="random", adjudication="none", games=7
     )
-    found = kind("play")
+    found = find_kind("play")
     assert found.units(spec, inputs) == 7
     estimate = found.estimate(spec, inputs)
     assert estimate.rows == {"game": 7}
@@ -215,20 +215,20 @@ def test_frames_show_every_ply_with_the_illegal_tries(session, play):
     report = play(games=8, policy="retry:3", temperatures=(0.9,), opening="random:2", move_limit=6)
     tried = rows(session, tables.IllegalAttempt)
     game = rows(session, tables.Game, unit=tried[0].unit)[0]
-    frames = kind("play").board_views({"run_id": report.run_id, "unit": game.unit}, session.inputs)
+    frames = find_kind("play").board_views({"run_id": report.run_id, "unit": game.unit}, session.inputs)
     assert len(frames) == game.plies + 1
     assert [frame.fen for frame in frames] == [board.board_fen() for board in replay_boards(game.moves)]
     place = min(tried[0].ply + 1, game.plies)
     assert any(tried[0].text in line for line in frames[place].caption)
     assert "opening" in frames[1].caption
     assert any(game.termination.replace("_", " ") in line for line in frames[-1].caption)
-    assert frames == kind("play").board_views({"run_id": report.run_id.hex, "unit": game.unit}, session.inputs)
+    assert frames == find_kind("play").board_views({"run_id": report.run_id.hex, "unit": game.unit}, session.inputs)
 
 
 def test_frames_of_a_game_that_is_not_there(session, play):
     report = play(games=1, policy="legal", move_limit=1)
     with pytest.raises(NotFoundError, match="no game 5"):
-        kind("play").board_views({"run_id": report.run_id, "unit": 5}, session.inputs)
+        find_kind("play").board_views({"run_id": report.run_id, "unit": 5}, session.inputs)
 
 
 def test_a_game_that_has_no_pair_is_told(session):

@@ -20,11 +20,11 @@ from chessreg.models.decoding.sampling import draw
 from chessreg.models.decoding.session import DecodingSession
 from chessreg.noise import uniform
 from chessreg.registry import tables
-from chessreg.runs.kind import kind
-from chessreg.runs.resolve import resolve
-from chessreg.runs.spec import build
+from chessreg.runs.kind import find_kind
+from chessreg.runs.resolve import resolve_spec
+from chessreg.runs.spec import build_settings
 
-PLAY = kind("play")
+PLAY = find_kind("play")
 
 
 def rows(session, table):
@@ -44,7 +44,7 @@ def test_a_preset_only_fills_settings_in(session):
         temperatures=(0.001, 0.201, 0.401, 0.5, 0.5), resignation="counts", move_limit=90, context="crop",
         adjudication="nodes=100000",
     )  # fmt: skip
-    hashes = {resolve(PLAY, spec, session.inputs).spec_hash for spec in (paper, by_hand)}
+    hashes = {resolve_spec(PLAY, spec, session.inputs).spec_hash for spec in (paper, by_hand)}
     assert len(hashes) == 1
 
 
@@ -82,9 +82,9 @@ def test_settings_without_effect_do_not_make_another_run(session):
 )
 def test_what_is_typed_and_has_no_effect_is_refused_and_of_a_preset_passed_over(typed, complaint):
     with pytest.raises(BadInputError) as error:
-        build(PlaySpec, {"checkpoint": "bigram", **typed})
+        build_settings(PlaySpec, {"checkpoint": "bigram", **typed})
     assert error.value.message.startswith(complaint)
-    assert build(PlaySpec, {"checkpoint": "bigram"}, typed) == PlaySpec(checkpoint="bigram", **typed)
+    assert build_settings(PlaySpec, {"checkpoint": "bigram"}, typed) == PlaySpec(checkpoint="bigram", **typed)
 
 
 # -- cropping ---------------------------------------------------------------------------------------------------------

@@ -14,9 +14,9 @@ from chessreg.experiments.matches import EarlyStopping
 from chessreg.experiments.play import Play, PlayOptions, PlaySpec
 from chessreg.queries import run_query
 from chessreg.registry import tables
-from chessreg.runs.task import Stop
+from chessreg.runs.task import StopRequest
 from chessreg.scheduling import expected_time
-from chessreg.scheduling.launch import Order, jobs_of, plan, preview
+from chessreg.scheduling.launch import Order, make_jobs, plan_orders, preview_run
 from chessreg.session import open_session
 
 LOST = {"policy": "retry:1", "temperatures": (9.0,), "opening": "random:4"}  # every game is forfeited
@@ -85,7 +85,7 @@ def test_which_games_count_is_the_same_however_they_are_played(session, play, tm
             done(self, unit)
             counted[0] += 1
             if counted[0] % 7 == 0:
-                raise Stop
+                raise StopRequest
 
         monkeypatch.setattr(EarlyStopping, "done", stopping)
         state, tries = "", 0
@@ -108,7 +108,7 @@ def test_games_that_another_process_ends_while_one_begins_are_played_and_counted
         done(self, unit)
         counted[0] += 1
         if counted[0] == 7:
-            raise Stop
+            raise StopRequest
 
     def meanwhile(sql, run_id):
         if not counted[0]:
@@ -180,6 +180,6 @@ def test_such_a_match_is_one_shard_and_planned_as_one(session, monkeypatch):
     spec = PlaySpec(checkpoint="bigram", opponent="random", games=40, adjudication="none", color="both")
     for stop, shards in (("none", 4), ("sprt:-0.05,0.05", 1)):
         order = Order(Play(), spec.model_copy(update={"stop": stop}), PlayOptions(), shards=4)
-        [planned] = plan([order], session.database, session.store)
-        assert len(jobs_of(planned, planned.run_id, session.store, session.store.root)) == planned.shards == shards
-        assert preview(planned, session.database, session.store)["seconds"] == 80 / shards
+        [planned] = plan_orders([order], session.database, session.store)
+        assert len(make_jobs(planned, planned.run_id, session.store, session.store.root)) == planned.shards == shards
+        assert preview_run(planned, session.database, session.store)["seconds"] == 80 / shards

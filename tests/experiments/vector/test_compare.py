@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from chessreg.runs.fitted import load_vector, vector_rows
+from chessreg.runs.fitted import load_vector, read_vector_rows
 from tests.specs import vector_spec
 
 from .runs import made, recipe
@@ -33,9 +33,9 @@ def test_vectors_whose_files_are_elsewhere_are_left_out(world_session, monkeypat
     made(world_session, vector_spec(source="random", of="skill", seed=22), "random-22")
     made(world_session, vector_spec(source="random", of="skill", seed=23), "random-23")
     inputs, exists = world_session.inputs, world_session.store.exists
-    rows = {name: vector_rows(inputs, recipe(world_session, name))[1].artifact for name in ("skill", "random-22")}
+    rows = {name: read_vector_rows(inputs, recipe(world_session, name))[1].artifact for name in ("skill", "random-22")}
     monkeypatch.setattr(world_session.store, "exists", lambda digest: digest != gone and exists(digest))
-    monkeypatch.setattr(transfer, "places_of", lambda database, item, refused: iter(()))
+    monkeypatch.setattr(transfer, "iter_places", lambda database, item, refused: iter(()))
     gone = rows["random-22"]
     found = vectors.cosines(inputs, recipe(world_session, "skill"), 1)
     assert "random-23" in {entry["name"] for entry in found}
@@ -45,8 +45,8 @@ def test_vectors_whose_files_are_elsewhere_are_left_out(world_session, monkeypat
 
 
 def test_raw_and_centred_vectors_are_compared_without_their_means():
-    from chessreg.runs.fitted import cosine
+    from chessreg.runs.fitted import cosine_similarity
 
     raw = np.random.default_rng(0).standard_normal(64) + 3
-    assert cosine(raw, raw - raw.mean(), centre=True) == pytest.approx(1)
-    assert cosine(raw, raw - raw.mean()) < 0.5
+    assert cosine_similarity(raw, raw - raw.mean(), centre=True) == pytest.approx(1)
+    assert cosine_similarity(raw, raw - raw.mean()) < 0.5

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from chessreg.errors import BadInputError
-from chessreg.runs.fitted import load_vector, vector_rows
+from chessreg.runs.fitted import load_vector, read_vector_rows
 from tests.specs import vector_spec
 
 from .runs import STREAM, made, recipe
@@ -58,7 +58,7 @@ def test_shuffled_controls_of_a_streamed_vector_need_no_pass_of_their_own(world_
     assert passes
     for layer in (0, 1):
         np.testing.assert_allclose(*(load_vector(world_session.inputs, r, layer) for r in (kept, again)), atol=1e-6)
-        row = vector_rows(world_session.inputs, again)[layer]
+        row = read_vector_rows(world_session.inputs, again)[layer]
         assert row.detail["norm_before_matching"] > 0
         assert row.detail["of"] == real
 
@@ -89,7 +89,7 @@ def test_the_shuffled_control_of_a_probes_vector_is_of_a_probe_of_shuffled_label
         for draw in (1, 2)
     ]
     for draw, control in enumerate(controls, 1):
-        row = vector_rows(inputs, control)[1]
+        row = read_vector_rows(inputs, control)[1]
         assert (row.source, row.detail["seed"], row.detail["side"]) == ("shuffled:probe:skill", draw, "high")
         weight = load_probe(inputs, inputs.reference("run:probe", f"dealt-{draw}"), 1).weight
         wanted = compute_class_difference(weight, "high").vector
@@ -140,8 +140,8 @@ def test_an_imported_vector_has_random_controls_but_no_labels_to_shuffle(world_s
     world_session.run(ImportedVectorSpec(files=recipes), name="imported")
     theirs = recipe(world_session, "imported")
     run = made(world_session, vector_spec(source="random", of="imported", seed=1), "its-random")
-    for layer, row in vector_rows(inputs, theirs).items():
-        control = vector_rows(inputs, run)[layer]
+    for layer, row in read_vector_rows(inputs, theirs).items():
+        control = read_vector_rows(inputs, run)[layer]
         assert control.norm == pytest.approx(row.norm, rel=1e-5)
         assert control.checkpoint_id == row.checkpoint_id
         assert control.detail["model"] == row.detail["model"]

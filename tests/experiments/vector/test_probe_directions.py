@@ -7,7 +7,7 @@ import pytest
 from pydantic import ValidationError
 
 from chessreg.errors import BadInputError
-from chessreg.runs.fitted import load_vector, vector_rows
+from chessreg.runs.fitted import load_vector, read_vector_rows
 from tests.specs import vector_spec
 
 from .runs import made
@@ -45,7 +45,7 @@ def test_the_vector_of_a_probe_run_has_unit_norm_unless_asked_otherwise(world_se
         found = load_vector(inputs, unit, layer)
         assert np.linalg.norm(found) == pytest.approx(1)
         np.testing.assert_allclose(found * np.linalg.norm(expected), expected, atol=1e-5)
-        row = vector_rows(inputs, unit)[layer]
+        row = read_vector_rows(inputs, unit)[layer]
         assert row.source == f"probe:{label}"
         assert row.detail["norm_before_matching"] == pytest.approx(np.linalg.norm(expected), rel=1e-5)
 
@@ -62,7 +62,7 @@ def test_one_side_of_a_skill_probe_is_a_direction_of_its_own(world_session):
         spec = vector_spec(source="probe", probe="sided", direction_norm="none", side=side)
         found = made(world_session, spec, f"sided-{side}")
         np.testing.assert_allclose(load_vector(inputs, found, 1), expected, rtol=1e-5)
-        assert vector_rows(inputs, found)[1].detail["side"] == side
+        assert read_vector_rows(inputs, found)[1].detail["side"] == side
     with pytest.raises(BadInputError, match="--side belongs to --source probe"):
         vector_spec(source="contrastive", cache="reference-fit", side="low")
 
@@ -77,7 +77,7 @@ def test_a_board_probes_direction_raises_what_it_shall_read_and_no_other_square(
     spec = vector_spec(source="board", probe="reference-board", board="e5=p d1=.", direction_norm="none")
     assert spec.board == "d1=. e5=p"
     found = made(world_session, spec, "other-board")
-    for layer, row in vector_rows(inputs, found).items():
+    for layer, row in read_vector_rows(inputs, found).items():
         weight = load_probe(inputs, inputs.reference("run:probe", "reference-board"), layer).weight.astype(np.float64)
         d1, e5 = weight[:, 3], weight[:, 36]
         expected = d1[:, 6] - d1.mean(1) + e5[:, PIECE_CLASSES.index("p")] - e5.mean(1)
@@ -107,7 +107,7 @@ def test_karvonens_saved_skill_probe_gives_the_norm_and_cosine_of_its_classes(sh
     """Specification 3.9: norms 3.0739 and 2.9832 of the low and the high class, cosine -0.9435, at layer 7 of 8."""
     import torch
 
-    from chessreg.runs.fitted import cosine
+    from chessreg.runs.fitted import cosine_similarity
     from chessreg.steering.directions import compute_class_difference
 
     path = shared_data / "probes" / "karvonen-tf_lens_lichess_8layers_ckpt_no_optimizer_chess_skill_probe_layer_7.pth"
@@ -116,7 +116,7 @@ def test_karvonens_saved_skill_probe_gives_the_norm_and_cosine_of_its_classes(sh
     )
     found = compute_class_difference(weight)
     assert found.norms() == pytest.approx({"norm_low": 3.0739, "norm_high": 2.9832}, abs=1e-4)
-    assert cosine(found.low, found.high) == pytest.approx(-0.9435, abs=1e-4)
+    assert cosine_similarity(found.low, found.high) == pytest.approx(-0.9435, abs=1e-4)
     np.testing.assert_allclose(found.vector, found.high - found.low)
 
 

@@ -247,9 +247,9 @@ def warm(world: World, backend: str) -> None:
 
 def light() -> None:
     """What every attempt records of its code and packages is read once, not a thousand times."""
-    code, environment = provenance.code_state(), provenance.environment()
-    provenance.code_state = lambda folder=None: code  # type: ignore[assignment]
-    provenance.environment = lambda: environment
+    code, environment = provenance.read_code_state(), provenance.read_packages()
+    provenance.read_code_state = lambda folder=None: code  # type: ignore[assignment]
+    provenance.read_packages = lambda: environment
     gc.freeze()
 
 

@@ -17,10 +17,10 @@ from chessreg import doctor as health
 from chessreg.registry import tables
 from chessreg.registry.tables import AttemptState, Cause, JobState
 from chessreg.scheduling import queue, worker
-from chessreg.scheduling.worker import share
+from chessreg.scheduling.worker import shard_units
 from store import Store
 from store.errors import StoreError
-from store.fragments import ingested, pending
+from store.fragments import list_ingested, list_pending
 from store.process import boot_id, pid_start
 
 if TYPE_CHECKING:
@@ -69,8 +69,8 @@ def meanwhile(this: Round) -> None:
         if run.completed_at and set(done) != set(range(run.units)):
             this.counts.wrong("the run is called complete, and units are missing")
         rows(this, sql, run.id, set(done))
-        for job in queue.mine(sql, session.store, JobState.ENDED):
-            mine = share(run.units - 1, run.units, job.shard, job.shards)
+        for job in queue.read_own_jobs(sql, session.store, JobState.ENDED):
+            mine = shard_units(run.units - 1, run.units, job.shard, job.shards)
             if job.run_id == run.id and job.cause is Cause.FINISHED and not set(mine) <= set(done):
                 this.counts.wrong("a job is called finished, and units of it are missing")
 
@@ -97,9 +97,9 @@ def at_the_end(this: Round) -> None:
             conflicts = sql.query(tables.Conflict).filter(tables.Conflict.run_id == run_id).count()
             this.counts.add("doubled", "conflicts of rows that cannot differ", conflicts)
             attempts(this, sql, run_id)
-            for job in queue.mine(sql, store, *JobState):
+            for job in queue.read_own_jobs(sql, store, *JobState):
                 if job.state is not JobState.ENDED or job.cause is not Cause.FINISHED:
-                    this.counts.wrong(f"{queue.title(job)} is {job.state}, {job.cause}: {job.message}")
+                    this.counts.wrong(f"{queue.job_title(job)} is {job.state}, {job.cause}: {job.message}")
             fragments(this, sql, store, run_id)
         leftovers(this, store)
         for finding in health.problems(session.database, store, this.home.url):
@@ -108,9 +108,9 @@ def at_the_end(this: Round) -> None:
 
 
 def this_run(this: Round, session: Any) -> Any:
-    from chessreg.runs.resolve import resolve
+    from chessreg.runs.resolve import resolve_spec
 
-    return resolve(this.kind, this.spec, session.inputs).run_id
+    return resolve_spec(this.kind, this.spec, session.inputs).run_id
 
 
 def units(sql: SqlSession, run_id: Any) -> Counter[int]:
@@ -178,17 +178,17 @@ def whole_artifacts(this: Round, store: Store) -> None:
 def readable(this: Round) -> None:
     """What is to be seen is whole, and what the registry says is here is here; what waits can be read; what was taken
     out of the queue is in the registry."""
-    from store.arrays import Group
+    from store.arrays import ArrayGroup
 
     with this.home.open() as session:
         store = session.store
         whole_artifacts(this, store)
         for path in store.arrays.iterdir():
             try:
-                Group(path).verify()
+                ArrayGroup(path).verify()
             except StoreError as error:
                 this.counts.add("unreadable", error.message)
-        for fragment in pending(store):
+        for fragment in list_pending(store):
             try:
                 fragment.header()
             except StoreError as error:
@@ -197,7 +197,7 @@ def readable(this: Round) -> None:
             for group in sql.scalars(select(tables.ActivationCache)):
                 path = store.root / group.path
                 try:
-                    if this.subject != "pull" and Group(path).digest != group.digest:
+                    if this.subject != "pull" and ArrayGroup(path).digest != group.digest:
                         this.counts.add("unreadable", f"{path.name} is not what the registry says")
                 except StoreError as error:
                     this.counts.add("lost", error.message)
@@ -212,7 +212,7 @@ def readable(this: Round) -> None:
                 if "/artifacts/" in uri and not store.exists(digest):
                     this.counts.add("lost", f"bytes of {digest[:12]}, which the registry says are here")
             taken = set(sql.scalars(select(tables.FragmentRecord.name)))
-        unknown = {fragment.name for fragment in ingested(store)} - taken
+        unknown = {fragment.name for fragment in list_ingested(store)} - taken
         if this.what != "back":
             this.counts.add("lost", "fragments out of the queue that the registry does not know", len(unknown))
 
@@ -270,9 +270,9 @@ def attempts(this: Round, sql: SqlSession, run_id: Any) -> None:
 
 def fragments(this: Round, sql: SqlSession, store: Store, run_id: Any) -> None:
     """None waits or is set aside; those that are kept are those that the registry has taken in."""
-    this.counts.add("orphaned", "fragments that wait", len(pending(store)))
+    this.counts.add("orphaned", "fragments that wait", len(list_pending(store)))
     this.counts.add("orphaned", "fragments set aside", sum(1 for _ in store.quarantine.glob("*.zst")))
-    kept = {fragment.name for fragment in ingested(store, run_id.hex)}
+    kept = {fragment.name for fragment in list_ingested(store, run_id.hex)}
     taken = set(sql.scalars(select(tables.FragmentRecord.name).where(tables.FragmentRecord.run_id == run_id)))
     this.counts.add("lost", "fragments of the registry that are not kept", len(taken - kept))
     this.counts.add("orphaned", "kept fragments that the registry never took in", len(kept - taken))
@@ -289,7 +289,7 @@ def strays(this: Round) -> int:
     """Processes of jobs that still live."""
     living = 0
     for path in (this.home.folder / "store" / "runs").glob("*/jobs/*/process.json"):
-        found = worker.read(path)
+        found = worker.read_record(path)
         living += bool(found and found["boot_id"] == boot_id() and pid_start(found["pid"]) == found["started"])
     return living
 

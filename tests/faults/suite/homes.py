@@ -62,7 +62,7 @@ class Home:
         if self.server:
             self.server.copy(self.database, f"{self.database}_saved")
         else:
-            migrations.backup(self.url, self.folder / "saved.db")
+            migrations.back_up_registry(self.url, self.folder / "saved.db")
 
     def put_back(self) -> None:
         """Put that backup in the registry's place."""
@@ -92,7 +92,7 @@ class Server:
             "SELECT pg_reload_conf()",
             "CREATE DATABASE template",
         )
-        migrations.upgrade(self.url("template"))
+        migrations.upgrade_registry(self.url("template"))
 
     def url(self, database: str) -> str:
         return str(self.server.get_uri(database=database, driver="psycopg"))

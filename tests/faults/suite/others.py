@@ -12,7 +12,7 @@ from homes import Home
 from sqlalchemy import select
 
 from chessreg.registry import tables
-from chessreg.registry.identity import uuid_of
+from chessreg.registry.identity import uuid_from_digest
 from chessreg.registry.tables.types import utc_now
 from chessreg.session import open_session
 from store import artifacts
@@ -32,14 +32,14 @@ class Evil(Kind):
 def hostile_place(this: Round) -> None:
     """A place gives an artifact whose file lies outside of it; its digest is right. Nothing may be written there."""
     from chessreg.runs import transfer
-    from store.places import place
+    from store.places import open_place
 
     home, there = this.home, this.home.folder / "hostile"
     steps = int(this.random.integers(2, 5))
     name, content = "../" * steps + "planted", b"planted"
     files = [(name, len(content), sha256(content).hexdigest())]
-    digest = artifacts._digest(files)
-    folder = there / artifacts.key(digest)
+    digest = artifacts._digest_entries(files)
+    folder = there / artifacts.artifact_key(digest)
     folder.mkdir(parents=True)
     (there / "store.json").write_text('{"chessreg_store": 1}')
     record = {"chessreg_artifact": 1, "digest": digest, "kind": "page", "bytes": len(content), "files": files}
@@ -52,8 +52,8 @@ def hostile_place(this: Round) -> None:
             row = {"digest": digest, "kind": "page", "bytes": len(content), "state": "complete"}
             with session.database.write() as sql:
                 sql.add(tables.Artifact(**row, created_at=utc_now()))
-            item = transfer.Item(digest, "page", len(content))
-            transfer.pull(session.database, session.store, [item], place(str(there)))
+            item = transfer.TransferItem(digest, "page", len(content))
+            transfer.pull_items(session.database, session.store, [item], open_place(str(there)))
 
     this.struck = True
     code = this.act(work).wait()
@@ -79,7 +79,7 @@ def hostile_registry(this: Round) -> None:
             found = session.store.publish(folder)
         source = f"{found.path / 'evil.py'}:Evil"
     other, spec_hash = home.folder / "hostile.db", sha256(this.random.bytes(8)).hexdigest()
-    run_id = uuid_of(spec_hash)
+    run_id = uuid_from_digest(spec_hash)
     with open_session(str(other), home.folder / "hostile-store") as session, session.database.write() as sql:
         named = {"name": "evil", "version": 1, "source": source}
         sql.add(tables.KindRecord(**named, result_tables=[], extra_columns={}, determinism="exact"))

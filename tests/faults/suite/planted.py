@@ -36,14 +36,14 @@ def no_unique_key(home: Home) -> None:
 
 def deferred_begin(home: Home) -> None:
     """Transactions that write begin without the write lock."""
-    if not hasattr(engines._sqlite, "deferred"):
-        real = engines._sqlite
+    if not hasattr(engines._create_sqlite_engine, "deferred"):
+        real = engines._create_sqlite_engine
 
         def sqlite(place: Any, connect: Any, begin: str, pool: Any = None) -> Any:
             return real(place, connect, "DEFERRED", pool)
 
         sqlite.deferred = True  # type: ignore[attr-defined]
-        engines._sqlite = sqlite
+        engines._create_sqlite_engine = sqlite
 
 
 def rename_before_verify(home: Home) -> None:
@@ -51,12 +51,12 @@ def rename_before_verify(home: Home) -> None:
     artifacts.ArtifactStore.publish = publish  # type: ignore[method-assign]
 
 
-def publish(store: Any, folder: Path, expect: str | None = None) -> artifacts.Artifact:
-    files = artifacts._manifest(folder)
-    digest = artifacts._digest(files)
+def publish(store: Any, folder: Path, expect: str | None = None) -> artifacts.StoredArtifact:
+    files = artifacts._list_entries(folder)
+    digest = artifacts._digest_entries(files)
     target = store._target(digest)
     if (known := store._known(digest)) is not None:
-        artifacts.discard(folder)
+        artifacts.discard_path(folder)
         return known
     kind, total = artifacts.staged_kind(folder), sum(size for _, size, _ in files)
     record = {"chessreg_artifact": 1, "digest": digest, "kind": kind, "bytes": total, "files": files}
@@ -64,10 +64,10 @@ def publish(store: Any, folder: Path, expect: str | None = None) -> artifacts.Ar
     artifacts.fsync_tree(folder)
     target.parent.mkdir(exist_ok=True)
     if target.exists():
-        target.rename(artifacts.staging_path(store.tmp, "damaged"))
+        target.rename(artifacts.make_staging_path(store.tmp, "damaged"))
     folder.rename(target)
     fsync_path(target.parent)
-    if artifacts._manifest(target, from_disk=True) != files:
+    if artifacts._list_entries(target, from_disk=True) != files:
         raise CorruptError("the disk returned other bytes than were written")
     return store.artifact(digest)
 
@@ -89,7 +89,7 @@ def no_fsync(home: Home) -> None:
 
 def synchronous_off(home: Home) -> None:
     """SQLite does not flush its commits."""
-    sqlite.synchronous = lambda: "OFF"
+    sqlite.read_synchronous_mode = lambda: "OFF"
 
 
 def false_digest(home: Home) -> None:
@@ -108,7 +108,7 @@ def false_digest(home: Home) -> None:
 
 def conflicts_swallowed(home: Home) -> None:
     """Rows that differ from those that are there are dropped in silence."""
-    ingest.compare = lambda *_: None
+    ingest.compare_rows = lambda *_: None
 
 
 def group_before_units(home: Home) -> None:
@@ -131,22 +131,22 @@ def no_path_check(home: Home) -> None:
         yield (self.store.root / key).read_bytes()
 
     artifacts.safe_path = str
-    places.Folder._read = read  # type: ignore[method-assign]
+    places.FolderPlace._read = read  # type: ignore[method-assign]
 
 
 def kind_from_store(home: Home) -> None:
     """The file of a kind is loaded wherever a registry says it is."""
-    trust.check = lambda path: (path, path.read_bytes())
+    trust.read_trusted_file = lambda path: (path, path.read_bytes())
 
 
 def queue_check_before(home: Home) -> None:
     """Whether a spec is queued is asked before the transaction that queues it."""
-    launch.status_now = lambda session, planned: planned.status
+    launch.current_status = lambda session, planned: planned.status
 
 
 def log_of_old_library(home: Home) -> None:
     """An old library writes a write-ahead log too."""
-    sqlite.takes_log = lambda network: not network
+    sqlite.uses_write_ahead_log = lambda network: not network
 
 
 PLANTS: dict[str, Callable[[Home], None]] = {

@@ -26,19 +26,19 @@ from supervised import NOT_BEGUN, supervise
 from chessreg import doctor as health
 from chessreg.noise import generator
 from chessreg.registry import tables
-from chessreg.registry.names import annotate
-from chessreg.registry.run_state import complete_units
+from chessreg.registry.names import add_annotation
+from chessreg.registry.run_state import read_complete_units
 from chessreg.registry.tables import Cause, JobState
 from chessreg.registry.tables.types import utc_now
 from chessreg.runs import attempt, task
-from chessreg.runs.attempt import Attempt, Where
-from chessreg.runs.ingest import ingest, take_in_waiting
+from chessreg.runs.attempt import AttemptOrigin, RunAttempt
+from chessreg.runs.ingest import ingest_fragments, ingest_waiting
 from chessreg.runs.inputs import Inputs
-from chessreg.runs.kind import kind
-from chessreg.runs.resolve import resolve
+from chessreg.runs.kind import find_kind
+from chessreg.runs.resolve import resolve_spec
 from chessreg.scheduling import queue
 from chessreg.scheduling.launch import Order
-from chessreg.scheduling.launch import launch as launch_orders
+from chessreg.scheduling.launch import launch_orders as launch_orders
 
 SOURCE = f"{Path(ledger.__file__).resolve()}:Ledger"
 HARMLESS = ("SIGSTOP", "stepped")
@@ -66,7 +66,7 @@ class Round:
 
     def __post_init__(self) -> None:
         self.random = generator("faults", self.seed, self.number)
-        self.kind = kind(SOURCE)
+        self.kind = find_kind(SOURCE)
         self.count = int(self.random.integers(3, 8))
         self.spec = self.kind.spec(seed=self.seed * 1_000_000 + self.number, count=self.count)
         self.what = self.cause.split()[-1]
@@ -75,7 +75,7 @@ class Round:
     @property
     def run_id(self) -> UUID:
         with self.home.open() as session:
-            return resolve(self.kind, self.spec, session.inputs).run_id
+            return resolve_spec(self.kind, self.spec, session.inputs).run_id
 
     def fault(self, moments: int) -> Fault:
         """A fault at one of the first so many moments."""
@@ -128,7 +128,9 @@ class Round:
 
 def play(this: Round) -> None:
     """Play a round; what is wrong is in its counts afterwards."""
-    task.FLUSH_SECONDS = float(this.random.choice([0.0, 0.01, 2.0]))  # each unit a fragment, or some together, or all
+    task.FLUSH_INTERVAL_S = float(
+        this.random.choice([0.0, 0.01, 2.0])
+    )  # each unit a fragment, or some together, or all
     PLAYS.get(this.cause, subject)(this)
 
 
@@ -184,28 +186,28 @@ def four_writers(this: Round) -> None:
 
 def acknowledging(this: Round, file: Path, work: Callable[[], int]) -> int:
     """Do this, and write down the units that the registry has after each ingest."""
-    handle, real = os.open(file, os.O_WRONLY | os.O_APPEND), attempt.ingest
+    handle, real = os.open(file, os.O_WRONLY | os.O_APPEND), attempt.ingest_fragments
 
     def ingest_and_note(database: Any, store: Any) -> Any:
         report = real(database, store)
         run_id = uuid_of_round(this, database, store)
         with database.read() as sql:
-            done = sorted(complete_units(sql, run_id))
+            done = sorted(read_complete_units(sql, run_id))
         os.write(handle, "".join(f"unit {this.spec.seed} {unit}\n" for unit in done).encode())
         return report
 
-    attempt.ingest = ingest_and_note
+    attempt.ingest_fragments = ingest_and_note
     return work()
 
 
 def uuid_of_round(this: Round, database: Any, store: Any) -> UUID:
-    return resolve(this.kind, this.spec, Inputs(database, store)).run_id
+    return resolve_spec(this.kind, this.spec, Inputs(database, store)).run_id
 
 
 def take_in_for_ever(this: Round) -> int:
     with this.home.open() as session:
         while True:
-            attempt.ingest(session.database, session.store)
+            attempt.ingest_fragments(session.database, session.store)
             time.sleep(0.002)
 
 
@@ -216,7 +218,7 @@ def notes(this: Round, file: Path) -> int:
         run_id = uuid_of_round(this, session.database, session.store)
         for number in itertools.count():
             with session.database.write() as sql:
-                annotate(sql, "run", run_id, "note", f"note {number}")
+                add_annotation(sql, "run", run_id, "note", f"note {number}")
             os.write(handle, b"note %d\n" % number)
             if number % 4 == 3 and not this.home.server:
                 with session.database._writer.connect() as connection:
@@ -236,7 +238,7 @@ def keeps(this: Round, every: dict[int, Round], acknowledged: list[str]) -> None
         for seed, one in every.items():
             run_id = uuid_of_round(one, session.database, session.store)
             of_units = {int(line.split()[2]) for line in acknowledged if line.startswith(f"unit {seed} ")}
-            this.counts.add("lost", "acknowledged units", len(of_units - complete_units(sql, run_id)))
+            this.counts.add("lost", "acknowledged units", len(of_units - read_complete_units(sql, run_id)))
 
 
 def two_runs(this: Round) -> None:
@@ -312,7 +314,7 @@ def two_ingests(this: Round) -> None:
             time.sleep(0.0002)
         with this.home.open() as session:
             for _ in range(3):
-                ingest(session.database, session.store)
+                ingest_fragments(session.database, session.store)
 
     both = [this.act(take_in, this.fault(70)), this.act(take_in)]
     start.passed = 1
@@ -324,9 +326,9 @@ def two_ingests(this: Round) -> None:
 
 def on_a_bare_machine(this: Round) -> int:
     with this.home.open() as session:
-        resolved = resolve(this.kind, this.spec, session.inputs)
+        resolved = resolve_spec(this.kind, this.spec, session.inputs)
         missing = list(range(resolved.units - 1))  # the reduce needs a registry
-        one = Attempt(resolved, this.kind.options(), session.inputs, (), missing, where=Where(ingests=False))
+        one = RunAttempt(resolved, this.kind.options(), session.inputs, (), missing, where=AttemptOrigin(ingests=False))
         return 130 if one.go() else 0
 
 
@@ -372,7 +374,7 @@ def write_and_hang(this: Round, holds: Moments) -> int:
 
     with this.home.open() as session, session.database.write() as sql:
         sql.connection().exec_driver_sql("PRAGMA cache_size = 2")  # so that the log has pages of it
-        run_id = resolve(this.kind, this.spec, session.inputs).run_id
+        run_id = resolve_spec(this.kind, this.spec, session.inputs).run_id
         if sql.get(tables.Run, run_id) is None:
             run_id = sql.scalars(select(tables.Run.id).limit(1)).first()
         if run_id is not None:
@@ -471,7 +473,7 @@ def and_again(this: Round, work: Callable[[], int | None]) -> None:
 
 def mend(home: Home) -> None:
     with home.open() as session:
-        take_in_waiting(session.database, session.store)
+        ingest_waiting(session.database, session.store)
         for finding in health.problems(session.database, session.store, home.url):
             if finding.check != "supervisor":
                 print(f"doctor: {finding.detail}: {health.apply_fix(finding)}")
@@ -493,8 +495,10 @@ def finish_jobs(this: Round) -> None:
     this.recovery = utc_now()
     for _ in range(TRIES):
         with this.home.open() as session, session.database.write() as sql:
-            left = [job for job in queue.mine(sql, session.store, *JobState) if job.cause is not Cause.FINISHED]
-            queue.retry(sql, left)
+            left = [
+                job for job in queue.read_own_jobs(sql, session.store, *JobState) if job.cause is not Cause.FINISHED
+            ]
+            queue.retry_jobs(sql, left)
         if not left:
             break
         this.unhurt("next supervisor", this.act(lambda: supervise(this.home, cold=this.number % 25 == 24)))
@@ -509,7 +513,7 @@ def pids(home: Home, run_id: UUID) -> set[int]:
     with home.open() as session, session.database.read() as sql:
         known = {a.pid for a in sql.query(tables.Attempt).filter(tables.Attempt.run_id == run_id)}
         notes = session.store.runs.glob(f"{run_id.hex}/jobs/*/process.json")
-        return known | {found["pid"] for path in notes if (found := worker.read(path))}
+        return known | {found["pid"] for path in notes if (found := worker.read_record(path))}
 
 
 def last_line(path: Path) -> str:

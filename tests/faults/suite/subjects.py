@@ -94,7 +94,7 @@ def game(number: int, plies: int = 24) -> str:
 
 def options(kind: str) -> ExecutionOptions:
     """Small groups, and a state of the trainer after every step: many moments at which something can strike."""
-    from chessreg.runs.kind import kind as of_name
+    from chessreg.runs.kind import find_kind as of_name
 
     small = {
         "cache": {"group_games": 4, "batch_games": 1},
@@ -176,11 +176,13 @@ def merge(home: Home) -> None:
 
 def push(home: Home) -> None:
     from chessreg.runs import transfer
-    from store.places import place
+    from store.places import open_place
 
     with home.open() as session:
-        wanted = transfer.wanted(session.database, ["fit"], inputs=True)
-        transfer.push(session.database, session.store, place(str(home.folder / "place"), create=True), wanted)
+        wanted = transfer.find_items(session.database, ["fit"], inputs=True)
+        transfer.push_items(
+            session.database, session.store, open_place(str(home.folder / "place"), create=True), wanted
+        )
 
 
 def no_place(home: Home) -> None:
@@ -189,11 +191,11 @@ def no_place(home: Home) -> None:
 
 def pull(home: Home) -> None:
     from chessreg.runs import transfer
-    from store.places import place
+    from store.places import open_place
 
     with home.open() as session:
-        wanted = transfer.wanted(session.database, ["fit"], inputs=True)
-        transfer.pull(session.database, session.store, wanted, place(str(home.folder / "place")))
+        wanted = transfer.find_items(session.database, ["fit"], inputs=True)
+        transfer.pull_items(session.database, session.store, wanted, open_place(str(home.folder / "place")))
 
 
 def no_bytes(home: Home) -> None:
@@ -236,7 +238,7 @@ def facts(home: Home) -> dict[str, list[str]]:
     from sqlalchemy import select
 
     from chessreg.entities import gc
-    from store.arrays import Group
+    from store.arrays import ArrayGroup
 
     found: dict[str, list[str]] = {}
     with home.open() as session:
@@ -255,8 +257,8 @@ def facts(home: Home) -> dict[str, list[str]]:
         found["artifacts"] = [session.store.verify(path.name).digest for path in paths(session.store.artifacts, "??/*")]
         found["arrays"] = []
         for path in paths(session.store.arrays, "*"):
-            Group(path).verify()
-            found["arrays"].append(f"{path.name} {Group(path).digest}")
+            ArrayGroup(path).verify()
+            found["arrays"].append(f"{path.name} {ArrayGroup(path).digest}")
         found["tmp"] = [path.name for path in paths(session.store.tmp, "*")]
     place = home.folder / "place"
     found["place"] = [str(p.relative_to(place)) for p in paths(place, "ar*/**/*") if p.is_file()]

@@ -14,8 +14,8 @@ from actors import Fault, Moments, arm, leave, limit, talk_to
 from homes import Home
 
 from chessreg.scheduling import supervisor, worker
-from chessreg.scheduling.executors import Work
-from chessreg.scheduling.executors.local import LocalExecutor, Slot, handle_of
+from chessreg.scheduling.executors import Submission
+from chessreg.scheduling.executors.local import LocalExecutor, ResourceSlot, make_process_handle
 
 IDLE = 0.15
 NOT_BEGUN = 3
@@ -43,20 +43,20 @@ class ForkingExecutor(LocalExecutor):
         self.slots.cores = 4
         self._let_go, self._fault, self._victim, self._moments = let_go, fault, victim, moments
 
-    def _start(self, work: Work, slot: Slot) -> str:
-        order = worker.read(work.folder / "work.json") or {}
+    def _start(self, work: Submission, slot: ResourceSlot) -> str:
+        order = worker.read_record(work.folder / "work.json") or {}
         fault = self._fault if order["shard"] == self._victim and order["try"] == 1 else None
         self._let_go()  # no connection to a database is taken over into another process
         pid = os.fork()
         if not pid:
             _work(work, slot, fault, self._moments)
-        handle = handle_of(pid, work.log, slot)
+        handle = make_process_handle(pid, work.log, slot)
         self._children[handle] = Forked(pid)  # type: ignore[assignment]
         self.slots.take(handle, slot)
         return handle
 
 
-def _work(work: Work, slot: Slot, fault: Fault | None, moments: Moments) -> None:
+def _work(work: Submission, slot: ResourceSlot, fault: Fault | None, moments: Moments) -> None:
     code = 1
     try:
         os.setsid()
@@ -84,8 +84,8 @@ def supervise(
     """
     os.environ["CHESSREG_REGISTRY"] = home.url
     os.environ["OMP_NUM_THREADS"] = "1"
-    supervisor.BEAT_SECONDS, supervisor.ROOM_SECONDS, supervisor.WAIT_SECONDS = 0.02, 0.1, 0.05
-    supervisor.SPACE_SECONDS = 0.2  # what a full disk takes from one process does not show in its free space
+    supervisor.LOOP_INTERVAL_S, supervisor.OFFER_INTERVAL_S, supervisor.RETRY_PAUSE_S = 0.02, 0.1, 0.05
+    supervisor.FULL_DISK_TIMEOUT_S = 0.2  # what a full disk takes from one process does not show in its free space
     made: list[supervisor.Supervisor] = []
     real = supervisor.Supervisor
 
@@ -102,7 +102,7 @@ def supervise(
             return LocalExecutor(read=list, grace=5.0)
         return ForkingExecutor(let_go, fault, victim, moments or Moments())
 
-    supervisor.Supervisor, supervisor.executor = make, executor  # type: ignore[misc, assignment]
+    supervisor.Supervisor, supervisor.open_executor = make, executor  # type: ignore[misc, assignment]
     try:
         return supervisor.main(home.folder / "store", IDLE)
     except Exception:

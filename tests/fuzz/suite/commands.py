@@ -12,7 +12,7 @@ from typing import Any
 import click
 from mutate import NUMBERS, WORDS
 
-from chessreg.runs.spec import Setting
+from chessreg.runs.spec import SettingField
 
 READING = {  # the options of each that do more than read, or never end; those that take a path are left out of all
     "runs list": (), "runs show": (), "runs conflicts": (), "jobs": (), "job show": (), "status": (), "machines": (),
@@ -42,13 +42,13 @@ class Commands:
         self.session = session
 
     @cached_property
-    def parameters(self) -> dict[str, dict[str, Setting | click.Parameter]]:
+    def parameters(self) -> dict[str, dict[str, SettingField | click.Parameter]]:
         """What each command takes: by flag, and its arguments by their names."""
         from chessreg.cli.root import root
-        from chessreg.runs.kind import kind, kinds
-        from chessreg.runs.spec import settings_of
+        from chessreg.runs.kind import find_kind, load_kinds
+        from chessreg.runs.spec import describe_settings
 
-        found: dict[str, dict[str, Setting | click.Parameter]] = {}
+        found: dict[str, dict[str, SettingField | click.Parameter]] = {}
         for path, command in leaves(root, ""):
             if path in READING:
                 options = {of.opts[-1] if isinstance(of, click.Option) else str(of.name): of for of in command.params}
@@ -57,8 +57,8 @@ class Commands:
                     for name, of in options.items()
                     if not isinstance(of.type, click.Path) and name not in (*READING[path], *ANYWHERE)
                 }
-        for name in kinds():
-            settings = [*settings_of(kind(name).spec), *settings_of(kind(name).options)]
+        for name in load_kinds():
+            settings = [*describe_settings(find_kind(name).spec), *describe_settings(find_kind(name).options)]
             found[f"run {name}"] = {setting.flag: setting for setting in settings}
         return found
 
@@ -94,11 +94,11 @@ class Commands:
         return ["\n".join(self.started(chosen, command)).encode() for command in self.parameters]
 
     def started(self, chosen: random.Random, command: str) -> list[str]:
-        from chessreg.runs.kind import kind
+        from chessreg.runs.kind import find_kind
 
         words = [command]
         if command.startswith("run "):
-            return words + shlex.split(kind(command[4:]).example)
+            return words + shlex.split(find_kind(command[4:]).example)
         for name, of in self.parameters[command].items():
             if isinstance(of, click.Argument):
                 words += [self.value(chosen, name, of) for _ in range(2 if of.nargs != 1 else 1)]
@@ -126,22 +126,22 @@ class Commands:
                 words.append(flag if plain else f"{flag}={self.value(chosen, flag, of_flag)}")
         return "\n".join(words).encode("utf-8", "surrogateescape")
 
-    def value(self, chosen: random.Random, name: str, of: Setting | click.Parameter | None) -> str:
+    def value(self, chosen: random.Random, name: str, of: SettingField | click.Parameter | None) -> str:
         """A value for a parameter: mostly one of its type, else one that nobody means."""
         if chosen.random() < 0.15:
             return chosen.choice((*WORDS, *NUMBERS)).replace("\n", " ").encode("utf-8", "ignore").decode()
-        noun = of.noun if isinstance(of, Setting) else noun_of(name)
+        noun = of.noun if isinstance(of, SettingField) else noun_of(name)
         if noun and self.things.get(noun):
-            several = isinstance(of, Setting) and of.several
+            several = isinstance(of, SettingField) and of.several
             return ",".join(chosen.choice(self.things[noun]) for _ in range(chosen.choice((1, 1, 2)) if several else 1))
         if noun:
             return chosen.choice([*self.things["run"], *self.things["dataset"]]) + chosen.choice(("", ":0", ":1", "/0"))
-        if isinstance(of, Setting) and of.choices:
+        if isinstance(of, SettingField) and of.choices:
             return chosen.choice(of.choices)
         if isinstance(of, click.Parameter) and isinstance(of.type, click.Choice):
             return str(chosen.choice([*of.type.choices]))
         number = chosen.choice(LIKELY if chosen.random() < 0.7 else NUMBERS)
-        if isinstance(of, Setting) and of.type is not str:
+        if isinstance(of, SettingField) and of.type is not str:
             return ",".join([number, *(chosen.choice(LIKELY) for _ in range(2))]) if of.several else number
         if isinstance(of, click.Parameter) and not isinstance(of.type, click.types.StringParamType):
             return number

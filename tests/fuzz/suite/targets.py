@@ -57,7 +57,7 @@ class World:
 
         with zipfile.ZipFile(DEMO) as packed:
             packed.extractall(self.root / "demo")
-        migrations.upgrade(self.root / "demo" / "registry.db")
+        migrations.upgrade_registry(self.root / "demo" / "registry.db")
         return self.root / "demo"
 
     @cached_property
@@ -423,13 +423,13 @@ def folder_checkpoint(world: World, data: bytes) -> None:
 )
 def fitted(world: World, data: bytes) -> None:
     """The file of a probe or vector that somebody else's chessreg published."""
-    from chessreg.registry.names import nouns
+    from chessreg.registry.names import noun_tables
     from chessreg.runs.fitted import load_direction, load_probe
 
     inputs = world.session.inputs
     for noun, name, load in (("probe", "reference-board", load_probe), ("vector", "skill", load_direction)):
         reference = inputs.reference(noun, name)
-        rows = {row.layer: row for row in inputs.rows(nouns()[noun], inputs.run(reference))}
+        rows = {row.layer: row for row in inputs.rows(noun_tables()[noun], inputs.run(reference))}
         path = world.session.store.path(rows[1].artifact) / f"{noun}.safetensors"
         before = path.read_bytes()
         path.write_bytes(data)
@@ -450,7 +450,7 @@ def manifest(world: World, data: bytes) -> None:
 
     digest = "0" * 64
     with contextlib.suppress(Exception):
-        digest = artifacts._digest([(str(n), int(s), str(d)) for n, s, d in json.loads(data)["files"]])
+        digest = artifacts._digest_entries([(str(n), int(s), str(d)) for n, s, d in json.loads(data)["files"]])
     artifacts.parse_manifest(data, digest)
 
 
@@ -459,7 +459,7 @@ def manifest(world: World, data: bytes) -> None:
 )
 def array_metadata(world: World, data: bytes) -> None:
     """The metadata of a group of activations in another store: where it is copied from, and where it is opened."""
-    from store.array_format import files_of, group_digest
+    from store.array_format import group_digest, list_group_files
     from store.arrays import ActivationArray
 
     group = next(path for path in sorted(world.demo.glob("store/arrays/*")) if path.is_dir())
@@ -468,7 +468,10 @@ def array_metadata(world: World, data: bytes) -> None:
     digest = None
     with contextlib.suppress(Exception):
         digest = group_digest(json.loads(data)["attributes"])
-    for read in (lambda: files_of(data, digest), lambda: ActivationArray.open(world.folder / group.name).verify()):
+    for read in (
+        lambda: list_group_files(data, digest),
+        lambda: ActivationArray.open(world.folder / group.name).verify(),
+    ):
         with contextlib.suppress(*expected()):
             read()
 
@@ -498,7 +501,7 @@ def fragment_seeds(world: World) -> list[bytes]:
 )
 def fragment(world: World, data: bytes) -> None:
     """A fragment of result rows, taken in."""
-    from chessreg.runs.ingest import ingest
+    from chessreg.runs.ingest import ingest_fragments
 
     session = world.session
     header = {}
@@ -512,7 +515,7 @@ def fragment(world: World, data: bytes) -> None:
     name = f"0193b3f0-0000-7000-8000-000000000000.{run}.jsonl.zst"
     (session.store.incoming / name).write_bytes(data)
     try:
-        ingest(session.database, session.store)
+        ingest_fragments(session.database, session.store)
     finally:
         for path in (*session.store.incoming.iterdir(), *session.store.quarantine.iterdir()):
             path.unlink(missing_ok=True)
@@ -538,9 +541,9 @@ def spec_seeds(world: World) -> list[bytes]:
 )
 def spec(world: World, data: bytes) -> None:
     """A stored spec, or the settings of a job file: built, resolved and planned."""
-    from chessreg.runs.kind import kind
-    from chessreg.runs.resolve import resolve
-    from chessreg.runs.spec import build, flat
+    from chessreg.runs.kind import find_kind
+    from chessreg.runs.resolve import resolve_spec
+    from chessreg.runs.spec import build_settings, flatten_settings
 
     try:
         values = json.loads(data)
@@ -548,10 +551,10 @@ def spec(world: World, data: bytes) -> None:
         return  # the registry's own JSON, a job file's TOML or the command line were read before
     if not isinstance(values, dict) or not isinstance(values.get("kind"), str) or ".py" in values["kind"]:
         return
-    found = kind(values.pop("kind"))
-    made = build(found.spec, values)
-    flat(made.model_dump())
-    resolved = resolve(found, made, world.session.inputs)
+    found = find_kind(values.pop("kind"))
+    made = build_settings(found.spec, values)
+    flatten_settings(made.model_dump())
+    resolved = resolve_spec(found, made, world.session.inputs)
     found.estimate(resolved.spec, world.session.inputs)
 
 
@@ -590,12 +593,12 @@ def settings_file(world: World, data: bytes) -> None:
     from chessreg.scheduling.executors import slurm_script
 
     path = world.file("job.toml", data)
-    world.file(slurm_script.FILE, data)
+    world.file(slurm_script.PROFILE_FILE, data)
     if b".py" not in data:
         with contextlib.suppress(*expected()):
             file_orders(path, {})
     with contextlib.suppress(*expected()):
-        slurm_script.profile("default", world.folder)
+        slurm_script.find_profile("default", world.folder)
 
 
 TEMPLATE = b"The position is {FEN}, the legal moves are {LM}. The best move is {BM}"

@@ -17,20 +17,20 @@ import pytest
 
 from chessreg.registry.identity import new_id
 from chessreg.registry.tables import Cause
-from chessreg.scheduling.executors import Executor, Needs, Seen, Work
+from chessreg.scheduling.executors import Executor, ResourceNeeds, Submission, SubmissionStatus
 
 Make = Callable[[], Executor]
 SLEEP = "import time; print('begun', flush=True); time.sleep(600)"
 PATIENCE = 300.0
 
 
-def start(executor: Executor, work: Work) -> str:
+def start(executor: Executor, work: Submission) -> str:
     handles = executor.submit([work])
     assert set(handles) == {work.job_id}
     return handles[work.job_id]
 
 
-def until(executor: Executor, handle: str, state: str = "ended") -> Seen:
+def until(executor: Executor, handle: str, state: str = "ended") -> SubmissionStatus:
     deadline = time.monotonic() + PATIENCE
     while True:
         seen = executor.poll([handle]).get(handle)
@@ -59,14 +59,14 @@ class Conformance:
         raise NotImplementedError
 
     @pytest.fixture
-    def work(self, tmp_path: Path) -> Callable[..., Work]:
+    def work(self, tmp_path: Path) -> Callable[..., Submission]:
         """A work that runs this Python code."""
 
-        def make(code: str, **settings: object) -> Work:
+        def make(code: str, **settings: object) -> Submission:
             job = new_id()
             argv = (sys.executable, "-u", "-c", code)
-            values = {"needs": Needs(device="cpu", threads=1), "env": {}, "group_id": job} | settings
-            return Work(job, argv=argv, folder=tmp_path / job.hex, cwd=tmp_path, **values)  # type: ignore[arg-type]
+            values = {"needs": ResourceNeeds(device="cpu", threads=1), "env": {}, "group_id": job} | settings
+            return Submission(job, argv=argv, folder=tmp_path / job.hex, cwd=tmp_path, **values)  # type: ignore[arg-type]
 
         return make
 

@@ -191,4 +191,4 @@ def write_profiles(folder: Path, text: str) -> None:
     path = folder / ".chessreg" / "profiles.toml"
     path.parent.mkdir(exist_ok=True)
     path.write_text(text)
-    trust.trust(str(path))
+    trust.trust_reference(str(path))

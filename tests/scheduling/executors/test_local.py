@@ -15,22 +15,24 @@ import pytest
 from chessreg.errors import BadInputError
 from chessreg.registry.identity import new_id
 from chessreg.registry.tables import Cause
-from chessreg.scheduling.executors import Needs, Work
-from chessreg.scheduling.executors.local import Gpu, LocalExecutor, Slots, read_gpus
+from chessreg.scheduling.executors import ResourceNeeds, Submission
+from chessreg.scheduling.executors.local import GpuMemory, LocalExecutor, MachineSlots, read_gpus
 from store.process import boot_id, pid_start
 
 from .conformance import Conformance
 
-TWO = [Gpu(0, 80.0, 79.0), Gpu(1, 80.0, 79.5)]
+TWO = [GpuMemory(0, 80.0, 79.0), GpuMemory(1, 80.0, 79.5)]
 
 
-def work(tmp_path, code: str, **needs: object) -> Work:
+def work(tmp_path, code: str, **needs: object) -> Submission:
     job = new_id()
     settings = {"device": "cpu", "threads": 1} | needs
-    return Work(job, job, (sys.executable, "-u", "-c", code), tmp_path / job.hex, tmp_path, needs=Needs(**settings))
+    return Submission(
+        job, job, (sys.executable, "-u", "-c", code), tmp_path / job.hex, tmp_path, needs=ResourceNeeds(**settings)
+    )
 
 
-def place(slots: Slots, needs: Needs, gpus: list[Gpu], holder: str) -> int | None:
+def place(slots: MachineSlots, needs: ResourceNeeds, gpus: list[GpuMemory], holder: str) -> int | None:
     """The GPU that it got; None when it waits."""
     slot = slots.find(needs, gpus)
     if slot is not None:
@@ -39,10 +41,10 @@ def place(slots: Slots, needs: Needs, gpus: list[Gpu], holder: str) -> int | Non
 
 
 def test_one_work_a_gpu_the_freest_first():
-    slots = Slots(16)
-    assert [place(slots, Needs("auto"), TWO, name) for name in "abc"] == [1, 0, None]
+    slots = MachineSlots(16)
+    assert [place(slots, ResourceNeeds("auto"), TWO, name) for name in "abc"] == [1, 0, None]
     slots.give_back("a")
-    assert place(slots, Needs("auto"), TWO, "c") == 1
+    assert place(slots, ResourceNeeds("auto"), TWO, "c") == 1
 
 
 def test_the_gpus_of_this_machine_are_those_that_tell_their_memory(tmp_path, monkeypatch):
@@ -50,44 +52,44 @@ def test_the_gpus_of_this_machine_are_those_that_tell_their_memory(tmp_path, mon
     program.write_text("#!/bin/sh\necho '0, A100, 40960, 1024, 50'\necho '1, GB10, [N/A], [N/A], 0'\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
-    assert read_gpus() == [Gpu(0, 40.0, 39.0)]
+    assert read_gpus() == [GpuMemory(0, 40.0, 39.0)]
 
 
 def test_a_gpu_that_others_use_is_not_free():
-    busy = [Gpu(0, 80.0, 40.0)]
-    assert Slots(16).find(Needs("cuda"), busy) is None
-    assert Slots(16).find(Needs("cuda", gpu_memory=39), busy)
-    assert Slots(16).find(Needs("cuda", gpu_memory=41), busy) is None
+    busy = [GpuMemory(0, 80.0, 40.0)]
+    assert MachineSlots(16).find(ResourceNeeds("cuda"), busy) is None
+    assert MachineSlots(16).find(ResourceNeeds("cuda", gpu_memory=39), busy)
+    assert MachineSlots(16).find(ResourceNeeds("cuda", gpu_memory=41), busy) is None
 
 
 def test_a_gpu_is_shared_only_among_those_that_may():
-    slots = Slots(16)
-    assert place(slots, Needs("cuda:1", share_gpu=True), TWO, "a") == 1
-    assert place(slots, Needs("cuda:1", share_gpu=True), TWO, "b") == 1
-    assert place(slots, Needs("cuda:1"), TWO, "c") is None
-    assert slots.find(Needs("cuda:1", share_gpu=True), TWO).env["CUDA_VISIBLE_DEVICES"] == "1"
+    slots = MachineSlots(16)
+    assert place(slots, ResourceNeeds("cuda:1", share_gpu=True), TWO, "a") == 1
+    assert place(slots, ResourceNeeds("cuda:1", share_gpu=True), TWO, "b") == 1
+    assert place(slots, ResourceNeeds("cuda:1"), TWO, "c") is None
+    assert slots.find(ResourceNeeds("cuda:1", share_gpu=True), TWO).env["CUDA_VISIBLE_DEVICES"] == "1"
 
 
 def test_cores_are_divided_over_shards_and_never_given_twice():
-    slots = Slots(4)
-    first = slots.find(Needs("auto", shards=2), [])
+    slots = MachineSlots(4)
+    first = slots.find(ResourceNeeds("auto", shards=2), [])
     assert (first.gpu, first.threads) == (None, 2)
     slots.take("a", first)
-    slots.take("b", slots.find(Needs("cpu", shards=2), TWO))
-    assert slots.find(Needs("cpu", threads=1), []) is None
+    slots.take("b", slots.find(ResourceNeeds("cpu", shards=2), TWO))
+    assert slots.find(ResourceNeeds("cpu", threads=1), []) is None
     slots.give_back("a")
-    assert slots.find(Needs("cpu", threads=2), []).env["OMP_NUM_THREADS"] == "2"
-    assert Slots(2).find(Needs("cpu", threads=64), []).threads == 2
+    assert slots.find(ResourceNeeds("cpu", threads=2), []).env["OMP_NUM_THREADS"] == "2"
+    assert MachineSlots(2).find(ResourceNeeds("cpu", threads=64), []).threads == 2
 
 
 def test_what_this_machine_can_never_give_is_refused():
     for needs, gpus in (
-        (Needs("cuda"), []),
-        (Needs("cuda:2"), TWO),
-        (Needs("auto", gpu_memory=200), TWO),
+        (ResourceNeeds("cuda"), []),
+        (ResourceNeeds("cuda:2"), TWO),
+        (ResourceNeeds("auto", gpu_memory=200), TWO),
     ):
         with pytest.raises(BadInputError):
-            Slots(4).find(needs, gpus)
+            MachineSlots(4).find(needs, gpus)
 
 
 def test_a_dead_leader_takes_its_children_with_it(tmp_path):
@@ -148,7 +150,7 @@ def test_a_folder_that_is_gone_is_one_clear_error(tmp_path):
     from chessreg.errors import ChessregError
 
     gone = work(tmp_path, "pass")
-    gone = Work(gone.job_id, gone.group_id, gone.argv, gone.folder, tmp_path / "gone", needs=gone.needs)
+    gone = Submission(gone.job_id, gone.group_id, gone.argv, gone.folder, tmp_path / "gone", needs=gone.needs)
     with pytest.raises(ChessregError, match="gone"):
         LocalExecutor(read=list).submit([gone])
 

@@ -17,8 +17,8 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import tables
 from chessreg.registry.identity import new_id
 from chessreg.registry.tables import Cause
-from chessreg.runs.kind import kind
-from chessreg.scheduling.executors import Needs, Placement, Seen, Work
+from chessreg.runs.kind import find_kind
+from chessreg.scheduling.executors import Placement, ResourceNeeds, Submission, SubmissionStatus
 from chessreg.scheduling.launch import Order
 
 from .conformance import Conformance
@@ -27,13 +27,15 @@ KIND = f"{Path(__file__).with_name('sent_kind.py')}:Sent"
 SLEEP = "print('begun', flush=True); import time; time.sleep(600)"
 
 
-def work(folder: Path, code: str = SLEEP, **needs: object) -> Work:
+def work(folder: Path, code: str = SLEEP, **needs: object) -> Submission:
     job = new_id()
     settings = {"device": "cpu", "threads": 1} | needs
-    return Work(job, job, (sys.executable, "-u", "-c", code), folder / job.hex, folder, needs=Needs(**settings))
+    return Submission(
+        job, job, (sys.executable, "-u", "-c", code), folder / job.hex, folder, needs=ResourceNeeds(**settings)
+    )
 
 
-def until(executor, handle: str, state: str = "ended") -> Seen:
+def until(executor, handle: str, state: str = "ended") -> SubmissionStatus:
     deadline = time.monotonic() + 300
     while (seen := executor.poll([handle]).get(handle)) is None or seen.state != state:
         assert time.monotonic() < deadline, f"still {seen}"
@@ -46,7 +48,7 @@ def test_results_come_home_from_a_node_that_has_no_store(ray_executors, ray_clus
     on = f"ray:{ray_cluster.address}"
     desk.supervisor.executors[on] = ray_executors()
     (tmp_path / "words.txt").write_text("a chess game ")
-    found = kind(KIND)
+    found = find_kind(KIND)
     how = found.options(device="cpu", threads=2)
     desk.launch(Order(found, found.spec(file=str(tmp_path / "words.txt")), how, ("file",), "sent", on, shards=2))
     desk.finish()

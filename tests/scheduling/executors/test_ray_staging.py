@@ -10,11 +10,11 @@ import zstandard
 from chessreg.experiments.probe import ProbeSpec
 from chessreg.registry import tables
 from chessreg.registry.database import Database
-from chessreg.runs.kind import kind
-from chessreg.runs.resolve import identified
-from chessreg.runs.transfer import fetch
+from chessreg.runs.kind import find_kind
+from chessreg.runs.resolve import resolve_and_hash
+from chessreg.runs.transfer import fetch_item
 from chessreg.scheduling.executors import ray_staging
-from chessreg.scheduling.executors.ray_staging import ActorStore, Home, StoreActor, inputs_of
+from chessreg.scheduling.executors.ray_staging import ActorStore, HomeActor, StoreActor, list_input_items
 from store import Store
 from store.errors import CorruptError, NotInStoreError, StoreError
 
@@ -37,8 +37,8 @@ class Here(ActorStore):
 def order(world_session):
     """Of a probe on the world's cache."""
     inputs = world_session.inputs
-    spec, _ = identified(kind("probe"), ProbeSpec(cache="reference-fit"), inputs)
-    return {"source": kind("probe").source, "spec": spec.model_dump(mode="json")}
+    spec, _ = resolve_and_hash(find_kind("probe"), ProbeSpec(cache="reference-fit"), inputs)
+    return {"source": find_kind("probe").source, "spec": spec.model_dump(mode="json")}
 
 
 @pytest.fixture
@@ -57,12 +57,12 @@ def files(store: Store) -> dict[str, bytes]:
 
 
 def test_the_inputs_of_a_work_go_over_in_pieces_and_are_the_same_there(world_session, order, node, home, monkeypatch):
-    monkeypatch.setattr(ray_staging, "PIECE", 1000)
-    items = inputs_of(world_session.database, world_session.store, order)
+    monkeypatch.setattr(ray_staging, "PIECE_BYTES", 1000)
+    items = list_input_items(world_session.database, world_session.store, order)
     kinds = {item.what.split()[0] for item in items}
     assert {"activations", "dataset", "checkpoint"} <= kinds, "the cache, and what it was made from"
     for item in items:
-        fetch(node, item, home)
+        fetch_item(node, item, home)
     there, here = files(node), files(world_session.store)
     assert there.items() <= here.items()
     assert home.pieces >= sum(item.bytes for item in items) / 1000
@@ -70,22 +70,22 @@ def test_the_inputs_of_a_work_go_over_in_pieces_and_are_the_same_there(world_ses
     assert not list(node.tmp.iterdir())
     home.pieces = 0
     for item in items:
-        fetch(node, item, home)
+        fetch_item(node, item, home)
     assert home.pieces == 0, "what is there is not sent again"
 
 
 def test_what_arrives_damaged_or_is_not_there_is_refused(world_session, order, node, home):
-    items = inputs_of(world_session.database, world_session.store, order)
+    items = list_input_items(world_session.database, world_session.store, order)
     for word, file in (("checkpoint", ".safetensors"), ("activations", "0")):
         item = next(item for item in items if word in item.what)
         home.damaged = file
         with pytest.raises(CorruptError):
-            fetch(node, item, home)
+            fetch_item(node, item, home)
         with pytest.raises(NotInStoreError):
-            fetch(node, item, Here(StoreActor(), str(node.root)))
+            fetch_item(node, item, Here(StoreActor(), str(node.root)))
         assert not item.here(node)
         home.damaged = ""
-        fetch(node, item, home)
+        fetch_item(node, item, home)
         assert item.here(node)
     assert not list(node.tmp.iterdir())
 
@@ -93,7 +93,7 @@ def test_what_arrives_damaged_or_is_not_there_is_refused(world_session, order, n
 def test_the_copy_of_a_registry_is_whole_while_others_write(world_session, order, tmp_path):
     with world_session.database.write() as session:
         before = session.query(tables.Run).count()
-        items, copy = Home().inputs(world_session.database.reference, str(world_session.store.root), order)
+        items, copy = HomeActor().inputs(world_session.database.reference, str(world_session.store.root), order)
     (tmp_path / "copy.db").write_bytes(zstandard.ZstdDecompressor().decompress(copy))
     with Database.open(str(tmp_path / "copy.db"), create=False) as copied, copied.read() as session:
         assert session.query(tables.Run).count() == before > 0

@@ -18,9 +18,9 @@ from chessreg.registry.identity import new_id
 from chessreg.registry.tables import AttemptState, Cause
 from chessreg.runs import trust
 from chessreg.scheduling import status
-from chessreg.scheduling.executors import Needs, Seen, Work
-from chessreg.scheduling.executors.slurm import ENDED, SlurmExecutor, seen_of
-from chessreg.scheduling.executors.slurm_script import Profile, profile, script
+from chessreg.scheduling.executors import ResourceNeeds, Submission, SubmissionStatus
+from chessreg.scheduling.executors.slurm import CAUSE_OF_END, SlurmExecutor, status_of_end
+from chessreg.scheduling.executors.slurm_script import SlurmProfile, find_profile, make_script
 
 from .conformance import Conformance
 from .conftest import write_profiles
@@ -28,19 +28,19 @@ from .conftest import write_profiles
 SLEEP = "print('begun', flush=True); import time; time.sleep(600)"
 
 
-def work(folder: Path, code: str = SLEEP, group=None, name: str = "probe 3f2a1c 1/4", **needs: object) -> Work:
+def work(folder: Path, code: str = SLEEP, group=None, name: str = "probe 3f2a1c 1/4", **needs: object) -> Submission:
     job = new_id()
     argv = (sys.executable, "-u", "-c", code)
     settings = {"device": "cpu", "threads": 1} | needs
     place = folder / "store" / "runs" / "r" / "jobs" / job.hex
-    return Work(job, group or job, argv, place, folder, {"SECRET": "psst"}, Needs(**settings), name)
+    return Submission(job, group or job, argv, place, folder, {"SECRET": "psst"}, ResourceNeeds(**settings), name)
 
 
 def slurm(*argv: str) -> str:
     return subprocess.run(argv, capture_output=True, text=True, check=True, timeout=300).stdout
 
 
-def until(executor: SlurmExecutor, handle: str, state: str = "ended", seconds: float = 300) -> Seen:
+def until(executor: SlurmExecutor, handle: str, state: str = "ended", seconds: float = 300) -> SubmissionStatus:
     deadline = time.monotonic() + seconds
     while (seen := executor.poll([handle]).get(handle)) is None or seen.state != state:
         assert time.monotonic() < deadline, f"still {seen}"
@@ -62,7 +62,7 @@ def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         path = tmp_path / where / "profiles.toml"
         path.write_text(text)
         if trusted:
-            trust.trust(str(path))
+            trust.trust_reference(str(path))
         return tmp_path
 
     return write
@@ -73,14 +73,14 @@ def test_a_profile_is_found_beside_the_registry_above_it_and_in_the_home(written
     written('[gpu]\npartition = "far"\n[big]\ncpus = 8\n', "config/chessreg")
     below = folder / "deep" / "deeper"
     below.mkdir(parents=True)
-    assert profile("gpu", folder).partition == "near"
-    assert profile("gpu", below).partition == "near"
-    assert profile("big", folder).cpus == 8
-    assert profile("", folder) == Profile(), "--on slurm asks for nothing special"
+    assert find_profile("gpu", folder).partition == "near"
+    assert find_profile("gpu", below).partition == "near"
+    assert find_profile("big", folder).cpus == 8
+    assert find_profile("", folder) == SlurmProfile(), "--on slurm asks for nothing special"
     with pytest.raises(NotFoundError, match=r"there is no profile 'gpo'.*slurm:gpu, slurm:big"):
-        profile("gpo", folder)
+        find_profile("gpo", folder)
     written("[default]\ncpus = 3\n")
-    assert profile("", folder).cpus == 3
+    assert find_profile("", folder).cpus == 3
 
 
 def test_a_profile_of_a_folder_counts_once_it_is_trusted_and_as_long_as_it_is_the_same(written):
@@ -89,17 +89,17 @@ def test_a_profile_of_a_folder_counts_once_it_is_trusted_and_as_long_as_it_is_th
     file = folder / ".chessreg" / "profiles.toml"
     for name in ("gpu", ""):
         with pytest.raises(trust.NotTrustedError, match=r"Slurm profiles in .*not trusted") as caught:
-            profile(name, folder)
+            find_profile(name, folder)
         assert caught.value.hint == f"read it, then: chessreg trust {file}"
-    assert profile("own", folder).cpus == 2, "what stands in the user's own settings needs no trust"
-    trust.trust(str(file))
-    assert profile("gpu", folder).setup == ("touch pwned",)
+    assert find_profile("own", folder).cpus == 2, "what stands in the user's own settings needs no trust"
+    trust.trust_reference(str(file))
+    assert find_profile("gpu", folder).setup == ("touch pwned",)
     file.write_text(file.read_text() + "# another\n")
     with pytest.raises(trust.NotTrustedError):
-        profile("gpu", folder)
+        find_profile("gpu", folder)
     (folder / "store.json").write_text("{}")
     with pytest.raises(trust.NotTrustedError, match="in the store"):
-        profile("gpu", folder)
+        find_profile("gpu", folder)
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_a_profile_of_a_folder_counts_once_it_is_trusted_and_as_long_as_it_is_th
 )
 def test_a_wrong_profile_is_one_line_with_its_file(written, text: str, said: str):
     with pytest.raises(BadInputError, match=rf"profiles\.toml.*{said}") as caught:
-        profile("gpu", written(text))
+        find_profile("gpu", written(text))
     assert "\n" not in str(caught.value)
 
 
@@ -124,13 +124,15 @@ def test_a_wrong_profile_is_one_line_with_its_file(written, text: str, said: str
 
 
 def test_a_script_asks_for_what_the_profile_says_and_holds_no_secret(tmp_path):
-    asked = Profile(
+    asked = SlurmProfile(
         partition="a100", gres="gpu:1", time="08:00:00", constraint="a&b", mem="32G", account="lab", qos="high",
         options=("--exclude=node7",), setup=("module load cuda",), python="/opt/py", store="/nodes/store",
     )  # fmt: skip
     each = work(tmp_path, threads=4, device="auto")
-    each = Work(**{**vars(each), "argv": ("python", "-m", "chessreg.scheduling.worker", f"{each.folder}/work.json")})
-    text = script([each], asked, each.log)
+    each = Submission(
+        **{**vars(each), "argv": ("python", "-m", "chessreg.scheduling.worker", f"{each.folder}/work.json")}
+    )
+    text = make_script([each], asked, each.log)
     options = [line.removeprefix("#SBATCH ") for line in text.splitlines() if line.startswith("#SBATCH")]
     for option in (
         '--job-name="probe 3f2a1c 1/4"', "--partition=a100", "--gres=gpu:1", "--time=08:00:00", '--constraint="a&b"',
@@ -148,13 +150,13 @@ def test_a_script_asks_for_what_the_profile_says_and_holds_no_secret(tmp_path):
 
 
 def test_a_gpu_is_asked_for_unless_the_work_wants_none(tmp_path):
-    with_gpu = Profile(gres="gpu:1")
-    assert "--gres" not in script([work(tmp_path, device="cpu")], with_gpu, tmp_path)
-    assert "--gres=gpu:1" in script([work(tmp_path, device="cuda")], with_gpu, tmp_path)
-    assert "--gres" not in script([work(tmp_path, device="auto")], Profile(), tmp_path)
-    assert script([work(tmp_path, device="cuda")], Profile(options=("--gpus=1",)), tmp_path)
+    with_gpu = SlurmProfile(gres="gpu:1")
+    assert "--gres" not in make_script([work(tmp_path, device="cpu")], with_gpu, tmp_path)
+    assert "--gres=gpu:1" in make_script([work(tmp_path, device="cuda")], with_gpu, tmp_path)
+    assert "--gres" not in make_script([work(tmp_path, device="auto")], SlurmProfile(), tmp_path)
+    assert make_script([work(tmp_path, device="cuda")], SlurmProfile(options=("--gpus=1",)), tmp_path)
     with pytest.raises(BadInputError, match="asks for no GPU"):
-        script([work(tmp_path, device="cuda")], Profile(), tmp_path)
+        make_script([work(tmp_path, device="cuda")], SlurmProfile(), tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -174,8 +176,8 @@ def test_a_gpu_is_asked_for_unless_the_work_wants_none(tmp_path):
 )
 def test_every_end_has_its_cause(state, code, cause, exit_code, said):
     reason = "why" if state == "NODE_FAIL" else "NonZeroExitCode"
-    assert seen_of(state, code, reason) == ("ended", exit_code, cause, said, None)
-    assert state in ENDED
+    assert status_of_end(state, code, reason) == ("ended", exit_code, cause, said, None)
+    assert state in CAUSE_OF_END
 
 
 # -- a real cluster ---------------------------------------------------------------------------------------------------
@@ -187,7 +189,7 @@ def executor(slurm_cluster: Path, here_polled_often: Path) -> SlurmExecutor:
 
 
 @pytest.fixture(scope="module")
-def overtime(slurm_cluster: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Work, str]:
+def overtime(slurm_cluster: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Submission, str]:
     """A work whose walltime is over soon. Slurm looks twice a minute: it is started first and looked at last."""
     code = """import signal, sys, time
 def end(*_): print('asked', flush=True); sys.exit(130)
@@ -253,7 +255,7 @@ def test_a_job_in_slurms_queue_waits_for_a_reason_and_then_runs_on_a_node(execut
 
     def row():
         with desk.session.database.read() as sql:
-            return status.rows(sql, sql.scalars(select(tables.Job)).all())[0]
+            return status.read_job_rows(sql, sql.scalars(select(tables.Job)).all())[0]
 
     desk.until(lambda: row()["reason"])
     waiting = row()
@@ -327,7 +329,7 @@ def test_folders_of_any_printable_name_get_their_logs_and_are_told_apart(executo
     executor.cancel(handles[works[2].job_id])
     assert until(executor, handles[works[2].job_id]).cause is Cause.KILLED
     for number, each in enumerate(works[:2]):
-        assert until(executor, handles[each.job_id]) == Seen("ended", 0, Cause.FINISHED, None)
+        assert until(executor, handles[each.job_id]) == SubmissionStatus("ended", 0, Cause.FINISHED, None)
         assert each.log.read_text() == f"said {number}\n"
     assert not list(tmp_path.rglob("pwned"))
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from chessreg.errors import BadInputError
 from chessreg.registry.identity import new_id
-from chessreg.scheduling.executors import Needs, Work
-from chessreg.scheduling.executors.slurm_script import Profile, job_name, script
+from chessreg.scheduling.executors import ResourceNeeds, Submission
+from chessreg.scheduling.executors.slurm_script import SlurmProfile, make_job_name, make_script
 
 HOSTILE = (
     "a\n#SBATCH --wrap='touch pwned'\ntouch pwned #", "a\rtouch pwned\r\n", "a\u2028touch pwned\u2029\x85touch pwned",
@@ -25,10 +25,12 @@ TEXTS = st.one_of(
 )
 
 
-def work(folder: Path, name: str, cwd: str, argument: str, job: str = "j") -> Work:
+def work(folder: Path, name: str, cwd: str, argument: str, job: str = "j") -> Submission:
     id = new_id()
     argv = ("/usr/bin/printf", "%s\\0", argument)
-    return Work(id, id, argv, folder / "store" / "runs" / "r" / "jobs" / job, Path(cwd), {}, Needs("cpu", 1), name)
+    return Submission(
+        id, id, argv, folder / "store" / "runs" / "r" / "jobs" / job, Path(cwd), {}, ResourceNeeds("cpu", 1), name
+    )
 
 
 def read_options(text: str) -> list[str]:
@@ -64,7 +66,7 @@ def test_names_and_paths_of_a_registry_are_no_commands(
     cwd = root / f"in {folder.replace('/', '_')}"
     works = [work(root, name, str(cwd), argument, job) for job in ("j", "k")[: 1 + array]]
     try:
-        text = script(works, Profile(), cwd / ("%a.txt" if array else "log.txt"))
+        text = make_script(works, SlurmProfile(), cwd / ("%a.txt" if array else "log.txt"))
     except BadInputError as error:
         refused = error.message
     else:
@@ -93,14 +95,14 @@ def test_names_and_paths_of_a_registry_are_no_commands(
 
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_jobs_name_is_one_line_of_plain_characters(text: str) -> None:
-    assert job_name(text).isprintable()
-    assert not set(job_name(text)) & set("'\"`$!%;&|<>\\*?#{}")
-    assert job_name("probe epochs=2 games=1,000 2/4") == "probe epochs=2 games=1,000 2/4"
-    assert job_name("\n") == "chessreg"
-    assert len(job_name(text * 100)) <= 100
+    assert make_job_name(text).isprintable()
+    assert not set(make_job_name(text)) & set("'\"`$!%;&|<>\\*?#{}")
+    assert make_job_name("probe epochs=2 games=1,000 2/4") == "probe epochs=2 games=1,000 2/4"
+    assert make_job_name("\n") == "chessreg"
+    assert len(make_job_name(text * 100)) <= 100
 
 
 def test_a_folder_with_a_line_break_is_refused_wherever_the_log_is(tmp_path: Path) -> None:
     for folder in ("a\nb", "a\rb", "a\x1bb", "a\u2028b"):
         with pytest.raises(BadInputError, match="control character"):
-            script([work(tmp_path, "probe", str(tmp_path / folder), "x")], Profile(), tmp_path / "log.txt")
+            make_script([work(tmp_path, "probe", str(tmp_path / folder), "x")], SlurmProfile(), tmp_path / "log.txt")
