@@ -328,12 +328,12 @@ def make_world(root: Path) -> None:
     from chessreg.experiments.cache import CacheSpec
     from chessreg.experiments.imported.specs import ImportedGamesSpec
     from chessreg.experiments.probe import ProbeSpec
-    from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
+    from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
     from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
     from tests.specs import vector_spec
 
     (root / "games.pgn").write_text("".join(f"{world_game(n)}\n\n" for n in range(60)))
-    twin = random_gpt2(GPT2Config(n_layer=2, n_head=2, n_embd=32, block_size=1023, vocab_size=32), seed=0)
+    twin = make_random_gpt2(GPT2Config(n_layer=2, n_head=2, n_embd=32, block_size=1023, vocab_size=32), seed=0)
     save_checkpoint(twin, root / "twin", CheckpointInfo.of(twin, "pgn-char-32"))
     with open_session(str(root / "registry.db"), root / "store") as session:
         add_dataset(session.database, session.store, [root / "games.pgn"], name="sample")
@@ -362,10 +362,10 @@ def add_uci_model(session: Session, folder: Path) -> None:
     from chessreg.entities.checkpoint import import_checkpoint
     from chessreg.experiments.cache import CacheSpec
     from chessreg.experiments.probe import ProbeSpec
-    from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
+    from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
     from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 
-    network = random_gpt2(GPT2Config(n_layer=2, n_head=2, n_embd=32, block_size=255, vocab_size=72), seed=0)
+    network = make_random_gpt2(GPT2Config(n_layer=2, n_head=2, n_embd=32, block_size=255, vocab_size=72), seed=0)
     save_checkpoint(network, folder, CheckpointInfo.of(network, "uci-square-72"))
     import_checkpoint(session.database, session.store, folder, name="uci")
     session.run(

@@ -67,21 +67,21 @@ def network(adapter: str, vocabulary: int) -> Network:
     import torch
     from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM
 
-    from chessreg.models.adapters.bridge import Bridged
+    from chessreg.models.adapters.bridge import BridgedModel
     from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
-    from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
-    from chessreg.models.adapters.llama import served
+    from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
+    from chessreg.models.adapters.llama import wrap_hugging_face
 
     if adapter == "gpt2":
-        return random_gpt2(GPT2Config(n_layer=2, n_head=2, n_embd=32, block_size=LONG, vocab_size=vocabulary), 0)
+        return make_random_gpt2(GPT2Config(n_layer=2, n_head=2, n_embd=32, block_size=LONG, vocab_size=vocabulary), 0)
     if adapter.endswith("fen-encoder"):
         return FenEncoder(FenConfig(2, 2, 32, adapter.partition("-")[0])).untrained(0)  # type: ignore[arg-type]
     torch.manual_seed(0)
     shape = {"vocab_size": vocabulary, "hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2}
     shape |= {"num_attention_heads": 2, "max_position_embeddings": LONG}
     if adapter == "llama":
-        return served(LlamaForCausalLM(LlamaConfig(**shape)).eval())
-    return Bridged(GPTNeoXForCausalLM(GPTNeoXConfig(**shape)).eval())
+        return wrap_hugging_face(LlamaForCausalLM(LlamaConfig(**shape)).eval())
+    return BridgedModel(GPTNeoXForCausalLM(GPTNeoXConfig(**shape)).eval())
 
 
 def bring_in(session: Session, name: str, adapter: str, folder: Path) -> str:

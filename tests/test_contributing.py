@@ -220,7 +220,7 @@ def test_a_file_in_the_folder_is_all_that_a_model_needs_to_be_imported_cached_an
     clone(
         "-c",
         "from pathlib import Path; from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint\n"
-        "from chessreg.models.adapters import adapter; model = adapter('linear')(32, 16, 256).untrained(3)\n"
+        "from chessreg.models.adapters import get_adapter; model = get_adapter('linear')(32, 16, 256).untrained(3)\n"
         f"save_checkpoint(model, Path({str(tmp_path / 'linear')!r}), CheckpointInfo.of(model, 'pgn-char-32'))",
     )
 

@@ -310,7 +310,7 @@ def export(
 def export_tokens(home: Home, reference: str, file: Path | None, options: dict[str, Any]) -> None:
     """Write the token file of `dataset export --token-file` and print its counts."""
     from chessreg.encodings import get_encoding
-    from chessreg.models.token_file import export as write
+    from chessreg.models.token_file import export_token_file as write
 
     if "heldout" not in options:
         raise click.UsageError(

@@ -146,7 +146,9 @@ def checkpoint(
             importers.check_folder(source)
         written = make_prompt_encoding(source, **settings) if encoding == "prompt" else encoding
         given = importers.UnrecordedSettings(*unrecorded)
-        session = home.adding(needs=trained_on, check=lambda: importers.check(source, written, vocabulary, given))
+        session = home.adding(
+            needs=trained_on, check=lambda: importers.check_import(source, written, vocabulary, given)
+        )
         made = import_checkpoint(
             session.database, session.store, source, name=name, encoding=written, trained_on=trained_on or None,
             vocabulary=vocabulary, given=given,
@@ -294,16 +296,16 @@ def fetch(
     from chessreg.cli.base import progress_line
     from chessreg.entities import adding
     from chessreg.entities.adding import Added
-    from chessreg.models.hub import every_source, source_named
+    from chessreg.models.hub import get_fetch_source, list_fetch_sources
 
     if source is None:
         rows = [
             {"name": s.name, "holds": s.holds, "repository": s.repository, "file": s.file, "about": s.about}
-            for s in every_source().values()
+            for s in list_fetch_sources().values()
         ]
         emit(home, rows, ["name", "repository", "file", "about"])
         return
-    source_file, arrived = source_named(source), None
+    source_file, arrived = get_fetch_source(source), None
 
     def arrive() -> None:
         nonlocal arrived

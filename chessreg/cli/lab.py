@@ -43,7 +43,7 @@ def lab(home: Home, state: str | None, settings: tuple[str, ...], layer: int | N
     from chessreg.entities.game import unit_reference
     from chessreg.lab.answer import format_answer
     from chessreg.lab.model import Lab
-    from chessreg.models.devices import prepare
+    from chessreg.models.devices import prepare_device
 
     database, given = fresh(home), given_values(LabPosition, params)
     question: LabPosition | StoredState
@@ -57,7 +57,7 @@ def lab(home: Home, state: str | None, settings: tuple[str, ...], layer: int | N
         raise BadInputError("which model?", "give --checkpoint NAME, or RUN:UNIT of an edit run")
     else:
         question = LabPosition.of(**given, settings=tuple(map(pair, settings)))
-    prepare("cpu")
+    prepare_device("cpu")
     answer = Lab(home.session().inputs).ask(question)
     if home.json:
         emit(home, answer.summary())
@@ -115,10 +115,10 @@ def uci(home: Home, checkpoint: str, intervention: str, options: tuple[str, ...]
     os.dup2(2, 1)  # whatever a library prints goes elsewhere than the protocol
     from chessreg.lab.player import LabPlayer
     from chessreg.lab.uci import UciEngine, UciSettings, make_line_writer, run_engine
-    from chessreg.models.devices import check, idle_cores
+    from chessreg.models.devices import check_device, count_idle_cores
 
-    check(device)
-    threads = idle_cores()
+    check_device(device)
+    threads = count_idle_cores()
     player = LabPlayer(home.session().inputs, checkpoint, device, threads)
     engine = UciEngine(player, checkpoint, make_line_writer(out), UciSettings(threads=threads))
     for text in (*([f"Intervention={intervention}"] if intervention else []), *options):

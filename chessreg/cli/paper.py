@@ -166,7 +166,7 @@ def go(
     if action.on is not None:
         open_executor(action.on)  # raises where there is none
     else:
-        devices.check("auto" if device is None else device)
+        devices.check_device("auto" if device is None else device)
         devices.check_threads(threads or 0)
     session = home.session()
     how = {key: value for key, value in (("device", device), ("threads", threads)) if value is not None}

@@ -420,7 +420,9 @@ def download(
 
     report = mebibytes(on_progress)
     if not isinstance(source, chessbench.BenchFile):
-        return hub.fetch(source, downloads, file=file, revision=revision, endpoint=endpoint, on_progress=report)
+        return hub.fetch_hub_file(
+            source, downloads, file=file, revision=revision, endpoint=endpoint, on_progress=report
+        )
     if revision != "main":
         raise BadInputError(f"{source.name} has no revisions", "leave out --revision")
     return chessbench.fetch_bench_file(source, downloads, file=file, endpoint=endpoint, on_progress=report)
@@ -431,7 +433,7 @@ def check_downloaded(source: HubSource | BenchFile, path: Path) -> None:
     from chessreg.models import importers
 
     if source.holds == "checkpoint":
-        importers.check(path)
+        importers.check_import(path)
     else:
         check_files([path])
 

@@ -275,8 +275,8 @@ def import_checkpoint(
     vocabulary, a name that is taken); then nothing is stored or recorded.
     """
     from chessreg.models import importers
-    from chessreg.models.checkpoint import digest as content_digest
-    from chessreg.models.checkpoint import files_of, read_info
+    from chessreg.models.checkpoint import compute_checkpoint_digest as content_digest
+    from chessreg.models.checkpoint import list_checkpoint_files, read_info
 
     if not source.exists():
         raise NotFoundError(f"no file or folder {source}")
@@ -289,7 +289,7 @@ def import_checkpoint(
         )
         info = report.info
         if is_ours(source, folder):  # comes home unchanged, and so keeps its digest
-            for file in files_of(source):
+            for file in list_checkpoint_files(source):
                 shutil.copyfile(source / file, folder / file)
             info = read_info(folder)
         content = content_digest(folder)
@@ -341,9 +341,9 @@ def is_ours(source: Path, converted: Path) -> bool:
     """Whether `source` is a folder of chessreg's own layout that loads to the same weights as `converted`."""
     import torch
 
-    from chessreg.models.checkpoint import files_of, load_model, read_info
+    from chessreg.models.checkpoint import list_checkpoint_files, load_model, read_info
 
-    if not all((source / file).is_file() for file in files_of(source)):
+    if not all((source / file).is_file() for file in list_checkpoint_files(source)):
         return False
     if read_info(source).encoding != read_info(converted).encoding:
         raise BadInputError(
@@ -358,7 +358,7 @@ def is_ours(source: Path, converted: Path) -> bool:
 
 def find_content(database: Database, store: Store, content: str) -> Registered | None:
     """The checkpoint with these weights, configuration and encoding (`models.checkpoint.digest`), if there is one."""
-    from chessreg.models.checkpoint import digest
+    from chessreg.models.checkpoint import compute_checkpoint_digest
 
     with database.read() as session:
         table = tables.Checkpoint
@@ -367,7 +367,7 @@ def find_content(database: Database, store: Store, content: str) -> Registered |
     for row in rows:
         recorded = row.detail.get("content")
         if recorded is None and store.exists(row.artifact):  # a run made it
-            recorded = digest(store.path(row.artifact))
+            recorded = compute_checkpoint_digest(store.path(row.artifact))
         if recorded == content:
             return Registered(row.id, row.artifact, False)
     return None
@@ -436,7 +436,7 @@ def export_checkpoint(
     """
     from chessreg import encodings
     from chessreg.encodings.tokenizer_files import write_tokenizer_files
-    from chessreg.models.checkpoint import files_of, read_info
+    from chessreg.models.checkpoint import list_checkpoint_files, read_info
 
     with database.read() as session:
         row = session.get_one(tables.Checkpoint, names.resolve_id(session, NOUN, reference))
@@ -451,7 +451,7 @@ def export_checkpoint(
         with convert_os_errors("export the checkpoint", folder):
             aside.mkdir()
             if dtype is None:
-                for file in files_of(artifact.path):
+                for file in list_checkpoint_files(artifact.path):
                     shutil.copyfile(artifact.path / file, aside / file)
             else:
                 write_rounded(artifact.path, aside, dtype, row.training_datasets)
@@ -487,7 +487,7 @@ def random_init_control(
 ) -> Registered:
     """Register an untrained model of a checkpoint's shape: the baseline of every probe (Karvonen 2024, Table 1)."""
     from chessreg.models.checkpoint import CheckpointInfo, copy_encoding, load_model, read_info, save_checkpoint
-    from chessreg.models.checkpoint import digest as content_digest
+    from chessreg.models.checkpoint import compute_checkpoint_digest as content_digest
 
     register.prepare(database, name)
     inputs = Inputs(database, store)

@@ -357,7 +357,7 @@ def options_of(session: Session, run_id: UUID) -> dict[str, Any]:
     ordered = sorted(attempts, key=lambda attempt: (attempt.units_done or 0, attempt.started_at))
     recorded_options = dict(ordered[-1].execution_options) if ordered else {}
     used = recorded_options.get("used_threads", [])
-    if not recorded_options.get("threads") and len(used) == 1 and used[0] <= devices.cores():
+    if not recorded_options.get("threads") and len(used) == 1 and used[0] <= devices.count_usable_cores():
         recorded_options["threads"] = used[0]
     return recorded_options
 

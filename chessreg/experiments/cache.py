@@ -13,7 +13,7 @@ from chessreg.errors import BadInputError, ChessregError
 from chessreg.experiments.settings.games import GameBatches, GameSelection, select_items
 from chessreg.experiments.settings.sites import EncodedGames
 from chessreg.games.datasets.dataset import column_to_numpy
-from chessreg.models.hook_points import PATTERNS, RESID_POST, named_points
+from chessreg.models.hook_points import PATTERNS, RESID_POST, list_hook_points
 from chessreg.registry import tables
 from chessreg.runs.activations import describe_unit_gaps
 from chessreg.runs.cost import reading_operations
@@ -88,12 +88,12 @@ def resolve_hook_points(spec: HookPointSettings, inputs: Inputs) -> list[str]:
     if max(layers) >= checkpoint.layers or min(layers) < 0:
         raise BadInputError(f"layer {max(layers)} is not one of the model's 0 to {checkpoint.layers - 1}")
     if not spec.hook_points:
-        return named_points([RESID_POST], layers, checkpoint.layers)
-    from chessreg.models.adapters import adapter
+        return list_hook_points([RESID_POST], layers, checkpoint.layers)
+    from chessreg.models.adapters import get_adapter
 
     if spec.layers and not any("*" in name for name in spec.hook_points):
         raise BadInputError("--layers changes nothing: no hook point has a *", "leave it out")
-    return named_points(spec.hook_points, layers, checkpoint.layers, adapter(checkpoint.architecture).points)
+    return list_hook_points(spec.hook_points, layers, checkpoint.layers, get_adapter(checkpoint.architecture).points)
 
 
 class Cache(Kind):
@@ -158,13 +158,13 @@ class Cache(Kind):
         )  # fmt: skip
 
     def run(self, task: Task[CacheSpec, CacheOptions]) -> None:
-        from chessreg.models.devices import prepare
+        from chessreg.models.devices import prepare_device
         from chessreg.models.language_model import LanguageModel
 
         spec, inputs = task.spec, task.inputs
         games, places = select_items(spec, inputs)
         checkpoint, folder = inputs.checkpoint(spec.checkpoint)
-        model = LanguageModel.load(folder, device=prepare(task.options.device, task.options.threads))
+        model = LanguageModel.load(folder, device=prepare_device(task.options.device, task.options.threads))
         points = resolve_hook_points(spec, inputs)
         held = resume_groups(task, points, checkpoint)
         for low, high in group_units([unit for unit in task.units if unit not in held], task.options.group_games):

@@ -389,7 +389,7 @@ def continue_answers(
 ) -> dict[int, tuple[int, ...]]:
     """Answers that are begun, written on until the model ends them or no move is as long. `pick` chooses a token for
     an answer's number and place from log-probabilities [vocab]."""
-    from chessreg.models.decoding.session import session_of
+    from chessreg.models.decoding.session import open_session
 
     texts = dict(begun)
 
@@ -403,7 +403,7 @@ def continue_answers(
     going = open_ones()
     if not going:
         return texts
-    session, row_of = session_of(model, len(going)), {number: row for row, number in enumerate(going)}
+    session, row_of = open_session(model, len(going)), {number: row for row, number in enumerate(going)}
     logprobs = session.sync([[*prompts[number], *texts[number]] for number in going])
     while going:
         new: list[list[int]] = [[] for _ in row_of]

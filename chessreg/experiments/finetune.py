@@ -233,9 +233,9 @@ def check_tunable(checkpoint: tables.Checkpoint) -> None:
     check_prompted_model(checkpoint)
     if checkpoint.architecture in (*FAMILIES, "gpt2"):  # without importing a library
         return
-    from chessreg.models.adapters.bridge import known_family
+    from chessreg.models.adapters.bridge import is_known_family
 
-    if not known_family(checkpoint.architecture):
+    if not is_known_family(checkpoint.architecture):
         raise BadInputError(
             f"finetune cannot tune a model of the architecture {checkpoint.architecture}",
             "it tunes causal language models of the library transformers, such as llama, gpt_neox, gpt2 and qwen2",
@@ -244,12 +244,12 @@ def check_tunable(checkpoint: tables.Checkpoint) -> None:
 
 def build_finetuner(task: Task[FinetuneSpec, FinetuneOptions]) -> tuple[Finetuner, PromptCorpus | None]:
     """The trainer at its place in the run, and the held-out prompts."""
-    from chessreg.models.devices import prepare
+    from chessreg.models.devices import prepare_device
     from chessreg.models.finetuning import FinetuneConfig, Finetuner, PromptCorpus, require_quantization
     from chessreg.models.training import TrainerOptions
 
     spec, options = task.spec, task.options
-    device = prepare(options.device, options.threads)
+    device = prepare_device(options.device, options.threads)
     family: str | None = spec.family
     source = None
     shape: dict[str, Any] = {name: getattr(spec, name) for name in SHAPE_SETTINGS if name != "tokenizer"}

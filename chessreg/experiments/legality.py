@@ -18,7 +18,7 @@ from chessreg.experiments.settings.games import GameBatches, GameSelection, buil
 from chessreg.games.boards.boardframe import BoardFrame, move_arrows
 from chessreg.games.boards.moves import unpack_moves
 from chessreg.games.datasets.dataset import column_to_numpy
-from chessreg.models.decoding.policies import Choice, Policy, Turn, choose, make_policy
+from chessreg.models.decoding.policies import ModelTurn, MoveChoice, Policy, choose_moves, make_policy
 from chessreg.noise import Stream
 from chessreg.registry import tables
 from chessreg.runs.cost import choosing_operations
@@ -174,15 +174,15 @@ def iterate_first_tries(
     """Go through the games at these rows together, ply by ply; at every `every`th turn of one side choose a move (None:
     the most probable text), then go on as the game did. Yields one list a ply, empty where no model moves. A game
     whose prompt leaves no room for a move in the model's context has no further turns."""
-    from chessreg.models.decoding.legal import valid_masses
-    from chessreg.models.decoding.session import session_of
+    from chessreg.models.decoding.legal import compute_valid_masses
+    from chessreg.models.decoding.session import open_session
 
     encoding = model.encoding
     chosen_by = policy or make_policy("free", GREEDY, resigns=False)
     prompts = build_turn_prompts(encoding, games, places, "black" if black else "white")
     moves = [unpack_moves(packed) for packed in games.moves(places)]
     boards = [chess.Board() for _ in places]
-    session = session_of(model, len(boards), edits)
+    session = open_session(model, len(boards), edits)
     for ply in range(max(map(len, moves))):
         tries: list[FirstTry] = []
         if ply // STRIDE_PLIES % every == 0:
@@ -192,12 +192,12 @@ def iterate_first_tries(
                 session.sync([prompts[r][ply] if r in rows else session.tokens[r] for r in range(len(boards))])
                 at = [boards[r] for r in rows]
                 masses = compute_legal_masses(session, encoding, at, rows) if mass else [None] * len(rows)
-                forms = valid_masses(session, encoding, rows) if valid else [None] * len(rows)
+                forms = compute_valid_masses(session, encoding, rows) if valid else [None] * len(rows)
                 turns_to_choose = [
-                    Turn(r, board, (Stream.LEGALITY_TRIES, seed, int(places[r]), ply))
+                    ModelTurn(r, board, (Stream.LEGALITY_TRIES, seed, int(places[r]), ply))
                     for r, board in zip(rows, at, strict=True)
                 ]
-                chosen = choose(chosen_by, session, encoding, turns_to_choose)
+                chosen = choose_moves(chosen_by, session, encoding, turns_to_choose)
                 tries = [
                     FirstTry(r, ply, board, format_choice(choice, board), choice.move, share, form)
                     for r, board, choice, share, form in zip(rows, at, chosen, masses, forms, strict=True)
@@ -208,7 +208,7 @@ def iterate_first_tries(
                 board.push(played[ply])
 
 
-def format_choice(choice: Choice, board: chess.Board) -> str:
+def format_choice(choice: MoveChoice, board: chess.Board) -> str:
     """What was written last; of a policy that writes nothing the move in SAN."""
     if choice.move is None:
         return choice.illegal[-1]
@@ -225,7 +225,7 @@ def compute_legal_masses(
     session: DecodingSession, encoding: Encoding, boards: list[chess.Board], rows: list[int]
 ) -> list[float | None]:
     """The exact probability that what each row writes next is a legal move, 0 to 1."""
-    from chessreg.models.decoding.legal import legal_move_mass, move_logprobs
+    from chessreg.models.decoding.legal import score_legal_moves, sum_legal_mass
 
-    scored = move_logprobs(session, boards, encoding, rows)
-    return [min(legal_move_mass(row), 1.0) for row in scored]
+    scored = score_legal_moves(session, boards, encoding, rows)
+    return [min(sum_legal_mass(row), 1.0) for row in scored]

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
     from chessreg.games.engines.pool import Evaluation
-    from chessreg.models.decoding.policies import Choice
+    from chessreg.models.decoding.policies import MoveChoice
     from chessreg.runs.inputs import Inputs
     from chessreg.runs.task import Task
 
@@ -271,7 +271,7 @@ class PlayedGame:
         if self.end is None and self.ply - len(self.opening.moves) >= 2 * self.rules.move_limit:
             self.end = GameEnd(Termination.MOVE_LIMIT, "*")
 
-    def take(self, choice: Choice) -> None:
+    def take(self, choice: MoveChoice) -> None:
         """The model's turn: its move, or the forfeit or resignation that ends the game."""
         self.tries.append(choice.tries)
         self.first_try_legal += choice.move is not None and not choice.illegal

@@ -22,7 +22,7 @@ from chessreg.experiments.settings.returns import (
     load_scored_decisions,
 )
 from chessreg.games.boards.boardframe import BoardFrame, Role
-from chessreg.models.decoding.policies import Turn, choose, make_policy
+from chessreg.models.decoding.policies import ModelTurn, choose_moves, make_policy
 from chessreg.noise import Stream
 from chessreg.registry import tables
 from chessreg.runs.cost import LEGAL_MOVE_TOKENS, reading_operations
@@ -274,7 +274,7 @@ def judge_decisions(
 
     A model of games reads each game once: the rows of a session are games, which go on from decision to decision.
     """
-    from chessreg.models.decoding.session import session_of
+    from chessreg.models.decoding.session import open_session
 
     encoding = model.encoding
     room = model.block_size - encoding.max_move_tokens + 1
@@ -283,7 +283,7 @@ def judge_decisions(
     ]  # left out: no prompt, or too long a one
     table = selection.columns("fen", "best")
     for rows in plan_rounds(selection, encoding, batch):
-        session = session_of(model, max(map(len, rows)), edits)
+        session = open_session(model, max(map(len, rows)), edits)
         for together in rows:
             decision_of = {row: k for row, k in enumerate(together) if k >= 0 and prompts[k]}
             if not decision_of:
@@ -326,13 +326,13 @@ def build_verdicts(
     returns: Sequence[np.ndarray | None],
 ) -> list[Verdict]:
     """What the rows of a session, which hold these boards, say. `returns` are those of a `ScoredDecisions`."""
-    from chessreg.models.decoding.legal import legal_move_mass, move_logprobs
+    from chessreg.models.decoding.legal import score_legal_moves, sum_legal_mass
 
-    scored = move_logprobs(session, boards, encoding, rows)
+    scored = score_legal_moves(session, boards, encoding, rows)
     policy = make_policy(GREEDY, (0.0,), resigns=False)
-    turns = [Turn(row, board, (Stream.BEST_MOVE, row)) for row, board in zip(rows, boards, strict=True)]
+    turns = [ModelTurn(row, board, (Stream.BEST_MOVE, row)) for row, board in zip(rows, boards, strict=True)]
     made = []
-    choices = choose(policy, session, encoding, turns)
+    choices = choose_moves(policy, session, encoding, turns)
     for row, board, move, logprobs, choice, known in zip(rows, boards, best, scored, choices, returns, strict=True):
         text = format_choice(choice, board)
         own, most = logprobs[move.uci()], max(sorted(logprobs), key=lambda uci: logprobs[uci])
@@ -344,7 +344,7 @@ def build_verdicts(
             legal_best=most == move.uci(),
             valid=choice.move is not None or has_form(encoding, choice.ids),
             legal=choice.move is not None,
-            mass=min(legal_move_mass(logprobs), 1.0),
+            mass=min(sum_legal_mass(logprobs), 1.0),
             rank=1 + sum(value > own for value in logprobs.values()),
             legal_moves=len(logprobs),
             chosen=most,

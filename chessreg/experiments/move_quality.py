@@ -266,10 +266,10 @@ class FirstTries:
         self.intervention_id: UUID | None = None
 
     def games(self, task: Task[MoveQualitySpec, MoveQualityOptions]) -> Iterator[JudgedGame]:
-        from chessreg.models.devices import prepare
+        from chessreg.models.devices import prepare_device
         from chessreg.models.language_model import LanguageModel
 
-        spec, device = self._spec, prepare(task.options.device, task.options.threads)
+        spec, device = self._spec, prepare_device(task.options.device, task.options.threads)
         model = LanguageModel.load(self.folder, device=device)
         intervention = self._load(spec.intervention, self._checkpoint, self._inputs)
         if intervention is not None:

@@ -109,15 +109,15 @@ def score_games(
     model: LanguageModel, games: Games, places: np.ndarray, spec: PerplexitySpec, batch: int
 ) -> list[tuple[float | None, int]]:
     """(negative log-likelihood in nats, tokens predicted) of each game; None for one that the context cannot hold."""
-    from chessreg.models.decoding.next_tokens import next_token_logprobs, unused_ids
+    from chessreg.models.decoding.next_tokens import get_masked_ids, iterate_next_token_logprobs
 
     tokens = model.encoding.games(games, places)
     sequences = [set_end_token(model.encoding, tokens.item(item), spec.end_token) for item in range(len(tokens))]
     fitting = [item for item, ids in enumerate(sequences) if len(ids) - 1 <= model.block_size]
     made: list[tuple[float | None, int]] = [(None, len(ids) - 1) for ids in sequences]
-    masked = unused_ids(model.encoding) if spec.mask_unused else ()
+    masked = get_masked_ids(model.encoding) if spec.mask_unused else ()
     inputs = [sequences[item][:-1] for item in fitting]
-    for number, logprobs in next_token_logprobs(model, inputs, batch, masked):
+    for number, logprobs in iterate_next_token_logprobs(model, inputs, batch, masked):
         item = fitting[number]
         targets = sequences[item][1:]
         made[item] = -float(logprobs[np.arange(len(targets)), targets].astype(np.float64).sum()), len(targets)
@@ -135,8 +135,8 @@ def set_end_token(encoding: Encoding, ids: np.ndarray, end_token: EndToken) -> n
 
 def score_game_positions(model: LanguageModel, games: Games, places: np.ndarray) -> list[tuple[float | None, int]]:
     """The same of a model of positions: the canonical answer of every move that was played."""
-    from chessreg.models.decoding.legal import answer_logprobs
-    from chessreg.models.decoding.session import session_of
+    from chessreg.models.decoding.legal import score_answers
+    from chessreg.models.decoding.session import open_session
 
     made: list[tuple[float | None, int]] = []
     for packed in games.moves(places):
@@ -151,9 +151,9 @@ def score_game_positions(model: LanguageModel, games: Games, places: np.ndarray)
             continue
         total = 0.0
         for start in range(0, len(prompts), BATCH_BOARDS):
-            session = session_of(model, len(prompts[start : start + BATCH_BOARDS]))
+            session = open_session(model, len(prompts[start : start + BATCH_BOARDS]))
             session.feed(prompts[start : start + BATCH_BOARDS])
-            scored = answer_logprobs(session, [[answer] for answer in answers[start : start + BATCH_BOARDS]])
+            scored = score_answers(session, [[answer] for answer in answers[start : start + BATCH_BOARDS]])
             total -= sum(float(one[0]) for one in scored)
         made.append((total, count))
     return made

@@ -168,9 +168,9 @@ def resolve_composed_layers(spec: CompositionSpec, inputs: Inputs) -> tuple[int,
 
 
 def get_hook_pattern(row: tables.Probe) -> str:
-    from chessreg.models.hook_points import pattern_of
+    from chessreg.models.hook_points import get_hook_pattern
 
-    return pattern_of(row.hook_point)
+    return get_hook_pattern(row.hook_point)
 
 
 def get_probe_sites(inputs: Inputs, spec: CompositionSpec, layer: int) -> str:

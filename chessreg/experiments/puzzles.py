@@ -14,7 +14,7 @@ from pydantic import BaseModel, Field
 from chessreg.errors import BadInputError
 from chessreg.experiments.settings.choosing import ChoosingSpec
 from chessreg.games.boards.boardframe import BoardFrame, Role
-from chessreg.models.decoding.policies import Turn, choose, distributions
+from chessreg.models.decoding.policies import ModelTurn, choose_moves, compute_distributions
 from chessreg.noise import Stream
 from chessreg.registry import tables
 from chessreg.runs.cost import choosing_operations
@@ -111,7 +111,7 @@ class Puzzles(Kind):
             select_vector_rows(spec.intervention, checkpoint, inputs)
 
     def run(self, task: Task[PuzzlesSpec, PuzzlesOptions]) -> None:
-        from chessreg.models.decoding.session import session_of
+        from chessreg.models.decoding.session import open_session
 
         spec, inputs = task.spec, task.inputs
         checkpoint, _ = inputs.checkpoint(spec.checkpoint)
@@ -124,7 +124,7 @@ class Puzzles(Kind):
         for start in range(0, len(task.units), task.options.batch_puzzles):
             units = task.units[start : start + task.options.batch_puzzles]
             puzzles = read_puzzles(positions, places[units])
-            solve_puzzles(puzzles, model, session_of(model, len(puzzles), edits), spec)
+            solve_puzzles(puzzles, model, open_session(model, len(puzzles), edits), spec)
             for unit, puzzle in zip(units, puzzles, strict=True):
                 extra = puzzle.row(intervention.id if intervention else None)
                 text = " ".join(puzzle.chosen) or None
@@ -246,14 +246,14 @@ def solve_puzzles(puzzles: Sequence[Puzzle], model: LanguageModel, session: Deco
                 puzzle.readable, puzzle.over = False, True
                 continue
             prompts[row] = list(tokens)
-            turns.append(Turn(row, puzzle.board, (Stream.PUZZLES, spec.seed, puzzle.place, depth)))
+            turns.append(ModelTurn(row, puzzle.board, (Stream.PUZZLES, spec.seed, puzzle.place, depth)))
         session.sync(prompts)
         if not depth:
-            for turn, known in zip(turns, distributions(session, encoding, turns), strict=True):
+            for turn, known in zip(turns, compute_distributions(session, encoding, turns), strict=True):
                 puzzle = puzzles[turn.row]
                 puzzle.share = known.shares()[puzzle.line[0].uci()]
                 puzzle.mass = min(known.legal_mass, 1.0)
-        for turn, choice in zip(turns, choose(policy, session, encoding, turns), strict=True):
+        for turn, choice in zip(turns, choose_moves(policy, session, encoding, turns), strict=True):
             puzzles[turn.row].take(choice.move, choice.illegal[-1] if choice.illegal else "")
         depth += 1
 

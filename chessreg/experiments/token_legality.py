@@ -109,12 +109,12 @@ class TokenLegality(Kind):
         overlap.refuse_overlap(inputs, spec.checkpoint, games, places, spec.allow_overlap)
 
     def run(self, task: Task[TokenLegalitySpec, GameBatches]) -> None:
-        from chessreg.models.decoding.next_tokens import next_token_logprobs, unused_ids
+        from chessreg.models.decoding.next_tokens import get_masked_ids, iterate_next_token_logprobs
 
         spec = task.spec
         model = task.model(spec.checkpoint)
         games, places = select_scored_games(spec, task.inputs)
-        masked = unused_ids(model.encoding) if spec.mask_unused else ()
+        masked = get_masked_ids(model.encoding) if spec.mask_unused else ()
         size = task.options.encoded_together
         for start in range(0, len(task.units), size):
             units = task.units[start : start + size]
@@ -122,7 +122,7 @@ class TokenLegality(Kind):
             tokens, packed = model.encoding.games(games, rows), games.moves(rows)
             places_of = find_turns(model.encoding, tokens)
             sequences = [tokens.item(item)[: model.block_size] for item in range(len(tokens))]
-            for item, logprobs in next_token_logprobs(model, sequences, task.options.batch_games, masked):
+            for item, logprobs in iterate_next_token_logprobs(model, sequences, task.options.batch_games, masked):
                 made = predict_tokens(
                     model.encoding, sequences[item], places_of[item], unpack_moves(packed[item]), logprobs
                 )

@@ -268,7 +268,7 @@ class Train(Kind):
 
     def train(self, task: Task[TrainSpec, TrainOptions]) -> None:
         from chessreg.models.branches import BranchTrainer
-        from chessreg.models.ranks import ranks
+        from chessreg.models.ranks import run_ranks
         from chessreg.models.training import Trainer
 
         spec = task.spec
@@ -287,7 +287,7 @@ class Train(Kind):
             text = f"loss {point.loss:.4f}, {point.tokens_per_second:,.0f} {what}/s"
             task.progress(point.step / spec.steps, text)
 
-        with ranks(trainer, task.options.devices):
+        with run_ranks(trainer, task.options.devices):
             trainer.run(on_point, heldout, spec.heldout_steps, lambda: task.stopping, measure)
         task.progress(trainer.step / spec.steps, "")  # raises Stop after a signal to end
         for point in trainer.curve:
@@ -337,10 +337,10 @@ def check_architecture(spec: TrainSpec) -> None:
 
 
 def build_trainer_options(options: TrainOptions) -> TrainerOptions:
-    from chessreg.models.devices import prepare
+    from chessreg.models.devices import prepare_device
     from chessreg.models.training import TrainerOptions
 
-    device = prepare(options.device, options.threads)
+    device = prepare_device(options.device, options.threads)
     return TrainerOptions(
         device, options.micro_tokens, options.autocast, options.compile, options.log_steps, options.checkpoint_seconds
     )
@@ -441,7 +441,7 @@ def build_labelled_corpus(
 
     Raises BadInputError where none has.
     """
-    from chessreg.models.decoding.values import buckets_of
+    from chessreg.models.decoding.values import find_buckets
     from chessreg.models.training import PositionCorpus
 
     fen = Fen77()
@@ -458,7 +458,7 @@ def build_labelled_corpus(
         if spec.head == "action":
             labels.append(np.array([encode_action(fen, move) for move in chosen["best"].to_pylist()], np.int16))
             continue
-        labels.append(buckets_of(np.array(chosen["win_prob"].to_pylist(), np.float64), spec.buckets).astype(np.int16))
+        labels.append(find_buckets(np.array(chosen["win_prob"].to_pylist(), np.float64), spec.buckets).astype(np.int16))
         if spec.head == "action-value":
             actions.append(np.array([encode_action(fen, move) for move in chosen["action"].to_pylist()], np.uint16))
     read = np.concatenate(tokens)

@@ -14,7 +14,7 @@ import chess
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.games.boards.typed import find_shortest_game
-from chessreg.models.decoding.policies import Choice, Turn, choose, distributions, make_policy
+from chessreg.models.decoding.policies import ModelTurn, MoveChoice, choose_moves, compute_distributions, make_policy
 from chessreg.noise import Stream, uniform
 from chessreg.registry import names, tables
 from chessreg.steering import interventions
@@ -74,20 +74,20 @@ class LabPlayer:
     def load(self) -> LanguageModel:
         """The model in memory. Raises what reading a checkpoint raises."""
         if self._model is None:
-            from chessreg.models.devices import prepare
+            from chessreg.models.devices import prepare_device
             from chessreg.models.language_model import LanguageModel
 
             _, folder = self.inputs.checkpoint(self.reference)
-            self._model = LanguageModel.load(folder, device=prepare(self.device, self.threads))
+            self._model = LanguageModel.load(folder, device=prepare_device(self.device, self.threads))
         return self._model
 
     def set_threads(self, threads: int) -> None:
         """Of the CPU, from the next move on."""
         self.threads = threads
         if self._model is not None:
-            from chessreg.models.devices import prepare
+            from chessreg.models.devices import prepare_device
 
-            prepare("cpu", threads)
+            prepare_device("cpu", threads)
 
     # -- edits ----------------------------------------------------------------------------------------------------
 
@@ -153,7 +153,7 @@ class LabPlayer:
         try:
             turn, notes = self._turn(model, board, key)
             assert self._session is not None
-            [known] = distributions(self._session, model.encoding, [turn])
+            [known] = compute_distributions(self._session, model.encoding, [turn])
             return self._chosen(turn, known, policy, temperatures, among, notes)
         except ChessregError as error:
             self._session = None  # it may hold half a prompt
@@ -167,7 +167,7 @@ class LabPlayer:
 
     def _turn(
         self, model: LanguageModel, board: chess.Board, key: tuple[int | str, ...]
-    ) -> tuple[Turn, tuple[str, ...]]:
+    ) -> tuple[ModelTurn, tuple[str, ...]]:
         """The turn, with its prompt in the session or, where that is too long for it, in the turn."""
         encoding, read, notes = model.encoding, board, tuple[str, ...]()
         if encoding.content == "history" and board.root() != chess.Board():
@@ -175,12 +175,12 @@ class LabPlayer:
         tokens = encoding.prompt(read)
         room = model.block_size - (encoding.max_move_tokens - 1)
         if self._session is None:
-            from chessreg.models.decoding.session import session_of
+            from chessreg.models.decoding.session import open_session
 
-            self._session = session_of(model, 1, self._edits())
+            self._session = open_session(model, 1, self._edits())
         if len(tokens) <= room:
             self._session.sync([tokens])
-            return Turn(0, board, key), notes
+            return ModelTurn(0, board, key), notes
         if encoding.content == "position":  # half of a position is none
             raise BadInputError(f"a prompt of {len(tokens)} tokens does not fit its {model.block_size} positions")
         self._session.sync([tokens[-1:]])  # what a turn with a prompt of its own does not read
@@ -188,7 +188,7 @@ class LabPlayer:
             f"the game is longer than the model's context ({len(tokens)} tokens, {room} fit): "
             "fallback crop: it reads the newest ones"
         )
-        return Turn(0, board, key, tuple(tokens)), (*notes, note)
+        return ModelTurn(0, board, key, tuple(tokens)), (*notes, note)
 
     def _with_game(self, board: chess.Board) -> tuple[chess.Board, tuple[str, ...]]:
         """The board after a shortest game to where its moves begin; itself where none is found (a model of games then
@@ -210,7 +210,7 @@ class LabPlayer:
 
     def _chosen(
         self,
-        turn: Turn,
+        turn: ModelTurn,
         known: MoveDistribution,
         policy: str,
         temperatures: tuple[float, ...],
@@ -226,7 +226,7 @@ class LabPlayer:
             shares = {move: share for move, share in found.shares.items() if move in allowed}
             return replace(found, move=chess.Move.from_uci(text), shares=shares)
         assert self._session is not None
-        [choice] = choose(make_policy(policy, temperatures), self._session, self._session.model.encoding, [turn])
+        [choice] = choose_moves(make_policy(policy, temperatures), self._session, self._session.model.encoding, [turn])
         if choice.move is not None:
             return replace(found, move=choice.move)
         text = known.choose(greedy, *turn.key, Stream.UCI_LEGAL_FALLBACK)
@@ -234,7 +234,7 @@ class LabPlayer:
         return replace(found, move=chess.Move.from_uci(text), notes=(*notes, why))
 
 
-def describe_failure(choice: Choice) -> str:
+def describe_failure(choice: MoveChoice) -> str:
     """What a policy did instead of a legal move."""
     tries = ", ".join(map(ascii, choice.illegal[:MAX_SHOWN_TRIES])) + (
         ", …" if len(choice.illegal) > MAX_SHOWN_TRIES else ""

@@ -46,12 +46,12 @@ def serve_questions(questions: IO[str], answers: IO[str], registry: str, store: 
 def open_lab(registry: str, store: Path, threads: int) -> Lab:
     """A lab on a registry and store that are there."""
     from chessreg.lab.model import Lab
-    from chessreg.models.devices import idle_cores, prepare
+    from chessreg.models.devices import count_idle_cores, prepare_device
     from chessreg.registry.database import Database
     from chessreg.runs.inputs import Inputs
     from store import Store
 
-    prepare("cpu", threads or idle_cores())
+    prepare_device("cpu", threads or count_idle_cores())
     database = Database.open(registry, create=False)
     database.read_only = True
     return Lab(Inputs(database, Store(store, read_only=True)))

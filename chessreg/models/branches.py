@@ -16,7 +16,7 @@ from torch import Tensor
 
 from chessreg.models.adapters.gpt2 import GPT2
 from chessreg.models.train_config import BranchTraining
-from chessreg.models.training import Trainer, TrainerOptions, autocast, random_of
+from chessreg.models.training import Trainer, TrainerOptions, make_autocast, make_epoch_generator
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ class Branches:
     def logits(self, model: GPT2, options: TrainerOptions) -> Tensor:
         """float32 [n, outputs]: the model's output for each label."""
         device = options.device
-        with autocast(options):
+        with make_autocast(options):
             hidden = model.hidden(self.tokens.to(device), self.positions.to(device), mask=self.mask.to(device))
             return model.unembed(hidden.flatten(0, 1)[self.source.to(device)]).float()
 
@@ -136,14 +136,14 @@ class BranchCorpus:
         return Branches(*laid, source, label, weight, move, number)
 
 
-def branch_loss(model: GPT2, piece: Branches, options: TrainerOptions) -> Tensor:
+def compute_branch_loss(model: GPT2, piece: Branches, options: TrainerOptions) -> Tensor:
     """The weighted sum of the cross-entropy of every label, in nats."""
     losses = F.cross_entropy(piece.logits(model, options), piece.labels.to(options.device), reduction="none")
     return (losses * piece.weights.to(options.device)).sum()
 
 
 @torch.no_grad()
-def branch_means(model: GPT2, corpus: BranchCorpus, options: TrainerOptions) -> tuple[float, float]:
+def measure_branches(model: GPT2, corpus: BranchCorpus, options: TrainerOptions) -> tuple[float, float]:
     """Nats per move, summed over its tokens, and the share of moves whose every token is the most probable one: of
     those, and no others, the greedy text is the move. Of all games of the corpus."""
     summed, right = 0.0, 0
@@ -167,7 +167,7 @@ class BranchTrainer(Trainer):
     model: GPT2
 
     def epoch_batches(self) -> list[list[list[int]]]:
-        return self.corpus.batches(self.config.batch_moves, random_of(self.config.drawn_by, self.epoch))
+        return self.corpus.batches(self.config.batch_moves, make_epoch_generator(self.config.drawn_by, self.epoch))
 
     def parts(self) -> list[tuple[Branches]]:  # type: ignore[override]
         tokens = self.options.micro_tokens // self.options.devices
@@ -181,7 +181,7 @@ class BranchTrainer(Trainer):
         return piece.tokens.numel()
 
     def summed_loss(self, forward: Callable[..., Tensor], piece: Branches) -> Tensor:  # type: ignore[override]
-        return branch_loss(self.model, piece, self.options)
+        return compute_branch_loss(self.model, piece, self.options)
 
     def measured(self, heldout: BranchCorpus) -> tuple[float, float]:
-        return branch_means(self.model, heldout, self.options)
+        return measure_branches(self.model, heldout, self.options)

@@ -131,7 +131,7 @@ def read_info(folder: Path) -> CheckpointInfo:
         raise BadInputError(f"{path} is not a checkpoint's {INFO}: {error}") from error
 
 
-def files_of(folder: Path) -> list[str]:
+def list_checkpoint_files(folder: Path) -> list[str]:
     """Return the files of a checkpoint's folder that belong to it: the tokenizer only of a model that reads prompts,
     because that of any other is made on export."""
     from chessreg.encodings import prompts
@@ -143,7 +143,7 @@ def copy_encoding(source: Path, folder: Path) -> None:
     """Give a checkpoint's folder what another holds of its prompt encoding, if it holds any."""
     from chessreg.encodings import prompts
 
-    for name in set(files_of(source)) & set(prompts.ENCODING_FILES):
+    for name in set(list_checkpoint_files(source)) & set(prompts.ENCODING_FILES):
         shutil.copyfile(source / name, folder / name)
 
 
@@ -151,18 +151,18 @@ def load_model(folder: Path, dtype: torch.dtype | None = None) -> Network:
     """The model of a checkpoint folder on the CPU, in eval mode, in float32 or the given dtype."""
     import torch
 
-    from chessreg.models.adapters import adapter
+    from chessreg.models.adapters import get_adapter
 
     shape = read_info(folder).architecture
     try:
-        return adapter(shape["family"]).load(Path(folder), shape, dtype or torch.float32)
+        return get_adapter(shape["family"]).load(Path(folder), shape, dtype or torch.float32)
     except DAMAGE as error:
         raise BadInputError(
             f"the checkpoint in {folder} is damaged: {type(error).__name__} {first_line(error)}"
         ) from error
 
 
-def digest(folder: Path) -> str:
+def compute_checkpoint_digest(folder: Path) -> str:
     """sha256 over configuration, weights, encoding and residual convention: the checkpoint's identity."""
     info = read_info(folder)
     total = hashlib.sha256()

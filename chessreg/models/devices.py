@@ -11,19 +11,19 @@ from contextlib import contextmanager, suppress
 from chessreg.errors import BadInputError
 
 
-def cores() -> int:
+def count_usable_cores() -> int:
     """CPU cores that this process may use: those it is bound to, or fewer by OMP_NUM_THREADS."""
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     limit = os.environ.get("OMP_NUM_THREADS", "")
     return min(bound, int(limit)) if limit.isdigit() and int(limit) else bound
 
 
-def idle_cores() -> int:
+def count_idle_cores() -> int:
     """Of these, how many other work leaves idle, by the last minute's load; at least 1.
 
     For short work that somebody waits for: threads that wait for a busy core made it ten times slower.
     """
-    return max(1, cores() - round(os.getloadavg()[0]))
+    return max(1, count_usable_cores() - round(os.getloadavg()[0]))
 
 
 def check_threads(threads: int) -> None:
@@ -33,7 +33,7 @@ def check_threads(threads: int) -> None:
         raise BadInputError(f"--threads {threads} is more than this machine's {there} cores", "0: all that are granted")
 
 
-def check(device: str) -> None:
+def check_device(device: str) -> None:
     """Raise BadInputError when a device is not on this machine. Imports torch only for a GPU."""
     if device in ("auto", "cpu"):
         return
@@ -48,7 +48,7 @@ def check(device: str) -> None:
         )
 
 
-def check_count(device: str, devices: int) -> None:
+def check_device_count(device: str, devices: int) -> None:
     """Raise BadInputError for more processes than there are CUDA devices, or cores where the device is a CPU."""
     if devices == 1:
         return
@@ -76,7 +76,7 @@ def release_memory() -> None:
 
 
 @contextmanager
-def denormals_flushed() -> Iterator[None]:
+def flush_denormals() -> Iterator[None]:
     """Numbers below 1e-38 are 0 meanwhile. Softmax and Adam make many, and a product with them takes a hundred times as
     long."""
     import torch
@@ -101,15 +101,15 @@ def tf32_products(allowed: bool) -> Iterator[None]:
         torch.backends.cuda.matmul.allow_tf32 = before
 
 
-def prepare(device: str = "auto", threads: int = 0) -> str:
+def prepare_device(device: str = "auto", threads: int = 0) -> str:
     """Set this process's threads (0: as many as it may use) and return the device's name, `auto` resolved.
 
     Raises BadInputError when the device is not there.
     """
-    check(device)
+    check_device(device)
     import torch
 
-    torch.set_num_threads(threads or cores())
+    torch.set_num_threads(threads or count_usable_cores())
     if device == "auto":
         return "cuda" if torch.cuda.is_available() else "cpu"
     return device

@@ -38,21 +38,21 @@ class TokenMask:
 TOKEN_MASKS: Registry[TokenMask] = Registry("token mask")
 
 
-def register_mask(mask: TokenMask) -> None:
+def register_token_mask(mask: TokenMask) -> None:
     """Make a token mask known by its name. Raises ValueError when the name is taken."""
     TOKEN_MASKS[mask.name] = mask
 
 
-def mask_named(name: str) -> TokenMask:
+def get_token_mask(name: str) -> TokenMask:
     """The token mask of this name, or NotFoundError. `white_segments` is `white-segments`."""
     return TOKEN_MASKS[name.replace("_", "-")]
 
 
-register_mask(TokenMask("all", True, lambda tokens, encoding: np.ones(len(tokens), bool)))
-register_mask(TokenMask("last", False, lambda tokens, encoding: np.arange(len(tokens)) == len(tokens) - 1))
+register_token_mask(TokenMask("all", True, lambda tokens, encoding: np.ones(len(tokens), bool)))
+register_token_mask(TokenMask("last", False, lambda tokens, encoding: np.arange(len(tokens)) == len(tokens) - 1))
 
 
-def _of_sites(name: str, prefix_stable: bool = True) -> TokenMask:
+def _make_site_mask(name: str, prefix_stable: bool = True) -> TokenMask:
     """The sites of this name. Those of segments depend on the tokens up to them alone; of UCI squares a turn begins
     with a destination only where no promotion follows."""
 
@@ -67,8 +67,8 @@ def _of_sites(name: str, prefix_stable: bool = True) -> TokenMask:
 
 
 for _name in ("white-segments", "black-segments", "dots"):
-    register_mask(_of_sites(_name))
-register_mask(_of_sites("turns", prefix_stable=False))
+    register_token_mask(_make_site_mask(_name))
+register_token_mask(_make_site_mask("turns", prefix_stable=False))
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +99,7 @@ class ResidualEdit:
             raise BadInputError(f"an edit's vector is [d_model] or [batch, d_model], not {list(self.vector.shape)}")
         if self.op not in ("add", "subtract"):
             raise BadInputError(f"an edit adds or subtracts; there is no op {self.op}")
-        mask_named(self.token_mask)
+        get_token_mask(self.token_mask)
         if self.form not in ("hook", "mlp-bias"):
             raise BadInputError(f"an edit is a hook or an mlp-bias; there is no form {self.form}")
         if self.form == "mlp-bias" and (self.token_mask != "all" or self.per_row or self.reference or self.instead):
@@ -146,7 +146,7 @@ class ResidualEdit:
 
 
 @contextmanager
-def editing(network: Network, edits: Sequence[tuple[ResidualEdit, Tensor | None]]) -> Iterator[None]:
+def apply_edits(network: Network, edits: Sequence[tuple[ResidualEdit, Tensor | None]]) -> Iterator[None]:
     """Apply edits to every forward pass inside, in order; each with a mask bool [batch, length] or None (all).
 
     Raises NotFoundError for a layer that the model does not have.
@@ -161,7 +161,7 @@ def editing(network: Network, edits: Sequence[tuple[ResidualEdit, Tensor | None]
             if edit.form == "mlp-bias":
                 biases.append(_add_bias(network.bias_matrix(edit.layer), edit))
             else:
-                handles.append(blocks[edit.layer].register_forward_hook(_hook(edit, mask)))
+                handles.append(blocks[edit.layer].register_forward_hook(_make_hook(edit, mask)))
         yield
     finally:
         for handle in handles:
@@ -180,7 +180,7 @@ def _add_bias(matrix: nn.Linear, edit: ResidualEdit) -> tuple[nn.Linear, nn.Para
     return matrix, bias
 
 
-def _hook(edit: ResidualEdit, mask: Tensor | None) -> Callable[[nn.Module, Any, Tensor], Tensor]:
+def _make_hook(edit: ResidualEdit, mask: Tensor | None) -> Callable[[nn.Module, Any, Tensor], Tensor]:
     def hook(block: nn.Module, arguments: Any, residual: Tensor) -> Tensor:
         return edit.applied(residual, mask)
 

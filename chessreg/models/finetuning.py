@@ -23,10 +23,10 @@ from torch import Tensor, nn
 
 from chessreg.encodings.fen77 import FenError
 from chessreg.errors import BadInputError, NotFoundError, first_line
-from chessreg.models.adapters.bridge import hugging_face_model
-from chessreg.models.adapters.llama import served
+from chessreg.models.adapters.bridge import load_hugging_face
+from chessreg.models.adapters.llama import wrap_hugging_face
 from chessreg.models.train_config import TrainConfig
-from chessreg.models.training import IGNORED, Trainer, TrainerOptions, autocast, random_of
+from chessreg.models.training import IGNORED_LABEL, Trainer, TrainerOptions, make_autocast, make_epoch_generator
 from chessreg.plugins import install_command
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class PromptCorpus:
         for number, place in enumerate(places):
             prompt, board = prompts.item(number), boards[number]
             answer = self.encoding.answer(
-                board if isinstance(board, chess.Board) else EMPTY, chess.Move.from_uci(self.moves[place])
+                board if isinstance(board, chess.Board) else EMPTY_BOARD, chess.Move.from_uci(self.moves[place])
             )
             if len(prompt) + len(answer) <= self.block_size + 1:  # the answer's end is predicted, and not read
                 rows.append((np.concatenate([prompt, answer]), len(prompt)))
@@ -113,16 +113,16 @@ class PromptCorpus:
             if not portions or len(row[0]) * (len(portions[-1]) + 1) > most:
                 portions.append([])
             portions[-1].append(row)
-        return [padded([(ids, 1 if self.every else prompt) for ids, prompt in portion]) for portion in portions]
+        return [pad_rows([(ids, 1 if self.every else prompt) for ids, prompt in portion]) for portion in portions]
 
 
-EMPTY = chess.Board(None)
+EMPTY_BOARD = chess.Board(None)
 
 
-def padded(rows: Sequence[tuple[np.ndarray, int]]) -> tuple[Tensor, Tensor]:
+def pad_rows(rows: Sequence[tuple[np.ndarray, int]]) -> tuple[Tensor, Tensor]:
     """Rows of tokens, each with the place of its first label, as inputs and labels int64 [row, length - 1]."""
     width = max(len(ids) for ids, _ in rows) - 1
-    inputs, labels = torch.zeros(len(rows), width, dtype=torch.int64), torch.full((len(rows), width), IGNORED)
+    inputs, labels = torch.zeros(len(rows), width, dtype=torch.int64), torch.full((len(rows), width), IGNORED_LABEL)
     for number, (ids, first) in enumerate(rows):
         row = torch.from_numpy(ids.astype(np.int64))
         inputs[number, : len(row) - 1] = row[:-1]
@@ -130,7 +130,7 @@ def padded(rows: Sequence[tuple[np.ndarray, int]]) -> tuple[Tensor, Tensor]:
     return inputs, labels
 
 
-def initial_model(config: FinetuneConfig) -> Any:
+def make_language_model(config: FinetuneConfig) -> Any:
     """A Hugging Face model of the config's family and shape; its weights come from torch's generator.
 
     A Llama has tied embeddings, as Llama-3.2-1B, and SwiGLU of 8/3 d_model; a GPT-NeoX, as Pythia, neither.
@@ -156,7 +156,7 @@ def initial_model(config: FinetuneConfig) -> Any:
     return made
 
 
-class Tuned(nn.Module):
+class TunedModel(nn.Module):
     """A Hugging Face model in training, perhaps with LoRA's matrices in it."""
 
     adapter: Any
@@ -169,13 +169,13 @@ class Tuned(nn.Module):
         self.source = source
         fused = not explicit and getattr(hf, "_supports_sdpa", True)
         hf.set_attn_implementation("sdpa" if fused else "eager")
-        without_dropout(hf)
+        disable_dropout(hf)
         hf.train()
         self.plain_head = has_plain_head(hf)
         self.hf = hf
-        object.__setattr__(self, "adapter", adapted(hf, config) if config.lora_rank else None)  # no second module
+        object.__setattr__(self, "adapter", add_lora(hf, config) if config.lora_rank else None)  # no second module
 
-    def train(self, mode: bool = True) -> Tuned:
+    def train(self, mode: bool = True) -> TunedModel:
         """As of any module; of a quantized model for LoRA's dropout alone: on a CPU the library bitsandbytes lays
         matrices that are not in training out for inference, and cannot go back."""
         if self.source is None:
@@ -198,10 +198,10 @@ class Tuned(nn.Module):
     def trained(self) -> Network:
         """The model as it is now, float32 on the CPU, LoRA's matrices added to those that they adapt; a copy."""
         if self.adapter is None:
-            return served(copy.deepcopy(self.hf).float().cpu().eval())
+            return wrap_hugging_face(copy.deepcopy(self.hf).float().cpu().eval())
         if self.source is not None:
-            return served(dequantized(self.adapter, self.source))
-        return served(copy.deepcopy(self.adapter).float().cpu().merge_and_unload().eval())
+            return wrap_hugging_face(dequantize_model(self.adapter, self.source))
+        return wrap_hugging_face(copy.deepcopy(self.adapter).float().cpu().merge_and_unload().eval())
 
     def save_adapter(self, folder: Path) -> None:
         """LoRA's matrices alone, as the library peft reads them: adapter_config.json, adapter_model.safetensors."""
@@ -218,7 +218,7 @@ class Tuned(nn.Module):
         (folder / "adapter_config.json").write_text(text + "\n", encoding="utf-8")
 
 
-def without_dropout(hf: Any) -> None:
+def disable_dropout(hf: Any) -> None:
     """Turn off the dropout that a model's own configuration has, as GPT-2's: the author tunes without."""
     for module in hf.modules():
         if isinstance(module, nn.Dropout):
@@ -238,7 +238,7 @@ def has_plain_head(hf: Any) -> bool:
     return bool(torch.allclose(hf.get_output_embeddings()(hidden), logits, rtol=1e-3, atol=1e-3))
 
 
-def matrices(hf: Any) -> list[str]:
+def list_matrices(hf: Any) -> list[str]:
     """The names of the matrices in the blocks of a model, each once, without the path before them."""
     from transformers.pytorch_utils import Conv1D
 
@@ -246,13 +246,13 @@ def matrices(hf: Any) -> list[str]:
     return sorted({path[-1] for path in paths if any(part.isdigit() for part in path)})
 
 
-def lora_targets(hf: Any, which: str) -> list[str]:
+def choose_lora_targets(hf: Any, which: str) -> list[str]:
     """The matrices that LoRA adapts: `all` of the blocks, or those that make queries, keys and values (`attention`).
     The author's list for Llama names parts that it lacks, so that only these were adapted (specification 2.1).
 
     Raises BadInputError for a model whose queries, keys and values have no known name.
     """
-    names = matrices(hf)
+    names = list_matrices(hf)
     if which == "attention":
         names = [name for name in names if name in QUERIES_KEYS_VALUES]
     if not names:
@@ -263,7 +263,7 @@ def lora_targets(hf: Any, which: str) -> list[str]:
     return names
 
 
-def adapted(hf: Any, config: FinetuneConfig) -> Any:
+def add_lora(hf: Any, config: FinetuneConfig) -> Any:
     """The model with LoRA's matrices, which alone can change. NotFoundError without the library peft."""
     require_peft()
     from peft import LoraConfig, get_peft_model
@@ -273,7 +273,7 @@ def adapted(hf: Any, config: FinetuneConfig) -> Any:
         r=config.lora_rank,
         lora_alpha=config.lora_alpha,
         lora_dropout=config.dropout,
-        target_modules=lora_targets(hf, config.lora_targets),
+        target_modules=choose_lora_targets(hf, config.lora_targets),
         fan_in_fan_out=any(isinstance(module, Conv1D) for module in hf.modules()),
         task_type="CAUSAL_LM",
     )
@@ -282,7 +282,7 @@ def adapted(hf: Any, config: FinetuneConfig) -> Any:
         return get_peft_model(hf, lora)
 
 
-def quantized_model(folder: Path, device: str) -> Any:
+def load_quantized(folder: Path, device: str) -> Any:
     """A folder's model on the device with its blocks' matrices in NF4, computed in bfloat16 (the author's trial)."""
     from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
@@ -298,13 +298,13 @@ def quantized_model(folder: Path, device: str) -> Any:
 
 
 @torch.no_grad()
-def dequantized(adapter: Any, folder: Path) -> Any:
+def dequantize_model(adapter: Any, folder: Path) -> Any:
     """The model that a quantized one under LoRA is, float32 on the CPU: its matrices as 4 bits give them, LoRA's
     added."""
     from bitsandbytes.functional import dequantize_4bit
     from transformers.pytorch_utils import Conv1D
 
-    plain = hugging_face_model(folder, torch.float32)
+    plain = load_hugging_face(folder, torch.float32)
     matrices_of = dict(plain.named_modules())
     for name, module in adapter.get_base_model().named_modules():
         weight = getattr(module.get_base_layer() if hasattr(module, "get_base_layer") else module, "weight", None)
@@ -366,20 +366,20 @@ class Finetuner(Trainer):
         self.source = source
         super().__init__(config, corpus, folder, options)  # type: ignore[arg-type]
 
-    def initial(self) -> Tuned:
+    def initial(self) -> TunedModel:
         if self.source is None:
-            hf = initial_model(self.config)
+            hf = make_language_model(self.config)
         else:
             with torch.random.fork_rng(devices=[]):
                 if self.config.quantized:
-                    hf = quantized_model(self.source, self.options.device)
+                    hf = load_quantized(self.source, self.options.device)
                 else:
-                    hf = hugging_face_model(self.source, torch.float32)
+                    hf = load_hugging_face(self.source, torch.float32)
         explicit = self.options.autocast and self.options.device == "cpu"
-        return Tuned(hf, self.config, explicit, self.source if self.config.quantized else None).train()
+        return TunedModel(hf, self.config, explicit, self.source if self.config.quantized else None).train()
 
     def epoch_batches(self) -> list[list[list[int]]]:
-        order = random_of(self.config.drawn_by, self.epoch).permutation(len(self.corpus))
+        order = make_epoch_generator(self.config.drawn_by, self.epoch).permutation(len(self.corpus))
         size = self.config.batch_positions
         return [order[i : i + size, None].tolist() for i in range(0, len(order), size)]
 
@@ -411,8 +411,8 @@ class Finetuner(Trainer):
         return parts
 
     def summed_loss(self, forward: Callable[..., Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
-        wanted = labels != IGNORED
-        with autocast(self.options):
+        wanted = labels != IGNORED_LABEL
+        with make_autocast(self.options):
             logits = forward(inputs.to(self.options.device), wanted.to(self.options.device))
         return F.cross_entropy(logits.float(), labels[wanted].to(self.options.device), reduction="sum")
 
@@ -423,8 +423,8 @@ class Finetuner(Trainer):
         summed, count, right, answers = 0.0, 0, 0, 0
         self.model.eval()
         for inputs, labels in heldout.batches(range(len(heldout)), HELDOUT_TOKENS):
-            wanted = labels != IGNORED
-            with autocast(self.options):
+            wanted = labels != IGNORED_LABEL
+            with make_autocast(self.options):
                 logits = self.model(inputs.to(self.options.device), wanted.to(self.options.device)).float().cpu()
             true = labels[wanted]
             summed += float(F.cross_entropy(logits, true, reduction="sum"))

@@ -20,7 +20,7 @@ from chessreg.models.devices import tf32_products
 NAMES = ("W_gate", "b_gate", "r_mag", "b_mag", "W_dec", "b_dec")
 CPU_ROWS = 256  # rows of a batch processed at once, so that intermediate results stay in a CPU core's cache
 GPU_MEMORY_SHARE = 1 / 16  # of a GPU's memory, for the intermediate results of the rows processed at once
-INTERMEDIATES = 5  # arrays [rows, features] of a step
+INTERMEDIATE_TENSORS = 5  # arrays [rows, features] of a step
 Precision = Literal["float32", "tf32", "bfloat16"]
 
 
@@ -94,11 +94,11 @@ def rows_at_once(device: torch.device, features: int) -> int:
     if device.type != "cuda":
         return CPU_ROWS
     memory = torch.cuda.get_device_properties(device).total_memory * GPU_MEMORY_SHARE
-    return max(CPU_ROWS, int(memory / (4 * INTERMEDIATES * features)))
+    return max(CPU_ROWS, int(memory / (4 * INTERMEDIATE_TENSORS * features)))
 
 
 @torch.no_grad()
-def gradients(
+def compute_gradients(
     sae: GatedSae,
     x: Tensor,
     coefficient: float,
@@ -119,13 +119,13 @@ def gradients(
     """
     with tf32_products(precision == "tf32"):
         kind = torch.bfloat16 if precision == "bfloat16" else x.dtype
-        return _gradients(sae, x, coefficient, out, rows or rows_at_once(x.device, sae.features), kind)
+        return _compute_gradients(sae, x, coefficient, out, rows or rows_at_once(x.device, sae.features), kind)
 
 
-def _gradients(
+def _compute_gradients(
     sae: GatedSae, x: Tensor, coefficient: float, out: Mapping[str, Tensor], rows: int, kind: torch.dtype
 ) -> tuple[Loss, Tensor]:
-    """`gradients`, with factors and results of products in `kind`."""
+    """`compute_gradients`, with factors and results of products in `kind`."""
     n, slope = len(x), sae.r_mag.exp()
     for value in out.values():
         value.zero_()
@@ -141,7 +141,7 @@ def _gradients(
         torch.mm(centred, w_gate.T, out=u)
         torch.add(u, sae.b_gate, out=gate).relu_()
         torch.addcmul(sae.b_mag, u, slope, out=code).relu_()
-        only_where(gate, code)
+        zero_where_inactive(gate, code)
         error = torch.addmm(b_dec, both, w_dec).view(2, m, -1) - part
         on = torch.sign(code, out=of_code).sum(dtype=x.dtype)  # count_nonzero takes ten times as long
         l1 = gate.sum(dtype=x.dtype)
@@ -153,8 +153,8 @@ def _gradients(
         add_product(out["W_dec"], code.T, of_codes)
         torch.mm(of_codes, w_dec.T, out=of_code)
         torch.addmm(sparsity, of_gates, w_dec.T, out=of_gate)
-        only_where(code, of_code)
-        only_where(gate, of_gate)
+        zero_where_inactive(code, of_code)
+        zero_where_inactive(gate, of_gate)
         out["b_mag"] += of_code.sum(0, dtype=x.dtype)
         out["b_gate"] += of_gate.sum(0, dtype=x.dtype)
         out["r_mag"] += u.mul_(of_code).sum(0, dtype=x.dtype)
@@ -175,19 +175,19 @@ def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
         total += a @ b
 
 
-def only_where(positive: Tensor, values: Tensor) -> None:
+def zero_where_inactive(positive: Tensor, values: Tensor) -> None:
     """Set values to 0 where `positive` is not above 0: a ReLU's backward pass, several times faster than a mask."""
     torch.ops.aten.threshold_backward.grad_input(values, positive, 0.0, grad_input=values)
 
 
 @torch.no_grad()
-def keep_direction(gradient: Tensor, columns: Tensor) -> None:
+def remove_parallel_part(gradient: Tensor, columns: Tensor) -> None:
     """Take from the gradient of unit columns [features, d_model] its part along each, which would change its length."""
     gradient -= (gradient * columns).sum(1, keepdim=True) * columns
 
 
 @torch.no_grad()
-def renormalise(columns: Tensor) -> None:
+def normalize_columns(columns: Tensor) -> None:
     """Give every column [features, d_model] unit length again. The decoder's bias keeps its length."""
     columns /= columns.norm(dim=1, keepdim=True).clamp_min(torch.finfo(columns.dtype).tiny)
 
@@ -250,12 +250,13 @@ def train_step(
     rows: int | None = None,
     precision: Precision = "float32",
 ) -> tuple[Loss, Tensor]:
-    """Update `sae` on scaled residuals x [n, d_model]; returns what `gradients` returns. `gradient` is overwritten.
+    """Update `sae` on scaled residuals x [n, d_model]; returns the same as
+    `compute_gradients`. `gradient` is overwritten.
 
     On a GPU nothing waits for the device.
     """
-    loss, fired = gradients(sae, x, coefficient, gradient, rows, precision)
-    keep_direction(gradient["W_dec"], sae.W_dec)
+    loss, fired = compute_gradients(sae, x, coefficient, gradient, rows, precision)
+    remove_parallel_part(gradient["W_dec"], sae.W_dec)
     adam.step(gradient, learning_rate)
-    renormalise(sae.W_dec)
+    normalize_columns(sae.W_dec)
     return loss, fired

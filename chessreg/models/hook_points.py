@@ -33,16 +33,16 @@ def hook_point(layer: int, pattern: str = RESID_POST) -> str:
     return pattern.replace("*", str(layer))
 
 
-def pattern_of(name: str) -> str:
+def get_hook_pattern(name: str) -> str:
     """Return the name with `*` in place of its block's number.
 
-    >>> pattern_of("blocks.3.hook_resid_pre")
+    >>> get_hook_pattern("blocks.3.hook_resid_pre")
     'blocks.*.hook_resid_pre'
     """
     return BLOCK.sub("blocks.*.", name)
 
 
-def layer_of(name: str, n_layers: int) -> int:
+def get_hook_layer(name: str, n_layers: int) -> int:
     """Return the 0-based layer of a hook point: the block, 0 for the embedding, the last for the final LayerNorm."""
     block = BLOCK.match(name)
     return int(block[1]) if block else n_layers - 1 if name == LN_FINAL else 0
@@ -50,13 +50,14 @@ def layer_of(name: str, n_layers: int) -> int:
 
 def check_editable(what: str, name: str) -> None:
     """Raise BadInputError if directions are not of the residual stream after a block, the only place of edits."""
-    if pattern_of(name) != RESID_POST:
+    if get_hook_pattern(name) != RESID_POST:
         raise BadInputError(
-            f"an edit changes {RESID_POST}; {what} is of {pattern_of(name)}", f"fit it with --hook-point {RESID_POST}"
+            f"an edit changes {RESID_POST}; {what} is of {get_hook_pattern(name)}",
+            f"fit it with --hook-point {RESID_POST}",
         )
 
 
-def named_points(
+def list_hook_points(
     patterns: Sequence[str], layers: Sequence[int], n_layers: int, available: Sequence[str] = PATTERNS
 ) -> list[str]:
     """Return the hook points of these patterns without repetition, in the order given; `*` is each of `layers`.
@@ -66,11 +67,11 @@ def named_points(
     """
     points: dict[str, None] = {}
     for name in patterns:
-        pattern = pattern_of(name)
+        pattern = get_hook_pattern(name)
         if pattern not in available:
             raise NotFoundError(f"experiments have no hook point {name!r}", f"use {', '.join(available)}")
         points |= dict.fromkeys(hook_point(layer, name) for layer in (layers if "*" in name else (0,)))
     for name in points:
-        if not 0 <= layer_of(name, n_layers) < n_layers:
+        if not 0 <= get_hook_layer(name, n_layers) < n_layers:
             raise BadInputError(f"{name} is not of one of the model's layers 0 to {n_layers - 1}")
     return list(points)

@@ -60,19 +60,19 @@ SOURCES = {
 }  # fmt: skip
 
 
-def every_source() -> dict[str, HubSource | BenchFile]:
+def list_fetch_sources() -> dict[str, HubSource | BenchFile]:
     """What can be fetched by name, of the hub and of ChessBench."""
     return {**SOURCES, **chessbench.SOURCES}
 
 
-def source_named(name: str) -> HubSource | BenchFile:
+def get_fetch_source(name: str) -> HubSource | BenchFile:
     """The source of this name. NotFoundError lists those that there are."""
-    if name not in every_source():
-        raise NotFoundError(f"there is no {name!r} to fetch", f"known: {', '.join(every_source())}")
-    return every_source()[name]
+    if name not in list_fetch_sources():
+        raise NotFoundError(f"there is no {name!r} to fetch", f"known: {', '.join(list_fetch_sources())}")
+    return list_fetch_sources()[name]
 
 
-def url_of(source: HubSource, file: str | None = None, revision: str = "main", endpoint: str | None = None) -> str:
+def hub_url(source: HubSource, file: str | None = None, revision: str = "main", endpoint: str | None = None) -> str:
     """The address of a file: of the mirror `endpoint`, else of HF_ENDPOINT, else of the hub."""
     from huggingface_hub import hf_hub_url
 
@@ -83,7 +83,7 @@ def url_of(source: HubSource, file: str | None = None, revision: str = "main", e
     return hf_hub_url(source.repository, file or source.file, repo_type=kind, revision=revision, endpoint=base)
 
 
-def metadata_of(url: str, missing: str) -> HfFileMetadata:
+def read_hub_metadata(url: str, missing: str) -> HfFileMetadata:
     """The hub's metadata of a file, without fetching it. Raises NotFoundError, or ChessregError for a failed answer."""
     from huggingface_hub import get_hf_file_metadata
     from huggingface_hub.errors import HfHubHTTPError, HTTPError, RepositoryNotFoundError
@@ -99,7 +99,7 @@ def metadata_of(url: str, missing: str) -> HfFileMetadata:
         raise download.make_network_error(url, error) from error
 
 
-def fetch(
+def fetch_hub_file(
     source: HubSource,
     folder: Path,
     *,
@@ -115,9 +115,9 @@ def fetch(
     """
     if file is not None and (Path(file).is_absolute() or ".." in Path(file).parts):
         raise BadInputError(f"{file!r} is no file of a repository", "give its path in the repository")
-    url = url_of(source, file, revision, endpoint)
+    url = hub_url(source, file, revision, endpoint)
     missing = f"{url.partition('/resolve/')[0]} lists the files that there are"
-    metadata = metadata_of(url, missing)
+    metadata = read_hub_metadata(url, missing)
     published = metadata.etag if re.fullmatch("[0-9a-f]{64}", metadata.etag or "") else None
     target = folder / source.repository.replace("/", "--") / (file or source.file)
     if published is None:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from chessreg.errors import BadInputError, DivergedError, NotFoundError
 from chessreg.models.adapters.base import VALUE_HEADS, AttentionKind, HeadKind, Network
 from chessreg.models.checkpoint import CheckpointInfo, load_model, read_info
-from chessreg.models.edits import ResidualEdit, editing, mask_named
+from chessreg.models.edits import ResidualEdit, apply_edits, get_token_mask
 from chessreg.models.hook_points import hook_point
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class LanguageModel:
         lengths [batch] are the rows' own lengths; edits at the last position need them when rows are padded.
         """
         self._check(tokens)
-        with editing(self.network, self._masked(edits, tokens, lengths)):
+        with apply_edits(self.network, self._masked(edits, tokens, lengths)):
             logits: Tensor = self.network(tokens.to(self.device))
         return logits
 
@@ -131,7 +131,7 @@ class LanguageModel:
         model of action values, of `actions` int64 [batch] there."""
         self._check(tokens)
         tokens = tokens.to(self.device)
-        with editing(self.network, self._masked(edits, tokens, None)):
+        with apply_edits(self.network, self._masked(edits, tokens, None)):
             read = tokens if actions is None else torch.cat([tokens, actions.to(self.device)[:, None]], 1)
             return torch.log_softmax(self.network(read)[:, 0].float(), -1)
 
@@ -176,7 +176,10 @@ class LanguageModel:
                     out[place] = kept
 
         if wanted:
-            with editing(self.network, self._masked(edits, tokens, lengths)), self.watching(set(wanted), keep, True):
+            with (
+                apply_edits(self.network, self._masked(edits, tokens, lengths)),
+                self.watching(set(wanted), keep, True),
+            ):
                 self.network.hidden(tokens.to(self.device))
         return out
 
@@ -202,9 +205,9 @@ class LanguageModel:
 
         Raises NotFoundError for a name that no such model has. See adapters/bridge.py.
         """
-        from chessreg.models.adapters.bridge import bridge
+        from chessreg.models.adapters.bridge import open_bridge
 
-        return bridge(self.network, hook_points)
+        return open_bridge(self.network, hook_points)
 
     def activations(self, tokens: Tensor, hook_points: Sequence[str]) -> dict[str, Tensor]:
         """{TransformerLens name: activation [batch, length, …]} in one pass, each in its hook's own dtype.
@@ -284,7 +287,7 @@ class LanguageModel:
             mask = torch.zeros(tokens.shape, dtype=torch.bool)
             for row, ids in enumerate(tokens.cpu().numpy()):
                 own = len(ids) if lengths is None else int(lengths[row])
-                chosen = mask_named(edit.token_mask).of(ids[:own], self.encoding)
+                chosen = get_token_mask(edit.token_mask).of(ids[:own], self.encoding)
                 mask[row, :own] = torch.from_numpy(np.asarray(chosen, bool))
             masked.append((edit, mask.to(self.device)))
         return masked

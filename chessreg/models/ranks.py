@@ -24,16 +24,16 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from chessreg.models.training import explained
+from chessreg.models.training import explain_lost_process
 
 if TYPE_CHECKING:
     from chessreg.models.training import Trainer, TrainerOptions
 
-PATIENCE = timedelta(hours=6)  # rank 0 may measure the model while the others wait
+GROUP_TIMEOUT = timedelta(hours=6)  # rank 0 may measure the model while the others wait
 
 
 @contextmanager
-def ranks(trainer: Trainer, devices: int) -> Iterator[None]:
+def run_ranks(trainer: Trainer, devices: int) -> Iterator[None]:
     """Make the trainer rank 0 of `devices` processes while the block runs; with 1 nothing is done."""
     if devices == 1:
         yield
@@ -44,13 +44,13 @@ def ranks(trainer: Trainer, devices: int) -> Iterator[None]:
         write_corpus(trainer.corpus, folder)
         arguments = (folder, type(trainer), trainer.config, trainer.folder, own, torch.get_num_threads() // devices)
         followers = torch.multiprocessing.start_processes(
-            follow, arguments, nprocs=devices - 1, join=False, daemon=True, start_method="spawn"
+            follow_rank, arguments, nprocs=devices - 1, join=False, daemon=True, start_method="spawn"
         )
         threads = torch.get_num_threads()
         torch.set_num_threads(max(1, threads // devices))
         trainer.options = own
         try:
-            join(folder, own)
+            join_group(folder, own)
             yield
         finally:
             torch.set_num_threads(threads)
@@ -61,15 +61,17 @@ def ranks(trainer: Trainer, devices: int) -> Iterator[None]:
                 dist.destroy_process_group()
 
 
-def join(folder: Path, options: TrainerOptions) -> None:
+def join_group(folder: Path, options: TrainerOptions) -> None:
     """Enter the group of processes. Raises ChessregError when the others do not come."""
     backend = "nccl" if options.device.startswith("cuda") else "gloo"
     store = dist.FileStore(str(folder / "rendezvous"), options.devices)
-    with explained(options.devices):
-        dist.init_process_group(backend, store=store, rank=options.rank, world_size=options.devices, timeout=PATIENCE)
+    with explain_lost_process(options.devices):
+        dist.init_process_group(
+            backend, store=store, rank=options.rank, world_size=options.devices, timeout=GROUP_TIMEOUT
+        )
 
 
-def follow(
+def follow_rank(
     number: int,
     folder: Path,
     trainer_type: type[Trainer],
@@ -80,15 +82,15 @@ def follow(
 ) -> None:
     """Be rank `number` + 1 until the training ends. Ends with rank 0, whatever ends it; Ctrl-C is rank 0's alone."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    threading.Thread(target=end_with, args=(os.getppid(),), daemon=True).start()
+    threading.Thread(target=exit_with_parent, args=(os.getppid(),), daemon=True).start()
     torch.set_num_threads(max(1, threads))
     device = f"cuda:{number + 1}" if options.device.startswith("cuda") else options.device
     trainer = trainer_type(config, read_corpus(folder), state, replace(options, rank=number + 1, device=device))
-    join(folder, trainer.options)
+    join_group(folder, trainer.options)
     trainer.follow()
 
 
-def end_with(parent: int) -> None:
+def exit_with_parent(parent: int) -> None:
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)

@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-STEP = 128  # columns are added in steps, so that growing copies the cache rarely
-CALL = 64  # keys that could be read in the time that a call takes by itself
+GROWTH_COLUMNS = 128  # columns are added in steps, so that growing copies the cache rarely
+CALL_COST_KEYS = 64  # keys that could be read in the time that a call takes by itself
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ class RowKeys:
 
 
 @dataclass
-class Slots:
+class CacheSlots:
     """Where one pass writes and reads: rows [r] (None: all, in order), columns [r, q], the first `width` columns.
 
     fresh says that no row has earlier tokens, so that nothing needs reading back. With spans rows are read one by one,
@@ -62,7 +62,7 @@ class SlotLayer:
 
     def __init__(self, rows: int) -> None:
         self.row_count = rows
-        self.slots: Slots | None = None
+        self.slots: CacheSlots | None = None
         self.keys: Tensor | None = None
         self.values: Tensor | None = None
 
@@ -105,7 +105,7 @@ class SlotLayer:
         missing = width - kept.shape[2]
         if missing <= 0:
             return kept
-        return torch.nn.functional.pad(kept, (0, 0, 0, -(-missing // STEP) * STEP))
+        return torch.nn.functional.pad(kept, (0, 0, 0, -(-missing // GROWTH_COLUMNS) * GROWTH_COLUMNS))
 
 
 class SlotCache:
@@ -119,7 +119,7 @@ class SlotCache:
         """What a layer's attention reads in this pass, after its new keys and values [row, head, q, d_head] came in."""
         return self.layers[layer].update(keys, values)
 
-    def place(self, slots: Slots) -> None:
+    def place(self, slots: CacheSlots) -> None:
         """Say where the next forward pass writes and reads."""
         for layer in self.layers:
             layer.slots = slots
@@ -136,7 +136,7 @@ class SlotCache:
         return other
 
 
-def spans(
+def plan_row_spans(
     rows: Sequence[int],
     first: np.ndarray,
     counts: np.ndarray,

@@ -45,12 +45,12 @@ ARRAYS = {
     "spelling_count": np.int32, "spelling_length": np.uint8, "spelling_tokens": np.uint16,
 }  # fmt: skip
 BATCH_GAMES = 10_000
-IGNORED = "x-+#"  # characters that python-chess ignores in SAN
+IGNORED_CHARACTERS = "x-+#"  # characters that python-chess ignores in SAN
 Ids = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Position:
+class HeldoutPosition:
     """A held-out position: the tokens before the move, the legal moves as the model must write them, and all their
     spellings without ignored ids."""
 
@@ -144,7 +144,7 @@ class TokenFile:
             if (self.position_length > self.heldout_lengths[self.position_item]).any():
                 raise ValueError("a position is beyond the end of its game")
 
-    def positions(self, longest: int, count: int | None = None) -> list[Position]:
+    def positions(self, longest: int, count: int | None = None) -> list[HeldoutPosition]:
         """Return the first `count` positions (None: all) whose prompt and move fit into `longest` tokens."""
         starts = np.cumsum(self.heldout_lengths, dtype=np.int64) - self.heldout_lengths
         fitting = np.flatnonzero(self.position_length + self.max_move_tokens <= longest + 1)[:count]
@@ -154,10 +154,10 @@ class TokenFile:
         for number, own, texts in zip(fitting.tolist(), answers, spellings, strict=True):
             begin = int(starts[self.position_item[number]])
             prompt = self.heldout_tokens[begin : begin + int(self.position_length[number])]
-            positions.append(Position(tuple(prompt.tolist()), own, frozenset(texts)))
+            positions.append(HeldoutPosition(tuple(prompt.tolist()), own, frozenset(texts)))
         return positions
 
-    def is_legal(self, position: Position, ids: Sequence[int]) -> bool:
+    def is_legal(self, position: HeldoutPosition, ids: Sequence[int]) -> bool:
         """Return whether a model that writes `ids` after the prompt writes a legal move.
 
         Without stop ids, a legal move at the beginning of `ids` counts.
@@ -179,7 +179,7 @@ def _split_groups(
         yield [tuple(tokens[ends[text] - lengths[text] : ends[text]].tolist()) for text in texts]
 
 
-def export(
+def export_token_file(
     path: Path,
     encoding: Encoding,
     games: Games,
@@ -239,7 +239,9 @@ def make_token_file(
     tokens, lengths = _encode_games(encoding, games, rows)
     heldout_tokens, heldout_lengths = _encode_games(encoding, heldout, heldout_rows)
     ignored = [
-        place for place, text in enumerate(encoding.vocabulary) if encoding.notation == "san" and text in IGNORED
+        place
+        for place, text in enumerate(encoding.vocabulary)
+        if encoding.notation == "san" and text in IGNORED_CHARACTERS
     ]
     item, length, answers, spellings = _draw_positions(encoding, ignored, heldout, heldout_rows, positions)
     return TokenFile(
@@ -255,13 +257,13 @@ def make_token_file(
         heldout_lengths,
         item.astype(np.int32),
         length.astype(np.int32),
-        *_flatten(answers),
-        *_flatten(spellings),
+        *_flatten_groups(answers),
+        *_flatten_groups(spellings),
         dict(source),
     )
 
 
-def _flatten(groups: Sequence[Sequence[Ids]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def _flatten_groups(groups: Sequence[Sequence[Ids]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Groups of texts as the three arrays that `_split_groups` reads."""
     every = [ids for own in groups for ids in own]
     return (

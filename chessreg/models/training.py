@@ -24,7 +24,7 @@ from torch import Tensor
 
 from chessreg.errors import BadInputError, ChessregError, first_line
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
-from chessreg.models.adapters.gpt2 import GPT2, GPT2Config, fused
+from chessreg.models.adapters.gpt2 import GPT2, GPT2Config, attend_fused
 from chessreg.models.adapters.searchless_chess import SearchlessChess, SearchlessConfig
 from chessreg.models.train_config import (
     OF_POSITIONS,
@@ -35,18 +35,20 @@ from chessreg.models.train_config import (
     TrainConfig,
 )
 
-Trained = GPT2 | FenEncoder | SearchlessChess
+TrainableModel = GPT2 | FenEncoder | SearchlessChess
 
-SEEDS = 2**64  # torch and numpy take these many, from 0 on
-IGNORED = -100  # the label of padding: cross_entropy skips it
+SEED_COUNT = 2**64  # torch and numpy take these many, from 0 on
+IGNORED_LABEL = -100  # the label of padding: cross_entropy skips it
 
 
-def initial_model(config: TrainConfig, vocab_size: int) -> Trained:
+def make_initial_model(config: TrainConfig, vocab_size: int) -> TrainableModel:
     """The model of a configuration with its initial weights, drawn from torch's generator."""
     shape, explicit = (config.n_layer, config.n_head, config.n_embd), config.explicit_attention
     if isinstance(config, PositionTraining):
-        kernel = functools.partial(attend, causal=config.attention == "causal", explicit=explicit)
-        model: Trained = FenEncoder(FenConfig(*shape, config.attention, config.embedding, config.dropout), kernel)
+        kernel = functools.partial(compute_attention, causal=config.attention == "causal", explicit=explicit)
+        model: TrainableModel = FenEncoder(
+            FenConfig(*shape, config.attention, config.embedding, config.dropout), kernel
+        )
     elif isinstance(config, SearchlessTraining):
         model = SearchlessChess(SearchlessConfig(*shape, config.head, config.attention, buckets=config.buckets))
     else:
@@ -59,7 +61,7 @@ def initial_model(config: TrainConfig, vocab_size: int) -> Trained:
             bias=config.biases,
             dropout=config.dropout,
         )
-        model = GPT2(sizes, functools.partial(attend, explicit=explicit))
+        model = GPT2(sizes, functools.partial(compute_attention, explicit=explicit))
     model.initialise()
     return model
 
@@ -130,14 +132,14 @@ class PositionCorpus:
         self.lengths = np.full(len(tokens), tokens.shape[1])
 
 
-def random_of(seed: int, epoch: int) -> np.random.Generator:
+def make_epoch_generator(seed: int, epoch: int) -> np.random.Generator:
     """The generator of an epoch; numpy takes no negative seeds."""
-    return np.random.default_rng([seed % SEEDS, epoch])
+    return np.random.default_rng([seed % SEED_COUNT, epoch])
 
 
-def epoch_rows(corpus: Corpus | PositionCorpus, config: TrainConfig, epoch: int) -> list[list[list[int]]]:
+def make_epoch_batches(corpus: Corpus | PositionCorpus, config: TrainConfig, epoch: int) -> list[list[list[int]]]:
     """The batches of one epoch: batch → rows → the games of a row. A pure function of (corpus, config, epoch)."""
-    rng = random_of(config.drawn_by, epoch)
+    rng = make_epoch_generator(config.drawn_by, epoch)
     order = rng.permutation(len(corpus.lengths))
     if isinstance(config, OF_POSITIONS):
         size = config.batch_moves
@@ -172,7 +174,7 @@ def epoch_rows(corpus: Corpus | PositionCorpus, config: TrainConfig, epoch: int)
     return [batches[i] for i in rng.permutation(len(batches))]
 
 
-def collate(corpus: Corpus | PositionCorpus, rows: list[list[int]], limit: int) -> tuple[Tensor, Tensor]:
+def collate_rows(corpus: Corpus | PositionCorpus, rows: list[list[int]], limit: int) -> tuple[Tensor, Tensor]:
     """Inputs and labels, int64 [row, length - 1], right-padded; the label of padding is IGNORED. Of positions inputs
     [row, 77 or 78] and labels [row, 1]."""
     if isinstance(corpus, PositionCorpus):
@@ -182,14 +184,14 @@ def collate(corpus: Corpus | PositionCorpus, rows: list[list[int]], limit: int) 
     cut = [corpus.row(games, limit) for games in rows]
     width = max(map(len, cut))
     inputs = torch.zeros(len(cut), width - 1, dtype=torch.int64)
-    labels = torch.full((len(cut), width - 1), IGNORED)
+    labels = torch.full((len(cut), width - 1), IGNORED_LABEL)
     for i, tokens in enumerate(cut):
         row = torch.from_numpy(tokens.astype(np.int64))
         inputs[i, : len(row) - 1], labels[i, : len(row) - 1] = row[:-1], row[1:]
     return inputs, labels
 
 
-def attend(
+def compute_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
@@ -209,12 +211,12 @@ def attend(
     if mask is not None:
         first = length - mask.shape[2]
         game = q[:, :, :first], k[:, :, :first], v[:, :, :first]
-        before = attend(*game, None, dropout, causal, explicit)
+        before = compute_attention(*game, None, dropout, causal, explicit)
         scores = (q[:, :, first:] @ k.transpose(2, 3)) * d_head**-0.5 + mask.to(q.dtype)
         return torch.cat([before, F.dropout(torch.softmax(scores, -1), dropout) @ v], 2)
     explicit = explicit and (q.dtype == torch.bfloat16 or dropout > 0)
     if q.device.type != "cpu" or (length < 256 and not explicit) or (length >= 256 and not causal):
-        return fused(q, k, v, mask, dropout, causal)
+        return attend_fused(q, k, v, mask, dropout, causal)
     q, k, v = (x.reshape(batch * heads, length, d_head) for x in (q, k, v))
     if length < 256:
         hidden = torch.zeros((length, length), dtype=q.dtype)
@@ -231,7 +233,7 @@ def attend(
     return torch.cat(slices, 1).view(batch, heads, length, d_head)
 
 
-def optimizers(model: Trained, config: TrainConfig) -> list[torch.optim.Optimizer]:
+def make_optimizers(model: TrainableModel, config: TrainConfig) -> list[torch.optim.Optimizer]:
     """AdamW on everything, or Muon on the blocks' matrices and AdamW on the rest. Decay only on matrices."""
     matrices = {id(p) for p in model.matrices()} if config.optimizer == "muon" else set()
     rest = [p for p in model.parameters() if id(p) not in matrices]
@@ -250,21 +252,23 @@ def optimizers(model: Trained, config: TrainConfig) -> list[torch.optim.Optimize
     return made
 
 
-def autocast(options: TrainerOptions) -> AbstractContextManager[Any]:
+def make_autocast(options: TrainerOptions) -> AbstractContextManager[Any]:
     device = options.device.split(":")[0]
     return torch.autocast(device, torch.bfloat16) if options.autocast else nullcontext()
 
 
-def total_loss(forward: Callable[[Tensor], Tensor], inputs: Tensor, labels: Tensor, options: TrainerOptions) -> Tensor:
+def compute_total_loss(
+    forward: Callable[[Tensor], Tensor], inputs: Tensor, labels: Tensor, options: TrainerOptions
+) -> Tensor:
     """The summed cross-entropy of the unpadded characters, in nats."""
-    with autocast(options):
+    with make_autocast(options):
         logits = forward(inputs.to(options.device))
     return F.cross_entropy(logits.float().flatten(0, 1), labels.to(options.device).flatten(), reduction="sum")
 
 
 @torch.no_grad()
-def mean_loss(
-    model: Trained, corpus: Corpus | PositionCorpus, options: TrainerOptions, games: int = 500
+def measure_loss(
+    model: TrainableModel, corpus: Corpus | PositionCorpus, options: TrainerOptions, games: int = 500
 ) -> tuple[float, float | None]:
     """Nats per token over the first `games` games, each in its own row; of positions, of which there are 16 times as
     many, nats per move and the share of moves that are the most probable action."""
@@ -275,33 +279,33 @@ def mean_loss(
     summed, count, right = 0.0, 0, 0
     model.eval()
     for start in range(0, len(order), at_once):
-        inputs, labels = collate(corpus, [[g] for g in order[start : start + at_once]], limit)
+        inputs, labels = collate_rows(corpus, [[g] for g in order[start : start + at_once]], limit)
         if positions:
-            with autocast(options):
+            with make_autocast(options):
                 logits = model(inputs.to(options.device)).float()[:, 0].cpu()
             summed += float(F.cross_entropy(logits, labels[:, 0], reduction="sum"))
             right += int((logits.argmax(-1) == labels[:, 0]).sum())
         else:
-            summed += float(total_loss(model, inputs, labels, options))
-        count += int((labels != IGNORED).sum())
+            summed += float(compute_total_loss(model, inputs, labels, options))
+        count += int((labels != IGNORED_LABEL).sum())
     model.train()
     return summed / count, right / count if positions else None
 
 
-def micro_batches(inputs: Tensor, labels: Tensor, options: TrainerOptions) -> Iterator[tuple[Tensor, Tensor]]:
+def split_batch(inputs: Tensor, labels: Tensor, options: TrainerOptions) -> Iterator[tuple[Tensor, Tensor]]:
     rows = max(1, min(options.micro_tokens // inputs.shape[1], -(-len(inputs) // options.devices)))
     yield from zip(inputs.split(rows), labels.split(rows), strict=True)
 
 
-def add_up(tensors: list[Tensor], options: TrainerOptions) -> None:
+def sum_over_processes(tensors: list[Tensor], options: TrainerOptions) -> None:
     """Replace each tensor by its sum over all processes. Raises ChessregError when one of them is gone."""
-    with explained(options.devices):
+    with explain_lost_process(options.devices):
         for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
             work.wait()
 
 
 @contextmanager
-def explained(devices: int) -> Iterator[None]:
+def explain_lost_process(devices: int) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
@@ -328,7 +332,7 @@ class Trainer:
         self.options = options or TrainerOptions()
         torch.manual_seed(config.drawn_by)
         self.model = self.initial().to(self.options.device)
-        self.optimizers = optimizers(self.model, config)
+        self.optimizers = make_optimizers(self.model, config)
         self.step = self.tokens_seen = self.epoch = self.position = 0
         self.left_out = 0  # items that were drawn and have no room in the model
         self.tokens_read: int | None = 0  # that went through the model, padding too; None: an old state did not say
@@ -347,11 +351,11 @@ class Trainer:
 
     def initial(self) -> Any:
         """The model that training begins with; what is drawn comes from torch's generator."""
-        return initial_model(self.config, self.corpus.vocab_size)
+        return make_initial_model(self.config, self.corpus.vocab_size)
 
     def epoch_batches(self) -> list[list[list[int]]]:
         """The batches of the present epoch."""
-        return epoch_rows(self.corpus, self.config, self.epoch)
+        return make_epoch_batches(self.corpus, self.config, self.epoch)
 
     def weights(self) -> dict[str, Tensor]:
         """The weights that training changes, by name."""
@@ -363,12 +367,12 @@ class Trainer:
 
     def parts(self) -> list[tuple[Tensor, Tensor]]:
         """The next batch as inputs and labels, in portions of one forward pass."""
-        batch = collate(self.corpus, self.next_rows(), self.model.block_size + 1)
-        return list(micro_batches(*batch, self.options))
+        batch = collate_rows(self.corpus, self.next_rows(), self.model.block_size + 1)
+        return list(split_batch(*batch, self.options))
 
     def counted(self, inputs: Tensor, labels: Tensor) -> int:
         """How many tokens or moves one portion predicts."""
-        return int((labels != IGNORED).sum())
+        return int((labels != IGNORED_LABEL).sum())
 
     def read(self, inputs: Tensor, labels: Tensor) -> int:
         """How many tokens go through the model with one portion, padding and a FEN encoder's own token included."""
@@ -376,11 +380,11 @@ class Trainer:
 
     def summed_loss(self, forward: Callable[..., Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
         """The summed cross-entropy of one portion, in nats."""
-        return total_loss(forward, inputs, labels, self.options)
+        return compute_total_loss(forward, inputs, labels, self.options)
 
     def measured(self, heldout: Any) -> tuple[float, float | None]:
-        """The held-out loss and accuracy, as `mean_loss` gives them."""
-        return mean_loss(self.model, heldout, self.options)
+        """The held-out loss and accuracy, as `measure_loss` gives them."""
+        return measure_loss(self.model, heldout, self.options)
 
     def save(self) -> None:
         """Write the state. A crash, a power cut or a full disk (DiskFullError) leaves the old one."""
@@ -422,7 +426,7 @@ class Trainer:
             ) from error
         self.batches = self.epoch_batches()
 
-    def trained(self) -> Trained:
+    def trained(self) -> TrainableModel:
         """The model as it is now, float32 on the CPU, in eval mode; a copy."""
         return self.model.trained()
 
@@ -439,7 +443,7 @@ class Trainer:
         """One update; returns the batch's mean loss as a tensor, so that nothing waits for the device."""
         parts = self.parts()
         if self.config.dropout:  # the same draws when a run is taken up again, others in every process
-            torch.manual_seed((self.config.drawn_by << 32 | self.options.rank << 56 | self.step) % SEEDS)
+            torch.manual_seed((self.config.drawn_by << 32 | self.options.rank << 56 | self.step) % SEED_COUNT)
         count = sum(self.counted(*part) for part in parts)
         summed = torch.zeros((), device=self.options.device)
         for part in parts[self.options.rank :: self.options.devices]:
@@ -467,14 +471,14 @@ class Trainer:
         for parameter in weights:
             if parameter.grad is None:  # this process had no part of the batch
                 parameter.grad = torch.zeros_like(parameter)
-        add_up([*(p.grad for p in weights if p.grad is not None), summed], self.options)
+        sum_over_processes([*(p.grad for p in weights if p.grad is not None), summed], self.options)
 
     def agreed(self, stop: bool) -> bool:
         """Whether to stop, as rank 0 says."""
         if self.options.devices == 1:
             return stop
         told = torch.tensor(float(stop), device=self.options.device)
-        add_up([told], self.options)
+        sum_over_processes([told], self.options)
         return bool(told)
 
     def forward_pass(self) -> Callable[[Tensor], Tensor]:

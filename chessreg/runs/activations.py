@@ -10,7 +10,7 @@ import numpy as np
 from sqlalchemy import select
 
 from chessreg.errors import ChessregError, NotFoundError
-from chessreg.models.hook_points import RESID_POST, layer_of, pattern_of
+from chessreg.models.hook_points import RESID_POST, get_hook_layer, get_hook_pattern
 from chessreg.registry import tables
 from chessreg.registry.run_state import read_complete_units
 from chessreg.runs.inputs import Inputs
@@ -123,10 +123,11 @@ class CachedActivations:
 def hook_points_by_layer(group: tables.ActivationCache, n_layers: int, pattern: str = RESID_POST) -> dict[int, str]:
     """layer → the cached hook point of this pattern (`models.hook_points`), in the order in which they were cached.
     NotFoundError where there is none."""
-    points = {layer_of(name, n_layers): name for name in group.hook_points if pattern_of(name) == pattern}
+    points = {get_hook_layer(name, n_layers): name for name in group.hook_points if get_hook_pattern(name) == pattern}
     if not points:
         raise NotFoundError(
-            f"the cache holds no {pattern}", f"it holds {', '.join(dict.fromkeys(map(pattern_of, group.hook_points)))}"
+            f"the cache holds no {pattern}",
+            f"it holds {', '.join(dict.fromkeys(map(get_hook_pattern, group.hook_points)))}",
         )
     return points
 

@@ -14,7 +14,7 @@ import numpy as np
 from sqlalchemy import func, select
 
 from chessreg.errors import BadInputError, first_line
-from chessreg.models.hook_points import pattern_of
+from chessreg.models.hook_points import get_hook_pattern
 from chessreg.registry import tables
 from chessreg.runs.activations import list_cached_layers
 from chessreg.runs.inputs import Inputs
@@ -80,7 +80,7 @@ def select_cached_layers(
     Raises BadInputError for one that was not fitted or is not cached, and where there is none.
     """
     row = next(iter(rows.values()))
-    cached = list_cached_layers(inputs, cache, pattern_of(row.hook_point))
+    cached = list_cached_layers(inputs, cache, get_hook_pattern(row.hook_point))
     there = tuple(sorted(rows.keys() & set(cached)))
     if missing := set(wanted) - set(there):
         raise BadInputError(

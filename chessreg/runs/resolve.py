@@ -102,8 +102,8 @@ def require_runnable(resolved: ResolvedSpec, options: ExecutionOptions | None, i
     granted."""
     if options is not None:
         devices.check_threads(options.threads)
-        devices.check(options.device)
-        devices.check_count(options.device, getattr(options, "devices", 1))  # of the kinds that take several
+        devices.check_device(options.device)
+        devices.check_device_count(options.device, getattr(options, "devices", 1))  # of the kinds that take several
     resolved.kind.check(resolved.spec, inputs)
 
 

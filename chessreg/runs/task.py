@@ -97,11 +97,11 @@ class Task(Generic[S, Options]):
 
         Raises what `Inputs.checkpoint` raises, BadInputError for a device that is not there.
         """
-        from chessreg.models.devices import prepare
+        from chessreg.models.devices import prepare_device
         from chessreg.models.language_model import LanguageModel
 
         _, folder = self.inputs.checkpoint(checkpoint)
-        return LanguageModel.load(folder, device=prepare(self.options.device, self.options.threads))
+        return LanguageModel.load(folder, device=prepare_device(self.options.device, self.options.threads))
 
     # -- handing back ---------------------------------------------------------------------------------------------
 

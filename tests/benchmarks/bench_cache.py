@@ -19,14 +19,14 @@ from chessreg.encodings import get_encoding
 from chessreg.entities.adding import add_sample
 from chessreg.entities.checkpoint import import_reference
 from chessreg.experiments.cache import CacheOptions, CacheSpec
-from chessreg.models.devices import prepare
+from chessreg.models.devices import prepare_device
 from chessreg.session import Session, open_session
 
 
 @torch.inference_mode()
 def bare_loop(session: Session, texts: list[str], batch: int) -> float:
     """Seconds for plain forward passes of the transformer's blocks over these texts, sorted by length."""
-    model = session.model("reference", prepare())
+    model = session.model("reference", prepare_device())
     encode = get_encoding("pgn-char-32").encode
     rows = sorted((encode(text[: text.rindex(".") + 1]) for text in texts), key=len)
     began = time.perf_counter()

@@ -19,8 +19,8 @@ import numpy as np
 import torch
 
 from chessreg.encodings import get_encoding
-from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
-from chessreg.models.decoding.legal import move_logprobs
+from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
+from chessreg.models.decoding.legal import score_legal_moves
 from chessreg.models.decoding.session import DecodingSession
 from chessreg.models.language_model import LanguageModel
 
@@ -68,7 +68,7 @@ def bench(model: LanguageModel, games: int, turns: int, plain_games: int = 3) ->
     plain = time.perf_counter() - started
     pgn = get_encoding("pgn-char-32")
     started = time.perf_counter()
-    move_logprobs(session, [chess.Board()] * games, pgn)
+    score_legal_moves(session, [chess.Board()] * games, pgn)
     legal = time.perf_counter() - started
     new_tokens = games * turns * WRITTEN
     rates = {
@@ -89,7 +89,7 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(options.threads)
     config = GPT2Config(n_layer=8, n_head=6, n_embd=192, block_size=1023, vocab_size=32)
-    model = LanguageModel.load(options.checkpoint) if options.checkpoint else LanguageModel(random_gpt2(config, 0))
+    model = LanguageModel.load(options.checkpoint) if options.checkpoint else LanguageModel(make_random_gpt2(config, 0))
     print(json.dumps({name: round(value, 1) for name, value in bench(model, options.games, options.turns).items()}))
 
 

@@ -42,7 +42,7 @@ from chessreg.experiments.edit.spec import EditOptions, EditSpec
 from chessreg.experiments.edit.states import State, build_states, remove_moving_piece
 from chessreg.experiments.probe import ProbeSpec
 from chessreg.experiments.settings.games import select_games
-from chessreg.models.decoding.sampling import draw
+from chessreg.models.decoding.sampling import draw_tokens
 from chessreg.models.edits import ResidualEdit
 from chessreg.models.language_model import LanguageModel
 from chessreg.noise import uniform
@@ -79,7 +79,7 @@ def plain_text(
         logits = network.logits(torch.tensor([prompt + written]), edits)[0, -1]
         logprobs = torch.log_softmax(logits.float(), -1)[None].numpy()
         noise = uniform(*key, step) if key else 0.0
-        token = int(draw(logprobs, np.array([1.0 if key else 0.0]), np.array([noise]))[0])
+        token = int(draw_tokens(logprobs, np.array([1.0 if key else 0.0]), np.array([noise]))[0])
         if token in stops:
             break
         written.append(token)

@@ -23,7 +23,7 @@ import torch
 
 from chessreg.encodings import get_encoding
 from chessreg.games.boards.openings import OpeningSpec, make_openings
-from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
+from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo
 from chessreg.models.decoding.next_tokens import NextTokens
 from chessreg.models.edits import ResidualEdit
@@ -100,7 +100,7 @@ def main() -> None:
         parser.add_argument(f"--{name}", type=int, default=value)
     given = parser.parse_args()
     torch.set_num_threads(1)
-    network = random_gpt2(GPT2Config(given.layers, 8, given.width, 512, 72), 0)
+    network = make_random_gpt2(GPT2Config(given.layers, 8, given.width, 512, 72), 0)
     model = LanguageModel(network, CheckpointInfo.of(network, "uci-square-72"))
     games = [game for game in prompts_of(2 * given.games) if len(game[40]) == 81][: given.games]
     drawn = torch.randn(len(games), len(PREFIXES), given.layers, KINDS - 1, given.width,

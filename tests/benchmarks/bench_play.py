@@ -50,8 +50,8 @@ from chessreg.experiments.play.arena import Arena, ModelPlayer
 from chessreg.games.boards.openings import Opening, make_openings, parse_opening
 from chessreg.games.engines.opponents import ENGINE_OPTIONS, find_stockfish, parse_engine
 from chessreg.games.engines.pool import EngineMove, EnginePool, count_free_cores
-from chessreg.models.decoding.policies import author_temperature, make_policy
-from chessreg.models.decoding.sampling import draw
+from chessreg.models.decoding.policies import get_author_temperature, make_policy
+from chessreg.models.decoding.sampling import draw_tokens
 from chessreg.models.decoding.session import DecodingSession
 from chessreg.models.language_model import LanguageModel
 from chessreg.noise import uniform
@@ -175,7 +175,7 @@ def plain_text(model: LanguageModel, prompt: list[int], key: tuple[int | str, ..
         least = torch.topk(logits, min(AUTHORS_LIKELIEST, len(logits))).values[-1]
         logits = torch.where(logits < least, -torch.inf, logits)
         logprobs = torch.log_softmax(logits.float(), -1)[None].numpy()
-        token = int(draw(logprobs, np.array([temperature]), np.array([uniform(*key, step)]))[0])
+        token = int(draw_tokens(logprobs, np.array([temperature]), np.array([uniform(*key, step)]))[0])
         if token in PGN.stop_ids:
             break
         written.append(token)
@@ -187,7 +187,7 @@ def plain_move(model: LanguageModel, board: chess.Board, sans: list[str], unit: 
     prompt = list(PGN.prompt(sans))
     for attempt in range(TRIES):
         key = ("play", *NOISE, unit, len(sans), attempt)
-        move = PGN.parse(plain_text(model, prompt, key, author_temperature(attempt)), board)
+        move = PGN.parse(plain_text(model, prompt, key, get_author_temperature(attempt)), board)
         if move is not None:
             return move
     return None

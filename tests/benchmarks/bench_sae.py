@@ -25,7 +25,7 @@ from torch import Tensor
 
 from chessreg.experiments.sae.spec import SaeSpec
 from chessreg.experiments.sae.training import Trainer
-from chessreg.models.devices import denormals_flushed
+from chessreg.models.devices import flush_denormals
 from chessreg.models.gated_sae import CPU_ROWS, GatedSae
 
 BATCH = 4096
@@ -67,7 +67,7 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(1)
     print(f"batches of {BATCH:,} tokens, load {os.getloadavg()[0]:.1f}; CPU seconds, the fastest of {given.batches}")
-    with tempfile.TemporaryDirectory() as folder, denormals_flushed():
+    with tempfile.TemporaryDirectory() as folder, flush_denormals():
         for width, expansion in ((192, 16), (192, 4), (512, 8)):
             spec = SaeSpec(cache="run:" + "0" * 64, expansions=(expansion,), tokens=BATCH * 1000, batch_tokens=BATCH)
             trainer = Trainer(spec, "blocks.0.hook_resid_post", expansion, width, Path(folder) / "none", "cpu")

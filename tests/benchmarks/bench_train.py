@@ -26,9 +26,9 @@ from functools import partial
 import torch
 
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
-from chessreg.models.adapters.gpt2 import ACTIVATIONS, GPT2, GPT2Config, fused
+from chessreg.models.adapters.gpt2 import ACTIVATIONS, GPT2, GPT2Config, attend_fused
 from chessreg.models.train_config import TrainConfig
-from chessreg.models.training import TrainerOptions, attend, optimizers, total_loss
+from chessreg.models.training import TrainerOptions, compute_attention, compute_total_loss, make_optimizers
 
 LAYERS, HEADS, WIDTH, VOCABULARY = 8, 6, 192, 72
 PEERS = ("peer", "peer with its activation in one kernel")
@@ -40,16 +40,16 @@ def training_step(side: str, length: int, rows: int, autocast: bool) -> Callable
     torch.manual_seed(0)
     ours = side == "ours"
     config = GPT2Config(LAYERS, HEADS, WIDTH, length, VOCABULARY, activation="gelu_new")
-    model = GPT2(config, partial(attend, explicit=True) if ours else fused)
+    model = GPT2(config, partial(compute_attention, explicit=True) if ours else attend_fused)
     model.initialise()
     if side == "peer":
         for block in model.h:
             block.mlp.trained = ACTIVATIONS["gelu_new"]
-    made, how = optimizers(model, TrainConfig()), TrainerOptions(autocast=autocast)
+    made, how = make_optimizers(model, TrainConfig()), TrainerOptions(autocast=autocast)
     tokens = torch.randint(4, 68, (rows, length + 1))
 
     def step() -> None:
-        (total_loss(model, tokens[:, :-1], tokens[:, 1:], how) / (rows * length)).backward()
+        (compute_total_loss(model, tokens[:, :-1], tokens[:, 1:], how) / (rows * length)).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in made:
             optimizer.step()
@@ -63,7 +63,7 @@ def attention_step(side: str, length: int, rows: int, autocast: bool) -> Callabl
     ours = side == "ours"
     kind = torch.bfloat16 if autocast else torch.float32
     q, k, v = (torch.randn(rows, HEADS, length, WIDTH // HEADS, dtype=kind, requires_grad=True) for _ in range(3))
-    kernel = partial(attend, explicit=True) if ours else fused
+    kernel = partial(compute_attention, explicit=True) if ours else attend_fused
 
     def step() -> None:
         kernel(q, k, v, None, 0.0).sum().backward()
@@ -77,15 +77,15 @@ FEN_LAYERS, FEN_HEADS, FEN_WIDTH = 4, 4, 128
 def fen_step(ours: bool, positions: int, autocast: bool) -> Callable[[], None]:
     """One update of a FEN encoder, causal, on random positions."""
     torch.manual_seed(0)
-    kernel = partial(attend if ours else fused, causal=True, **({"explicit": True} if ours else {}))
+    kernel = partial(compute_attention if ours else attend_fused, causal=True, **({"explicit": True} if ours else {}))
     model = FenEncoder(FenConfig(FEN_LAYERS, FEN_HEADS, FEN_WIDTH, "causal"), kernel)
     model.initialise()
     forward = model if ours else lambda tokens: model.unembed(model.hidden(tokens)[:, -1:])
-    made, how = optimizers(model, TrainConfig()), TrainerOptions(autocast=autocast)
+    made, how = make_optimizers(model, TrainConfig()), TrainerOptions(autocast=autocast)
     tokens, actions = torch.randint(0, 31, (positions, 77)), torch.randint(0, 1968, (positions, 1))
 
     def step() -> None:
-        (total_loss(forward, tokens, actions, how) / positions).backward()
+        (compute_total_loss(forward, tokens, actions, how) / positions).backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         for optimizer in made:
             optimizer.step()

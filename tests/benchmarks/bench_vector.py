@@ -33,7 +33,7 @@ from chessreg.entities.checkpoint import import_reference
 from chessreg.experiments.settings.skill import SkillSettings
 from chessreg.experiments.vector import VectorOptions
 from chessreg.experiments.vector.contrast import gather_games
-from chessreg.models.devices import prepare
+from chessreg.models.devices import prepare_device
 from chessreg.models.language_model import LanguageModel
 from chessreg.runs.resolve import replace_names
 from chessreg.session import open_session
@@ -103,7 +103,7 @@ def main() -> None:
             checkpoint="reference", dataset="sample", reduction="summed", first_ply=50, last_ply=64, whole_games=True,
             skill=SkillSettings(bins=4), per_class=given.games,
         )  # fmt: skip
-        device = prepare("cpu", given.threads)
+        device = prepare_device("cpu", given.threads)
         model = session.model("reference", device)
         began = time.process_time()
         session.model("reference", device)

@@ -10,7 +10,7 @@ import chess.pgn
 import pytest
 
 from chessreg.encodings.pgn_char import PgnChar
-from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
+from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 
 PLAY = ["run", "play", "--checkpoint", "tiny", "--opponent", "random", "--adjudication", "none", "--threads", "1"]
@@ -21,7 +21,7 @@ PLAY += ["--device", "cpu", "--opening", "random:3", "--opening-seed", "7"]
 def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An untrained model, which plays legal moves when it is told to and forfeits when it is not."""
     folder = tmp_path_factory.mktemp("tiny") / "checkpoint"
-    model = random_gpt2(GPT2Config(n_layer=1, n_head=2, n_embd=16, block_size=256, vocab_size=32), 0)
+    model = make_random_gpt2(GPT2Config(n_layer=1, n_head=2, n_embd=16, block_size=256, vocab_size=32), 0)
     save_checkpoint(model, folder, CheckpointInfo.of(model, PgnChar.name, source={"format": "test"}))
     return folder
 

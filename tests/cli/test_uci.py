@@ -23,7 +23,7 @@ from chessreg.games.boards.typed import find_shortest_game
 from chessreg.games.engines.opponents import find_stockfish
 from chessreg.lab.player import LabPlayer
 from chessreg.lab.uci import MAX_LINE_BYTES, UciEngine, UciSettings, read_input_lines
-from chessreg.models.decoding.legal import MoveDistribution, move_logprobs
+from chessreg.models.decoding.legal import MoveDistribution, score_legal_moves
 from chessreg.models.decoding.session import DecodingSession
 from chessreg.models.edits import ResidualEdit
 from chessreg.registry import tables
@@ -311,7 +311,7 @@ def test_the_edit_is_a_live_option(session: Session, talk: Any) -> None:
     fresh, board = DecodingSession(model, 1, edits), chess.Board()
     board.push_uci("e2e4")
     fresh.sync([model.encoding.prompt(board)])
-    expected = MoveDistribution(move_logprobs(fresh, [board], model.encoding)[0]).shares()
+    expected = MoveDistribution(score_legal_moves(fresh, [board], model.encoding)[0]).shares()
     assert edited == pytest.approx(expected, abs=1e-4)
     one = engine.shares("setoption name Layers value 1", at)
     assert one not in (plain, edited)

@@ -15,7 +15,7 @@ from chessreg.entities.adding import add_dataset
 from chessreg.entities.checkpoint import Registered, export_checkpoint, import_checkpoint, random_init_control
 from chessreg.entities.dataset import split_dataset
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
+from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo, load_model, read_info, save_checkpoint
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
@@ -35,7 +35,7 @@ def place(tmp_path: Path) -> Iterator[tuple[Database, Store]]:
 def hugging_face(folder: Path, seed: int = 0, vocabulary: int = 32) -> Path:
     """A tiny GPT-2 as Hugging Face writes one: without chessreg.json."""
     config = GPT2Config(n_layer=2, n_head=2, n_embd=16, block_size=64, vocab_size=vocabulary)
-    model = random_gpt2(config, seed)
+    model = make_random_gpt2(config, seed)
     save_checkpoint(model, folder, CheckpointInfo.of(model, "pgn-char-32"))
     (folder / "chessreg.json").unlink()
     return folder
@@ -189,7 +189,7 @@ def test_a_twin_has_the_shape_and_none_of_the_knowledge(place: Any, tmp_path: Pa
     assert row.parameters == original.parameters
     weights = load_model(store.path(row.artifact)).wte.weight
     assert not torch.equal(weights, load_model(store.path(original.artifact)).wte.weight)
-    expected = random_gpt2(load_model(store.path(original.artifact)).config, 3).wte.weight
+    expected = make_random_gpt2(load_model(store.path(original.artifact)).config, 3).wte.weight
     assert torch.equal(weights, expected)
 
 

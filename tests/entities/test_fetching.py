@@ -22,7 +22,7 @@ from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.games.datasets import bags
 from chessreg.games.foreign import chessbench
 from chessreg.models import hub
-from chessreg.models.hub import source_named, url_of
+from chessreg.models.hub import get_fetch_source, hub_url
 from chessreg.registry import tables
 from chessreg.session import Session, open_session
 
@@ -118,11 +118,11 @@ class Handler(BaseHTTPRequestHandler):
 @pytest.fixture(scope="module")
 def model_bytes(tmp_path_factory: pytest.TempPathFactory) -> bytes:
     """A tiny model in the author's file layout."""
-    from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
+    from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
 
     shape = {"n_layer": 2, "n_head": 2, "n_embd": 16, "block_size": 48, "vocab_size": 32}
     weights = {}
-    for name, tensor in random_gpt2(GPT2Config(**shape), seed=1).weights().items():
+    for name, tensor in make_random_gpt2(GPT2Config(**shape), seed=1).weights().items():
         if not name.endswith(".bias"):
             weights[f"_orig_mod.{name}"] = tensor.t() if ".h." in name and tensor.dim() == 2 else tensor
     path = tmp_path_factory.mktemp("hub") / "ckpt.pt"
@@ -151,7 +151,7 @@ def session(tmp_path: Path, server: Hub, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 def fetched(session: Session, source: str, **settings: Any) -> Any:
-    return adding.fetch(session.database, session.store, source_named(source), **settings)
+    return adding.fetch(session.database, session.store, get_fetch_source(source), **settings)
 
 
 def row_of(session: Session, table: Any) -> Any:
@@ -161,16 +161,18 @@ def row_of(session: Session, table: Any) -> Any:
 
 def test_the_real_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HF_ENDPOINT", raising=False)
-    assert url_of(source_named("karvonen/8layers")) == f"https://huggingface.co{MODEL}"
-    assert url_of(source_named("karvonen/16layers")).endswith("/main/lichess_16layers_ckpt_no_optimizer.pt")
-    assert url_of(source_named("karvonen/games")) == f"https://huggingface.co{GAMES}"
+    assert hub_url(get_fetch_source("karvonen/8layers")) == f"https://huggingface.co{MODEL}"
+    assert hub_url(get_fetch_source("karvonen/16layers")).endswith("/main/lichess_16layers_ckpt_no_optimizer.pt")
+    assert hub_url(get_fetch_source("karvonen/games")) == f"https://huggingface.co{GAMES}"
     monkeypatch.setenv("HF_ENDPOINT", "https://mirror.example/")
-    assert url_of(source_named("karvonen/8layers"), revision="v1/x").startswith("https://mirror.example/adamkarvonen/")
-    assert "/resolve/v1%2Fx/" in url_of(source_named("karvonen/8layers"), revision="v1/x")
+    assert hub_url(get_fetch_source("karvonen/8layers"), revision="v1/x").startswith(
+        "https://mirror.example/adamkarvonen/"
+    )
+    assert "/resolve/v1%2Fx/" in hub_url(get_fetch_source("karvonen/8layers"), revision="v1/x")
     with pytest.raises(NotFoundError, match="karvonen/9layers"):
-        source_named("karvonen/9layers")
+        get_fetch_source("karvonen/9layers")
     with pytest.raises(BadInputError, match="not a URL"):
-        url_of(source_named("karvonen/8layers"), endpoint="mirror")
+        hub_url(get_fetch_source("karvonen/8layers"), endpoint="mirror")
 
 
 def test_a_model_arrives_verified_and_registered_with_its_origin(session: Session, server: Hub) -> None:

@@ -15,7 +15,7 @@ import torch
 
 from chessreg.encodings import get_encoding
 from chessreg.games.boards.openings import OpeningSpec, make_openings
-from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
+from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 from chessreg.models.language_model import LanguageModel
 
@@ -42,7 +42,7 @@ def bigram_model(
     """A one-block GPT: the embedding is one-hot, the MLP a table of transitions, attention writes nothing."""
     size = get_encoding(name).size
     config = GPT2Config(n_layer=1, n_head=1, n_embd=size, block_size=block_size, vocab_size=size, d_mlp=size)
-    hf = random_gpt2(config, 0)
+    hf = make_random_gpt2(config, 0)
     wanted = torch.from_numpy(transitions(likes, name) if table is None else table).float()
     block = hf.h[0]
     with torch.no_grad():

@@ -111,7 +111,7 @@ def test_an_attempt_records_with_how_many_threads_it_computed(world_session):
     """Told nothing, it takes what the process may use; the number is no longer hidden behind a 0."""
     from sqlalchemy import select
 
-    from chessreg.models.devices import cores
+    from chessreg.models.devices import count_usable_cores
     from chessreg.registry import tables
 
     for replicate, threads in ((7, 0), (8, 1)):
@@ -121,5 +121,5 @@ def test_an_attempt_records_with_how_many_threads_it_computed(world_session):
             attempt = sql.scalars(select(tables.Attempt).where(tables.Attempt.run_id == report.run_id)).one()
         assert (attempt.execution_options["threads"], attempt.execution_options["used_threads"]) == (
             threads,
-            [threads or cores()],
+            [threads or count_usable_cores()],
         )

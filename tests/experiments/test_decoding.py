@@ -21,7 +21,7 @@ from chessreg.experiments.decoding import (
     choose_encoding,
 )
 from chessreg.experiments.finetune import FinetuneOptions, FinetuneSpec
-from chessreg.models.decoding.policies import Turn, choose, make_policy
+from chessreg.models.decoding.policies import ModelTurn, choose_moves, make_policy
 from chessreg.models.decoding.session import DecodingSession
 from chessreg.queries.published import beside
 from chessreg.registry import tables
@@ -89,7 +89,7 @@ def test_both_modes_are_what_the_model_says_step_by_step(world_session: Any, mod
         assert got[FORCED].nats == pytest.approx(nats, abs=1e-4)
         session = DecodingSession(model, 1)
         session.sync([prompt])
-        [choice] = choose(make_policy("free", (0.0,), False), session, written, [Turn(0, one.board, ("t",))])
+        [choice] = choose_moves(make_policy("free", (0.0,), False), session, written, [ModelTurn(0, one.board, ("t",))])
         assert got[ALONE] is not None
         assert got[ALONE].text == (choice.text if choice.move else choice.illegal[-1])
         texts.add(got[ALONE].text)

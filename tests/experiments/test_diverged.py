@@ -9,7 +9,7 @@ from sqlalchemy import select
 from chessreg.cli.root import run_command_line
 from chessreg.entities.checkpoint import import_checkpoint
 from chessreg.errors import DivergedError
-from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
+from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 from chessreg.models.decoding.session import DecodingSession
 from chessreg.models.edits import ResidualEdit
@@ -20,7 +20,7 @@ from chessreg.registry.run_state import select_run_states
 @pytest.fixture
 def overflowing(world_session, tmp_path):
     """A checkpoint that is well for 60 tokens and writes NaN after them."""
-    made = random_gpt2(GPT2Config(n_layer=2, n_head=2, n_embd=32, block_size=1023, vocab_size=32), seed=7)
+    made = make_random_gpt2(GPT2Config(n_layer=2, n_head=2, n_embd=32, block_size=1023, vocab_size=32), seed=7)
     with torch.no_grad():
         made.wpe.weight[60:] = torch.finfo(torch.float32).max
     save_checkpoint(made, tmp_path / "overflowing", CheckpointInfo.of(made, "pgn-char-32"))
@@ -68,7 +68,7 @@ def test_numbers_that_are_none_end_as_diverged(name, world, world_session, capsy
 
 
 def test_activations_that_do_not_fit_their_type_are_refused(world, world_session, tmp_path, capsys):
-    made = random_gpt2(GPT2Config(n_layer=1, n_head=2, n_embd=32, block_size=200, vocab_size=32), seed=7)
+    made = make_random_gpt2(GPT2Config(n_layer=1, n_head=2, n_embd=32, block_size=200, vocab_size=32), seed=7)
     with torch.no_grad():
         made.wpe.weight[60:] = 1e5
     save_checkpoint(made, tmp_path / "large", CheckpointInfo.of(made, "pgn-char-32"))

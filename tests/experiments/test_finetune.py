@@ -18,7 +18,7 @@ from chessreg.encodings.prompts import TEMPLATES, PromptEncoding, PromptSettings
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.experiments.finetune import FinetuneOptions, FinetuneSpec, check_tunable
 from chessreg.models.finetuning import FinetuneConfig, Finetuner, PromptCorpus
-from chessreg.models.training import IGNORED, TrainerOptions
+from chessreg.models.training import IGNORED_LABEL, TrainerOptions
 from chessreg.registry import tables
 from chessreg.runs.spec import hashed_settings
 from tests.language_models import bring_in
@@ -56,11 +56,11 @@ def test_labels_are_the_answer_and_its_end_alone(words: Any) -> None:
     """Prompts of unequal length, padded on the right; EOT is supervised, the prompt is not (specification 2.2)."""
     made = corpus(words, template="junkin-1", notation="san")
     [(inputs, labels)] = made.batches([0, 1, 2], 10_000)
-    supervised = [row[row != IGNORED].tolist() for row in labels]
+    supervised = [row[row != IGNORED_LABEL].tolist() for row in labels]
     assert sorted(words.decode(row) for row in supervised) == ["Kd4", "a8=Q+", "e4"]
     assert all(row[-1] == words.end for row in supervised)
     for row, answer in zip(range(3), supervised, strict=True):
-        first = int((labels[row] != IGNORED).nonzero()[0, 0])
+        first = int((labels[row] != IGNORED_LABEL).nonzero()[0, 0])
         prompt = words.decode(inputs[row, : first + 1].tolist())
         assert prompt.endswith("Best move: ")
         assert inputs[row, first + 1 : first + len(answer)].tolist() == answer[:-1]
@@ -70,7 +70,7 @@ def test_labels_are_the_answer_and_its_end_alone(words: Any) -> None:
     for row, length in enumerate(sorted(len(ids) for ids, _ in made.rows([0, 1, 2]))):  # all but bos and padding
         assert torch.equal(told[row, : length - 2], inputs[row, 1 : length - 1])
         assert told[row, length - 2] == words.end
-        assert (told[row, length - 1 :] == IGNORED).all()
+        assert (told[row, length - 1 :] == IGNORED_LABEL).all()
     portions = made.batches([0, 1, 2], 300)
     assert len(portions) > 1
     assert sum(len(part) for part, _ in portions) == 3
@@ -225,12 +225,13 @@ def test_a_model_of_another_family_is_tuned_and_answers(
 
 
 def test_lora_s_matrices_are_those_of_the_blocks(words: Any) -> None:
-    from chessreg.models.finetuning import initial_model, lora_targets
+    from chessreg.models.finetuning import choose_lora_targets, make_language_model
 
     shape: dict[str, Any] = {"n_layer": 1, "n_head": 2, "n_embd": 32, "block_size": 64, "vocab_size": 40}
     found = {
         family: [
-            lora_targets(initial_model(FinetuneConfig(family=family, **shape)), which) for which in ("attention", "all")
+            choose_lora_targets(make_language_model(FinetuneConfig(family=family, **shape)), which)
+            for which in ("attention", "all")
         ]
         for family in ("llama", "gpt_neox", "gpt2")
     }

@@ -15,7 +15,7 @@ from chessreg.experiments.probe.data import Labelling, ProbeData, RowSelection, 
 from chessreg.experiments.probe.reading import ScoreRankings
 from chessreg.experiments.probe_apply import ApplySpec
 from chessreg.experiments.settings.sites import EncodedGames
-from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
+from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 from chessreg.models.hook_points import LN_FINAL, RESID_POST
 from chessreg.registry import tables
@@ -29,7 +29,7 @@ FEW = {"min_positions": 50, "epochs": 1}
 @pytest.fixture(scope="module")
 def session(world):
     """A tiny UCI model with every token of its games cached, `all` to fit on and `held` to test on."""
-    network = random_gpt2(GPT2Config(2, 2, 32, block_size=160, vocab_size=72), seed=3)
+    network = make_random_gpt2(GPT2Config(2, 2, 32, block_size=160, vocab_size=72), seed=3)
     info = CheckpointInfo.of(network, "uci-square-72")
     with open_session(str(world / "registry.db"), world / "store") as opened:
         with opened.store.stage("checkpoint") as folder:

@@ -16,7 +16,7 @@ from chessreg.experiments.settings.skill import SkillSettings
 from chessreg.games.boards.moves import replay_boards
 from chessreg.games.datasets.reader import replay_texts
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
-from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
+from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 from chessreg.runs.activations import load_cache
 from chessreg.runs.fitted import load_probe, load_vector
@@ -30,7 +30,7 @@ NAMES = {"uci-square-72": "uci", "fen-77": "fen"}
 def models(world):
     """Tiny models of random weights in the world's registry: a GPT-2 of UCI squares, a bidirectional FEN encoder."""
     networks = {
-        "uci-square-72": random_gpt2(GPT2Config(2, 2, 32, block_size=160, vocab_size=72), seed=3),
+        "uci-square-72": make_random_gpt2(GPT2Config(2, 2, 32, block_size=160, vocab_size=72), seed=3),
         "fen-77": FenEncoder(FenConfig(2, 4, 32)).untrained(3),
     }
     with open_session(str(world / "registry.db"), world / "store") as session:

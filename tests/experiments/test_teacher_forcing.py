@@ -22,7 +22,7 @@ from chessreg.experiments.token_legality import TokenLegalitySpec, find_turns, p
 from chessreg.games.boards.moves import pack_moves, unpack_moves
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
-from chessreg.models.decoding.next_tokens import next_token_logprobs
+from chessreg.models.decoding.next_tokens import iterate_next_token_logprobs
 from chessreg.models.language_model import LanguageModel
 from chessreg.registry import tables
 from chessreg.runs.kind import find_kind
@@ -164,7 +164,7 @@ def test_logits_that_are_no_numbers_are_refused(session: Any) -> None:
     with torch.no_grad():
         model.network.wte.weight[0] = torch.nan
     with pytest.raises(DivergedError, match="NaN"):
-        list(next_token_logprobs(model, [np.array([1, 16])]))
+        list(iterate_next_token_logprobs(model, [np.array([1, 16])]))
 
 
 def test_legality_by_phase_is_what_python_chess_says(session: Any) -> None:

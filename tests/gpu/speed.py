@@ -18,8 +18,8 @@ import torch
 from context import Context, Precision, count_flops_per_token, pad_rows
 from torch import Tensor
 
-from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
-from chessreg.models.decoding.legal import answer_logprobs
+from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
+from chessreg.models.decoding.legal import score_answers
 from chessreg.models.decoding.session import DecodingSession
 from chessreg.models.devices import tf32_products
 from chessreg.models.gated_sae import Adam, GatedSae, train_step
@@ -166,7 +166,7 @@ def measure_sae_pass(context: Context, precision: Precision) -> dict[str, Any]:
     sizes = context.sizes
     layers, heads, width = sizes.large
     config = GPT2Config(layers, heads, width, sizes.block_size, context.games.size)
-    model = LanguageModel(random_gpt2(config, seed=0).to(context.device))
+    model = LanguageModel(make_random_gpt2(config, seed=0).to(context.device))
     points = [hook_point(layer) for layer in range(layers)]
     saes = {point: Autoencoder(context, width, sizes.sae[1]) for point in points}
     passes, total = make_passes(context, sizes.sae_pass_tokens)
@@ -216,7 +216,7 @@ def make_small_model(context: Context, dtype: torch.dtype = torch.float32) -> La
     """An untrained model of PGN characters."""
     layers, heads, width = context.sizes.small
     config = GPT2Config(layers, heads, width, context.sizes.block_size, context.games.size)
-    return LanguageModel(random_gpt2(config, seed=0).to(context.device, dtype))
+    return LanguageModel(make_random_gpt2(config, seed=0).to(context.device, dtype))
 
 
 def plan_caching(context: Context) -> Iterator[Measurement]:
@@ -298,7 +298,7 @@ def measure_legal_moves(context: Context, rows: int) -> dict[str, Any]:
     session = DecodingSession(model, rows)
     session.feed([position.prompt for position in positions])
     answers = [position.answers for position in positions]
-    seconds = context.time_call(lambda: answer_logprobs(session, answers))
+    seconds = context.time_call(lambda: score_answers(session, answers))
     return {
         "positions_per_s": rows / seconds,
         "moves_per_s": sum(map(len, answers)) / seconds,

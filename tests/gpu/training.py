@@ -20,11 +20,11 @@ from speed import make_training_config
 from torch import Tensor
 
 from chessreg.models.adapters.gpt2 import GPT2, GPT2Config
-from chessreg.models.decoding.legal import answer_logprobs
+from chessreg.models.decoding.legal import score_answers
 from chessreg.models.decoding.session import DecodingSession
 from chessreg.models.language_model import LanguageModel
-from chessreg.models.token_file import Position, TokenFile
-from chessreg.models.training import Trainer, TrainerOptions, TrainPoint, mean_loss
+from chessreg.models.token_file import HeldoutPosition, TokenFile
+from chessreg.models.training import Trainer, TrainerOptions, TrainPoint, measure_loss
 
 Measurement = tuple[str, Callable[[], Mapping[str, Any]]]
 RESERVE = 0.15  # of the time for this step, kept for writing and evaluating the model
@@ -147,7 +147,7 @@ class Fit:
         corpus = repeat_games(self.games.heldout_tokens, self.games.heldout_lengths, 1, self.games.size)
         model = read_shards(self.folder).to(self.context.device)
         games = min(self.context.sizes.evaluated_games, len(corpus.lengths))
-        loss, _ = mean_loss(model, corpus, TrainerOptions(str(self.context.device), autocast=False), games)
+        loss, _ = measure_loss(model, corpus, TrainerOptions(str(self.context.device), autocast=False), games)
         return {"nats_per_token": loss, "games": games}
 
     def evaluate_legality(self, end: float) -> dict[str, Any]:
@@ -164,7 +164,7 @@ class Fit:
             some = positions[start : start + EVALUATED_ROWS]
             session = DecodingSession(model, len(some))
             session.feed([position.prompt for position in some])
-            scores = answer_logprobs(session, [position.answers for position in some])
+            scores = score_answers(session, [position.answers for position in some])
             masses += [float(np.exp(score).sum()) for score in scores]
             texts = write_greedily(session, self.games)
             legal += sum(map(self.games.is_legal, some, texts))
@@ -201,7 +201,7 @@ class Fit:
         own = read_shards(self.folder)
         return {"largest_logit_difference": float((logits(tokens) - own(tokens)).abs().max()), "tokens": tokens.numel()}
 
-    def _longest_position(self) -> Position:
+    def _longest_position(self) -> HeldoutPosition:
         assert self.games is not None
         assert self.trainer is not None
         positions = self.games.positions(self.trainer.config.block_size)

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from chessreg.encodings import Encoding, get_encoding
-from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
-from chessreg.models.edits import TOKEN_MASKS, TokenMask, register_mask
+from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
+from chessreg.models.edits import TOKEN_MASKS, TokenMask, register_token_mask
 from chessreg.models.importers import import_checkpoint
 from chessreg.models.language_model import LanguageModel
 
@@ -17,12 +17,12 @@ torch.set_num_threads(1)  # tiny matrices: a second thread only waits, the longe
 
 # A mask that is prefix-stable, beside "all".
 if "test-even-ids" not in TOKEN_MASKS:
-    register_mask(TokenMask("test-even-ids", True, lambda ids, _: ids % 2 == 0))
+    register_token_mask(TokenMask("test-even-ids", True, lambda ids, _: ids % 2 == 0))
 
 
 def tiny_model(seed: int = 0, block_size: int = 96) -> LanguageModel:
     """2 layers, d_model 32; weights ten times nanoGPT's, so that its predictions are far from uniform."""
-    hf = random_gpt2(GPT2Config(n_layer=2, n_head=4, n_embd=32, block_size=block_size, vocab_size=32), seed)
+    hf = make_random_gpt2(GPT2Config(n_layer=2, n_head=4, n_embd=32, block_size=block_size, vocab_size=32), seed)
     with torch.no_grad():
         for name, parameter in hf.named_parameters():
             if parameter.dim() == 2:

@@ -13,11 +13,11 @@ import pytest
 import torch
 
 from chessreg.errors import BadInputError
-from chessreg.models.adapters import ADAPTERS, Bridged, Llama, adapter
-from chessreg.models.adapters.bridge import as_hugging_face
+from chessreg.models.adapters import ADAPTERS, BridgedModel, Llama, get_adapter
+from chessreg.models.adapters.bridge import to_hugging_face
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
-from chessreg.models.adapters.gpt2 import GPT2, GPT2Config, random_gpt2
-from chessreg.models.adapters.llama import served
+from chessreg.models.adapters.gpt2 import GPT2, GPT2Config, make_random_gpt2
+from chessreg.models.adapters.llama import wrap_hugging_face
 from chessreg.models.checkpoint import CheckpointInfo, read_info, save_checkpoint
 from chessreg.models.decoding.session import DecodingSession
 from chessreg.models.decoding.tree import TokenTree
@@ -42,7 +42,7 @@ def hugging_face(kind: str, vocabulary: int = 32, **options: Any) -> Any:
 
 
 def bridged(kind: str) -> LanguageModel:
-    return LanguageModel(Bridged(hugging_face(kind)))
+    return LanguageModel(BridgedModel(hugging_face(kind)))
 
 
 def fen_encoder(attention: str = "bidirectional", embedding: str = "own") -> LanguageModel:
@@ -66,12 +66,12 @@ def test_gpt2_equals_the_library_transformers(options: dict[str, Any]) -> None:
     drawn = torch.Generator().manual_seed(4)
     weights = {
         name: tensor * 4 + (0.1 * torch.randn(tensor.shape, generator=drawn) if bias else 0)
-        for name, tensor in random_gpt2(config, 3).weights().items()
+        for name, tensor in make_random_gpt2(config, 3).weights().items()
     }
     model = LanguageModel(GPT2.of_weights(config, weights))
     assert isinstance(model.network, GPT2)
     assert model.network.has_biases is bias
-    theirs = as_hugging_face(model.network)
+    theirs = to_hugging_face(model.network)
     with torch.inference_mode():
         expected = theirs(TOKENS, output_hidden_states=True)
     assert float((model.logits(TOKENS) - expected.logits).abs().max()) <= 1e-5
@@ -133,7 +133,7 @@ def test_llama_equals_the_library_transformers(options: dict[str, Any], tmp_path
                 parameter.normal_(generator=drawn)
     with torch.inference_mode():
         expected = theirs(TOKENS, output_hidden_states=True)
-    model = LanguageModel(served(theirs))
+    model = LanguageModel(wrap_hugging_face(theirs))
     assert isinstance(model.network, Llama)
     assert float((model.logits(TOKENS) - expected.logits).abs().max()) <= 2e-4
     assert float((model.residuals(TOKENS, [0])[0] - expected.hidden_states[1]).abs().max()) <= 2e-4
@@ -142,7 +142,7 @@ def test_llama_equals_the_library_transformers(options: dict[str, Any], tmp_path
     session.feed([row[7:9].tolist() for row in TOKENS[:2]] + [[]])
     found = session.feed([row[9:].tolist() for row in TOKENS[:2]] + [TOKENS[2, 7:].tolist()])
     assert float((found - expected.logits[:, -1].log_softmax(-1)).abs().max()) <= 2e-4
-    slow = Bridged(theirs)
+    slow = BridgedModel(theirs)
     assert (model.network.shape(), model.network.count_parameters()) == (slow.shape(), slow.count_parameters())
     (config, weights), (other, others) = model.network.files("float32"), slow.files("float32")
     assert config == other
@@ -249,9 +249,9 @@ def test_the_authors_encoder_has_his_number_of_parameters() -> None:
 
 
 def test_an_architecture_is_registered_once() -> None:
-    assert adapter("gpt2") is GPT2
-    assert adapter("llama") is Llama
-    assert adapter("gpt_neox") is Bridged
+    assert get_adapter("gpt2") is GPT2
+    assert get_adapter("llama") is Llama
+    assert get_adapter("gpt_neox") is BridgedModel
     with pytest.raises(ValueError, match="registered already"):
         ADAPTERS["gpt2"] = GPT2
 
@@ -259,7 +259,7 @@ def test_an_architecture_is_registered_once() -> None:
 def test_gpt2_llama_and_fen_encoder_run_without_transformers(tiny: LanguageModel, tmp_path: Path) -> None:
     save_checkpoint(tiny.network, tmp_path / "gpt2", CheckpointInfo.of(tiny.network, "pgn-char-32"))
     save_checkpoint(fen_encoder().network, tmp_path / "fen", fen_encoder().info)
-    llama = served(hugging_face("llama"))
+    llama = wrap_hugging_face(hugging_face("llama"))
     save_checkpoint(llama, tmp_path / "llama", CheckpointInfo.of(llama, "pgn-char-32"))
     script = f"""
         import sys

@@ -9,9 +9,9 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from chessreg.models.branches import BranchCorpus, BranchTrainer, branch_loss, branch_means
+from chessreg.models.branches import BranchCorpus, BranchTrainer, compute_branch_loss, measure_branches
 from chessreg.models.train_config import BranchTraining
-from chessreg.models.training import initial_model
+from chessreg.models.training import make_initial_model
 from tests.models.test_training import HOW, corpus
 
 BRANCHED = BranchTraining(
@@ -44,9 +44,11 @@ def test_branches_of_a_game_equal_rows_of_their_own(game_loss: float) -> None:
     """Loss and gradients, to 1e-5; and a branch neither sees another nor what came after its place."""
     data = branched()
     torch.manual_seed(0)
-    model = initial_model(BRANCHED, 32)
+    model = make_initial_model(BRANCHED, 32)
     rows = list(range(len(data.games)))
-    together = sum(branch_loss(model, piece, HOW) for piece in data.pieces([[row] for row in rows], game_loss, 400))
+    together = sum(
+        compute_branch_loss(model, piece, HOW) for piece in data.pieces([[row] for row in rows], game_loss, 400)
+    )
     ours = torch.autograd.grad(together, list(model.parameters()))
     alone = torch.zeros(())
     for row in rows:
@@ -104,8 +106,8 @@ def test_a_gpt2_learns_branches_and_goes_on_after_an_interruption(tmp_path: Path
 def test_a_move_counts_as_found_where_every_token_is_the_most_probable() -> None:
     data = branched()
     torch.manual_seed(1)
-    model = initial_model(BRANCHED, 32)
-    _, right = branch_means(model, data, HOW)
+    model = make_initial_model(BRANCHED, 32)
+    _, right = measure_branches(model, data, HOW)
     found = 0
     for row, first in enumerate(data.first[:-1]):
         start = data.offsets[data.games[row]]

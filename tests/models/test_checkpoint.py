@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.models.adapters.gpt2 import GPT2, GPT2Config, random_gpt2
-from chessreg.models.checkpoint import CheckpointInfo, digest, load_model, read_info, save_checkpoint
+from chessreg.models.adapters.gpt2 import GPT2, GPT2Config, make_random_gpt2
+from chessreg.models.checkpoint import CheckpointInfo, compute_checkpoint_digest, load_model, read_info, save_checkpoint
 from chessreg.models.language_model import LanguageModel
 from chessreg.models.train_config import TextTraining
 from chessreg.models.training import Corpus, Trainer
@@ -56,17 +56,26 @@ def test_bfloat16_halves_the_file_and_computes_in_float32(tiny: LanguageModel, t
 
 def test_the_digest_is_of_the_content(tiny: LanguageModel, tmp_path: Path) -> None:
     one, two = saved(tiny, tmp_path / "one"), saved(tiny, tmp_path / "two")
-    assert digest(one) == digest(two)
-    other = random_gpt2(tiny.network.config, 5)
+    assert compute_checkpoint_digest(one) == compute_checkpoint_digest(two)
+    other = make_random_gpt2(tiny.network.config, 5)
     save_checkpoint(other, tmp_path / "three", CheckpointInfo.of(other, "pgn-char-32"))
     save_checkpoint(tiny.network, tmp_path / "four", CheckpointInfo.of(tiny.network, "pgn-char-32", residual="centred"))
-    assert len({digest(one), digest(tmp_path / "three"), digest(tmp_path / "four")}) == 3
+    assert (
+        len(
+            {
+                compute_checkpoint_digest(one),
+                compute_checkpoint_digest(tmp_path / "three"),
+                compute_checkpoint_digest(tmp_path / "four"),
+            }
+        )
+        == 3
+    )
 
 
 @pytest.mark.parametrize(("layers", "parameters"), [(8, 25_714_688), (16, 50_888_704)])
 def test_parameters_count_as_in_the_paper(layers: int, parameters: int) -> None:
     shape = {"n_layer": layers, "n_head": 8, "n_embd": 512, "block_size": 1023, "vocab_size": 32}
-    model = random_gpt2(GPT2Config(**shape), 0)  # type: ignore[arg-type]
+    model = make_random_gpt2(GPT2Config(**shape), 0)  # type: ignore[arg-type]
     total, without_embeddings = model.count_parameters()
     assert total == parameters
     assert total - model.wpe.weight.numel() == parameters - 523_776
@@ -100,7 +109,7 @@ def test_a_trained_gpt_leaves_with_equal_logits(tmp_path: Path) -> None:
 
 def test_a_random_twin_is_a_function_of_shape_and_seed() -> None:
     config = GPT2Config(n_layer=8, n_head=4, n_embd=64, block_size=128, vocab_size=32)
-    one, again, other = random_gpt2(config, 1), random_gpt2(config, 1), random_gpt2(config, 2)
+    one, again, other = make_random_gpt2(config, 1), make_random_gpt2(config, 1), make_random_gpt2(config, 2)
     assert torch.equal(one(TOKENS), again(TOKENS))
     assert not torch.equal(one(TOKENS), other(TOKENS))
     block = one.h[3]

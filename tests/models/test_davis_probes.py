@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 from chessreg.errors import BadInputError
 from chessreg.experiments.imported.directions import ImportedProbe, build_import_spec
 from chessreg.games.datasets.labels import get_label
-from chessreg.models.importers.davis_probes import ORDER, hook_point_of, read_probe
+from chessreg.models.importers.davis_probes import ORDER, get_hook_point, read_davis_probe
 from chessreg.models.importers.source import is_safetensors
 from chessreg.registry import tables
 
@@ -44,24 +44,24 @@ def test_classes_are_brought_from_the_authors_order_into_ours():
 
 def test_a_file_is_read_by_its_path_and_its_shapes(tmp_path):
     path = saved(tmp_path)
-    file = read_probe(path, str(path))
+    file = read_davis_probe(path, str(path))
     assert file.weight.shape == (8, 64, 13)
     assert file.weight[0, 28].tolist() == [2800.0 + place for place in ORDER["piece"]]
     assert (file.origin.label, file.origin.residual_index, file.origin.phase, file.origin.centred) == (
         "piece", 7, 0, False,
     )  # fmt: skip
-    bare = read_probe(path, "")
+    bare = read_davis_probe(path, "")
     assert (bare.origin.residual_index, bare.origin.phase) == (None, None)
     assert is_safetensors(path)
 
 
 def test_a_hidden_state_is_the_output_of_the_block_before_it():
-    assert hook_point_of(0) == ("blocks.*.hook_resid_pre", 0)
-    assert hook_point_of(1) == ("blocks.*.hook_resid_post", 0)
-    assert hook_point_of(12) == ("ln_final.hook_out", 11)
-    assert hook_point_of(2, blocks=2) == ("ln_final.hook_out", 1)
+    assert get_hook_point(0) == ("blocks.*.hook_resid_pre", 0)
+    assert get_hook_point(1) == ("blocks.*.hook_resid_post", 0)
+    assert get_hook_point(12) == ("ln_final.hook_out", 11)
+    assert get_hook_point(2, blocks=2) == ("ln_final.hook_out", 1)
     with pytest.raises(BadInputError, match="layer-13: the hidden states of 12 blocks are 0 to 12"):
-        hook_point_of(13)
+        get_hook_point(13)
 
 
 def broken(folder, what):

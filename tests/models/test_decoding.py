@@ -12,7 +12,7 @@ from torch import Tensor
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.models.decoding.passes import Ragged
 from chessreg.models.decoding.session import ContextFullError, DecodingSession
-from chessreg.models.edits import TOKEN_MASKS, ResidualEdit, register_mask
+from chessreg.models.edits import TOKEN_MASKS, ResidualEdit, register_token_mask
 from chessreg.models.language_model import LanguageModel
 
 CLOSE = 1e-4
@@ -191,7 +191,7 @@ def test_sessions_refuse_what_does_not_fit(tiny: LanguageModel) -> None:
     with pytest.raises(BadInputError, match="d_model"):
         ResidualEdit(0, torch.zeros(2, 2, 2, 2))
     with pytest.raises(ValueError, match="registered already"):
-        register_mask(TOKEN_MASKS["all"])
+        register_token_mask(TOKEN_MASKS["all"])
 
 
 def test_the_trained_model_decodes_games_exactly(trained: LanguageModel) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor
 from chessreg.encodings import Encoding
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.models.decoding.session import DecodingSession
-from chessreg.models.edits import ResidualEdit, mask_named
+from chessreg.models.edits import ResidualEdit, get_token_mask
 from chessreg.models.language_model import LanguageModel
 
 CLOSE = 1e-4
@@ -58,7 +58,7 @@ def test_an_edit_may_put_something_in_the_place_of_the_residual(tiny: LanguageMo
     tokens, clean = ids(pgn), tiny.residuals(ids(pgn), [0])[0, 0]
     edit = ResidualEdit(0, vector(1, 32), 2.0, "dots", instead=half)
     edited = tiny.residuals(tokens, [0], edits=[edit])[0, 0]
-    dots = torch.from_numpy(mask_named("dots").of(tokens[0].numpy(), pgn))
+    dots = torch.from_numpy(get_token_mask("dots").of(tokens[0].numpy(), pgn))
     assert 0 < int(dots.sum()) < len(dots)
     assert torch.equal(edited[~dots], clean[~dots])
     assert torch.allclose(edited[dots], clean[dots] / 2 + 2 * vector(1, 32), atol=CLOSE)
@@ -98,12 +98,12 @@ def test_a_bias_cannot_edit_some_positions_or_differ_by_row() -> None:
 def test_segments_are_those_of_the_specification(pgn: Encoding) -> None:
     """Golden test 2: `;1.e4 c5 2.Nf3 d6 3` has white [[0..4],[8..13],[17,18]] and black [[5,6,7],[14,15,16]]."""
     tokens = pgn.encode(";1.e4 c5 2.Nf3 d6 3")
-    white = mask_named("white_segments").of(tokens, pgn)
-    black = mask_named("black-segments").of(tokens, pgn)
+    white = get_token_mask("white_segments").of(tokens, pgn)
+    black = get_token_mask("black-segments").of(tokens, pgn)
     assert white.nonzero()[0].tolist() == [0, 1, 2, 3, 4, 8, 9, 10, 11, 12, 13, 17, 18]
     assert black.nonzero()[0].tolist() == [5, 6, 7, 14, 15, 16]
     with pytest.raises(NotFoundError, match="no token mask"):
-        mask_named("green-segments")
+        get_token_mask("green-segments")
 
 
 @pytest.mark.parametrize("positions", ["last", "all", "white_segments", "black_segments"])

@@ -223,12 +223,12 @@ def test_a_wrong_conversion_of_a_folder_is_noticed(
     from chessreg.models.importers import huggingface
 
     folder = folder_of(original, tmp_path / "theirs", weights_of(original))
-    right = huggingface.gpt2_config
+    right = huggingface.make_gpt2_config
     for limit in (importing.EXACT_PARAMETERS, 0):
         monkeypatch.setattr(importing, "EXACT_PARAMETERS", limit)
-        monkeypatch.setattr(huggingface, "gpt2_config", right)
+        monkeypatch.setattr(huggingface, "make_gpt2_config", right)
         assert import_checkpoint(folder, tmp_path / f"right-{limit}").max_logit_difference < 1e-4
-        monkeypatch.setattr(huggingface, "gpt2_config", lambda config, tied: right({**config, "n_head": 4}, tied))
+        monkeypatch.setattr(huggingface, "make_gpt2_config", lambda config, tied: right({**config, "n_head": 4}, tied))
         with pytest.raises(BadInputError, match="the converted model's logits differ by"):
             import_checkpoint(folder, tmp_path / "wrong")
     assert not (tmp_path / "wrong").exists()
@@ -236,7 +236,7 @@ def test_a_wrong_conversion_of_a_folder_is_noticed(
 
 def test_weights_are_shared_with_the_library_and_not_copied(original: Path) -> None:
     """A large folder is held once: the converted model's matrices are those that the library loaded."""
-    imported = HuggingFaceFolder().read(importing.open_source(original))
+    imported = HuggingFaceFolder().read(importing.open_checkpoint(original))
     (library,) = imported.reference.args  # type: ignore[attr-defined]
     theirs = {tensor.untyped_storage().data_ptr() for tensor in library.parameters()}
     assert {tensor.untyped_storage().data_ptr() for tensor in imported.model.parameters()} <= theirs

@@ -14,10 +14,10 @@ from safetensors.torch import load_file, save_file
 
 from chessreg.encodings import get_encoding
 from chessreg.encodings.prompts import make_prompt_encoding
-from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
+from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo
 from chessreg.models.importers import game_check, import_checkpoint
-from chessreg.models.importers.game_check import GameCheck, check_on_games, sample_games
+from chessreg.models.importers.game_check import GameCheck, check_on_games, read_sample_games
 from chessreg.models.language_model import LanguageModel
 from tests.language_models import network, write_language_model
 
@@ -68,9 +68,11 @@ def test_the_other_bundled_models_pass(name: str, tmp_path: Path) -> None:
 
 def test_the_loss_is_that_of_every_token_of_the_games() -> None:
     """Against a pass over each game alone."""
-    model = LanguageModel(random_gpt2(GPT2Config(n_layer=1, n_head=1, n_embd=16, block_size=512, vocab_size=32), 1))
+    model = LanguageModel(
+        make_random_gpt2(GPT2Config(n_layer=1, n_head=1, n_embd=16, block_size=512, vocab_size=32), 1)
+    )
     written, total, count = model.encoding, 0.0, 0
-    for moves in sample_games():
+    for moves in read_sample_games():
         board = chess.Board()
         for move in moves:
             board.push(move)
@@ -80,7 +82,7 @@ def test_the_loss_is_that_of_every_token_of_the_games() -> None:
     check = check_on_games(model)
     assert check.loss == pytest.approx(total / count, abs=1e-5)
     assert check.tokens == count
-    assert len(sample_games()) == check.games == 20
+    assert len(read_sample_games()) == check.games == 20
 
 
 @pytest.mark.parametrize("name", ["uci-square-72", "uci-square-77", "fen-77"])
@@ -101,11 +103,13 @@ def test_a_prompted_model_is_asked_once_a_game(tmp_path: Path) -> None:
 
 
 def test_a_large_model_reads_fewer_games(monkeypatch: pytest.MonkeyPatch) -> None:
-    model = LanguageModel(random_gpt2(GPT2Config(n_layer=1, n_head=1, n_embd=16, block_size=512, vocab_size=32), 1))
+    model = LanguageModel(
+        make_random_gpt2(GPT2Config(n_layer=1, n_head=1, n_embd=16, block_size=512, vocab_size=32), 1)
+    )
     whole = check_on_games(model)
     work = 2 * (whole.tokens) * sum(parameter.numel() for parameter in model.network.parameters())
     for share, games in ((1.0, 20), (0.5, 10), (0.01, 4)):
-        monkeypatch.setattr(game_check, "MOST_WORK", int(work * share) + 1)
+        monkeypatch.setattr(game_check, "MAX_WORK", int(work * share) + 1)
         check = check_on_games(model)
         assert check.games == games
         assert check.loss == pytest.approx(whole.loss, abs=0.2)
@@ -113,13 +117,13 @@ def test_a_large_model_reads_fewer_games(monkeypatch: pytest.MonkeyPatch) -> Non
 
 
 def test_what_cannot_be_measured_is_none() -> None:
-    short = random_gpt2(GPT2Config(n_layer=1, n_head=1, n_embd=8, block_size=4, vocab_size=32), 0)
+    short = make_random_gpt2(GPT2Config(n_layer=1, n_head=1, n_embd=8, block_size=4, vocab_size=32), 0)
     check = check_on_games(LanguageModel(short))
     assert (check.legal, check.turns) == (None, 0)
     assert check.tokens == 80  # four of each game
-    silent = random_gpt2(GPT2Config(n_layer=1, n_head=1, n_embd=8, block_size=80, vocab_size=31), 0)
+    silent = make_random_gpt2(GPT2Config(n_layer=1, n_head=1, n_embd=8, block_size=80, vocab_size=31), 0)
     assert check_on_games(LanguageModel(silent, CheckpointInfo.of(silent, "fen-77"))) == GameCheck(0)
-    infinite = random_gpt2(GPT2Config(n_layer=1, n_head=1, n_embd=8, block_size=96, vocab_size=32), 0)
+    infinite = make_random_gpt2(GPT2Config(n_layer=1, n_head=1, n_embd=8, block_size=96, vocab_size=32), 0)
     with torch.no_grad():
         infinite.ln_f.weight *= 1e38
         infinite.wte.weight *= 1e38

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from chessreg.models.gated_sae import Adam, GatedSae, gradients, keep_direction, renormalise
+from chessreg.models.gated_sae import Adam, GatedSae, compute_gradients, normalize_columns, remove_parallel_part
 
 
 def random_sae(dtype: torch.dtype = torch.float64) -> GatedSae:
@@ -15,7 +15,7 @@ def random_sae(dtype: torch.dtype = torch.float64) -> GatedSae:
         name: (value + 0.1 * torch.randn(value.shape, generator=drawn)).to(dtype)
         for name, value in made.parameters().items()
     }
-    renormalise(parameters["W_dec"])
+    normalize_columns(parameters["W_dec"])
     return GatedSae(**parameters)
 
 
@@ -41,7 +41,7 @@ def test_loss_and_gradients_are_those_of_the_formulas() -> None:
     wanted = loss_of(leaves, x, 0.7)
     wanted.backward()
     found = {name: torch.full_like(value, 5.0) for name, value in sae.parameters().items()}
-    loss, fired = gradients(sae, x, 0.7, found)
+    loss, fired = compute_gradients(sae, x, 0.7, found)
     torch.testing.assert_close(loss["loss"], wanted.detach())
     for name, leaf in leaves.items():
         torch.testing.assert_close(found[name], leaf.grad, msg=name)
@@ -55,7 +55,7 @@ def test_products_in_bfloat16_give_nearly_the_same_float32_gradients_and_parts_o
     of_precision = {}
     for precision, at_once in (("float32", None), ("float32", 7), ("tf32", None), ("bfloat16", None)):
         found = {name: torch.empty_like(value) for name, value in sae.parameters().items()}
-        loss, _ = gradients(sae, x, 0.7, found, at_once, precision)
+        loss, _ = compute_gradients(sae, x, 0.7, found, at_once, precision)
         of_precision[precision, at_once] = {"loss": loss["loss"], "l0": loss["l0"], **found}
     wanted = of_precision.pop(("float32", None))
     for (precision, _), found in of_precision.items():
@@ -70,7 +70,7 @@ def test_the_gate_learns_through_the_auxiliary_term_alone() -> None:
     """The Heaviside step lets nothing through, and the decoder learns nothing of the auxiliary term."""
     sae, x = random_sae(), rows()
     with_term = {name: torch.empty_like(value) for name, value in sae.parameters().items()}
-    gradients(sae, x, 0.0, with_term)
+    compute_gradients(sae, x, 0.0, with_term)
     assert with_term["b_gate"].abs().sum() > 0
     leaves = {name: value.clone().requires_grad_() for name, value in sae.parameters().items()}
     latents = (sae.encode(x) > 0) * torch.relu((x - leaves["b_dec"]) @ sae.W_gate.T * sae.r_mag.exp() + sae.b_mag)
@@ -104,17 +104,17 @@ def test_scaling_a_decoder_column_cannot_lower_the_loss() -> None:
     cheated["b_gate"] /= 2
     cheated["b_mag"] /= 2
     assert loss_of(cheated, x, 5.0) < loss_of(sae.parameters(), x, 5.0)  # so the norm has to be held
-    renormalise(cheated["W_dec"])
+    normalize_columns(cheated["W_dec"])
     torch.testing.assert_close(cheated["W_dec"], sae.W_dec)  # nothing of it is left
     bias = sae.b_dec.clone()
     for _ in range(20):
-        gradients(sae, x, 5.0, gradient)
+        compute_gradients(sae, x, 5.0, gradient)
         before = gradient["W_dec"].clone()
-        keep_direction(gradient["W_dec"], sae.W_dec)
+        remove_parallel_part(gradient["W_dec"], sae.W_dec)
         assert (gradient["W_dec"] * sae.W_dec).sum(1).abs().max() < 1e-10
         assert (before * sae.W_dec).sum(1).abs().max() > 1e-6
         adam.step(gradient, 1e-2)
-        renormalise(sae.W_dec)
+        normalize_columns(sae.W_dec)
         torch.testing.assert_close(sae.W_dec.norm(dim=1), torch.ones(24, dtype=torch.float64))
     assert not torch.equal(sae.b_dec, bias)
     assert abs(float(sae.b_dec.norm()) - 1) > 1e-3  # the bias keeps its own length
@@ -127,7 +127,7 @@ def test_adam_is_torchs(dtype: torch.dtype) -> None:
     reference, ours = torch.optim.Adam(theirs, lr=1e-2, betas=(0.8, 0.99)), Adam(sae.parameters(), 0.8, 0.99)
     gradient = {name: torch.empty_like(value) for name, value in sae.parameters().items()}
     for _ in range(5):
-        gradients(sae, x, 1.0, gradient)
+        compute_gradients(sae, x, 1.0, gradient)
         for leaf, value in zip(theirs, gradient.values(), strict=True):
             leaf.grad = value.clone()
         reference.step()

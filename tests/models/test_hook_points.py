@@ -10,17 +10,17 @@ from torch import Tensor, nn
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.models.adapters.base import Network
-from chessreg.models.adapters.bridge import Bridged, as_hugging_face, bridged
+from chessreg.models.adapters.bridge import BridgedModel, build_bridge, to_hugging_face
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
-from chessreg.models.adapters.gpt2 import GPT2, GPT2Config, random_gpt2
+from chessreg.models.adapters.gpt2 import GPT2, GPT2Config, make_random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo
 from chessreg.models.edits import ResidualEdit
-from chessreg.models.hook_points import LN_FINAL, PATTERNS, RESID_POST, RESID_PRE, named_points
+from chessreg.models.hook_points import LN_FINAL, PATTERNS, RESID_POST, RESID_PRE, list_hook_points
 from chessreg.models.language_model import LanguageModel
 from tests.language_models import hugging_face_model
 
 LAYERS = 3
-POINTS = named_points(PATTERNS, range(LAYERS), LAYERS)
+POINTS = list_hook_points(PATTERNS, range(LAYERS), LAYERS)
 TOKENS = torch.randint(31, (2, 77), generator=torch.Generator().manual_seed(0))
 EXACT = 1e-10
 
@@ -38,7 +38,7 @@ def strong(network: Network) -> LanguageModel:
 
 
 def gpt2() -> LanguageModel:
-    return strong(random_gpt2(GPT2Config(LAYERS, 4, 32, 96, 32, bias=True), 0))
+    return strong(make_random_gpt2(GPT2Config(LAYERS, 4, 32, 96, 32, bias=True), 0))
 
 
 def fen_encoder(attention: str, embedding: str) -> LanguageModel:
@@ -54,7 +54,7 @@ def close(one: Tensor, other: Tensor, limit: float = EXACT) -> None:
 def test_gpt2_is_the_bridge_at_every_hook_point_and_in_its_logits() -> None:
     model = gpt2()
     assert isinstance(model.network, GPT2)
-    slow = bridged(as_hugging_face(model.network))
+    slow = build_bridge(to_hugging_face(model.network))
     logits, cache = slow.run_with_cache(TOKENS, names_filter=POINTS)
     found = model.activations(TOKENS, POINTS)
     assert list(found) == POINTS
@@ -71,7 +71,7 @@ def test_a_causal_fen_encoder_is_the_bridge_of_a_gpt2_with_its_weights(embedding
     theirs = GPT2(model.network.config.blocks()).double().eval()  # type: ignore[union-attr, operator]
     theirs.load_state_dict(model.network.state_dict(), strict=False)  # the head is no part of what is compared
     first = torch.full((2, 1), model.network.first)  # type: ignore[call-overload]
-    slow = bridged(as_hugging_face(theirs.double()))
+    slow = build_bridge(to_hugging_face(theirs.double()))
     _, cache = slow.run_with_cache(torch.cat([first, TOKENS], 1), names_filter=POINTS)
     found = model.activations(TOKENS, POINTS)
     for name in POINTS:
@@ -120,7 +120,7 @@ def test_a_bridged_model_is_the_library_s_hidden_states(architecture: str) -> No
     with torch.inference_mode():
         states = theirs(TOKENS, output_hidden_states=True).hidden_states
         embedded = theirs.get_input_embeddings()(TOKENS)
-    found = LanguageModel(Bridged(theirs)).activations(TOKENS, named_points(PATTERNS, range(2), 2))
+    found = LanguageModel(BridgedModel(theirs)).activations(TOKENS, list_hook_points(PATTERNS, range(2), 2))
     close(found["hook_embed"], embedded)
     for layer in range(2):
         close(found[f"blocks.{layer}.hook_resid_pre"], states[layer], limit)
@@ -139,14 +139,14 @@ def test_a_block_begins_with_what_the_one_before_it_gave_also_when_edited(model:
 
 
 def test_names_are_of_the_model() -> None:
-    assert named_points([RESID_PRE], [1, 0], 2) == ["blocks.1.hook_resid_pre", "blocks.0.hook_resid_pre"]
-    assert named_points(["blocks.1.hook_resid_post", RESID_POST], [1], 2) == ["blocks.1.hook_resid_post"]
+    assert list_hook_points([RESID_PRE], [1, 0], 2) == ["blocks.1.hook_resid_pre", "blocks.0.hook_resid_pre"]
+    assert list_hook_points(["blocks.1.hook_resid_post", RESID_POST], [1], 2) == ["blocks.1.hook_resid_post"]
     with pytest.raises(NotFoundError, match=r"no hook point 'blocks\.0\.hook_q'"):
-        named_points(["blocks.0.hook_q"], [], 2)
+        list_hook_points(["blocks.0.hook_q"], [], 2)
     with pytest.raises(BadInputError, match=r"blocks\.2\.hook_resid_pre is not of one of the model's layers 0 to 1"):
-        named_points(["blocks.2.hook_resid_pre"], [], 2)
+        list_hook_points(["blocks.2.hook_resid_pre"], [], 2)
     with pytest.raises(NotFoundError, match=r"use blocks\.\*\.hook_resid_post"):
-        named_points(["hook_embed"], [], 2, Network.points)
+        list_hook_points(["hook_embed"], [], 2, Network.points)
 
 
 def test_an_architecture_that_transformer_lens_does_not_know_refuses_other_names() -> None:
@@ -155,7 +155,11 @@ def test_an_architecture_that_transformer_lens_does_not_know_refuses_other_names
 
 
 def test_every_adapter_has_the_points_that_it_names() -> None:
-    made: list[Any] = [gpt2().network, fen_encoder("causal", "own").network, Bridged(hugging_face_model("llama", 32))]
+    made: list[Any] = [
+        gpt2().network,
+        fen_encoder("causal", "own").network,
+        BridgedModel(hugging_face_model("llama", 32)),
+    ]
     for network in made:
-        expected = named_points(network.points, range(network.n_layer), network.n_layer)
+        expected = list_hook_points(network.points, range(network.n_layer), network.n_layer)
         assert sorted(network.hook_points) == sorted(expected)

@@ -19,10 +19,10 @@ import torch
 
 from chessreg.encodings.uci_square import davis, lcb
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.models.checkpoint import CheckpointInfo, digest, load_model, save_checkpoint
-from chessreg.models.importers import FORMATS, import_checkpoint, register
+from chessreg.models.checkpoint import CheckpointInfo, compute_checkpoint_digest, load_model, save_checkpoint
+from chessreg.models.importers import FORMATS, import_checkpoint, register_format
 from chessreg.models.importers import registry as importing
-from chessreg.models.importers.nanogpt import gpt2_logits
+from chessreg.models.importers.nanogpt import compute_gpt2_logits
 from chessreg.models.language_model import LanguageModel
 from tests.models.foreign import ARGUMENTS, nanogpt_checkpoint, written
 
@@ -38,11 +38,11 @@ def test_a_nanogpt_file_is_imported_with_equal_logits(bias: bool, tmp_path: Path
     assert report.info.source["iter_num"] == 7
     assert report.info.source["best_val_loss"] == 1.5
     assert report.info.source["format"] == "nanogpt"
-    assert report.digest == digest(tmp_path / "out")
+    assert report.digest == compute_checkpoint_digest(tmp_path / "out")
     raw = {n.removeprefix("_orig_mod."): t for n, t in nanogpt_checkpoint(bias)["model"].items()}
     tokens = torch.arange(64)[None] % 32
     raw.pop("transformer.h.0.attn.bias")
-    expected = gpt2_logits(raw, tokens, 4)
+    expected = compute_gpt2_logits(raw, tokens, 4)
     assert float((LanguageModel.load(tmp_path / "out").logits(tokens) - expected).abs().max()) <= 1e-4
     assert float(expected.std()) > 0.1
 
@@ -50,7 +50,7 @@ def test_a_nanogpt_file_is_imported_with_equal_logits(bias: bool, tmp_path: Path
 def test_verification_notices_a_wrong_conversion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from chessreg.models.importers import nanogpt
 
-    monkeypatch.setattr(nanogpt, "gpt2_logits", functools.partial(gpt2_logits, activation="gelu_new"))
+    monkeypatch.setattr(nanogpt, "compute_gpt2_logits", functools.partial(compute_gpt2_logits, activation="gelu_new"))
     with pytest.raises(BadInputError, match="logits differ"):
         import_checkpoint(written(nanogpt_checkpoint(), tmp_path / "ckpt.pt"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -169,7 +169,7 @@ def test_our_own_folder_comes_home_unchanged(tiny: LanguageModel, tmp_path: Path
     info = CheckpointInfo.of(tiny.network, "pgn-char-32", residual="centred", tokens_seen=9)
     save_checkpoint(tiny.network, tmp_path / "one", info)
     report = import_checkpoint(tmp_path / "one", tmp_path / "two")
-    assert report.digest == digest(tmp_path / "one")
+    assert report.digest == compute_checkpoint_digest(tmp_path / "one")
     assert (report.info.residual, report.info.tokens_seen) == ("centred", 9)
 
 
@@ -324,21 +324,21 @@ def test_paths_formats_and_folders_are_checked(tmp_path: Path) -> None:
 
 def test_a_format_is_registered_once() -> None:
     with pytest.raises(ValueError, match="registered already"):
-        register(FORMATS["nanogpt"])
+        register_format(FORMATS["nanogpt"])
     assert importing.FORMATS is FORMATS
 
 
 def test_a_shape_that_lacks_a_required_key_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
+    from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
 
-    model = random_gpt2(GPT2Config(n_layer=1, n_head=1, n_embd=8, block_size=8, vocab_size=32), seed=0)
+    model = make_random_gpt2(GPT2Config(n_layer=1, n_head=1, n_embd=8, block_size=8, vocab_size=32), seed=0)
     monkeypatch.setattr(type(model), "shape", lambda self: {"family": "gpt2", "n_layer": 1})
     with pytest.raises(BadInputError, match=r"GPT2.shape\(\) has no n_embd"):
         CheckpointInfo.of(model, "pgn-char-32")
 
 
 MINE = """
-from chessreg.models.importers.registry import register
+from chessreg.models.importers.registry import register_format
 
 class Mine:
     name = "mine"
@@ -346,7 +346,7 @@ class Mine:
     def recognises(self, source):
         return (source.path / "mine.txt").is_file()
 
-register(Mine())
+register_format(Mine())
 """
 
 
@@ -362,8 +362,8 @@ def test_a_file_in_the_folder_is_a_format_that_is_asked_before_that_of_hugging_f
         f"spec.submodule_search_locations.append({str(tmp_path / 'more')!r})\n"
         "sys.modules[spec.name] = made = importlib.util.module_from_spec(spec)\n"
         "spec.loader.exec_module(made)\n"
-        "from chessreg.models.importers.registry import Source, recognise\n"
-        f"print(sorted(made.FORMATS), recognise(Source(Path({str(tmp_path)!r}))).name)\n"
+        "from chessreg.models.importers.registry import CheckpointSource, recognize_format\n"
+        f"print(sorted(made.FORMATS), recognize_format(CheckpointSource(Path({str(tmp_path)!r}))).name)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     formats = ["fen_nanogpt", "huggingface", "mine", "nanogpt", "searchless_chess", "state_dict", "transformer_lens"]

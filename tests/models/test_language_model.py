@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.models.adapters.bridge import firing
+from chessreg.models.adapters.bridge import find_firing_hooks
 from chessreg.models.decoding.session import DecodingSession
 from chessreg.models.edits import ResidualEdit
 from chessreg.models.hook_points import LN_FINAL
@@ -151,7 +151,7 @@ def test_activations_under_their_names(tiny: LanguageModel, monkeypatch: pytest.
     assert found[names[0]].shape == (3, 4, 40, 40)
     assert found[names[2]].shape == (3, 40, 128)
     torch.testing.assert_close(found[names[0]].sum(-1), torch.ones(3, 4, 40))
-    monkeypatch.setattr("chessreg.models.adapters.bridge.bridge", lambda *_: pytest.fail("no bridge is needed"))
+    monkeypatch.setattr("chessreg.models.adapters.bridge.open_bridge", lambda *_: pytest.fail("no bridge is needed"))
     only = tiny.activations(TOKENS, names[1:2])
     assert float((only[names[1]] - found[names[1]]).abs().max()) <= 1e-4
 
@@ -184,7 +184,7 @@ def test_of_some_places_a_last_block_gives_no_more(tiny: LanguageModel, names: l
 
 
 def test_every_hook_point_named_fires_and_others_are_not_found(tiny: LanguageModel) -> None:
-    names = sorted(firing(tiny.bridge(["blocks.0.attn.hook_pattern"])))
+    names = sorted(find_firing_hooks(tiny.bridge(["blocks.0.attn.hook_pattern"])))
     assert {"hook_embed", "blocks.1.hook_resid_mid", "blocks.0.attn.hook_q", "ln_final.hook_normalized"} <= set(names)
     found = tiny.activations(TOKENS[:1, :4], names)
     assert set(found) == set(names)

@@ -70,14 +70,14 @@ def test_the_tree_equals_scoring_one_by_one(tiny: LanguageModel, pgn: Encoding, 
     session = DecodingSession(tiny, 4, EDITS[name])
     session.feed(prompts)
     tokens, logprobs = [list(t) for t in session.tokens], session.logprobs.clone()
-    scored = legal.move_logprobs(session, boards, pgn)
+    scored = legal.score_legal_moves(session, boards, pgn)
     for row, (board, prompt) in enumerate(zip(boards, prompts, strict=True)):
         own = [edit.take(torch.tensor([row])) for edit in EDITS[name]]
         assert set(scored[row]) == {move.uci() for move in board.legal_moves}
         for move in list(board.legal_moves)[::4]:
             ids = list(pgn.answer(board, move))
             assert scored[row][move.uci()] == pytest.approx(forced(tiny, prompt, ids, own), abs=CLOSE)
-        assert 0 < legal.legal_move_mass(scored[row]) < 1
+        assert 0 < legal.sum_legal_mass(scored[row]) < 1
     assert session.tokens == tokens
     assert torch.equal(session.logprobs, logprobs)
     more = session.feed([[5, 6], [7], [], [8, 9]])  # the cache is as if nothing had been scored
@@ -92,7 +92,7 @@ def test_two_boards_of_a_row_share_one_tree(tiny: LanguageModel, pgn: Encoding) 
     answers = [[pgn.answer(board, move) for move in board.legal_moves] for board in (boards[2], changed)]
     session = DecodingSession(tiny, 1)
     session.feed([prompts[2]])
-    [both] = legal.answer_logprobs(session, [answers[0] + answers[1]])
+    [both] = legal.score_answers(session, [answers[0] + answers[1]])
     for ids, value in zip(answers[0] + answers[1], both, strict=True):
         assert value == pytest.approx(forced(tiny, prompts[2], list(ids), []), abs=CLOSE)
 
@@ -101,10 +101,10 @@ def test_small_passes_give_the_same(tiny: LanguageModel, pgn: Encoding, monkeypa
     boards, prompts = boards_and_prompts(pgn)
     session = DecodingSession(tiny, 4, [ResidualEdit(0, vector(1, 4, 32), 2.0)])
     session.feed(prompts)
-    whole = legal.move_logprobs(session, boards, pgn)
-    some = legal.move_logprobs(session, [boards[3], boards[1]], pgn, rows=[3, 1])
+    whole = legal.score_legal_moves(session, boards, pgn)
+    some = legal.score_legal_moves(session, [boards[3], boards[1]], pgn, rows=[3, 1])
     monkeypatch.setattr(tree, "TREE_TOKENS", 1)
-    for one, other in zip(legal.move_logprobs(session, boards, pgn), whole, strict=True):
+    for one, other in zip(legal.score_legal_moves(session, boards, pgn), whole, strict=True):
         assert one == pytest.approx(other, abs=CLOSE)
     assert some[0] == pytest.approx(whole[3], abs=CLOSE)
     assert some[1] == pytest.approx(whole[1], abs=CLOSE)
@@ -113,7 +113,7 @@ def test_small_passes_give_the_same(tiny: LanguageModel, pgn: Encoding, monkeypa
 def test_answers_of_one_token_and_no_answers(tiny: LanguageModel) -> None:
     session = DecodingSession(tiny, 2)
     session.feed([[15, 6, 4], [15]])
-    scored = legal.answer_logprobs(session, [[(27,), (0,)], []])
+    scored = legal.score_answers(session, [[(27,), (0,)], []])
     np.testing.assert_allclose(scored[0], session.logprobs[0, [27, 0]].numpy(), atol=1e-6)
     assert len(scored[1]) == 0
 
@@ -122,13 +122,13 @@ def test_moves_that_pass_the_last_position_are_reported(tiny: LanguageModel, pgn
     session = DecodingSession(tiny, 2)
     session.feed([[6] * 94, [6] * 95])
     e4 = tuple(pgn.encode("e4 ").tolist())
-    [fits] = legal.answer_logprobs(session, [[e4]], rows=[0])
+    [fits] = legal.score_answers(session, [[e4]], rows=[0])
     assert fits[0] == pytest.approx(forced(tiny, [6] * 94, list(e4), []), abs=CLOSE)
     with pytest.raises(ContextFullError) as caught:
-        legal.answer_logprobs(session, [[e4], [e4]])
+        legal.score_answers(session, [[e4], [e4]])
     assert caught.value.rows == [1]
     with pytest.raises(BadInputError, match="without a prompt"):
-        legal.answer_logprobs(DecodingSession(tiny, 1), [[e4]])
+        legal.score_answers(DecodingSession(tiny, 1), [[e4]])
 
 
 def test_legal_choices_follow_the_renormalised_distribution() -> None:
@@ -138,7 +138,7 @@ def test_legal_choices_follow_the_renormalised_distribution() -> None:
         assert drawn.count(move) / 6000 == pytest.approx(share, abs=0.025)
     assert drawn[:5] == [legal.choose_legal(dict(reversed(logprobs.items())), 1.0, 3, game, 0) for game in range(5)]
     assert legal.choose_legal(logprobs, 0.0) == "e2e4"
-    assert legal.legal_move_mass(logprobs) == pytest.approx(0.6)
+    assert legal.sum_legal_mass(logprobs) == pytest.approx(0.6)
     with pytest.raises(BadInputError):
         legal.choose_legal({}, 1.0, 1)
 
@@ -147,9 +147,9 @@ def test_the_trained_model_puts_its_mass_on_legal_moves(trained: LanguageModel, 
     boards, prompts = boards_and_prompts(pgn)
     session = DecodingSession(trained, 4)
     session.feed(prompts)
-    scored = legal.move_logprobs(session, boards, pgn)
-    assert min(map(legal.legal_move_mass, scored)) > 0.5
-    assert legal.legal_move_mass(scored[0]) > 0.98
+    scored = legal.score_legal_moves(session, boards, pgn)
+    assert min(map(legal.sum_legal_mass, scored)) > 0.5
+    assert legal.sum_legal_mass(scored[0]) > 0.98
     assert max(scored[0], key=scored[0].__getitem__) in ("e2e4", "d2d4")
     ids = pgn.encode("Bb5 ").tolist()
     assert scored[2]["f1b5"] == pytest.approx(forced(trained, prompts[2], ids, []), abs=CLOSE)

@@ -14,8 +14,8 @@ import torch
 from chessreg.encodings import Encoding
 from chessreg.games.boards.openings import OpeningSpec, make_openings
 from chessreg.models.decoding import legal
-from chessreg.models.decoding.policies import Turn, choose, make_policy
-from chessreg.models.decoding.sampling import draw, sample_trees
+from chessreg.models.decoding.policies import ModelTurn, choose_moves, make_policy
+from chessreg.models.decoding.sampling import draw_tokens, sample_trees
 from chessreg.models.decoding.session import DecodingSession
 from chessreg.models.decoding.tree import TokenTree
 from chessreg.models.edits import ResidualEdit
@@ -47,7 +47,7 @@ def positions(pgn: Encoding, count: int) -> tuple[list[chess.Board], list[tuple[
 @pytest.mark.parametrize("name", EDITS)
 def test_every_spelling_is_summed(tiny: LanguageModel, pgn: Encoding, name: str, monkeypatch) -> None:
     """Each text times the probability that it ends there, one after the other, is the walked mass."""
-    monkeypatch.setattr(legal, "FLOOR", 0.0)
+    monkeypatch.setattr(legal, "MIN_PREFIX_PROBABILITY", 0.0)
     boards = [chess.Board(), chess.Board("8/P6k/8/8/8/8/8/K7 w - - 0 1"), chess.Board("4k3/8/8/8/8/8/8/4K2R w K - 0 1")]
     session = DecodingSession(tiny, 3, EDITS[name])
     session.feed([pgn.encode(";1."), pgn.encode(";1.e4 e5 2."), pgn.encode(";1.e4 e5 2.Nf3 Nc6 3.")])
@@ -56,14 +56,14 @@ def test_every_spelling_is_summed(tiny: LanguageModel, pgn: Encoding, name: str,
     tries = [legal.Trie.of([pairs[0][row], pairs[1][row]]) for row in range(3)]
     ends = [*pgn.stop_ids, *pgn.boundary_ids]
     for limit in (10, 4):
-        found = legal.accepted_mass(TokenTree(session), tries, pgn, limit, sets=2)
+        found = legal.compute_accepted_masses(TokenTree(session), tries, pgn, limit, sets=2)
         for row, one in enumerate(found):
             for number, mass in enumerate(one):
                 fitting = sorted(ids for ids in pairs[number][row] if len(ids) <= limit)
                 ended = [(*ids, end) for ids in fitting for end in ends]
                 cut = [ids for ids in fitting if len(ids) == limit]
                 kept = [ids for ids in ended if len(ids) <= limit] + cut
-                [logprobs] = legal.answer_logprobs(session, [kept], rows=[row])
+                [logprobs] = legal.score_answers(session, [kept], rows=[row])
                 assert mass.probability == pytest.approx(float(np.exp(logprobs).sum()), rel=1e-4)
                 assert mass.missed == 0
         assert all(every.probability > known.probability for every, known in found)
@@ -75,8 +75,8 @@ def test_what_a_floor_leaves_out_is_bounded(tiny: LanguageModel, pgn: Encoding, 
     trie = legal.Trie.of([pgn.accepted_ids(chess.Board())])
     masses = {}
     for floor in (0.0, 1e-3):
-        monkeypatch.setattr(legal, "FLOOR", floor)
-        [[masses[floor]]] = legal.accepted_mass(TokenTree(session), [trie], pgn)
+        monkeypatch.setattr(legal, "MIN_PREFIX_PROBABILITY", floor)
+        [[masses[floor]]] = legal.compute_accepted_masses(TokenTree(session), [trie], pgn)
     rough, whole = masses[1e-3], masses[0.0].probability
     assert rough.missed > 0
     assert rough.probability < whole < rough.probability + rough.missed
@@ -108,7 +108,7 @@ def fed(session: DecodingSession, pgn: Encoding, keys: list, heats: np.ndarray) 
         if not active:
             break
         logprobs = session.refresh()[active].numpy()
-        tokens = draw(logprobs, heats[active], np.array([uniform(*keys[row], step) for row in active]))
+        tokens = draw_tokens(logprobs, heats[active], np.array([uniform(*keys[row], step) for row in active]))
         totals[active] += logprobs[np.arange(len(active)), tokens]
         for row, token in zip(active, tokens.tolist(), strict=True):
             written[row].append(token)
@@ -124,7 +124,7 @@ def standard_errors(model: LanguageModel, pgn: Encoding, count: int, samples: in
         session.feed([prompt])
         trees = TokenTree(session)
         trie = legal.Trie.of([pgn.accepted_ids(board)])
-        [[mass]] = legal.accepted_mass(trees, [trie], pgn)
+        [[mass]] = legal.compute_accepted_masses(trees, [trie], pgn)
         assert mass.missed < 1e-4
         keys = [[(11, number, sample) for sample in range(samples)]]
         [texts] = sample_trees(trees, pgn, [board], keys, temperature=[1.0] * samples)
@@ -150,11 +150,11 @@ def test_first_tries_in_play_are_legal_as_often_as_the_exact_mass_says(pgn: Enco
     session = DecodingSession(model, 20)
     session.feed(prompts)
     tree = TokenTree(session)
-    masses = legal.accepted_mass(tree, [legal.Trie.of([pgn.accepted_ids(board)]) for board in boards], pgn)
+    masses = legal.compute_accepted_masses(tree, [legal.Trie.of([pgn.accepted_ids(board)]) for board in boards], pgn)
     exact = np.array([mass.probability for [mass] in masses])
     session.select([row for row in range(20) for _ in range(tries)])
-    turns = [Turn(row, boards[row // tries], ("first try", row)) for row in range(20 * tries)]
-    choices = choose(make_policy("retry:1", (1.0,)), session, pgn, turns)
+    turns = [ModelTurn(row, boards[row // tries], ("first try", row)) for row in range(20 * tries)]
+    choices = choose_moves(make_policy("retry:1", (1.0,)), session, pgn, turns)
     share = np.array([choice.move is not None for choice in choices]).reshape(20, tries).mean(1)
     errors = (share - exact) / np.sqrt(exact * (1 - exact) / tries)
     assert np.abs(errors).max() < 4
@@ -178,13 +178,13 @@ def test_the_mass_of_texts_in_the_form_of_a_move_is_how_often_they_are_written(p
     edit = ResidualEdit(2, torch.randn(model.d_model, generator=torch.Generator().manual_seed(3)), 20.0)
     session = DecodingSession(model, 2, [edit])
     session.sync(prompts)
-    masses = legal.valid_masses(session, pgn, [0, 1])
+    masses = legal.compute_valid_masses(session, pgn, [0, 1])
     keys = [[(5, row, number) for number in range(count)] for row in range(2)]
     texts = sample_trees(TokenTree(session), pgn, boards, keys, temperature=[1.0] * count)
-    for mass, among, written in zip(masses, legal.move_logprobs(session, boards, pgn), texts, strict=True):
+    for mass, among, written in zip(masses, legal.score_legal_moves(session, boards, pgn), texts, strict=True):
         share = sum(bool(text.finished and WELL_FORMED.fullmatch(text.text)) for text in written) / count
         assert 0.05 < mass.probability < 0.98
         assert 0 <= mass.missed < 0.01
         deviation = (mass.probability * (1 - mass.probability) / count) ** 0.5
         assert share == pytest.approx(mass.probability, abs=mass.missed + 4.5 * deviation)
-        assert legal.legal_move_mass(among) < mass.probability
+        assert legal.sum_legal_mass(among) < mass.probability

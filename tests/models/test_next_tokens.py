@@ -11,7 +11,7 @@ from torch import Tensor
 
 from chessreg.errors import BadInputError, DivergedError
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
-from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
+from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 from chessreg.models.decoding.next_tokens import NextTokens
 from chessreg.models.decoding.session import ContextFullError, DecodingSession
@@ -23,7 +23,7 @@ LAYERS, WIDTH = 3, 32
 
 @pytest.fixture(scope="module")
 def squares() -> LanguageModel:
-    network = random_gpt2(GPT2Config(n_layer=LAYERS, n_head=4, n_embd=WIDTH, block_size=48, vocab_size=72), 0)
+    network = make_random_gpt2(GPT2Config(n_layer=LAYERS, n_head=4, n_embd=WIDTH, block_size=48, vocab_size=72), 0)
     with torch.no_grad():
         for name, parameter in network.named_parameters():
             if parameter.dim() == 2:

@@ -14,8 +14,8 @@ import torch
 
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.models.branches import BranchTrainer
-from chessreg.models.devices import check_count
-from chessreg.models.ranks import ranks
+from chessreg.models.devices import check_device_count
+from chessreg.models.ranks import run_ranks
 from chessreg.models.train_config import TextTraining
 from chessreg.models.training import Trainer, TrainPoint
 
@@ -28,7 +28,7 @@ SHORT = replace(CONFIG, steps=20)
 def losses(folder: Path, devices: int, until: int = SHORT.steps, config: TextTraining = SHORT) -> list[float]:
     """Train up to step `until` and return the losses of the whole curve, nats per token."""
     trainer = Trainer(config, corpus(), folder, HOW)
-    with ranks(trainer, devices):
+    with run_ranks(trainer, devices):
         trainer.run(lambda point: None, corpus(20), 20, lambda: trainer.step >= until)
     return [loss for point in trainer.curve for loss in (point.loss, point.heldout_loss) if loss is not None]
 
@@ -56,7 +56,7 @@ def test_branches_are_shared_as_rows_are(tmp_path: Path) -> None:
     curves = []
     for devices in (1, 2):
         trainer = BranchTrainer(BRANCHED, branched(), tmp_path / str(devices), HOW)
-        with ranks(trainer, devices):
+        with run_ranks(trainer, devices):
             trainer.run(lambda point: None)
         curves.append([point.loss for point in trainer.curve])
     assert curves[1] == pytest.approx(curves[0], abs=1e-5)
@@ -75,7 +75,7 @@ def test_a_process_that_is_killed_ends_the_training_which_then_resumes(tmp_path:
         os.kill(follower.pid, signal.SIGKILL)
         follower.wait(20)
 
-    with pytest.raises(ChessregError, match="one of the 2 processes of this training has ended"), ranks(trainer, 2):
+    with pytest.raises(ChessregError, match="one of the 2 processes of this training has ended"), run_ranks(trainer, 2):
         trainer.run(kill)
     assert trainer.step == HOW.log_steps
     again = Trainer(SHORT, corpus(), tmp_path, HOW)
@@ -89,7 +89,7 @@ def test_the_others_end_when_the_first_is_killed(tmp_path: Path) -> None:
     pid = os.fork()
     if pid == 0:
         trainer = Trainer(replace(SHORT, steps=10**6), corpus(), tmp_path, HOW)
-        with ranks(trainer, 2):
+        with run_ranks(trainer, 2):
             trainer.run(lambda point: (tmp_path / "begun").touch())
         os._exit(0)
     while not (tmp_path / "begun").exists():
@@ -101,11 +101,11 @@ def test_the_others_end_when_the_first_is_killed(tmp_path: Path) -> None:
 
 
 def test_more_devices_than_there_are_is_refused() -> None:
-    check_count("cpu", 1)
+    check_device_count("cpu", 1)
     with pytest.raises(BadInputError, match="this machine has"):
-        check_count("cpu", 10_000)
+        check_device_count("cpu", 10_000)
     with pytest.raises(BadInputError, match="cuda:0"):
-        check_count("cuda:0", 2)
+        check_device_count("cuda:0", 2)
     if not torch.cuda.is_available():
         with pytest.raises(BadInputError, match="0 CUDA devices"):
-            check_count("cuda", 2)
+            check_device_count("cuda", 2)

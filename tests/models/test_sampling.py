@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from chessreg.encodings import Encoding
-from chessreg.models.decoding.sampling import SampledText, draw, sample_trees
+from chessreg.models.decoding.sampling import SampledText, draw_tokens, sample_trees
 from chessreg.models.decoding.session import DecodingSession
 from chessreg.models.decoding.tree import TokenTree
 from chessreg.models.language_model import LanguageModel
@@ -84,11 +84,11 @@ def test_draws_follow_the_distribution_at_each_temperature() -> None:
     uniforms = (np.arange(20_000) + 0.5) / 20_000
     for temperature in (1.0, 0.5):
         weights = np.array([0.5, 0.0, 0.3, 0.2]) ** (1 / temperature)
-        drawn = draw(np.tile(logprobs, (20_000, 1)), np.full(20_000, temperature), uniforms)
+        drawn = draw_tokens(np.tile(logprobs, (20_000, 1)), np.full(20_000, temperature), uniforms)
         shares = np.bincount(drawn, minlength=4) / 20_000
         np.testing.assert_allclose(shares, weights / weights.sum(), atol=1e-4)
-    assert draw(logprobs[None], np.zeros(1), np.array([0.99])).tolist() == [0]
-    assert draw(logprobs[None], np.ones(1), np.array([np.nextafter(1.0, 0.0)])).tolist() == [3]
+    assert draw_tokens(logprobs[None], np.zeros(1), np.array([0.99])).tolist() == [0]
+    assert draw_tokens(logprobs[None], np.ones(1), np.array([np.nextafter(1.0, 0.0)])).tolist() == [3]
 
 
 def test_first_characters_of_many_samples_fit_the_model(tiny: LanguageModel, pgn: Encoding) -> None:

@@ -19,8 +19,8 @@ from chessreg.encodings.fen77 import Fen77
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.models.checkpoint import load_model
 from chessreg.models.decoding.next_tokens import NextTokens
-from chessreg.models.decoding.policies import Turn, check_policy, choose, make_policy
-from chessreg.models.decoding.session import session_of
+from chessreg.models.decoding.policies import ModelTurn, check_policy, choose_moves, make_policy
+from chessreg.models.decoding.session import open_session
 from chessreg.models.decoding.values import score_moves
 from chessreg.models.edits import ResidualEdit
 from chessreg.models.importers import ImportReport, UnrecordedSettings, import_checkpoint
@@ -95,32 +95,32 @@ def test_it_plays_the_moves_of_their_engine(name: str, models: dict[str, Languag
     for move in ("g1f3", "g8f6", "f3g1", "f6g8") * 2:
         repeated.push_uci(move)
     boards.append(repeated)
-    session = session_of(model, len(boards))
+    session = open_session(model, len(boards))
     session.sync([fen.prompt(board) for board in boards])
     policy = make_policy(*(("legal", (0.0,)) if name == "behavioral_cloning" else ("value", ())))
-    turns = [Turn(row, board, ("test", row)) for row, board in enumerate(boards)]
-    choices = choose(policy, session, get_encoding("fen-77"), turns)
+    turns = [ModelTurn(row, board, ("test", row)) for row, board in enumerate(boards)]
+    choices = choose_moves(policy, session, get_encoding("fen-77"), turns)
     assert [str(choice.move) for choice in choices] == EXPECTED[f"{name}/moves"].tolist()
 
 
 @pytest.mark.parametrize("policy", ["legal", "free", "trie", "retry:5", "value"])
 def test_every_policy_plays_legal_moves_of_a_model_of_values(policy: str, models: dict[str, LanguageModel]) -> None:
     model, boards = models["action_value"], [chess.Board(text) for text in FENS]
-    session = session_of(model, len(boards))
+    session = open_session(model, len(boards))
     session.sync([fen.prompt(board) for board in boards])
     assert torch.allclose(session.logprobs.exp().sum(1), torch.ones(len(boards)))
-    turns = [Turn(row, board, ("test", row)) for row, board in enumerate(boards)]
-    for choice, board in zip(choose(make_policy(policy), session, fen, turns), boards, strict=True):
+    turns = [ModelTurn(row, board, ("test", row)) for row, board in enumerate(boards)]
+    for choice, board in zip(choose_moves(make_policy(policy), session, fen, turns), boards, strict=True):
         assert choice.move is not None
         assert choice.move in board.legal_moves
         assert not choice.illegal
 
 
 def test_the_policy_value_refuses_a_model_of_actions(models: dict[str, LanguageModel]) -> None:
-    session = session_of(models["behavioral_cloning"], 1)
+    session = open_session(models["behavioral_cloning"], 1)
     session.sync([fen.prompt(chess.Board())])
     with pytest.raises(BadInputError, match="--policy legal"):
-        choose(make_policy("value"), session, fen, [Turn(0, chess.Board(), ("test",))])
+        choose_moves(make_policy("value"), session, fen, [ModelTurn(0, chess.Board(), ("test",))])
     check_policy("value", "state-value")
     check_policy("retry:5", "action")
     with pytest.raises(BadInputError, match="this one has the head next-token"):
@@ -141,7 +141,7 @@ def test_an_edit_of_one_row_changes_the_values_of_its_position_alone(models: dic
     clean, edited = score_moves(model, boards, [ResidualEdit(0, vector)])
     np.testing.assert_allclose(clean.log_probs, score_moves(model, boards[:1])[0].log_probs, rtol=0, atol=1e-5)
     assert np.abs(clean.log_probs - edited.log_probs).max() > 1e-3
-    session = session_of(model, 1)
+    session = open_session(model, 1)
     session.sync([fen.prompt(boards[0])])
     before = session.logprobs.clone()
     branch = session.branch([ResidualEdit(0, vector[1])])

@@ -15,7 +15,7 @@ from chessreg.encodings import get_encoding
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games.datasets.build import build_dataset
 from chessreg.games.datasets.dataset import Games
-from chessreg.models.token_file import ARRAYS, Position, TokenFile, export, make_token_file
+from chessreg.models.token_file import ARRAYS, HeldoutPosition, TokenFile, export_token_file, make_token_file
 
 TEXTS = (
     "1. e4 e5 2. Nf3 Nc6 3. Bb5 a6 4. O-O Nf6 5. d4 exd4",
@@ -128,7 +128,7 @@ def test_duplicates_and_held_out_games_are_not_trained_on(games: Games, tmp_path
 
     def exported(name: str, trained: np.ndarray, held: np.ndarray) -> TokenFile:
         limits = {"most": 3, "most_heldout": 5, "positions": 2}
-        return export(tmp_path / name, pgn, games, trained, games, held, **limits, source={})
+        return export_token_file(tmp_path / name, pgn, games, trained, games, held, **limits, source={})
 
     content = exported("games.npz", rows, rows[1:2])
     back = TokenFile.read(tmp_path / "games.npz")
@@ -207,7 +207,7 @@ def test_damage_is_refused_in_one_line(games: Games, tmp_path: Path) -> None:
 
 
 def test_a_position_holds_all_spellings_without_marks(games: Games) -> None:
-    position: Position = made(games).positions(1023)[0]
+    position: HeldoutPosition = made(games).positions(1023)[0]
     text = get_encoding("pgn-char-32").decode
     assert "Nf3" in {text(ids) for ids in position.spellings}
     assert not any(set(text(ids)) & set("x-+# ") for ids in position.spellings)

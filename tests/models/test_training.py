@@ -17,14 +17,14 @@ import torch.nn.functional as F
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.models.train_config import TextTraining
 from chessreg.models.training import (
-    IGNORED,
+    IGNORED_LABEL,
     Corpus,
     Trainer,
     TrainerOptions,
     TrainPoint,
-    attend,
-    collate,
-    epoch_rows,
+    collate_rows,
+    compute_attention,
+    make_epoch_batches,
 )
 
 CONFIG = TextTraining(
@@ -114,12 +114,12 @@ def test_an_interrupted_run_with_dropout_draws_the_same(tmp_path: Path) -> None:
 def test_explicit_attention_equals_the_fused_kernel(length: int, causal: bool) -> None:
     q, k, v = (torch.randn(2, 3, length, 8, generator=torch.Generator().manual_seed(n)) for n in range(3))
     halved = [x.bfloat16() for x in (q, k, v)]
-    ours = attend(*halved, None, 0.0, causal=causal, explicit=True)
+    ours = compute_attention(*halved, None, 0.0, causal=causal, explicit=True)
     assert ours.dtype == torch.bfloat16
-    fused = attend(*(x.float() for x in halved), None, 0.0, causal=causal)
+    fused = compute_attention(*(x.float() for x in halved), None, 0.0, causal=causal)
     torch.testing.assert_close(ours.float(), fused, atol=2e-2, rtol=2e-2)
     torch.manual_seed(0)
-    dropped = attend(q, k, v, None, 0.5, causal=causal, explicit=True)  # of the same scores
+    dropped = compute_attention(q, k, v, None, 0.5, causal=causal, explicit=True)  # of the same scores
     torch.manual_seed(0)
     kept = F.dropout(torch.ones(6, length, length), 0.5)
     scores = (q @ k.transpose(-1, -2)) * 8**-0.5 + (torch.full((length, length), -torch.inf).triu(1) if causal else 0)
@@ -137,10 +137,10 @@ def test_another_recipe_does_not_resume(tmp_path: Path) -> None:
 @pytest.mark.parametrize("rows", ["blocks", "games"])
 def test_batches_are_a_function_of_seed_and_epoch(rows: str) -> None:
     config = replace(CONFIG, packing=rows)
-    first = epoch_rows(corpus(), config, 0)
-    assert first == epoch_rows(corpus(), config, 0)
-    assert first != epoch_rows(corpus(), config, 1)
-    assert first != epoch_rows(corpus(), replace(config, seed=4), 0)
+    first = make_epoch_batches(corpus(), config, 0)
+    assert first == make_epoch_batches(corpus(), config, 0)
+    assert first != make_epoch_batches(corpus(), config, 1)
+    assert first != make_epoch_batches(corpus(), replace(config, seed=4), 0)
     games = [game for batch in first for row in batch for game in row]
     assert len(games) == len(set(games))
     if rows == "games":
@@ -150,24 +150,24 @@ def test_batches_are_a_function_of_seed_and_epoch(rows: str) -> None:
 def test_rows_begin_with_a_game_and_padding_is_ignored() -> None:
     data = corpus()
     for rows in ("blocks", "games"):
-        batch = epoch_rows(data, replace(CONFIG, packing=rows), 0)[0]
-        inputs, labels = collate(data, batch, CONFIG.block_size + 1)
+        batch = make_epoch_batches(data, replace(CONFIG, packing=rows), 0)[0]
+        inputs, labels = collate_rows(data, batch, CONFIG.block_size + 1)
         assert bool((inputs[:, 0] == 15).all())
         assert inputs.shape[1] <= CONFIG.block_size
         for row, games in enumerate(batch):
             expected = data.row(games, CONFIG.block_size + 1)
-            own = labels[row][labels[row] != IGNORED]
+            own = labels[row][labels[row] != IGNORED_LABEL]
             assert own.tolist() == expected[1:].tolist()
         if rows == "blocks":
             assert inputs.shape[1] == CONFIG.block_size
-            assert not bool((labels == IGNORED).any())
+            assert not bool((labels == IGNORED_LABEL).any())
 
 
 @pytest.mark.parametrize("length", [17, 255, 256, 300, 1023])
 def test_sliced_attention_equals_the_fused_kernel(length: int) -> None:
     generator = torch.Generator().manual_seed(length)
     q, k, v = (torch.randn(2, 3, length, 8, generator=generator, requires_grad=True) for _ in range(3))
-    ours, fused = attend(q, k, v, None, 0.0), F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    ours, fused = compute_attention(q, k, v, None, 0.0), F.scaled_dot_product_attention(q, k, v, is_causal=True)
     torch.testing.assert_close(ours, fused, atol=1e-5, rtol=1e-4)
     weight = torch.randn(ours.shape, generator=generator)
     for one, other in zip(
@@ -224,17 +224,17 @@ def test_models_train_decode_and_fit_saes_without_other_packages() -> None:
         sys.meta_path.insert(0, Blocked())
         import torch
 
-        from chessreg.models.decoding.legal import answer_logprobs
+        from chessreg.models.decoding.legal import score_answers
         from chessreg.models.decoding.session import DecodingSession
         from chessreg.models.gated_sae import GatedSae
         from chessreg.models.language_model import LanguageModel
         from chessreg.models.train_config import TextTraining
-        from chessreg.models.training import Trainer, initial_model
+        from chessreg.models.training import Trainer, make_initial_model
 
-        model = LanguageModel(initial_model(TextTraining(n_layer=2, n_embd=16, n_head=2, block_size=32), 32))
+        model = LanguageModel(make_initial_model(TextTraining(n_layer=2, n_embd=16, n_head=2, block_size=32), 32))
         session = DecodingSession(model, 2)
         session.feed([[15, 6, 4], [15, 6]])
-        scores = answer_logprobs(session, [[(27, 9)], [(4,), (5,)]])
+        scores = score_answers(session, [[(27, 9)], [(4,), (5,)]])
         print(Trainer.__module__, GatedSae.__module__, [len(row) for row in scores])
     """
     done = subprocess.run(

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from chessreg.errors import BadInputError
-from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
-from chessreg.models.checkpoint import digest, load_model
+from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
+from chessreg.models.checkpoint import compute_checkpoint_digest, load_model
 from chessreg.models.decoding.session import DecodingSession
 from chessreg.models.importers import import_checkpoint
 from chessreg.models.language_model import LanguageModel
@@ -106,7 +106,7 @@ def test_a_folded_checkpoint_survives_saving_and_comes_home(tmp_path: Path) -> N
     _, fold = both(SMALL, tmp_path)
     again = import_checkpoint(tmp_path / "folded", tmp_path / "again")
     assert (again.format, again.info.residual) == ("huggingface", "centred")
-    assert again.digest == digest(tmp_path / "folded")
+    assert again.digest == compute_checkpoint_digest(tmp_path / "folded")
     head = load_model(tmp_path / "again").lm_head.weight
     assert torch.equal(head, fold.network.lm_head.weight)
     assert not torch.equal(head, fold.network.wte.weight)
@@ -128,7 +128,7 @@ def test_hooks_and_twins_of_a_folded_checkpoint(tmp_path: Path) -> None:
     assert torch.allclose(seen["blocks.1.hook_resid_post"], fold.residuals(tokens, [1])[0], atol=1e-4)
     assert float(seen["blocks.1.hook_resid_mid"].mean(-1).abs().max()) < 1e-4
     assert torch.allclose(fold.bridge()(tokens), fold.logits(tokens), atol=1e-3)
-    twin = random_gpt2(fold.network.config, seed=3)
+    twin = make_random_gpt2(fold.network.config, seed=3)
     assert twin.lm_head.weight.shape == (32, 32)
     assert not torch.equal(twin.lm_head.weight, twin.wte.weight)
 
@@ -187,6 +187,6 @@ def test_what_does_not_fit_is_named(name: str, tmp_path: Path) -> None:
 )
 def test_parameter_counts_of_the_paper(layers: int, parameters: int, without_positions: int) -> None:
     shape = {**KARVONEN, "n_layer": layers}
-    twin = random_gpt2(GPT2Config(**shape), seed=0)
+    twin = make_random_gpt2(GPT2Config(**shape), seed=0)
     assert twin.count_parameters()[0] == parameters
     assert parameters - twin.wpe.weight.numel() == without_positions

@@ -17,7 +17,7 @@ import torch
 from chessreg.encodings import get_encoding
 from chessreg.encodings.uci_square import davis, lcb
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
+from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo, load_model, save_checkpoint
 from chessreg.models.importers import import_checkpoint
 from chessreg.models.importers.vocabulary import FILES, read_vocabulary
@@ -358,7 +358,7 @@ def test_an_adapter_that_cannot_reorder_says_so(tmp_path: Path) -> None:
 
 
 def test_a_folder_of_ours_keeps_its_bytes_with_a_vocabulary_in_order(tmp_path: Path) -> None:
-    model = random_gpt2(GPT2Config(n_layer=1, n_head=1, n_embd=8, block_size=16, vocab_size=32), 0)
+    model = make_random_gpt2(GPT2Config(n_layer=1, n_head=1, n_embd=8, block_size=16, vocab_size=32), 0)
     save_checkpoint(model, tmp_path / "ours", CheckpointInfo.of(model, "pgn-char-32"))
     before = import_checkpoint(tmp_path / "ours", tmp_path / "one").digest
     save_json("vocab.json", ids(CHARACTERS))(tmp_path / "ours")

@@ -258,11 +258,11 @@ def make_davis(root):
     """260 random games and an untrained model of UCI squares."""
     from chessreg.entities.adding import add_dataset
     from chessreg.entities.checkpoint import import_checkpoint
-    from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
+    from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
     from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 
     (root / "games.pgn").write_text("".join(f"{random_game(n, 44, 'davis')}\n\n" for n in range(260)))
-    network = random_gpt2(GPT2Config(n_layer=2, n_head=2, n_embd=32, block_size=128, vocab_size=72), seed=5)
+    network = make_random_gpt2(GPT2Config(n_layer=2, n_head=2, n_embd=32, block_size=128, vocab_size=72), seed=5)
     save_checkpoint(network, root / "model", CheckpointInfo.of(network, "uci-square-72"))
     with open_session(str(root / "registry.db"), root / "store") as session:
         add_dataset(session.database, session.store, [root / "games.pgn"], name="games")

@@ -46,11 +46,11 @@ def squares(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def make_squares(root: Path) -> None:
     from chessreg.experiments.cache import CacheSpec
     from chessreg.experiments.probe import ProbeSpec
-    from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
+    from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
     from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 
     (root / "games.pgn").write_text("".join(f"{random_game(n, 24, 'squares')}\n\n" for n in range(12)))
-    model = random_gpt2(GPT2Config(n_layer=2, n_head=1, n_embd=16, block_size=64, vocab_size=72), 3)
+    model = make_random_gpt2(GPT2Config(n_layer=2, n_head=1, n_embd=16, block_size=64, vocab_size=72), 3)
     for name, parameter in model.named_parameters():
         if parameter.dim() == 2:
             parameter.data *= 4 if "wpe" in name or "wte" in name else 8  # so that it prefers some squares

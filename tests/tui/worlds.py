@@ -30,7 +30,7 @@ def bigram_checkpoint(folder: Path, texts: list[str]) -> None:
     import torch
 
     from chessreg.encodings.pgn_char import PgnChar
-    from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
+    from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
     from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 
     torch.set_num_threads(1)
@@ -39,7 +39,7 @@ def bigram_checkpoint(folder: Path, texts: list[str]) -> None:
     for text in texts:
         ids = pgn.encode(text)
         np.add.at(counts, (ids[:-1], ids[1:]), 1)
-    model = random_gpt2(GPT2Config(n_layer=1, n_head=1, n_embd=32, block_size=512, vocab_size=32, d_mlp=32), 0)
+    model = make_random_gpt2(GPT2Config(n_layer=1, n_head=1, n_embd=32, block_size=512, vocab_size=32, d_mlp=32), 0)
     table = torch.from_numpy(np.log(counts / counts.sum(1, keepdims=True)))
     unit = torch.eye(32, dtype=torch.float64)
     active = torch.nn.functional.gelu(10 * torch.nn.functional.layer_norm(unit, (32,)))
@@ -142,12 +142,12 @@ def study_world(world: Path, root: Path) -> None:
     from chessreg.experiments.legality import LegalitySpec
     from chessreg.experiments.probe import ProbeSpec
     from chessreg.experiments.settings.skill import SkillSettings
-    from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
+    from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
     from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
     from tests.specs import train_spec, vector_spec
 
     shutil.copytree(world, root, dirs_exist_ok=True)
-    deep = random_gpt2(GPT2Config(n_layer=3, n_head=1, n_embd=16, block_size=512, vocab_size=32), 7)
+    deep = make_random_gpt2(GPT2Config(n_layer=3, n_head=1, n_embd=16, block_size=512, vocab_size=32), 7)
     save_checkpoint(deep, root / "deep", CheckpointInfo.of(deep, PgnChar.name, source={"format": "test"}))
     place = ["--registry", str(root / "registry.db"), "--store", str(root / "store")]
     assert run_command_line([*place, "import", "checkpoint", str(root / "deep"), "--name", "deep"]) == 0

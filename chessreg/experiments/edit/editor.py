@@ -13,11 +13,11 @@ from torch import Tensor
 from chessreg.experiments.edit.model import PieceRemovals
 from chessreg.experiments.edit.spec import BLACK_SEGMENTS, CLEAN, EditOptions, EditRow, EditSpec, TrialRow
 from chessreg.experiments.edit.states import Removal, State, assign_half, explain_skip, remove_moving_piece
-from chessreg.models.decoding.legal import Mass, Trie, accepted_mass, sequence_logprobs
+from chessreg.models.decoding.legal import Mass, Trie, compute_accepted_masses, score_sequences
 from chessreg.models.decoding.sampling import Key, SampledText, sample_trees
-from chessreg.models.decoding.session import session_of
+from chessreg.models.decoding.session import open_session
 from chessreg.models.decoding.tree import Prefix, TokenTree
-from chessreg.models.devices import prepare
+from chessreg.models.devices import prepare_device
 from chessreg.models.edits import ResidualEdit
 from chessreg.runs.task import Task
 from chessreg.steering.directions import EMPTY
@@ -42,7 +42,7 @@ class Editor:
 
     def __init__(self, task: Task[EditSpec, EditOptions]) -> None:
         self.task, self.spec = task, task.spec
-        self.edited = PieceRemovals(task.spec, task.inputs, prepare(task.options.device, task.options.threads))
+        self.edited = PieceRemovals(task.spec, task.inputs, prepare_device(task.options.device, task.options.threads))
         self.model, self.encoding = self.edited.model, self.edited.encoding
         self.interventions = self.edited.record(task)
 
@@ -58,7 +58,7 @@ class Editor:
         if not fitting:
             return
         states, prompts = [states[i] for i in fitting], [prompts[i] for i in fitting]
-        session = session_of(self.model, len(states))
+        session = open_session(self.model, len(states))
         session.feed(prompts)
         trees = TokenTree(session)
         # the canonical moves of the original board first: most texts, the greedy one among them, are then there
@@ -129,7 +129,7 @@ class Editor:
         every: list[list[Mass]] = [[]] * len(removals)
         if spec.spellings:
             tries = [own.accepted for own in answers]
-            every = accepted_mass(trees, tries, self.encoding, spec.max_tokens, sets=2)
+            every = compute_accepted_masses(trees, tries, self.encoding, spec.max_tokens, sets=2)
         keys = [
             [(0,), *((spec.seed, "edit", removed.state.unit, sample) for sample in range(spec.samples))]
             for removed in removals
@@ -258,7 +258,7 @@ def score_canonical_answers(
 ) -> list[dict[Prefix, float]]:
     """Answer → its exact probability, of every answer of any board of each row."""
     rows = [sorted(frozenset[Prefix]().union(*answers)) for answers in boards]
-    scored = sequence_logprobs(trees, rows)
+    scored = score_sequences(trees, rows)
     return [dict(zip(row, np.exp(values).tolist(), strict=True)) for row, values in zip(rows, scored, strict=True)]
 
 

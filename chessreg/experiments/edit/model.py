@@ -25,7 +25,7 @@ from chessreg.experiments.edit.spec import (
     list_probed_layers,
 )
 from chessreg.experiments.edit.states import Removal
-from chessreg.models.edits import ResidualEdit, mask_named
+from chessreg.models.edits import ResidualEdit, get_token_mask
 from chessreg.models.hook_points import hook_point
 from chessreg.models.language_model import LanguageModel
 from chessreg.named import clipped
@@ -296,7 +296,7 @@ def compute_square_logits(
     The mean that edits themselves add stays in, as it does in TransformerLens (2.3 there).
     """
     tokens = np.array(prompt)
-    here = [e for e in edits if mask_named(e.token_mask).of(tokens, model.encoding)[-1]]
+    here = [e for e in edits if get_token_mask(e.token_mask).of(tokens, model.encoding)[-1]]
     logits = []
     for probe, residual in zip(probes, residuals.float().cpu(), strict=True):
         if probe.centred and model.residual == "raw":

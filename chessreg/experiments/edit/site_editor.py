@@ -34,9 +34,9 @@ from chessreg.experiments.edit.spec import CLEAN, NextTokenEditOptions, NextToke
 from chessreg.experiments.edit.states import State, assign_half
 from chessreg.experiments.edit.three_boards import write_probabilities
 from chessreg.experiments.settings import games as selections
-from chessreg.models.decoding.next_tokens import NextTokens, unused_ids
-from chessreg.models.decoding.session import session_of
-from chessreg.models.devices import prepare
+from chessreg.models.decoding.next_tokens import NextTokens, get_masked_ids
+from chessreg.models.decoding.session import open_session
+from chessreg.models.devices import prepare_device
 from chessreg.models.edits import ResidualEdit
 from chessreg.runs.fitted import FittedProbe
 from chessreg.runs.task import Task
@@ -193,7 +193,7 @@ class SiteEditor(CaseEdits):
     """An edited model at work for one task: every condition of a batch of cases, and their rows."""
 
     def __init__(self, task: Task[NextTokenEditSpec, NextTokenEditOptions]) -> None:
-        super().__init__(task.spec, task.inputs, prepare(task.options.device, task.options.threads))
+        super().__init__(task.spec, task.inputs, prepare_device(task.options.device, task.options.threads))
         self.task, self.all_conditions = task, self.conditions()
         self.interventions = self.record(task)
         size = self.model.outputs
@@ -326,7 +326,7 @@ class SiteEditor(CaseEdits):
         layers, scales = self.layers_of(condition), self.scales(condition, cases)
         vectors = {layer: self.vectors(tokens, cases, sites, later, condition, layer, {}) for layer in layers}
         edits = [self.edit(layer, vectors[layer], scales) for layer in layers]
-        logprobs = session_of(self.model, len(cases), edits).feed([case.state.prompt for case in cases])
+        logprobs = open_session(self.model, len(cases), edits).feed([case.state.prompt for case in cases])
         lengths = self.lengths(tokens, sites, layers[0], vectors[layers[0]], scales)
         values = self.masked(logprobs)
         return Outcome(condition.name, condition.setting.number, scales, values, *lengths)
@@ -335,7 +335,7 @@ class SiteEditor(CaseEdits):
         """Log-probabilities [n, outputs] as float64, with `mask_unused` those of the tokens that games are written
         with."""
         values: np.ndarray = logprobs.cpu().numpy().astype(np.float64)
-        unused = sorted(unused_ids(self.encoding)) if self.spec.mask_unused else []
+        unused = sorted(get_masked_ids(self.encoding)) if self.spec.mask_unused else []
         if unused:
             values[:, unused] = -np.inf
             values -= np.logaddexp.reduce(values, axis=1, keepdims=True)

@@ -176,9 +176,9 @@ def read_probes(spec: ImportedProbeSpec, inputs: Inputs) -> list[ProbeFile]:
 
 def read_vectors(spec: ImportedVectorSpec, inputs: Inputs) -> list[VectorFile]:
     """The files' vectors. Raises BadInputError for one that is no vector, or files that do not go together."""
-    from chessreg.models.importers.directions import read_vector
+    from chessreg.models.importers.directions import read_vector_file
 
-    files = read_all_files(spec.files, inputs, read_vector)
+    files = read_all_files(spec.files, inputs, read_vector_file)
     check_files_together(spec, inputs, files)
     check_imported_vectors(spec, files)
     return files
@@ -237,9 +237,9 @@ def read_direction_files(
     kind: type[ImportedProbe] | type[ImportedVector], paths: Sequence[Path]
 ) -> tuple[list[Any], list[Any]]:
     """What the files hold: with what their names tell, and without. Both are called by their paths in messages."""
-    from chessreg.models.importers.directions import read_vector
+    from chessreg.models.importers.directions import read_vector_file
 
-    read: Callable[..., Any] = read_probe_file if kind is ImportedProbe else read_vector
+    read: Callable[..., Any] = read_probe_file if kind is ImportedProbe else read_vector_file
     for path in paths:
         if not path.is_file():
             raise NotFoundError(f"{path} is a folder, not a file" if path.is_dir() else f"no file {path}")

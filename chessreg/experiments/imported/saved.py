@@ -17,7 +17,7 @@ from chessreg.runs.fitted import cosine_similarity
 
 if TYPE_CHECKING:
     from chessreg.experiments.imported.specs import ImportedProbeSpec, ImportedVectorSpec, ImportSpec
-    from chessreg.models.importers.directions import Origin, VectorFile
+    from chessreg.models.importers.directions import FileOrigin, VectorFile
     from chessreg.runs.inputs import Inputs
 
 F = TypeVar("F", bound="ProbeFile | VectorFile")
@@ -31,8 +31,8 @@ def read_probe_file(path: Path, name: str | None = None) -> ProbeFile:
     from chessreg.models.importers import davis_probes, directions, source
 
     if source.is_safetensors(path):
-        return davis_probes.read_probe(path, str(path) if name is None else name)
-    return directions.read_probe(path, name)
+        return davis_probes.read_davis_probe(path, str(path) if name is None else name)
+    return directions.read_probe_file(path, name)
 
 
 def check_imported_probes(spec: ImportedProbeSpec, files: Sequence[ProbeFile]) -> None:
@@ -57,16 +57,16 @@ def group_files_by_place(
 ) -> dict[str, tuple[Path, ...]]:
     """Return the files of each label, phase and hook point that the paths of Davis's probes name; all in one group
     if there is only one, or if a path names none. `checkpoint`: their model, whose depth says which is the last."""
-    from chessreg.models.importers.davis_probes import BLOCKS, place_of_path
+    from chessreg.models.importers.davis_probes import DAVIS_LAYERS, describe_path
 
     blocks = (
-        BLOCKS
+        DAVIS_LAYERS
         if not (inputs and checkpoint)
         else inputs.checkpoint_row(inputs.reference("checkpoint", checkpoint)).layers
     )
     groups: dict[str, tuple[Path, ...]] = {}
     for path in paths:
-        place = place_of_path(path, blocks)
+        place = describe_path(path, blocks)
         groups[place] = (*groups.get(place, ()), path)
     return {"": tuple(paths)} if "" in groups else groups
 
@@ -79,16 +79,16 @@ def parse_path_settings(
     Raises BadInputError for a path that tells no layer, for files of different places or phases, and where an option
     says something else.
     """
-    from chessreg.models.importers.davis_probes import BLOCKS, hook_point_of
+    from chessreg.models.importers.davis_probes import DAVIS_LAYERS, get_hook_point
 
-    blocks = BLOCKS
+    blocks = DAVIS_LAYERS
     if inputs is not None and options.get("checkpoint"):
         blocks = inputs.checkpoint_row(inputs.reference("checkpoint", options["checkpoint"])).layers
     places = []
     for file, path in zip(files, paths, strict=True):
         if file.origin.residual_index is None:
             raise BadInputError(f"{path} does not say its layer", "its path has layer-NN, or give --layers")
-        places.append(hook_point_of(file.origin.residual_index, blocks))
+        places.append(get_hook_point(file.origin.residual_index, blocks))
     for what, values in (
         ("hook points", {pattern for pattern, _ in places}),
         ("phases", {file.origin.phase for file in files}),
@@ -108,14 +108,14 @@ def parse_path_settings(
     return settings
 
 
-def describe_tokens(spec: ImportedProbeSpec, origin: Origin) -> dict[str, Any]:
+def describe_tokens(spec: ImportedProbeSpec, origin: FileOrigin) -> dict[str, Any]:
     """What is known of the tokens that a probe was fitted at; Davis's: of the last five of each game, labelled with the
     board before the ply (specification 1.3 and 4.2)."""
     phase = {} if spec.phase is None else {"phase": spec.phase}
     return {**phase, "last_sites": 5, "alignment": "pre-ply"} if origin.raw else phase
 
 
-def name_imported_sites(spec: ImportedProbeSpec, origin: Origin) -> str:
+def name_imported_sites(spec: ImportedProbeSpec, origin: FileOrigin) -> str:
     """The name of the tokens that a probe was fitted at."""
     if spec.phase is None:
         return (origin.positions or "unknown")[:32]
@@ -174,7 +174,7 @@ def check_files_together(spec: ImportSpec, inputs: Inputs | None, files: Sequenc
         is_centred(spec, file.origin)
 
 
-def resolve_model(spec: ImportSpec, origin: Origin) -> str | None:
+def resolve_model(spec: ImportSpec, origin: FileOrigin) -> str | None:
     if spec.model and origin.model and spec.model != origin.model:
         raise BadInputError(
             f"{origin.file} says that its model is {origin.model}, not {spec.model}", "leave out --model"
@@ -182,7 +182,7 @@ def resolve_model(spec: ImportSpec, origin: Origin) -> str | None:
     return origin.model or spec.model or None
 
 
-def resolve_layer(spec: ImportSpec, unit: int, origin: Origin) -> int:
+def resolve_layer(spec: ImportSpec, unit: int, origin: FileOrigin) -> int:
     """The layer of a file, 0-based. Raises BadInputError when it is unknown, or file and settings differ."""
     explicit = spec.layers[unit] if spec.layers else None
     layer = origin.layer if explicit is None else explicit
@@ -195,7 +195,7 @@ def resolve_layer(spec: ImportSpec, unit: int, origin: Origin) -> int:
     return layer
 
 
-def is_centred(spec: ImportSpec, origin: Origin) -> bool:
+def is_centred(spec: ImportSpec, origin: FileOrigin) -> bool:
     """Whether the file's residual stream had mean 0 over d_model (specification 2.3)."""
     if spec.residual != "auto":
         return spec.residual == "centred"
@@ -240,7 +240,9 @@ def resolve_checkpoint(
 # -- what is kept -----------------------------------------------------------------------------------------------------
 
 
-def build_imported_detail(spec: ImportSpec, origin: Origin, layer: int, pattern: str = RESID_POST) -> dict[str, Any]:
+def build_imported_detail(
+    spec: ImportSpec, origin: FileOrigin, layer: int, pattern: str = RESID_POST
+) -> dict[str, Any]:
     """The columns of every imported direction; `logged` is the file's own record."""
     centred = is_centred(spec, origin)
     return {
@@ -256,7 +258,7 @@ def build_imported_detail(spec: ImportSpec, origin: Origin, layer: int, pattern:
     }
 
 
-def count_games_by_side(origin: Origin) -> dict[str, int]:
+def count_games_by_side(origin: FileOrigin) -> dict[str, int]:
     """The numbers of games of strong and of weak players in a vector's file."""
     counts = origin.logged.get("metadata") or origin.logged
     counts_of_side = {side: counts.get(f"count_{side}_elo") for side in ("high", "low")}

@@ -20,7 +20,7 @@ from chessreg.experiments.settings import overlap
 from chessreg.games.boards.boardframe import BoardFrame
 from chessreg.games.boards.moves import packed_to_sans, unpack_moves
 from chessreg.games.datasets.movetext import number_sans
-from chessreg.models.hook_points import layer_of
+from chessreg.models.hook_points import get_hook_layer
 from chessreg.registry import tables
 from chessreg.runs.cost import reading_operations
 from chessreg.runs.inputs import Inputs
@@ -150,9 +150,9 @@ class Markov(Kind):
             task.done(*range(low, high))
 
     def reduce(self, task: Task[MarkovSpec, MarkovOptions]) -> None:
-        from chessreg.models.devices import prepare
+        from chessreg.models.devices import prepare_device
 
-        prepare("cpu", task.options.threads)
+        prepare_device("cpu", task.options.threads)
         games, classes = find_classes(task.spec, task.inputs)
         emit_markov_overlap(task, games, classes)
         checkpoint, _ = task.inputs.checkpoint(task.spec.checkpoint)
@@ -164,7 +164,7 @@ class Markov(Kind):
                 share = (number + place / len(COSINES)) / len(points)
                 task.progress(share, f"{point}, {cosine} cosines")
                 tests_of[cosine] = compare_hook_point(task.spec, classes, states, cosine == "centred")
-            emit_tests(task, classes, point, layer_of(point, checkpoint.layers), tests_of)
+            emit_tests(task, classes, point, get_hook_layer(point, checkpoint.layers), tests_of)
 
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
         return build_order_frames(row, inputs)

@@ -373,12 +373,12 @@ def play_match(task: Task[PlaySpec, PlayOptions]) -> None:
     """Play the units of this attempt. Only finished games are handed back."""
     import torch
 
-    from chessreg.models.devices import prepare
+    from chessreg.models.devices import prepare_device
     from chessreg.models.language_model import LanguageModel
 
     spec, options, inputs = task.spec, task.options, task.inputs
     checkpoint, folder = inputs.checkpoint(spec.checkpoint)
-    device = prepare(options.device, options.threads)
+    device = prepare_device(options.device, options.threads)
     model = LanguageModel.load(folder, device=device, dtype=getattr(torch, spec.precision))
     intervention = interventions.load_intervention(spec.intervention, checkpoint, inputs)
     rungs = spec.opponents
@@ -424,12 +424,12 @@ class Cores:
 
     def share(self, engines_slow: bool) -> None:
         """One thread for the model while the engines are slower: its other threads would spin on cores they need."""
-        from chessreg.models.devices import cores, prepare
+        from chessreg.models.devices import count_usable_cores, prepare_device
 
-        usual = max(1, cores() - self.engines)
+        usual = max(1, count_usable_cores() - self.engines)
         threads = self.options.threads or (1 if engines_slow or self.timed else usual)
         self.used.add(threads)
-        prepare("cpu", threads)
+        prepare_device("cpu", threads)
 
 
 def emit_played_game(

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from chessreg.experiments.matches import MatchRules, PlayedGame
 from chessreg.games.boards.openings import Opening
 from chessreg.games.engines.assist import ASSIST_LIMIT, ASSIST_LINES, Assist, is_consulted
-from chessreg.models.decoding.policies import Draft, Policy, Turn, begin
+from chessreg.models.decoding.policies import Draft, ModelTurn, Policy, begin_drafts
 from chessreg.noise import Stream
 
 if TYPE_CHECKING:
@@ -98,9 +98,9 @@ class Arena:
         self.judged: list[tuple[PlayedGame, Future[Evaluation]]] = []
 
     def _session(self, rows: int) -> DecodingSession:
-        from chessreg.models.decoding.session import session_of
+        from chessreg.models.decoding.session import open_session
 
-        return session_of(self.model, rows, self.edits)
+        return open_session(self.model, rows, self.edits)
 
     def play(self, units: Iterable[int]) -> Iterator[PlayedGame]:
         """Finished games, in the order in which they end."""
@@ -188,9 +188,9 @@ class Arena:
             if not long:
                 wanted[row] = tokens
             key = (Stream.PLAY, *self.noise, game.unit, game.ply)
-            turns.append(Turn(row, game.board, key, tuple(tokens) if long else None))
+            turns.append(ModelTurn(row, game.board, key, tuple(tokens) if long else None))
         self.session.hold(wanted)
-        self.drafts.update((draft.row, draft) for draft in begin(self.session, turns))
+        self.drafts.update((draft.row, draft) for draft in begin_drafts(self.session, turns))
 
     def _compare(self) -> None:
         """Notice whether the model waits for the engines longer than it works."""

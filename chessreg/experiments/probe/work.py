@@ -34,7 +34,7 @@ from chessreg.experiments.settings import overlap
 from chessreg.experiments.settings.overlap import EvaluatedGames, TrainingOverlap
 from chessreg.games.boards.moves import HashSet
 from chessreg.games.datasets.labels import SHUFFLED_SUFFIX
-from chessreg.models.devices import denormals_flushed, prepare
+from chessreg.models.devices import flush_denormals, prepare_device
 from chessreg.runs.activations import CachedActivations
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ def fit_probes(
     ]
     steps = spec.epochs * count_epoch_steps(spec, data, rows)
     step, read = 0, data.reader(layers) if whole else None
-    with denormals_flushed() if whole else nullcontext():
+    with flush_denormals() if whole else nullcontext():
         for epoch in range(spec.epochs):
             for places, residual in iterate_probe_batches(spec, data, rows, layers, epoch, read):
                 if standard is None:
@@ -226,7 +226,7 @@ class ProbeWork:
     def __init__(self, task: Task[ProbeSpec, ProbeOptions], every: tuple[int, ...]) -> None:
         self.task, self.spec = task, task.spec
         self.every, self.layers = every, {unit: every[unit] for unit in task.units}
-        self.device = prepare(task.options.device, task.options.threads)
+        self.device = prepare_device(task.options.device, task.options.threads)
         self.allocate = make_allocator(task.folder, task.options.memory_mib)
         self.features = load_features(task.inputs, self.spec, list(self.layers.values()))
         self.data = self.load(self.spec.cache, "cache")

@@ -17,7 +17,7 @@ from chessreg.experiments.sae.spec import SaeSpec
 from chessreg.experiments.settings.games import GameSelection, extract_selection, select_cached_items, select_items
 from chessreg.experiments.settings.sites import EncodedGames
 from chessreg.models.devices import tf32_products
-from chessreg.models.hook_points import RESID_POST, layer_of, named_points
+from chessreg.models.hook_points import RESID_POST, get_hook_layer, list_hook_points
 from chessreg.noise import Stream, generator
 from chessreg.registry import tables
 from chessreg.runs.activations import load_cache
@@ -99,7 +99,7 @@ class Origin:
         return [(expansion, point) for expansion in spec.expansions for point in self.points]
 
     def layer(self, point: str) -> int:
-        return layer_of(point, self.row.layers)
+        return get_hook_layer(point, self.row.layers)
 
     def encoded(self, written: Encoding, items: Games | Positions, places: np.ndarray) -> EncodedGames:
         """The games at these rows, with the sites that are read."""
@@ -114,18 +114,18 @@ def points_of(spec: SaeSpec, inputs: Inputs, row: tables.Checkpoint) -> list[str
     if max(layers) >= row.layers or min(layers) < 0:
         raise BadInputError(f"layer {max(layers)} is not one of the model's 0 to {row.layers - 1}")
     if spec.cache is None:
-        from chessreg.models.adapters import adapter
+        from chessreg.models.adapters import get_adapter
 
         if spec.layers and spec.hook_points and not any("*" in name for name in spec.hook_points):
             raise BadInputError("--layers changes nothing: no hook point has a *", "leave it out")
-        there = adapter(row.architecture).points
-        return named_points(spec.hook_points or (RESID_POST,), layers, row.layers, there)
+        there = get_adapter(row.architecture).points
+        return list_hook_points(spec.hook_points or (RESID_POST,), layers, row.layers, there)
     groups: list[tables.ActivationCache] = inputs.rows(tables.ActivationCache, inputs.run(spec.cache, "cache"))
     cached = list(groups[0].hook_points)
     if spec.hook_points:
-        points = named_points(spec.hook_points, layers, row.layers)
+        points = list_hook_points(spec.hook_points, layers, row.layers)
     else:
-        points = [name for name in cached if not spec.layers or layer_of(name, row.layers) in spec.layers]
+        points = [name for name in cached if not spec.layers or get_hook_layer(name, row.layers) in spec.layers]
     if missing := [name for name in points if name not in cached]:
         raise BadInputError(f"{missing[0]} is not in the cache", f"it holds {', '.join(cached)}")
     if not points:
@@ -202,10 +202,10 @@ class CacheRows:
 
 def _any_pattern(inputs: Inputs, reference: str) -> str:
     """A pattern of hook points that the cache has, with which its rows are read."""
-    from chessreg.models.hook_points import pattern_of
+    from chessreg.models.hook_points import get_hook_pattern
 
     groups: list[tables.ActivationCache] = inputs.rows(tables.ActivationCache, inputs.run(reference, "cache"))
-    return pattern_of(groups[0].hook_points[0])
+    return get_hook_pattern(groups[0].hook_points[0])
 
 
 class ModelRows:

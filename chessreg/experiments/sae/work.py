@@ -16,7 +16,7 @@ from chessreg.experiments.sae.spec import LatentRow, SaeOptions, SaeSpec
 from chessreg.experiments.sae.stored import FILE, output_name
 from chessreg.experiments.sae.training import Trainer
 from chessreg.experiments.settings import overlap
-from chessreg.models.devices import denormals_flushed, prepare
+from chessreg.models.devices import flush_denormals, prepare_device
 from chessreg.models.language_model import LanguageModel
 
 if TYPE_CHECKING:
@@ -40,7 +40,7 @@ class SaeWork:
 
     def __init__(self, task: Task[SaeSpec, SaeOptions]) -> None:
         self.task, self.spec, self.options = task, task.spec, task.options
-        self.device = prepare(self.options.device, self.options.threads)
+        self.device = prepare_device(self.options.device, self.options.threads)
         self.origin = Origin.of(self.spec, task.inputs)
         _, folder = task.inputs.checkpoint(self.origin.checkpoint)
         self.model = LanguageModel.load(folder, device=self.device)
@@ -60,7 +60,7 @@ class SaeWork:
     def do(self) -> None:
         places = [trainer.place for trainer in self.trainers.values()]
         self.task.resume(TRAINING * min(done / steps for done, steps in places))
-        with denormals_flushed():
+        with flush_denormals():
             self.learn_scales()
             while going := [trainer for trainer in self.trainers.values() if not trainer.complete]:
                 stage, step = min((trainer.stage, trainer.step) for trainer in going)

@@ -94,13 +94,13 @@ class ReturnMetrics:
 
 def compute_value_metrics(values: MoveValues, returns: np.ndarray) -> ReturnMetrics:
     """The metrics of a model of values; returns float64 [moves] in the order of actions."""
-    from chessreg.models.decoding.values import bucket_values, buckets_of
+    from chessreg.models.decoding.values import compute_bucket_values, find_buckets
 
     log_probs = values.log_probs.astype(np.float64)
-    buckets = buckets_of(returns.astype(np.float32), log_probs.shape[1])
+    buckets = find_buckets(returns.astype(np.float32), log_probs.shape[1])
     predicted, consistency = values.returns, None
     if values.state is not None:
-        state = np.exp(values.state.astype(np.float64)) @ bucket_values(len(values.state))
+        state = np.exp(values.state.astype(np.float64)) @ compute_bucket_values(len(values.state))
         consistency = float((state - predicted.max()) ** 2)
     return ReturnMetrics(
         top=bool(returns[predicted.argmax()] == returns.max()),

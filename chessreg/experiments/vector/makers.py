@@ -29,7 +29,7 @@ from chessreg.experiments.vector.spec import (
     VectorSpec,
     resolve_vector_layers,
 )
-from chessreg.models.hook_points import RESID_POST, pattern_of
+from chessreg.models.hook_points import RESID_POST, get_hook_pattern
 from chessreg.named import Registry
 from chessreg.registry import tables
 from chessreg.runs.fitted import (
@@ -140,11 +140,11 @@ def load_contrast_model(
     task: Task[Any, VectorOptions], spec: Contrast, games: ClassedGames
 ) -> tuple[LanguageModel, EncodedGames]:
     """The model, and the games with their sites."""
-    from chessreg.models.devices import prepare
+    from chessreg.models.devices import prepare_device
     from chessreg.models.language_model import LanguageModel
 
     _, folder = task.inputs.checkpoint(spec.model(task.inputs))
-    model = LanguageModel.load(folder, device=prepare(task.options.device, task.options.threads))
+    model = LanguageModel.load(folder, device=prepare_device(task.options.device, task.options.threads))
     encoded = sums.encode_ply_sites(
         model.encoding, model.block_size, games.games, games.places, games.sites, spec.first_ply, spec.last_ply
     )
@@ -320,7 +320,9 @@ def check_shuffled_probe(spec: ShuffledProbeVector, real: OfProbe, inputs: Input
 
 def copy_origin(row: tables.Probe | tables.Vector, source: str, detail: dict[str, Any]) -> VectorOrigin:
     """The origin of directions made from another run's rows: of the same model, sites and hook point."""
-    return VectorOrigin(row.checkpoint_id, source[:64], row.positions, detail, hook_point=pattern_of(row.hook_point))
+    return VectorOrigin(
+        row.checkpoint_id, source[:64], row.positions, detail, hook_point=get_hook_pattern(row.hook_point)
+    )
 
 
 @MAKERS.named("random")

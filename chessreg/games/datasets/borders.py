@@ -190,7 +190,7 @@ def find_last_start(buffer: bytearray) -> int:
     return int(begins[-1]) if len(begins) else 0
 
 
-def split_games(block: bytes, first_line: int) -> Iterator[RawGame]:
+def iterate_games(block: bytes, first_line: int) -> Iterator[RawGame]:
     """The games of a block that begins and ends between two games. Text without tags or moves is passed over."""
     edges = find_game_starts(block)
     if not len(edges) or edges[0] > 0:

@@ -27,7 +27,7 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _MASK = 0xFFFFFFFFFFFFFFFF
 
 
-def _mixed(values: np.ndarray) -> np.ndarray:
+def _mix_bits(values: np.ndarray) -> np.ndarray:
     """The finaliser of SplitMix64: a bijection of uint64 in which every input bit reaches every output bit."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
@@ -36,8 +36,8 @@ def _mixed(values: np.ndarray) -> np.ndarray:
 
 def hash01(seed: int, hashes: np.ndarray) -> np.ndarray:
     """A number in [0, 1) for each hash, float64, the same on every machine: `hashes` uint64 [n], seed any integer."""
-    key = _mixed(np.array([(seed * _GOLDEN + _GOLDEN) & _MASK], np.uint64))
-    return (_mixed(hashes.astype(np.uint64, copy=False) ^ key) >> np.uint64(11)) * 2.0**-53
+    key = _mix_bits(np.array([(seed * _GOLDEN + _GOLDEN) & _MASK], np.uint64))
+    return (_mix_bits(hashes.astype(np.uint64, copy=False) ^ key) >> np.uint64(11)) * 2.0**-53
 
 
 @dataclass(frozen=True)

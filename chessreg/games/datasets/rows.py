@@ -127,7 +127,7 @@ def read_block(
     first_line: int,
     reader: GameReader,
     min_plies: int = 0,
-    split: Split = borders.split_games,
+    split: Split = borders.iterate_games,
     excluded: moves.HashSet | None = None,
     wanted: GameFilter = EVERY_GAME,
 ) -> BlockRows:

@@ -88,7 +88,7 @@ class GameSource:
 
     def split(self, block: bytes, first_line: int) -> Iterator[RawGame]:
         """The games of a block that begins on `first_line`."""
-        return borders.split_games(block, first_line)
+        return borders.iterate_games(block, first_line)
 
     @property
     def sha256(self) -> str:

@@ -171,8 +171,8 @@ def read_source_columns(row: dict[str, str]) -> dict[str, Any]:
     columns: dict[str, Any] = {
         "white_score_given": row["player_one_score"],
         "black_score_given": row["player_two_score"],
-        "white_illegal_tries": parse_whole_number(row["player_one_illegal_moves"]),
-        "black_illegal_tries": parse_whole_number(row["player_two_illegal_moves"]),
+        "white_illegal_tries": read_whole_number(row["player_one_illegal_moves"]),
+        "black_illegal_tries": read_whole_number(row["player_two_illegal_moves"]),
     }
     extra = {name: value for name, value in row.items() if name not in REQUIRED_COLUMNS | OPTIONAL_COLUMNS}
     return {**columns, "extra": extra} if extra else columns
@@ -211,8 +211,8 @@ def read_tries(game: ForeignGame, row: dict[str, str]) -> None:
     """How many turns were legal at the first try: as counted in the row, or all of them where no try was illegal."""
     for color, side in SIDES.items():
         turns = game.turns(color)
-        illegal = parse_whole_number(row[f"{side}_illegal_moves"])
-        counted = parse_whole_number(row.get(f"{side}_legal_moves", ""))
+        illegal = read_whole_number(row[f"{side}_illegal_moves"])
+        counted = read_whole_number(row.get(f"{side}_legal_moves", ""))
         legal = turns if illegal == 0 and game.loser_by_forfeit != color else None
         if counted is not None and counted > turns:
             game.odd("more legal first tries than turns", f"{NAMED[color]}: {counted} of {turns}")
@@ -284,7 +284,7 @@ def note_legal_tries(game: ForeignGame) -> None:
 
 def compare_counts(game: ForeignGame, board: chess.Board, row: dict[str, str]) -> None:
     """Note counts and scores that do not fit the moves and the result."""
-    if parse_whole_number(row["number_of_moves"]) != board.fullmove_number:
+    if read_whole_number(row["number_of_moves"]) != board.fullmove_number:
         game.odd("number of moves differs", f"{row['number_of_moves']} recorded, {board.fullmove_number} on the board")
     scores = (row["player_one_score"].strip(), row["player_two_score"].strip())
     values = tuple(0.5 if score == "1/2" else parse_number(score) for score in scores)
@@ -297,6 +297,6 @@ def compare_counts(game: ForeignGame, board: chess.Board, row: dict[str, str]) -
         game.odd("title differs from players", row["game_title"][:80])
 
 
-def parse_whole_number(text: str) -> int | None:
+def read_whole_number(text: str) -> int | None:
     value = parse_number(text)
     return int(value) if value is not None and value.is_integer() else None

@@ -85,7 +85,7 @@ def read_tournament(text: str) -> ForeignFile:
     that is not their last word."""
     games: list[ForeignGame] = []
     rejected: list[Rejected] = []
-    for raw in borders.split_games(text.encode("utf-8", "replace"), 1):
+    for raw in borders.iterate_games(text.encode("utf-8", "replace"), 1):
         tags = borders.parse_tags(raw.tags)
         for number, moves in enumerate(movetext.clean_by_word(raw.moves)):
             row = len(games) + len(rejected)

@@ -4,20 +4,20 @@ import pkgutil
 
 from chessreg import plugins
 from chessreg.models.adapters.base import ADAPTERS, Network
-from chessreg.models.adapters.bridge import Bridged
+from chessreg.models.adapters.bridge import BridgedModel
 from chessreg.models.adapters.fen_encoder import FenEncoder
 from chessreg.models.adapters.gpt2 import GPT2
 from chessreg.models.adapters.llama import Llama
 
-__all__ = ["ADAPTERS", "GPT2", "Bridged", "FenEncoder", "Llama", "Network", "adapter"]
+__all__ = ["ADAPTERS", "GPT2", "BridgedModel", "FenEncoder", "Llama", "Network", "get_adapter"]
 
 
 for _file in pkgutil.iter_modules(__path__):
     plugins.own(f"{__name__}.{_file.name}")
 
 
-def adapter(architecture: str) -> type[Network]:
+def get_adapter(architecture: str) -> type[Network]:
     """The adapter of an architecture; TransformerLens' bridge serves those of Hugging Face that have none."""
     if architecture in ADAPTERS:
         return ADAPTERS[architecture]
-    return Bridged
+    return BridgedModel

@@ -155,7 +155,7 @@ class CausalDecoder(Network):
     @property
     def hook_points(self) -> dict[str, nn.Module]:
         embed, final = self.ends()
-        return all_points(embed, self.begin, self.blocks, final)
+        return map_hook_points(embed, self.begin, self.blocks, final)
 
     def hidden(
         self,
@@ -173,7 +173,7 @@ class CausalDecoder(Network):
         return final
 
 
-def all_points(
+def map_hook_points(
     embed: nn.Module, begin: nn.Module, blocks: Sequence[nn.Module], ln_final: nn.Module
 ) -> dict[str, nn.Module]:
     """The hook points of a model that has all: what its embedding of tokens, the sum that the blocks begin with, each
@@ -184,7 +184,7 @@ def all_points(
     return modules | {LN_FINAL: ln_final}
 
 
-class Unfilled(TorchFunctionMode):
+class WithoutInitialization(TorchFunctionMode):
     """Modules made within get weights without values, to be assigned; nothing is drawn for them.
 
     On the meta device alone PyTorch would draw them symbolically, and import its compiler for it: half a run's start.

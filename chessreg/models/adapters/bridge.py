@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from chessreg.errors import BadInputError, NotFoundError, first_line
-from chessreg.models.adapters.base import Network, all_points, read_config
+from chessreg.models.adapters.base import Network, map_hook_points, read_config
 from chessreg.models.adapters.gpt2 import GPT2
 from chessreg.models.hook_points import PATTERNS
 
@@ -28,7 +28,7 @@ BUFFERS = (".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.mas
 RUN_TIME = ("transformers_version", "_name_or_path", "_attn_implementation_autoset", "torch_dtype")
 
 
-class Bridged(Network):
+class BridgedModel(Network):
     """A Hugging Face model under TransformerLens' hook points; those of the residual stream are its blocks."""
 
     architecture = "bridge"
@@ -46,13 +46,13 @@ class Bridged(Network):
         self.n_layer, self.d_model = hf.config.num_hidden_layers, hf.config.hidden_size
         self.block_size, self.vocab_size = hf.config.max_position_embeddings, hf.config.vocab_size
         self.outputs = self.vocab_size
-        self.named = named_weights(hf)
+        self.named = list_weights(hf)
         embedding, head = hf.get_input_embeddings().weight, hf.get_output_embeddings().weight
         self.embedding_size = embedding.numel() + (0 if head is embedding else head.numel())
         of_tokens = {id(embedding), id(head), id(getattr(hf.get_output_embeddings(), "bias", None))}
         self.rows_of_tokens = [name for name, parameter in self.named.items() if id(parameter) in of_tokens]
         try:
-            self.bridge = bridged(hf)
+            self.bridge = build_bridge(hf)
         except (ValueError, NotImplementedError) as error:
             message = f"TransformerLens cannot read models of the family {self.family}: {first_line(error)}"
             raise BadInputError(message, READABLE) from error
@@ -65,7 +65,7 @@ class Bridged(Network):
     @property
     def hook_points(self) -> dict[str, nn.Module]:
         begin, parts = self.bridge.blocks[0].hook_in, self.bridge
-        return all_points(parts.embed.hook_out, begin, self.blocks, parts.ln_final.hook_out)
+        return map_hook_points(parts.embed.hook_out, begin, self.blocks, parts.ln_final.hook_out)
 
     def hidden(
         self, tokens: Tensor, positions: Tensor | None = None, cache: Any = None, mask: Tensor | None = None
@@ -105,38 +105,38 @@ class Bridged(Network):
     def files(self, dtype: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
         stored = getattr(torch, dtype)
         weights = {n: p.detach().to("cpu", stored).contiguous() for n, p in sorted(self.named.items())}
-        return {**configuration(self.hf_config), "dtype": dtype}, weights
+        return {**make_config(self.hf_config), "dtype": dtype}, weights
 
     @classmethod
-    def load(cls, folder: Path, shape: Mapping[str, Any], dtype: torch.dtype) -> Bridged:
-        return cls(hugging_face_model(folder, dtype))
+    def load(cls, folder: Path, shape: Mapping[str, Any], dtype: torch.dtype) -> BridgedModel:
+        return cls(load_hugging_face(folder, dtype))
 
-    def with_vocabulary(self, rows: Sequence[int]) -> Bridged:
+    def with_vocabulary(self, rows: Sequence[int]) -> BridgedModel:
         config, weights = self.files("float32")
         for name in self.rows_of_tokens:
             weights[name] = weights[name][list(rows)]
-        hf = initial(with_tokens(config, rows), 0)
+        hf = make_initial_model(reorder_config(config, rows), 0)
         hf.load_state_dict(weights, strict=False, assign=True)
         hf.tie_weights()
-        return Bridged(hf)
+        return BridgedModel(hf)
 
-    def untrained(self, seed: int) -> Bridged:
+    def untrained(self, seed: int) -> BridgedModel:
         """As the library initialises it, from `seed`."""
-        return Bridged(initial(self.hf_config, seed))
+        return BridgedModel(make_initial_model(self.hf_config, seed))
 
 
-def named_weights(hf: Any) -> dict[str, nn.Parameter]:
+def list_weights(hf: Any) -> dict[str, nn.Parameter]:
     """The weights of a model of the library transformers by their names on disk, each once."""
     tied = set(getattr(hf, "all_tied_weights_keys", None) or {}) if hf.config.tie_word_embeddings else set()
     return {name: parameter for name, parameter in hf.named_parameters() if name not in tied}
 
 
-def configuration(config: Any) -> dict[str, Any]:
+def make_config(config: Any) -> dict[str, Any]:
     """What config.json is to say of a configuration of the library transformers."""
     return {name: value for name, value in config.to_dict().items() if name not in RUN_TIME}
 
 
-def initial(config: Any, seed: int) -> Any:
+def make_initial_model(config: Any, seed: int) -> Any:
     """A model of the library transformers with the weights that it draws from `seed`. config: its own, or a dict."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -146,7 +146,7 @@ def initial(config: Any, seed: int) -> Any:
         return AutoModelForCausalLM.from_config(config).eval()
 
 
-def hugging_face_model(folder: Path, dtype: torch.dtype) -> Any:
+def load_hugging_face(folder: Path, dtype: torch.dtype) -> Any:
     """The causal model of a folder, by its own config.json; nothing is downloaded and no code of the folder runs.
 
     The library resolves the files: model.safetensors, or an index of shards, or the same of pytorch_model.bin. Names
@@ -162,10 +162,10 @@ def hugging_face_model(folder: Path, dtype: torch.dtype) -> Any:
     logging.set_verbosity_error()  # its report is printed below, in one line
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
-        check_size(folder, config)
-        model, report = loaded(folder, config, dtype)
-        if named_weights(model).keys() <= report["missing_keys"] and report["unexpected_keys"]:
-            model, report = loaded(folder, config, dtype, key_mapping=PREFIXES)
+        check_claimed_size(folder, config)
+        model, report = load_with_report(folder, config, dtype)
+        if list_weights(model).keys() <= report["missing_keys"] and report["unexpected_keys"]:
+            model, report = load_with_report(folder, config, dtype, key_mapping=PREFIXES)
     except BadInputError:
         raise
     except Exception as error:  # errors of four libraries, which share no class
@@ -191,7 +191,7 @@ PREFIXES = {r"^(?:(?:_orig_mod|module|model|_fsdp_wrapped_module|_checkpoint_wra
 """What training wrappers put before the names of weights, in any order, as the library renames."""
 
 
-def loaded(folder: Path, config: Any, dtype: torch.dtype, **options: Any) -> tuple[Any, dict[str, Any]]:
+def load_with_report(folder: Path, config: Any, dtype: torch.dtype, **options: Any) -> tuple[Any, dict[str, Any]]:
     """What the library transformers loads from a folder, and its report of names and shapes."""
     from transformers import AutoModelForCausalLM
 
@@ -205,7 +205,7 @@ def loaded(folder: Path, config: Any, dtype: torch.dtype, **options: Any) -> tup
 NO_ADAPTER = "no-adapter"  # the library looks for an adapter in this folder of the folder
 
 
-def check_size(folder: Path, config: Any) -> None:
+def check_claimed_size(folder: Path, config: Any) -> None:
     """Raise BadInputError where config.json claims embeddings and layers that the files have no bytes for: the library
     would make them all before it compares."""
     held = sum(file.stat().st_size for kind in ("safetensors", "bin") for file in folder.glob(f"*.{kind}"))
@@ -218,7 +218,7 @@ def check_size(folder: Path, config: Any) -> None:
         )
 
 
-def as_hugging_face(network: Network) -> Any:
+def to_hugging_face(network: Network) -> Any:
     """The same model as the library transformers', a copy; its files are that library's."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -230,7 +230,7 @@ def as_hugging_face(network: Network) -> Any:
     return hf.eval()
 
 
-def with_tokens(config: Mapping[str, Any], rows: Sequence[int]) -> dict[str, Any]:
+def reorder_config(config: Mapping[str, Any], rows: Sequence[int]) -> dict[str, Any]:
     """A config.json whose tokens became rows[0], rows[1], …; special tokens that were dropped are None."""
     place = {row: number for number, row in enumerate(rows)}
     special = {
@@ -241,7 +241,7 @@ def with_tokens(config: Mapping[str, Any], rows: Sequence[int]) -> dict[str, Any
     return {**config, **special, "vocab_size": len(rows)}
 
 
-def bridged(hf: Any, native: bool = False) -> Any:
+def build_bridge(hf: Any, native: bool = False) -> Any:
     """A TransformerBridge over a Hugging Face model, which it changes in place.
 
     Two bridges exist. The default one rebuilds attention with explicit scores and has all hook points. The native one,
@@ -268,7 +268,7 @@ def bridged(hf: Any, native: bool = False) -> Any:
     )
 
 
-def bridge(network: Network, hook_points: Sequence[str] = ()) -> Any:
+def open_bridge(network: Network, hook_points: Sequence[str] = ()) -> Any:
     """A TransformerBridge on which all of `hook_points` fire, with native attention where that is possible.
 
     Of a GPT-2 it is over a copy. Treat it as read-only and do not compile it: hooks registered after torch.compile are
@@ -276,17 +276,17 @@ def bridge(network: Network, hook_points: Sequence[str] = ()) -> Any:
     """
     names = set(hook_points)
     if isinstance(network, GPT2):
-        native = bridged(as_hugging_face(network), native=True)
-        if names <= firing(native):
+        native = build_bridge(to_hugging_face(network), native=True)
+        if names <= find_firing_hooks(native):
             return native
-        whole = bridged(as_hugging_face(network))
-    elif isinstance(network, Bridged):
+        whole = build_bridge(to_hugging_face(network))
+    elif isinstance(network, BridgedModel):
         whole = network.bridge
-    elif known_family(network.architecture):
-        whole = bridged(as_hugging_face(network))
+    elif is_known_family(network.architecture):
+        whole = build_bridge(to_hugging_face(network))
     else:
         raise BadInputError(f"TransformerLens has no hook points for the architecture {network.architecture}")
-    known = firing(whole)
+    known = find_firing_hooks(whole)
     if unknown := sorted(names - known):
         near = difflib.get_close_matches(unknown[0], known, 3)
         hint = f"near: {', '.join(near)}" if near else "names are TransformerLens', as blocks.3.hook_resid_post"
@@ -294,14 +294,14 @@ def bridge(network: Network, hook_points: Sequence[str] = ()) -> Any:
     return whole
 
 
-def known_family(architecture: str) -> bool:
+def is_known_family(architecture: str) -> bool:
     """Whether the library transformers has models of this architecture."""
     from transformers import CONFIG_MAPPING
 
     return architecture in CONFIG_MAPPING
 
 
-def firing(over: Any) -> set[str]:
+def find_firing_hooks(over: Any) -> set[str]:
     """The hook points that fire in a forward pass, found by running one over two tokens."""
     device = next(over.parameters()).device
     with torch.inference_mode():

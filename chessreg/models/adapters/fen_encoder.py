@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from chessreg.errors import BadInputError
 from chessreg.models.adapters.base import ADAPTERS, AttentionKind
-from chessreg.models.adapters.gpt2 import Block, GPT2Config, Kernel, fused, spread
+from chessreg.models.adapters.gpt2 import GPT2Block, GPT2Config, Kernel, attend_fused, initial_deviation
 from chessreg.models.adapters.position_model import ACTIONS, CHARACTERS, TOKENS, PositionModel
 
 
@@ -53,10 +53,10 @@ class FenEncoder(PositionModel):
         super().__init__(config)
         shape = config.blocks()
         self.first = 0 if config.embedding == "tied" else CHARACTERS
-        kernel = kernel or functools.partial(fused, causal=config.attention == "causal")
+        kernel = kernel or functools.partial(attend_fused, causal=config.attention == "causal")
         self.wte = nn.Embedding(shape.vocab_size, shape.n_embd)
         self.wpe = nn.Embedding(shape.block_size, shape.n_embd)
-        self.h = nn.ModuleList(Block(shape, layer, kernel) for layer in range(shape.n_layer))
+        self.h = nn.ModuleList(GPT2Block(shape, layer, kernel) for layer in range(shape.n_layer))
         self.ln_f = nn.LayerNorm(shape.n_embd, bias=False)
         if not shape.tied_head:
             self.action_head = nn.Linear(shape.n_embd, ACTIONS, bias=False)
@@ -80,7 +80,7 @@ class FenEncoder(PositionModel):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Logits [batch, 1, 1968]. Of the last block only the last token is computed, unless somebody looks there."""
-        last: Block = self.h[-1]  # type: ignore[assignment]
+        last: GPT2Block = self.h[-1]  # type: ignore[assignment]
         hooked = (last, self.after[-1], self.normalised)
         if any(module._forward_hooks for module in hooked):
             return super().forward(tokens)
@@ -93,7 +93,7 @@ class FenEncoder(PositionModel):
         """nanoGPT's initial weights, as `GPT2.initialise` draws them."""
         for name, parameter in self.named_parameters():
             if parameter.dim() >= 2:
-                nn.init.normal_(parameter, 0.0, spread(name, self.n_layer))
+                nn.init.normal_(parameter, 0.0, initial_deviation(name, self.n_layer))
 
     def shape(self) -> dict[str, Any]:
         config = asdict(self.config)

@@ -22,7 +22,7 @@ from chessreg.errors import BadInputError
 from chessreg.models.adapters.base import (
     ADAPTERS,
     CausalDecoder,
-    Unfilled,
+    WithoutInitialization,
     check_weights,
     read_config,
     read_weights,
@@ -46,7 +46,7 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_new": gelu_new,
     "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
 }
-TRAINED = {"gelu_new": ACTIVATIONS["gelu_pytorch_tanh"]}
+TRAINING_ACTIVATIONS = {"gelu_new": ACTIVATIONS["gelu_pytorch_tanh"]}
 """The same functions in one kernel, whose last digits differ: a sixth of a training step less on a CPU."""
 
 
@@ -91,7 +91,7 @@ class GPT2Config:
         )
 
 
-def fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool = True) -> Tensor:
+def attend_fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool = True) -> Tensor:
     """PyTorch's own kernel. Causal without a mask; one query sees every key."""
     causal = causal and mask is None and q.shape[2] > 1
     return F.scaled_dot_product_attention(
@@ -99,7 +99,7 @@ def fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, 
     )
 
 
-class Attention(nn.Module):
+class GPT2Attention(nn.Module):
     def __init__(self, config: GPT2Config, layer: int, kernel: Kernel) -> None:
         super().__init__()
         self.n_head, self.layer, self.kernel, self.dropout = config.n_head, layer, kernel, config.dropout
@@ -157,12 +157,12 @@ class Attention(nn.Module):
         return self.out(mixed.transpose(1, 2).reshape(batch, 1, d))
 
 
-class MLP(nn.Module):
+class GPT2MLP(nn.Module):
     def __init__(self, config: GPT2Config) -> None:
         super().__init__()
         d_mlp = config.d_mlp or 4 * config.n_embd
         self.act, self.dropout = ACTIVATIONS[config.activation], config.dropout
-        self.trained = TRAINED.get(config.activation, self.act)
+        self.trained = TRAINING_ACTIVATIONS.get(config.activation, self.act)
         self.c_fc = nn.Linear(config.n_embd, d_mlp, config.bias)
         self.c_proj = nn.Linear(d_mlp, config.n_embd, config.bias)
 
@@ -171,15 +171,15 @@ class MLP(nn.Module):
         return F.dropout(self.c_proj(act(self.c_fc(x))), self.dropout, self.training)
 
 
-class Block(nn.Module):
+class GPT2Block(nn.Module):
     """Attention and MLP, each behind a LayerNorm, each added to the residual stream."""
 
     def __init__(self, config: GPT2Config, layer: int, kernel: Kernel) -> None:
         super().__init__()
         self.ln_1 = nn.LayerNorm(config.n_embd, config.layer_norm_epsilon, bias=config.bias)
-        self.attn = Attention(config, layer, kernel)
+        self.attn = GPT2Attention(config, layer, kernel)
         self.ln_2 = nn.LayerNorm(config.n_embd, config.layer_norm_epsilon, bias=config.bias)
-        self.mlp = MLP(config)
+        self.mlp = GPT2MLP(config)
 
     def forward(self, residual: Tensor, cache: SlotCache | None = None, mask: Tensor | None = None) -> Tensor:
         residual = residual + self.attn(self.ln_1(residual), cache, mask)
@@ -201,7 +201,7 @@ class GPT2(CausalDecoder):
 
     architecture = "gpt2"
 
-    def __init__(self, config: GPT2Config, kernel: Kernel = fused) -> None:
+    def __init__(self, config: GPT2Config, kernel: Kernel = attend_fused) -> None:
         super().__init__()
         self.config = config
         self.n_layer, self.d_model, self.block_size = config.n_layer, config.n_embd, config.block_size
@@ -209,7 +209,7 @@ class GPT2(CausalDecoder):
         self.wte = nn.Embedding(config.vocab_size, config.n_embd)
         self.wpe = nn.Embedding(config.block_size, config.n_embd)
         self.begin = nn.Identity()
-        self.h = nn.ModuleList(Block(config, layer, kernel) for layer in range(config.n_layer))
+        self.h = nn.ModuleList(GPT2Block(config, layer, kernel) for layer in range(config.n_layer))
         self.ln_f = nn.LayerNorm(config.n_embd, config.layer_norm_epsilon, bias=config.bias)
         if not config.tied_head:
             self.lm_head = nn.Linear(config.n_embd, config.vocab_size, bias=False)
@@ -247,7 +247,7 @@ class GPT2(CausalDecoder):
         stream N(0, 0.02 / sqrt(2 layers)), biases 0."""
         for name, parameter in self.named_parameters():
             if parameter.dim() >= 2:
-                nn.init.normal_(parameter, 0.0, spread(name, self.n_layer))
+                nn.init.normal_(parameter, 0.0, initial_deviation(name, self.n_layer))
             elif name.endswith(".bias"):
                 nn.init.zeros_(parameter)
 
@@ -294,7 +294,7 @@ class GPT2(CausalDecoder):
         weights = {}
         for name, tensor in self.state_dict().items():
             tensor = tensor.detach().cpu()
-            weights[file_name(name)] = tensor.t() if name.endswith(MATRICES) else tensor
+            weights[gpt2_file_name(name)] = tensor.t() if name.endswith(MATRICES) else tensor
         for name, shape in file_shapes(self.config).items():
             if name not in weights:
                 weights[name] = torch.zeros(shape, dtype=self.wte.weight.dtype)
@@ -313,9 +313,9 @@ class GPT2(CausalDecoder):
         own = {name: shape for name, shape in expected.items() if name in weights or not name.endswith(".bias")}
         check_weights(weights, own, "GPT-2")  # before biases of a claimed size are made
         full = {n: torch.zeros(s, dtype=dtype) for n, s in expected.items() if n not in weights} | dict(weights)
-        with Unfilled():
+        with WithoutInitialization():
             model = cls(config)
-        inside = {memory_name(n): t.t() if n.endswith(MATRICES) else t for n, t in full.items()}
+        inside = {gpt2_memory_name(n): t.t() if n.endswith(MATRICES) else t for n, t in full.items()}
         model.load_state_dict(inside, assign=True)
         if not model.has_biases:  # fine-tuning must not train what the model never had
             for name, parameter in model.named_parameters():
@@ -344,31 +344,33 @@ class GPT2(CausalDecoder):
 
     def untrained(self, seed: int) -> GPT2:
         """Initial weights as `initialise` draws them, from a generator of their own; biases 0 and frozen."""
-        return random_gpt2(self.config, seed)
+        return make_random_gpt2(self.config, seed)
 
 
-def random_gpt2(config: GPT2Config, seed: int) -> GPT2:
+def make_random_gpt2(config: GPT2Config, seed: int) -> GPT2:
     """An untrained model of this shape, a pure function of (config, seed): the baseline of every probe."""
     generator = torch.Generator().manual_seed(seed)
     weights = {}
     for name, shape in file_shapes(config).items():
         if len(shape) > 1:
-            weights[name] = torch.empty(shape).normal_(0.0, spread(name, config.n_layer), generator=generator)
+            weights[name] = torch.empty(shape).normal_(
+                0.0, initial_deviation(name, config.n_layer), generator=generator
+            )
         elif not name.endswith(".bias"):
             weights[name] = torch.ones(shape)
     return GPT2.of_weights(config, weights)
 
 
-def spread(name: str, n_layer: int) -> float:
+def initial_deviation(name: str, n_layer: int) -> float:
     """The standard deviation of a matrix's initial weights."""
     return 0.02 / math.sqrt(2 * n_layer) if name.endswith("c_proj.weight") else 0.02
 
 
-def file_name(name: str) -> str:
+def gpt2_file_name(name: str) -> str:
     return name if name == HEAD else PREFIX + name
 
 
-def memory_name(name: str) -> str:
+def gpt2_memory_name(name: str) -> str:
     return name.removeprefix(PREFIX)
 
 

@@ -20,13 +20,13 @@ from chessreg.models.adapters.base import (
     ADAPTERS,
     CausalDecoder,
     Network,
-    Unfilled,
+    WithoutInitialization,
     check_weights,
     read_config,
     read_weights,
 )
-from chessreg.models.adapters.bridge import Bridged, configuration, initial, named_weights, with_tokens
-from chessreg.models.adapters.gpt2 import GPT2, GPT2Config, fused
+from chessreg.models.adapters.bridge import BridgedModel, list_weights, make_config, make_initial_model, reorder_config
+from chessreg.models.adapters.gpt2 import GPT2, GPT2Config, attend_fused
 from chessreg.models.slot_cache import RowKeys, SlotCache, attend_by_rows
 
 EMBEDDING, HEAD, PREFIX = "model.embed_tokens.weight", "lm_head.weight", "model."
@@ -34,11 +34,11 @@ Turns = tuple[Tensor, Tensor]
 """Cosine and sine of the angle that a token's position turns each pair of features by, [batch, 1, length, d_head]."""
 
 
-class Attention(nn.Module):
+class LlamaAttention(nn.Module):
     def __init__(self, config: Mapping[str, Any], layer: int) -> None:
         super().__init__()
         d, bias = config["hidden_size"], bool(config.get("attention_bias"))
-        self.layer, self.n_head, self.d_head = layer, config["num_attention_heads"], width(config)
+        self.layer, self.n_head, self.d_head = layer, config["num_attention_heads"], get_head_width(config)
         self.n_shared = config.get("num_key_value_heads") or self.n_head  # heads of keys and values
         self.q_proj = nn.Linear(d, self.n_head * self.d_head, bias)
         self.k_proj = nn.Linear(d, self.n_shared * self.d_head, bias)
@@ -51,16 +51,16 @@ class Attention(nn.Module):
             projected(x).view(batch, length, -1, self.d_head).transpose(1, 2)
             for projected in (self.q_proj, self.k_proj, self.v_proj)
         )
-        q, k = turned(q, turns), turned(k, turns)
+        q, k = rotate_features(q, turns), rotate_features(k, turns)
         if self.n_shared < self.n_head:  # one of them for several queries
             k, v = (part.repeat_interleave(self.n_head // self.n_shared, 1) for part in (k, v))
         read = (k, v) if cache is None else cache.update(k, v, self.layer)
-        mixed = attend_by_rows(q, read) if isinstance(read, RowKeys) else fused(q, read[0], read[1], mask, 0.0)
+        mixed = attend_by_rows(q, read) if isinstance(read, RowKeys) else attend_fused(q, read[0], read[1], mask, 0.0)
         projected: Tensor = self.o_proj(mixed.transpose(1, 2).reshape(batch, length, -1))
         return projected
 
 
-class MLP(nn.Module):
+class LlamaMLP(nn.Module):
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
         d, d_mlp, bias = config["hidden_size"], config["intermediate_size"], bool(config.get("mlp_bias"))
@@ -72,15 +72,15 @@ class MLP(nn.Module):
         return projected
 
 
-class Block(nn.Module):
+class LlamaBlock(nn.Module):
     """Attention and MLP, each behind an RMSNorm, each added to the residual stream."""
 
     def __init__(self, config: Mapping[str, Any], layer: int) -> None:
         super().__init__()
         d, epsilon = config["hidden_size"], config["rms_norm_eps"]
         self.input_layernorm, self.post_attention_layernorm = nn.RMSNorm(d, epsilon), nn.RMSNorm(d, epsilon)
-        self.self_attn = Attention(config, layer)
-        self.mlp = MLP(config)
+        self.self_attn = LlamaAttention(config, layer)
+        self.mlp = LlamaMLP(config)
 
     def forward(self, residual: Tensor, turns: Turns, cache: SlotCache | None, mask: Tensor | None) -> Tensor:
         residual = residual + self.self_attn(self.input_layernorm(residual), turns, cache, mask)
@@ -98,10 +98,10 @@ class Llama(CausalDecoder):
         self.n_layer, self.d_model = config["num_hidden_layers"], config["hidden_size"]
         self.block_size = config["max_position_embeddings"]
         self.vocab_size = self.outputs = config["vocab_size"]
-        self.angles = angles(config)
+        self.angles = compute_rotary_angles(config)
         self.embed_tokens = nn.Embedding(self.vocab_size, self.d_model)
         self.begin = nn.Identity()
-        self.layers = nn.ModuleList(Block(config, layer) for layer in range(self.n_layer))
+        self.layers = nn.ModuleList(LlamaBlock(config, layer) for layer in range(self.n_layer))
         self.final = nn.RMSNorm(self.d_model, config["rms_norm_eps"])
         if not config["tie_word_embeddings"]:
             self.lm_head = nn.Linear(self.d_model, self.vocab_size, bias=False)
@@ -154,16 +154,16 @@ class Llama(CausalDecoder):
 
     def files(self, dtype: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
         stored = getattr(torch, dtype)
-        weights = {file_name(n): t.detach().to("cpu", stored).contiguous() for n, t in self.state_dict().items()}
+        weights = {llama_file_name(n): t.detach().to("cpu", stored).contiguous() for n, t in self.state_dict().items()}
         return {**self.config, "dtype": dtype}, dict(sorted(weights.items()))
 
     @classmethod
     def of_weights(cls, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Llama:
         """A model in eval mode holding these weights, named as in LlamaForCausalLM's file, without lm_head where it is
         tied. Raises BadInputError naming weights that are missing, unknown, not finite or of another shape."""
-        with Unfilled():
+        with WithoutInitialization():
             model = cls(config)
-        names = {file_name(name): name for name in model.state_dict()}
+        names = {llama_file_name(name): name for name in model.state_dict()}
         shapes = {name: tuple(model.get_parameter(own).shape) for name, own in names.items()}
         check_weights(weights, shapes, "Llama")
         model.load_state_dict({names[name]: tensor for name, tensor in weights.items()}, assign=True)
@@ -173,37 +173,39 @@ class Llama(CausalDecoder):
     def load(cls, folder: Path, shape: Mapping[str, Any], dtype: torch.dtype) -> Network:  # type: ignore[override]
         config = read_config(folder)
         return (
-            cls.of_weights(config, read_weights(folder, dtype)) if reads(config) else Bridged.load(folder, shape, dtype)
+            cls.of_weights(config, read_weights(folder, dtype))
+            if is_supported(config)
+            else BridgedModel.load(folder, shape, dtype)
         )
 
     def with_vocabulary(self, rows: Sequence[int]) -> Llama:
-        weights = {file_name(name): tensor for name, tensor in self.state_dict().items()}
+        weights = {llama_file_name(name): tensor for name, tensor in self.state_dict().items()}
         for name in (EMBEDDING, HEAD):
             if name in weights:
                 weights[name] = weights[name][list(rows)]
-        return Llama.of_weights(with_tokens(self.config, rows), weights)
+        return Llama.of_weights(reorder_config(self.config, rows), weights)
 
     def untrained(self, seed: int) -> Llama:
         """As the library transformers initialises it, from `seed`."""
-        drawn = named_weights(initial(self.config, seed))
+        drawn = list_weights(make_initial_model(self.config, seed))
         return Llama.of_weights(self.config, {name: weight.detach() for name, weight in drawn.items()})
 
 
-def served(hf: Any) -> Network:
+def wrap_hugging_face(hf: Any) -> Network:
     """A model of the library transformers as it is served: GPT-2 and Llama by their adapters, others by a bridge, which
     changes them."""
-    config = configuration(hf.config)
+    config = make_config(hf.config)
     if hf.config.model_type == GPT2.architecture:
-        weights = {name: weight.detach() for name, weight in named_weights(hf).items()}
+        weights = {name: weight.detach() for name, weight in list_weights(hf).items()}
         return GPT2.of_weights(GPT2Config.of_file(config, HEAD not in weights), weights)
-    if hf.config.model_type == Llama.architecture and reads(config):
-        return Llama.of_weights(config, {name: weight.detach() for name, weight in named_weights(hf).items()})
-    return Bridged(hf)
+    if hf.config.model_type == Llama.architecture and is_supported(config):
+        return Llama.of_weights(config, {name: weight.detach() for name, weight in list_weights(hf).items()})
+    return BridgedModel(hf)
 
 
-def reads(config: Mapping[str, Any]) -> bool:
+def is_supported(config: Mapping[str, Any]) -> bool:
     """Whether a Llama of this config.json is computed here."""
-    positions = rotary(config)
+    positions = read_rotary_settings(config)
     return (
         config.get("hidden_act") == "silu"
         and positions.get("rope_type", "default") in ("default", "linear", "llama3")
@@ -212,18 +214,18 @@ def reads(config: Mapping[str, Any]) -> bool:
     )
 
 
-def rotary(config: Mapping[str, Any]) -> Mapping[str, Any]:
+def read_rotary_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
     """The settings of rotary positions in config.json; earlier files have their base beside them."""
     settings = config.get("rope_parameters") or config.get("rope_scaling") or {}
     return {"rope_theta": config.get("rope_theta", 10_000.0), **settings}
 
 
-def angles(config: Mapping[str, Any]) -> Tensor:
+def compute_rotary_angles(config: Mapping[str, Any]) -> Tensor:
     """What one position turns each pair of features by, in radians, float32 [d_head / 2].
 
     `llama3` (Llama 3.1) turns those slower that would not come round once in the context of its first training.
     """
-    settings, d = rotary(config), width(config)
+    settings, d = read_rotary_settings(config), get_head_width(config)
     turn = 1.0 / settings["rope_theta"] ** (torch.arange(0, d, 2, dtype=torch.float32, device="cpu") / d)
     if settings.get("rope_type") == "linear":
         return turn / settings["factor"]
@@ -235,18 +237,18 @@ def angles(config: Mapping[str, Any]) -> Tensor:
     return turn
 
 
-def turned(x: Tensor, turns: Turns) -> Tensor:
+def rotate_features(x: Tensor, turns: Turns) -> Tensor:
     """Queries or keys [batch, head, length, d_head], features i and i + d_head / 2 turned as a pair."""
     one, other = x.chunk(2, -1)
     return x * turns[0] + torch.cat((-other, one), -1) * turns[1]
 
 
-def width(config: Mapping[str, Any]) -> int:
+def get_head_width(config: Mapping[str, Any]) -> int:
     """Features of a head."""
     return int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
 
 
-def file_name(name: str) -> str:
+def llama_file_name(name: str) -> str:
     return name if name == HEAD else PREFIX + name.replace("final.", "norm.")
 
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self
 import torch
 from torch import Tensor, nn
 
-from chessreg.models.adapters.base import Network, Unfilled, all_points, check_weights, read_weights
+from chessreg.models.adapters.base import Network, WithoutInitialization, check_weights, map_hook_points, read_weights
 from chessreg.models.hook_points import PATTERNS
 
 TOKENS, CHARACTERS, ACTIONS = 77, 31, 1968
@@ -59,7 +59,7 @@ class PositionModel(Network):
 
     @property
     def hook_points(self) -> dict[str, nn.Module]:
-        return all_points(self.embedded, self.begin, self.blocks, self.normalised)
+        return map_hook_points(self.embedded, self.begin, self.blocks, self.normalised)
 
     def norm(self, layer: int | None = None) -> nn.Module:
         if layer is None or layer == self.n_layer - 1:
@@ -96,7 +96,7 @@ class PositionModel(Network):
 
         Raises BadInputError for missing or unknown weights and for weights of another shape.
         """
-        with Unfilled():
+        with WithoutInitialization():
             model = cls(config)
         check_weights(weights, {name: tuple(t.shape) for name, t in model.state_dict().items()}, cls.title)
         model.load_state_dict(dict(weights), assign=True)

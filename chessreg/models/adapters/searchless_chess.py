@@ -25,7 +25,7 @@ from chessreg.errors import BadInputError
 from chessreg.models.adapters.base import ADAPTERS, AttentionKind, HeadKind
 from chessreg.models.adapters.position_model import ACTIONS, CHARACTERS, TOKENS, PositionModel
 
-BUCKETS = 128
+RETURN_BUCKETS = 128
 LONGEST_PERIOD = 1e4  # of the sinusoidal positions
 
 
@@ -42,7 +42,7 @@ class SearchlessConfig:
     d_mlp: int | None = None
     rows: int = ACTIONS
     positions: int | None = TOKENS + 2
-    buckets: int = BUCKETS
+    buckets: int = RETURN_BUCKETS
     qk_norm: bool = False
     final_norm: bool = True
 
@@ -66,14 +66,14 @@ class SearchlessConfig:
         return ACTIONS if self.head == "action" else self.buckets
 
 
-def sinusoids(length: int, width: int) -> Tensor:
+def make_sinusoids(length: int, width: int) -> Tensor:
     """Vaswani's positions, sines in the first half and cosines in the second: float32 [length, width]."""
     exponents = torch.arange(0, width + 1, 2, dtype=torch.float64) / width
     angles = torch.arange(length, dtype=torch.float64)[:, None] * LONGEST_PERIOD**-exponents
     return torch.cat([angles.sin(), angles.cos()], 1)[:, :width].float()
 
 
-def first_legal_actions(tokens: Tensor) -> Tensor:
+def find_first_legal_actions(tokens: Tensor) -> Tensor:
     """The legal action of the lowest number in each position [batch, 77], 0 where there is none: int64 [batch]."""
     import chess
 
@@ -90,7 +90,7 @@ def first_legal_actions(tokens: Tensor) -> Tensor:
     return torch.tensor(actions, dtype=torch.int64, device=tokens.device)
 
 
-class Attention(nn.Module):
+class SearchlessAttention(nn.Module):
     def __init__(self, config: SearchlessConfig) -> None:
         super().__init__()
         width = config.n_embd
@@ -106,11 +106,11 @@ class Attention(nn.Module):
         return out
 
 
-class Block(nn.Module):
+class SearchlessBlock(nn.Module):
     def __init__(self, config: SearchlessConfig) -> None:
         super().__init__()
         width, inner = config.n_embd, config.d_mlp or 4 * config.n_embd
-        self.ln_1, self.attn, self.ln_2 = nn.LayerNorm(width), Attention(config), nn.LayerNorm(width)
+        self.ln_1, self.attn, self.ln_2 = nn.LayerNorm(width), SearchlessAttention(config), nn.LayerNorm(width)
         self.gate, self.up = (nn.Linear(width, inner, bias=False) for _ in range(2))
         self.down = nn.Linear(inner, width, bias=False)
 
@@ -136,7 +136,7 @@ class SearchlessChess(PositionModel):
         self.embed = nn.Embedding(config.rows, config.n_embd)
         if config.positions is not None:
             self.positions = nn.Embedding(config.positions, config.n_embd)
-        self.h = nn.ModuleList(Block(config) for _ in range(config.n_layer))
+        self.h = nn.ModuleList(SearchlessBlock(config) for _ in range(config.n_layer))
         self.ln_f = nn.LayerNorm(config.n_embd) if config.final_norm else nn.Identity()
         self.head_matrix = nn.Linear(config.n_embd, config.outputs)
 
@@ -152,7 +152,7 @@ class SearchlessChess(PositionModel):
         """
         whole = F.pad(tokens, (1, 0))
         if self.head == "action-value" and tokens.shape[1] == TOKENS:
-            whole = torch.cat([whole, first_legal_actions(tokens)[:, None]], 1)
+            whole = torch.cat([whole, find_first_legal_actions(tokens)[:, None]], 1)
         if whole.shape[1] != self.config.length:
             raise BadInputError(
                 f"a {self.architecture} model reads {TOKENS} tokens, not {tokens.shape[1]}", "encode with fen-77"
@@ -170,7 +170,7 @@ class SearchlessChess(PositionModel):
     def places(self, length: int) -> Tensor:
         """The embeddings of the first positions [length, d_model]."""
         if self.config.positions is None:
-            return sinusoids(length, self.d_model)
+            return make_sinusoids(length, self.d_model)
         return self.positions.weight[:length]
 
     def unembed(self, hidden: Tensor) -> Tensor:

@@ -24,10 +24,12 @@ if TYPE_CHECKING:
     from chessreg.encodings import Encoding
     from chessreg.encodings.base import Form
 
-FLOOR = 1e-6  # what follows a prefix less probable than this is not followed; the sum of it is reported
+MIN_PREFIX_PROBABILITY = (
+    1e-6  # what follows a prefix less probable than this is not followed; the sum of it is reported
+)
 
 
-def answer_logprobs(
+def score_answers(
     session: DecodingSession, answers: Sequence[Sequence[Prefix]], rows: Sequence[int] | None = None
 ) -> list[np.ndarray]:
     """log P of each answer as the continuation of its row: a float64 array for each row (or for each of `rows`).
@@ -40,10 +42,10 @@ def answer_logprobs(
         raise BadInputError(f"answers for {len(answers)} rows, {len(chosen)} rows are asked for")
     if any(not session.tokens[row] for row in chosen):
         raise BadInputError("a row without a prompt has no continuation to score")
-    return sequence_logprobs(TokenTree(session, chosen), answers)
+    return score_sequences(TokenTree(session, chosen), answers)
 
 
-def sequence_logprobs(trees: TokenTree, sequences: Sequence[Sequence[Prefix]]) -> list[np.ndarray]:
+def score_sequences(trees: TokenTree, sequences: Sequence[Sequence[Prefix]]) -> list[np.ndarray]:
     """log P of each sequence of token ids after its row: a float64 array for each row. Grows the trees by them."""
     trees.grow([[ids[:-1] for ids in row] for row in sequences])
     logprobs = []
@@ -55,7 +57,7 @@ def sequence_logprobs(trees: TokenTree, sequences: Sequence[Sequence[Prefix]]) -
     return logprobs
 
 
-def move_logprobs(
+def score_legal_moves(
     session: DecodingSession,
     boards: Sequence[chess.Board],
     encoding: Encoding,
@@ -66,14 +68,14 @@ def move_logprobs(
     The exponentials sum to the legal move mass; the rest is illegal moves and other ways to write legal ones.
     """
     answers = [encoding.answers(board) for board in boards]
-    scored = answer_logprobs(session, [list(own.values()) for own in answers], rows)
+    scored = score_answers(session, [list(own.values()) for own in answers], rows)
     return [
         {move.uci(): float(value) for move, value in zip(own, values, strict=True)}
         for own, values in zip(answers, scored, strict=True)
     ]
 
 
-def legal_move_mass(logprobs: Mapping[str, float]) -> float:
+def sum_legal_mass(logprobs: Mapping[str, float]) -> float:
     """The probability that the model's next move is one of these, 0 to 1."""
     return float(np.exp(np.array(list(logprobs.values()), np.float64)).sum())
 
@@ -95,14 +97,14 @@ def choose_legal(logprobs: Mapping[str, float], temperature: float, *key: int | 
 
 @dataclass(frozen=True)
 class MoveDistribution:
-    """What a model thinks of the legal moves of one position: `logprobs`, {UCI: log P} as `move_logprobs` gives it."""
+    """The distribution of a model over the legal moves of one position: `logprobs` is what `score_legal_moves` returns."""
 
     logprobs: Mapping[str, float]
 
     @property
     def legal_mass(self) -> float:
         """The probability that the model's next move is one of these, 0 to 1."""
-        return legal_move_mass(self.logprobs)
+        return sum_legal_mass(self.logprobs)
 
     def shares(self, temperature: float = 1.0) -> dict[str, float]:
         """{UCI: probability}, renormalised over the legal moves, the most probable first; they sum to 1."""
@@ -173,16 +175,16 @@ class Trie:
         return node(frozenset(forms))
 
 
-_of_forms = lru_cache(maxsize=4)(Trie.of_forms)
+_make_form_trie = lru_cache(maxsize=4)(Trie.of_forms)
 
 
-def valid_masses(session: DecodingSession, encoding: Encoding, rows: Sequence[int]) -> list[Mass]:
+def compute_valid_masses(session: DecodingSession, encoding: Encoding, rows: Sequence[int]) -> list[Mass]:
     """The probability that what each of these rows writes has the form of a move, legal or not (`Encoding.forms`)."""
-    trie = _of_forms(encoding.forms)
-    return [mass for [mass] in accepted_mass(TokenTree(session, rows), [trie] * len(rows), encoding)]
+    trie = _make_form_trie(encoding.forms)
+    return [mass for [mass] in compute_accepted_masses(TokenTree(session, rows), [trie] * len(rows), encoding)]
 
 
-def accepted_mass(
+def compute_accepted_masses(
     trees: TokenTree, tries: Sequence[Trie], encoding: Encoding, max_tokens: int | None = None, sets: int = 1
 ) -> list[list[Mass]]:
     """For each row and each of the `sets` of its trie: the probability that what the model writes is in it.
@@ -211,7 +213,7 @@ def accepted_mass(
                 for token, child in node.children.items():
                     if len(prefix) + 1 == limit or (child.ends and not stops):  # nothing more is written
                         accepted[place, bits[child.ends]] += after[token]
-                    elif after[token] < FLOOR:
+                    elif after[token] < MIN_PREFIX_PROBABILITY:
                         missed[place, bits[child.below]] += after[token]
                     else:
                         opened.append(((*prefix, token), after[token], child))

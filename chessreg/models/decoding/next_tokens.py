@@ -16,7 +16,7 @@ from torch import Tensor
 
 from chessreg.errors import BadInputError, DivergedError
 from chessreg.models.decoding.passes import Ragged
-from chessreg.models.decoding.session import PREFILL_TOKENS, ContextFullError, group_by_length, session_of
+from chessreg.models.decoding.session import PREFILL_TOKENS, ContextFullError, group_by_length, open_session
 from chessreg.models.decoding.tree import TREE_TOKENS
 from chessreg.models.edits import ResidualEdit
 from chessreg.models.hook_points import hook_point
@@ -57,7 +57,7 @@ class NextTokens:
         lengths = np.array([len(row) for row in rows], np.int64)
         if len(self.row) and not bool(((self.token >= 0) & (self.token < lengths[self.row])).all()):
             raise BadInputError("a site is a token of its row")
-        self._session = session_of(model, len(rows))
+        self._session = open_session(model, len(rows))
         self._session.tokens = [list(row) for row in rows]
         shape = len(self.layers), len(sites), model.d_model
         self.residuals = torch.zeros(shape, dtype=model.dtype, device=model.device)
@@ -90,9 +90,9 @@ class NextTokens:
             if edit.per_row and edit.rows != len(which):
                 raise BadInputError(f"an edit with {edit.rows} directions for {len(which)} sites")
         logprobs = self.logprobs[torch.from_numpy(which).to(self.model.device)]
-        moved = np.flatnonzero(~np.all([np.broadcast_to(still(edit), len(which)) for edit in edits], axis=0))
+        moved = np.flatnonzero(~np.all([np.broadcast_to(has_zero_scale(edit), len(which)) for edit in edits], axis=0))
         order = moved[np.argsort(self.row[which[moved]], kind="stable")]
-        for part in parts(self.row[which[order]]):
+        for part in split_passes(self.row[which[order]]):
             chosen = order[part]
             logprobs[torch.from_numpy(chosen).to(logprobs.device)] = self._edited(chosen, which[chosen], edits, first)
         return logprobs
@@ -145,13 +145,13 @@ class NextTokens:
         return logprobs
 
 
-def still(edit: ResidualEdit) -> np.ndarray:
+def has_zero_scale(edit: ResidualEdit) -> np.ndarray:
     """Whether an edit has length 0, bool, for each of its rows: then it is the clean model, bit for bit."""
     scale = edit.scale
     return np.asarray(scale.cpu() == 0 if isinstance(scale, Tensor) else scale == 0)
 
 
-def parts(rows: np.ndarray) -> list[slice]:
+def split_passes(rows: np.ndarray) -> list[slice]:
     """Stretches of rising row numbers int [n] for one pass each: at most TREE_TOKENS, and ROW_TOKENS of one row."""
     stretches, begin, mine = [], 0, 0
     for place in range(len(rows)):
@@ -162,7 +162,7 @@ def parts(rows: np.ndarray) -> list[slice]:
     return [*stretches, slice(begin, len(rows))] if len(rows) else []
 
 
-def next_token_logprobs(
+def iterate_next_token_logprobs(
     model: LanguageModel, sequences: Sequence[np.ndarray], batch: int = 32, masked: Collection[int] = ()
 ) -> Iterator[tuple[int, np.ndarray]]:
     """(its number, log-probabilities float32 [length, vocabulary] of what follows each token) of every sequence of
@@ -190,6 +190,6 @@ def next_token_logprobs(
             yield number, logprobs[row, : len(sequences[number])]
 
 
-def unused_ids(encoding: Encoding) -> frozenset[int]:
+def get_masked_ids(encoding: Encoding) -> frozenset[int]:
     """Tokens of the vocabulary that no game is written with: LCB's piece letters, masked in its evaluation."""
     return getattr(encoding, "masked_ids", frozenset())

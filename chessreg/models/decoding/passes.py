@@ -17,8 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from chessreg.models.edits import ResidualEdit, editing
-from chessreg.models.slot_cache import SlotCache, Slots, spans
+from chessreg.models.edits import ResidualEdit, apply_edits
+from chessreg.models.slot_cache import CacheSlots, SlotCache, plan_row_spans
 
 if TYPE_CHECKING:
     from chessreg.models.language_model import LanguageModel
@@ -64,7 +64,7 @@ class Ragged:
         return self.visible is None and not self.first.any()
 
 
-def packed(
+def forward_packed(
     model: LanguageModel, cache: SlotCache, edits: Sequence[ResidualEdit], new: Ragged, watched: set[str], keep: Keep
 ) -> Tensor:
     """Final hidden states [T, d_model]. Every token is a batch row of width 1, so nothing is padded.
@@ -74,22 +74,22 @@ def packed(
     device = model.device
     columns = (new.first[new.place] + new.offset)[:, None]
     rows = torch.tensor(np.array(new.rows)[new.place], device=device)
-    parts = spans(new.rows, new.first, new.counts, new.visible, model.dtype)
-    cache.place(Slots(rows, torch.from_numpy(columns).to(device), int(columns.max()) + 1, False, parts))
+    parts = plan_row_spans(new.rows, new.first, new.counts, new.visible, model.dtype)
+    cache.place(CacheSlots(rows, torch.from_numpy(columns).to(device), int(columns.max()) + 1, False, parts))
     masks = [None if mask is None else torch.from_numpy(mask[:, None]) for mask in new.masks]
     owners = rows if new.owners is None else torch.from_numpy(new.owners)
     chosen = [edit.take(owners) if edit.per_row else edit for edit in edits]
     positions = new.positions.clip(max=model.block_size - 1)[:, None]
     after = None if new.after is None else (new.after[0], new.after[1][:, None])
-    hidden = _transform(model, cache, new.ids[:, None], positions, None, list(zip(chosen, masks, strict=True)),
+    hidden = _run_network(model, cache, new.ids[:, None], positions, None, list(zip(chosen, masks, strict=True)),
                         watched, lambda point, residual: keep(point, residual[:, 0]), after)  # fmt: skip
     return hidden[:, 0]
 
 
-def rectangle(
+def forward_rectangle(
     model: LanguageModel, cache: SlotCache, edits: Sequence[ResidualEdit], new: Ragged, watched: set[str], keep: Keep
 ) -> Tensor:
-    """Final hidden states [T, d_model], as `packed` gives them."""
+    """Final hidden states [T, d_model], as `forward_packed` gives them."""
     device, width = model.device, int(new.counts.max())
     shape, at = (len(new.rows), width), (new.place, new.offset)
     columns = new.first[:, None] + np.arange(width)
@@ -103,7 +103,7 @@ def rectangle(
     whole = new.rows == list(range(cache.row_count))
     rows = None if whole else torch.tensor(new.rows, device=device)
     there = torch.from_numpy(columns).to(device)
-    cache.place(Slots(rows, there, int(columns.max()) + 1, new.fresh))
+    cache.place(CacheSlots(rows, there, int(columns.max()) + 1, new.fresh))
     if new.owners is not None:
         owners = torch.from_numpy(padded(new.owners, np.zeros(shape, np.int64)))
         chosen = [edit.take(owners) if edit.per_row else edit for edit in edits]
@@ -115,13 +115,14 @@ def rectangle(
         known = new.after[1].new_zeros(*shape, model.d_model)
         known[picked] = new.after[1]
         after = new.after[0], known
-    hidden = _transform(model, cache, ids, positions.clip(max=model.block_size - 1), _mask(model, new, columns, there),
+    mask = _make_attention_mask(model, new, columns, there)
+    hidden = _run_network(model, cache, ids, positions.clip(max=model.block_size - 1), mask,
                         list(zip(chosen, masks, strict=True)), watched,
                         lambda point, residual: keep(point, residual[picked]), after)  # fmt: skip
     return hidden[picked]
 
 
-def _mask(model: LanguageModel, new: Ragged, columns: np.ndarray, there: Tensor) -> Tensor | None:
+def _make_attention_mask(model: LanguageModel, new: Ragged, columns: np.ndarray, there: Tensor) -> Tensor | None:
     """What each token of a rectangle attends to, [rows, 1, width, columns]; None: plain causal attention."""
     if new.fresh:
         return None
@@ -139,7 +140,7 @@ def _mask(model: LanguageModel, new: Ragged, columns: np.ndarray, there: Tensor)
     return attended[:, None]
 
 
-def _transform(
+def _run_network(
     model: LanguageModel,
     cache: SlotCache,
     ids: np.ndarray,
@@ -151,7 +152,7 @@ def _transform(
     after: tuple[int, Tensor] | None = None,
 ) -> Tensor:
     with ExitStack() as stack:
-        stack.enter_context(editing(model.network, edits))
+        stack.enter_context(apply_edits(model.network, edits))
         if watched:
             stack.enter_context(model.watching(watched, keep))
         tokens, places = torch.from_numpy(ids).to(model.device), torch.from_numpy(positions).to(model.device)

@@ -2,7 +2,7 @@
 
 | text | what it does |
 |---|---|
-| `free` | sample the move's text, once; no legal move: the game is forfeited |
+| `make_free_policy` | sample the move's text, once; no legal move: the game is forfeited |
 | `retry:N` | sample the move's text, up to N times; none legal: the game is forfeited (Karvonen: 5) |
 | `trie` | sample the move's text from those tokens alone that go on to a legal move: renormalised at every token |
 | `legal` | draw from the model's exact probability over the legal moves: renormalised once, over whole moves |
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, ClassVar, Protocol
 import numpy as np
 
 from chessreg.errors import BadInputError
-from chessreg.models.decoding.sampling import Key, draw
+from chessreg.models.decoding.sampling import Key, draw_tokens
 from chessreg.named import Registry
 from chessreg.noise import uniform
 
@@ -37,7 +37,7 @@ RESIGNATIONS = frozenset({"1-0", "0-1", "1/2-1/2"})
 
 
 @dataclass(frozen=True)
-class Turn:
+class ModelTurn:
     """The model is to move on `board`, whose prompt row `row` of the session holds. `key` names the draws.
 
     `prompt` is there when the session has no room for it and a move: the row then holds something else, and the oldest
@@ -55,7 +55,7 @@ class Draft:
     """A turn in the making. `start` and `logprobs` are the row's length and log-probabilities [vocab] with the prompt
     alone, `written` the tokens of the present try, `illegal` the texts of those before it."""
 
-    turn: Turn
+    turn: ModelTurn
     row: int
     start: int
     logprobs: Tensor
@@ -64,7 +64,7 @@ class Draft:
 
 
 @dataclass(frozen=True)
-class Choice:
+class MoveChoice:
     """What the model did. `illegal` are the texts that were no legal move, in order; no move and no resignation is a
     forfeit. `legal_mass` is the exact probability that the model's text is a legal move, where the policy knows it;
     `text` is what was written of the move, where text was written, and `ids` the tokens of the last try."""
@@ -91,22 +91,24 @@ class Policy(Protocol):
     @property
     def move_tokens(self) -> int: ...
 
-    def advance(self, session: DecodingSession, encoding: Encoding, drafts: Sequence[Draft]) -> list[Choice | None]:
+    def advance(self, session: DecodingSession, encoding: Encoding, drafts: Sequence[Draft]) -> list[MoveChoice | None]:
         """Go on with these turns by one token each; a choice for each that is now made, else None. What is written is
         computed with the session's next pass."""
         ...
 
 
-def begin(session: DecodingSession, turns: Sequence[Turn]) -> list[Draft]:
+def begin_drafts(session: DecodingSession, turns: Sequence[ModelTurn]) -> list[Draft]:
     """Drafts of turns whose prompts the session holds."""
     logprobs = session.refresh().clone()
     return [Draft(turn, turn.row, len(session.tokens[turn.row]), logprobs[turn.row]) for turn in turns]
 
 
-def choose(policy: Policy, session: DecodingSession, encoding: Encoding, turns: Sequence[Turn]) -> list[Choice]:
+def choose_moves(
+    policy: Policy, session: DecodingSession, encoding: Encoding, turns: Sequence[ModelTurn]
+) -> list[MoveChoice]:
     """The choices in these turns, from first to last pass."""
-    drafts = dict(enumerate(begin(session, turns)))
-    made: dict[int, Choice] = {}
+    drafts = dict(enumerate(begin_drafts(session, turns)))
+    made: dict[int, MoveChoice] = {}
     while drafts:
         for i, choice in zip(list(drafts), policy.advance(session, encoding, list(drafts.values())), strict=True):
             if choice is not None:
@@ -129,10 +131,10 @@ def make_policy(text: str, temperatures: tuple[float, ...] = (), resigns: bool =
     return POLICIES[name](argument, temperatures, resigns, move_tokens)
 
 
-def author_temperature(attempt: int) -> float:
+def get_author_temperature(attempt: int) -> float:
     """chess_gpt_eval's temperature of try `attempt` (0-based): 0.001, 0.201, 0.401, 0.5, 0.5 (specification 7.2).
 
-    >>> [author_temperature(attempt) for attempt in range(5)]
+    >>> [get_author_temperature(attempt) for attempt in range(5)]
     [0.001, 0.201, 0.401, 0.5, 0.5]
     """
     return round(min(attempt / 5 + 0.001, 0.5), 6)
@@ -140,7 +142,7 @@ def author_temperature(attempt: int) -> float:
 
 @POLICIES.named("retry")
 @dataclass(frozen=True)
-class Retry:
+class RetryPolicy:
     """The paper's rule: sample, parse, try again, forfeit."""
 
     argument: str
@@ -152,18 +154,18 @@ class Retry:
         if self.argument not in map(str, range(1, 256)):
             raise BadInputError(f"retry needs a number of tries from 1 to 255, not {self.argument!r}", "write retry:5")
         tries = int(self.argument)
-        temperatures = self.temperatures or tuple(author_temperature(attempt) for attempt in range(tries))
+        temperatures = self.temperatures or tuple(get_author_temperature(attempt) for attempt in range(tries))
         temperatures = temperatures * tries if len(temperatures) == 1 else temperatures
         if len(temperatures) != tries:
             raise BadInputError(f"{len(temperatures)} temperatures for {tries} tries", "give one, or one for each try")
         object.__setattr__(self, "temperatures", temperatures)
 
-    def advance(self, session: DecodingSession, encoding: Encoding, drafts: Sequence[Draft]) -> list[Choice | None]:
+    def advance(self, session: DecodingSession, encoding: Encoding, drafts: Sequence[Draft]) -> list[MoveChoice | None]:
         """One more token of every text. A row whose text is no move begins its next try at once, so that no row waits
         for the tries of another."""
         session.refresh()
         limit = self.move_tokens or encoding.max_move_tokens
-        made: dict[int, Choice] = {}
+        made: dict[int, MoveChoice] = {}
         new: list[list[int]] = [[] for _ in range(len(session))]
         pending = [i for i, draft in enumerate(drafts) if draft.turn.prompt is None]
         while pending:
@@ -191,22 +193,22 @@ class Retry:
         logprobs = session.logprobs[[draft.row for draft in drafts]].cpu().numpy()
         heats = np.array([self.temperatures[len(draft.illegal)] for draft in drafts])
         noise = [uniform(*draft.turn.key, len(draft.illegal), len(draft.written)) for draft in drafts]
-        tokens: list[int] = draw(logprobs, heats, np.array(noise)).tolist()
+        tokens: list[int] = draw_tokens(logprobs, heats, np.array(noise)).tolist()
         return tokens
 
-    def _judge(self, encoding: Encoding, draft: Draft) -> Choice | None:
+    def _judge(self, encoding: Encoding, draft: Draft) -> MoveChoice | None:
         """What a whole text comes to; None: another try."""
         text = encoding.answer_text(draft.written)
         move, ids = encoding.parse(draft.written, draft.turn.board), tuple(draft.written)
         draft.written = []
         if move is not None:
-            return Choice(move, tuple(draft.illegal), text=text, ids=ids)
-        if self.resigns and first_word(text) in RESIGNATIONS:
-            return Choice(None, tuple(draft.illegal), resigned=True)
+            return MoveChoice(move, tuple(draft.illegal), text=text, ids=ids)
+        if self.resigns and read_first_word(text) in RESIGNATIONS:
+            return MoveChoice(None, tuple(draft.illegal), resigned=True)
         draft.illegal.append(text)
-        return Choice(None, tuple(draft.illegal), ids=ids) if len(draft.illegal) == len(self.temperatures) else None
+        return MoveChoice(None, tuple(draft.illegal), ids=ids) if len(draft.illegal) == len(self.temperatures) else None
 
-    def _cropped(self, session: DecodingSession, encoding: Encoding, draft: Draft) -> Choice:
+    def _cropped(self, session: DecodingSession, encoding: Encoding, draft: Draft) -> MoveChoice:
         """A turn whose prompt leaves no room in the session, from first to last try."""
         limit = self.move_tokens or encoding.max_move_tokens
         choice = None
@@ -251,7 +253,7 @@ def sample_cropped(
         scratch.sync([contexts[r] if r in active else scratch.tokens[r] for r in range(len(prompts))])
         logprobs = scratch.logprobs[active].cpu().numpy()
         noise = np.array([uniform(*keys[r], step) if temperature > 0 else 0.0 for r in active])
-        for r, token in zip(active, draw(logprobs, np.full(len(active), temperature), noise), strict=True):
+        for r, token in zip(active, draw_tokens(logprobs, np.full(len(active), temperature), noise), strict=True):
             written[r].append(int(token))
         active = [r for r in active if not encoding.complete(written[r], boards[r])]
         if not active:
@@ -259,18 +261,20 @@ def sample_cropped(
     return written
 
 
-def first_word(text: str) -> str:
+def read_first_word(text: str) -> str:
     """What counts as the move in a text: chess_gpt_eval cuts at `;` and takes the first word."""
     return next(iter(text.split(";", 1)[0].split()), "")
 
 
 @POLICIES.named("free")
-def free(argument: str, temperatures: tuple[float, ...], resigns: bool, move_tokens: int = 0) -> Retry:
+def make_free_policy(
+    argument: str, temperatures: tuple[float, ...], resigns: bool, move_tokens: int = 0
+) -> RetryPolicy:
     """The model's text as it comes, at one temperature (default 1): a retry of one try."""
-    return Retry("1", one_temperature("free", argument, temperatures), resigns, move_tokens)
+    return RetryPolicy("1", check_one_temperature("free", argument, temperatures), resigns, move_tokens)
 
 
-def one_temperature(name: str, argument: str, temperatures: tuple[float, ...]) -> tuple[float, ...]:
+def check_one_temperature(name: str, argument: str, temperatures: tuple[float, ...]) -> tuple[float, ...]:
     """The temperatures of a policy that has one, 1 unless given. BadInputError for more, or for an argument."""
     if argument:
         raise BadInputError(f"the policy {name} takes no argument, not {argument!r}")
@@ -279,7 +283,9 @@ def one_temperature(name: str, argument: str, temperatures: tuple[float, ...]) -
     return temperatures or (1.0,)
 
 
-def newest(session: DecodingSession, encoding: Encoding, prompts: Sequence[Sequence[int]]) -> DecodingSession:
+def open_newest_session(
+    session: DecodingSession, encoding: Encoding, prompts: Sequence[Sequence[int]]
+) -> DecodingSession:
     """A session of the same model and edits that holds the newest tokens of prompts that are too long for it, with room
     for the longest move."""
     from chessreg.models.decoding.session import DecodingSession
@@ -303,13 +309,13 @@ class LegalMovePolicy:
 
     def __post_init__(self) -> None:
         given = self.temperatures or (self.default_temperature,)
-        object.__setattr__(self, "temperatures", one_temperature(self.name, self.argument, given))
+        object.__setattr__(self, "temperatures", check_one_temperature(self.name, self.argument, given))
         object.__setattr__(self, "move_tokens", 0)
 
 
 @POLICIES.named("trie")
 @dataclass(frozen=True)
-class Constrained(LegalMovePolicy):
+class TriePolicy(LegalMovePolicy):
     """Draw token by token among those that go on to the canonical text of a legal move, at one temperature (default 1).
 
     At temperature 1 a move's probability is the product of its tokens' shares: not its share of the legal mass, as a
@@ -317,17 +323,17 @@ class Constrained(LegalMovePolicy):
 
     name: ClassVar[str] = "trie"
 
-    def advance(self, session: DecodingSession, encoding: Encoding, drafts: Sequence[Draft]) -> list[Choice | None]:
+    def advance(self, session: DecodingSession, encoding: Encoding, drafts: Sequence[Draft]) -> list[MoveChoice | None]:
         """Write one token of every text, and those after it of which only one is legal."""
         from chessreg.models.decoding.legal import Trie
 
         session.refresh()
         new: list[list[int]] = [[] for _ in range(len(session))]
-        choices: list[Choice | None] = []
+        choices: list[MoveChoice | None] = []
         for draft in drafts:
             if draft.turn.prompt is not None:
-                scratch = newest(session, encoding, [draft.turn.prompt])
-                choices += choose(self, scratch, encoding, [Turn(0, draft.turn.board, draft.turn.key)])
+                scratch = open_newest_session(session, encoding, [draft.turn.prompt])
+                choices += choose_moves(self, scratch, encoding, [ModelTurn(0, draft.turn.board, draft.turn.key)])
                 continue
             answers = encoding.answers(draft.turn.board)
             node, begun = Trie.of([list(answers.values())]), len(draft.written)
@@ -343,7 +349,7 @@ class Constrained(LegalMovePolicy):
                 node = node.children[token]
             if node.ends:
                 moves = {ids: move for move, ids in answers.items()}
-                choices.append(Choice(moves[tuple(draft.written)], text=encoding.answer_text(draft.written)))
+                choices.append(MoveChoice(moves[tuple(draft.written)], text=encoding.answer_text(draft.written)))
             else:
                 new[draft.row] = draft.written[begun:]
                 choices.append(None)
@@ -352,33 +358,35 @@ class Constrained(LegalMovePolicy):
 
     def _draw(self, logprobs: np.ndarray, ids: list[int], draft: Draft) -> int:
         noise = np.array([uniform(*draft.turn.key, 0, len(draft.written))])
-        return ids[int(draw(logprobs[None], np.array(self.temperatures), noise)[0])]
+        return ids[int(draw_tokens(logprobs[None], np.array(self.temperatures), noise)[0])]
 
 
 @POLICIES.named("legal")
 @dataclass(frozen=True)
-class Legal(LegalMovePolicy):
+class LegalPolicy(LegalMovePolicy):
     """Draw from the model's distribution over the legal moves, renormalised, at one temperature (default 1)."""
 
     name: ClassVar[str] = "legal"
 
-    def advance(self, session: DecodingSession, encoding: Encoding, drafts: Sequence[Draft]) -> list[Choice | None]:
+    def advance(self, session: DecodingSession, encoding: Encoding, drafts: Sequence[Draft]) -> list[MoveChoice | None]:
         import chess
 
-        choices: list[Choice | None] = []
-        for draft, found in zip(drafts, distributions(session, encoding, [d.turn for d in drafts]), strict=True):
+        choices: list[MoveChoice | None] = []
+        for draft, found in zip(
+            drafts, compute_distributions(session, encoding, [d.turn for d in drafts]), strict=True
+        ):
             move = chess.Move.from_uci(found.choose(self.temperatures[0], *draft.turn.key, 0))
-            choices.append(Choice(move, legal_mass=found.legal_mass))
+            choices.append(MoveChoice(move, legal_mass=found.legal_mass))
         return choices
 
 
 def check_policy(text: str, head: str) -> None:
     """Raise BadInputError for a policy of values and a model whose head predicts something else."""
     if text.partition(":")[0] == "value" and head not in ("action-value", "state-value"):
-        raise no_values(head)
+        raise make_no_values_error(head)
 
 
-def no_values(head: str) -> BadInputError:
+def make_no_values_error(head: str) -> BadInputError:
     """The refusal of a model that predicts no values."""
     return BadInputError(
         f"the policy value needs a model of values; this one has the head {head}", "give --policy legal"
@@ -387,43 +395,45 @@ def no_values(head: str) -> BadInputError:
 
 @POLICIES.named("value")
 @dataclass(frozen=True)
-class Value(LegalMovePolicy):
+class ValuePolicy(LegalMovePolicy):
     """Score every legal move by its expected return, 0.5 where it lets a draw by repetition be claimed, and draw from
     the softmax of returns / temperature; 0, the default, is the best move."""
 
     name: ClassVar[str] = "value"
     default_temperature: ClassVar[float] = 0.0
 
-    def advance(self, session: DecodingSession, encoding: Encoding, drafts: Sequence[Draft]) -> list[Choice | None]:
+    def advance(self, session: DecodingSession, encoding: Encoding, drafts: Sequence[Draft]) -> list[MoveChoice | None]:
         from chessreg.models.decoding.session import ValueSession
-        from chessreg.models.decoding.values import with_repetitions
+        from chessreg.models.decoding.values import value_repetitions
 
         if not isinstance(session, ValueSession):
-            raise no_values(session.model.head)
-        choices: list[Choice | None] = []
+            raise make_no_values_error(session.model.head)
+        choices: list[MoveChoice | None] = []
         for draft in drafts:
             values = session.values(draft.row)
-            returns = with_repetitions(draft.turn.board, values)
+            returns = value_repetitions(draft.turn.board, values)
             noise = np.array([uniform(*draft.turn.key, 0)])
-            place = int(draw(returns[None], np.array(self.temperatures), noise)[0])
-            choices.append(Choice(values.moves[place], text=values.moves[place].uci()))
+            place = int(draw_tokens(returns[None], np.array(self.temperatures), noise)[0])
+            choices.append(MoveChoice(values.moves[place], text=values.moves[place].uci()))
         return choices
 
 
-def distributions(session: DecodingSession, encoding: Encoding, turns: Sequence[Turn]) -> list[MoveDistribution]:
+def compute_distributions(
+    session: DecodingSession, encoding: Encoding, turns: Sequence[ModelTurn]
+) -> list[MoveDistribution]:
     """The model's probability of every legal move in these turns, whose prompts the session holds. Of a prompt that has
     no room there its newest tokens count."""
-    from chessreg.models.decoding.legal import MoveDistribution, move_logprobs
+    from chessreg.models.decoding.legal import MoveDistribution, score_legal_moves
 
     fitting = [turn for turn in turns if turn.prompt is None]
     long = [turn for turn in turns if turn.prompt is not None]
     scored: dict[int, dict[str, float]] = {}
     if fitting:
         rows = [turn.row for turn in fitting]
-        found = move_logprobs(session, [turn.board for turn in fitting], encoding, rows)
+        found = score_legal_moves(session, [turn.board for turn in fitting], encoding, rows)
         scored.update(zip(rows, found, strict=True))
     if long:
-        scratch = newest(session, encoding, [turn.prompt or () for turn in long])
-        found = move_logprobs(scratch, [turn.board for turn in long], encoding)
+        scratch = open_newest_session(session, encoding, [turn.prompt or () for turn in long])
+        found = score_legal_moves(scratch, [turn.board for turn in long], encoding)
         scored.update(zip((turn.row for turn in long), found, strict=True))
     return [MoveDistribution(scored[turn.row]) for turn in turns]

@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from chessreg.models.edits import editing
+from chessreg.models.edits import apply_edits
 
 if TYPE_CHECKING:
     from chessreg.models.decoding.passes import Keep, Ragged
     from chessreg.models.language_model import LanguageModel
 
-SEQUENCES = 64  # computed at once: bounds memory, not results
+BATCH_SEQUENCES = 64  # computed at once: bounds memory, not results
 
 
 class TokenCache:
@@ -47,7 +47,7 @@ class TokenCache:
         return other
 
 
-def recomputed(
+def forward_recomputed(
     model: LanguageModel, cache: TokenCache, edits: Sequence[Any], new: Ragged, watched: set[str], keep: Keep
 ) -> Tensor:
     """Final hidden states [T, d_model], as `passes.packed` gives them."""
@@ -71,7 +71,7 @@ def recomputed(
     hidden = torch.empty(len(new.ids), model.d_model, dtype=model.dtype, device=model.device)
     residuals = {point: torch.empty_like(hidden) for point in watched}
     lengths = [sequence.shape[1] for sequence in sequences]
-    for group in _groups(lengths, padded=model.attention == "causal"):
+    for group in _group_sequences(lengths, padded=model.attention == "causal"):
         at = torch.from_numpy(np.concatenate([wanted[i] for i in group])).to(model.device)
         place_of = np.repeat(np.arange(len(group)), [len(wanted[i]) for i in group])
         column = np.concatenate([np.arange(lengths[i] - len(wanted[i]), lengths[i]) for i in group])
@@ -85,24 +85,24 @@ def recomputed(
             batch[:, place, : lengths[i]] = sequences[i]
         own = rows if new.owners is None else new.owners
         owners = torch.tensor([int(own[wanted[i][0]]) for i in group], device=model.device)
-        hidden[at] = _whole(model, batch, owners, edits, watched, put)[picked]
+        hidden[at] = _forward_batch(model, batch, owners, edits, watched, put)[picked]
     for point, residual in residuals.items():
         keep(point, residual)
     return hidden
 
 
-def _groups(lengths: Sequence[int], padded: bool) -> list[list[int]]:
+def _group_sequences(lengths: Sequence[int], padded: bool) -> list[list[int]]:
     """Sequences in groups of one pass each; of one length where padding would be seen."""
     groups: list[list[int]] = []
     for i in sorted(range(len(lengths)), key=lengths.__getitem__):
-        if groups and len(groups[-1]) < SEQUENCES and (padded or lengths[groups[-1][0]] == lengths[i]):
+        if groups and len(groups[-1]) < BATCH_SEQUENCES and (padded or lengths[groups[-1][0]] == lengths[i]):
             groups[-1].append(i)
         else:
             groups.append([i])
     return groups
 
 
-def _whole(
+def _forward_batch(
     model: LanguageModel,
     batch: np.ndarray,
     owners: Tensor,
@@ -116,7 +116,7 @@ def _whole(
         (edit.take(owners) if edit.per_row else edit, (bits >> number & 1).bool()) for number, edit in enumerate(edits)
     ]
     with ExitStack() as stack:
-        stack.enter_context(editing(model.network, masked))
+        stack.enter_context(apply_edits(model.network, masked))
         if watched:
             stack.enter_context(model.watching(watched, put))
         return model.network.hidden(tokens.to(model.device))

@@ -32,7 +32,7 @@ class SampledText:
     finished: bool
 
 
-def draw(logprobs: np.ndarray, temperatures: np.ndarray, uniforms: np.ndarray) -> np.ndarray:
+def draw_tokens(logprobs: np.ndarray, temperatures: np.ndarray, uniforms: np.ndarray) -> np.ndarray:
     """Token ids int64 [rows] from log-probabilities [rows, vocab], by inverting each row's distribution function.
 
     A row of temperature 0 takes its most probable token. uniforms [rows] in [0, 1).
@@ -82,7 +82,7 @@ def sample_trees(
         noise = np.array(
             [uniform(*drawn[i][2], len(written[i])) if h > 0 else 0.0 for i, h in zip(ready, heat, strict=True)]
         )
-        tokens = draw(logprobs, heat, noise)
+        tokens = draw_tokens(logprobs, heat, noise)
         totals[ready] += logprobs[np.arange(len(ready)), tokens]
         for i, token in zip(ready, tokens.tolist(), strict=True):
             written[i] = (*written[i], token)
@@ -93,9 +93,9 @@ def sample_trees(
         ]
     texts: list[list[SampledText]] = [[] for _ in keys]
     for (place, _, _), ids, total in zip(drawn, written, totals.tolist(), strict=True):
-        texts[place].append(_sampled(encoding, boards[place], list(ids), total))
+        texts[place].append(_make_text(encoding, boards[place], list(ids), total))
     return texts
 
 
-def _sampled(encoding: Encoding, board: chess.Board, ids: list[int], logprob: float) -> SampledText:
+def _make_text(encoding: Encoding, board: chess.Board, ids: list[int], logprob: float) -> SampledText:
     return SampledText(encoding.answer_text(ids), ids, logprob, encoding.complete(ids, board))

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from chessreg.errors import BadInputError, ChessregError, DivergedError
 from chessreg.models.adapters.base import VALUE_HEADS
-from chessreg.models.decoding.passes import Keep, Ragged, packed, rectangle
-from chessreg.models.decoding.recompute import TokenCache, recomputed
-from chessreg.models.edits import ResidualEdit, mask_named
+from chessreg.models.decoding.passes import Keep, Ragged, forward_packed, forward_rectangle
+from chessreg.models.decoding.recompute import TokenCache, forward_recomputed
+from chessreg.models.edits import ResidualEdit, get_token_mask
 from chessreg.models.hook_points import hook_point
-from chessreg.models.slot_cache import CALL, SlotCache
+from chessreg.models.slot_cache import CALL_COST_KEYS, SlotCache
 
 if TYPE_CHECKING:
     from chessreg.models.decoding.values import MoveValues
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 PREFILL_TOKENS = 16_384  # the most query positions in one pass: bounds memory, not results
 DECODE_TOKENS = 16  # appends up to this long go in one pass, however ragged
-PADDING = 1.25  # longer ones are grouped so that padding costs at most a quarter
-TOKEN = 64  # keys that could be read in the time that a token costs besides attention
+MAX_PADDING_FACTOR = 1.25  # longer ones are grouped so that padding costs at most a quarter
+TOKEN_COST_KEYS = 64  # keys that could be read in the time that a token costs besides attention
 
 
 class ContextFullError(ChessregError):
@@ -62,7 +62,7 @@ class DecodingSession:
     @property
     def prefix_stable(self) -> bool:
         """Whether keys and values of every token may be reused."""
-        return all(mask_named(edit.token_mask).prefix_stable for edit in self.edits)
+        return all(get_token_mask(edit.token_mask).prefix_stable for edit in self.edits)
 
     def feed(self, rows: Sequence[Sequence[int]]) -> Tensor:
         """Append tokens, a list for each row (empty: nothing), and return log-probabilities of what comes next.
@@ -100,7 +100,7 @@ class DecodingSession:
         full = [r for r, new in enumerate(rows) if len(new) > block]
         if full:
             raise ContextFullError(full, block)
-        shared = [common_prefix(old, new) for old, new in zip(self.tokens, rows, strict=True)]
+        shared = [count_common_prefix(old, new) for old, new in zip(self.tokens, rows, strict=True)]
         self.rollback([len(old) - n for old, n in zip(self.tokens, shared, strict=True)])
         self.extend([list(new[n:]) for new, n in zip(rows, shared, strict=True)])
 
@@ -159,7 +159,7 @@ class DecodingSession:
         if any(edit.token_mask == "all" for edit in edits):
             return 0
         ids, encoding = np.array(tokens, np.int64), self.model.encoding
-        masks = [mask_named(edit.token_mask).of(ids, encoding) for edit in edits if len(ids)]
+        masks = [get_token_mask(edit.token_mask).of(ids, encoding) for edit in edits if len(ids)]
         return min((int(mask.argmax()) for mask in masks if mask.any()), default=len(tokens))
 
     @torch.inference_mode()
@@ -243,7 +243,7 @@ class DecodingSession:
         """bool [tokens]: which of the tokens from these positions on the edit touches."""
         if edit.token_mask == "all":
             return None
-        chosen, encoding = mask_named(edit.token_mask), self.model.encoding
+        chosen, encoding = get_token_mask(edit.token_mask), self.model.encoding
         masks = [chosen.of(np.array(self.tokens[row], np.int64), encoding) for row in group]
         return np.concatenate([mask[start:] for mask, start in zip(masks, first, strict=True)])
 
@@ -278,7 +278,7 @@ class DecodingSession:
         The caller keeps the session's own books; `keep` gets the residuals [T, d_model] at `watched` hook points.
         """
         packs = self._packs(new.rows, new.counts.tolist(), not new.fresh)
-        way: Any = packed if packs else rectangle if self.model.network.cached else recomputed
+        way: Any = forward_packed if packs else forward_rectangle if self.model.network.cached else forward_recomputed
         points = set(self._watched if watched is None else watched)
         return way(self.model, self.cache, self.edits if edits is None else edits, new, points, keep)
 
@@ -292,9 +292,9 @@ class DecodingSession:
         if not self.packable or not history:
             return False
         lengths = [len(self.tokens[row]) for row in rows]
-        apart = sum(lengths) + CALL * len(lengths) + TOKEN * sum(counts)
+        apart = sum(lengths) + CALL_COST_KEYS * len(lengths) + TOKEN_COST_KEYS * sum(counts)
         read = len(self) if 2 * len(rows) > len(self) else 3 * len(rows)
-        return apart < max(lengths) * read + TOKEN * max(counts) * len(rows)
+        return apart < max(lengths) * read + TOKEN_COST_KEYS * max(counts) * len(rows)
 
 
 class ValueSession(DecodingSession):
@@ -313,9 +313,9 @@ class ValueSession(DecodingSession):
         super().select(rows)
 
     def predicted(self, rows: Sequence[int], hidden: Tensor) -> Tensor:
-        from chessreg.models.decoding.values import action_log_probs
+        from chessreg.models.decoding.values import compute_action_log_probs
 
-        return action_log_probs(self._score(rows), self.model.outputs).to(self.model.device)
+        return compute_action_log_probs(self._score(rows), self.model.outputs).to(self.model.device)
 
     def values(self, row: int) -> MoveValues:
         """The values of the legal moves of a row's position."""
@@ -332,13 +332,13 @@ class ValueSession(DecodingSession):
 
 
 def group_by_length(rows: Sequence[int], counts: Sequence[int], limit: int, packed: bool = False) -> list[list[int]]:
-    """Split rows, in order of rising counts, into passes of at most `limit` positions and little padding; `packed`
-    ones have none, whatever the order."""
+    """Split rows, in order of rising counts, into passes of at most `limit` positions and little padding;
+    `packed` passes have no padding."""
     groups: list[list[int]] = []
     used = 0
     for row, count in zip(rows, counts, strict=True):
         padded = count * (len(groups[-1]) + 1) if groups else 0  # the longest so far sets the width of its group
-        if groups and (used + count <= limit if packed else padded <= min(limit, PADDING * (used + count))):
+        if groups and (used + count <= limit if packed else padded <= min(limit, MAX_PADDING_FACTOR * (used + count))):
             groups[-1].append(row)
             used += count
         else:
@@ -347,7 +347,7 @@ def group_by_length(rows: Sequence[int], counts: Sequence[int], limit: int, pack
     return groups
 
 
-def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
+def count_common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
     """How many tokens two sequences share from the start."""
     shorter = min(len(one), len(other))
     if list(one[:shorter]) == list(other[:shorter]):
@@ -355,7 +355,7 @@ def common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
     return next(i for i in range(shorter) if one[i] != other[i])
 
 
-def session_of(model: LanguageModel, rows: int, edits: Sequence[ResidualEdit] = ()) -> DecodingSession:
+def open_session(model: LanguageModel, rows: int, edits: Sequence[ResidualEdit] = ()) -> DecodingSession:
     """A session of a model that can write the answers of its encoding. Raises as `LanguageModel.check_answers`."""
     model.check_answers()
     return (ValueSession if model.head in VALUE_HEADS else DecodingSession)(model, rows, edits)

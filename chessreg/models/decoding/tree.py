@@ -15,7 +15,7 @@ import torch
 
 from chessreg.models.decoding.passes import Ragged
 from chessreg.models.decoding.session import ContextFullError, DecodingSession
-from chessreg.models.edits import mask_named
+from chessreg.models.edits import get_token_mask
 
 TREE_TOKENS = 8192  # the most nodes in one pass: bounds memory, not results
 
@@ -23,7 +23,7 @@ Prefix = tuple[int, ...]
 
 
 @dataclass
-class _Row:
+class _RowTree:
     """The nodes of one row. Columns are counted from the first that the row's tree may write.
 
     With edits whose mask is not prefix-stable a node with children exists twice: clean, for its descendants to attend
@@ -60,7 +60,7 @@ class TokenTree:
         self.rows = list(range(len(session))) if rows is None else list(rows)
         session.refresh()
         prompts = session.logprobs[self.rows].cpu().numpy()
-        self._trees = [_Row(index={(): 0}, logprobs=prompts[i : i + 1]) for i in range(len(self.rows))]
+        self._trees = [_RowTree(index={(): 0}, logprobs=prompts[i : i + 1]) for i in range(len(self.rows))]
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -144,11 +144,11 @@ class TokenTree:
                 tree.paths[()] = root
         return tree.paths[node]
 
-    def _add(self, tree: _Row, batch: _Batch, path: list[int], above: list[int], clean: bool = False) -> list[int]:
+    def _add(self, tree: _RowTree, batch: _Batch, path: list[int], above: list[int], clean: bool = False) -> list[int]:
         """Feed the last token of `path`; return the columns its children attend to. clean: not as the last token."""
         touched = []
         for edit in self.session.edits:
-            mask = mask_named(edit.token_mask)
+            mask = get_token_mask(edit.token_mask)
             if edit.token_mask == "all":
                 hit = True
             elif edit.token_mask == "last":

@@ -23,24 +23,24 @@ from chessreg.models.edits import ResidualEdit
 if TYPE_CHECKING:
     from chessreg.models.language_model import LanguageModel
 
-PASSES_AT_ONCE = 256
-REPEATED = 0.5  # the return of a move that lets a draw by repetition be claimed
-FEWEST_REVERSIBLE_PLIES = 7  # before the move that repeats a position the second time
+BATCH_PASSES = 256
+REPETITION_RETURN = 0.5  # the return of a move that lets a draw by repetition be claimed
+MIN_REVERSIBLE_PLIES = 7  # before the move that repeats a position the second time
 
 
-def bucket_values(buckets: int) -> np.ndarray:
+def compute_bucket_values(buckets: int) -> np.ndarray:
     """The middle of each bucket, float64 [buckets].
 
-    >>> bucket_values(4).tolist()
+    >>> compute_bucket_values(4).tolist()
     [0.125, 0.375, 0.625, 0.875]
     """
     return (np.arange(buckets) + 0.5) / buckets
 
 
-def buckets_of(returns: np.ndarray, buckets: int) -> np.ndarray:
+def find_buckets(returns: np.ndarray, buckets: int) -> np.ndarray:
     """The bucket int64 [n] of each return in [0, 1]; an edge belongs to the bucket below it.
 
-    >>> buckets_of(np.array([0.0, 0.25, 0.26, 1.0]), 4).tolist()
+    >>> find_buckets(np.array([0.0, 0.25, 0.26, 1.0]), 4).tolist()
     [0, 0, 1, 3]
     """
     edges = np.linspace(0.0, 1.0, buckets + 1)[1:-1]
@@ -62,7 +62,7 @@ class MoveValues:
     @property
     def returns(self) -> np.ndarray:
         """The expected return of each move, float64 [moves]."""
-        return np.exp(self.log_probs.astype(np.float64)) @ bucket_values(self.log_probs.shape[-1])
+        return np.exp(self.log_probs.astype(np.float64)) @ compute_bucket_values(self.log_probs.shape[-1])
 
 
 def score_moves(
@@ -91,8 +91,8 @@ def score_moves(
     actions = torch.tensor([fen.action_ids[move.uci()] for moves in every for move in moves])
     tokens = torch.from_numpy(fen.boards(positions).ids.reshape(-1, fen.length).astype(np.int64))
     parts: list[Tensor] = [torch.zeros(0, 1)]
-    for start in range(0, len(tokens), PASSES_AT_ONCE):
-        some = slice(start, start + PASSES_AT_ONCE)
+    for start in range(0, len(tokens), BATCH_PASSES):
+        some = slice(start, start + BATCH_PASSES)
         mine = [edit.take(owner[some]) if edit.per_row else edit for edit in edits]
         found = model.return_log_probs(tokens[some], None if is_state else actions[some], edits=mine)
         if bool(found.isnan().any()):
@@ -106,16 +106,16 @@ def score_moves(
     return made
 
 
-def with_repetitions(board: chess.Board, values: MoveValues) -> np.ndarray:
+def value_repetitions(board: chess.Board, values: MoveValues) -> np.ndarray:
     """The expected returns float64 [moves], 0.5 for a move after which a draw by repetition can be claimed, as in
     DeepMind's engines. The board's moves are its history."""
     returns = values.returns.copy()
     for place, move in enumerate(values.moves):
         board.push(move)
-        if board.halfmove_clock >= FEWEST_REVERSIBLE_PLIES and (
+        if board.halfmove_clock >= MIN_REVERSIBLE_PLIES and (
             board.is_fivefold_repetition() or board.can_claim_threefold_repetition()
         ):
-            returns[place] = REPEATED
+            returns[place] = REPETITION_RETURN
         board.pop()
     return returns
 
@@ -128,7 +128,7 @@ def score_positions(
     return score_moves(model, [chess.Board(fen.decode(tokens)) for tokens in positions], edits, rows)
 
 
-def action_log_probs(values: Sequence[MoveValues], actions: int) -> Tensor:
+def compute_action_log_probs(values: Sequence[MoveValues], actions: int) -> Tensor:
     """The softmax of the expected returns of the legal moves of each position, -inf for the other actions: logarithms,
     float32 [positions, actions]."""
     fen, out = Fen77(), torch.full((len(values), actions), -torch.inf)

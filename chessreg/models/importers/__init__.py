@@ -11,9 +11,9 @@ from chessreg.models.importers.registry import (
     Imported,
     ImportFormat,
     ImportReport,
-    check,
+    check_import,
     import_checkpoint,
-    register,
+    register_format,
 )
 from chessreg.models.importers.source import NONE_GIVEN, UnrecordedSettings
 
@@ -24,12 +24,12 @@ __all__ = [
     "ImportReport",
     "Imported",
     "UnrecordedSettings",
-    "check",
     "check_folder",
+    "check_import",
     "import_checkpoint",
-    "register",
+    "register_format",
 ]  # fmt: skip
 
-register(HuggingFaceFolder())  # before the others: it takes any folder with a config.json
+register_format(HuggingFaceFolder())  # before the others: it takes any folder with a config.json
 for _file in pkgutil.iter_modules(__path__):
     plugins.own(f"{__name__}.{_file.name}")

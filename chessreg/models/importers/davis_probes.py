@@ -15,7 +15,7 @@ import numpy as np
 from chessreg.encodings.uci_square import davis
 from chessreg.errors import BadInputError, first_line
 from chessreg.models.hook_points import LN_FINAL, RESID_POST, RESID_PRE
-from chessreg.models.importers.directions import Origin, ProbeFile
+from chessreg.models.importers.directions import FileOrigin, ProbeFile
 
 LABELS = {"to_color": "color", "to_piece_by_color": "piece", "to_piece": "type"}
 LABEL = re.compile("|".join(sorted(LABELS, key=len, reverse=True)))
@@ -27,10 +27,10 @@ ORDER = {  # our class → its place in the author's file
     "type": [0, 1, 2, 3, 4, 5, 6],
     "piece": [5, 4, 3, 2, 1, 0, 12, 6, 7, 8, 9, 10, 11],  # p n b r q k P N B R Q K empty → k q r b n p . P N B R Q K
 }
-BLOCKS = 12  # of the author's model; its last hidden state, number 12, is after the final LayerNorm (section 2)
+DAVIS_LAYERS = 12  # of the author's model; its last hidden state, number 12, is after the final LayerNorm (section 2)
 
 
-def read_probe(path: Path, name: str) -> ProbeFile:
+def read_davis_probe(path: Path, name: str) -> ProbeFile:
     """A saved probe. `name` is its path, or what stands for it: layer and phase are read off it where it has them.
 
     Raises BadInputError for a file that is damaged or holds anything else, and for a name that contradicts it.
@@ -71,7 +71,7 @@ def read_probe(path: Path, name: str) -> ProbeFile:
     index, phase = (re.findall(rf"{word}-(\d{{1,4}})(?!\d)", name) for word in WORDS)
     if phase and int(phase[-1]) >= len(davis.phases):
         raise BadInputError(f"{file_name}: there is no phase {int(phase[-1])}", "phases are 0 to 5 (Davis 1.3)")
-    origin = Origin(
+    origin = FileOrigin(
         layer=None,
         label=label,
         model=None,
@@ -86,24 +86,24 @@ def read_probe(path: Path, name: str) -> ProbeFile:
     return ProbeFile(np.ascontiguousarray(weights[:, ORDER[label]].transpose(2, 0, 1)), origin)
 
 
-def place_of_path(path: Path, blocks: int = BLOCKS) -> str:
+def describe_path(path: Path, blocks: int = DAVIS_LAYERS) -> str:
     """Return the label, phase and place that the path of one of Davis's files names, as part of a name; empty for any
     other path.
 
-    >>> place_of_path(Path("to_piece_by_color/layer-07/phase-0/model.safetensors"))
+    >>> describe_path(Path("to_piece_by_color/layer-07/phase-0/model.safetensors"))
     'piece-0-blocks'
     """
     labels, (index, phase) = LABEL.findall(str(path)), (re.findall(rf"{w}-(\d{{1,4}})(?!\d)", str(path)) for w in WORDS)
     if not (labels and index and phase):
         return ""
-    place = PLACES.get(hook_point_of(int(index[-1]), blocks)[0], "")
+    place = PLACES.get(get_hook_point(int(index[-1]), blocks)[0], "")
     return f"{LABELS[labels[-1]]}-{int(phase[-1])}-{place}"
 
 
-def hook_point_of(index: int, blocks: int = BLOCKS) -> tuple[str, int]:
+def get_hook_point(index: int, blocks: int = DAVIS_LAYERS) -> tuple[str, int]:
     """The hook point (with * for the layer) and the layer, 0-based, of a hidden state of a model of so many blocks.
 
-    >>> hook_point_of(7)
+    >>> get_hook_point(7)
     ('blocks.*.hook_resid_post', 6)
     """
     if not 0 <= index <= blocks:

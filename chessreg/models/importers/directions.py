@@ -18,7 +18,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chessreg.errors import BadInputError, first_line
-from chessreg.models.importers.source import contents, is_safetensors, plain, read_safetensors, read_torch_file
+from chessreg.models.importers.source import (
+    describe_contents,
+    is_safetensors,
+    read_safetensors,
+    read_torch_file,
+    to_plain_values,
+)
 
 if TYPE_CHECKING:
     import numpy as np
@@ -51,12 +57,12 @@ COUNTS = (
     "count_low_elo",
 )
 WORDS = ("config_name", "linear_probe_name", "model_name", "indexing_function_name", "column_name", "dataset_prefix")
-MOST = 1 << 53  # of a count: the whole numbers that any program reads alike
-SAME = 1e-4  # of the norm: within this, difference_vector is the high average minus the low one
+MAX_COUNT = 1 << 53  # of a count: the whole numbers that any program reads alike
+DIFFERENCE_TOLERANCE = 1e-4  # of the norm: within this, difference_vector is the high average minus the low one
 
 
 @dataclass(frozen=True)
-class Origin:
+class FileOrigin:
     """The origin of a file's tensors, from its metadata or else its name. None: unknown."""
 
     layer: int | None
@@ -91,7 +97,7 @@ class ProbeFile:
     """A linear probe without bias; weight float32 [d_model, 64 or 1, classes], 1 class for a regression."""
 
     weight: np.ndarray
-    origin: Origin
+    origin: FileOrigin
 
     @property
     def epochs(self) -> int | None:
@@ -118,10 +124,10 @@ class VectorFile:
     high: np.ndarray | None
     low: np.ndarray | None
     source: str
-    origin: Origin
+    origin: FileOrigin
 
 
-def read_probe(path: Path, name: str | None = None) -> ProbeFile:
+def read_probe_file(path: Path, name: str | None = None) -> ProbeFile:
     """A saved probe. `name` is the file's own where `path` is a copy of it. Raises BadInputError."""
     name = path.name if name is None else name
     content = read_torch_file(path)
@@ -129,21 +135,21 @@ def read_probe(path: Path, name: str | None = None) -> ProbeFile:
     tensor = content.get("linear_probe") if isinstance(content, dict) else content
     if tensor is None or not hasattr(tensor, "dim"):
         hint = f"chessreg import vector {name}" if is_vector(logged) else "a probe file has `linear_probe`"
-        raise BadInputError(f"{name} holds no linear probe, but {contents(content)}", hint)
+        raise BadInputError(f"{name} holds no linear probe, but {describe_contents(content)}", hint)
     if tensor.dim() not in (4, 5) or tensor.shape[0] != 1 or tuple(tensor.shape[2:4]) not in ((8, 8), (1, 1)):
         raise BadInputError(
             f"{name}: its probe has shape {list(tensor.shape)}", "known are [1, d_model, 8 or 1, 8 or 1, classes]"
         )
     check_floats(tensor, name)
-    origin = origin_of(logged, name)
+    origin = read_origin(logged, name)
     if origin.label is None:
         guessed = SHAPES.get(tuple(tensor.shape[2:]))
-        origin = Origin(**{**vars(origin), "label": guessed})
+        origin = FileOrigin(**{**vars(origin), "label": guessed})
     weight = tensor[0].unflatten(-1, (-1, 1)) if tensor.dim() == 4 else tensor[0]
-    return ProbeFile(floats(weight.flatten(1, 2), name), origin)
+    return ProbeFile(to_float_array(weight.flatten(1, 2), name), origin)
 
 
-def read_vector(path: Path, name: str | None = None) -> VectorFile:
+def read_vector_file(path: Path, name: str | None = None) -> VectorFile:
     """Return a saved activation vector, the difference of a skill probe's two classes, or a tensor [d_model] that is
     alone in its file. Raises BadInputError."""
     name = path.name if name is None else name
@@ -154,15 +160,15 @@ def read_vector(path: Path, name: str | None = None) -> VectorFile:
         assert vector is not None
         if not vector.any():
             raise BadInputError(f"{name} is a vector of zeros", "save a direction")
-        return VectorFile(vector, None, None, "user", origin_of({}, name))
+        return VectorFile(vector, None, None, "user", read_origin({}, name))
     if not (is_vector(content) or (isinstance(content, dict) and "linear_probe" in content)):
         hint = f"save one tensor [d_model] alone, or a dict with `{SIDES[0]}`, or with `{SIDES[1]}` and `{SIDES[2]}`"
-        raise BadInputError(f"{name} holds no activation vector, but {contents(content)}", hint)
-    origin = origin_of(content, name)
+        raise BadInputError(f"{name} holds no activation vector, but {describe_contents(content)}", hint)
+    origin = read_origin(content, name)
     cascade = re.search(r"type=caa_cascade", name) is not None
     source = "probe" if "linear_probe" in content else "cascade" if cascade else "contrastive"
     if not is_vector(content):
-        weight = read_probe(path, name).weight
+        weight = read_probe_file(path, name).weight
         if weight.shape[1:] != (1, 2):
             raise BadInputError(
                 f"{name} is a probe of {weight.shape[1]} squares and {weight.shape[2]} classes, not one direction",
@@ -177,7 +183,7 @@ def read_vector(path: Path, name: str | None = None) -> VectorFile:
         difference = high_side - low_side
     if difference is None:
         raise BadInputError(f"{name}: its difference_vector is no tensor")
-    if high_side is not None and low_side is not None and not agrees(difference, high_side, low_side):
+    if high_side is not None and low_side is not None and not is_difference(difference, high_side, low_side):
         raise BadInputError(f"{name}: its difference_vector is not its high average minus its low one")
     return VectorFile(difference, high_side, low_side, source, origin)
 
@@ -216,11 +222,11 @@ def check_logged(logged: dict[str, Any], name: str) -> None:
     """Raise BadInputError for what a file logged that cannot be: a count that is none, a word of a thousand letters."""
     described = logged.get("metadata") or {}
     if not isinstance(described, dict):
-        raise BadInputError(f"{name}: its metadata is {contents(described)}, no dict")
+        raise BadInputError(f"{name}: its metadata is {describe_contents(described)}, no dict")
     for record in (logged, described):
         for key in COUNTS:
-            value = plain(record.get(key))
-            whole = isinstance(value, int | float) and value == int(value) and 0 <= value < MOST
+            value = to_plain_values(record.get(key))
+            whole = isinstance(value, int | float) and value == int(value) and 0 <= value < MAX_COUNT
             if record.get(key) is not None and not whole:
                 raise BadInputError(f"{name}: its {key} is {str(record[key])[:60]!r}, no whole number from 0 on")
         for key in WORDS:
@@ -229,7 +235,7 @@ def check_logged(logged: dict[str, Any], name: str) -> None:
                 raise BadInputError(f"{name}: its {key} is {str(value)[:60]!r}, no name")
 
 
-def origin_of(logged: dict[str, Any], name: str) -> Origin:
+def read_origin(logged: dict[str, Any], name: str) -> FileOrigin:
     """Where a file's tensors come from: what it logged, and its name where it logged nothing. Raises BadInputError."""
     check_logged(logged, name)
     config = logged.get("config_name") or logged.get("linear_probe_name")
@@ -248,13 +254,13 @@ def origin_of(logged: dict[str, Any], name: str) -> Origin:
     if first is None and (match := re.search(r"pos_start_(\d+)", name)):
         first = int(match[1])
     indexing = logged.get("indexing_function_name")
-    positions = positions_of(str(indexing)) if indexing else None
+    positions = translate_positions(str(indexing)) if indexing else None
     if positions is None and logged:  # what the author's first files took for granted
         positions = "even-spaces" if "black_player" in name else "dots"
-    known = {key: plain(value) for key, value in logged.items() if key not in (*SIDES, "linear_probe")}
-    return Origin(
+    known = {key: to_plain_values(value) for key, value in logged.items() if key not in (*SIDES, "linear_probe")}
+    return FileOrigin(
         layer=None if layer is None else int(layer),
-        label=label_of(str(config)) if config else None,
+        label=translate_label(str(config)) if config else None,
         model=str(model) if model else None,
         n_layers=None if n_layers is None else int(n_layers),
         positions=positions,
@@ -264,12 +270,12 @@ def origin_of(logged: dict[str, Any], name: str) -> Origin:
     )
 
 
-def label_of(config: str) -> str:
+def translate_label(config: str) -> str:
     """Our name of a label of the author's; one that we do not have keeps its own."""
     return LABELS.get(config, config.removeprefix("chess_").removesuffix("_probe").replace("_", "-"))
 
 
-def positions_of(indexing: str) -> str:
+def translate_positions(indexing: str) -> str:
     """Our name of an indexing function of the author's; one that we do not have keeps its own."""
     match = POSITIONS.fullmatch(indexing)
     return match[1].replace("_", "-") + ("+1" if match[3] else "") if match else indexing
@@ -282,7 +288,7 @@ def check_floats(tensor: Tensor, name: str) -> None:
         raise BadInputError(f"{name}: its tensor {list(tensor.shape)} is {what}, not dense and of floats")
 
 
-def floats(tensor: Tensor, name: str) -> np.ndarray:
+def to_float_array(tensor: Tensor, name: str) -> np.ndarray:
     import numpy as np
 
     values = np.ascontiguousarray(tensor.detach().float().numpy())
@@ -297,12 +303,14 @@ def one_dimensional(tensor: Any, key: str, name: str) -> np.ndarray | None:
     if not hasattr(tensor, "dim") or tensor.dim() != 1 or not tensor.is_floating_point():
         raise BadInputError(f"{name}: {key} is no tensor of floats [d_model]")
     check_floats(tensor, name)
-    return floats(tensor, name)
+    return to_float_array(tensor, name)
 
 
-def agrees(vector: np.ndarray, high: np.ndarray, low: np.ndarray) -> bool:
+def is_difference(vector: np.ndarray, high: np.ndarray, low: np.ndarray) -> bool:
     import numpy as np
 
     if not vector.shape == high.shape == low.shape:
         return False
-    return bool(np.linalg.norm(high - low - vector) <= SAME * max(np.linalg.norm(high), np.linalg.norm(low)))
+    return bool(
+        np.linalg.norm(high - low - vector) <= DIFFERENCE_TOLERANCE * max(np.linalg.norm(high), np.linalg.norm(low))
+    )

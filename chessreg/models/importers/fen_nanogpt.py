@@ -6,15 +6,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from chessreg.errors import BadInputError
-from chessreg.models.importers.nanogpt import NanoGPTFile, gpt2_logits, model_shape, model_weights
-from chessreg.models.importers.registry import Imported, register
-from chessreg.models.importers.source import Source, plain
+from chessreg.models.importers.nanogpt import NanoGPTFile, compute_gpt2_logits, read_model_weights, read_shape
+from chessreg.models.importers.registry import Imported, register_format
+from chessreg.models.importers.source import CheckpointSource, to_plain_values
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 PREFIX = "transformer."
-FIRST = 0  # the token before the 77 characters
+FIRST_TOKEN = 0  # the token before the 77 characters
 
 
 class FenNanoGPTFile:
@@ -22,25 +22,25 @@ class FenNanoGPTFile:
 
     name = "fen_nanogpt"
 
-    def recognises(self, source: Source) -> bool:
+    def recognises(self, source: CheckpointSource) -> bool:
         from chessreg.models.adapters.fen_encoder import ACTIONS, TOKENS
 
         if not NanoGPTFile().recognises(source):
             return False
-        arguments = plain(source.content["model_args"])
+        arguments = to_plain_values(source.content["model_args"])
         sizes = {"vocab_size": ACTIONS, "block_size": TOKENS + 1}
         return isinstance(arguments, dict) and all(arguments.get(name) == size for name, size in sizes.items())
 
-    def encoding_of(self, source: Source) -> str | None:
+    def encoding_of(self, source: CheckpointSource) -> str | None:
         return "fen-77"
 
-    def read(self, source: Source) -> Imported:
+    def read(self, source: CheckpointSource) -> Imported:
         """The model with its embedding tied to its head. Raises BadInputError unless `attention` was given."""
         import torch.nn.functional as F
 
         from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
 
-        attention, shape, raw = source.given.attention, model_shape(source), model_weights(source)
+        attention, shape, raw = source.given.attention, read_shape(source), read_model_weights(source)
         if attention is None:
             raise BadInputError(
                 f"{source.path.name} does not record whether the model's attention is causal",
@@ -49,20 +49,20 @@ class FenNanoGPTFile:
         config = FenConfig(shape["n_layer"], shape["n_head"], shape["n_embd"], attention, "tied")
 
         def reference(tokens: Tensor) -> Tensor:
-            whole = F.pad(tokens, (1, 0), value=FIRST)
-            return gpt2_logits(raw, whole, config.n_head, causal=attention == "causal")[:, -1:]
+            whole = F.pad(tokens, (1, 0), value=FIRST_TOKEN)
+            return compute_gpt2_logits(raw, whole, config.n_head, causal=attention == "causal")[:, -1:]
 
         weights = {name.removeprefix(PREFIX): tensor.float() for name, tensor in raw.items()}
-        iterations = plain(source.content.get("iter_num"))
+        iterations = to_plain_values(source.content.get("iter_num"))
         return Imported(
             model=FenEncoder.of_weights(config, weights),
             reference=reference,
             source={
-                "model_args": plain(source.content["model_args"]),
+                "model_args": to_plain_values(source.content["model_args"]),
                 "iter_num": iterations,
                 "attention_from": "user",
             },
         )
 
 
-register(FenNanoGPTFile())
+register_format(FenNanoGPTFile())

@@ -33,8 +33,8 @@ SAMPLE_GAMES = "sample-games.pgn.zst"
 GAMES, PLIES = 20, 40
 ASKED_PLIES = range(0, PLIES, 9)
 BATCH_ROWS = 8
-FEWEST_GAMES = 4
-MOST_WORK = 1 << 39  # parameters times tokens: seconds on a CPU. A larger model reads fewer games.
+MIN_GAMES = 4
+MAX_WORK = 1 << 39  # parameters times tokens: seconds on a CPU. A larger model reads fewer games.
 
 
 @dataclass(frozen=True)
@@ -67,7 +67,7 @@ class GameCheck:
         return {**numbers, "learned": self.has_learned if self.applies else None}
 
 
-class Turn(NamedTuple):
+class SampleTurn(NamedTuple):
     """A board of a sample game, the tokens after which the model writes its move there, and the move played."""
 
     game: int
@@ -80,7 +80,7 @@ class Turn(NamedTuple):
 class Sample(NamedTuple):
     """The turns at which a model moves, ordered by ply, and the tokens of each game (of an encoding of games)."""
 
-    turns: list[Turn]
+    turns: list[SampleTurn]
     texts: list[tuple[int, ...]]
 
 
@@ -97,29 +97,31 @@ def check_on_games(model: LanguageModel) -> GameCheck:
         return GameCheck(0, applies=False)
     if written.answer_size > model.outputs:
         return GameCheck(0)
-    games = number_of_games(model)
-    loss, entropy, tokens = losses(model, predictions(written, model.block_size, games))
-    legal, asked = legal_rate(model, games)
+    games = choose_game_count(model)
+    loss, entropy, tokens = compute_loss(model, iterate_predictions(written, model.block_size, games))
+    legal, asked = measure_legal_rate(model, games)
     return GameCheck(games, tokens, loss, entropy, asked, legal)
 
 
-def number_of_games(model: LanguageModel) -> int:
+def choose_game_count(model: LanguageModel) -> int:
     """How many of the sample games a model of this size reads."""
-    tokens = 2 * sum(len(read) for read, _ in predictions(model.encoding, model.block_size, GAMES))  # loss, then moves
+    tokens = 2 * sum(
+        len(read) for read, _ in iterate_predictions(model.encoding, model.block_size, GAMES)
+    )  # loss, then moves
     parameters = sum(parameter.numel() for parameter in model.network.parameters())
-    return max(FEWEST_GAMES, min(GAMES, GAMES * MOST_WORK // max(parameters * tokens, 1)))
+    return max(MIN_GAMES, min(GAMES, GAMES * MAX_WORK // max(parameters * tokens, 1)))
 
 
-def loss_on_games(model: LanguageModel) -> float | None:
+def measure_loss_on_games(model: LanguageModel) -> float | None:
     """The loss on the first sample games alone, for a comparison of several models."""
     written = model.encoding
     if written.answer_size > model.outputs:
         return None
-    return losses(model, predictions(written, model.block_size, FEWEST_GAMES))[0]
+    return compute_loss(model, iterate_predictions(written, model.block_size, MIN_GAMES))[0]
 
 
 @cache
-def sample_games() -> tuple[tuple[chess.Move, ...], ...]:
+def read_sample_games() -> tuple[tuple[chess.Move, ...], ...]:
     """The moves of the first 20 sample games, at most 40 plies of each."""
     import zstandard
 
@@ -130,35 +132,37 @@ def sample_games() -> tuple[tuple[chess.Move, ...], ...]:
     return tuple(tuple(itertools.islice(game.mainline_moves(), PLIES)) for game in games if game is not None)
 
 
-def sample_of(written: Encoding) -> Sample:
+def get_sample(written: Encoding) -> Sample:
     """The sample games as an encoding writes them."""
-    return _sample_of(written)  # type: ignore[arg-type]  # mypy: a protocol is not hashable
+    return _make_sample(written)  # type: ignore[arg-type]  # mypy: a protocol is not hashable
 
 
 @lru_cache(maxsize=8)
-def _sample_of(written: Encoding) -> Sample:
+def _make_sample(written: Encoding) -> Sample:
     one_each = isinstance(written, PromptEncoding)
     turns = []
     for place, ply in enumerate(ASKED_PLIES):
-        for number, moves in enumerate(sample_games()):
+        for number, moves in enumerate(read_sample_games()):
             if ply < len(moves) and (not one_each or place == number % len(ASKED_PLIES)):
-                board = board_after(moves[:ply])
-                turns.append(Turn(number, ply, board, tuple(written.prompt(board)), moves[ply]))
+                board = play_moves(moves[:ply])
+                turns.append(SampleTurn(number, ply, board, tuple(written.prompt(board)), moves[ply]))
     history = written.content == "history"
-    return Sample(turns, [written.prompt(board_after(moves)) for moves in sample_games()] if history else [])
+    return Sample(turns, [written.prompt(play_moves(moves)) for moves in read_sample_games()] if history else [])
 
 
-def board_after(moves: Sequence[chess.Move]) -> chess.Board:
+def play_moves(moves: Sequence[chess.Move]) -> chess.Board:
     board = chess.Board()
     for move in moves:
         board.push(move)
     return board
 
 
-def predictions(written: Encoding, block_size: int, games: int) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
+def iterate_predictions(
+    written: Encoding, block_size: int, games: int
+) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
     """Tokens to read and the tokens that the last of these predict, for the rows of the first games that fit
     `block_size`."""
-    sample = sample_of(written)
+    sample = get_sample(written)
     for text in sample.texts[:games]:
         ids = text[: block_size + 1]
         if len(ids) > 1:
@@ -172,7 +176,7 @@ def predictions(written: Encoding, block_size: int, games: int) -> Iterator[tupl
             yield tokens, answer
 
 
-def losses(
+def compute_loss(
     model: LanguageModel, rows: Iterator[tuple[Sequence[int], Sequence[int]]]
 ) -> tuple[float | None, float | None, int]:
     """Mean negative log-probability of the predicted tokens, the entropy of single tokens among them, and their number.
@@ -202,29 +206,29 @@ def losses(
     return total / count if math.isfinite(total) else None, entropy, count
 
 
-def legal_rate(model: LanguageModel, games: int) -> tuple[float | None, int]:
+def measure_legal_rate(model: LanguageModel, games: int) -> tuple[float | None, int]:
     """The share of turns of the first games at which the most probable text is a legal move, and the number of turns
     that fit the context.
 
     None without such a turn, and where logits are not finite.
     """
     from chessreg.models.decoding import policies
-    from chessreg.models.decoding.session import session_of
+    from chessreg.models.decoding.session import open_session
 
     written = model.encoding
     needed = written.max_move_tokens + (1 if written.content == "history" else -1)  # tokens behind the prompt
     greedy = policies.make_policy("free", (0.0,), resigns=False)
-    session = session_of(model, games)
+    session = open_session(model, games)
     legal = asked = 0
-    for _, at in itertools.groupby(sample_of(written).turns, lambda turn: turn.ply):
+    for _, at in itertools.groupby(get_sample(written).turns, lambda turn: turn.ply):
         fitting = (turn for turn in at if turn.game < games and len(turn.prompt) + needed <= model.block_size)
         turns = {turn.game: turn for turn in fitting}
         if not turns:
             continue
         try:
             session.sync([turns[row].prompt if row in turns else session.tokens[row] for row in range(games)])
-            asking = [policies.Turn(game, turn.board, (Stream.IMPORT_CHECK, game)) for game, turn in turns.items()]
-            choices = policies.choose(greedy, session, written, asking)
+            asking = [policies.ModelTurn(game, turn.board, (Stream.IMPORT_CHECK, game)) for game, turn in turns.items()]
+            choices = policies.choose_moves(greedy, session, written, asking)
         except DivergedError:
             return None, 0
         legal += sum(choice.move is not None for choice in choices)

@@ -17,9 +17,15 @@ from typing import TYPE_CHECKING, Any
 
 from chessreg.errors import BadInputError
 from chessreg.models.checkpoint import INFO, WEIGHTS, CheckpointInfo, load_model, read_info
-from chessreg.models.importers.nanogpt import gpt2_logits
-from chessreg.models.importers.registry import Imported, compared_exactly, recognise
-from chessreg.models.importers.source import Source, check_checksums, check_torch_file, open_source, refuse_code
+from chessreg.models.importers.nanogpt import compute_gpt2_logits
+from chessreg.models.importers.registry import Imported, is_compared_exactly, recognize_format
+from chessreg.models.importers.source import (
+    CheckpointSource,
+    check_checksums,
+    check_torch_file,
+    open_checkpoint,
+    refuse_code,
+)
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -40,17 +46,17 @@ HEAD, ADAPTER = "lm_head.weight", "adapter_config.json"
 class HuggingFaceFolder:
     name = "huggingface"
 
-    def recognises(self, source: Source) -> bool:
+    def recognises(self, source: CheckpointSource) -> bool:
         return source.path.is_dir() and (source.path / "config.json").is_file()
 
-    def encoding_of(self, source: Source) -> str | None:
+    def encoding_of(self, source: CheckpointSource) -> str | None:
         return None
 
-    def read(self, source: Source) -> Imported:
+    def read(self, source: CheckpointSource) -> Imported:
         if not self.recognises(source):
             raise BadInputError(f"{source.path.name} is no Hugging Face folder: it has no config.json")
         ours = read_info(source.path) if (source.path / INFO).is_file() else None  # one of our own comes home
-        config = read_config(source.path)
+        config = read_model_config(source.path)
         read = READERS.get(config["model_type"], read_own) if has_adapter(ours) else read_foreign
         model, reference = read(source.path, config)
         return Imported(
@@ -59,7 +65,7 @@ class HuggingFaceFolder:
             residual=ours.residual if ours else "raw",
             tokens_seen=ours.tokens_seen if ours else None,
             source={"original": ours.source} if ours else {},
-            remarks=remarks(source.path),
+            remarks=describe_unread_weights(source.path),
         )
 
 
@@ -72,11 +78,11 @@ def has_adapter(info: CheckpointInfo | None) -> bool:
 
 def check_folder(path: Path) -> None:
     """Raise what an import would for a path of no known format, and for a folder whose config.json cannot be read."""
-    if isinstance(recognise(open_source(path)), HuggingFaceFolder):
-        read_config(path)
+    if isinstance(recognize_format(open_checkpoint(path)), HuggingFaceFolder):
+        read_model_config(path)
 
 
-def remarks(folder: Path) -> list[str]:
+def describe_unread_weights(folder: Path) -> list[str]:
     """What the user should know of files with weights that are not read, a sentence each."""
     found = []
     if (folder / ADAPTER).is_file():
@@ -87,7 +93,7 @@ def remarks(folder: Path) -> list[str]:
     return found
 
 
-def read_config(folder: Path) -> dict[str, Any]:
+def read_model_config(folder: Path) -> dict[str, Any]:
     """config.json, with its model_type."""
     try:
         config: Any = json.loads((folder / "config.json").read_text(encoding="utf-8"))
@@ -117,7 +123,7 @@ def read_fen_encoder(folder: Path, config: dict[str, Any]) -> tuple[FenEncoder, 
 
     def reference(tokens: Tensor) -> Tensor:
         whole = F.pad(tokens, (1, 0), value=first)
-        return gpt2_logits(named, whole, model.config.n_head, causal=causal)[:, -1:]
+        return compute_gpt2_logits(named, whole, model.config.n_head, causal=causal)[:, -1:]
 
     return model, reference
 
@@ -133,29 +139,31 @@ def read_foreign(folder: Path, config: dict[str, Any]) -> tuple[Network, Callabl
     """The model as it is served, and the logits of the library transformers for the same folder."""
     import torch
 
-    from chessreg.models.adapters.bridge import configuration, hugging_face_model, named_weights
+    from chessreg.models.adapters.bridge import list_weights, load_hugging_face, make_config
     from chessreg.models.adapters.gpt2 import GPT2
-    from chessreg.models.adapters.llama import reads, served
+    from chessreg.models.adapters.llama import is_supported, wrap_hugging_face
 
     family = config["model_type"]
     if family == "gpt2":
         check_gpt2(folder, config)
     pickles = {} if any(folder.glob("model.safetensors*")) else check_pickles(folder)
-    hf = hugging_face_model(folder, torch.float32)
+    hf = load_hugging_face(folder, torch.float32)
     for file, members in pickles.items():
         check_checksums(file, members)
-    adapted = family == "gpt2" or (family == "llama" and reads(configuration(hf.config)))
+    adapted = family == "gpt2" or (family == "llama" and is_supported(make_config(hf.config)))
     library = hf if adapted else copy.deepcopy(hf)  # the bridge changes its model in place
     if family == "gpt2":
-        weights = {name: weight.detach() for name, weight in named_weights(hf).items()}
-        return GPT2.of_weights(gpt2_config(config, HEAD not in weights), weights), functools.partial(logits_of, library)
-    return served(hf), functools.partial(logits_of, library)
+        weights = {name: weight.detach() for name, weight in list_weights(hf).items()}
+        return GPT2.of_weights(make_gpt2_config(config, HEAD not in weights), weights), functools.partial(
+            compute_library_logits, library
+        )
+    return wrap_hugging_face(hf), functools.partial(compute_library_logits, library)
 
 
-def logits_of(library: Any, tokens: Tensor) -> Tensor:
+def compute_library_logits(library: Any, tokens: Tensor) -> Tensor:
     """The logits of a model of the library transformers, float64 unless it is large: then that would double its memory
     again."""
-    if compared_exactly(library):
+    if is_compared_exactly(library):
         library.double()
     logits: Tensor = library(tokens, use_cache=False).logits
     return logits
@@ -179,15 +187,15 @@ def read_own_gpt2(folder: Path, config: dict[str, Any]) -> tuple[GPT2, Callable[
 
     check_gpt2(folder, config)
     raw = read_weights(folder, torch.float32)
-    made = gpt2_config(config, HEAD not in raw)
+    made = make_gpt2_config(config, HEAD not in raw)
     transposed = {n: t.t() if ".h." in n and t.dim() == 2 else t for n, t in raw.items()}
     reference = functools.partial(
-        gpt2_logits, transposed, n_head=made.n_head, activation=made.activation, epsilon=made.layer_norm_epsilon
+        compute_gpt2_logits, transposed, n_head=made.n_head, activation=made.activation, epsilon=made.layer_norm_epsilon
     )
     return GPT2.of_weights(made, raw), reference
 
 
-def gpt2_config(config: dict[str, Any], tied_head: bool) -> GPT2Config:
+def make_gpt2_config(config: dict[str, Any], tied_head: bool) -> GPT2Config:
     """The shape that a GPT-2's config.json gives."""
     from chessreg.models.adapters.gpt2 import GPT2Config
 

@@ -6,8 +6,8 @@ import functools
 from typing import TYPE_CHECKING
 
 from chessreg.errors import BadInputError
-from chessreg.models.importers.registry import Imported, register
-from chessreg.models.importers.source import Source, plain, plain_names
+from chessreg.models.importers.registry import Imported, register_format
+from chessreg.models.importers.source import CheckpointSource, normalize_names, to_plain_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -25,20 +25,20 @@ class NanoGPTFile:
 
     name = "nanogpt"
 
-    def recognises(self, source: Source) -> bool:
+    def recognises(self, source: CheckpointSource) -> bool:
         content = source.content
         return isinstance(content, dict) and "model" in content and "model_args" in content
 
-    def encoding_of(self, source: Source) -> str | None:
+    def encoding_of(self, source: CheckpointSource) -> str | None:
         return None
 
-    def read(self, source: Source) -> Imported:
+    def read(self, source: CheckpointSource) -> Imported:
         from chessreg.models.adapters.gpt2 import GPT2, GPT2Config
 
         if not self.recognises(source):
             raise BadInputError(f"{source.path.name} has no nanoGPT weights: {source.description}")
-        shape = model_shape(source)
-        raw = model_weights(source)
+        shape = read_shape(source)
+        raw = read_model_weights(source)
         config = GPT2Config(
             n_layer=shape["n_layer"],
             n_head=shape["n_head"],
@@ -47,18 +47,20 @@ class NanoGPTFile:
             vocab_size=shape["vocab_size"],
         )
         recorded = {
-            k: v for k in ("iter_num", "best_val_loss", "config") if (v := plain(source.content.get(k))) is not None
+            k: v
+            for k in ("iter_num", "best_val_loss", "config")
+            if (v := to_plain_values(source.content.get(k))) is not None
         }
         return Imported(
-            model=GPT2.of_weights(config, file_layout(raw)),
-            reference=functools.partial(gpt2_logits, raw, n_head=shape["n_head"]),
-            source={"model_args": plain(source.content["model_args"]), **recorded},
+            model=GPT2.of_weights(config, to_file_layout(raw)),
+            reference=functools.partial(compute_gpt2_logits, raw, n_head=shape["n_head"]),
+            source={"model_args": to_plain_values(source.content["model_args"]), **recorded},
         )
 
 
-def model_shape(source: Source) -> dict[str, int]:
+def read_shape(source: CheckpointSource) -> dict[str, int]:
     """n_layer, n_head, n_embd, block_size and vocab_size out of model_args."""
-    arguments = plain(source.content["model_args"])
+    arguments = to_plain_values(source.content["model_args"])
     if not isinstance(arguments, dict) or not all(type(arguments.get(k)) is int and arguments[k] > 0 for k in SHAPE):
         raise BadInputError(f"{source.path.name}: model_args must give {', '.join(SHAPE)} as positive integers")
     shape = {k: int(arguments[k]) for k in SHAPE}
@@ -69,7 +71,7 @@ def model_shape(source: Source) -> dict[str, int]:
     return shape
 
 
-def model_weights(source: Source) -> dict[str, Tensor]:
+def read_model_weights(source: CheckpointSource) -> dict[str, Tensor]:
     """The weights under nanoGPT's names, without the prefixes of wrappers, mask buffers and the tied head."""
     import torch
 
@@ -77,7 +79,7 @@ def model_weights(source: Source) -> dict[str, Tensor]:
     if not isinstance(raw, dict):
         raise BadInputError(f"{source.path.name}: model is not a dict of tensors of floats")
     weights = {
-        name: tensor for name, tensor in plain_names(raw, source.path.name).items() if not name.endswith(BUFFERS)
+        name: tensor for name, tensor in normalize_names(raw, source.path.name).items() if not name.endswith(BUFFERS)
     }
     if not all(isinstance(v, torch.Tensor) and v.is_floating_point() for v in weights.values()):
         raise BadInputError(f"{source.path.name}: model is not a dict of tensors of floats")
@@ -89,7 +91,7 @@ def model_weights(source: Source) -> dict[str, Tensor]:
     return weights
 
 
-def file_layout(raw: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def to_file_layout(raw: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """nanoGPT's weights in the layout of GPT2LMHeadModel, float32. Its Conv1D keeps matrices [in, out], nanoGPT's
     Linear [out, in]. Views of the given tensors where those are float32."""
     return {
@@ -97,7 +99,7 @@ def file_layout(raw: Mapping[str, Tensor]) -> dict[str, Tensor]:
     }
 
 
-def gpt2_logits(
+def compute_gpt2_logits(
     weights: Mapping[str, Tensor],
     tokens: Tensor,
     n_head: int,
@@ -141,4 +143,4 @@ def gpt2_logits(
     return norm(residual, "transformer.ln_f") @ head.double().T
 
 
-register(NanoGPTFile())
+register_format(NanoGPTFile())

@@ -19,16 +19,16 @@ DRIVERS = {".zarray": "zarr", "zarr.json": "zarr3"}
 PARAMETERS = "params"
 
 
-def parameters_folder(path: Path) -> Path | None:
+def find_parameters_folder(path: Path) -> Path | None:
     """The folder of arrays that `path` is or holds: itself, its `params`, or that of its greatest training step. None
     where it holds no orbax parameters."""
     steps = [child for child in path.iterdir() if child.is_dir() and child.name.isdigit()]
     latest = [max(steps, key=lambda child: int(child.name))] if steps else []
     candidates = [path, path / PARAMETERS, *(folder for step in latest for folder in (step / PARAMETERS, step))]
-    return next((folder for folder in candidates if holds_arrays(folder)), None)
+    return next((folder for folder in candidates if has_arrays(folder)), None)
 
 
-def holds_arrays(folder: Path) -> bool:
+def has_arrays(folder: Path) -> bool:
     """Whether a folder is one that orbax wrote arrays to."""
     if not folder.is_dir():
         return False

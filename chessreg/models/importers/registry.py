@@ -15,16 +15,16 @@ from chessreg.encodings import Encoding, list_encodings
 from chessreg.encodings import get_encoding as encoding_named
 from chessreg.encodings.prompts import PromptEncoding
 from chessreg.errors import DAMAGE, BadInputError, NotFoundError, first_line
-from chessreg.models.checkpoint import INFO, CheckpointInfo, digest, read_info, save_checkpoint
-from chessreg.models.importers.game_check import GameCheck, check_on_games, loss_on_games
-from chessreg.models.importers.source import NONE_GIVEN, Source, UnrecordedSettings, open_source
+from chessreg.models.checkpoint import INFO, CheckpointInfo, compute_checkpoint_digest, read_info, save_checkpoint
+from chessreg.models.importers.game_check import GameCheck, check_on_games, measure_loss_on_games
+from chessreg.models.importers.source import NONE_GIVEN, CheckpointSource, UnrecordedSettings, open_checkpoint
 from chessreg.models.importers.vocabulary import (
     META,
     TokenRows,
     Vocabulary,
-    encoding_of,
+    find_inner_vocabulary,
+    match_encoding,
     read_vocabulary,
-    vocabulary_of_content,
 )
 from chessreg.named import Registry
 
@@ -57,17 +57,17 @@ class Imported:
 
 
 class ImportFormat(Protocol):
-    """One way a checkpoint is kept on disk. A new one is a file in this folder that calls `register`."""
+    """One way a checkpoint is kept on disk. A new one is a file in this folder that calls `register_format`."""
 
     name: str
 
-    def recognises(self, source: Source) -> bool:
+    def recognises(self, source: CheckpointSource) -> bool:
         """Whether the content (never the file's name) is of this format."""
 
-    def encoding_of(self, source: Source) -> str | None:
+    def encoding_of(self, source: CheckpointSource) -> str | None:
         """The encoding that a model of this format reads; None where a vocabulary or the user names it."""
 
-    def read(self, source: Source) -> Imported:
+    def read(self, source: CheckpointSource) -> Imported:
         """Raises BadInputError naming what does not fit."""
 
 
@@ -89,7 +89,7 @@ class ImportReport:
 FORMATS: Registry[ImportFormat] = Registry("import format")
 
 
-def register(format: ImportFormat) -> None:
+def register_format(format: ImportFormat) -> None:
     """Make a format known by its name, and the first to be asked. Raises ValueError when the name is taken."""
     FORMATS[format.name] = format
 
@@ -115,25 +115,25 @@ def import_checkpoint(
     from chessreg.models.language_model import LanguageModel
 
     path = Path(path)
-    source = open_source(path, given)
-    chosen = recognise(source, format)
-    written, rows = encoding_to_read(source, encoding or chosen.encoding_of(source), vocabulary)
+    source = open_checkpoint(path, given)
+    chosen = recognize_format(source, format)
+    written, rows = choose_encoding(source, encoding or chosen.encoding_of(source), vocabulary)
 
     def loss(model: Network) -> float | None:
-        own = in_order(model, fitted_rows(written, rows, model, path.name, named=encoding is not None))
-        return loss_on_games(LanguageModel(own, CheckpointInfo.of(own, written.name)))
+        own = reorder_tokens(model, fit_rows(written, rows, model, path.name, named=encoding is not None))
+        return measure_loss_on_games(LanguageModel(own, CheckpointInfo.of(own, written.name)))
 
     try:
         imported = chosen.read(dataclasses.replace(source, loss=loss))
-        rows = fitted_rows(written, rows, imported.model, path.name, named=encoding is not None)
-        model = in_order(imported.model, rows)
+        rows = fit_rows(written, rows, imported.model, path.name, named=encoding is not None)
+        model = reorder_tokens(imported.model, rows)
         difference, largest, compared = compare_logits(imported, model, rows)
     except DAMAGE as error:  # a shape, key or type that the format's reader did not look for
         reason = f"{type(error).__name__} {first_line(error)}"
         raise BadInputError(f"{path.name} is damaged or no {chosen.name} checkpoint: {reason}") from error
-    if not difference <= (LARGEST_DIFFERENCE if compared_exactly(model) else LARGEST_RELATIVE_DIFFERENCE * largest):
+    if not difference <= (LARGEST_DIFFERENCE if is_compared_exactly(model) else LARGEST_RELATIVE_DIFFERENCE * largest):
         raise BadInputError(f"{path.name}: the converted model's logits differ by {difference:.2g}")
-    origin = {"format": chosen.name, "file": path.name, "sha256": sha256_of(path), **imported.source}
+    origin = {"format": chosen.name, "file": path.name, "sha256": compute_sha256(path), **imported.source}
     origin |= {"tokenizer": rows.as_json()} if rows else {}
     info = CheckpointInfo.of(
         model, written.name, residual=imported.residual, tokens_seen=imported.tokens_seen, source=origin
@@ -142,10 +142,12 @@ def import_checkpoint(
     if isinstance(written, PromptEncoding):
         written.save(folder)
     games = check_on_games(LanguageModel(model, info, folder.name, folder))
-    return ImportReport(chosen.name, folder, info, digest(folder), difference, compared, games, imported.remarks)
+    return ImportReport(
+        chosen.name, folder, info, compute_checkpoint_digest(folder), difference, compared, games, imported.remarks
+    )
 
 
-def check(
+def check_import(
     path: Path,
     encoding: str | Encoding | None = None,
     vocabulary: Path | None = None,
@@ -153,12 +155,12 @@ def check(
 ) -> None:
     """Raise what `import_checkpoint` would for a path of no known format, for an encoding that does not exist and for a
     vocabulary that is not its."""
-    source = open_source(path, given)
-    encoding_to_read(source, encoding or recognise(source).encoding_of(source), vocabulary)
+    source = open_checkpoint(path, given)
+    choose_encoding(source, encoding or recognize_format(source).encoding_of(source), vocabulary)
 
 
-def encoding_to_read(
-    source: Source, encoding: str | Encoding | None, vocabulary: Path | None = None
+def choose_encoding(
+    source: CheckpointSource, encoding: str | Encoding | None, vocabulary: Path | None = None
 ) -> tuple[Encoding, TokenRows | None]:
     """The encoding, and the rows of its tokens where a vocabulary says them: the given one, that in a torch file, that
     of a folder, or a meta.pkl next to a file.
@@ -179,7 +181,7 @@ def encoding_to_read(
     found = find_vocabulary(source, vocabulary)
     if found is None:
         return encoding or encoding_named("pgn-char-32"), None
-    written, rows = encoding_of(found, encoding)
+    written, rows = match_encoding(found, encoding)
     if ours and rows.is_reordered:
         raise BadInputError(
             f"{path.name}/{found.file} has the tokens of {written.name} in another order than {INFO} says",
@@ -188,7 +190,7 @@ def encoding_to_read(
     return written, rows
 
 
-def find_vocabulary(source: Source, given: Path | None) -> Vocabulary | None:
+def find_vocabulary(source: CheckpointSource, given: Path | None) -> Vocabulary | None:
     """The vocabulary that was given, or that comes with a checkpoint. Raises NotFoundError or BadInputError."""
     path = source.path
     if given is not None:
@@ -196,27 +198,27 @@ def find_vocabulary(source: Source, given: Path | None) -> Vocabulary | None:
             raise NotFoundError(
                 f"no file or folder {given}", "--vocabulary takes a meta.pkl, a tokenizer or its folder"
             )
-        within = given / dataset_name(source)
+        within = given / read_dataset_name(source)
         found = read_vocabulary(given) or (read_vocabulary(within) if within.is_dir() else None)
         if found is None:
             raise BadInputError(f"{given} holds no vocabulary", "give the file: meta.pkl, tokenizer.json or vocab.json")
         return found
     if path.is_dir():
         return read_vocabulary(path)
-    if (inside := vocabulary_of_content(source.content, path.name)) is not None:
+    if (inside := find_inner_vocabulary(source.content, path.name)) is not None:
         return inside
     beside = path.with_name(META)
     return read_vocabulary(beside) if beside.is_file() else None
 
 
-def dataset_name(source: Source) -> str:
+def read_dataset_name(source: CheckpointSource) -> str:
     """The folder of a nanoGPT file's dataset below nanoGPT's data folder, `.` if the file does not name it."""
     config = source.content.get("config") if isinstance(source.content, dict) else None
     name = config.get("dataset") if isinstance(config, dict) else None
     return name if isinstance(name, str) and name.isprintable() and "/" not in name else "."
 
 
-def fitted_rows(written: Encoding, rows: TokenRows | None, model: Network, name: str, named: bool) -> TokenRows | None:
+def fit_rows(written: Encoding, rows: TokenRows | None, model: Network, name: str, named: bool) -> TokenRows | None:
     """The rows of the encoding's tokens, None if they are all of the model's rows in order.
 
     A vocabulary rounded up to a multiple of 8 to 128 is cut to the first rows; without an encoding that the user
@@ -233,7 +235,7 @@ def fitted_rows(written: Encoding, rows: TokenRows | None, model: Network, name:
         return dataclasses.replace(rows, unused=max(held - len(rows.rows) - len(rows.dropped), 0))
     if held < written.size or (held > written.size and not prompt):
         tokens = [one for one in map(encoding_named, list_encodings()) if one.answer_size == one.size]
-        padded = [one for one in tokens if held in padded_sizes(one.size)]
+        padded = [one for one in tokens if held in list_padded_sizes(one.size)]
         if held > written.size and (padded == [written] or (named and written in padded)):
             return TokenRows(tuple(range(written.size)), unused=held - written.size)
         fitting = [one for one in list_encodings() if encoding_named(one).size == held] or [one.name for one in padded]
@@ -250,23 +252,23 @@ def fitted_rows(written: Encoding, rows: TokenRows | None, model: Network, name:
     return None
 
 
-def padded_sizes(size: int) -> set[int]:
+def list_padded_sizes(size: int) -> set[int]:
     """The sizes of an embedding of `size` tokens whose rows were rounded up.
 
-    >>> sorted(padded_sizes(77))
+    >>> sorted(list_padded_sizes(77))
     [80, 96, 128]
     """
     return {-(-size // multiple) * multiple for multiple in PADDED_TO} - {size}
 
 
-def in_order(model: Network, rows: TokenRows | None) -> Network:
+def reorder_tokens(model: Network, rows: TokenRows | None) -> Network:
     """The model with its tokens in the encoding's order."""
     if rows is None or (not rows.is_reordered and len(rows.rows) == model.vocab_size):
         return model
     return model.with_vocabulary(rows.rows)
 
 
-def recognise(source: Source, name: str | None = None) -> ImportFormat:
+def recognize_format(source: CheckpointSource, name: str | None = None) -> ImportFormat:
     """The format of this name, else the newest that recognises the source. Raises NotFoundError, BadInputError."""
     if name is not None:
         return FORMATS[name]
@@ -287,7 +289,7 @@ def compare_logits(imported: Imported, model: Network, rows: TokenRows | None) -
     length = min(model.block_size, 128)
     tokens = torch.randint(model.vocab_size, (2, length), generator=torch.Generator().manual_seed(0))
     place = torch.arange(model.vocab_size) if rows is None else torch.tensor(rows.rows)
-    exact = compared_exactly(model)
+    exact = is_compared_exactly(model)
     with torch.no_grad():
         theirs = imported.reference(place[tokens])
         if model.head == "next-token":
@@ -299,17 +301,17 @@ def compare_logits(imported: Imported, model: Network, rows: TokenRows | None) -
     return float((theirs - ours).abs().max()), float(theirs.abs().max()), tokens.numel()
 
 
-def compared_exactly(model: nn.Module) -> bool:
+def is_compared_exactly(model: nn.Module) -> bool:
     """Whether logits are compared in float64."""
     return sum(parameter.numel() for parameter in model.parameters()) <= EXACT_PARAMETERS
 
 
-def sha256_of(path: Path) -> str:
+def compute_sha256(path: Path) -> str:
     """sha256 of a file, or of the names and bytes of a folder's files, those in its folders too."""
     if path.is_file():
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()
     total = hashlib.sha256()
     for file_path in sorted(p for p in path.rglob("*") if p.is_file()):
-        total.update(file_path.relative_to(path).as_posix().encode() + bytes.fromhex(sha256_of(file_path)))
+        total.update(file_path.relative_to(path).as_posix().encode() + bytes.fromhex(compute_sha256(file_path)))
     return total.hexdigest()

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from chessreg.errors import BadInputError
-from chessreg.models.importers.registry import Imported, register
-from chessreg.models.importers.source import Source
+from chessreg.models.importers.registry import Imported, register_format
+from chessreg.models.importers.source import CheckpointSource
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -38,31 +38,31 @@ class SearchlessChessParameters:
 
     name = "searchless_chess"
 
-    def recognises(self, source: Source) -> bool:
+    def recognises(self, source: CheckpointSource) -> bool:
         content = source.content
         return isinstance(content, dict) and isinstance(content.get(TABLE), np.ndarray)
 
-    def encoding_of(self, source: Source) -> str | None:
+    def encoding_of(self, source: CheckpointSource) -> str | None:
         return "fen-77"
 
-    def read(self, source: Source) -> Imported:
+    def read(self, source: CheckpointSource) -> Imported:
         from chessreg.models.adapters.searchless_chess import SearchlessChess
 
-        raw = parameters(source)
-        config = config_of(source)
+        raw = read_parameters(source)
+        config = infer_config(source)
         known_from = "--heads" if source.given.heads else "its width"
         remarks = [f"{config.n_head} attention heads, from {known_from}; {config.attention} attention"]
         if config.head == "action-value" and source.given.head is None:
             remarks.append("read as a model of action values; --predicts state-value for one that reads no action")
         return Imported(
-            model=SearchlessChess.of_weights(config, network_weights(raw, config)),
-            reference=functools.partial(haiku_logits, raw, config=config),
+            model=SearchlessChess.of_weights(config, rename_parameters(raw, config)),
+            reference=functools.partial(compute_haiku_logits, raw, config=config),
             source={"n_head_from": known_from},
             remarks=remarks,
         )
 
 
-def parameters(source: Source) -> dict[str, Tensor]:
+def read_parameters(source: CheckpointSource) -> dict[str, Tensor]:
     """The parameters as float32 tensors by `MODULE/PARAMETER`. Raises BadInputError for other arrays."""
     import torch
 
@@ -75,18 +75,18 @@ def parameters(source: Source) -> dict[str, Tensor]:
     return {name: torch.from_numpy(np.ascontiguousarray(array, np.float32)) for name, array in arrays.items()}
 
 
-def numbered(name: str, number: int) -> str:
+def haiku_name(name: str, number: int) -> str:
     """What Haiku calls the module `name` that is made after `number` others of that name."""
     return f"{name}_{number}" if number else name
 
 
-def config_of(source: Source) -> SearchlessConfig:
+def infer_config(source: CheckpointSource) -> SearchlessConfig:
     """The shape of the model. Raises BadInputError where neither names and shapes nor the user tell it."""
     from chessreg.models.adapters.searchless_chess import SearchlessConfig
 
-    raw, name, given = parameters(source), source.path.name, source.given
+    raw, name, given = read_parameters(source), source.path.name, source.given
     layers = sum(key.startswith(ATTENTION) and key.endswith("/linear_3/w") for key in raw)
-    head = raw.get(f"{numbered('linear', 3 * layers)}/b")
+    head = raw.get(f"{haiku_name('linear', 3 * layers)}/b")
     if raw[TABLE].dim() != 2 or not layers or head is None or "linear/w" not in raw:
         raise BadInputError(f"{name} is not a transformer of searchless_chess: {', '.join(sorted(raw)[:5])}")
     width = raw[TABLE].shape[1]
@@ -100,18 +100,18 @@ def config_of(source: Source) -> SearchlessConfig:
         n_layer=layers,
         n_head=heads,
         n_embd=width,
-        head=head_of(source, len(head), positions),
+        head=choose_head(source, len(head), positions),
         attention=given.attention or "bidirectional",
         d_mlp=raw["linear/w"].shape[1],
         rows=raw[TABLE].shape[0],
         positions=positions,
         **({"buckets": len(head)} if len(head) != ACTION_COUNT else {}),
         qk_norm=f"{ATTENTION}/layer_norm/scale" in raw,
-        final_norm=f"{numbered('layer_norm', 2 * layers)}/scale" in raw,
+        final_norm=f"{haiku_name('layer_norm', 2 * layers)}/scale" in raw,
     )
 
 
-def head_of(source: Source, outputs: int, positions: int | None) -> HeadKind:
+def choose_head(source: CheckpointSource, outputs: int, positions: int | None) -> HeadKind:
     """What the model predicts: actions, or the return of an action or of a state."""
     given = source.given.head
     if outputs == ACTION_COUNT:
@@ -123,7 +123,7 @@ def head_of(source: Source, outputs: int, positions: int | None) -> HeadKind:
     return given or ("state-value" if positions == STATE_POSITIONS else "action-value")
 
 
-def network_weights(raw: Mapping[str, Tensor], config: SearchlessConfig) -> dict[str, Tensor]:
+def rename_parameters(raw: Mapping[str, Tensor], config: SearchlessConfig) -> dict[str, Tensor]:
     """The parameters under the adapter's names, matrices [out, in]; what has no place there keeps its name."""
     left, found = dict(raw), {}
 
@@ -137,21 +137,21 @@ def network_weights(raw: Mapping[str, Tensor], config: SearchlessConfig) -> dict
     take("embed", "embed", weight="embeddings")
     take("positions", "embed_1", weight="embeddings")
     for layer in range(config.n_layer):
-        attention = numbered(ATTENTION, layer)
+        attention = haiku_name(ATTENTION, layer)
         for number, own in enumerate(("q", "k", "v", "out")):
-            take(f"h.{layer}.attn.{own}", f"{attention}/{numbered('linear', number)}", weight="w")
+            take(f"h.{layer}.attn.{own}", f"{attention}/{haiku_name('linear', number)}", weight="w")
         for number, own in enumerate(("q_norm", "k_norm")):
-            take(f"h.{layer}.attn.{own}", f"{attention}/{numbered('layer_norm', number)}", **norm)
+            take(f"h.{layer}.attn.{own}", f"{attention}/{haiku_name('layer_norm', number)}", **norm)
         for number, own in enumerate(("ln_1", "ln_2")):
-            take(f"h.{layer}.{own}", numbered("layer_norm", 2 * layer + number), **norm)
+            take(f"h.{layer}.{own}", haiku_name("layer_norm", 2 * layer + number), **norm)
         for number, own in enumerate(("gate", "up", "down")):
-            take(f"h.{layer}.{own}", numbered("linear", 3 * layer + number), weight="w")
-    take("ln_f", numbered("layer_norm", 2 * config.n_layer), **norm)
-    take("head_matrix", numbered("linear", 3 * config.n_layer), weight="w", bias="b")
+            take(f"h.{layer}.{own}", haiku_name("linear", 3 * layer + number), weight="w")
+    take("ln_f", haiku_name("layer_norm", 2 * config.n_layer), **norm)
+    take("head_matrix", haiku_name("linear", 3 * config.n_layer), weight="w", bias="b")
     return {**found, **left}
 
 
-def haiku_logits(raw: Mapping[str, Tensor], tokens: Tensor, config: SearchlessConfig) -> Tensor:
+def compute_haiku_logits(raw: Mapping[str, Tensor], tokens: Tensor, config: SearchlessConfig) -> Tensor:
     """Logits float64 [batch, 1, outputs] after the last of tokens [batch, 77], and action 0 of an action-value model.
 
     Written from the published description over the raw parameters, without the adapter, and slow on purpose.
@@ -177,8 +177,8 @@ def haiku_logits(raw: Mapping[str, Tensor], tokens: Tensor, config: SearchlessCo
         residual = residual + torch.cat([torch.sin(angles), torch.cos(angles)], 1)[:, :width]
     hidden = torch.ones(length, length, dtype=torch.bool).triu(1) if config.attention == "causal" else None
     for layer in range(config.n_layer):
-        x, name = norm(residual, numbered("layer_norm", 2 * layer)), numbered(ATTENTION, layer)
-        q, k, v = (x @ weights[f"{name}/{numbered('linear', part)}/w"] for part in range(3))
+        x, name = norm(residual, haiku_name("layer_norm", 2 * layer)), haiku_name(ATTENTION, layer)
+        q, k, v = (x @ weights[f"{name}/{haiku_name('linear', part)}/w"] for part in range(3))
         if config.qk_norm:
             q, k = norm(q, f"{name}/layer_norm"), norm(k, f"{name}/layer_norm_1")
         mixed = []
@@ -188,14 +188,14 @@ def haiku_logits(raw: Mapping[str, Tensor], tokens: Tensor, config: SearchlessCo
             scores = scores if hidden is None else scores.masked_fill(hidden, -torch.inf)
             mixed.append(scores.softmax(-1) @ v[..., part])
         residual = residual + torch.cat(mixed, -1) @ weights[f"{name}/linear_3/w"]
-        x = norm(residual, numbered("layer_norm", 2 * layer + 1))
-        gate, up, down = (weights[f"{numbered('linear', 3 * layer + part)}/w"] for part in range(3))
+        x = norm(residual, haiku_name("layer_norm", 2 * layer + 1))
+        gate, up, down = (weights[f"{haiku_name('linear', 3 * layer + part)}/w"] for part in range(3))
         opened = x @ gate
         residual = residual + (opened * opened.sigmoid() * (x @ up)) @ down
     if config.final_norm:
-        residual = norm(residual, numbered("layer_norm", 2 * config.n_layer))
-    last = numbered("linear", 3 * config.n_layer)
+        residual = norm(residual, haiku_name("layer_norm", 2 * config.n_layer))
+    last = haiku_name("linear", 3 * config.n_layer)
     return residual[:, -1:] @ weights[f"{last}/w"] + weights[f"{last}/b"]
 
 
-register(SearchlessChessParameters())
+register_format(SearchlessChessParameters())

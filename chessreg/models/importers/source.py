@@ -18,20 +18,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from chessreg.errors import DAMAGE, BadInputError, NotFoundError, first_line
-from chessreg.models.importers.orbax import parameters_folder, read_arrays
+from chessreg.models.importers.orbax import find_parameters_folder, read_arrays
 
 if TYPE_CHECKING:
     from torch import Tensor
 
     from chessreg.models.adapters.base import AttentionKind, HeadKind, Network
 
-LONGEST_NAME = 1000  # characters of a function or class that a pickle names
-CHUNK = 1 << 20  # bytes of a member that are in memory at once
-MOST_BYTES = 64 << 20  # of a file that is no zip, in which names are looked for
-LARGEST_PLAIN_PICKLE_BYTES = 1 << 20
-MOST_PLAIN_VALUES = 100_000
+MAX_NAME_CHARACTERS = 1000  # characters of a function or class that a pickle names
+CHUNK_BYTES = 1 << 20  # bytes of a member that are in memory at once
+MAX_PICKLE_BYTES = 64 << 20  # of a file that is no zip, in which names are looked for
+MAX_PLAIN_PICKLE_BYTES = 1 << 20
+MAX_PLAIN_VALUES = 100_000
 NPZ_DAMAGE: tuple[type[Exception], ...] = (*DAMAGE, OSError, MemoryError, zipfile.BadZipFile, zlib.error)
-MOST_UNPACKED = 100  # times the size of a compressed file of arrays
+MAX_UNPACKED_FACTOR = 100  # times the size of a compressed file of arrays
 
 STATE_DICTS = ("state_dict", "model_state_dict", "model")
 """Keys under which training scripts keep a state dict. Lightning uses the first."""
@@ -58,7 +58,7 @@ NONE_GIVEN = UnrecordedSettings()
 
 
 @dataclass(frozen=True)
-class Source:
+class CheckpointSource:
     """A path and its content: `content` is the object of a torch file, a dict of the arrays of a `.npz` or of an orbax
     folder, None for another folder.
 
@@ -83,20 +83,20 @@ class Source:
                 content = content[key]
         if not isinstance(content, dict) or not any(str(name).endswith(EMBEDDINGS) for name in content):
             return None
-        return plain_names(content, self.path.name)
+        return normalize_names(content, self.path.name)
 
     @property
     def description(self) -> str:
         """What was found, for the message that it is no checkpoint."""
         if self.content is None:
             return f"a folder of {', '.join(sorted(p.name for p in self.path.iterdir())[:5]) or 'nothing'}"
-        return f"{'a folder' if self.path.is_dir() else 'a file'} with {contents(self.content)}"
+        return f"{'a folder' if self.path.is_dir() else 'a file'} with {describe_contents(self.content)}"
 
 
-def contents(value: Any, most: int = 8) -> str:
+def describe_contents(value: Any, most: int = 8) -> str:
     """An object of a torch file in words, with the shapes of its tensors, for messages about a wrong file.
 
-    >>> contents({"layer": 3, "metadata": {}})
+    >>> describe_contents({"layer": 3, "metadata": {}})
     'the keys layer, metadata'
     """
     shape = f" {list(value.shape)}" if hasattr(value, "shape") else ""
@@ -108,19 +108,19 @@ def contents(value: Any, most: int = 8) -> str:
     return f"the keys {', '.join(named[:most])}{more}" if named else "no keys"
 
 
-def open_source(path: Path, given: UnrecordedSettings = NONE_GIVEN) -> Source:
+def open_checkpoint(path: Path, given: UnrecordedSettings = NONE_GIVEN) -> CheckpointSource:
     """A folder, or a file of torch, safetensors or numpy. Raises NotFoundError or BadInputError."""
     if not path.exists():
         raise NotFoundError(f"no file or folder {path}")
     if path.is_dir():
-        folder = parameters_folder(path)
+        folder = find_parameters_folder(path)
         arrays = None if folder is None else read_arrays(folder)
-        return Source(path, arrays, given)
+        return CheckpointSource(path, arrays, given)
     if not path.is_file():
         raise BadInputError(f"{path} is neither a file nor a folder")
     if is_npz(path):
-        return Source(path, read_npz(path), given)
-    return Source(path, read_safetensors(path) if is_safetensors(path) else read_torch_file(path), given)
+        return CheckpointSource(path, read_npz(path), given)
+    return CheckpointSource(path, read_safetensors(path) if is_safetensors(path) else read_torch_file(path), given)
 
 
 def is_safetensors(path: Path) -> bool:
@@ -159,7 +159,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
     runs."""
     with zipfile.ZipFile(path) as archive:
         unpacked = sum(member.file_size for member in archive.infolist())
-    if unpacked > MOST_UNPACKED * path.stat().st_size:
+    if unpacked > MAX_UNPACKED_FACTOR * path.stat().st_size:
         raise BadInputError(f"{path.name} is refused: it unpacks to {unpacked:,} bytes", "save it with numpy.savez")
     try:
         with np.load(path, allow_pickle=False) as arrays:
@@ -168,12 +168,13 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
         raise BadInputError(f"{path.name} is damaged or holds more than arrays: {first_line(error)}") from error
 
 
-def plain_names(weights: Mapping[Any, Any], file: str) -> dict[str, Tensor]:
+def normalize_names(weights: Mapping[Any, Any], file: str) -> dict[str, Tensor]:
     """A state dict without the parts that wrappers insert, and without the prefix of the module that holds the model.
 
     Raises BadInputError for two weights of one name and for several models in one state dict.
 
-    >>> sorted(plain_names({"model._orig_mod.transformer.wte.weight": 1, "model._orig_mod.lm_head.weight": 2}, "a.pt"))
+    >>> weights = {"model._orig_mod.transformer.wte.weight": 1, "model._orig_mod.lm_head.weight": 2}
+    >>> sorted(normalize_names(weights, "a.pt"))
     ['lm_head.weight', 'transformer.wte.weight']
     """
     named: dict[str, Tensor] = {}
@@ -206,7 +207,7 @@ class _Dtype:
         self.order = state[1]
 
 
-def _scalar(dtype: _Dtype, data: bytes) -> float | int | bool:
+def _read_scalar(dtype: _Dtype, data: bytes) -> float | int | bool:
     """Stands for numpy's constructor of scalars. Raises ValueError for anything but a number."""
     known = ("f8", "f4", "f2", "i8", "i4", "i2", "i1", "u8", "u4", "u2", "u1", "b1")
     if dtype.code not in known or dtype.order not in ("<", ">", "|"):
@@ -251,7 +252,7 @@ STAND_INS: dict[str, Any] = {
     "_codecs.encode": _latin1,
     "argparse.Namespace": _Settings,
     "numpy.ndarray": _Unread,
-    **{f"numpy.{core}.multiarray.scalar": _scalar for core in ("core", "_core")},
+    **{f"numpy.{core}.multiarray.scalar": _read_scalar for core in ("core", "_core")},
     **{f"numpy.{core}.multiarray._reconstruct": _Unread for core in ("core", "_core")},
     **{f"pathlib.{name}": _Unread for name in ("Path", "PosixPath", "WindowsPath", "PurePosixPath")},
     **{
@@ -303,7 +304,9 @@ def check_torch_file(path: Path) -> list[zipfile.ZipInfo]:
             raise BadInputError(f"{path} is a compressed zip, not a torch file")
         if sum(m.file_size for m in members) > path.stat().st_size:
             raise BadInputError(f"{path} is a zip whose members overlap, not a torch file")
-    if any(len(name) > LONGEST_NAME for name in globals_named(path)):  # torch searches its message in quadratic time
+    if any(
+        len(name) > MAX_NAME_CHARACTERS for name in list_pickled_globals(path)
+    ):  # torch searches its message in quadratic time
         raise BadInputError(f"{path} is not a file of tensors written by torch.save, or it is damaged")
     return members
 
@@ -313,14 +316,14 @@ def check_checksums(path: Path, members: list[zipfile.ZipInfo]) -> None:
 
     A member without a checksum (0, an option of torch) is not checked.
     """
-    if damaged := next((m.filename for m in members if m.CRC and checksum(path, m) != m.CRC), None):
+    if damaged := next((m.filename for m in members if m.CRC and compute_member_checksum(path, m) != m.CRC), None):
         raise BadInputError(f"{path} is damaged: its part {damaged} is not what was written", "get the file again")
 
 
 def refuse_code(path: Path) -> None:
     """Raise BadInputError for a pickle that names functions or classes that neither tensors nor settings need."""
     known = ("torch", "collections")
-    foreign = [name for name in globals_named(path) if name.split(".")[0] not in known and name not in STAND_INS]
+    foreign = [name for name in list_pickled_globals(path) if name.split(".")[0] not in known and name not in STAND_INS]
     if foreign:
         raise BadInputError(f"{path} is refused: loading it would execute code ({', '.join(foreign[:3])})")
 
@@ -333,32 +336,32 @@ def zip_members(path: Path) -> list[zipfile.ZipInfo]:
         return archive.infolist()
 
 
-def stored(path: Path, member: zipfile.ZipInfo) -> bytes:
+def read_member(path: Path, member: zipfile.ZipInfo) -> bytes:
     """A member of a zip that is not compressed, as torch reads it: whatever its checksum says."""
-    return b"".join(chunks(path, member))
+    return b"".join(read_member_chunks(path, member))
 
 
-def checksum(path: Path, member: zipfile.ZipInfo) -> int:
+def compute_member_checksum(path: Path, member: zipfile.ZipInfo) -> int:
     """The CRC-32 of a member of a zip that is not compressed."""
     crc = 0
-    for chunk in chunks(path, member):
+    for chunk in read_member_chunks(path, member):
         crc = zlib.crc32(chunk, crc)
     return crc
 
 
-def chunks(path: Path, member: zipfile.ZipInfo) -> Iterator[bytes]:
+def read_member_chunks(path: Path, member: zipfile.ZipInfo) -> Iterator[bytes]:
     """The bytes of a member of a zip that is not compressed, some at a time."""
     with path.open("rb") as file:
         file.seek(member.header_offset + 26)
         name, extra = struct.unpack("<HH", file.read(4))
         file.seek(name + extra, 1)
         left = member.file_size
-        while left and (chunk := file.read(min(left, CHUNK))):
+        while left and (chunk := file.read(min(left, CHUNK_BYTES))):
             left -= len(chunk)
             yield chunk
 
 
-def globals_named(path: Path) -> list[str]:
+def list_pickled_globals(path: Path) -> list[str]:
     """The functions and classes that a pickle (plain, or inside a torch file) names, read without calling any.
 
     What cannot be read as a pickle names nothing; a damaged one names what comes before the damage.
@@ -368,10 +371,10 @@ def globals_named(path: Path) -> list[str]:
     try:
         if zipfile.is_zipfile(path):
             pickled = next(member for member in zip_members(path) if member.filename.endswith("data.pkl"))
-            stream = io.BytesIO(stored(path, pickled))
+            stream = io.BytesIO(read_member(path, pickled))
         else:
             with path.open("rb") as file:
-                stream = io.BytesIO(file.read(MOST_BYTES))
+                stream = io.BytesIO(file.read(MAX_PICKLE_BYTES))
         while stream.tell() < len(stream.getbuffer()):  # torch's older files are several pickles, one after the other
             for operation, argument, _ in pickletools.genops(stream):
                 if operation.name == "GLOBAL":
@@ -385,18 +388,18 @@ def globals_named(path: Path) -> list[str]:
     return list(dict.fromkeys(names))
 
 
-def plain(value: Any) -> Any:
+def to_plain_values(value: Any) -> Any:
     """The value as JSON can hold it: numbers, strings and dicts and lists of them; None for anything else.
 
     Raises ValueError for more than 100,000 values: a small pickle can refer to the same list any number of times.
     """
-    left = MOST_PLAIN_VALUES
+    left = MAX_PLAIN_VALUES
 
     def convert(value: Any) -> Any:
         nonlocal left
         left -= 1
         if left < 0:
-            raise ValueError(f"its settings are more than {MOST_PLAIN_VALUES:,} values")
+            raise ValueError(f"its settings are more than {MAX_PLAIN_VALUES:,} values")
         if isinstance(value, dict):
             return {str(k): convert(v) for k, v in value.items()}
         if isinstance(value, list | tuple):
@@ -430,8 +433,8 @@ def read_plain_pickle(path: Path) -> Any:
 
     Raises BadInputError for a pickle of anything else, a large file and a damaged one.
     """
-    if path.stat().st_size > LARGEST_PLAIN_PICKLE_BYTES:
-        raise BadInputError(f"{path} has more than {LARGEST_PLAIN_PICKLE_BYTES >> 10} KiB: it is not a vocabulary")
+    if path.stat().st_size > MAX_PLAIN_PICKLE_BYTES:
+        raise BadInputError(f"{path} has more than {MAX_PLAIN_PICKLE_BYTES >> 10} KiB: it is not a vocabulary")
     data = path.read_bytes()
     try:
         for operation, argument, _ in pickletools.genops(data):

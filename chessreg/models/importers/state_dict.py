@@ -14,9 +14,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from chessreg.errors import BadInputError, first_line
-from chessreg.models.importers.nanogpt import BUFFERS, file_layout, gpt2_logits
-from chessreg.models.importers.registry import Imported, register
-from chessreg.models.importers.source import Source, plain
+from chessreg.models.importers.nanogpt import BUFFERS, compute_gpt2_logits, to_file_layout
+from chessreg.models.importers.registry import Imported, register_format
+from chessreg.models.importers.source import CheckpointSource, to_plain_values
 from store.files import read_json
 
 if TYPE_CHECKING:
@@ -40,38 +40,38 @@ class StateDictFile:
 
     name = "state_dict"
 
-    def recognises(self, source: Source) -> bool:
+    def recognises(self, source: CheckpointSource) -> bool:
         if source.weights is None or "model_args" in source.content:
             return False
         return "wte.weight" in source.weights or EMBEDDING in source.weights
 
-    def encoding_of(self, source: Source) -> str | None:
+    def encoding_of(self, source: CheckpointSource) -> str | None:
         return None
 
-    def read(self, source: Source) -> Imported:
+    def read(self, source: CheckpointSource) -> Imported:
         from chessreg.models.adapters.gpt2 import GPT2
 
         name = source.path.name
         if not self.recognises(source):
             raise BadInputError(f"{name} has no state dict of a GPT-2: {source.description}")
-        raw, conv1d = matrices_out_in(named_weights(source), name)
-        settings = settings_of(source)
-        config = shape_of(raw, settings, conv1d)
-        heads, known_from = heads_of(source, settings, config.n_embd)
+        raw, conv1d = transpose_matrices(normalize_weights(source), name)
+        settings = read_saved_settings(source)
+        config = infer_shape(raw, settings, conv1d)
+        heads, known_from = read_heads(source, settings, config.n_embd)
         if heads is None:
-            heads, known_from = best_heads(source, raw, config), "sample games"
+            heads, known_from = find_best_heads(source, raw, config), "sample games"
         config = replace(config, n_head=heads)
         return Imported(
-            model=GPT2.of_weights(config, file_layout(raw)),
+            model=GPT2.of_weights(config, to_file_layout(raw)),
             reference=functools.partial(
-                gpt2_logits, raw, n_head=heads, activation=config.activation, epsilon=config.layer_norm_epsilon
+                compute_gpt2_logits, raw, n_head=heads, activation=config.activation, epsilon=config.layer_norm_epsilon
             ),
             source={"n_head_from": known_from, "activation": config.activation},
             remarks=[f"{heads} attention heads, from {known_from}; activation {config.activation}"],
         )
 
 
-def named_weights(source: Source) -> dict[str, Tensor]:
+def normalize_weights(source: CheckpointSource) -> dict[str, Tensor]:
     """The weights under GPT2LMHeadModel's names, without mask buffers and without a head that is the embedding."""
     import torch
 
@@ -88,7 +88,7 @@ def named_weights(source: Source) -> dict[str, Tensor]:
     return {name: tensor.detach() for name, tensor in named.items()}
 
 
-def matrices_out_in(weights: dict[str, Tensor], name: str) -> tuple[dict[str, Tensor], bool]:
+def transpose_matrices(weights: dict[str, Tensor], name: str) -> tuple[dict[str, Tensor], bool]:
     """The weights with matrices [out, in], and whether the file has them [in, out], as Hugging Face's Conv1D does."""
     width = weights[EMBEDDING].shape[-1]
     shape = tuple(weights[ATTENTION].shape) if ATTENTION in weights else None
@@ -99,7 +99,7 @@ def matrices_out_in(weights: dict[str, Tensor], name: str) -> tuple[dict[str, Te
     return turned, conv1d
 
 
-def shape_of(raw: dict[str, Tensor], settings: dict[str, Any], conv1d: bool) -> GPT2Config:
+def infer_shape(raw: dict[str, Tensor], settings: dict[str, Any], conv1d: bool) -> GPT2Config:
     """The shape that weights with matrices [out, in] have, with one head."""
     from chessreg.models.adapters.gpt2 import ACTIVATIONS, GPT2Config
 
@@ -120,23 +120,23 @@ def shape_of(raw: dict[str, Tensor], settings: dict[str, Any], conv1d: bool) -> 
     )
 
 
-def settings_of(source: Source) -> dict[str, Any]:
+def read_saved_settings(source: CheckpointSource) -> dict[str, Any]:
     """The settings saved in the file, or in a config.json of a GPT-2 in the same folder; the inner ones of nested dicts
     too.
 
     Raises BadInputError for a config.json that is not JSON.
     """
-    found = [plain(source.content[key]) for key in SETTINGS if isinstance(source.content.get(key), dict)]
+    found = [to_plain_values(source.content[key]) for key in SETTINGS if isinstance(source.content.get(key), dict)]
     config = source.path.with_name("config.json")
     if not found and config.is_file():
         try:
             found.append(read_json(config))
         except (OSError, ValueError) as error:
             raise BadInputError(f"{config} is not JSON: {first_line(error)}", "correct or remove it") from error
-    return {key: value for settings in found for key, value in entries(settings)}
+    return {key: value for settings in found for key, value in iterate_entries(settings)}
 
 
-def entries(settings: Any) -> Iterator[tuple[str, Any]]:
+def iterate_entries(settings: Any) -> Iterator[tuple[str, Any]]:
     """Keys and values of a dict and of the dicts in it, the outer ones last."""
     dicts = [settings] if isinstance(settings, dict) else []
     for each in dicts:
@@ -145,7 +145,7 @@ def entries(settings: Any) -> Iterator[tuple[str, Any]]:
         yield from each.items()
 
 
-def heads_of(source: Source, settings: dict[str, Any], width: int) -> tuple[int | None, str]:
+def read_heads(source: CheckpointSource, settings: dict[str, Any], width: int) -> tuple[int | None, str]:
     """The number of attention heads and where it is from; None if neither the user nor the settings give it.
 
     Raises BadInputError for a number that does not divide the width.
@@ -159,14 +159,14 @@ def heads_of(source: Source, settings: dict[str, Any], width: int) -> tuple[int 
     return heads, known_from
 
 
-def best_heads(source: Source, raw: dict[str, Tensor], config: GPT2Config) -> int:
+def find_best_heads(source: CheckpointSource, raw: dict[str, Tensor], config: GPT2Config) -> int:
     """The number of heads with which the model predicts the sample games best. Raises BadInputError if none is clearly
     best, as for an untrained model."""
     from chessreg.models.adapters.gpt2 import GPT2
 
     width = config.n_embd
     possible = [heads for heads in range(1, width + 1) if width % heads == 0 and width // heads in HEAD_SIZES]
-    models = {heads: GPT2.of_weights(replace(config, n_head=heads), file_layout(raw)) for heads in possible}
+    models = {heads: GPT2.of_weights(replace(config, n_head=heads), to_file_layout(raw)) for heads in possible}
     losses = sorted((loss, heads) for heads, model in models.items() if (loss := source.loss(model)) is not None)
     if len(losses) == 1 or (len(losses) > 1 and losses[1][0] - losses[0][0] >= CLEARLY_BETTER):
         return losses[0][1]
@@ -177,4 +177,4 @@ def best_heads(source: Source, raw: dict[str, Tensor], config: GPT2Config) -> in
     )
 
 
-register(StateDictFile())
+register_format(StateDictFile())

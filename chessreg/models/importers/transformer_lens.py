@@ -13,8 +13,8 @@ import re
 from typing import TYPE_CHECKING
 
 from chessreg.errors import BadInputError
-from chessreg.models.importers.registry import Imported, register
-from chessreg.models.importers.source import Source
+from chessreg.models.importers.registry import Imported, register_format
+from chessreg.models.importers.source import CheckpointSource
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -35,19 +35,19 @@ class TransformerLensFile:
 
     name = "transformer_lens"
 
-    def recognises(self, source: Source) -> bool:
+    def recognises(self, source: CheckpointSource) -> bool:
         weights = source.weights
         return weights is not None and "embed.W_E" in weights and "unembed.W_U" in weights
 
-    def encoding_of(self, source: Source) -> str | None:
+    def encoding_of(self, source: CheckpointSource) -> str | None:
         return None
 
-    def read(self, source: Source) -> Imported:
+    def read(self, source: CheckpointSource) -> Imported:
         from chessreg.models.adapters.gpt2 import GPT2, GPT2Config
 
         if not self.recognises(source):
             raise BadInputError(f"{source.path.name} has no TransformerLens weights: {source.description}")
-        raw = state_dict(source)
+        raw = read_state_dict(source)
         layers = sum(name.endswith(".mlp.W_in") for name in raw)
         heads, d_model, _ = raw["blocks.0.attn.W_Q"].shape
         config = GPT2Config(
@@ -61,14 +61,14 @@ class TransformerLensFile:
         )
         folded = "ln_final.w" not in raw
         return Imported(
-            model=GPT2.of_weights(config, converted(raw, layers)),
-            reference=functools.partial(transformer_lens_logits, raw),
-            residual="centred" if writes_centred(raw, layers) else "raw",
+            model=GPT2.of_weights(config, convert_weights(raw, layers)),
+            reference=functools.partial(compute_transformer_lens_logits, raw),
+            residual="centred" if is_centred(raw, layers) else "raw",
             source={"folded": folded},
         )
 
 
-def state_dict(source: Source) -> dict[str, Tensor]:
+def read_state_dict(source: CheckpointSource) -> dict[str, Tensor]:
     """The file's tensors without mask buffers, names and shapes checked. BadInputError names what does not fit."""
     import torch
 
@@ -123,7 +123,7 @@ def check_shapes(name: str, raw: Mapping[str, Tensor], layers: int) -> None:
             )
 
 
-def converted(raw: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]:
+def convert_weights(raw: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]:
     """The weights under GPT2LMHeadModel's names, float32; the numbers are the file's own."""
     import torch
 
@@ -153,7 +153,7 @@ def converted(raw: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]:
     return {name: tensor.float().clone().contiguous() for name, tensor in weights.items()}
 
 
-def writes_centred(raw: Mapping[str, Tensor], layers: int) -> bool:
+def is_centred(raw: Mapping[str, Tensor], layers: int) -> bool:
     """Whether everything written to the residual stream has mean 0 over d_model: read off the weights, not the name."""
     written = [raw["embed.W_E"], raw["pos_embed.W_pos"]]
     for layer in range(layers):
@@ -164,7 +164,7 @@ def writes_centred(raw: Mapping[str, Tensor], layers: int) -> bool:
     )
 
 
-def transformer_lens_logits(weights: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
+def compute_transformer_lens_logits(weights: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
     """Logits float64 [batch, length, vocab] from a HookedTransformer's state dict, LayerNorms folded in or not.
 
     What the conversion is verified against. Heads stay apart as they are in the file: W_Q [head, d_model, d_head],
@@ -198,4 +198,4 @@ def transformer_lens_logits(weights: Mapping[str, Tensor], tokens: Tensor) -> Te
     return norm(residual, "ln_final") @ weights["unembed.W_U"].double() + weights["unembed.b_U"].double()
 
 
-register(TransformerLensFile())
+register_format(TransformerLensFile())

@@ -26,8 +26,8 @@ FILES = ("tokenizer.json", "vocab.json", "vocab.txt", "meta.pkl", "tokenizer_con
 """Files of a folder that may hold its vocabulary; the first that does is read. meta.pkl is nanoGPT's,
 tokenizer_config.json counts if it has the `char_ords` of a CharacterTokenizer."""
 META = "meta.pkl"
-LARGEST_BYTES = 64 << 20  # of a tokenizer's file
-MOST_LINES = 1 << 20  # of vocab.txt
+MAX_FILE_BYTES = 64 << 20  # of a tokenizer's file
+MAX_LINES = 1 << 20  # of vocab.txt
 CHARACTER_TOKENIZER_SPECIALS = ("[CLS]", "[SEP]", "[BOS]", "[MASK]", "[PAD]", "[RESERVED]", "[UNK]")
 """Ids 0 to 6 of a CharacterTokenizer (HyenaDNA's, which is widely copied); its characters follow."""
 SPECIALS = {
@@ -140,7 +140,7 @@ class Vocabulary:
         return [self.texts[number] for number in sorted(self.texts) if number not in chosen]
 
 
-def encoding_of(vocabulary: Vocabulary, given: Encoding | None = None) -> tuple[Encoding, TokenRows]:
+def match_encoding(vocabulary: Vocabulary, given: Encoding | None = None) -> tuple[Encoding, TokenRows]:
     """The encoding of a vocabulary (`given`, or the one with the fewest tokens dropped) and the rows of its tokens.
 
     Raises BadInputError with the reason why the given or the nearest encoding does not fit.
@@ -186,7 +186,7 @@ def read_vocabulary(path: Path) -> Vocabulary | None:
     return found
 
 
-def vocabulary_of_content(content: Any, file: str) -> Vocabulary | None:
+def find_inner_vocabulary(content: Any, file: str) -> Vocabulary | None:
     """The stoi or itos that a training script saved in its checkpoint, itself or under `meta`; None without them.
 
     Raises BadInputError for a damaged one.
@@ -194,7 +194,7 @@ def vocabulary_of_content(content: Any, file: str) -> Vocabulary | None:
     for part in (content, content.get("meta") if isinstance(content, dict) else None):
         if isinstance(part, dict) and ("stoi" in part or "itos" in part):
             try:
-                return Vocabulary(file, _texts_of_meta(part))
+                return Vocabulary(file, _read_meta(part))
             except DAMAGE as error:
                 raise BadInputError(f"the stoi and itos of {file} are damaged: {first_line(error)}") from error
     return None
@@ -203,82 +203,84 @@ def vocabulary_of_content(content: Any, file: str) -> Vocabulary | None:
 def _read_file(path: Path) -> Vocabulary | None:
     """The vocabulary of a file; None for a tokenizer_config.json without one."""
     try:
-        if path.stat().st_size > LARGEST_BYTES:
-            raise ValueError(f"more than {LARGEST_BYTES >> 20} MiB")
+        if path.stat().st_size > MAX_FILE_BYTES:
+            raise ValueError(f"more than {MAX_FILE_BYTES >> 20} MiB")
         if path.suffix == ".pkl":
-            return Vocabulary(path.name, _texts_of_meta(read_plain_pickle(path)))
+            return Vocabulary(path.name, _read_meta(read_plain_pickle(path)))
         text = path.read_text(encoding="utf-8")
         if path.suffix == ".txt":
-            if text.count("\n") > MOST_LINES:
-                raise ValueError(f"more than {MOST_LINES:,} lines")
+            if text.count("\n") > MAX_LINES:
+                raise ValueError(f"more than {MAX_LINES:,} lines")
             lines = text.removesuffix("\n").split("\n")
             return Vocabulary(path.name, dict(enumerate(line.removesuffix("\r") for line in lines)))
-        return _of_json(path, json.loads(text))
+        return _read_json(path, json.loads(text))
     except DAMAGE as error:
         reason = f"{type(error).__name__} {first_line(error)}"
         raise BadInputError(f"{path.parent.name}/{path.name} is not a vocabulary: {reason}") from error
 
 
-def _of_json(path: Path, content: Any) -> Vocabulary | None:
+def _read_json(path: Path, content: Any) -> Vocabulary | None:
     if path.name == "tokenizer_config.json":
         if not isinstance(content, dict) or not isinstance(content.get("char_ords"), list):
             return None
         characters = (*CHARACTER_TOKENIZER_SPECIALS, *map(chr, content["char_ords"]))
         return Vocabulary(path.name, dict(enumerate(characters)))
     if isinstance(content, dict) and ("stoi" in content or "itos" in content):
-        return Vocabulary(path.name, _texts_of_meta(content))
+        return Vocabulary(path.name, _read_meta(content))
     if isinstance(content, dict) and isinstance(content.get("model"), dict):  # of the library tokenizers
         model, merged = content["model"], None
         if model.get("type") == "BPE" and not model.get("ignore_merges"):
-            merged = frozenset("".join(_pair(merge)) for merge in model.get("merges") or [])
-        texts = _texts_of(model["vocab"])
+            merged = frozenset("".join(_split_merge(merge)) for merge in model.get("merges") or [])
+        texts = _read_texts(model["vocab"])
         added = {int(token["id"]): str(token["content"]) for token in content.get("added_tokens") or []}
         return Vocabulary(path.name, texts | added, merged)
-    texts = _texts_of(content)
+    texts = _read_texts(content)
     if (added_file := path.with_name("added_tokens.json")).is_file():
-        texts |= _texts_of(json.loads(added_file.read_text(encoding="utf-8")))
-    return Vocabulary(path.name, texts, _merges(path.with_name("merges.txt")))
+        texts |= _read_texts(json.loads(added_file.read_text(encoding="utf-8")))
+    return Vocabulary(path.name, texts, _read_merges(path.with_name("merges.txt")))
 
 
-def _merges(path: Path) -> frozenset[str] | None:
+def _read_merges(path: Path) -> frozenset[str] | None:
     """The texts that the merges of a slow GPT-2 tokenizer make; None without the file."""
     if not path.is_file():
         return None
     lines = path.read_text(encoding="utf-8").split("\n")
     lines = lines[1:] if lines[0].startswith("#version") else lines
-    return frozenset("".join(_pair(line)) for line in lines if line.strip())
+    return frozenset("".join(_split_merge(line)) for line in lines if line.strip())
 
 
-def _pair(merge: Any) -> list[str]:
+def _split_merge(merge: Any) -> list[str]:
     """The two tokens of a merge, written `e 4` or `["e", "4"]`."""
     return merge.split(" ") if isinstance(merge, str) else list(merge)
 
 
-def _texts_of(content: Any) -> dict[int, str]:
+def _read_texts(content: Any) -> dict[int, str]:
     """The text of each id of {text: id}, {"id": text}, [text, …] or [[text, score], …]."""
     if isinstance(content, list):
-        return {number: _text(piece if isinstance(piece, str) else piece[0]) for number, piece in enumerate(content)}
+        return {
+            number: _check_text(piece if isinstance(piece, str) else piece[0]) for number, piece in enumerate(content)
+        }
     if all(isinstance(value, str) for value in content.values()):
         return {int(number): text for number, text in content.items()}
-    return _inverted(content)
+    return _invert_ids(content)
 
 
-def _texts_of_meta(meta: Any) -> dict[int, str]:
+def _read_meta(meta: Any) -> dict[int, str]:
     """The text of each id of nanoGPT's meta.pkl. Raises ValueError where stoi and itos disagree."""
     if not isinstance(meta, dict) or not ("stoi" in meta or "itos" in meta):
         raise ValueError("it has neither stoi nor itos")
-    by_text = None if meta.get("stoi") is None else _inverted(meta["stoi"])
+    by_text = None if meta.get("stoi") is None else _invert_ids(meta["stoi"])
     if meta.get("itos") is None:
         return by_text or {}
     itos = meta["itos"]
     entries = enumerate(itos) if isinstance(itos, list) else itos.items()
-    by_id = {int(number): _text(text) for number, text in entries}
+    by_id = {int(number): _check_text(text) for number, text in entries}
     if by_text is not None and by_text != by_id:
         raise ValueError("its stoi and itos disagree")
     return by_id
 
 
-def _inverted(ids: Mapping[str, int]) -> dict[int, str]:
+def _invert_ids(ids: Mapping[str, int]) -> dict[int, str]:
     """Raises ValueError for an id of two texts and for one that is not a whole number from 0 on."""
     texts: dict[int, str] = {}
     for text, number in ids.items():
@@ -286,11 +288,11 @@ def _inverted(ids: Mapping[str, int]) -> dict[int, str]:
             raise ValueError(f"the id of {str(text)[:40]!r} is {str(number)[:40]!r}")
         if number in texts:
             raise ValueError(f"the id {number} is that of {texts[number][:40]!r} and of {str(text)[:40]!r}")
-        texts[number] = _text(text)
+        texts[number] = _check_text(text)
     return texts
 
 
-def _text(value: Any) -> str:
+def _check_text(value: Any) -> str:
     if not isinstance(value, str):
         raise ValueError(f"{str(value)[:40]!r} is not the text of a token")
     return value

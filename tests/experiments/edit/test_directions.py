@@ -15,7 +15,7 @@ from chessreg.experiments.edit.model import PieceRemovals, check_finite
 from chessreg.experiments.edit.spec import EditSpec, list_edit_settings, parse_layers
 from chessreg.experiments.edit.states import State, remove_moving_piece
 from chessreg.games.datasets.labels import classify_pieces
-from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
+from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
 from chessreg.models.language_model import LanguageModel
 from chessreg.runs.fitted import FittedProbe
 from chessreg.steering.conditions import Condition, EditSetting
@@ -44,7 +44,7 @@ def removals():
 
 def edited_model(centred: bool = False, **settings) -> PieceRemovals:
     """A random model of three layers with random probes, made without a registry."""
-    hf = random_gpt2(GPT2Config(n_layer=3, n_head=4, n_embd=32, block_size=96, vocab_size=32), 5)
+    hf = make_random_gpt2(GPT2Config(n_layer=3, n_head=4, n_embd=32, block_size=96, vocab_size=32), 5)
     with torch.no_grad():
         for parameter in hf.parameters():
             parameter *= 4 if parameter.dim() == 2 else 1

@@ -25,7 +25,7 @@ from chessreg.experiments.edit.states import State, build_states, explain_skip, 
 from chessreg.experiments.probe import ProbeOptions, ProbeSpec
 from chessreg.experiments.settings.games import select_games as select_games
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
-from chessreg.models.decoding.legal import answer_logprobs
+from chessreg.models.decoding.legal import score_answers
 from chessreg.models.decoding.session import DecodingSession
 from chessreg.models.edits import ResidualEdit
 from chessreg.registry import tables
@@ -473,7 +473,7 @@ def test_damage_is_what_one_state_computed_by_itself_gives(edited, world_session
         original, modified = (model.encoding.answers(board) for board in removed.boards)
         both = sorted(original.keys() & modified.keys(), key=str)
         ways = [ids for move in both for ids in sorted({original[move], modified[move]})]
-        [scores] = answer_logprobs(session, [ways])
+        [scores] = score_answers(session, [ways])
         total = dict(zip(ways, np.exp(scores), strict=True))
         chosen[condition] = np.array([sum(total[ids] for ids in {original[m], modified[m]}) for m in both])
         row = rows[condition, -1].detail

@@ -32,7 +32,7 @@ from chessreg.experiments.probe import ProbeOptions, ProbeSpec
 from chessreg.experiments.sae import SaeOptions, SaeSpec
 from chessreg.experiments.settings.games import select_games as select_games
 from chessreg.games.datasets.labels import parse_board_changes
-from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
+from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 from chessreg.models.edits import ResidualEdit
 from chessreg.queries.published import beside
@@ -52,7 +52,7 @@ def squares(world, tmp_path_factory):
     """A registry with an untrained model of UCI squares, and its probes where White and where Black is to move."""
     from chessreg.session import open_session
 
-    network = random_gpt2(GPT2Config(LAYERS, 4, WIDTH, CONTEXT, 72), 0)
+    network = make_random_gpt2(GPT2Config(LAYERS, 4, WIDTH, CONTEXT, 72), 0)
     with torch.no_grad():
         for name, parameter in network.named_parameters():
             if parameter.dim() == 2:
@@ -409,7 +409,7 @@ def test_several_tokens_are_edited_each_by_its_own_norm(squares):
 
 def test_tokens_that_no_game_has_get_no_probability_unless_asked(squares, tmp_path):
     """LCB's piece letters, as in legality: every distribution of a case is that of the other tokens."""
-    network = random_gpt2(GPT2Config(2, 2, 16, CONTEXT, 77), 3)
+    network = make_random_gpt2(GPT2Config(2, 2, 16, CONTEXT, 77), 3)
     with torch.no_grad():
         for name, parameter in network.named_parameters():
             if "wte" in name:

@@ -7,7 +7,7 @@ import chess.pgn
 import torch
 
 from chessreg.encodings import get_encoding
-from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
+from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo
 from chessreg.models.language_model import LanguageModel
 from chessreg.noise import generator
@@ -41,7 +41,7 @@ def bag_of_tokens(name: str, order_matters: bool = False) -> LanguageModel:
     """One block whose attention averages all tokens before: its state depends on which squares occurred, hardly on
     their order; with `order_matters` on nothing but the place of the last token."""
     size = get_encoding(name).size
-    network = random_gpt2(GPT2Config(n_layer=1, n_head=1, n_embd=64, block_size=128, vocab_size=size), 0)
+    network = make_random_gpt2(GPT2Config(n_layer=1, n_head=1, n_embd=64, block_size=128, vocab_size=size), 0)
     with torch.no_grad():
         for parameter in network.parameters():
             parameter.zero_()

@@ -20,7 +20,7 @@ from chessreg.games.boards.openings import Opening
 from chessreg.games.engines.assist import can_take_over
 from chessreg.games.engines.opponents import Limit, parse_engine
 from chessreg.games.engines.pool import EnginePool, Evaluation
-from chessreg.models.decoding.policies import Choice, make_policy
+from chessreg.models.decoding.policies import MoveChoice, make_policy
 from chessreg.queries import run_sql
 from chessreg.registry import tables
 
@@ -46,7 +46,7 @@ class Scripted:
     def advance(self, session, encoding, drafts):
         choices = []
         for draft in drafts:
-            choices.append(Choice(chess.Move.from_uci(self.moves[self.turns[draft.row]])))
+            choices.append(MoveChoice(chess.Move.from_uci(self.moves[self.turns[draft.row]])))
             self.turns[draft.row] += 1
         return choices
 

@@ -11,8 +11,8 @@ import torch
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.models.decoding import policies
-from chessreg.models.decoding.legal import MoveDistribution, move_logprobs
-from chessreg.models.decoding.policies import Choice, Turn, choose, distributions, make_policy
+from chessreg.models.decoding.legal import MoveDistribution, score_legal_moves
+from chessreg.models.decoding.policies import ModelTurn, MoveChoice, choose_moves, compute_distributions, make_policy
 from chessreg.models.decoding.sampling import sample_trees
 from chessreg.models.decoding.session import DecodingSession
 from chessreg.models.decoding.tree import TokenTree
@@ -29,7 +29,7 @@ def opened(model, pgn, games):
         board = chess.Board()
         for san in sans:
             board.push_san(san)
-        turns.append(Turn(row, board, ("test", row)))
+        turns.append(ModelTurn(row, board, ("test", row)))
     return session, turns
 
 
@@ -64,13 +64,13 @@ def test_temperatures_must_fit_the_tries():
 
 def test_a_policy_name_cannot_be_taken_twice():
     with pytest.raises(ValueError, match="'legal' is registered"):
-        policies.POLICIES.named("legal")(policies.Legal)
+        policies.POLICIES.named("legal")(policies.LegalPolicy)
 
 
 def test_retry_plays_the_first_sample_that_is_legal_and_keeps_the_others_texts(model, pgn):
     policy = make_policy("retry:6", (1.0,))
     session, turns = opened(model, pgn, GAMES * 5)
-    choices = choose(policy, session, pgn, turns)
+    choices = choose_moves(policy, session, pgn, turns)
     outcomes = {len(choice.illegal) for choice in choices if choice.move}
     assert len(outcomes) > 1, "the fixture's model no longer needs retries"
     for turn, choice in zip(turns, choices, strict=True):
@@ -86,7 +86,7 @@ def test_retry_plays_the_first_sample_that_is_legal_and_keeps_the_others_texts(m
 
 def test_after_a_turn_the_session_continues_as_if_the_game_were_read_afresh(model, pgn):
     session, turns = opened(model, pgn, GAMES)
-    choices = choose(make_policy("retry:6", (1.0,)), session, pgn, turns)
+    choices = choose_moves(make_policy("retry:6", (1.0,)), session, pgn, turns)
     wanted = []
     for turn, choice, sans in zip(turns, choices, GAMES, strict=True):
         played = [*sans, turn.board.san(choice.move)] if choice.move else sans
@@ -98,7 +98,7 @@ def test_after_a_turn_the_session_continues_as_if_the_game_were_read_afresh(mode
 
 def test_no_legal_try_is_a_forfeit_with_every_text(model, pgn):
     session, turns = opened(model, pgn, GAMES * 5)
-    forfeits = [c for c in choose(make_policy("retry:1", (1.0,)), session, pgn, turns) if c.move is None]
+    forfeits = [c for c in choose_moves(make_policy("retry:1", (1.0,)), session, pgn, turns) if c.move is None]
     assert forfeits
     assert all(len(choice.illegal) == 1 and choice.tries == 1 and not choice.resigned for choice in forfeits)
 
@@ -106,19 +106,19 @@ def test_no_legal_try_is_a_forfeit_with_every_text(model, pgn):
 def test_a_result_written_as_a_move_resigns_or_is_an_illegal_try(monkeypatch, model, pgn):
 
     told = iter([*pgn.encode("1-0 ")] * 3)
-    monkeypatch.setattr(policies, "draw", lambda logprobs, heats, noise: np.array([next(told)]))
+    monkeypatch.setattr(policies, "draw_tokens", lambda logprobs, heats, noise: np.array([next(told)]))
     session, turns = opened(model, pgn, GAMES[:1])
-    assert choose(make_policy("retry:2"), session, pgn, turns) == [Choice(None, (), resigned=True)]
+    assert choose_moves(make_policy("retry:2"), session, pgn, turns) == [MoveChoice(None, (), resigned=True)]
     strict = make_policy("retry:2", resigns=False)
-    assert choose(strict, session, pgn, turns) == [Choice(None, ("1-0", "1-0"))]
+    assert choose_moves(strict, session, pgn, turns) == [MoveChoice(None, ("1-0", "1-0"))]
 
 
 def test_legal_draws_from_the_exact_distribution_and_never_errs(model, pgn):
     session, turns = opened(model, pgn, [GAMES[2]] * 400)
-    turns = [Turn(turn.row, turn.board, ("draw", turn.row)) for turn in turns]
-    choices = choose(make_policy("legal"), session, pgn, turns)
+    turns = [ModelTurn(turn.row, turn.board, ("draw", turn.row)) for turn in turns]
+    choices = choose_moves(make_policy("legal"), session, pgn, turns)
     board = turns[0].board
-    exact = move_logprobs(session, [board], pgn, [0])[0]
+    exact = score_legal_moves(session, [board], pgn, [0])[0]
     mass = sum(2.718281828459045**value for value in exact.values())
     assert all(choice.move in board.legal_moves and not choice.illegal for choice in choices)
     assert choices[0].legal_mass == pytest.approx(mass, rel=1e-4)
@@ -130,8 +130,8 @@ def test_legal_draws_from_the_exact_distribution_and_never_errs(model, pgn):
 
 def test_legal_at_temperature_zero_plays_the_most_probable_move(model, pgn):
     session, turns = opened(model, pgn, GAMES)
-    choices = choose(make_policy("legal", (0.0,)), session, pgn, turns)
-    for choice, scores in zip(choices, move_logprobs(session, [t.board for t in turns], pgn), strict=True):
+    choices = choose_moves(make_policy("legal", (0.0,)), session, pgn, turns)
+    for choice, scores in zip(choices, score_legal_moves(session, [t.board for t in turns], pgn), strict=True):
         assert scores[choice.move.uci()] == max(scores.values())
 
 
@@ -139,8 +139,8 @@ def test_free_is_the_text_as_it_comes(model, pgn):
     """One try at temperature 1, whatever it comes to."""
     assert make_policy("free").temperatures == (1.0,)
     session, turns = opened(model, pgn, GAMES * 8)
-    found = choose(make_policy("free"), session, pgn, turns)
-    assert found == choose(make_policy("retry:1", (1.0,)), *(opened(model, pgn, GAMES * 8)[0], pgn, turns))
+    found = choose_moves(make_policy("free"), session, pgn, turns)
+    assert found == choose_moves(make_policy("retry:1", (1.0,)), *(opened(model, pgn, GAMES * 8)[0], pgn, turns))
     assert {choice.move is None for choice in found} == {True, False}
     assert all(pgn.parse(choice.text, turn.board) == choice.move for choice, turn in zip(found, turns, strict=True))
 
@@ -163,15 +163,15 @@ def trie_shares(model, pgn, board, sans):
 def test_trie_draws_token_by_token_among_legal_moves(model, pgn):
     count = 500
     session, turns = opened(model, pgn, [GAMES[2]] * count)
-    turns = [Turn(turn.row, turn.board, ("draw", turn.row)) for turn in turns]
-    choices = choose(make_policy("trie"), session, pgn, turns)
+    turns = [ModelTurn(turn.row, turn.board, ("draw", turn.row)) for turn in turns]
+    choices = choose_moves(make_policy("trie"), session, pgn, turns)
     shares = trie_shares(model, pgn, turns[0].board, GAMES[2])
     assert sum(shares.values()) == pytest.approx(1)
     drawn = Counter(choice.move.uci() for choice in choices)
     assert set(drawn) <= set(shares)
     for uci, share in shares.items():
         assert drawn[uci] / count == pytest.approx(share, abs=4.5 * (share * (1 - share) / count) ** 0.5 + 1e-9)
-    legal = distributions(session, pgn, turns[:1])[0].shares()
+    legal = compute_distributions(session, pgn, turns[:1])[0].shares()
     assert max(abs(legal[uci] - shares[uci]) for uci in shares) > 0.01, "it should be another distribution than legal's"
     assert not any(choice.illegal for choice in choices)
 
@@ -179,10 +179,10 @@ def test_trie_draws_token_by_token_among_legal_moves(model, pgn):
 @pytest.mark.parametrize("policy", ["trie", "legal", "free", "retry:3"])
 def test_a_choice_does_not_depend_on_the_batch(model, pgn, policy):
     session, turns = opened(model, pgn, GAMES * 2)
-    together = choose(make_policy(policy), session, pgn, turns)
+    together = choose_moves(make_policy(policy), session, pgn, turns)
     for turn, choice in zip(turns, together, strict=True):
         alone, _ = opened(model, pgn, [GAMES[turn.row % len(GAMES)]])
-        [again] = choose(make_policy(policy), alone, pgn, [Turn(0, turn.board, turn.key)])
+        [again] = choose_moves(make_policy(policy), alone, pgn, [ModelTurn(0, turn.board, turn.key)])
         assert (again.move, again.illegal) == (choice.move, choice.illegal)
 
 
@@ -194,10 +194,10 @@ def test_a_prompt_that_is_too_long_is_read_from_its_newest_tokens(small, pgn, po
         sans.append(board.san_and_push(sorted(board.legal_moves, key=str)[0]))
     session = DecodingSession(small, 1)
     long = tuple(pgn.prompt(sans))
-    [cropped] = choose(make_policy(policy), session, pgn, [Turn(0, board, ("long",), long)])
+    [cropped] = choose_moves(make_policy(policy), session, pgn, [ModelTurn(0, board, ("long",), long)])
     fresh = DecodingSession(small, 1)
     fresh.sync([long[-(small.block_size - pgn.max_move_tokens + 1) :]])
-    [plain] = choose(make_policy(policy), fresh, pgn, [Turn(0, board, ("long",))])
+    [plain] = choose_moves(make_policy(policy), fresh, pgn, [ModelTurn(0, board, ("long",))])
     assert cropped.move == plain.move
 
 

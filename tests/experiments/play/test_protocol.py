@@ -15,8 +15,8 @@ from chessreg.experiments.play.arena import Arena, ModelPlayer
 from chessreg.games.boards.openings import Opening, make_openings, parse_opening
 from chessreg.games.engines.opponents import parse_engine
 from chessreg.games.engines.pool import EnginePool, count_free_cores
-from chessreg.models.decoding.policies import choose, make_policy, sample_cropped
-from chessreg.models.decoding.sampling import draw
+from chessreg.models.decoding.policies import choose_moves, make_policy, sample_cropped
+from chessreg.models.decoding.sampling import draw_tokens
 from chessreg.models.decoding.session import DecodingSession
 from chessreg.noise import uniform
 from chessreg.registry import tables
@@ -96,7 +96,7 @@ def plainly(model, pgn, prompt, key, temperature):
     for step in range(pgn.max_move_tokens):
         logits = model.logits(torch.tensor([[*prompt, *written][-model.block_size :]]))[0, -1]
         logprobs = torch.log_softmax(logits.float(), -1)[None].numpy()
-        token = int(draw(logprobs, np.array([temperature]), np.array([uniform(*key, step)]))[0])
+        token = int(draw_tokens(logprobs, np.array([temperature]), np.array([uniform(*key, step)]))[0])
         if token in pgn.stop_ids:
             break
         written.append(token)
@@ -189,12 +189,12 @@ def test_the_protocol_stands_in_the_match(session, play):
 
 
 def test_a_try_writes_no_more_than_it_may(model, pgn):
-    from chessreg.models.decoding.policies import Turn
+    from chessreg.models.decoding.policies import ModelTurn
 
     session = DecodingSession(model, 40)
     session.sync([pgn.encode(";1.").tolist()] * 40)
-    turns = [Turn(row, chess.Board(), ("short", row)) for row in range(40)]
-    choices = choose(make_policy("retry:2", (1.5,), move_tokens=2), session, pgn, turns)
+    turns = [ModelTurn(row, chess.Board(), ("short", row)) for row in range(40)]
+    choices = choose_moves(make_policy("retry:2", (1.5,), move_tokens=2), session, pgn, turns)
     assert {len(text) for choice in choices for text in choice.illegal} <= {0, 1, 2}
     assert max(len(text) for choice in choices for text in choice.illegal) == 2
 

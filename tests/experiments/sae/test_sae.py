@@ -30,7 +30,7 @@ from chessreg.experiments.sae.stored import FILE, read_folder
 from chessreg.experiments.sae.training import Trainer, coefficient_for
 from chessreg.games.boards.moves import unpack_moves
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
-from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
+from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 from chessreg.models.hook_points import LN_FINAL, hook_point
 from chessreg.models.language_model import LanguageModel, collect_activations
@@ -224,7 +224,7 @@ def test_explained_variance_along_training_is_that_of_the_batch():
 def test_activations_stay_on_the_device_and_steps_between_points_of_the_curve_never_wait_for_it(precision):
     """Tensors on the device "meta" have no values: reading one, or copying it to the CPU, fails."""
     config = GPT2Config(n_layer=2, n_head=2, n_embd=16, block_size=32, vocab_size=32)
-    model = LanguageModel(random_gpt2(config, seed=0))
+    model = LanguageModel(make_random_gpt2(config, seed=0))
     model.network.to("meta")
     points, each = [hook_point(0), LN_FINAL], torch.arange(64)
     tokens = torch.zeros(64, 20, dtype=torch.int64)

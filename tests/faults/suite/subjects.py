@@ -43,14 +43,14 @@ def build(home: Home) -> None:
     from chessreg.entities.checkpoint import import_checkpoint
     from chessreg.entities.dataset import split_dataset
     from chessreg.experiments.cache import CacheSpec
-    from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
+    from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
     from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 
     np.seterr(all="ignore")
     there = home.folder
     (there / "games.pgn").write_text("".join(game(number) for number in range(14)))
     (there / "more.pgn").write_text("".join(game(number) for number in range(20, 30)))
-    model = random_gpt2(GPT2Config(n_layer=2, n_head=2, n_embd=16, block_size=255, vocab_size=32), seed=0)
+    model = make_random_gpt2(GPT2Config(n_layer=2, n_head=2, n_embd=16, block_size=255, vocab_size=32), seed=0)
     save_checkpoint(model, there / "model", CheckpointInfo.of(model, "pgn-char-32"))
     with home.open() as session:
         add_dataset(session.database, session.store, [there / "games.pgn"], name="sample")

@@ -372,10 +372,10 @@ def directions_seeds(world: World) -> list[bytes]:
 )
 def directions(world: World, data: bytes) -> None:
     """A saved probe or activation vector."""
-    from chessreg.models.importers.directions import read_probe, read_vector
+    from chessreg.models.importers.directions import read_probe_file, read_vector_file
 
     path = world.file("tf_lens_lichess_8layers_ckpt_no_optimizer_chess_piece_probe_layer_5.pth", data)
-    for read in (read_probe, read_vector):
+    for read in (read_probe_file, read_vector_file):
         with contextlib.suppress(*expected()):
             read(path)
 
@@ -384,12 +384,12 @@ def folder_seeds(world: World) -> list[bytes]:
     """config.json and model.safetensors of small models, one after the other, apart by a line of their own."""
     import torch
 
-    from chessreg.models.adapters.gpt2 import GPT2Config, random_gpt2
+    from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
     from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 
     torch.set_num_threads(1)
     out = world.root / "small"
-    model = random_gpt2(GPT2Config(n_layer=1, n_head=2, n_embd=4, block_size=8, vocab_size=32), seed=0)
+    model = make_random_gpt2(GPT2Config(n_layer=1, n_head=2, n_embd=4, block_size=8, vocab_size=32), seed=0)
     save_checkpoint(model, out, CheckpointInfo.of(model, "pgn-char-32"))
     files = {path.name: path.read_bytes() for path in out.iterdir()}
     gpt2 = [files["config.json"], files["model.safetensors"]]
