@@ -24,17 +24,29 @@ FEW = 4  # so many boards are all shown where no ply is given
 @click.command()
 @click.argument("reference", metavar="GAME")
 @click.option("--ply", type=int, help="Which board: 0 is the start, -1 the last.  [default: the last; all where few]")
-@click.option("--item", type=int, help="Of a unit with many rows (a probe's layer): the game's row in its dataset.")
+@click.option(
+    "--item",
+    type=int,
+    help="The game's row in its dataset, for a unit with many rows (a probe's layer). Left out: the first row.",
+)
 @click.option("--condition", help="Of an edit: edit-3, random-0, …  [default: the first edit]")
-@click.option("--svg", type=FilePath(dir_okay=False, path_type=Path), help="Write a picture instead (one board).")
-@click.option("--png", type=FilePath(dir_okay=False, path_type=Path), help="The same picture as PNG.")
+@click.option(
+    "--svg", type=FilePath(dir_okay=False, path_type=Path), help="Write the board as an SVG file. Left out: print it."
+)
+@click.option(
+    "--png", type=FilePath(dir_okay=False, path_type=Path), help="Write the board as a PNG file. Left out: print it."
+)
 @click.option(
     "--as",
     "form",
     type=click.Choice(["fen", "pgn", "lichess"]),
-    help="Print the position as FEN, the game that leads to it as PGN, or the link to Lichess's analysis of it.",
+    help="Print the position as FEN, its game as PGN, or a link to Lichess's analysis. Left out: draw the board.",
 )
-@click.option("--evaluate", metavar="LIMIT", help="Evaluate the boards with Stockfish: nodes=N, depth=N or time=S.")
+@click.option(
+    "--evaluate",
+    metavar="LIMIT",
+    help="Evaluate the boards with Stockfish: nodes=N, depth=N or time=S. Left out: no evaluation.",
+)
 @json_option
 @pass_home
 def board(
@@ -190,7 +202,12 @@ FILES = "abcdefgh"
     show_default=True,
     help="edit: before and after (Karvonen Figure 5); reading: truth, clipped, continuous (Figure 1).",
 )
-@click.option("--output", "-o", type=FilePath(dir_okay=False, path_type=Path), help="FILE.svg or FILE.png.")
+@click.option(
+    "--output",
+    "-o",
+    type=FilePath(dir_okay=False, path_type=Path),
+    help="File to write, .svg or .png. Left out: print the numbers.",
+)
 @json_option
 @pass_home
 def heatmap(

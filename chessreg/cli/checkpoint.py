@@ -35,7 +35,7 @@ def tell(home: Home, made: Registered) -> None:
 
 @checkpoint.command()
 @click.argument("reference", metavar="CHECKPOINT")
-@click.option("--name", type=NameText(), help="What to call it.")
+@click.option("--name", type=NameText(), help="Name of the new checkpoint. Left out: no name.")
 @click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of its weights.")
 @json_option
 @pass_home

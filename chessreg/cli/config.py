@@ -16,7 +16,7 @@ SOURCE_TEXT = "source-text"
 @click.argument("value", type=click.Choice(["on", "off"]), metavar="on|off", required=False)
 @click.option(
     "--folder", type=FilePath(exists=True, file_okay=False, path_type=Path), default=".",
-    help="Project to show or change. The default is the current folder.",
+    help="Project to show or change. Left out: the current folder.",
 )  # fmt: skip
 @json_option
 @pass_home

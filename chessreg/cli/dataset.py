@@ -23,7 +23,7 @@ dataset = group_of("dataset")
 
 
 def name_option(function: Any) -> Any:
-    return click.option("--name", type=NameText(), help="What to call the dataset.")(function)
+    return click.option("--name", type=NameText(), help="Name of the dataset. Left out: no name; use its id.")(function)
 
 
 def filter_options(function: Any) -> Any:
@@ -39,12 +39,20 @@ def filter_options(function: Any) -> Any:
         click.option(
             "--rated/--casual", default=None, help="Keep rated, or casual, games of Lichess.  [default: both]"
         ),
-        click.option("--min-rating", type=click.IntRange(0), help="Keep games whose players are both rated this high."),
         click.option(
-            "--max-rating", type=click.IntRange(0), help="Keep games whose players are both rated at most this."
+            "--min-rating",
+            type=click.IntRange(0),
+            help="Keep only games whose players are both rated at least this. Left out: any rating.",
         ),
         click.option(
-            "--max-rating-difference", type=click.IntRange(0), help="Keep games whose ratings differ by at most this."
+            "--max-rating",
+            type=click.IntRange(0),
+            help="Keep only games whose players are both rated at most this. Left out: any rating.",
+        ),
+        click.option(
+            "--max-rating-difference",
+            type=click.IntRange(0),
+            help="Keep only games whose ratings differ by at most this. Left out: any difference.",
         ),
         click.option(
             "--termination",
@@ -99,21 +107,21 @@ def tell(home: Home, added: Added) -> None:
     "--exclude",
     multiple=True,
     metavar="DATASET",
-    help="Leave out games whose moves stand in this dataset or part (NAME:PART), and positions that stand in it or "
-    "are of its games; may be given several times.",
+    help="Exclude games and positions that are in this dataset or part (NAME:PART), and positions of its games; "
+    "repeatable. Left out: exclude nothing.",
 )
 @click.option(
     "--within",
     multiple=True,
     metavar="DATASET",
-    help="Of positions: keep those whose game is in this dataset or part; may be given several times.",
+    help="Keep only positions whose game is in this dataset or part; repeatable. Left out: keep all.",
 )
 @click.option(
     "--rating-scale",
     type=click.Choice(["lichess", "stockfish", "fide"]),
     help="Whose ratings the Elo tags hold.  [default: by the Site and Event tags]",
 )
-@click.option("--licence", help="The games' licence, such as CC0-1.0.")
+@click.option("--licence", help="Licence of the games, such as CC0-1.0. Left out: not recorded.")
 @filter_options
 @json_option
 @pass_home
@@ -242,7 +250,9 @@ def overlap(home: Home, reference: str, other: str) -> None:
     "--token-file", "tokens", is_flag=True, help="Write games as a token file (.npz) instead, to train on elsewhere."
 )
 @click.option(
-    "--heldout", metavar="DATASET", help="For --token-file, required: games to evaluate on, which are not trained on."
+    "--heldout",
+    metavar="DATASET",
+    help="Games to evaluate on, which the model is not trained on; needed with --token-file. Left out: none.",
 )
 @click.option(
     "--encoding",
@@ -358,7 +368,7 @@ def export_tokens(home: Home, reference: str, file: Path | None, options: dict[s
 @click.argument("source", type=click.Choice(["lichess"]))
 @click.argument("month")
 @name_option
-@click.option("--base-url", help="A mirror with the layout of https://database.lichess.org.")
+@click.option("--base-url", help="Mirror with the layout of https://database.lichess.org. Left out: that site.")
 @click.option("--keep", is_flag=True, help="Keep the downloaded file in the store.")
 @filter_options
 @json_option
@@ -418,7 +428,9 @@ def fetch(
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of openings, levels and colors.")
 @click.option("--processes", type=click.IntRange(1), help="Games played at once.  [default: one a core]")
-@click.option("--pgn", type=FILE, help="Also keep the games as this file (.pgn or .pgn.zst).")
+@click.option(
+    "--pgn", type=FILE, help="Also write the games to this file (.pgn or .pgn.zst). Left out: only the dataset is made."
+)
 @name_option
 @json_option
 @pass_home

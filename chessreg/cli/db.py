@@ -57,7 +57,12 @@ def status(ctx: click.Context, home: Home) -> None:
 
 
 @db.command()
-@click.option("--to", "target", type=FilePath(path_type=Path, dir_okay=False), help="The file to write.")
+@click.option(
+    "--to",
+    "target",
+    type=FilePath(path_type=Path, dir_okay=False),
+    help="File to write. Left out: a dated file in backups/ next to the registry.",
+)
 @json_option
 @pass_home
 def backup(home: Home, target: Path | None) -> None:

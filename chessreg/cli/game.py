@@ -28,7 +28,7 @@ def game() -> None:
 
 
 @game.command("list")
-@click.option("--run", metavar="RUN", help="Those of one run.")
+@click.option("--run", metavar="RUN", help="List only the results of this run. Left out: of all runs.")
 @click.option("--last", "limit", type=click.IntRange(min=0), default=100, show_default=True, help="The last N; 0: all.")
 @json_option
 @pass_home
@@ -102,8 +102,17 @@ def part(home: Home, reference: str, other: str | None) -> None:
 
 @game.command()
 @click.argument("source", metavar="RUN|QUERY")
-@click.option("--pgn", type=FilePath(dir_okay=False, path_type=Path), required=True, help="The file to write.")
-@click.option("--row", type=click.IntRange(min=1), help="Of a query: the games behind this row of its table.")
+@click.option(
+    "--pgn",
+    type=FilePath(dir_okay=False, path_type=Path),
+    required=True,
+    help="File to write. Left out: a dated file in backups/ next to the registry.",
+)
+@click.option(
+    "--row",
+    type=click.IntRange(min=1),
+    help="Export the games behind this row of the query's table. Left out: the games of all rows.",
+)
 @json_option
 @pass_home
 def export(home: Home, source: str, pgn: Path, row: int | None) -> None:

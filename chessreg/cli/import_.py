@@ -32,10 +32,9 @@ def import_() -> None:
     flag_value="pgn",
     type=click.Choice(["pgn", "uci", "fen"]),
     metavar="[pgn|uci|fen]",
-    help="A model that comes with chessreg, instead of a file: of PGN characters (the default), of UCI squares, or of "
-    "positions.",
+    help="Import a bundled model, of PGN characters (the default), UCI squares or FENs. Left out: import FILE.",
 )
-@click.option("--name", type=NameText(), help="What to call the checkpoint.")
+@click.option("--name", type=NameText(), help="Name of the checkpoint. Left out: no name; use its id.")
 @click.option(
     "--encoding",
     help=f"How chess is written for the model: {', '.join(list_encodings())}, or prompt: a template over the folder's "
@@ -161,11 +160,19 @@ def direction_options(function: Any) -> Any:
     options = [
         click.argument("paths", nargs=-1, required=True, metavar="FILE…", type=FilePath(path_type=Path)),
         click.option("--checkpoint", metavar="CHECKPOINT", help="The model, if it is here.  [default: unknown model]"),
-        click.option("--name", type=NameText(), help="Name the import; it is accepted wherever a run is."),
         click.option(
-            "--layers", type=Numbers(int), help="0-based, one for each file, if neither the file nor its name has them."
+            "--name",
+            type=NameText(),
+            help="Name of the import, which commands accept as a run. Left out: no name; use its id.",
         ),
-        click.option("--model", help="The model's own name, if neither the file nor its name has it."),
+        click.option(
+            "--layers",
+            type=Numbers(int),
+            help="Layers, 0-based, one for each file. Left out: from the file or its name.",
+        ),
+        click.option(
+            "--model", help="Name of the model that the file belongs to. Left out: from the file or its name."
+        ),
         click.option(
             "--label",
             help="What the probe predicts or the vector stands for (piece, skill, …), if neither the file nor its name "
@@ -188,8 +195,10 @@ def direction_options(function: Any) -> Any:
 
 @import_.command()
 @direction_options
-@click.option("--hook-point", help="The hook point that the probes read, with * for the layer, if no path has it.")
-@click.option("--phase", type=click.IntRange(0, 5), help="The phase of the tokens, in UCI squares, if no path has it.")
+@click.option("--hook-point", help="Hook point that the probes read, with * for the layer. Left out: from the path.")
+@click.option(
+    "--phase", type=click.IntRange(0, 5), help="Phase of the tokens, for UCI squares. Left out: from the path."
+)
 def probe(home: Home, paths: tuple[Path, ...], name: str | None, **settings: Any) -> None:
     """Import saved probes of one model, one file a layer, as Karvonen's code writes them, or Davis's safetensors.
 
@@ -265,7 +274,7 @@ def tell_known(what: str, name: str | None) -> None:
 
 @click.command()
 @click.argument("source", required=False, metavar="NAME")
-@click.option("--file", help="Another file of the same repository.")
+@click.option("--file", help="Another file of the same repository. Left out: the file of the published model.")
 @click.option("--revision", default="main", show_default=True, help="Branch, tag or commit of the repository.")
 @click.option(
     "--endpoint",
@@ -341,7 +350,7 @@ COUNTS = ["run", "format", "rows", "games", "aggregates", "points", "other_lines
 
 @click.command()
 @click.argument("file", metavar="FILE", type=FilePath(path_type=Path))
-@click.option("--name", type=NameText(), help="What to call the import's run.")
+@click.option("--name", type=NameText(), help="Name of the import's run. Left out: no name; use its id.")
 @click.option(
     "--format",
     "format_",
@@ -352,16 +361,37 @@ COUNTS = ["run", "format", "rows", "games", "aggregates", "points", "other_lines
     "--players",
     multiple=True,
     metavar="NAME",
-    help="Whose results the games are; may be given several times, most wanted first.",
+    help="Player whose results are counted; repeatable, preferred player first. Left out: a model before an engine.",
 )
-@click.option("--checkpoint", metavar="CHECKPOINT", help="The checkpoint of this registry that the model is.")
-@click.option("--rename", multiple=True, metavar="OLD=NEW", help="Another name for a player.")
-@click.option("--engine-version", help="The engines' version, which no such file has.")
-@click.option("--limit", metavar="LIMIT", help="An engine's limit, if the file has none, such as time=0.1.")
-@click.option("--opening", metavar="OPENING", help="standard or random:PLIES, which no such file has.")
+@click.option(
+    "--checkpoint",
+    metavar="CHECKPOINT",
+    help="Checkpoint of this registry that played. Left out: the model is recorded by its name only.",
+)
+@click.option(
+    "--rename",
+    multiple=True,
+    metavar="OLD=NEW",
+    help="Rename a player, as OLD=NEW; repeatable. Left out: names as in the file.",
+)
+@click.option("--engine-version", help="Version of the engines. Left out: unknown.")
+@click.option(
+    "--limit", metavar="LIMIT", help="Limit of an engine, such as time=0.1. Left out: from the file, or unknown."
+)
+@click.option(
+    "--opening", metavar="OPENING", help="Openings of the games: standard or random:PLIES. Left out: unknown."
+)
 @click.option("--policy", help="How the model's moves were chosen.  [default: as the format's program does]")
-@click.option("--adjudication", metavar="LIMIT", help="Let Stockfish evaluate stopped games, such as nodes=100000.")
-@click.option("--move-limit", type=click.IntRange(1), help="Full moves after which games were stopped.")
+@click.option(
+    "--adjudication",
+    metavar="LIMIT",
+    help="Limit with which Stockfish evaluates stopped games, such as nodes=100000. Left out: they have no result.",
+)
+@click.option(
+    "--move-limit",
+    type=click.IntRange(1),
+    help="Full moves after which games were stopped. Left out: the value of the program that wrote the file.",
+)
 @click.option(
     "--color", type=click.Choice(["both", "white", "black"]), help="Of a sweep: the model's.  [default: both]"
 )

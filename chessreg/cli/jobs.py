@@ -207,7 +207,12 @@ def tell(home: Home, ids: list[str], what: str, nothing: str) -> None:
 
 @click.command()
 @click.argument("references", nargs=-1, required=True, metavar="JOB…")
-@click.option("--timeout", type=float, metavar="SECONDS", help="Give up after so long.")
+@click.option(
+    "--timeout",
+    type=float,
+    metavar="SECONDS",
+    help="Stop waiting after this many seconds. Left out: wait until the jobs end.",
+)
 @json_option
 @pass_home
 def wait(home: Home, references: tuple[str, ...], timeout: float | None) -> None:
@@ -245,8 +250,14 @@ def warn_once(home: Home, rows: list[dict[str, Any]]) -> None:
 
 @click.command()
 @click.argument("references", nargs=-1, required=True, metavar="JOB…")
-@click.option("--set", "to", type=int, metavar="N", help="The priority that they get.")
-@click.option("--by", type=int, default=0, metavar="N", help="How much more than theirs now; may be negative.")
+@click.option("--set", "to", type=int, metavar="N", help="New priority. Left out: --by gives it.")
+@click.option(
+    "--by",
+    type=int,
+    default=0,
+    metavar="N",
+    help="Change of the priority, which may be negative. Left out: --set gives it.",
+)
 @json_option
 @pass_home
 def priority(home: Home, references: tuple[str, ...], to: int | None, by: int) -> None:
@@ -267,7 +278,7 @@ def priority(home: Home, references: tuple[str, ...], to: int | None, by: int) -
 @click.command()
 @click.argument("references", nargs=-1, required=True, metavar="JOB…")
 @click.option("-f", "--follow", is_flag=True, help="Go on until the jobs end; Ctrl-C detaches; the jobs go on.")
-@click.option("-n", "--lines", type=int, help="Only the last so many lines of each.")
+@click.option("-n", "--lines", type=int, help="Show only the last N lines of each log. Left out: all lines.")
 @json_option
 @pass_home
 def logs(home: Home, references: tuple[str, ...], follow: bool, lines: int | None) -> None:
@@ -395,7 +406,12 @@ def status(home: Home) -> None:
 
 
 @supervisor.command()
-@click.option("--idle", type=float, default=float("inf"), help="End after so many seconds without work.")
+@click.option(
+    "--idle",
+    type=float,
+    default=float("inf"),
+    help="Stop after this many seconds without work. Left out: run until stopped.",
+)
 @pass_home
 def run(home: Home, idle: float) -> None:
     """Run the supervisor in this terminal (or under systemd, tmux), until Ctrl-C."""

@@ -22,7 +22,8 @@ from chessreg.named import clipped
     "settings",
     multiple=True,
     metavar="NAME=VALUE",
-    help="Another setting of `chessreg run edit` or `edit-next-token`, such as scale-rule=ln-next; repeatable.",
+    help="Another setting of `chessreg run edit` or `edit-next-token`, such as scale-rule=ln-next; repeatable. "
+    "Left out: the kind's defaults.",
 )
 @click.option("--layer", type=int, help="Of which layer the probe's boards are shown.  [default: the last edited]")
 @click.option("--top", type=click.IntRange(min=0), default=5, show_default=True, help="So many moves of each.")
@@ -75,8 +76,18 @@ def pair(text: str) -> tuple[str, str]:
 
 @click.command()
 @click.argument("checkpoint")
-@click.option("--intervention", default="", help="An intervention's id, or a vector run: what is added to the model.")
-@click.option("--option", "options", multiple=True, metavar="NAME=VALUE", help="Set an option of the engine at once.")
+@click.option(
+    "--intervention",
+    default="",
+    help="Intervention or vector run that is added to the model. Left out: the model alone.",
+)
+@click.option(
+    "--option",
+    "options",
+    multiple=True,
+    metavar="NAME=VALUE",
+    help="Set an option of the engine at the start, as NAME=VALUE; repeatable. Left out: the engine's defaults.",
+)
 @click.option("--device", default="auto", show_default=True, help="auto, cpu, cuda or cuda:N.")
 @pass_home
 def uci(home: Home, checkpoint: str, intervention: str, options: tuple[str, ...], device: str) -> None:

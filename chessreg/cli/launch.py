@@ -36,9 +36,11 @@ def placing() -> list[click.Option]:
 
     return [
         *(option(setting) for setting in describe_settings(LaunchOptions) if setting.path in LAUNCH_OPTIONS),
-        click.Option(["--address"], help="Address of the Ray cluster, with --on ray."),
-        click.Option(["--print"], is_flag=True, help="Show the batch scripts of --on slurm and do nothing."),
-        click.Option(["--wait"], is_flag=True, help="Come back when all has ended; exit status 1 unless all finished."),
+        click.Option(
+            ["--address"], help="Address of the Ray cluster, with --on ray. Left out: the cluster that Ray finds."
+        ),
+        click.Option(["--print"], is_flag=True, help="Print the batch scripts of --on slurm; queue nothing."),
+        click.Option(["--wait"], is_flag=True, help="Wait until all jobs have ended; exit status 1 unless all are complete."),
     ]
 
 
@@ -55,19 +57,22 @@ class LaunchGroup(KindGroup):
         sweep = click.Option(
             ["--sweep"],
             type=FilePath(dir_okay=False),
-            help="A TOML file with [grid] or [[cells]]: many runs at once.",
+            help="TOML file with [grid] or [[cells]], one run for each cell. Left out: one run.",
         )
         grid = click.Option(
             ["--grid"],
             multiple=True,
             metavar="SETTING=A|B",
-            help="Several values of a setting: a run for each, and for each combination with other --grid.",
+            help="Values of a setting, as NAME=A|B: one run for each value, or combination with other --grid. "
+            "Left out: one run.",
         )
         return command(find_kind(name), name, LaunchCommand, [*placing(), sweep, grid])
 
 
 @click.group(cls=LaunchGroup, invoke_without_command=True, subcommand_metavar="KIND|job.toml [SETTINGS]…")
-@click.option("--resume", metavar="RUN", help="Launch what is missing of a run, by name or id.")
+@click.option(
+    "--resume", metavar="RUN", help="Launch the missing units of this run, by name or id. Left out: launch KIND."
+)
 @click.pass_context
 def launch(ctx: click.Context, resume: str | None) -> None:
     """Queue an experiment as jobs that outlive this terminal. The settings are those of `chessreg run KIND`.

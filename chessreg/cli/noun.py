@@ -55,7 +55,9 @@ def list_command(noun: Entity) -> click.Command:
         print_rows(home, noun, [row for row in rows if everything or not row["archived"]])
 
     if noun.of_run:
-        command.params.insert(0, click.Option(["--run"], metavar="RUN", help="Those of one run."))
+        command.params.insert(
+            0, click.Option(["--run"], metavar="RUN", help="List only the results of this run. Left out: of all runs.")
+        )
     else:
         command.params.insert(0, click.Option(["--all", "everything"], is_flag=True, help="Also those in the archive."))
     return command

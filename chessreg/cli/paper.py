@@ -70,54 +70,117 @@ def command(
     """The command of one paper."""
     from functools import partial
 
+    option = click.Option
     of_model = [
-        click.Option(["--checkpoint"], required=True, metavar="CHECKPOINT", help="The model."),
-        click.Option(["--sae"], metavar="RUN", help="SAEs of every layer: tuned board edits have a control "
-                     "more, encode-decode."),
-    ]  # fmt: skip
+        option(["--checkpoint"], required=True, metavar="CHECKPOINT", help="Model to run the paper on."),
+        option(
+            ["--sae"],
+            metavar="RUN",
+            help="SAEs of every layer, for the encode-decode control of tuned board edits. "
+            "Left out: without that control.",
+        ),
+    ]
     of_positions = [
-        click.Option(["--position-dataset", "positions"], required=True, metavar="DATASET", help="Positions with best "
-                     "moves, from these games: the models are trained and measured on them."),
-        click.Option(["--puzzle-dataset", "puzzles"], metavar="DATASET", help="Puzzles for the models of positions."),
-        click.Option(["--language-model", "language_models"], multiple=True, metavar="CHECKPOINT[=RATE]",
-                     help="A pretrained language model that reads prompts, to be tuned at the paper's learning rate of "
-                     "its architecture, or at RATE. May be given several times. Left out: models of initial weights, "
-                     "which read prompts first."),
-    ]  # fmt: skip
+        option(
+            ["--position-dataset", "positions"],
+            required=True,
+            metavar="DATASET",
+            help="Positions with best moves, from games of --dataset; the models are trained and measured on them.",
+        ),
+        option(
+            ["--puzzle-dataset", "puzzles"],
+            metavar="DATASET",
+            help="Puzzles for the models of positions. Left out: no puzzle step.",
+        ),
+        option(
+            ["--language-model", "language_models"],
+            multiple=True,
+            metavar="CHECKPOINT[=RATE]",
+            help="Pretrained language model that reads prompts, tuned at RATE or at the paper's learning rate of its "
+            "architecture; repeatable. Left out: models with initial weights, which are first trained on prompts.",
+        ),
+    ]
     of_others = [
-        click.Option(["--beside"], multiple=True, metavar="CHECKPOINT", help="Another model of games, a row of the "
-                     "table that compares models; may be given several times."),
-    ]  # fmt: skip
+        option(
+            ["--beside"],
+            multiple=True,
+            metavar="CHECKPOINT",
+            help="Another model of games, for the table that compares models; repeatable. Left out: no other model.",
+        ),
+    ]
+    without_games = " Left out, or if the positions do not name their games: no models of games." if trains else ""
     options = [
         *(of_positions if trains else of_model),
         *(of_others if compares else []),
-        click.Option(["--dataset"], required=not trains, metavar="DATASET", help="Games to fit on, and to test on: "
-                     "parts fit, validation and test of it are made if they are not there." + (
-                     " Left out, or where the positions do not name their games: no models of games." * trains)),
-        click.Option(["--test"], metavar="DATASET", help="Other games to test on; --dataset is then fitted on whole."),
-        click.Option(["--size"], type=click.Choice(SIZES), default="reference", show_default=True,
-                     help="How much of everything: minutes, hours, or as the paper."),
-        click.Option(["--dry-run"], is_flag=True, help="Print the plan (runs, units, rows, bytes, CPU time) and do "
-                     "nothing."),
-        click.Option(["--only"], multiple=True, metavar="WHAT", help="Only these steps and what they need, "
-                     "named as for --first; may be given several times (--dry-run lists the steps)."),
-        click.Option(["--first"], multiple=True, metavar="WHAT", help="Do these steps, and what they need, "
-                     "before the others: a name, a pattern (arm-legal-*), or what answers a question: "
-                     + (", ".join(firsts) or "none here")),
-        click.Option(["--save"], type=FilePath(dir_okay=False, path_type=Path), metavar="FILE",
-                     help="Do nothing; write what is there as one file for another machine: rows, and the bytes that "
-                     "are still read, without activations."),
-        click.Option(["--load"], type=FilePath(dir_okay=False, path_type=Path), metavar="FILE",
-                     help="Take in what --save wrote, then go on."),
-        click.Option(["--report"], is_flag=True, help="Only write the tables of what is there."),
-        click.Option(["--on"], metavar="EXECUTOR", help="As jobs, as chessreg launch does: local, slurm:PROFILE, ray."),
-        click.Option(["--device"], metavar="DEVICE", help="Of every run: auto, cpu, cuda or cuda:N."),
-        click.Option(["--threads"], type=click.IntRange(min=1), metavar="N", help="CPU threads of each run; with --on, "
-                     "as many runs go side by side as there is room for."),
-        click.Option(["--output"], type=FilePath(file_okay=False, path_type=Path), metavar="FOLDER",
-                     help="Where the tables go  [default: papers/ and the paper's tag]"),
-        click.Option(["--json"], is_flag=True, help="Print one JSON document."),
-    ]  # fmt: skip
+        option(
+            ["--dataset"],
+            required=not trains,
+            metavar="DATASET",
+            help=f"Games to fit and test on; missing parts fit, validation and test are made.{without_games}",
+        ),
+        option(
+            ["--test"],
+            metavar="DATASET",
+            help="Games to test on; all of --dataset is then used to fit. Left out: --dataset is split.",
+        ),
+        option(
+            ["--size"],
+            type=click.Choice(SIZES),
+            default="reference",
+            show_default=True,
+            help="Scale of the paper's runs: minutes (small), hours (reference), or the paper's own.",
+        ),
+        option(["--dry-run"], is_flag=True, help="Print the plan (runs, units, rows, bytes, CPU time); run nothing."),
+        option(
+            ["--only"],
+            multiple=True,
+            metavar="STEP",
+            help="Run only these steps and the steps that they need, named as for --first; repeatable. --dry-run lists "
+            "them. Left out: all steps.",
+        ),
+        option(
+            ["--first"],
+            multiple=True,
+            metavar="STEP",
+            help="Run these steps, and the steps that they need, before the others: a name, a pattern (arm-legal-*) or "
+            f"a group: {', '.join(firsts) or 'none here'}. Left out: in the paper's order.",
+        ),
+        option(
+            ["--save"],
+            type=FilePath(dir_okay=False, path_type=Path),
+            metavar="FILE",
+            help="Write the finished steps to one file for another machine, without activations, and run nothing. "
+            "Left out: run the steps.",
+        ),
+        option(
+            ["--load"],
+            type=FilePath(dir_okay=False, path_type=Path),
+            metavar="FILE",
+            help="Import a file that --save wrote, then continue. Left out: import nothing.",
+        ),
+        option(["--report"], is_flag=True, help="Only write the tables of complete steps."),
+        option(
+            ["--on"],
+            metavar="EXECUTOR",
+            help="Run the steps as jobs, as `chessreg launch` does: local, slurm:PROFILE or ray. "
+            "Left out: in this process.",
+        ),
+        option(["--device"], metavar="DEVICE", help="Device of every run: auto, cpu, cuda or cuda:N. Left out: auto."),
+        option(
+            ["--threads"],
+            type=click.IntRange(min=1),
+            metavar="N",
+            help="CPU threads of each run; with fewer threads more jobs run at the same time. "
+            "Left out: all, or an equal share for each job.",
+        ),
+        option(
+            ["--output"],
+            type=FilePath(file_okay=False, path_type=Path),
+            metavar="FOLDER",
+            help="Folder of the tables and figures.  [default: papers/ and the paper's tag]",
+        ),
+        option(["--json"], is_flag=True, help="Print one JSON document."),
+    ]
     example = "--dataset games --position-dataset best-moves" if trains else "--checkpoint reference --dataset sample"
     text = f"""{title}
 

@@ -66,14 +66,18 @@ def scope_options(function: F) -> F:
     """The options that every named query and plot is narrowed by."""
     options: list[Callable[[F], F]] = [
         click.option(
-            "--checkpoint", multiple=True, metavar="NAME", help="Only this checkpoint; may be given several times."
+            "--checkpoint", multiple=True, metavar="NAME", help="Use only this checkpoint; repeatable. Left out: all."
         ),
-        click.option("--run", multiple=True, metavar="NAME", help="Only this run."),
-        click.option("--tag", multiple=True, help="Only runs or checkpoints with this tag."),
-        click.option("--machine", multiple=True, metavar="HOST", help="Only what ran there."),
-        click.option("--since", metavar="WHEN", help="Only runs made since: 2026-01-31, 7d, 12h."),
+        click.option("--run", multiple=True, metavar="NAME", help="Use only this run; repeatable. Left out: all."),
+        click.option("--tag", multiple=True, help="Use only runs or checkpoints with this tag. Left out: all."),
+        click.option("--machine", multiple=True, metavar="HOST", help="Use only runs of this machine. Left out: all."),
         click.option(
-            "--where", metavar="SQL", help="A condition on the table's columns, or on those of the rows behind it."
+            "--since", metavar="WHEN", help="Use only runs made since then: 2026-01-31, 7d, 12h. Left out: all."
+        ),
+        click.option(
+            "--where",
+            metavar="SQL",
+            help="SQL condition on columns of the table, or of the rows behind it. Left out: no condition.",
         ),
         click.option("--partial", is_flag=True, help="Also runs that are not complete."),
         click.option(
@@ -93,11 +97,25 @@ def scope_options(function: F) -> F:
 @click.argument("name", required=False)
 @click.option("--list", "list_", is_flag=True, help="List the queries.")
 @click.option("--columns", is_flag=True, help="Explain the columns of NAME.")
-@click.option("--sql", metavar="SELECT", help="Run a SELECT of your own instead (- reads it from stdin).")
+@click.option(
+    "--sql",
+    metavar="SELECT",
+    help="Run this SELECT statement instead of a catalogue query; - reads it from stdin. Left out: run TITLE.",
+)
 @click.option("--explain", is_flag=True, help="Print the tables that the SELECT of --sql would read, and read nothing.")
 @scope_options
-@click.option("--rows", type=int, metavar="N", help="The games, trials or scores behind row N of the table.")
-@click.option("--show", "kept_columns", metavar="COLUMN,…", help="Print only these columns (--columns names them).")
+@click.option(
+    "--rows",
+    type=int,
+    metavar="N",
+    help="Print the games, trials or scores behind row N of the table. Left out: print the table.",
+)
+@click.option(
+    "--show",
+    "kept_columns",
+    metavar="COLUMN,…",
+    help="Print only these columns; --columns lists them. Left out: the default columns.",
+)
 @click.option("--wide", is_flag=True, help="Print all columns, not only the default ones.")
 @click.option("--records", is_flag=True, help="Print each row as a block with one line per column.")
 @click.option("--pager", is_flag=True, help="Show the output in $PAGER.")
@@ -106,7 +124,7 @@ def scope_options(function: F) -> F:
 @click.option("--format", "format_", type=click.Choice(FORMATS), help="How to print  [default: table]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.option("--output", type=FilePath(dir_okay=False, path_type=Path), metavar="FILE",
-              help="Write a file (.md .tex .csv .json .jsonl .parquet) instead of printing.")  # fmt: skip
+              help="Write this file (.md .tex .csv .json .jsonl .parquet). Left out: print the table.")  # fmt: skip
 @click.option(
     "--timeout", type=click.FloatRange(min=0.001), metavar="SECONDS", help="Stop after so long  [default: 300]"
 )

@@ -72,7 +72,7 @@ class KindGroup(Group):
 
 
 @click.group(cls=KindGroup, invoke_without_command=True, subcommand_metavar="KIND [SETTINGS]…")
-@click.option("--resume", metavar="RUN", help="Go on with a run that is not complete, by name or id.")
+@click.option("--resume", metavar="RUN", help="Resume this incomplete run, by name or id. Left out: run KIND.")
 @click.pass_context
 def run(ctx: click.Context, resume: str | None) -> None:
     """Run an experiment. A finished spec does nothing; an interrupted one goes on where it stopped.
@@ -97,14 +97,16 @@ def command(
     preset = click.Option(
         ["--preset"],
         type=click.Choice(list(kind.presets)),
-        help="Fill settings in as a paper had them; options override it, and none takes a number away.",
+        help="Use a paper's settings; options override them, and `none` removes a number. Left out: the defaults.",
     )
     own = [
         *([preset] if kind.presets else []),
         click.Option(
-            ["--spec"], type=FilePath(dir_okay=False), help="Read settings from a TOML file; options override it."
+            ["--spec"],
+            type=FilePath(dir_okay=False),
+            help="Read settings from a TOML file; options override it. Left out: options and defaults only.",
         ),
-        click.Option(["--name"], type=NameText(), help="Name the run."),
+        click.Option(["--name"], type=NameText(), help="Name of the run. Left out: no name; use its id."),
         *more,
         click.Option(
             ["--dry-run"], is_flag=True, help="Print the plan (units, time, rows, bytes, settings) without running it."
@@ -469,7 +471,9 @@ def given_values(model: Any, params: dict[str, Any]) -> dict[str, Any]:
 @click.command()
 @click.argument("reference", metavar="FILE|DIGEST", required=False)
 @click.option("--list", "list_", is_flag=True, help="List what is trusted.")
-@click.option("--revoke", "remove", metavar="FILE|DIGEST", help="Stop trusting this.")
+@click.option(
+    "--revoke", "remove", metavar="FILE|DIGEST", help="Stop trusting this file or digest. Left out: trust FILE."
+)
 @json_option
 @pass_home
 def trust(home: Home, reference: str | None, list_: bool, remove: str | None) -> None:

@@ -22,10 +22,13 @@ runs = group_of("run")
 
 @runs.command("list")
 @click.argument("filter_words", metavar="[WORD...]", nargs=-1)
-@click.option("--kind", help="Those of one kind.")
+@click.option("--kind", help="List only runs of this kind. Left out: all kinds.")
 @click.option("--all", "everything", is_flag=True, help="Also those in the archive.")
 @click.option(
-    "--sort", metavar="COLUMN", help="name, units, tags, spec.SETTING, metric.NAME, …; -COLUMN: largest first."
+    "--sort",
+    metavar="COLUMN",
+    help="Sort by name, units, tags, spec.SETTING, metric.NAME, …; -COLUMN sorts the largest first. Left out: "
+    "by creation time.",
 )
 @json_option
 @pass_home

@@ -56,7 +56,12 @@ def push(home: Home, references: tuple[str, ...], place: str, inputs: bool, rows
 
 @click.command()
 @click.argument("references", metavar="RUN|DATASET|CHECKPOINT...", nargs=-1, required=True)
-@click.option("--from", "place", metavar="PLACE", help="A folder or bucket; without it, wherever the bytes are known.")
+@click.option(
+    "--from",
+    "place",
+    metavar="PLACE",
+    help="Folder or bucket to copy from. Left out: every place that the registry knows.",
+)
 @click.option("--inputs", is_flag=True, help="Also all that these were made from.")
 @json_option
 @pass_home

@@ -47,7 +47,11 @@ class Probes(Entity):
     example = "reference-board --layer 5 --square e2"
     show_options = (
         Option("layer", "Which of the run's probes.  [default: the best on the validation games]", int),
-        Option("square", "The norm of each class's direction on this square.", metavar="SQUARE"),
+        Option(
+            "square",
+            "Show the norm of each class's direction on this square. Left out: of all squares together.",
+            metavar="SQUARE",
+        ),
     )
 
     def rows(self, sql: SqlSession, reference: str | None = None) -> list[Row]:

@@ -62,9 +62,11 @@ class Saes(Entity):
     show_help = "Show one sparse autoencoder: what it reads, how it was trained, and every metric with its interval."
     example = "skill-sae --layer 3"
     show_options = (
-        Option("layer", "Which of the run's SAEs.", int),
-        Option("hook_point", "The same by its hook point, where a layer has several.", metavar="NAME"),
-        Option("expansion", "The same by its latents per dimension, where a hook point has several.", int),
+        Option("layer", "Layer of the SAE. Left out: the run's only SAE.", int),
+        Option("hook_point", "Hook point of the SAE, if a layer has several. Left out: its only one.", metavar="NAME"),
+        Option(
+            "expansion", "Latents per dimension of the SAE, if a hook point has several. Left out: its only one.", int
+        ),
     )
     verify_help = "Read the bytes of a run's SAEs again and compare them with their digests."
 

@@ -110,8 +110,12 @@ class Vectors(Entity):
     show_help = "Show one direction: what it was made from, its norms, its cosines with others of its layer and model."
     example = "skill --layer 5"
     show_options = (
-        Option("layer", "Which of the run's directions.", int),
-        Option("against", "Another vector run: the cosine in every layer that both have.", metavar="RUN"),
+        Option("layer", "Layer of the direction. Left out: the run's only layer.", int),
+        Option(
+            "against",
+            "Another vector run: print the cosine with it in every common layer. Left out: no comparison.",
+            metavar="RUN",
+        ),
     )
 
     def rows(self, sql: SqlSession, reference: str | None = None) -> list[Row]:

@@ -32,10 +32,10 @@ BYTES_PER_VALUE = {"float16": 2, "bfloat16": 2, "float32": 4}
 
 class CacheSpec(GameSelection):
     checkpoint: CheckpointRef = Field(description="the model")
-    layers: Layers = Field((), description="layers, 0-based; none given: all")
+    layers: Layers = Field((), description="layers, 0-based. Left out: all")
     hook_points: Annotated[tuple[str, ...], Distinct()] = Field(
         (),
-        description=f"hook points to read: {', '.join(PATTERNS)} (* for each layer); none given: {RESID_POST}",
+        description=f"hook points to read: {', '.join(PATTERNS)} (* for each layer). Left out: {RESID_POST}",
     )
     sites: str = Field(
         "dots",

@@ -58,14 +58,16 @@ class EngineMatchSpec(MatchSpec):
         "white", description="the player's color; both: each opening twice, first with White"
     )
     opening: str = Field("standard", description="standard, random:PLIES or book:FILE")
-    book: Annotated[str | None, Ref("book")] = Field(None, description="the file of book:FILE, filled in from it")
+    book: Annotated[str | None, Ref("book")] = Field(
+        None, description="file of the opening book. Left out: taken from --opening book:FILE"
+    )
     opening_seed: int = Field(0, description="seed of the openings")
     move_limit: Moves = Field(
         0, ge=0, description="full moves after the opening, then the game is stopped; 0: no limit"
     )
     adjudication: str = Field("nodes=100000", description="Stockfish's limit for evaluating a stopped game, or none")
     against: Annotated[str | None, Ref("run:engine-match")] = Field(
-        None, description="the match whose games from the same openings --stop compares with"
+        None, description="match from the same openings that --stop compares with. Left out: both colors of this match"
     )
 
     @property

@@ -38,10 +38,10 @@ DatasetRefs = Annotated[tuple[str, ...], Ref("dataset")]
 
 class FinetuneSpec(PromptSpec):
     checkpoint: Annotated[str | None, Ref("checkpoint")] = Field(
-        None, description="the language model to tune: one that reads prompts"
+        None, description="language model to tune, which reads prompts. Left out: --family, with initial weights"
     )
     family: Literal["llama", "gpt_neox"] | None = Field(
-        None, description="or one of this family with initial weights, of the shape below"
+        None, description="family of a new language model with initial weights. Left out: --checkpoint"
     )
     n_layer: Annotated[int, AtMost(1000, "no model has more")] = Field(4, ge=1, description="layers, with --family")
     n_head: int = Field(4, ge=1, description="attention heads, with --family")
@@ -113,7 +113,7 @@ class FinetuneSpec(PromptSpec):
 
 class FinetuneOptions(ExecutionOptions):
     micro_tokens: Annotated[int, AtMost(1_000_000_000, "memory holds them")] | None = Field(
-        None, ge=64, description="most tokens in one forward pass; a batch is several; 4,096 on a CPU, else 16,384"
+        None, ge=64, description="maximum tokens in one forward pass. Left out: 4,096 on a CPU, else 16,384"
     )
     autocast: bool = Field(True, description="compute in bfloat16 where that is safe")
     log_steps: int = Field(20, ge=1, description="steps between points of the loss curve")

@@ -43,8 +43,9 @@ class MatchSpec(Spec):
 
     stop: str = Field(
         "none",
-        description="stop once enough is known: sprt:-0.05,0.05 (LOW,HIGH in points per game[,ALPHA,BETA]) over pairs "
-        "of games from one opening, those of --against or of --color both; or none",
+        description="stop early by a sequential test, such as sprt:-0.05,0.05 (LOW,HIGH in points per "
+        "game[,ALPHA,BETA]) over pairs of games from one opening, of --against or of --color both. Left "
+        "out: play all games",
     )
 
     @model_validator(mode="before")

@@ -50,7 +50,9 @@ class MoveAccuracySpec(Spec):
         "values), or one part of them (NAME:PART)"
     )
     source_games: Annotated[str | None, Ref("dataset")] = Field(
-        None, description="the games that they are of: only their positions are taken; a model of games needs them"
+        None,
+        description="games of these positions, needed by a model of games; other positions are dropped. Left out: all "
+        "positions",
     )
     unseen_of: Annotated[str | None, Ref("dataset")] = Field(
         None, description="games or positions: a position (pieces, side to move, castling, en passant) that is among "

@@ -43,11 +43,15 @@ TURNS_PER_GAME = 40  # for estimates
 class MoveQualitySpec(ChoosingSpec):
     model_config = ConfigDict(validate_default=True)
 
-    play: Annotated[str | None, Ref("run:play")] = Field(None, description="a play run: its model's moves are judged")
-    checkpoint: Annotated[str | None, Ref("checkpoint")] = Field(
-        None, description="or a model, whose first tries on the positions of a dataset are judged"
+    play: Annotated[str | None, Ref("run:play")] = Field(
+        None, description="play run whose model's moves are judged. Left out: --checkpoint and --dataset"
     )
-    dataset: Annotated[str | None, Ref("dataset")] = Field(None, description="the games of these positions")
+    checkpoint: Annotated[str | None, Ref("checkpoint")] = Field(
+        None, description="model whose first tries on positions of --dataset are judged. Left out: --play"
+    )
+    dataset: Annotated[str | None, Ref("dataset")] = Field(
+        None, description="games of these positions. Left out: --play"
+    )
     games: int = Field(0, ge=0, description="at most this many games, the first ones; 0: all")
     black: bool = Field(False, description="of a dataset: Black's turns instead of White's")
     every: Plies = Field(1, ge=1, description="of a dataset: every Nth of these turns")

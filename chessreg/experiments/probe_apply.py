@@ -31,12 +31,14 @@ if TYPE_CHECKING:
 class ApplySpec(Spec):
     probe: Annotated[str, Ref("run:probe")] = Field(description="the fitted probes")
     cache: Annotated[str, Ref("run:cache")] = Field(description="activations of other games of the same model")
-    layers: Layers = Field((), description="layers, 0-based; none given: all that are fitted and cached")
+    layers: Layers = Field((), description="layers, 0-based. Left out: all that are fitted and cached")
     skip_sites: int | None = Field(
-        None, ge=0, description="leave out this many sites at the start of each game; none: as the probe was fitted"
+        None,
+        ge=0,
+        description="skip this many token positions at the start of each game. Left out: as the probe was fitted",
     )
     max_sites: int | None = Field(
-        None, ge=1, description="keep only this many sites from the start of each game; none: as the probe was fitted"
+        None, ge=1, description="keep only the first N token positions of each game. Left out: as the probe was fitted"
     )
     allow_overlap: AllowOverlap = ALLOW_OVERLAP
 

@@ -28,12 +28,12 @@ SECONDS_PER_LAYER = 0.1
 class CompositionSpec(Spec):
     joint_probe: Annotated[str, Ref("run:probe")] = Field(description="probes of label piece (Davis's joint)")
     color_probe: Annotated[str | None, Ref("run:probe")] = Field(
-        None, description="probes of label color; none: the joint probe's own mean over types"
+        None, description="probes of label color. Left out: the joint probe's mean over types"
     )
     type_probe: Annotated[str | None, Ref("run:probe")] = Field(
-        None, description="probes of label type; none: the joint probe's own mean over colors"
+        None, description="probes of label type. Left out: the joint probe's mean over colors"
     )
-    layers: Layers = Field((), description="layers, 0-based; none given: all that each of the probes has")
+    layers: Layers = Field((), description="layers, 0-based. Left out: all layers that every probe has")
     direction: ClassDirection = Field(
         "raw",
         description="of a class: its weights (Davis), class-centred: minus their mean over classes, empty-minus-piece: "

@@ -60,7 +60,7 @@ class MovesOfPositions(AnyTraining):
     """Positions with best moves, held out by number and by the games they are from."""
 
     heldout_source_games: Annotated[str | None, Ref("dataset")] = Field(
-        None, description="the games of the held-out positions"
+        None, description="games of the held-out positions. Left out: --source-games"
     )
     heldout_moves: int = Field(
         0, ge=0, le=8000, description="held-out positions, with the legal moves counted too; 0: all, not counted"
@@ -93,7 +93,9 @@ class BranchSpec(GamesEncoding, MovesOfPositions, BranchTraining):
     architecture: Literal["gpt2-best-moves"] = Field(
         description="a GPT-2 reads games, and learns the best move at positions of them"
     )
-    source_games: Annotated[str, Ref("dataset")] = Field(description="of positions: the games that they are of")
+    source_games: Annotated[str, Ref("dataset")] = Field(
+        description="games of the positions in --datasets. Left out: the positions alone"
+    )
 
 
 class PositionSpec(MovesOfPositions, PositionTraining):

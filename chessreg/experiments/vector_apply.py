@@ -30,7 +30,7 @@ FOLD_COUNT = 2
 class VectorApplySpec(Spec):
     vector: Annotated[str, Ref("run:vector")] = Field(description="the vectors, real ones or controls")
     cache: Annotated[str, Ref("run:cache")] = Field(description="activations of other games of the same model")
-    layers: Layers = Field((), description="layers, 0-based; none given: all that have a vector and are cached")
+    layers: Layers = Field((), description="layers, 0-based. Left out: all that are cached and have a vector")
     first_ply: Plies = Field(50, ge=0, description="only sites from this ply on (Karvonen: dot 25)")
     last_ply: Plies | None = Field(
         None, ge=0, description="only token positions up to this ply. Left out: to the end of the game"

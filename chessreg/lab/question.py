@@ -54,18 +54,30 @@ class LabPosition(Settings):
     """
 
     checkpoint: str = Field(description="the model")
-    moves: str = Field("", description="the position: moves in SAN or UCI, startpos, or a FEN near it")
-    fen: str = Field("", description="any position, for a model of positions, in place of --moves")
-    probe: str | None = Field(None, description="a piece probe: its boards are shown, and its direction is subtracted")
-    vector: str | None = Field(None, description="a vector run: its directions are added instead")
-    layers: Layers = Field((), description="layers, 0-based; none: the probe's best, or all that the vector has")
+    moves: str = Field(
+        "", description="position: moves in SAN or UCI, startpos, or a FEN near the start. Left out: the start position"
+    )
+    fen: str = Field("", description="any position, for a model of positions. Left out: --moves gives the position")
+    probe: str | None = Field(
+        None, description="piece probe whose boards are shown and whose direction is subtracted. Left out: no probe"
+    )
+    vector: str | None = Field(None, description="vector run whose directions are added instead. Left out: no vector")
+    layers: Layers = Field(
+        (), description="layers, 0-based. Left out: the probe's best layer, or all layers of the vector"
+    )
     scale: float = Field(1.5, description="how strongly the model is edited; where the next token is read: 0.5")
     token_mask: Literal["all", "last", "white-segments", "turns"] = Field("last", description="tokens that are edited")
     measure: Literal["moves", "next-token"] = Field(
         "moves", description="measured output: whole moves, or the next token (always with --board)"
     )
-    board: str = Field("", description="squares to change by the probe, such as d5=. d7=p")
-    later: str = Field("", description="the moves that follow: --condition patch adds the residual of the board there")
+    board: str = Field(
+        "",
+        description="squares to change, such as d5=. d7=p. Left out: the piece that the clean model moves is removed",
+    )
+    later: str = Field(
+        "",
+        description="later moves; --condition patch adds the residual of the board after them. Left out: no patch",
+    )
     condition: str = Field(EDIT, description="the edit, or a control: random-0, shuffled-0, …; of STATE also edit-3")
     unit: int = Field(0, ge=0, description="draw random controls as for this state of a run")
     settings: tuple[tuple[str, str], ...] = ()

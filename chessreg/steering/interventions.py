@@ -32,23 +32,26 @@ class InterventionSettings(Settings):
     """Which directions are added where. Without a vector nothing is edited."""
 
     vector: Annotated[str | None, Ref("run:vector")] = Field(
-        default=None, description="a vector run; none: no intervention"
+        default=None, description="vector run to add. Left out: no intervention"
     )
-    layers: Layers = Field(default=(), description="0-based layers to edit; none given: all that the vector run has")
+    layers: Layers = Field(default=(), description="layers to edit, 0-based. Left out: all layers of the vector run")
     scale: float = Field(
         default=1.0, description="times the per-token mean direction; positive adds, negative subtracts"
     )
     token_mask: Literal["all", "last"] = Field(
         default="all", description="tokens that are edited: all, or only the newest"
     )
-    control: str = Field(default="none", description="none, or random: a random direction of the same norm instead")
+    control: str = Field(
+        default="none", description="random: add a random direction of the same norm instead. Left out: the vector"
+    )
     control_seed: int = Field(default=0, description="seed of the control's directions")
     form: Literal["hook", "mlp-bias"] = Field(
         default="hook",
         description="hook after the block, or bias of its last matrix as in chess_gpt_eval: equal results",
     )
     layers_label: str = Field(
-        default="", description="what a paper calls these layers, for example 11-15: text beside the 0-based list"
+        default="",
+        description="a paper's name for these layers, such as 11-15, shown next to them. Left out: the numbers only",
     )
 
     @field_validator("layers")

@@ -51,6 +51,17 @@ def commands(group: click.Group, context: click.Context) -> Iterator[tuple[str, 
             yield below.command_path, below
 
 
+VALUES_LEFT_OUT = re.compile(r"\[default: |\[required\]|\bleft out\b", re.IGNORECASE)
+
+
+def options_without_default(context: click.Context) -> Iterator[tuple[str, str]]:
+    """Name and help of each optional option with a value."""
+    for parameter in context.command.params:
+        record = parameter.get_help_record(context)
+        if isinstance(parameter, click.Option) and record and not (parameter.is_flag or parameter.required):
+            yield parameter.opts[0], record[1]
+
+
 EVERY = dict(commands(root, click.Context(root, info_name="chessreg", obj=Home(), max_content_width=120)))
 OUTSIDE = re.compile(r"specification|\.\./|design\.md|findings\.md", re.IGNORECASE)
 
@@ -95,3 +106,9 @@ def test_a_kind_may_not_call_a_setting_main_that_it_does_not_have() -> None:
     with pytest.raises(BadInputError, match="main_settings") as error:
         create_kind(Wrong)
     assert "nonsense" in error.value.hint
+
+
+@pytest.mark.parametrize("path", EVERY)
+def test_the_help_of_an_option_says_what_happens_when_it_is_left_out(path: str) -> None:
+    silent = [name for name, text in options_without_default(EVERY[path]) if not VALUES_LEFT_OUT.search(text)]
+    assert not silent, f"{path}: {', '.join(silent)}: add `Left out: …`, or a default"

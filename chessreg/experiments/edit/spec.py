@@ -83,28 +83,36 @@ class EditSettings(GameSelection):
     checkpoint: CheckpointRef = Field(description="the model")
     probe: Annotated[str, Ref("run:probe")] = Field(description="piece probes of that model: the directions")
     black_probe: Annotated[str | None, Ref("run:probe")] = Field(
-        None, description="piece probes fitted where Black is to move, for the edits there"
+        None,
+        description="piece probes fitted where Black is to move, for edits there. Left out: only White's moves are "
+        "edited",
     )
     dataset: Annotated[str | None, Ref("dataset")] = Field(  # type: ignore[assignment]
-        None, description="games: a dataset, or one part of it (NAME:PART)"
+        None, description="games: a dataset, or one part of it (NAME:PART). Left out: --moves"
     )
     moves: str = Field(
-        "", description="edit one position instead: the moves that lead there (SAN or UCI), startpos, or a FEN near it"
+        "",
+        description="edit one position: the moves that lead to it (SAN or UCI), startpos, or a FEN near it. Left out: "
+        "positions of --dataset",
     )
     games: int = Field(200, ge=1, description="games to take states from, the first in file order (Karvonen: 200)")
     per_game: int = Field(30, ge=1, description="states of each game (Karvonen: White's first 30 moves)")
     last_move: Moves = Field(30, ge=1, description="states are among White's moves 1 to this one")
     layers: Annotated[Layers, NotWith("layer_sets", "what to edit")] = Field(
-        (), description="layers to edit, 0-based; none: the one that validation chooses"
+        (), description="layers to edit, 0-based. Left out: the layer that validation chooses"
     )
-    layers_label: str = Field("", description="what a paper calls these layers, such as 4-7: text beside the list")
-    layer_sets: tuple[str, ...] = Field((), description="layer sets to try: 5,3-6,5+7+9 or each; instead of --layers")
+    layers_label: str = Field(
+        "", description="a paper's name for these layers, such as 4-7, shown next to them. Left out: the numbers only"
+    )
+    layer_sets: tuple[str, ...] = Field((), description="layer sets to try: 5,3-6,5+7+9 or each. Left out: --layers")
     scale: Annotated[float, EXCLUDES_SCALES] = Field(
         1.5,
         description="length of what is subtracted (Karvonen Table 6: 1.5 and 2.0), or the value of --scale-rule; "
         "a negative scale adds",
     )
-    scales: tuple[float, ...] = Field((), description="several to try with every layer set; instead of --scale")
+    scales: tuple[float, ...] = Field(
+        (), description="values of --scale to try with every layer set. Left out: --scale"
+    )
     scale_rule: str = Field(
         "single_scale",
         description="meaning of --scale: single_scale a length; single_target a logit, average_target an offset to a "
@@ -122,7 +130,9 @@ class EditSettings(GameSelection):
         1, ge=0, description="directions for another piece on that square, of the same length"
     )
     shuffled_probe: Annotated[str | None, Ref("run:probe")] = Field(
-        None, description="probes of shuffled labels: their directions as the shuffled-label control"
+        None,
+        description="probes of shuffled labels, whose directions are the shuffled-label control. Left out: directions "
+        "of other pieces",
     )
     wrong_layer_control: bool = Field(
         False, description="also edit with the same directions, each half the model's depth away from its layer"
@@ -195,11 +205,11 @@ class EditSpec(EditSettings):
     token_mask: Literal["all", "last", "white-segments"] = Field("all", description="tokens that are edited")
     sae: Annotated[str | None, Ref("run:sae")] = Field(
         None,
-        description="also replace the residual, at the same layers and tokens, by its reconstruction by these SAEs, "
-        "with nothing subtracted (encode-decode control)",
+        description="SAEs whose reconstruction replaces the residual at the same layers and tokens (encode-decode "
+        "control). Left out: without that control",
     )
     expansion: int | None = Field(
-        None, ge=1, description="which expansion of --sae, as latents per dimension; none: its only one"
+        None, ge=1, description="expansion of --sae, in latents per dimension. Left out: its only one"
     )
     samples: Annotated[int, AtMost(1000, "more say no more")] = Field(
         5, ge=0, description="texts drawn per condition (Karvonen: 5)"
@@ -243,11 +253,15 @@ class NextTokenEditSpec(EditSettings):
         Distinct(),
         NotWith("per_game", "which states are taken"),
         NotWith("last_move", "which states are taken"),
-    ] = Field((), description="plies after which each game is edited, for either side (Davis: 4,9,14,…,34)")
+    ] = Field(
+        (),
+        description="plies after which each game is edited, for either side (Davis: 4,9,14,…,34). Left out: states of "
+        "--per-game",
+    )
     board: str = Field(
         "",
-        description="with --moves: squares to change, such as d5=. d7=p; none: the piece on the most probable square "
-        "is taken off",
+        description="with --moves: squares to change, such as d5=. d7=p. Left out: the piece on the most probable "
+        "square is removed",
     )
     future: Annotated[int, AtMost(MAX_GAME_PLIES, "no game of chess is longer")] = Field(
         6, ge=1, description="distance to the later board of the same game (Davis: 6)"
@@ -256,17 +270,23 @@ class NextTokenEditSpec(EditSettings):
         "plies", description="unit of --future: plies as in Davis's code, or tokens as in his text"
     )
     patch: Literal["none", "unit", "raw"] = Field(
-        "none", description="also add the residual of the later board: normalised, or as it is (published code)"
+        "none",
+        description="also add the residual of the later board: normalised, or unchanged (published code). Left out: no "
+        "patch",
     )
-    later: str = Field("", description="with --moves: the moves that follow, to the later board (SAN or UCI)")
+    later: str = Field(
+        "", description="with --moves: the moves to the later board (SAN or UCI). Left out: no later board"
+    )
     random_draw: Literal["sphere", "uniform-matrix"] = Field(
         "sphere", description="random directions: of unit length, or Davis's code: rows of one uniform unit matrix"
     )
     other_probes: Annotated[tuple[str, ...], Distinct(), Ref("run:probe")] = Field(
-        (), description="more piece probes of the model, each an edit of its own (SAE-Probe, CD-Probe, DM-Probe)"
+        (),
+        description="more piece probes of the model, each a separate edit (SAE-Probe, CD-Probe, DM-Probe). Left out: "
+        "--probe alone",
     )
     other_black_probes: Annotated[tuple[str, ...], Distinct(), Ref("run:probe")] = Field(
-        (), description="as --black-probe for --probe: one for each of --other-probes"
+        (), description="one --black-probe for each of --other-probes. Left out: none"
     )
     class_mean: Literal["keep", "remove"] = Field(
         "keep", description="remove: directions without the mean of their square's classes, which no probe can tell"

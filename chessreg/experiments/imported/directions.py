@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 
 
 class ImportedOptions(ExecutionOptions):
-    file_names: str = Field("", description="the files' names, for people")
+    file_names: str = Field("", description="names of the files, for display. Left out: none")
 
 
 class _ImportedDirections(Kind):

@@ -20,9 +20,9 @@ from chessreg.runs.spec import Moves, Ref, Spec
 
 class ImportedGamesSpec(FileSpec):
     bundled = "sample-results.csv"
-    format: str = Field("", description="chess_gpt_eval or pgn; found by the file's content")
+    format: str = Field("", description="chess_gpt_eval or pgn. Left out: detected from the file's content")
     players: tuple[str, ...] = Field(
-        (), description="whose results the games are, most wanted first; none given: a model's before an engine's"
+        (), description="players whose results are counted, preferred player first. Left out: a model before an engine"
     )
     checkpoint: Annotated[str | None, Ref("checkpoint")] = Field(
         None, description="the model, as a checkpoint of this registry. Left out: an unknown model"
@@ -31,13 +31,15 @@ class ImportedGamesSpec(FileSpec):
     engine_version: str = Field("unknown", description="the engines' version, which is not in these files")
     limit: str = Field("unknown", description="an engine's limit if the file has none, such as time=0.1")
     opening: str = Field("standard", description="standard or random:PLIES, which is not in these files")
-    policy: str = Field("", description="how the model's moves were chosen; none given: as the format's program does")
+    policy: str = Field("", description="how the model's moves were chosen. Left out: as the format's program does")
     move_limit: Moves | None = Field(
-        None, ge=1, description="full moves after which games were stopped; none given: that of the format's program"
+        None, ge=1, description="full moves after which games were stopped. Left out: the value of the format's program"
     )
 
     adjudication: str = Field(
-        "none", description="limit of Stockfish's evaluation of games stopped at the move limit, such as nodes=100000"
+        "none",
+        description="limit of Stockfish's evaluation of games stopped at the move limit, such as nodes=100000. Left "
+        "out: they have no result",
     )
 
     @model_validator(mode="before")
@@ -94,11 +96,11 @@ class ImportedGamesSpec(FileSpec):
 
 class ImportSpec(Spec):
     checkpoint: Annotated[str | None, Ref("checkpoint")] = Field(
-        None, description="the checkpoint of this registry that the model is; none: an unknown model"
+        None, description="checkpoint of this registry. Left out: an unknown model"
     )
-    model: str = Field("", description="the model's name, for files that do not say it")
-    layers: tuple[int, ...] = Field((), description="their layers, 0-based, one a file, for files that do not say them")
-    label: str = Field("", description="label that the probe predicts, for files without one: piece, skill, …")
+    model: str = Field("", description="name of the model. Left out: from the file")
+    layers: tuple[int, ...] = Field((), description="layers, 0-based, one for each file. Left out: from the files")
+    label: str = Field("", description="label that the probe predicts: piece, skill, …. Left out: from the file")
     residual: Literal["auto", "raw", "centred"] = Field(
         "auto", description="the residual stream's convention; auto: centred for models called tf_lens_…, else raw"
     )

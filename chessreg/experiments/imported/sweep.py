@@ -39,9 +39,9 @@ METRICS = ("wins", "draws", "losses")
 class ImportedSweepSpec(FileSpec):
     bundled = "sample-sweep.csv"
     format: Literal["sweep"] = Field("sweep", description="sweep")
-    players: tuple[str, ...] = Field((), description="the model that played, which is not in these files")
+    players: tuple[str, ...] = Field((), description="model that played, by name. Left out: --checkpoint")
     checkpoint: Annotated[str | None, Ref("checkpoint")] = Field(
-        None, description="or the checkpoint of this registry that it is"
+        None, description="checkpoint of this registry that played. Left out: --players"
     )
     color: Literal["both", "white", "black"] = Field("both", description="the model's, which no such file tells")
     assist: Assist | Literal["unknown"] = Field(

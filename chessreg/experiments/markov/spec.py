@@ -15,10 +15,10 @@ from chessreg.runs.spec import CheckpointRef, Distinct, Layers, Plies
 
 class MarkovSpec(GameSelection):
     checkpoint: CheckpointRef = Field(description="the model")
-    layers: Layers = Field((), description="layers, 0-based; none given: all")
+    layers: Layers = Field((), description="layers, 0-based. Left out: all")
     hook_points: Annotated[tuple[str, ...], Distinct()] = Field(
         (),
-        description=f"hook points to read: {', '.join(PATTERNS)} (* for each layer); none given: {RESID_POST}",
+        description=f"hook points to read: {', '.join(PATTERNS)} (* for each layer). Left out: {RESID_POST}",
     )
     first_ply: Plies = Field(6, ge=1, description="the shortest beginning of a game, in plies")
     last_ply: Plies = Field(40, ge=1, description="the longest beginning of a game, in plies")

@@ -128,7 +128,8 @@ class PlaySpec(MatchSpec):
     )
     ladder: tuple[str, ...] = Field(
         (),
-        description="instead of --opponent several, --games with each: random,stockfish:-1,stockfish:0-10@nodes=1000",
+        description="several opponents, --games with each: random,stockfish:-1,stockfish:0-10@nodes=1000. Left out: "
+        "--opponent",
     )
     games: int = Field(100, ge=1, description="games to play, of a ladder on each rung")
     color: Literal["white", "black", "both"] = Field(
@@ -141,7 +142,9 @@ class PlaySpec(MatchSpec):
         "redraw",
         description="random plies that end the game: draw anew, or keep it (chess_gpt_eval: 5 restarts at most)",
     )
-    book: Annotated[str | None, Ref("book")] = Field(None, description="the file of book:FILE, filled in from it")
+    book: Annotated[str | None, Ref("book")] = Field(
+        None, description="file of the opening book. Left out: taken from --opening book:FILE"
+    )
     opening_seed: int = Field(0, description="seed of the openings, apart from the seed of the play")
     policy: str = Field(
         "retry:5",
@@ -149,7 +152,8 @@ class PlaySpec(MatchSpec):
         "value (the highest expected return, of a model of values)",
     )
     temperatures: tuple[float, ...] = Field(
-        (), description="one for each try; none given: retry 0.001,0.201,0.401,0.5,0.5 (Karvonen), others 1"
+        (),
+        description="temperatures, one for each try. Left out: 0.001,0.201,0.401,0.5,0.5 for retry (Karvonen), else 1",
     )
     move_tokens: int = Field(
         0, ge=0, le=64, description="tokens that a try may write; 0: the encoding's limit (10 of pgn-char-32)"
@@ -173,16 +177,16 @@ class PlaySpec(MatchSpec):
     )
     assist: Assist = Field(
         "none",
-        description="when Stockfish plays the model's move: never; where all its five best moves win (author: Junkin's "
-        "code), or only where the position repeats too. Such plies are marked, and no rating of the model's own",
+        description="when Stockfish plays the model's move: if its five best moves all win (author: Junkin's code), or "
+        "only if the position repeats too. Such plies are marked, and give no rating. Left out: never",
     )
     evaluate_draws: str = Field(
         "none",
-        description="Stockfish's limit for evaluating drawn games as they stood before the model's last move, or none",
+        description="Stockfish's limit for evaluating draws before the model's last move. Left out: no evaluation",
     )
     intervention: InterventionSettings = Field(default_factory=InterventionSettings)
     against: Annotated[str | None, Ref("run:play")] = Field(
-        None, description="the match whose games from the same openings --stop compares with"
+        None, description="match from the same openings that --stop compares with. Left out: both colors of this match"
     )
 
     @model_validator(mode="before")

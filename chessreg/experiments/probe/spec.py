@@ -75,8 +75,8 @@ class ProbeSpec(Spec):
     shuffled_label_control: Annotated[int | None, AtMost(1_000_000, "draws are numbered from 0")] = Field(
         None,
         ge=0,
-        description="fit to labels permuted among the fitted games (labels of boards: among the fitted positions), and "
-        "test on the true ones; the value is the number of the draw",
+        description="fit to labels permuted among the fitted games (for boards: among the fitted positions), and test "
+        "on the true labels; the value numbers the permutation. Left out: the true labels",
     )
     skill: SkillSettings = SkillSettings()
     skip_sites: int = Field(
@@ -92,16 +92,18 @@ class ProbeSpec(Spec):
     )
     phase: Annotated[int | str | None, BeforeValidator(parse_phase), WithJsonSchema(PHASE_JSON_SCHEMA)] = Field(
         None,
-        description="only tokens of this phase; UCI squares: 0 white-origin, 1 white-destination, 2 black-origin, "
-        "3 black-destination, 4 promotion, 5 special (Davis 1.3)",
+        description="only tokens of this phase; UCI squares: 0 white-origin, 1 white-destination, 2 black-origin, 3 "
+        "black-destination, 4 promotion, 5 special (Davis 1.3). Left out: all tokens",
     )
     alignment: Literal["post-ply", "pre-ply"] | None = Field(
-        None, description="the board of a token that ends a move: after it, or before it (Davis); none: as cached"
+        None, description="board of a token that ends a move: after the move, or before it (Davis). Left out: as cached"
     )
     min_positions: int | None = Field(
-        None, ge=1, description="refuse to fit on fewer positions; none: 1,000 of one phase, as promotions are rare"
+        None,
+        ge=1,
+        description="minimum number of positions to fit on. Left out: 1,000 with --phase, because promotions are rare",
     )
-    layers: Layers = Field((), description="layers, 0-based; none given: all that are cached")
+    layers: Layers = Field((), description="layers, 0-based. Left out: all that are cached")
     hook_point: str = Field(
         RESID_POST, description=f"which of the cached hook points, * for each layer: one of {', '.join(PATTERNS)}"
     )
@@ -113,10 +115,11 @@ class ProbeSpec(Spec):
     )
     sae: Annotated[str | None, Ref("run:sae")] = Field(
         None,
-        description="for sae-latents and sae-contrast: the SAEs that give the latents, of every layer that is fitted",
+        description="SAEs of every fitted layer, for --source sae-latents and sae-contrast. Left out: the residual is "
+        "read",
     )
     expansion: int | None = Field(
-        None, ge=1, description="which expansion of --sae, as latents per dimension; none: its only one"
+        None, ge=1, description="expansion of --sae, in latents per dimension. Left out: its only one"
     )
     min_class_positions: int = Field(
         10, ge=1, description="for differences of means: a class with fewer positions has no direction"
@@ -135,7 +138,11 @@ class ProbeSpec(Spec):
         int | None,
         AtMost(100_000, "memory holds their positions"),
         NotWith("batch_positions", "what a step sees"),
-    ] = Field(None, ge=1, description="instead: whole games in one step, with all their positions (Karvonen: 2)")
+    ] = Field(
+        None,
+        ge=1,
+        description="whole games in one step, with all their positions (Karvonen: 2). Left out: --batch-positions",
+    )
     learning_rate: float = Field(1e-2, gt=0, description="AdamW's")
     schedule: Literal["linear", "constant", "cosine"] = Field(
         "linear", description="linear: the rate falls to a tenth; constant: as Karvonen's; cosine: to 0, as Davis's"

@@ -18,27 +18,29 @@ L0_SEARCH = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 
 class SaeSpec(Spec):
-    cache: Annotated[str | None, Ref("run:cache")] = Field(None, description="activations to train on")
+    cache: Annotated[str | None, Ref("run:cache")] = Field(
+        None, description="activations to train on. Left out: --checkpoint and --dataset"
+    )
     checkpoint: Annotated[str | None, Ref("checkpoint")] = Field(
-        None, description="without a cache: the model, run once for all hook points"
+        None, description="model that is run once for all hook points. Left out: --cache"
     )
     dataset: Annotated[str | None, Ref("dataset")] = Field(
-        None, description="without a cache: games, a dataset or one part of it"
+        None, description="games to train on: a dataset, or one part of it (NAME:PART). Left out: --cache"
     )
     games: int = Field(1_000_000_000, ge=1, description="without a cache: at most this many games")
     min_plies: Plies = Field(0, ge=0, description="without a cache: leave out shorter games")
     keep_duplicates: bool = Field(False, description="without a cache: also games whose moves occurred before")
     sites: str = Field("all", description="without a cache: tokens to train on: all, turns, white-turns, …")
     heldout: Annotated[str | None, Ref("dataset")] = Field(
-        None, description="games to measure on; none: some of the dataset, or of the cache's, not trained on"
+        None, description="games to measure on. Left out: some games of the dataset or cache, which are not trained on"
     )
     heldout_games: Annotated[int, AtMost(1_000_000, "memory holds their sums")] = Field(
         200, ge=2, description="measure on at most this many games"
     )
-    layers: Layers = Field((), description="layers, 0-based; none given: all")
+    layers: Layers = Field((), description="layers, 0-based. Left out: all")
     hook_points: Annotated[tuple[str, ...], Distinct()] = Field(
         (),
-        description=f"hook points to read: {', '.join(PATTERNS)} (* for each layer); none given: all that are "
+        description=f"hook points to read: {', '.join(PATTERNS)} (* for each layer). Left out: all that are "
         f"cached, or {RESID_POST}",
     )
     exclude_special: bool = Field(True, description="leave out tokens that are no part of a game: begin, end, padding")
@@ -59,7 +61,7 @@ class SaeSpec(Spec):
     )
     learning_rate: float = Field(3e-4, gt=0, description="Adam's (the authors of gated SAEs)")
     warmup_steps: Annotated[int | None, AtMost(10**9, "no training is longer")] = Field(
-        None, ge=0, description="steps until the full rate; none: 1,000, at most a tenth of all"
+        None, ge=0, description="steps until the full learning rate. Left out: 1,000, at most a tenth of all"
     )
     final_fraction: float = Field(
         0.1, ge=0, le=1, description="share of the rate that is left at the end of the cosine"
@@ -67,19 +69,22 @@ class SaeSpec(Spec):
     beta1: Beta = Field(0.9, description="Adam's")
     beta2: Beta = Field(0.999, description="Adam's")
     l1_coefficient: float | None = Field(
-        None, ge=0, description="λ, the weight of the L1 norm of the gate path; none: 1, or what --l0 finds"
+        None,
+        ge=0,
+        description="λ, the weight of the L1 norm of the gate path. Left out: 1, or the value that --l0 finds",
     )
     l1_warmup: float = Field(0.05, ge=0, le=1, description="share of the steps in which λ rises from 0")
     l0: float | None = Field(
         None,
         gt=0,
-        description="instead of λ: how many latents shall be on at a token; short trainings look for the λ",
+        description="target number of active latents per token; short trainings search for the λ. Left out: "
+        "--l1-coefficient",
     )
     l0_search: Annotated[tuple[float, ...], Distinct()] = Field(
-        (), description="for --l0: λ of the short trainings; none: 0.25,0.5,1,2,4"
+        (), description="values of λ that --l0 tries. Left out: 0.25,0.5,1,2,4"
     )
     l0_search_tokens: Annotated[int | None, AtMost(10**13, "no dataset is longer")] = Field(
-        None, ge=1, description="for --l0: tokens of each of them; none: a quarter of --tokens"
+        None, ge=1, description="tokens of each short training of --l0. Left out: a quarter of --tokens"
     )
     precision: Precision = Field(
         "float32",

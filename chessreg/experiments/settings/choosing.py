@@ -17,7 +17,9 @@ class ChoosingSpec(Spec):
     policy: str = Field(
         "free", description="how a move is chosen: free (the text as it comes), retry:N, trie, legal or value"
     )
-    temperatures: tuple[float, ...] = Field((), description="one for each try; none given: 0, the most probable")
+    temperatures: tuple[float, ...] = Field(
+        (), description="temperatures, one for each try. Left out: 0, the most probable move"
+    )
 
     @field_validator("temperatures")
     @classmethod

@@ -24,18 +24,21 @@ class PromptSpec(Spec):
 
     template: str | None = Field(
         None,
-        description=f"a prompt template: {', '.join(TEMPLATES)}; or its text, with {{FEN}}, perhaps {{LM}} behind it, "
-        "and {BM} at the end, or a file with that text",
+        description=f"prompt template: {', '.join(TEMPLATES)}; or its text, or a file with the text: {{FEN}}, "
+        "optionally {LM}, and {BM} at the end. Left out: the checkpoint's own",
     )
     layout: Literal["ruoss77", "flattened_with_slashes"] | None = Field(
         None,
-        description="of a position: 77 characters (the author's code), or a FEN with slashes (the paper)",
+        description="layout of a position: 77 characters (the author's code), or a FEN with slashes (the paper). Left "
+        "out: the checkpoint's own",
     )
     counters: Literal["kept", "blanked"] | None = Field(
-        None, description="move counters: kept (the author's code) or blanked (its README)"
+        None,
+        description="move counters: kept (the author's code) or blanked (its README). Left out: the checkpoint's own",
     )
     notation: Literal["uci", "san"] | None = Field(
-        None, description="of moves: uci (the author's code), san (the paper)"
+        None,
+        description="notation of moves: uci (the author's code) or san (the paper). Left out: the checkpoint's own",
     )
     last_separator: bool | None = Field(
         None, description="the last legal move too is followed by a comma and a space (the author's code)"

@@ -25,7 +25,7 @@ class SkillSettings(Settings):
         6, ge=2, description="quantile bins (Karvonen: six, by pandas.qcut)"
     )
     edges: Annotated[tuple[float, ...], Distinct()] = Field(
-        (), description="fixed bins instead: their inner edges, as 1550,2050"
+        (), description="inner edges of fixed bins, such as 1550,2050. Left out: quantile bins"
     )
     keep: Annotated[tuple[int, ...], Distinct()] = Field(
         (0, -1), description="bins kept as classes, 0 the lowest, -1 the highest"

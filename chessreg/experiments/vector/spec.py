@@ -40,7 +40,7 @@ def convert_coefficient(coefficient: float, positions_summed: int, authors_posit
 class VectorSettings(Spec):
     """The settings of every source."""
 
-    layers: Layers = Field((), description="layers, 0-based; none given: every layer of the input")
+    layers: Layers = Field((), description="layers, 0-based. Left out: every layer of the input")
     place: ClassVar[str]  # of the layers, for an error
 
     def layers_there(self, inputs: Inputs) -> Sequence[int]:
