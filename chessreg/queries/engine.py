@@ -418,7 +418,7 @@ class Engine:
         """SELECT of a table's rows, from SQL and from the mirror; with `kind` only its runs' rows, with their extra
         columns. A table that was not read fails when its rows are read."""
         extras = self._views.extras.get((kind, table), {}) if kind else {}
-        types = {**source.column_types(table), **extras}
+        types = {**source.column_types(table), **{name: extra.duckdb for name, extra in extras.items()}}
         if table not in self._read:
             columns = ", ".join(f'NULL::{type_} AS "{name}"' for name, type_ in types.items())
             return f"SELECT {columns} WHERE error('{table} was not read')"

@@ -37,7 +37,7 @@ LEAST_ROWS = 256  # of a file: to open one takes about as long as to read 100 ro
 MOST_FILES = 10_000  # of a table that are read: SQLite accepts that many ids in one SELECT
 PATTERN = re.compile(r"[*?\[\ud800-\udfff]")
 NAME = re.compile(r"([a-z_]+)-[0-9a-f]{8}-([0-9a-f]{32})-[0-9]{20}\.parquet")
-Extras = Mapping[tuple[str, str], Mapping[str, str]]  # name → type of extra columns, by kind and table
+Extras = Mapping[tuple[str, str], Mapping[str, views.ExtraType]]  # name → type of extra columns, by kind and table
 
 
 class Mirror:

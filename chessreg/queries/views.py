@@ -23,6 +23,10 @@ ONCE = frozenset({"annotated", "named", "tagged", "runs", "run_order", "checkpoi
 AFTER = {"run_place": "(run) AS (SELECT o.place FROM run_order AS o WHERE o.run_id = run)"}
 
 JSON_TYPES = {"integer": "BIGINT", "number": "DOUBLE", "boolean": "BOOLEAN", "string": "VARCHAR"}
+# The JSON schema's pattern of a text of hexadecimal numbers with this many digits each, and the list of its numbers.
+HEX_PATTERN = re.compile(r"\^\(\[0-9a-f\]\{(\d)\}\)\*\$")
+HEX_LIST = """CASE WHEN regexp_full_match({text}, '([0-9a-f]{{{digits}}})*') THEN list_transform(
+    range(len({text}) // {digits}), lambda i: ('0x' || substr({text}, {digits} * i + 1, {digits}))::BIGINT) END"""
 RUN_COLUMNS = ("run", "kind", "version", "state", "created_at")
 # Those of runs in a view of a kind's runs, before the settings of its spec.
 OF_RUNS = ("run_id", "run", "kind", "version", "state", "done", "planned", "tags", "archived", "invalid", "created_at",
@@ -41,6 +45,19 @@ COMPUTED = re.compile(r"\b(query|query_table|json_execute\w*)\s*\(", re.IGNORECA
 NAMED = r'"?\w+"?(?:\s+as\s+\w+)?'
 READ = re.compile(rf"\b(?:from|join|describe|summarize)\s+({NAMED}(?:\s*,\s*{NAMED})*)")
 IDENTIFIER = re.compile(r"[^A-Za-z0-9_]")
+
+
+class ExtraType(NamedTuple):
+    """The type of an extra column in DuckDB; `hex_digits` of each number of a list that is stored as text."""
+
+    duckdb: str
+    hex_digits: int = 0
+
+    def value_of(self, text: str) -> str:
+        """Return the SQL expression of a column's value from that of its text. A value of another type is NULL."""
+        if self.hex_digits:
+            return HEX_LIST.format(text=text, digits=self.hex_digits)
+        return f"TRY_CAST({text} AS {self.duckdb})"
 
 
 class KindRow(NamedTuple):
@@ -143,7 +160,7 @@ class KindViews(NamedTuple):
     """The views of kinds by name, and by kind and result table the extra columns that their rows have as columns."""
 
     views: Mapping[str, KindView] = MappingProxyType({})
-    extras: Mapping[tuple[str, str], Mapping[str, str]] = MappingProxyType({})
+    extras: Mapping[tuple[str, str], Mapping[str, ExtraType]] = MappingProxyType({})
 
 
 def of_kinds(recorded: Iterable[KindRow], installed: Iterable[KindRow], taken: Iterable[str]) -> KindViews:
@@ -188,9 +205,9 @@ def of_kinds(recorded: Iterable[KindRow], installed: Iterable[KindRow], taken: I
     return KindViews(made, extras)
 
 
-def _schemas(kinds: Iterable[KindRow]) -> dict[str, dict[str, dict[str, str]]]:
-    """name → DuckDB type of the extra columns, by kind and table; `run`: of the settings."""
-    found: dict[str, dict[str, dict[str, str]]] = {}
+def _schemas(kinds: Iterable[KindRow]) -> dict[str, dict[str, dict[str, ExtraType]]]:
+    """name → type of the extra columns, by kind and table; `run`: of the settings."""
+    found: dict[str, dict[str, dict[str, ExtraType]]] = {}
     for row in sorted(kinds, key=lambda row: row[:2]):
         schemas = found.setdefault(row.name, {})
         for table, schema in row.schemas.items():
@@ -201,12 +218,12 @@ def _schemas(kinds: Iterable[KindRow]) -> dict[str, dict[str, dict[str, str]]]:
     return found
 
 
-def _is_plain(table: str, name: str, type_: str) -> bool:
+def _is_plain(table: str, name: str, type_: ExtraType) -> bool:
     """Whether an extra column is one of the rows: not an object or a list, under a name that no other may have."""
-    return bool(PLAIN.fullmatch(name)) and type_ != "JSON" and name not in columns(table)
+    return bool(PLAIN.fullmatch(name)) and type_.duckdb != "JSON" and name not in columns(table)
 
 
-def typed_rows(table: str, dialect: str, extras: Mapping[str, str]) -> str:
+def typed_rows(table: str, dialect: str, extras: Mapping[str, ExtraType]) -> str:
     """SELECT of the rows of the Arrow table `_<table>` with their declared types, and with these extra columns.
 
     DuckDB reads the JSON of a row once for all of them.
@@ -216,38 +233,44 @@ def typed_rows(table: str, dialect: str, extras: Mapping[str, str]) -> str:
         return f"SELECT * FROM ({select})"
     paths = ", ".join(f"""'$."{name}"'""" for name in extras)
     values = [
-        f'TRY_CAST("all extra"[{place}] AS {type_}) AS "{name}"'
+        f"""{type_.value_of(f'"all extra"[{place}]')} AS "{name}\""""
         for place, (name, type_) in enumerate(extras.items(), 1)
     ]
     found = f'SELECT *, json_extract_string({DETAIL}, [{paths}]) AS "all extra" FROM ({select})'
     return f'SELECT * EXCLUDE ("all extra"), {", ".join(values)} FROM ({found})'
 
 
-def extra_columns(schema: Mapping[str, Any]) -> dict[str, str]:
-    """name → DuckDB type of the columns in a JSON schema of a row model. What is no plain value stays JSON.
+def extra_columns(schema: Mapping[str, Any]) -> dict[str, ExtraType]:
+    """Return name → type of the columns in a JSON schema of a row model. Objects and lists stay JSON.
 
     >>> extra_columns({"properties": {"cp": {"anyOf": [{"type": "integer"}, {"type": "null"}]}}})
-    {'cp': 'BIGINT'}
+    {'cp': ExtraType(duckdb='BIGINT', hex_digits=0)}
+    >>> extra_columns({"properties": {"right_at": {"type": "string", "pattern": "^([0-9a-f]{2})*$"}}})
+    {'right_at': ExtraType(duckdb='BIGINT[]', hex_digits=2)}
     """
     definitions = schema.get("$defs", {})
 
-    def kind(schema: Mapping[str, Any]) -> str:
+    def kind(schema: Mapping[str, Any]) -> ExtraType:
         if "$ref" in schema:
             return kind(definitions.get(str(schema["$ref"]).rpartition("/")[2], {}))
         options = [o for o in schema.get("anyOf", schema.get("oneOf", [])) if o.get("type") != "null"]
         if options:
             types = {kind(o) for o in options}
-            return types.pop() if len(types) == 1 else "DOUBLE" if types == {"BIGINT", "DOUBLE"} else "JSON"
+            if len(types) == 1:
+                return types.pop()
+            return ExtraType("DOUBLE" if {type_.duckdb for type_ in types} == {"BIGINT", "DOUBLE"} else "JSON")
         if "const" in schema or "enum" in schema:
             values = schema.get("enum", [schema.get("const")])
             if all(isinstance(v, str) for v in values):
-                return "VARCHAR"
-        return JSON_TYPES.get(str(schema.get("type")), "JSON")
+                return ExtraType("VARCHAR")
+        if numbers := HEX_PATTERN.fullmatch(str(schema.get("pattern"))):
+            return ExtraType("BIGINT[]", int(numbers[1]))
+        return ExtraType(JSON_TYPES.get(str(schema.get("type")), "JSON"))
 
     return {name: kind(column) for name, column in schema.get("properties", {}).items()}
 
 
-def _result_view(kind: str, table: str, fields: Mapping[str, str], extras: Mapping[str, str]) -> str:
+def _result_view(kind: str, table: str, fields: Mapping[str, ExtraType], extras: Mapping[str, ExtraType]) -> str:
     own = [name for name in columns(table) if name != DETAIL]
     parts = [f'f."{name}"' for name in own]
     parts += [f'r."{name}" AS "{name}"' for name in RUN_COLUMNS if name not in own]
@@ -256,17 +279,17 @@ def _result_view(kind: str, table: str, fields: Mapping[str, str], extras: Mappi
     return f"SELECT {', '.join(parts)} FROM {joined} WHERE r.kind = {text_literal(kind)}"
 
 
-def _run_view(kind: str, settings: Mapping[str, str]) -> str:
+def _run_view(kind: str, settings: Mapping[str, ExtraType]) -> str:
     parts = [f'r."{name}"' for name in OF_RUNS] + _typed("r.spec", settings, set(OF_RUNS), "spec")
     return f"SELECT {', '.join(parts)} FROM runs AS r WHERE r.kind = {text_literal(kind)}"
 
 
 def _typed(
     source: str,
-    fields: Mapping[str, str],
+    fields: Mapping[str, ExtraType],
     taken: Collection[str],
     prefix: str,
-    extras: Mapping[str, str] = MappingProxyType({}),
+    extras: Mapping[str, ExtraType] = MappingProxyType({}),
 ) -> list[str]:
     """The fields of a JSON column as typed columns; one whose name is taken gets the prefix. Those of `extras` are
     columns of `f`."""
@@ -274,10 +297,10 @@ def _typed(
     for name, type_ in fields.items():
         path = '$."' + name.replace('"', '\\"') + '"'
         column = f"{prefix}_{name}" if name in taken else name
-        function = "json_extract" if type_ == "JSON" else "json_extract_string"
+        function = "json_extract" if type_.duckdb == "JSON" else "json_extract_string"
         quoted = column.replace('"', '""')
         is_column = extras.get(name) == type_
-        value = f'f."{name}"' if is_column else f"TRY_CAST({function}({source}, {text_literal(path)}) AS {type_})"
+        value = f'f."{name}"' if is_column else type_.value_of(f"{function}({source}, {text_literal(path)})")
         parts.append(f'{value} AS "{quoted}"')
     return parts
 

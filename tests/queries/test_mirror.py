@@ -107,7 +107,8 @@ def notes(make, version=1, **properties):
     """What a version of the kind `play` records of its games' extra columns."""
     typed = {"depth": "integer", "share": "number", "note": "string", "won": "boolean", "best": "array",
              "run_id": "string", "Depth": "integer", **properties}  # fmt: skip
-    schema = {"game": {"properties": {name: {"type": type_} for name, type_ in typed.items() if name != "Depth"}}}
+    columns = {name: {"type": type_} for name, type_ in typed.items() if name != "Depth"}
+    schema = {"game": {"properties": columns | {"clocks": {"type": "string", "pattern": "^([0-9a-f]{3})*$"}}}}
     make.add(
         tables.KindRecord(name="play", version=version, source="x:X", result_tables=["game"], extra_columns=schema,
                           determinism="exact")
@@ -118,11 +119,14 @@ def test_extra_columns_are_columns_of_the_files(database, make, fetched):
     import duckdb
 
     notes(make)
-    details = [NOTES, None, {**NOTES, "depth": "deep", "won": None}, {}, {"depth": 4}]
+    details = [NOTES | {"clocks": "0ff010"}, None, {**NOTES, "depth": "deep", "won": None, "clocks": ""}, {},
+               {"depth": 4, "clocks": "0ff01"}, {"clocks": 123}, {"clocks": ["0ff"]}]  # fmt: skip
     make.play(make.checkpoint("a"), [{"detail": detail} for detail in details])
     make.play(make.checkpoint("b"), [{"detail": {"note": "of another run"}}] * 4)
     plain = rows(database, EXTRA)
     assert sorted(row["depth"] for row in plain if row["depth"]) == [3, 4]
+    hex_lists = sorted(row["clocks"] for row in plain if row["clocks"] is not None)
+    assert hex_lists == [[], [0x0FF, 0x010], [0x123]]  # a number is taken for its text; other types are NULL
     keep(database, EXTRA)
     assert len(files(database)) == 2
     fetched.clear()
@@ -133,6 +137,7 @@ def test_extra_columns_are_columns_of_the_files(database, make, fetched):
     )
     assert (types["run_id"], types["plies"], types["moves"]) == ("UUID", "BIGINT", "BLOB")
     assert (types["depth"], types["share"], types["won"], types["detail"]) == ("BIGINT", "DOUBLE", "BOOLEAN", "JSON")
+    assert types["clocks"] == "BIGINT[]"
 
 
 def test_files_of_other_columns_are_not_read(database, make, fetched):

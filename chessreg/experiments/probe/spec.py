@@ -170,13 +170,13 @@ class ProbeOptions(ExecutionOptions):
 class ProbeScore(SparseRow):
     """The columns that probes add to their scores.
 
-    `right_at` has two hex digits for each position of the game in order: squares right there. The ply of position i is
-    `ply_first + i * ply_step`, or where plies are not evenly spaced the three hex digits i of `ply_at`. In SQL:
+    `right_at` has the number of right squares at each position of the game, in order, stored as two hexadecimal digits
+    each. Position i (from 0) is at ply `ply_first + i * ply_step`, or at the ply number i of `ply_at` (three digits
+    each) if plies are not evenly spaced. Queries see lists of numbers:
 
-        WITH read AS (SELECT *, unnest(range(length(right_at) // 2)) AS i FROM probe_score)
-        SELECT CASE WHEN ply_at IS NULL THEN ply_first + i * ply_step
-                    ELSE ('0x' || substr(ply_at, 3 * i + 1, 3))::INTEGER END AS ply,
-               sum(('0x' || substr(right_at, 2 * i + 1, 2))::INTEGER) / sum(n // positions) AS accuracy
+        WITH read AS (SELECT *, unnest(range(len(right_at))) AS i FROM probe_score)
+        SELECT coalesce(ply_at[i + 1], ply_first + i * ply_step) AS ply,
+               sum(right_at[i + 1]) / sum(n // positions) AS accuracy
         FROM read GROUP BY ply ORDER BY ply
     """
 
@@ -187,10 +187,10 @@ class ProbeScore(SparseRow):
     majority: int  # squares right by always naming the class most frequent on that square in the fitting games
     unseen: int | None = None  # positions that no fitted position equals (pieces and side to move)
     unseen_correct: int | None = None  # squares right in them
-    right_at: str | None = None
+    right_at: str | None = Field(None, pattern="^([0-9a-f]{2})*$")
     ply_first: int | None = None
     ply_step: int | None = None
-    ply_at: str | None = None
+    ply_at: str | None = Field(None, pattern="^([0-9a-f]{3})*$")
     game_class: int | None = None  # skill: the game's class, 0 the weakest
     vote_class: int | None = None  # of one square: the class read at most positions of the game
     mean_class: int | None = None  # of one square: the class of the mean logit over the game

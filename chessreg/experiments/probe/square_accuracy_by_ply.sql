@@ -45,19 +45,19 @@ SELECT *, coalesce(twin_of || ', untrained', checkpoint) AS model,
 FROM cells
 
 -- statement: base
--- One row per test game and looked-at position. right_at has two hex digits for each: squares right there.
+-- One row per test game and position that was read. right_at has the number of right squares at each.
 SELECT 10000 * k.place + m.ply AS cell, s.run_id, s.unit, s.attempt_id, s.split, s.item, m.ply, k.layer,
-       s.n // s.positions AS n, whole('0x' || substr(s.right_at, 2 * s.i + 1, 2)) AS correct, k.place, k.label, k.run,
+       s.n // s.positions AS n, s.right_at[s.i + 1] AS correct, k.place, k.label, k.run,
        k.checkpoint_id, k.checkpoint
 FROM (
-    SELECT *, unnest(range(length(right_at) // 2)) AS i
+    SELECT *, unnest(range(len(right_at))) AS i
     FROM (SELECT run_id, unit, split, item, attempt_id, n, positions, right_at, ply_first, ply_step, ply_at
           FROM probe_score WHERE split = 'test' AND item >= 0)
 ) AS s
 JOIN numbered AS k ON k.run_id = s.run_id AND k.unit = s.unit
 CROSS JOIN LATERAL (
     SELECT CASE WHEN s.ply_at IS NULL THEN whole(s.ply_first + s.i * s.ply_step::HUGEINT)
-                ELSE whole('0x' || substr(s.ply_at, 3 * s.i + 1, 3)) END AS ply
+                ELSE s.ply_at[s.i + 1] END AS ply
 ) AS m
 WHERE m.ply BETWEEN 0 AND 9999
 
