@@ -67,13 +67,14 @@ class Maker:
                 return
         self.add(tables.Tokenizer(name="pgn-char-32", size=2, vocabulary=["a", "b"]))
 
-    def run(self, kind, units, *, name=None, done=None, host="box1", days=0, checkpoint=None, spec=None):
+    def run(self, kind, units, *, name=None, done=None, host="box1", days=0, checkpoint=None, spec=None,
+            kind_version=1):  # fmt: skip
         """A run with one attempt; complete unless `done` is less than its units."""
         spec_hash = canonical_digest([kind, next(self.count)])
         done = units if done is None else done
         run = tables.Run(
-            id=uuid_from_digest(spec_hash), kind=kind, version=1, spec=spec or {}, spec_hash=spec_hash, explicit=[],
-            units=units, created_at=START + timedelta(days=days), completed_at=START if done == units else None,
+            id=uuid_from_digest(spec_hash), kind=kind, version=kind_version, spec=spec or {}, spec_hash=spec_hash,
+            explicit=[], units=units, created_at=START + timedelta(days=days), completed_at=START if done == units else None,
         )  # fmt: skip
         attempt = self.attempt(run.id, host)
         self.add(run, attempt)

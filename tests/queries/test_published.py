@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import replace
+from datetime import UTC, datetime
 
 import pyarrow as pa
 import pytest
@@ -13,11 +14,14 @@ from chessreg.queries import run_query
 from chessreg.queries.ask import rows_behind
 from chessreg.queries.catalogue import find
 from chessreg.queries.engine import engine_of
-from chessreg.queries.published import TYPES, Need, beside, described, has_part, player, values, with_ours
+from chessreg.queries.published import TYPES, Condition, beside, described, has_part, player, values, with_ours
 from chessreg.queries.published.recorded import runs_by_row
 from chessreg.queries.render import rendered
 from chessreg.registry import tables
 from chessreg.registry.identity import canonical_digest, uuid_from_digest
+
+DESCRIBED = next(value.described for value in values() if value.paper == "Karvonen 2024")
+START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def published(database, name, **scope):
@@ -73,7 +77,7 @@ def test_every_condition_of_the_papers_binds_to_its_query(database):
         ours = described(engine, run_query(database, query))
         known = [value for value in values() if value.query == query and not value.lost]
         conditions = {"place"} | {has_part(value) for value in known}
-        conditions |= {sql for v in known for need in (*v.needs, *v.alike) for sql in (need.holds, need.otherwise)}
+        conditions |= {sql for v in known for each in (*v.conditions, *v.alike) for sql in (each.holds, each.otherwise)}
         assert engine.over(ours, f"SELECT {', '.join(sorted(conditions))} FROM result").num_rows == 0
 
 
@@ -91,13 +95,100 @@ def test_lost_numbers_are_marked_lost(database):
     assert line["comparison"] == "not comparable: the paper's number is lost"
 
 
-def play_table_3(make, *, d_model=512, tag=True, version="16", limit="nodes=100000"):
-    checkpoint = make.checkpoint("reference", d_model=d_model, heads=8)
-    if tag:
-        make.say("checkpoint", checkpoint.id, "tag", "karvonen-2024:8-layer")
-    games = [{"result": "1-0"}, {"result": "0-1"}] * 50
-    for edit in (None, make.intervention(checkpoint, layers=(3, 4, 5, 6), scale=0.1)):
-        make.play(checkpoint, games, intervention=edit, opening="standard", version=version, limit=limit)
+class Karvonen:
+    """The paper's own runs in a registry: a tagged model, tagged games, and runs with the described settings."""
+
+    def __init__(self, make, layers=8, *, tag=True):
+        self.make, self.layers = make, layers
+        self.checkpoint = make.checkpoint("reference", layers=layers, d_model=512, heads=8)
+        self.dataset = make.dataset("lichess")
+        if tag:
+            make.say("checkpoint", self.checkpoint.id, "tag", f"karvonen-2024:{layers}-layer")
+        make.say("dataset", uuid_from_digest(self.dataset.removeprefix("dataset:")), "tag", "karvonen-2024:lichess")
+
+    def run(self, name, **changes):
+        """Keywords of a run for `make`: the described run of this model, with other values of some settings."""
+        paper = DESCRIBED.run(f"{name}-{self.layers}")
+        spec = {**paper.settings, **changes}
+        return {"spec": self.with_references(spec), "kind_version": paper.version}
+
+    def with_references(self, value):
+        if isinstance(value, dict):
+            return {key: self.with_references(each) for key, each in value.items()}
+        form, _, name = str(value).partition(":")
+        if form == "tag":
+            return f"sha256:{self.checkpoint.artifact}"
+        if form == "part":
+            return f"{self.dataset}[1,0.0,0.5]"
+        return self.reference(name) if form == "run" and "-" in name else value
+
+    def reference(self, name, **changes):
+        """A run with the settings of a described one, as another run names it."""
+        paper = DESCRIBED.run(name)
+        run = self.make.run(
+            paper.kind, 1, kind_version=paper.version, spec=self.with_references({**paper.settings, **changes})
+        )
+        return f"run:{run.spec_hash}"
+
+    def play(self, version="16", limit="nodes=100000", opening="standard", **changes):
+        """A match without an edit, of which 100 games are here."""
+        results = [{"result": "1-0"}, {"result": "0-1"}] * 50
+        run = self.run("match", opening=opening, **changes)
+        return self.make.play(self.checkpoint, results, opening=opening, version=version, limit=limit, **run)
+
+    def edited(
+        self, layers=(3, 4, 5, 6), scale=0.1, *, source="contrastive:white_elo", name="contrastive",
+        opening="standard", vector=None, **changes,
+    ):  # fmt: skip
+        """Two games of a match with an edit of skill."""
+        described_run = self.run(name, opening=opening)
+        settings = described_run["spec"]["intervention"] | {"layers": list(layers), "scale": scale} | changes
+        settings["vector"] = vector or settings["vector"]
+        edit = self.make.intervention(self.checkpoint, source, layers, scale, token_mask=settings["token_mask"])
+        with self.make.database.write() as sql:
+            sql.get(tables.Intervention, edit.id).input_references = [settings["vector"]]
+        described_run["spec"]["intervention"] = settings
+        return self.make.play(
+            self.checkpoint, [{"result": "1-0"}, {"result": "0-1"}], intervention=edit, opening=opening, version="16",
+            limit="nodes=100000", **described_run,
+        )  # fmt: skip
+
+    def vector(self, name, summed, **changes):
+        """A vector whose sides are sums over this many positions; its reference."""
+        reference = self.reference(f"{name}-{self.layers}", **changes)
+        id = uuid_from_digest(reference.removeprefix("run:"))
+        digest = canonical_digest(["vector", str(id)])
+        artifact = tables.Artifact(digest=digest, kind="vector", bytes=1, state="complete", created_at=START)
+        row = tables.Vector(
+            run_id=id, unit=0, artifact=digest, checkpoint_id=self.checkpoint.id, layer=3,
+            hook_point="blocks.3.hook_resid_post", source="x", positions="dots", norm=1.0,
+            detail={"positions_summed": summed},
+        )  # fmt: skip
+        self.make.add(artifact, row)
+        return reference
+
+    def edit(self, layers=(3, 4, 5, 6), scale=1.5, **changes):
+        """A run of board edits of one state."""
+        edit = self.make.intervention(self.checkpoint, "probe:piece", layers, scale)
+        states = [(1, {"clean": (5, 2, 1.0, 0.5), "edit": (4, 5, 0.8, 1.0)})]
+        run = self.run("edit", layers=list(layers), scale=scale, **changes)
+        return self.make.edit(self.checkpoint, states, intervention=edit, **run)
+
+    def probe(self, label="piece", train_games=10_000, **changes):
+        name, n = {"piece": ("board", 2112), "skill": ("skill", 8)}[label]
+        detail = {"skill": {"strata": "pooled", "edges": {}}} if label == "skill" else {}
+        scores = {(5, "test"): [(n, n)], (5, "validation"): [(n, n)]}
+        fit = self.run(name, **changes)
+        run = self.make.probe(self.checkpoint, scores, layers=(5,), label=label, detail=detail, **fit)
+        with self.make.database.write() as sql:
+            sql.get(tables.Probe, (run.id, 0)).train_games = train_games
+        return run
+
+
+def play_table_3(make, **other):
+    karvonen = Karvonen(make, tag=other.pop("tag", True))
+    karvonen.play(**other)
+    karvonen.edited()
 
 
 def test_notes_on_rows_name_the_column_with_their_numbers(database, make):
@@ -131,117 +222,50 @@ def test_a_match_under_the_papers_protocol_is_compared(database, make):
 @pytest.mark.parametrize(
     ("other", "reason"),
     [
+        ({"tag": False}, "checkpoint: not the paper's (no tag karvonen-2024:8-layer)"),
+        ({"version": "15.1"}, "engine_version 15.1, the paper's 16"),
         (
-            {"tag": False, "d_model": 192},
-            "another model (layers 8, d_model 192; the paper's is 8 x 512, not tagged here)",
+            {"opponent": "stockfish:0@nodes=1000"},
+            "opponent stockfish:0@nodes=1000, the paper's stockfish:0@nodes=100000",
         ),
-        ({"version": "15.1"}, "opponent stockfish:0@nodes=100000 15.1, the paper's Stockfish 16 level 0"),
-        ({"limit": "nodes=1000"}, "nodes=1000 a move, the paper's 100000 nodes"),
+        ({"policy": "retry:3"}, "policy retry:3, the paper's retry:5"),
+        ({"temperatures": [1.0] * 5}, "temperatures 1.0,1.0,1.0,1.0,1.0, the paper's 0.001,0.201,0.401,0.5,0.5"),
+        ({"move_limit": 40}, "move_limit 40, the paper's 90"),
+        ({"stop": "sprt:-0.05,0.05"}, "stop sprt:-0.05,0.05, the paper's none"),
+        ({"games": 100}, "games 100, the paper's 5000"),
     ],
 )
-def test_another_model_engine_or_limit_is_shown_but_not_compared(database, make, other, reason):
-    play_table_3(make, **other)
+def test_a_match_under_other_rules_is_shown_but_not_compared(database, make, other, reason):
+    karvonen = Karvonen(make, tag=other.get("tag", True))
+    karvonen.play(**{name: value for name, value in other.items() if name != "tag"})
     line = published(database, "elo")["Table 3", "8 layer standard", "none"]
     assert (line["ours"], line["difference"], line["difference_low"]) == (50, None, None)
     assert line["comparison"] == f"not comparable: {reason}"
 
 
 @pytest.mark.parametrize(
-    ("protocol", "mask", "reason"),
+    ("changes", "reason"),
     [
-        ({}, "all", None),
-        ({"policy": "retry:3"}, "all", "policy retry:3, the paper's five tries, the first at temperature 0.001"),
-        (
-            {"detail": {"temperatures": [1.0] * 5}},
-            "all",
-            "policy retry:5 (temperature 1.0), the paper's five tries, the first at temperature 0.001",
-        ),
-        ({"move_limit": 40}, "all", "40 moves at most, the paper's 90"),
-        (
-            {"stop": "sprt:-0.05,0.05 low"},
-            "all",
-            "it could stop early, which biases scores; the paper's played all games",
-        ),
-        ({}, "last", "edited tokens last, the paper's all"),
+        ({}, ""),
+        ({"token_mask": "last"}, "intervention.token_mask last, the paper's all"),
+        ({"layers": (3, 4, 5)}, "layers 3-5, the paper's 3-6 or 4-6"),
+        ({"scale": 0.2}, "scale 0.2, the paper's 0.1"),
     ],
 )
-def test_a_match_by_other_rules_is_not_compared(database, make, protocol, mask, reason):
-    checkpoint = make.checkpoint("paper", d_model=512, heads=8)
-    make.say("checkpoint", checkpoint.id, "tag", "karvonen-2024:8-layer")
-    edit = make.intervention(checkpoint, layers=(3, 4, 5, 6), scale=0.1, token_mask=mask)
-    given = {name: protocol[name] for name in ("policy", "detail") if name in protocol}
-    run = make.play(
-        checkpoint, [{"result": "1-0"}, {"result": "0-1"}], intervention=edit, opening="standard", version="16",
-        limit="nodes=100000", **given,
-    )  # fmt: skip
-    with database.write() as sql:
-        sql.get(tables.Match, (run.id, 0)).move_limit = protocol.get("move_limit", 90)
-    if "stop" in protocol:
-        make.add(tables.Statistic(run_id=run.id, unit=0, name=protocol["stop"], attempt_id=run.attempt_id, n=12))
+def test_another_edit_of_skill_is_not_compared(database, make, changes, reason):
+    Karvonen(make).edited(**changes)
     line = published(database, "elo")["Table 3", "8 layer standard", "positive"]
     assert line["comparison"] == (f"not comparable: {reason}" if reason else "comparable")
 
 
-def dataset_of(make, run, tag, name="dataset"):
-    """A dataset with this tag, which the run read as this field."""
-    digest = canonical_digest(tag)
-    artifact = tables.Artifact(digest=digest, kind="dataset", bytes=1, state="complete", created_at=run.created_at)
-    row = tables.Dataset(
-        id=uuid_from_digest(digest), identity=digest, artifact=digest, source="x", games=1, plies=1, duplicates=0,
-        rejected=0, skipped=0, report={}, created_at=run.created_at,
-    )  # fmt: skip
-    link = tables.RunInput(run_id=run.id, name=name, reference=f"dataset:{digest}[1,0.0,0.5]", digest=digest)
-    make.add(artifact, row, link)
-    make.say("dataset", row.id, "tag", tag)
-
-
-def test_edits_need_the_papers_model_games_states_and_edit(database, make):
-    checkpoint = make.checkpoint("paper", d_model=512, heads=8)
-    make.say("checkpoint", checkpoint.id, "tag", "karvonen-2024:8-layer")
-    edit = make.intervention(checkpoint, "probe:piece", (3, 4, 5, 6), 1.5)
-    run = make.edit(checkpoint, [(1, {"clean": (5, 2, 1.0, 0.5), "edit": (4, 5, 0.8, 1.0)})], intervention=edit)
-    line = published(database, "karvonen table 2")
-    reasons = line["Table 2", "8 layer with intervention", "modified board"]["comparison"]
-    assert reasons == (
-        "not comparable: other games than the paper's Lichess set (its test file is not public); "
-        "1 states, the paper's 5000"
-    )
-    dataset_of(make, run, "karvonen-2024:lichess")
-    line = published(database, "karvonen table 2")["Table 2", "8 layer with intervention", "modified board"]
-    assert line["comparison"] == "not comparable: 1 states, the paper's 5000"
-    single = make.intervention(checkpoint, "probe:piece", (4,), 1.5)
-    make.edit(checkpoint, [(1, {"clean": (5, 2, 1.0, 0.5), "edit": (4, 3, 0.8, 1.0)})], intervention=single)
-    table_8 = published(database, "karvonen table 2")["Table 8", "8 layer, layer 5", "success"]
-    assert (table_8["published"], table_8["ours"], table_8["difference"]) == (85.5, 60, None)
-    assert "states neither the scale" in table_8["comparison"]
-
-
-def test_games_that_were_only_trained_on_are_not_those_that_are_looked_at(database, make):
-    checkpoint = make.checkpoint("paper", d_model=512, heads=8)
-    make.say("checkpoint", checkpoint.id, "tag", "karvonen-2024:8-layer")
-    edit = make.intervention(checkpoint, "probe:piece", (3, 4, 5, 6), 1.5)
-    run = make.edit(checkpoint, [(1, {"clean": (5, 2, 1.0, 0.5), "edit": (4, 5, 0.8, 1.0)})], intervention=edit)
-    dataset_of(make, run, "karvonen-2024:lichess", "trained_on")
-    dataset_of(make, run, "our-own")
-    line = published(database, "karvonen table 2")["Table 2", "8 layer with intervention", "modified board"]
-    assert "other games than the paper's Lichess set" in line["comparison"]
-
-
-@pytest.mark.parametrize(("tested_on", "other"), [("our-own", True), ("karvonen-2024:lichess", False)])
-def test_games_of_a_probe_are_those_that_it_was_tested_on(database, make, tested_on, other):
-    checkpoint = make.checkpoint("paper", d_model=512, heads=8)
-    make.say("checkpoint", checkpoint.id, "tag", "karvonen-2024:8-layer")
-    cache = make.run("cache", 1)
-    scores = {(5, "test"): [(2112, 2112)], (5, "validation"): [(2112, 2112)]}
-    run = make.probe(checkpoint, scores, layers=(5,), spec={**TABLE_4, "test_cache": f"run:{cache.spec_hash}"})
-    fitted_on = "our-own" if tested_on != "our-own" else "karvonen-2024:lichess"
-    dataset_of(make, run, fitted_on)  # a probe run reads the games of both caches
-    dataset_of(make, cache, tested_on)
-    line = published(database, "karvonen table 1")["Table 1", "8 layer trained", "square"]["comparison"]
-    assert ("other games than the paper's Lichess set" in line) == other
-
-
-# -- the paper's own steps, and ours, against what the paper says of its edits ---------------------------------------
+def test_a_mean_stands_for_an_eighth_of_its_scale(database, make):
+    karvonen = Karvonen(make)
+    mean = karvonen.vector("vector", 1, reduction="mean")
+    for scale in (0.8, 0.1):
+        karvonen.edited(scale=scale, vector=mean)
+    rows = beside(database, run_query(database, "elo"), ("Table 3",)).rows
+    said = {row["comparison"] for row in rows if (row["row"], row["column"]) == ("8 layer standard", "positive")}
+    assert said == {"comparable", "not comparable: scale 0.0125, the paper's 0.1"}
 
 
 def steps(layers):
@@ -249,46 +273,23 @@ def steps(layers):
     return {step.name: step.settings for step in found if not callable(step.settings)}
 
 
-def vector(make, checkpoint, summed, **spec):
-    """A run that made a vector whose sides are sums over so many positions; its reference."""
-    run = make.run("vector", 1, spec=spec)
-    digest = canonical_digest(["vector", str(run.id)])
-    artifact = tables.Artifact(digest=digest, kind="vector", bytes=1, state="complete", created_at=run.created_at)
-    row = tables.Vector(
-        run_id=run.id, unit=0, artifact=digest, checkpoint_id=checkpoint.id, hook_point="blocks.3.hook_resid_post",
-        layer=3, source="contrastive:white_elo", positions="dots", norm=1.0, detail={"positions_summed": summed},
-    )  # fmt: skip
-    make.add(artifact, row)
-    return f"run:{run.spec_hash}"
-
-
-def match_of(make, checkpoint, settings, reference, source):
-    """Two games of a match as this step of the plan plays them; `reference`: of the vector."""
-    given = settings["intervention"]
-    edit = make.intervention(checkpoint, source, given["layers"], given["scale"])
-    with make.database.write() as sql:
-        sql.get(tables.Intervention, edit.id).input_references = [reference]
-    limit = settings["opponent"].partition("@")[2]
-    make.play(
-        checkpoint, [{"result": "1-0"}, {"result": "0-1"}], intervention=edit, opening=settings["opening"],
-        version="16", limit=limit,
-    )  # fmt: skip
-
-
 @pytest.mark.parametrize("layers", [8, 16])
 def test_the_papers_own_matches_are_compared_with_each_of_its_cells(database, make, layers):
-    checkpoint = make.checkpoint("paper", layers=layers, d_model=512, heads=8)
-    make.say("checkpoint", checkpoint.id, "tag", f"karvonen-2024:{layers}-layer")
+    karvonen = Karvonen(make, layers)
     made = {
-        "@skill-paper": (vector(make, checkpoint, 8), "contrastive:white_elo"),
-        "@skill-of-probe-paper": (vector(make, checkpoint, 1), "probe:skill"),
-        "@skill-of-probe-high": (vector(make, checkpoint, 1, side="high"), "probe:skill"),
+        "@skill-paper": ("contrastive", karvonen.vector("vector", 8), "contrastive:white_elo"),
+        "@skill-of-probe-paper": ("of-probe", karvonen.vector("vector-of-probe", 1), "probe:skill"),
+        "@skill-of-probe-high": ("of-probe", karvonen.vector("vector-of-probe", 1, side="high"), "probe:skill"),
     }
     for name, settings in steps(layers).items():
         if name.startswith(("table-3-", "table-7-random-", "appendix-c-high-random-")) and "intervention" in settings:
-            match_of(make, checkpoint, settings, *made[settings["intervention"]["vector"]])
+            given = settings["intervention"]
+            run, vector, source = made[given["vector"]]
+            karvonen.edited(
+                given["layers"], given["scale"], source=source, name=run, opening=settings["opening"], vector=vector
+            )
     rows = beside(database, run_query(database, "elo"), ("Table 3", "Table 7")).rows
-    alone = "not comparable: the high class alone, the paper's high minus low"
+    alone = "not comparable: intervention.vector: side high, the paper's both"
     assert sum(row["comparison"] == alone for row in rows) == 4  # both readings of two
     edited = [row for row in rows if row["ours"] is not None and row["comparison"] != alone]
     cells = {(row["table"], row["row"], row["column"]) for row in edited}
@@ -298,139 +299,73 @@ def test_the_papers_own_matches_are_compared_with_each_of_its_cells(database, ma
     assert len(edited) == 12  # both readings of 4 cells of Table 3 and of 2 of Table 7
 
 
-def test_a_mean_stands_for_an_eighth_of_its_scale_and_other_edits_are_not_compared(database, make):
-    checkpoint = make.checkpoint("paper", d_model=512, heads=8)
-    make.say("checkpoint", checkpoint.id, "tag", "karvonen-2024:8-layer")
-    mean = vector(make, checkpoint, 1)
-    protocol = {"opponent": "stockfish:0@nodes=100000", "opening": "standard"}
-    for layers, scale in (((3, 4, 5, 6), 0.8), ((3, 4, 5, 6), 0.1), ((3, 4, 5), 0.8)):
-        edit = {"intervention": {"layers": layers, "scale": scale}, **protocol}
-        match_of(make, checkpoint, edit, mean, "contrastive:white_elo")
-    rows = beside(database, run_query(database, "elo"), ("Table 3",)).rows
-    said = {row["comparison"] for row in rows if (row["row"], row["column"]) == ("8 layer standard", "positive")}
-    assert said == {
-        "comparable",
-        "not comparable: scale 0.0125, the paper's 0.1",
-        "not comparable: layers 3-5, the paper's 3-6 or 4-6",
-    }
+@pytest.mark.parametrize(
+    ("changes", "reason"),
+    [
+        ({}, ""),
+        ({"token_mask": "all"}, ""),
+        ({"temperature": 0.5}, "; temperature 0.5, the paper's 1.0"),
+        ({"king": "include"}, "; king include, the paper's skip"),
+        ({"blank": 1.0}, "; blank 1.0, the paper's 0.0"),
+        ({"samples": 3}, "; samples 3, the paper's 5"),
+        ({"scale_rule": "single_target"}, "; scale_rule single_target, the paper's single_scale"),
+    ],
+)
+def test_board_edits_are_compared_with_all_their_settings_and_lack_states(database, make, changes, reason):
+    Karvonen(make).edit(**changes)
+    line = published(database, "karvonen table 2")["Table 2", "8 layer with intervention", "modified board"]
+    assert line["comparison"] == f"not comparable: states 1, the paper's 5000{reason}"
 
 
-@pytest.mark.parametrize("layers", [8, 16])
-def test_the_papers_own_board_edits_lack_nothing_but_states(database, make, layers):
-    checkpoint = make.checkpoint("paper", layers=layers, d_model=512, heads=8)
-    make.say("checkpoint", checkpoint.id, "tag", f"karvonen-2024:{layers}-layer")
-    planned = {name: s for name, s in steps(layers).items() if name.startswith(("table-2-", "appendix-c-blank"))}
-    games = make.dataset("lichess_test")
-    make.say("dataset", uuid_from_digest(games[8:]), "tag", "karvonen-2024:lichess")
-    for name, settings in planned.items():
-        edit = make.intervention(checkpoint, "probe:piece", settings["layers"], settings["scale"])
-        with database.write() as sql:
-            sql.get(tables.Intervention, edit.id).detail = {"piece": 1.0, "blank": settings.get("blank", 0.0)}
-        counts = {"clean": (5, 2, 1.0, 0.5), "edit": (4, 5, 0.8, 1.0)}
-        run = make.edit(checkpoint, [(1, counts)], intervention=edit, name=name)
-        make.add(tables.RunInput(run_id=run.id, name="dataset", reference=f"{games}[1,0.0,0.5]", digest=games[8:]))
-    rows = beside(database, run_query(database, "karvonen table 2"), ("Table 2",)).rows
-    edited = [r for r in rows if r["row"] == f"{layers} layer with intervention" and r["column"] == "modified board"]
-    said = Counter(row["comparison"] for row in edited)
-    blank = {text for text in said if "takes off the piece alone" in text}
-    assert said["not comparable: 1 states, the paper's 5000"] == len(planned) / 2 == sum(said[text] for text in blank)
-
-
-TABLE_4 = {
-    "learning_rate": 0.001, "weight_decay": 0.01, "beta1": 0.9, "beta2": 0.99, "epochs": 5, "schedule": "constant",
-    "normalize_activations": False,
-}  # fmt: skip
-
-
-@pytest.mark.parametrize(("games", "fitted"), [(10_001, True), (9_899, False)])
-def test_probes_fitted_on_as_many_games_within_one_percent_are_the_papers(database, make, games, fitted):
-    checkpoint = make.checkpoint("paper", d_model=512, heads=8)
-    make.say("checkpoint", checkpoint.id, "tag", "karvonen-2024:8-layer")
-    scores = {(5, "test"): [(2112, 2112)], (5, "validation"): [(2112, 2112)]}
-    run = make.probe(checkpoint, scores, layers=(5,), spec=TABLE_4)
-    with database.write() as sql:
-        sql.get(tables.Probe, (run.id, 0)).train_games = games
-    dataset_of(make, run, "karvonen-2024:lichess")
-    line = published(database, "karvonen table 1")["Table 1", "8 layer trained", "square"]["comparison"]
-    lacking = "" if fitted else f"fitted on {games} games, the paper's on 10000; "
-    assert line == f"not comparable: {lacking}tested on 1 games, the paper's on 10000"
-    rows = published(database, "karvonen table 4")
-    said = {row: rows["Table 4", row, "value"]["comparison"] for row in ("training games", "learning rate", "beta 2")}
-    assert said == {"training games": "same" if fitted else "differs", "learning rate": "same", "beta 2": "same"}
+def test_edits_of_other_games_and_of_one_layer_are_not_compared(database, make):
+    karvonen = Karvonen(make)
+    karvonen.edit(dataset=make.dataset("other"))
+    line = published(database, "karvonen table 2")["Table 2", "8 layer with intervention", "modified board"]
+    assert line["comparison"].endswith("; dataset: not the paper's (no tag karvonen-2024:lichess)")
+    karvonen.edit((4,))
+    table_8 = published(database, "karvonen table 2")["Table 8", "8 layer, layer 5", "success"]
+    assert (table_8["published"], table_8["ours"], table_8["difference"]) == (85.5, 100, None)
+    assert table_8["comparison"].startswith("not comparable: the paper states neither the scale nor whether texts")
 
 
 def test_settings_of_another_fit_differ_and_its_accuracy_is_not_compared(database, make):
-    checkpoint = make.checkpoint("paper", d_model=512, heads=8)
-    make.probe(
-        checkpoint, {(5, "test"): [(64, 64)], (5, "validation"): [(64, 64)]}, layers=(5,), spec={"learning_rate": 0.01}
-    )
+    Karvonen(make).probe(learning_rate=0.01, train_games=9_899)
     result = beside(database, run_query(database, "karvonen table 4"))
-    line = next(row for row in result.rows if row["row"] == "learning rate")
-    assert (line["comparison"], line["difference"]) == ("differs", pytest.approx(0.009))
-    assert "1 of 6 settings are the same as the paper's" in result.notes
+    said = {row["row"]: (row["comparison"], row["difference"]) for row in result.rows}
+    assert said["learning rate"] == ("differs", pytest.approx(0.009))
+    assert (said["training games"][0], said["beta 2"][0]) == ("differs", "same")
+    assert "4 of 6 settings are the same as the paper's" in result.notes
     table_1 = published(database, "karvonen table 1")["Table 1", "8 layer trained", "square"]["comparison"]
-    assert "not fitted as in Table 4 (learning rate 0.01, epochs unknown)" in table_1
+    assert table_1 == "not comparable: n_games 1, the paper's 10000; learning_rate 0.01, the paper's 0.001"
 
 
 @pytest.mark.parametrize(
-    ("label", "positions", "strata", "spec", "reason"),
+    ("label", "changes", "cache", "reason"),
     [
-        ("piece", 33, None, {}, ""),
-        ("piece", 22, None, {}, "; 22.0 positions a game, the paper's 33"),
-        (
-            "piece",
-            33,
-            None,
-            {"schedule": "linear"},
-            "; not fitted as in Table 4 (learning rate 0.001 linear, epochs 5.0)",
-        ),
-        ("skill", 8, "pooled", {}, ""),
-        ("skill", 8, "within", {}, "; classes of skill within, the paper's pooled"),
-        ("skill", 33, "pooled", {}, "; 33.0 positions a game, the paper's 8"),
+        ("piece", {}, {}, ""),
+        ("piece", {"schedule": "linear"}, {}, "schedule linear, the paper's constant"),
+        ("piece", {}, {"max_sites": 22}, "test_cache: max_sites 22, the paper's 33"),
+        ("piece", {}, {"games": 500}, "test_cache: games 500, the paper's 10000"),
+        ("skill", {}, {}, ""),
+        ("skill", {"skip_sites": 0}, {}, "skip_sites 0, the paper's 25"),
+        ("skill", {"skill": {"strata": "within"}}, {}, "skill.strata within, the paper's pooled"),
     ],
 )
-def test_probes_of_other_positions_classes_or_steps_are_not_the_papers(
-    database, make, label, positions, strata, spec, reason
-):
-    checkpoint = make.checkpoint("paper", d_model=512, heads=8)
-    make.say("checkpoint", checkpoint.id, "tag", "karvonen-2024:8-layer")
-    n = positions * (64 if label == "piece" else 1)
-    detail = {"skill": {"strata": strata, "edges": {}}} if strata else {}
-    run = make.probe(
-        checkpoint, {(5, "test"): [(n, n)], (5, "validation"): [(n, n)]}, layers=(5,), label=label, detail=detail,
-        spec={**TABLE_4, **spec},
-    )  # fmt: skip
-    with database.write() as sql:
-        sql.get(tables.Probe, (run.id, 0)).train_games = 10_000
-    dataset_of(make, run, "karvonen-2024:lichess")
+def test_probes_are_compared_with_the_settings_of_their_caches_too(database, make, label, changes, cache, reason):
+    karvonen = Karvonen(make)
+    changes = dict(changes)
+    if "skill" in changes:
+        changes["skill"] = {**DESCRIBED.run("skill-8").settings["skill"], **changes["skill"]}
+    if cache:
+        changes["test_cache"] = karvonen.reference("test-8", **cache)
+    karvonen.probe(label, **changes)
     column = {"piece": "square", "skill": "Elo"}[label]
     for query, cell in (
         ("karvonen table 1", ("Table 1", "8 layer trained")),
         ("probe accuracy", ("Figure 3", "8 layer, layer 6")),
     ):
         said = published(database, query)[*cell, column]["comparison"].removeprefix("not comparable: ").split("; ")
-        assert set(said) == {"tested on 1 games, the paper's on 10000", *reason.split("; ")[1:]}
-
-
-@pytest.mark.parametrize(
-    ("settings", "reason"),
-    [
-        ({"temperature": 1.0, "king": "skip"}, ""),
-        ({"temperature": 0.5, "king": "skip"}, "temperature 0.5, king skip, the paper's 1.0 and no move of the king; "),
-        (
-            {"temperature": 1.0, "king": "include"},
-            "temperature 1.0, king include, the paper's 1.0 and no move of the king; ",
-        ),
-    ],
-)
-def test_texts_that_are_drawn_otherwise_are_not_the_papers(database, make, settings, reason):
-    checkpoint = make.checkpoint("paper", d_model=512, heads=8)
-    make.say("checkpoint", checkpoint.id, "tag", "karvonen-2024:8-layer")
-    edit = make.intervention(checkpoint, "probe:piece", (3, 4, 5, 6), 1.5)
-    states = [(1, {"clean": (5, 2, 1.0, 0.5), "edit": (4, 5, 0.8, 1.0)})]
-    dataset_of(make, make.edit(checkpoint, states, intervention=edit, spec=settings), "karvonen-2024:lichess")
-    line = published(database, "karvonen table 2")["Table 2", "8 layer with intervention", "modified board"]
-    assert line["comparison"] == f"not comparable: {reason}1 states, the paper's 5000"
+        assert said == ["n_games 1, the paper's 10000", *([reason] if reason else [])]
 
 
 def test_the_papers_layer_6_is_our_layer_5(database, make):
@@ -451,8 +386,8 @@ def test_one_tag_makes_a_model_davis_own_in_all_his_tables():
 
 
 def test_a_row_that_lacks_what_a_reason_names_is_not_comparable_all_the_same(database):
-    need = Need("layers = 12", "'layers ' || layers || ', the paper''s 12'")
-    value = replace(values()[0], role="true", measure="mean", needs=(need,), alike=())
+    condition = Condition("layers = 12", "'layers ' || layers || ', the paper''s 12'")
+    value = replace(values()[0], role="true", measure="mean", conditions=(condition,), alike=())
     ours = pa.table({"place": [0, 1, 2], "mean": [0.5] * 3, "checkpoint": ["m"] * 3, "layers": [12, 8, None]})
     rows = engine_of(database).over(ours, player(0, value, ours) + " ORDER BY place").to_pylist()
     assert [row["reasons"] for row in rows] == [

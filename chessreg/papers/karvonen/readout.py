@@ -50,6 +50,7 @@ def caches(
             "dataset": dataset,
             "games": count,
             "min_plies": size.min_plies,
+            "keep_duplicates": size.whole,  # as the author does
             "skip_sites": first,
             "max_sites": DOTS,
             **settings,

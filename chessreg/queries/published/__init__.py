@@ -6,12 +6,13 @@ quantity (`measure`), and the rows of ours that are compared with each value (`r
 Our number is comparable if every recorded setting of every run behind its row equals the paper's. `run` names the
 paper's run that gave the value (`paper_runs`), with its full settings; `with` changes some of them for a series or a
 value. Every difference is listed. Other conditions are on facts of a row that are not settings: `facts` (columns with
-the paper's values), `counts` (the same within 1 %), and `needs` (SQL conditions, with the reason to print when they
-fail). `layers` (each reading of the paper's text, as 3-6 or 5,7,9) and `scale` are such conditions on an edit. Scales
-of contrastive vectors are compared as those of sums over eight positions, which the paper's are.
+the paper's values), `counts` (the same within 1 %) and `versions` (the same, or a minor release of it). `layers` (each
+reading of the paper's text, as 3-6 or 5,7,9) and `scale` are such conditions on an edit. Scales of contrastive vectors
+are compared as those of sums over eight positions, which the paper's are. `not_comparable` is the reason why no run can
+give the paper's number.
 
-A series of `settings` is not measured: its values are the same as ours or differ. The bytes do not show that a
-checkpoint or dataset is the paper's own, because most are not public. A user marks them with a tag, for example
+The values of a series with `settings` are not measurements: they are the same as ours or differ. The bytes do not show
+that a checkpoint or dataset is the paper's own, because most are not public. A user marks them with a tag, for example
 `chessreg checkpoint tag CHECKPOINT karvonen-2024:8-layer`.
 """
 
@@ -42,8 +43,8 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Need:
-    """What must hold for two numbers to be compared, and the reason (an SQL text) when it does not."""
+class Condition:
+    """A condition on a row of ours (SQL) for comparing two numbers, and the reason (SQL of a text) if it fails."""
 
     holds: str
     otherwise: str
@@ -70,13 +71,13 @@ class Value:
     query: str
     measure: str
     role: str
-    needs: tuple[Need, ...]
+    conditions: tuple[Condition, ...]
     factor: float = 1.0
     note: str = ""
     lost: bool = False
     setting: bool = False
     tolerance: float = 1e-6
-    alike: tuple[Need, ...] = ()
+    alike: tuple[Condition, ...] = ()
     runs: tuple[str, ...] = ()  # the runs of the paper that gave it, one for each kind of experiment
     changes: Mapping[str, Any] = field(default_factory=dict)  # of their settings
     described: PaperRuns = field(default_factory=lambda: PaperRuns())
@@ -91,21 +92,22 @@ class Value:
 def expanded(document: dict[str, Any], described: PaperRuns) -> list[Value]:
     """The values of one file. Raises ChessregError for a key that is not understood."""
     values = []
-    needs = {name: Need(n["holds"], n["otherwise"]) for name, n in document.get("need", {}).items()}
     for series in document["series"]:
         for item in series["values"]:
-            known = {"row", "column", "value", "role", "measure", "needs", "note", "lost", "factor", "layers", "scale",
-                     "tolerance", "run", "with", "facts", "counts", "unaffected"}  # fmt: skip
+            known = {"row", "column", "value", "role", "measure", "note", "lost", "factor", "layers", "scale",
+                     "tolerance", "run", "with", "facts", "counts", "versions", "unaffected",
+                     "not_comparable"}  # fmt: skip
             if unknown := set(item) - known:
                 raise ChessregError(f"{series['table']}: {', '.join(sorted(unknown))} means nothing here")
-            wanted = (*series.get("needs", ()), *item.get("needs", ()))
-            if missing := set(wanted) - set(needs):
-                raise ChessregError(f"{series['table']}: no need is called {', '.join(sorted(missing))}")
             roles = [r for r in (series.get("role"), item.get("role")) if r]
             lost, setting = item.get("lost", False), series.get("settings", False)
-            facts, counts = ({**series.get(key, {}), **item.get(key, {})} for key in ("facts", "counts"))
-            named = [*(needs[n] for n in dict.fromkeys(wanted)), *needs_of_row(facts, counts)]
-            of_edit, runs = needs_of_edit(item), item.get("run", series.get("run", []))
+            facts, counts, versions = (
+                {**series.get(key, {}), **item.get(key, {})} for key in ("facts", "counts", "versions")
+            )
+            of_row = conditions_on_row(facts, counts, versions)
+            if never := item.get("not_comparable", series.get("not_comparable")):
+                of_row.append(Condition("false", text_literal(never)))
+            of_edit, runs = conditions_on_edit(item), item.get("run", series.get("run", []))
             values.append(
                 Value(
                     paper=document["paper"],
@@ -117,7 +119,7 @@ def expanded(document: dict[str, Any], described: PaperRuns) -> list[Value]:
                     query=series["query"],
                     measure=item.get("measure", series.get("measure", "")),
                     role=" AND ".join(f"({r})" for r in roles) or "true",
-                    needs=(*named, *(() if setting else of_edit)),
+                    conditions=(*of_row, *(() if setting else of_edit)),
                     factor=float(item.get("factor", series.get("factor", 1.0))),
                     note=item.get("note", series.get("note", "")),
                     lost=lost,
@@ -128,48 +130,61 @@ def expanded(document: dict[str, Any], described: PaperRuns) -> list[Value]:
                     changes=merge_settings(series.get("with", {}), item.get("with", {})),
                     described=described,
                     columns=frozenset(
-                        {*facts, *counts, *item.get("unaffected", ()), *(f"edit_{n}" for n in EDITED if n in item)}
+                        {
+                            *facts,
+                            *counts,
+                            *versions,
+                            *item.get("unaffected", ()),
+                            *(f"edit_{n}" for n in EDITED if n in item),
+                        }
                     ),
                 )
             )
     return values
 
 
-def needs_of_row(facts: Mapping[str, Any], counts: Mapping[str, float]) -> list[Need]:
-    """That columns of our row have the paper's values, counts within 1 %."""
-    needs = []
+def conditions_on_row(
+    facts: Mapping[str, Any], counts: Mapping[str, float], versions: Mapping[str, str]
+) -> list[Condition]:
+    """Return the conditions that columns of our row have the paper's values, counts within 1 %."""
+    conditions = []
     for column, value in facts.items():
         wanted, name = literal(value), f'"{column}"'
         holds = f"abs({name} - {wanted}) <= 1e-9" if isinstance(value, float) else f"{name} = {wanted}"
-        text = str(value).replace("'", "''")
-        needs.append(Need(holds, f"'{column} ' || coalesce({name}::VARCHAR, 'unknown') || ', the paper''s {text}'"))
+        conditions.append(Condition(holds, difference_in_sql(column, value)))
     for column, number in counts.items():
-        name = f'"{column}"'
-        text = f"'{column} ' || coalesce({name}::VARCHAR, 'unknown') || ', the paper''s {number}'"
-        needs.append(Need(f"abs({name} / {number} - 1) <= {TOLERANCE}", text))
-    return needs
+        holds = f'abs("{column}" / {number} - 1) <= {TOLERANCE}'
+        conditions.append(Condition(holds, difference_in_sql(column, number)))
+    for column, version in versions.items():
+        holds = f"""regexp_matches("{column}", '(^| ){version}(\\.|$)')"""
+        conditions.append(Condition(holds, difference_in_sql(column, version)))
+    return conditions
+
+
+def difference_in_sql(column: str, value: Any) -> str:
+    """Return the SQL of a text that names our value of a column and the paper's."""
+    before, after = f"{column} ", f", the paper's {value}"
+    return f"""{text_literal(before)} || coalesce("{column}"::VARCHAR, 'unknown') || {text_literal(after)}"""
 
 
 def literal(value: Any) -> str:
     """A value of a TOML file in SQL."""
     if isinstance(value, list):
         return f"[{', '.join(map(literal, value))}]"
-    if isinstance(value, str):
-        return text_literal(value)
-    return str(value).lower()
+    return text_literal(value) if isinstance(value, str) else str(value).lower()
 
 
-def needs_of_edit(item: dict[str, Any]) -> list[Need]:
+def conditions_on_edit(item: dict[str, Any]) -> list[Condition]:
     """That the edit of our row has the layers and the scale of the published one."""
-    needs = []
+    conditions = []
     if layers := item.get("layers"):
-        named = ", ".join(f"'{reading}'" for reading in layers)
-        needs.append(Need(f"edit_layers IN ({named})",
-                          f"'layers ' || edit_layers || ', the paper''s ' || '{' or '.join(layers)}'"))  # fmt: skip
+        named = ", ".join(map(text_literal, layers))
+        otherwise = f"'layers ' || edit_layers || ', the paper''s ' || '{' or '.join(layers)}'"
+        conditions.append(Condition(f"edit_layers IN ({named})", otherwise))
     if scale := item.get("scale"):
-        needs.append(Need(f"abs(edit_scale / {scale} - 1) <= {TOLERANCE}",
-                          f"'scale ' || round(edit_scale, 6) || ', the paper''s {scale}'"))  # fmt: skip
-    return needs
+        otherwise = f"'scale ' || round(edit_scale, 6) || ', the paper''s {scale}'"
+        conditions.append(Condition(f"abs(edit_scale / {scale} - 1) <= {TOLERANCE}", otherwise))
+    return conditions
 
 
 @cache
@@ -273,10 +288,6 @@ def beside(database: Database, result: QueryResult, only: Sequence[str] = ()) ->
         if lines:
             alike = sum(row["comparison"] in ("comparable", "same") for row in lines)
             notes.append(f"{alike} of {len(lines)} {text}")
-    if listed := sum(not (wanted[number].runs or wanted[number].setting) for number in player_rows):
-        notes.append(
-            f"{listed} of the published numbers are compared by listed conditions, not by the paper's full settings"
-        )
     meta = {**result.meta, "published": True, "rows": table.num_rows}
     units = {row["unit"] for row in rows}
     unit = units.pop() if len(units) == 1 else ""
@@ -298,8 +309,6 @@ def with_ours(result: QueryResult) -> QueryResult:
 def against(row: dict[str, Any], runs: Sequence[RecordedRun], value: Value, comparison: Comparison) -> None:
     """Add to the reasons of our row every difference between the settings of its runs and the paper's, and name the
     values of settings that the paper does not state."""
-    if value.setting:
-        return
     differences, free = dict.fromkeys(filter(None, [row["reasons"]])), dict[str, None]()
     if value.runs and not runs:
         differences["no run of this registry is behind the row"] = None
@@ -331,15 +340,15 @@ def has_part(value: Value) -> str:
     return f'({value.role}) AND "{value.measure}" IS NOT NULL'
 
 
-def reason_in_sql(need: Need) -> str:
-    """The reason where a need does not hold, also where something that the reason names is not known."""
+def reason_in_sql(condition: Condition) -> str:
+    """The reason where a condition does not hold, also where something that the reason names is not known."""
     unknown = "'not known here: what the paper''s number depends on'"
-    return f"CASE WHEN NOT coalesce(({need.holds}), false) THEN coalesce({need.otherwise}, {unknown}) END"
+    return f"CASE WHEN NOT coalesce(({condition.holds}), false) THEN coalesce({condition.otherwise}, {unknown}) END"
 
 
 def player(number: int, value: Value, ours: pa.Table) -> str:
     """SELECT of our rows that play the part of a published value, which has this number."""
-    reasons, differs = (", ".join(["NULL", *map(reason_in_sql, needs)]) for needs in (value.needs, value.alike))
+    reasons, differs = (", ".join(["NULL", *map(reason_in_sql, of)]) for of in (value.conditions, value.alike))
     ends = [f'"{e}"' if (e := value.measure + end) in ours.column_names else "NULL" for end in ("_low", "_high")]
     return f"""SELECT {number} AS number, place, "{value.measure}"::DOUBLE AS ours, {ends[0]} AS low,
         {ends[1]} AS high, checkpoint AS model,
@@ -388,15 +397,15 @@ def outcome(value: Value, ours: float | None, differs: str) -> str:
 
 
 def described(engine: Engine, result: QueryResult) -> pa.Table:
-    """Our rows with what the conditions ask about: model, edit, how probes were fitted, and whose data it is."""
+    """Return our rows with the columns that conditions and roles name in addition: of their models and edits."""
     import pyarrow as pa
 
     answer = engine.answer(
         {
-            "checkpoints": """SELECT checkpoint_id, layers, d_model, random_init, tags, parent_id, architecture,
+            "checkpoints": """SELECT checkpoint_id, layers, random_init, tags, parent_id, architecture,
                 attention, tokenizer AS encoding FROM checkpoints""",
             # of a vector that is no probe's, the scale at which a sum over eight positions does the same
-            "interventions": f"""SELECT i.intervention_id, i.source, i.scale_rule, i.blank, i.side, i.token_mask,
+            "interventions": f"""SELECT i.intervention_id, i.source,
                 layers_text(TRY_CAST(i.layers AS BIGINT[])) AS layers,
                 i.scale * CASE WHEN i.source LIKE 'probe:%' THEN 1 ELSE coalesce(v.summed, {AUTHORS_POSITIONS})
                     / {AUTHORS_POSITIONS} END AS scale
@@ -405,36 +414,18 @@ def described(engine: Engine, result: QueryResult) -> pa.Table:
                                   max(TRY_CAST(json_extract_string(v.detail, '$.positions_summed') AS DOUBLE)) AS summed
                            FROM vector AS v JOIN run AS r ON r.id = v.run_id GROUP BY ALL) AS v
                     ON v.reference = json_extract_string(i.input_references, '$[0]')""",
-            "fits": f"""SELECT r.run_id, {", ".join(FIT)}
-                FROM probe_run AS r LEFT JOIN skill_classes AS k ON k.run_id = r.run_id
-                LEFT JOIN (SELECT run_id, max(train_games) AS games FROM probe GROUP BY run_id) AS p
-                    ON p.run_id = r.run_id""",
-            "texts": "SELECT run_id, temperature, king FROM edits_run",
-            # of the games that are looked at: a probe's are those of its test cache
-            "data": """SELECT r.id AS run_id, string_agg(DISTINCT w.value, ', ' ORDER BY w.value) AS tags
-                FROM run AS r
-                LEFT JOIN run AS t ON 'run:' || t.spec_hash = json_extract_string(r.spec, '$.test_cache')
-                JOIN run_input AS i ON i.run_id = coalesce(t.id, r.id) AND i.name = 'dataset'
-                JOIN dataset AS d ON starts_with(i.reference, 'dataset:' || d.identity)
-                JOIN annotated AS w ON w.noun = 'dataset' AND w.target = d.id AND w.word = 'tag'
-                GROUP BY r.id""",
         }
     )
     keys = {"checkpoints": "checkpoint_id", "interventions": "intervention_id"}
-    keys |= dict.fromkeys(("fits", "texts", "data"), "run_id")
     by_id = {name: {row[key]: row for row in answer[name].to_pylist()} for name, key in keys.items()}
     added: dict[str, list[Any]] = {name: [] for name in TYPES}
     for place, row in enumerate(result.rows):
         model = by_id["checkpoints"].get(row.get("checkpoint_id"), {})
         trained = by_id["checkpoints"].get(model.get("parent_id"), {}) if model.get("random_init") else model
         edit = by_id["interventions"].get(row.get("intervention_id"), {})
-        data = by_id["data"].get(row.get("run_id"), {})
-        fit = by_id["fits"].get(row.get("run_id"), {})
-        texts = by_id["texts"].get(row.get("run_id"), {})
         for name, column in (
             ("place", place),
             ("model_layers", model.get("layers")),
-            ("model_d_model", model.get("d_model")),
             ("model_random", model.get("random_init")),
             ("model_tags", trained.get("tags")),
             ("model_encoding", model.get("encoding")),
@@ -443,16 +434,7 @@ def described(engine: Engine, result: QueryResult) -> pa.Table:
             ("model_tuned", model.get("parent_id") is not None and not model.get("random_init")),
             ("edit_source", edit.get("source")),
             ("edit_scale", edit.get("scale")),
-            ("edit_rule", edit.get("scale_rule")),
-            ("edit_blank", edit.get("blank")),
-            ("edit_side", edit.get("side")),
             ("edit_layers", edit.get("layers")),
-            ("edit_tokens", edit.get("token_mask")),
-            ("edit_temperature", texts.get("temperature")),
-            ("edit_king", texts.get("king")),
-            ("data_tags", data.get("tags")),
-            ("predictions_a_game", predictions_a_game(row)),
-            *((f"fit_{name}", fit.get(name)) for name in FIT),
         ):
             added[name].append(column)
     table = result.table
@@ -461,22 +443,9 @@ def described(engine: Engine, result: QueryResult) -> pa.Table:
     return table
 
 
-def predictions_a_game(row: dict[str, Any]) -> float | None:
-    """Squares, or positions, of each game that a row's probes were scored on; None: it is no row of probes."""
-    games = row.get("n_games")
-    return row["n"] / games / row.get("seeds", 1) if games and "n" in row else None
-
-
-FIT = {
-    **dict.fromkeys(("learning_rate", "weight_decay", "beta1", "beta2", "epochs", "games"), "float64"),
-    "schedule": "string",
-    "normalize_activations": "bool_",
-    "strata": "string",
-}
 TYPES = {
     "place": "int64",
     "model_layers": "int64",
-    "model_d_model": "int64",
     "model_random": "bool_",
     "model_tags": "string",
     "model_encoding": "string",
@@ -485,16 +454,7 @@ TYPES = {
     "model_tuned": "bool_",
     "edit_source": "string",
     "edit_scale": "float64",
-    "edit_rule": "string",
-    "edit_blank": "float64",
-    "edit_side": "string",
     "edit_layers": "string",
-    "edit_tokens": "string",
-    "edit_temperature": "float64",
-    "edit_king": "string",
-    "data_tags": "string",
-    "predictions_a_game": "float64",
-    **{f"fit_{name}": kind for name, kind in FIT.items()},
 }
 
 

@@ -9,6 +9,9 @@ The TOML files of a paper's numbers describe each run behind them in a table `[r
     free = { seed = "not stated" }       # settings that the paper does not state, with the reason
     shown = { layers = "layers" }        # settings that a column of the query shows, with the column
 
+A run that several models share has `{model}` in its name. It is described once for each entry of the file's table
+`[models]`: in all its texts `{model}` stands for the entry's name and `{checkpoint}` for its value.
+
 Every setting of the kind that is not listed has its default. So the description is always complete: a setting that is
 added to a kind later is part of it. A setting is not compared only if the file lists it in `free` or `shown`. A seed
 that the file does not state is not compared.
@@ -78,8 +81,9 @@ class PaperRuns:
         self.entries: dict[str, Mapping[str, Any]] = {}
         self.files: dict[str, Sequence[str]] = {}
         for document in documents:
-            for key, known in (("run", self.entries), ("files", self.files)):
-                for name, entry in document.get(key, {}).items():
+            runs = for_each_model(document.get("run", {}), document.get("models", {}))
+            for key, known, entries in (("run", self.entries, runs), ("files", self.files, document.get("files", {}))):
+                for name, entry in entries.items():
                     if known.setdefault(name, entry) is not entry:
                         raise ChessregError(f"two files of {document['paper']} describe {key} {name}")
         self._runs: dict[str, PaperRun] = {}
@@ -109,6 +113,29 @@ class PaperRuns:
             for form, _, name in (str(each).partition(":") for value in values for each in value if is_selector(each)):
                 if (form == "run" and name not in self.entries) or (form == "files" and name not in self.files):
                     raise ChessregError(f"run {run.name} names {form}:{name}, which no file describes")
+
+
+def for_each_model(runs: Mapping[str, Any], models: Mapping[str, str]) -> dict[str, Any]:
+    """Return the tables of runs by name, each with `{model}` in its name once for each model (name → checkpoint)."""
+    found: dict[str, Any] = {}
+    for name, entry in runs.items():
+        if "{model}" in name:
+            for model, checkpoint in models.items():
+                found[name.replace("{model}", model)] = filled_in(entry, model, checkpoint)
+        else:
+            found[name] = entry
+    return found
+
+
+def filled_in(value: Any, model: str, checkpoint: str) -> Any:
+    """Return a value of a TOML file with `{model}` and `{checkpoint}` replaced in its texts."""
+    if isinstance(value, str):
+        return value.replace("{model}", model).replace("{checkpoint}", checkpoint)
+    if isinstance(value, list):
+        return [filled_in(each, model, checkpoint) for each in value]
+    if isinstance(value, Mapping):
+        return {key: filled_in(each, model, checkpoint) for key, each in value.items()}
+    return value
 
 
 def paper_run(name: str, entry: Mapping[str, Any]) -> PaperRun:
