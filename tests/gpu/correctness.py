@@ -137,8 +137,8 @@ def compare_sae_step(context: Context, dtype: str) -> dict[str, Any]:
         sae = GatedSae.initial(width, features, seed=0, device=str(device))
         gradient = {name: torch.empty_like(value) for name, value in sae.parameters().items()}
         adam = Adam(sae.parameters(), 0.9, 0.999)
-        loss, _ = train_step(sae, adam, gradient, x.to(device), 1.0, 3e-4, precision=precision)
-        results.append((float(loss["loss"]), gradient))
+        parts, _ = train_step(sae, adam, gradient, x.to(device), 1.0, 3e-4, precision=precision)
+        results.append((float(parts["loss"]), gradient))
     (loss, theirs), (other, ours) = results
     each = {name: compare(theirs[name], ours[name]) for name in theirs}
     worst = max(each, key=lambda name: each[name]["relative"])
