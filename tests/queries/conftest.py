@@ -74,7 +74,8 @@ class Maker:
         done = units if done is None else done
         run = tables.Run(
             id=uuid_from_digest(spec_hash), kind=kind, version=kind_version, spec=spec or {}, spec_hash=spec_hash,
-            explicit=[], units=units, created_at=START + timedelta(days=days), completed_at=START if done == units else None,
+            explicit=[], units=units, created_at=START + timedelta(days=days),
+            completed_at=START if done == units else None,
         )  # fmt: skip
         attempt = self.attempt(run.id, host)
         self.add(run, attempt)
