@@ -14,7 +14,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 
 import click
@@ -328,6 +327,38 @@ class Group(click.Group):
         return {name: command.get_short_help_str(LONGEST_SHORT_HELP) for name, command in commands
                 if command is not None and not command.hidden}  # fmt: skip
 
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Return the command that `args` names. The error for an unknown command suggests existing ones."""
+        from chessreg.errors import NotFoundError
+
+        unknown: NotFoundError | None = None
+        try:
+            command = self.get_command(ctx, args[0])
+        except NotFoundError as error:  # of a group whose commands are kinds or papers
+            command, unknown = None, error
+        if command is None and not args[0].startswith("-"):
+            self._fail_with_suggestions(ctx, args, unknown)
+        return super().resolve_command(ctx, args)
+
+    def _fail_with_suggestions(self, ctx: click.Context, args: list[str], unknown: Exception | None) -> None:
+        import difflib
+
+        from chessreg.cli.suggest import suggest_commands
+
+        root = ctx.find_root()
+        path = ctx.command_path.split()[1:]
+        assert isinstance(root.command, click.Group)
+        near = [f"chessreg {line}" for line in suggest_commands(root.command, root, [*path, *args])]
+        if unknown is not None and not near:
+            raise unknown
+        if not near:
+            similar = difflib.get_close_matches(args[0], self.list_commands(ctx), n=2)
+            near = [" ".join(["chessreg", *path, name]) for name in similar]
+        also = f"; did you mean {' or '.join(near)}?" if near else ""
+        ctx.fail(f"there is no command {' '.join([*path, args[0]])!r}{also}")
+
     def sections(self, ctx: click.Context) -> dict[str, list[str]]:
         """The titles of the help's sections → the names of the commands in each."""
         return {"Commands": self.list_commands(ctx)}
@@ -353,8 +384,6 @@ LONGEST_SHORT_HELP = 100  # characters
 class LazyGroup(Group):
     """A group whose commands are named in a table: its help imports none of them."""
 
-    meant: Mapping[str, str] = MappingProxyType({})  # word that is no command → what it stands for
-
     def __init__(self, *arguments: Any, lazy: Mapping[str, LazyCommand] | None = None, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
         self.lazy = dict(lazy or {})
@@ -367,19 +396,6 @@ class LazyGroup(Group):
         if name in self.lazy and self.lazy[name].present:
             return self.lazy[name].load()
         return super().get_command(ctx, name)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does, with the commands that are spelled like an unknown one."""
-        if args and self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
-            import difflib
-
-            near = [self.meant[word]] if (word := args[0].lower()) in self.meant else []
-            near = near or difflib.get_close_matches(args[0], self.list_commands(ctx), n=2)
-            also = f"; did you mean {' or '.join(near)}?" if near else ""
-            ctx.fail(f"there is no command {args[0]!r}{also}")
-        return super().resolve_command(ctx, args)
 
     def short_helps(self, ctx: click.Context) -> dict[str, str]:
         helps = {}

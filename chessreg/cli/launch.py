@@ -40,7 +40,7 @@ def placing() -> list[click.Option]:
             ["--address"], help="Address of the Ray cluster, with --on ray. Left out: the cluster that Ray finds."
         ),
         click.Option(["--print"], is_flag=True, help="Print the batch scripts of --on slurm; queue nothing."),
-        click.Option(["--wait"], is_flag=True, help="Wait until all jobs have ended; exit status 1 unless all are complete."),
+        click.Option(["--wait"], is_flag=True, help="Wait until the jobs end; exit status 1 unless all are complete."),
     ]
 
 

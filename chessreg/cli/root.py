@@ -7,7 +7,6 @@ import os
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from types import MappingProxyType
 from typing import Any
 
 import click
@@ -101,8 +100,6 @@ ANYWHERE = {"--registry": True, "--store": True, "--debug": False}  # option →
 class Root(LazyGroup):
     """Commands of the table, those of nouns, and those that other packages bring (entry points `chessreg.commands`
     and `chessreg.entities`)."""
-
-    meant = MappingProxyType(dict.fromkeys(("sql", "select"), "query --sql"))
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, lazy=COMMANDS, **settings)
@@ -276,9 +273,9 @@ def described_usage(error: click.UsageError) -> str:
     """The message of a usage error; that of an unknown option names the options that may be meant."""
     if not isinstance(error, click.NoSuchOption) or error.ctx is None:
         return error.format_message()
-    from chessreg.cli.suggest import meant
+    from chessreg.cli.suggest import suggest_options
 
-    near = meant(error.ctx.command, error.option_name)
+    near = suggest_options(error.ctx.command, error.option_name)
     also = f"; did you mean {' or '.join(near)}?" if near else ""
     return f"{error.ctx.command_path} has no option {error.option_name}{also}"
 

@@ -1,15 +1,17 @@
-"""The options that a user may have meant by one that a command does not have."""
+"""Suggestions for mistyped commands and options: words of other tools, swapped words, and similar spellings."""
 
 from __future__ import annotations
 
 import difflib
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
 import click
 
-# Words of other tools and everyday words → the options that they may mean, the likeliest first.
+from chessreg.errors import ChessregError
+
+# Options of other tools and everyday words → the options that they may mean, the likeliest first.
 MEANT: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {
         "--model": ("--checkpoint",),
@@ -80,19 +82,126 @@ MEANT: Mapping[str, tuple[str, ...]] = MappingProxyType(
         "--reason": ("--why",),
     }
 )
-MOST = 3  # suggestions
-ALIKE = 0.8  # least difflib ratio of a suggestion
+MAX_SUGGESTIONS = 3
+MIN_SIMILARITY = 0.8  # difflib ratio
+NOUN_SYNONYMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "model": ("checkpoint",),
+        "models": ("checkpoint",),
+        "weights": ("checkpoint",),
+        "data": ("dataset",),
+        "games": ("game", "dataset"),
+        "experiment": ("runs",),
+        "experiments": ("runs",),
+        "run": ("runs",),
+        "activations": ("cache",),
+        "steering": ("vector",),
+        "table": ("query",),
+        "tables": ("query",),
+        "figure": ("plot",),
+    }
+)
+VERB_SYNONYMS: Mapping[str, tuple[str, ...]] = MappingProxyType(
+    {
+        "ls": ("list",),
+        "log": ("logs",),
+        "import": ("add",),
+        "load": ("import", "add"),
+        "add": ("import",),
+        "download": ("fetch",),
+        "get": ("show", "fetch"),
+        "info": ("show",),
+        "rename": ("name",),
+        "stop": ("cancel",),
+        "kill": ("cancel",),
+        "delete": ("invalidate",),
+        "remove": ("invalidate",),
+        "rm": ("invalidate",),
+        "fit": ("run",),
+        "train": ("run",),
+        "make": ("run",),
+        "create": ("run", "init"),
+        "start": ("run",),
+    }
+)
+PHRASES: Mapping[str, str] = MappingProxyType(
+    {
+        "sql": "query --sql",
+        "select": "query --sql",
+        "list": "runs list",
+        "ls": "runs list",
+        "show": "runs show",
+        "fit": "run probe",
+        "resume": "run --resume",
+        "watch": "attach",
+        "top": "attach",
+        "ui": "tui",
+        "gui": "tui",
+        "results": "query --list",
+        "validate": "unmark",
+        "upgrade": "db upgrade",
+        "backup": "db backup",
+    }
+)
 
 
-def meant(command: click.Command, word: str) -> list[str]:
-    """Return at most MOST options of `command` that `word` may mean: options listed in MEANT, else options whose name
-    ends with `word` (`--scale`: `--intervention.scale`), else options that begin with it or are spelled like it."""
+def suggest_commands(root: click.Group, context: click.Context, words: Sequence[str]) -> list[str]:
+    """Return at most three commands, without `chessreg`, that the unknown command `words` may mean.
+
+    `context` is that of `root`. Both orders of the first two words are tried, with their synonyms, so that
+    `checkpoint import` finds `import checkpoint`; then either word alone.
+    """
+    first, *others = (word.lower() for word in words[:2] if not word.startswith("-"))
+    pairs = []
+    for second in others:
+        for one in _synonyms(first):
+            for other in _synonyms(second):
+                pairs += [(one, other), (other, one)]
+    found = [pair for pair in pairs if _is_command(root, context, pair)]
+    found += [(word,) for word in others if not found and _is_command(root, context, (word,))]
+    if not found and first in PHRASES:
+        return [PHRASES[first]]
+    if not found:
+        found = [("run", first)] if _is_command(root, context, ("run", first)) else []
+        found += [(noun, "list") for noun in _synonyms(first) if _is_command(root, context, (noun, "list"))]
+    return list(dict.fromkeys(" ".join(pair) for pair in found))[:MAX_SUGGESTIONS]
+
+
+def _synonyms(word: str) -> list[str]:
+    """Return a word, its singular or plural, and its synonyms."""
+    forms = [word, *VERB_SYNONYMS.get(word, ()), *NOUN_SYNONYMS.get(word, ())]
+    return [*forms, word.removesuffix("s") if word.endswith("s") else f"{word}s"]
+
+
+def _is_command(root: click.Group, context: click.Context, words: Sequence[str]) -> bool:
+    group: click.Command = root
+    for word in words:
+        if not isinstance(group, click.Group):
+            return False
+        try:
+            command = group.get_command(context, word)
+        except ChessregError:  # no such kind or paper
+            return False
+        if command is None:
+            return False
+        group = command
+    return True
+
+
+def suggest_options(command: click.Command, word: str) -> list[str]:
+    """Return at most three options of `command` that `word` may mean.
+
+    Options that MEANT lists for `word` come first, else options whose name ends with it (`--scale`:
+    `--intervention.scale`), else options that begin with it or are spelled like it.
+    """
     options = {name for parameter in command.params if isinstance(parameter, click.Option)
                for name in (*parameter.opts, *parameter.secondary_opts) if name.startswith("--")}  # fmt: skip
     if listed := [option for option in MEANT.get(word, ()) if option in options]:
-        return listed[:MOST]
+        return listed[:MAX_SUGGESTIONS]
     parts = word.lstrip("-").split("-")
     inside = [option for option in sorted(options) if parts == re.split(r"[-.]", option[2:])[-len(parts) :]]
     begun = [option for option in sorted(options) if len(word) > 3 and option.startswith(word)]
-    near = difflib.get_close_matches(word.lstrip("-"), sorted(name[2:] for name in options), n=MOST, cutoff=ALIKE)
-    return (inside or begun)[:MOST] or [f"--{name}" for name in near]
+    near = difflib.get_close_matches(
+        word.lstrip("-"), sorted(name[2:] for name in options), n=MAX_SUGGESTIONS, cutoff=MIN_SIMILARITY
+    )
+    return (inside or begun)[:MAX_SUGGESTIONS] or [f"--{name}" for name in near]

@@ -11,7 +11,7 @@ import pytest
 
 from chessreg.cli.base import Home
 from chessreg.cli.root import root
-from chessreg.cli.suggest import MEANT, meant
+from chessreg.cli.suggest import MEANT, PHRASES, suggest_options
 
 TYPED = {
     "run cache --model reference": "--checkpoint",
@@ -42,6 +42,37 @@ def test_a_mistaken_option_is_answered_with_the_right_one(here: Any, line: str) 
     assert ("did you mean" in message) == bool(TYPED[line])
 
 
+COMMANDS = {
+    "checkpoint import x.pt": "import checkpoint",
+    "vector import x.npy": "import vector",
+    "results import x.csv": "import results",
+    "dataset import x.pgn": "dataset add",
+    "add dataset x.pgn": "dataset add",
+    "probe fit": "run probe",
+    "sae train": "run sae",
+    "cache run": "run cache",
+    "run list": "runs list",
+    "runs compare a b": "compare",
+    "runs query": "query",
+    "models": "checkpoint list",
+    "model list": "checkpoint list",
+    "job cancel x": "cancel",
+    "job logs x": "logs",
+    "train": "run train",
+    "ls": "runs list",
+    "querry": "query",
+    **PHRASES,
+}
+
+
+@pytest.mark.parametrize("line", COMMANDS)
+def test_an_unknown_command_is_answered_with_an_existing_one(here: Any, line: str) -> None:
+    assert here(*line.split()) == 2
+    message = here.err.splitlines()[0]
+    assert message.startswith("error: there is no command ")
+    assert f"did you mean chessreg {COMMANDS[line]}" in message
+
+
 def commands(group: click.Group, context: click.Context) -> Iterator[click.Command]:
     for name in group.list_commands(context):
         command = group.get_command(context, name)
@@ -57,7 +88,7 @@ def test_only_options_of_the_command_are_suggested_and_every_word_is_of_use() ->
     for command in commands(root, click.Context(root, info_name="chessreg", obj=Home())):
         known = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
         for word in MEANT.keys() - known:
-            suggested = meant(command, word)
+            suggested = suggest_options(command, word)
             assert set(suggested) <= known, (command.name, word)
             useful |= {word} if set(suggested) & set(MEANT[word]) else set()
     assert useful == MEANT.keys()
