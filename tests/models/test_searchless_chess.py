@@ -228,6 +228,21 @@ def test_an_orbax_folder_is_read_at_any_level_and_refused_if_damaged(tmp_path: P
     ).stdout  # fmt: skip
 
 
+def test_averaged_parameters_are_named_and_read_on_request(tmp_path: Path) -> None:
+    """Their engines load `params` of the last step, their notebook `params_ema`."""
+    pytest.importorskip("tensorstore", reason="the extra orbax is not installed")
+    step = tmp_path / "9M" / "6400000"
+    for name in ("params", "params_ema"):
+        shutil.copytree(HERE / "state-value" / "100" / "params", step / name)
+    plain, averaged = (imported(str(path), tmp_path / path.name) for path in (tmp_path / "9M", step / "params_ema"))
+    assert plain.info.source["parameters"] == "params"
+    assert averaged.info.source["parameters"] == "params_ema"
+    assert plain.info.source["step"] == averaged.info.source["step"] == 6_400_000
+    [remark] = [remark for remark in plain.remarks if "params_ema" in remark]
+    assert str(step / "params_ema") in remark
+    assert not [remark for remark in averaged.remarks if "params_ema" in remark]
+
+
 def test_a_saved_model_comes_back(models: dict[str, LanguageModel], tmp_path: Path) -> None:
     folder = models["action_value"].folder
     assert folder is not None

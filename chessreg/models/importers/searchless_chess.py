@@ -11,11 +11,13 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from chessreg.errors import BadInputError
+from chessreg.models.importers.orbax import AVERAGED, PARAMETERS, find_parameters_folder, has_arrays
 from chessreg.models.importers.registry import Imported, register_format
 from chessreg.models.importers.source import CheckpointSource
 
@@ -54,12 +56,31 @@ class SearchlessChessParameters:
         remarks = [f"{config.n_head} attention heads, from {known_from}; {config.attention} attention"]
         if config.head == "action-value" and source.given.head is None:
             remarks.append("read as a model of action values; --predicts state-value for one that reads no action")
+        origin, averages = describe_folder(source.path)
         return Imported(
             model=SearchlessChess.of_weights(config, rename_parameters(raw, config)),
             reference=functools.partial(compute_haiku_logits, raw, config=config),
-            source={"n_head_from": known_from},
-            remarks=remarks,
+            source={"n_head_from": known_from, **origin},
+            remarks=remarks + averages,
         )
+
+
+def describe_folder(path: Path) -> tuple[dict[str, Any], list[str]]:
+    """Return which parameters of an orbax folder are read and of which training step, and a remark if it has averaged
+    ones too. Empty for a file.
+
+    Their engines load `params`; their notebook loads `params_ema`, an exponential moving average with decay 0.99.
+    """
+    folder = find_parameters_folder(path) if path.is_dir() else None
+    if folder is None:
+        return {}, []
+    origin: dict[str, Any] = {"parameters": folder.name}
+    if folder.parent.name.isdigit():
+        origin["step"] = int(folder.parent.name)
+    averaged = folder.with_name(AVERAGED)
+    if folder.name != PARAMETERS or not has_arrays(averaged):
+        return origin, []
+    return origin, [f"read from {PARAMETERS}, as their engines do; {averaged} has the averaged parameters"]
 
 
 def read_parameters(source: CheckpointSource) -> dict[str, Tensor]:
