@@ -13,11 +13,14 @@ from typing import Any
 
 import chess
 import pytest
+import torch
 from click.testing import CliRunner
 
 from chessreg.cli import chessreg
 from chessreg.cli.root import run_command_line
 from chessreg.errors import BadInputError
+from chessreg.experiments.edit import EditSpec
+from chessreg.experiments.probe_apply import ApplySpec
 from chessreg.models.decoding.session import DecodingSession
 from chessreg.registry import tables
 from chessreg.runs.kind import find_kind
@@ -31,7 +34,7 @@ EXAMPLES = dict(re.findall(r"<!-- (\S+) -->\n```\w+\n(.*?)```", TEXT, re.DOTALL)
 
 def test_there_is_an_example_of_each():
     assert list(EXAMPLES) == [
-        "centre_kind.py", "mobility_kind.py", "centre_kind.sql", "encoding.py", "adapter.py",
+        "centre_kind.py", "mobility_kind.py", "mlp_probe.py", "centre_kind.sql", "encoding.py", "adapter.py",
         "tests/entities/toy_entity.py",
     ]  # fmt: skip
 
@@ -59,6 +62,33 @@ def test_the_kind_reads_games_resumes_and_draws(world_session, centre):
         assert score.correct == ("P" in {str(board.piece_at(square)) for square in (chess.E4, chess.D4)})
     (view,) = found.board_views(scores[0].detail, session.inputs)
     assert view.squares is not None
+
+
+def test_a_kind_of_probe_is_scored_listed_applied_and_edited_with_as_a_linear_one(world_session, tmp_path):
+    session, file = world_session, tmp_path / "mlp_probe.py"
+    file.write_text(EXAMPLES["mlp_probe.py"])
+    found = find_kind(str(file))
+    settings = {"cache": "reference-fit", "test_cache": "reference-test", "learning_rate": 0.003, "layers": (1,)}
+    report = session.run(found.spec(**settings, hidden=8), kind=str(file), name="mlp")
+    assert report.state == "complete"
+    (row,) = (
+        row for row in session.query("best probe layers").rows if (row["runs"], row["selected_on"]) == ("mlp", "test")
+    )
+    assert (row["probe"], row["layer"]) == ("mlp-probe", 1)
+    applied = session.run(ApplySpec(probe="mlp", cache="reference-test"))
+    with session.database.read() as sql:
+        made, again = (
+            sql.query(tables.Score).filter_by(run_id=run, split="test").order_by(tables.Score.item).all()
+            for run in (report.run_id, applied.run_id)
+        )
+    assert [each.correct for each in made] == [each.correct for each in again] != []
+    probe = session.probe("mlp", layer=1)
+    residual = torch.randn(3, probe.weight.shape[0])
+    hidden = torch.relu(residual @ torch.from_numpy(probe.tensors["w1"]) + torch.from_numpy(probe.tensors["b1"]))
+    expected = (hidden @ torch.from_numpy(probe.tensors["w2"])).view(3, 64, 13)
+    torch.testing.assert_close(probe.reader()(residual), expected)
+    edited = session.run(EditSpec(checkpoint="reference", probe="mlp", dataset="sample:test", games=2, per_game=1))
+    assert (edited.state, edited.units) == ("complete", 2)
 
 
 def test_the_query_shows_what_the_kind_made(world_session, centre):

@@ -9,7 +9,7 @@ from pydantic import Field
 
 from chessreg.errors import BadInputError
 from chessreg.experiments.probe.data import Labelling, ProbeData, RowSelection
-from chessreg.experiments.probe.spec import ProbeScore, ProbeSpec, ReadRow
+from chessreg.experiments.probe.spec import ProbeScore, ReadRow, shared_settings
 from chessreg.experiments.settings import overlap
 from chessreg.experiments.settings.games import select_cached_items
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
@@ -19,7 +19,7 @@ from chessreg.models.hook_points import get_hook_pattern
 from chessreg.registry import tables
 from chessreg.runs.activations import CachedActivations, load_cache
 from chessreg.runs.fitted import FittedProbe, load_probe, read_probe_rows, select_cached_layers
-from chessreg.runs.inputs import Inputs
+from chessreg.runs.inputs import Inputs, is_fitted_probe
 from chessreg.runs.kind import Estimate, Kind
 from chessreg.runs.spec import ExecutionOptions, Layers, Ref, Spec
 
@@ -150,9 +150,9 @@ def load_applied_data(spec: ApplySpec, inputs: Inputs, probe: FittedProbe, game:
 def load_fitted_positions(spec: ApplySpec, inputs: Inputs) -> np.ndarray | None:
     """Hashes of the positions that the probe was fitted on, uint64, or None where they are unknown."""
     run = inputs.run(spec.probe)
-    if run.kind != "probe":
+    if not is_fitted_probe(run.kind):
         return None
-    fit = ProbeSpec(**run.spec)
+    fit = shared_settings(run.spec)
     data = ProbeData.load(
         inputs,
         fit.cache,
@@ -204,7 +204,7 @@ def emit_scores(
     from chessreg.experiments.probe.reading import build_score_columns, score_probe
 
     majority = np.array(probe.detail.get("majority", data.majority(data.rows)), np.int8)
-    for game_score in score_probe(probe.weight, data, data.rows, probe.layer, device, centre):
+    for game_score in score_probe(probe.reader(device), data, data.rows, probe.layer, device, centre):
         columns = build_score_columns(game_score, data, probe.layer, probe.label, majority, seen, None)
         task.emit(
             "score", unit, columns, split="test", item=game_score.game, layer=probe.layer,
@@ -220,7 +220,7 @@ def emit_reads(
 
     classes = probe.weight.shape[-1] if get_label(probe.label).source == "skill" else 0
     shares = np.zeros((3, classes))
-    for logits in iterate_game_logits(probe.weight, data, data.rows, probe.layer, device, centre):
+    for logits in iterate_game_logits(probe.reader(device), data, data.rows, probe.layer, device, centre):
         columns: dict[str, Any] = {}
         if classes:
             named = np.bincount(logits.logits[:, 0].argmax(-1), minlength=classes)

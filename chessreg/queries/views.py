@@ -34,6 +34,8 @@ OF_RUNS = ("run_id", "run", "kind", "version", "state", "done", "planned", "tags
 DETAIL = "detail"
 PLAIN = re.compile(r"[a-z_][a-z0-9_]*")
 SPEC = "run"  # what a kind's spec goes by beside its result tables
+PROBE = "probe"  # users' kinds whose names end in -probe are in the views of this kind
+IMPORTED = "imported-probe"
 FAMILIES = {"edits": ("edit", "edit-next-token")}  # kinds that queries read through common views, by their name
 COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 CATALOGUE = re.compile(
@@ -196,7 +198,11 @@ def of_kinds(recorded: Iterable[KindRow], installed: Iterable[KindRow], taken: I
             if view not in used:
                 used.add(view)
                 made[view] = each
-    for family, members in FAMILIES.items():
+    probes = tuple(sorted({row.name for row in rows if row.name.endswith(f"-{PROBE}") and row.name != IMPORTED}))
+    for table in (*TABLES, SPEC):
+        if probes and f"{PROBE}_{table}" in made:
+            made[f"linear_{PROBE}_{table}"] = made[f"{PROBE}_{table}"]
+    for family, members in (*FAMILIES.items(), *([(PROBE, (f"linear-{PROBE}", *probes))] if probes else [])):
         for table in (*TABLES, SPEC):
             parts = [part for part in (f"{_plain(member)}_{table}" for member in members) if part in made]
             if parts:

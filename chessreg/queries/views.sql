@@ -141,7 +141,8 @@ SELECT s.* EXCLUDE (detail), TRY_CAST(json_extract_string(s.detail, '$.expansion
 -- `run cache` has it by default; NULL: not known.
 WITH named AS (
     SELECT id AS run_id, name, json_extract_string(spec, '$.' || name) AS reference
-    FROM (SELECT id, spec, unnest(['cache', 'test_cache']) AS name FROM run WHERE kind = 'probe')
+    FROM (SELECT id, spec, unnest(['cache', 'test_cache']) AS name FROM run
+          WHERE kind = 'probe' OR ends_with(kind, '-probe'))
 ),
 told AS (
     SELECT n.run_id, n.name,

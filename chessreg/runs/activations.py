@@ -9,7 +9,7 @@ from uuid import UUID
 import numpy as np
 from sqlalchemy import select
 
-from chessreg.errors import ChessregError, NotFoundError
+from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.models.hook_points import RESID_POST, get_hook_layer, get_hook_pattern
 from chessreg.registry import tables
 from chessreg.registry.run_state import read_complete_units
@@ -29,6 +29,20 @@ class Activations(NamedTuple):
     game: np.ndarray  # int32: the game's row in the whole dataset, also where the cache is of a part of it
     token: np.ndarray  # int32: the token within the game
     ply: np.ndarray  # int32: plies played before it
+
+
+def read_labels(inputs: Inputs, cache: CachedActivations, name: str) -> np.ndarray:
+    """Return the classes int8 [rows, squares] of a label at each row of a cache. See `Task.labels`."""
+    from chessreg.games.datasets.labels import get_label, iterate_positions
+
+    wanted = get_label(name)
+    if wanted.of is None:
+        raise BadInputError(f"{name} is a label of whole games, not of positions", "subclass chessreg.kinds.Probe")
+    items, _ = inputs.items(cache.dataset)
+    values = np.zeros((len(cache.array.game), wanted.squares), np.int8)
+    for rows, positions in iterate_positions(items, cache.array.game, cache.array.ply):
+        values[rows] = wanted.of(positions)
+    return values
 
 
 class CachedActivations:

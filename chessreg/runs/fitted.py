@@ -5,10 +5,11 @@ The artifact of a layer holds its tensors (safetensors) and meta.json; its row i
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from sqlalchemy import func, select
@@ -17,7 +18,12 @@ from chessreg.errors import BadInputError, first_line
 from chessreg.models.hook_points import get_hook_pattern
 from chessreg.registry import tables
 from chessreg.runs.activations import list_cached_layers
-from chessreg.runs.inputs import Inputs
+from chessreg.runs.inputs import IMPORTED_PREFIX, PROBE, Inputs
+
+if TYPE_CHECKING:
+    import torch
+
+    from chessreg.runs.kind import Kind
 
 
 def read_layer(path: Path, **dimensions: int) -> dict[str, np.ndarray]:
@@ -41,9 +47,25 @@ def read_layer(path: Path, **dimensions: int) -> dict[str, np.ndarray]:
 # -- probes ------------------------------------------------------------------------------------------------------------
 
 
+Reader = Callable[["torch.Tensor"], "torch.Tensor"]
+"""Logits float32 [n, squares, classes] that a probe computes from residuals float32 [n, d_model]."""
+
+
+def linear_reader(weight: np.ndarray, device: str = "cpu") -> Reader:
+    """Return the reader of a linear probe without bias: logits[square, class] = residual · weight[:, square, class]."""
+    import torch
+
+    flat = torch.from_numpy(weight.reshape(weight.shape[0], -1)).to(device)
+    return lambda residual: (residual @ flat).view(-1, *weight.shape[1:])
+
+
 @dataclass(frozen=True)
 class FittedProbe:
-    """A linear probe without bias: logits[square, class] = residual · weight[:, square, class]."""
+    """A probe of one layer. Unless `load_kind` is set, it is linear and has no bias.
+
+    `load_kind` returns the user's kind that fitted the probe. It raises NotTrustedError if that kind's file is not
+    trusted. `weight` then holds the directions that edits add, and only the kind computes logits, from `tensors`.
+    """
 
     weight: np.ndarray  # float32 [d_model, squares, classes]; squares 64 or 1; classes 1 for regression
     hook_point: str
@@ -51,6 +73,15 @@ class FittedProbe:
     label: str
     centred: bool  # whether it was fitted on residuals minus their mean over d_model
     detail: Mapping[str, Any] = field(default_factory=dict)  # meta.json: skill report, mean and std of ratings, …
+    tensors: Mapping[str, np.ndarray] = field(default_factory=dict)
+    load_kind: Callable[[], Any] | None = None
+
+    def reader(self, device: str = "cpu") -> Reader:
+        """Return the function from residuals on `device` to the probe's logits."""
+        if self.load_kind is None:
+            return linear_reader(self.weight, device)
+        reader: Reader = self.load_kind().reader(self.tensors, device)
+        return reader
 
 
 ClassDirection = Literal["raw", "class-centred", "empty-minus-piece"]
@@ -109,8 +140,26 @@ def load_probe(inputs: Inputs, reference: str, layer: int | None = None) -> Fitt
         raise BadInputError(f"that probe run has no layer {wanted}", f"it has {', '.join(map(str, rows))}")
     row = rows[wanted]
     located = inputs.located(f"probe layer {wanted}", reference, row.artifact, row.run_id)
-    weight = read_layer(located.path / "probe.safetensors", weight=3)["weight"]
-    return FittedProbe(weight, row.hook_point, row.layer, row.label, bool(row.detail["centred"]), dict(row.detail))
+    arrays = read_layer(located.path / "probe.safetensors", weight=3)
+    run = inputs.run(reference)
+    linear = run.kind in (PROBE, IMPORTED_PREFIX + PROBE)
+    return FittedProbe(
+        arrays["weight"],
+        row.hook_point,
+        row.layer,
+        row.label,
+        bool(row.detail["centred"]),
+        dict(row.detail),
+        arrays,
+        None if linear else partial(_load_kind, inputs, run),
+    )
+
+
+def _load_kind(inputs: Inputs, run: tables.Run) -> Kind:
+    from chessreg.runs.kind import kind_of_record
+
+    with inputs.database.read() as session:
+        return kind_of_record(session.get_one(tables.KindRecord, (run.kind, run.version)), inputs.store.read_only)
 
 
 def find_best_layer(inputs: Inputs, reference: str) -> int:

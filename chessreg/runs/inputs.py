@@ -54,9 +54,22 @@ IMPORTED_PREFIX = (
 )
 
 
+PROBE = "probe"
+
+
+def is_probe(kind: str) -> bool:
+    """Return whether a kind's runs hold probes: `probe`, `imported-probe` and users' kinds such as `mlp-probe`."""
+    return kind == PROBE or kind.endswith(f"-{PROBE}")
+
+
+def is_fitted_probe(kind: str) -> bool:
+    """Return whether a kind's runs hold probes that were fitted on a cache of this registry, not imported."""
+    return is_probe(kind) and not kind.startswith(IMPORTED_PREFIX)
+
+
 def is_kind_accepted(kind: str, wanted: str) -> bool:
-    """Whether a run of `kind` is accepted where a setting wants one of kind `wanted`."""
-    return kind in (wanted, IMPORTED_PREFIX + wanted)
+    """Return whether a run of `kind` is accepted by a setting that wants a run of kind `wanted`."""
+    return kind in (wanted, IMPORTED_PREFIX + wanted) or (wanted == PROBE and is_probe(kind))
 
 
 @dataclass(frozen=True)

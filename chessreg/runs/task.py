@@ -31,6 +31,8 @@ if TYPE_CHECKING:
     import numpy as np
 
     from chessreg.models.language_model import LanguageModel
+    from chessreg.runs.activations import CachedActivations
+    from chessreg.runs.fitted import Direction, FittedProbe
     from store import Store
     from store.artifacts import StoredArtifact
     from store.fragments import FragmentWriter
@@ -102,6 +104,42 @@ class Task(Generic[S, Options]):
 
         _, folder = self.inputs.checkpoint(checkpoint)
         return LanguageModel.load(folder, device=prepare_device(self.options.device, self.options.threads))
+
+    def cache(self, reference: str, hook_point: str | None = None) -> CachedActivations:
+        """Return the activations of a cache run: `.read(layer)` and `.batches(layer)`.
+
+        `hook_point`: a pattern such as `blocks.*.hook_resid_pre`; by default the residual stream after each block.
+        Raises NotFoundError if the run or the hook point is missing.
+        """
+        from chessreg.models.hook_points import RESID_POST
+        from chessreg.runs.activations import load_cache
+
+        return load_cache(self.inputs, reference, pattern=hook_point or RESID_POST)
+
+    def labels(self, cache: CachedActivations, label: str = "piece") -> np.ndarray:
+        """Return the class of each square at each position of a cache, int8 [positions, squares].
+
+        `label`: piece, color, type, threat, legal-move, pin, previous-move or random. Raises BadInputError for a label
+        of whole games (skill, rating), NotFoundError for an unknown one.
+        """
+        from chessreg.runs.activations import read_labels
+
+        return read_labels(self.inputs, cache, label)
+
+    def probe(self, reference: str, layer: int | None = None) -> FittedProbe:
+        """Return the probe of one layer of a probe run; by default the layer with the best validation score.
+
+        Raises BadInputError if the run has no such layer.
+        """
+        from chessreg.runs.fitted import load_probe
+
+        return load_probe(self.inputs, reference, layer)
+
+    def vector(self, reference: str, layer: int) -> Direction:
+        """Return the steering vector of one layer of a vector run. Raises BadInputError for a missing layer."""
+        from chessreg.runs.fitted import load_direction
+
+        return load_direction(self.inputs, reference, layer)
 
     # -- handing back ---------------------------------------------------------------------------------------------
 

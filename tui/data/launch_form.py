@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
 from pydantic import ValidationError
-from sqlalchemy import or_, select
+from sqlalchemy import or_, select, true
 
 from chessreg.errors import ChessregError, NotFoundError
 from chessreg.folders import expanded
@@ -21,7 +21,7 @@ from chessreg.registry import names, tables
 from chessreg.registry.database import select_by_keys
 from chessreg.registry.names import require_name
 from chessreg.registry.tables import Job
-from chessreg.runs.inputs import IMPORTED_PREFIX, REFERENCE_PATTERN, is_kind_accepted
+from chessreg.runs.inputs import IMPORTED_PREFIX, PROBE, REFERENCE_PATTERN, is_kind_accepted
 from chessreg.runs.kind import Kind, kind_makes_checkpoint
 from chessreg.runs.spec import (
     FILE_NOUNS,
@@ -423,8 +423,14 @@ def runs(session: Session, sql: SqlSession, kind: str, of_model: Collection[UUID
     from tui.data.run_rows import summaries
 
     run = tables.Run
-    where = [] if kind in ("", "run") else [or_(run.kind == kind, run.kind == IMPORTED_PREFIX + kind)]
-    records = list(sql.scalars(select(run).where(*where).order_by(run.created_at.desc(), run.id).limit(MOST)))
+    where = [run.kind == kind, run.kind == IMPORTED_PREFIX + kind] if kind not in ("", "run") else []
+    if kind == PROBE:
+        where.append(run.kind.like(f"%-{PROBE}"))
+    records = list(
+        sql.scalars(
+            select(run).where(or_(*where) if where else true()).order_by(run.created_at.desc(), run.id).limit(MOST)
+        )
+    )
     controls = of_controls(sql, [record.id for record in records])
     rows: list[Row] = []
     for row in summaries(sql, records, {}):

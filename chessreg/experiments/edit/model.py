@@ -303,7 +303,7 @@ def compute_square_logits(
             own = [edit for edit in here if edit.layer <= probe.layer and edit.instead is None]
             added = sum(float(edit.delta(residual)[0, 0].mean()) for edit in own)
             residual = residual - (residual.mean() - added)
-        logits.append(np.einsum("d,dsk->sk", residual.numpy(), probe.weight, optimize=True))
+        logits.append(probe.reader()(residual[None])[0].numpy())
     return np.stack(logits)
 
 

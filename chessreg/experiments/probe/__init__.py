@@ -13,10 +13,16 @@ from chessreg.games.datasets.labels import get_label
 from chessreg.registry import tables
 from chessreg.runs.activations import list_cached_layers, load_cache
 from chessreg.runs.cost import probe_operations
+from chessreg.runs.fitted import Reader, linear_reader
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Estimate, Kind
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+
+    from chessreg.experiments.probe.work import ProbeTraining
     from chessreg.games.boards.boardframe import BoardFrame
     from chessreg.runs.task import Task
 
@@ -108,6 +114,25 @@ class Probe(Kind):
         from chessreg.experiments.probe.work import ProbeWork
 
         ProbeWork(task, resolve_probe_layers(task.spec, task.inputs)).do()
+
+    def fit(self, training: ProbeTraining) -> list[dict[str, np.ndarray]]:
+        """Fit the probes of `training.layers`. Return one dict of float32 tensors per layer.
+
+        `weight` [d_model, squares, classes] holds the direction of each class, which `edit` and `vector` add; for a
+        linear probe it is the probe itself. A user's kind of probe overrides this method and `reader`.
+        """
+        from chessreg.experiments.probe.work import fit_probes
+
+        of = training
+        weights = fit_probes(of.spec, of.data, of.rows, of.layers, of.device, of.on_progress, of.standard, of.every)
+        return [{"weight": weight} for weight in weights]
+
+    def reader(self, tensors: Mapping[str, np.ndarray], device: str) -> Reader:
+        """Return the function from residuals float32 [n, d_model] to logits float32 [n, squares, classes].
+
+        `tensors` are those of one layer that `fit` returned.
+        """
+        return linear_reader(tensors["weight"], device)
 
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
         from chessreg.experiments.probe.board_views import build_score_frames

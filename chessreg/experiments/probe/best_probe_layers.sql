@@ -10,6 +10,7 @@
 -- columns:
 --   checkpoint: the model
 --   weights: trained, or untrained: its twins with random weights
+--   probe: the experiment kind that fitted it: probe is linear
 --   label: what is read off the residual stream
 --   positions: at which characters
 --   strata: of skill: how games were put into classes: within each source, over all, or sources balanced
@@ -67,19 +68,19 @@
 SELECT p.run_id, p.unit, p.layer, p.label, p.positions, p.train_games, p.epochs, p.checkpoint_id AS probed_id,
        coalesce(CASE WHEN c.random_init THEN c.parent_id END, p.checkpoint_id) AS checkpoint_id,
        coalesce(parent.checkpoint, c.checkpoint) AS checkpoint, coalesce(parent.place, c.place) AS checkpoint_place,
-       CASE WHEN c.random_init THEN 'untrained' ELSE 'trained' END AS weights,
+       CASE WHEN c.random_init THEN 'untrained' ELSE 'trained' END AS weights, r.kind AS probe,
        concat_ws('; ', settings_text(r.spec, ['seed', 'replicate', 'cache', 'test_cache', 'layers']), u.settings)
            AS settings,
        u.fitted_on, u.tested_on, r.run, r.done, r.planned, r.created_at, k.strata
 FROM probe AS p
 LEFT JOIN skill_classes AS k ON k.run_id = p.run_id
-JOIN scoped AS r ON r.run_id = p.run_id AND r.kind = 'probe'
+JOIN scoped AS r ON r.run_id = p.run_id AND (r.kind = 'probe' OR ends_with(r.kind, '-probe'))
 LEFT JOIN probe_caches AS u ON u.run_id = p.run_id
 LEFT JOIN checkpoints AS c ON c.checkpoint_id = p.checkpoint_id
 LEFT JOIN checkpoints AS parent ON c.random_init AND parent.checkpoint_id = c.parent_id
 
 -- statement: pools
-SELECT *, dense_rank() OVER (ORDER BY label, positions, checkpoint_place, checkpoint_id, settings, train_games,
+SELECT *, dense_rank() OVER (ORDER BY label, positions, probe, checkpoint_place, checkpoint_id, settings, train_games,
                                       epochs) AS pool
 FROM cells
 
@@ -130,7 +131,7 @@ WITH scored AS (
     SELECT cell, count(DISTINCT item) AS n_games, whole(sum(n)) AS n FROM base GROUP BY cell
 ),
 pooled AS (
-    SELECT pool, weights, any_value(checkpoint) AS checkpoint, any_value(label) AS label,
+    SELECT pool, weights, any_value(checkpoint) AS checkpoint, any_value(label) AS label, any_value(probe) AS probe,
            any_value(positions) AS positions, any_value(strata) AS strata,
            any_value(fitted_on) AS fitted_on, any_value(tested_on) AS tested_on,
            count(DISTINCT run_id) AS seeds, count(DISTINCT probed_id) AS models,
@@ -151,7 +152,7 @@ progress AS (
     SELECT pool, weights, whole(sum(done)) AS done, whole(sum(planned)) AS planned
     FROM (SELECT DISTINCT pool, weights, run_id, done, planned FROM pools) GROUP BY ALL
 )
-SELECT h.cell, p.checkpoint, h.weights, p.label, p.positions, p.strata, h.selected_on, h.layer, h.layers_tried, p.seeds, p.models,
+SELECT h.cell, p.checkpoint, h.weights, p.probe, p.label, p.positions, p.strata, h.selected_on, h.layer, h.layers_tried, p.seeds, p.models,
        s.n_games, s.n, u.layer AS untrained_layer, o.* EXCLUDE (pool, weights),
        p.fitted_on, p.tested_on, p.train_games, p.epochs, p.runs, g.done, g.planned, p.checkpoint_id, p.run_id
 FROM chosen AS h

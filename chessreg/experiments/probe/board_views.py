@@ -10,7 +10,7 @@ import numpy as np
 from chessreg.experiments.probe.data import Labelling, ProbeData, RowSelection, resolve_label
 from chessreg.experiments.probe.reading import iterate_game_logits, prepare_reading
 from chessreg.experiments.probe.rows import encode_cached_sites
-from chessreg.experiments.probe.spec import ProbeSpec
+from chessreg.experiments.probe.spec import shared_settings
 from chessreg.games.boards.boardframe import BoardFrame, Mark, ProbeReading
 from chessreg.games.datasets import labels
 from chessreg.games.datasets.labels import Label
@@ -24,7 +24,7 @@ def build_score_frames(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
     """One frame per site of the game: the position, squares read wrongly marked, confidence as heat."""
     with inputs.database.read() as session:
         run = session.get_one(tables.Run, UUID(str(row["run_id"])))
-        spec = ProbeSpec(**run.spec)
+        spec = shared_settings(run.spec)
         reference = f"run:{run.spec_hash}"
     tested = bool(row["split"] == "test" and spec.test_cache)
     probe = load_probe(inputs, reference, int(row["layer"]))
@@ -53,7 +53,9 @@ def build_reading_frames(
     known = label.source == "position" or data.skill is not None
     named = name_tokens(inputs, data, game)
     views = []
-    for reading in iterate_game_logits(probe.weight, data, data.rows & (data.item == game), probe.layer, centre=centre):
+    for reading in iterate_game_logits(
+        probe.reader(), data, data.rows & (data.item == game), probe.layer, centre=centre
+    ):
         plies = data.ply[reading.rows]
         (_, positions), *_ = labels.iterate_positions(data.items, data.item[reading.rows], plies)
         for logits, at, board, ply in zip(reading.logits, reading.rows, positions.boards, plies.tolist(), strict=True):

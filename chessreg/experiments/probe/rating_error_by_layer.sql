@@ -45,7 +45,7 @@ SELECT p.run_id, p.unit, p.layer, p.label, p.checkpoint_id, c.checkpoint,
            AS twin_of,
        coalesce(parent.place, c.place) AS family, c.place AS checkpoint_place, r.run, r.done, r.planned, r.created_at
 FROM probe AS p
-JOIN scoped AS r ON r.run_id = p.run_id AND r.kind = 'probe'
+JOIN scoped AS r ON r.run_id = p.run_id
 LEFT JOIN checkpoints AS c ON c.checkpoint_id = p.checkpoint_id
 LEFT JOIN checkpoints AS parent ON c.random_init AND parent.checkpoint_id = c.parent_id
 WHERE p.label IN ('rating', 'rating-shuffled')

@@ -13,6 +13,7 @@ import torch
 from chessreg.experiments.probe.data import ProbeData
 from chessreg.experiments.probe.spec import ProbeScore, RatingRow
 from chessreg.games.boards.moves import HashSet
+from chessreg.runs.fitted import Reader
 
 if TYPE_CHECKING:
     from chessreg.runs.fitted import FittedProbe
@@ -56,7 +57,7 @@ class GameLogits:
 
 @torch.no_grad()
 def iterate_game_logits(
-    weight: np.ndarray, data: ProbeData, rows: np.ndarray, layer: int, device: str = "cpu", centre: bool = False
+    reader: Reader, data: ProbeData, rows: np.ndarray, layer: int, device: str = "cpu", centre: bool = False
 ) -> Iterator[GameLogits]:
     """The probe's logits for the rows where `rows` is True, game by game.
 
@@ -67,13 +68,12 @@ def iterate_game_logits(
     array = data.cache.array
     order = chosen[np.lexsort((array.token[chosen], array.ply[chosen], data.item[chosen]))]
     edges = np.flatnonzero(np.diff(data.item[order], prepend=-1, append=-1))
-    flat = torch.from_numpy(weight.reshape(weight.shape[0], -1)).to(device)
     for low, high in split_games(edges, POSITIONS_AT_ONCE):
         at = order[edges[low] : edges[high]]
         residual = torch.from_numpy(data.cache.values(layer, at)).to(device)
         if centre:
             residual = residual - residual.mean(-1, keepdim=True)
-        logits = (residual @ flat).view(-1, *weight.shape[1:]).cpu().numpy()
+        logits = reader(residual).cpu().numpy()
         for start, stop in pairwise(edges[low : high + 1] - edges[low]):
             yield GameLogits(int(data.item[at[start]]), at[start:stop], logits[start:stop])
 
@@ -104,7 +104,7 @@ class GameScore:
 
 
 def score_probe(
-    weight: np.ndarray,
+    reader: Reader,
     data: ProbeData,
     rows: np.ndarray,
     layer: int,
@@ -113,8 +113,8 @@ def score_probe(
     rankings: ScoreRankings | None = None,
 ) -> Iterator[GameScore]:
     """Each game's score, in the order of the games' rows in their dataset. `rankings` get every logit."""
-    for logits in iterate_game_logits(weight, data, rows, layer, device, centre):
-        classes = weight.shape[-1]
+    for logits in iterate_game_logits(reader, data, rows, layer, device, centre):
+        classes = logits.logits.shape[-1]
         read = logits.logits.argmax(-1)
         truth = data.labels[logits.rows].astype(np.int64)
         right = read == truth
@@ -188,7 +188,7 @@ def build_score_columns(
 
 
 def build_rating_rows(
-    weight: np.ndarray,
+    reader: Reader,
     data: ProbeData,
     rows: np.ndarray,
     layer: int,
@@ -198,7 +198,7 @@ def build_rating_rows(
     device: str,
 ) -> Iterator[tuple[int, float, RatingRow]]:
     """Per game: its row in the dataset, the mean rating read off its positions, and its columns."""
-    for logits in iterate_game_logits(weight, data, rows, layer, device, centre=False):
+    for logits in iterate_game_logits(reader, data, rows, layer, device, centre=False):
         read = logits.logits[:, 0, 0].astype(np.float64) * standard.std + standard.mean
         elo = float(data.labels[logits.rows[0], 0])
         guesses = baselines.of(logits.game) if baselines else {}

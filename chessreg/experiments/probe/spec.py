@@ -161,6 +161,11 @@ class ProbeSpec(Spec):
     allow_overlap: AllowOverlap = ALLOW_OVERLAP
 
 
+def shared_settings(spec: Mapping[str, Any]) -> ProbeSpec:
+    """Return the settings of `probe` in the recorded spec of a run of `probe` or of a user's kind of probe."""
+    return ProbeSpec(**{name: value for name, value in spec.items() if name in ProbeSpec.model_fields})
+
+
 class ProbeOptions(ExecutionOptions):
     memory_mib: int = Field(
         4096, ge=0, description="memory for labels; beyond it they go to scratch files (activations always stream)"

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch.optim.adamw import adamw
 
-from chessreg.errors import BadInputError, DivergedError
+from chessreg.errors import BadInputError, ChessregError, DivergedError
 from chessreg.experiments.probe.data import (
     Labelling,
     ProbeData,
@@ -36,8 +37,10 @@ from chessreg.games.boards.moves import HashSet
 from chessreg.games.datasets.labels import SHUFFLED_SUFFIX
 from chessreg.models.devices import flush_denormals, prepare_device
 from chessreg.runs.activations import CachedActivations
+from chessreg.runs.fitted import Reader, linear_reader
 
 if TYPE_CHECKING:
+    from chessreg.experiments.probe import Probe
     from chessreg.experiments.probe.spec import ProbeOptions, ProbeSpec
     from chessreg.experiments.sae.probes import Features
     from chessreg.runs.inputs import Inputs
@@ -180,6 +183,72 @@ def fit_probes(
     return fitted.numpy()
 
 
+@dataclass(frozen=True)
+class ProbeTraining:
+    """The data that a kind of probe is fitted on, and the settings and device to fit with.
+
+    `rows`: bool [positions of the cache], those to fit on. `layers`: 0-based, those to fit now, of `every` layer of the
+    run. `standard`: the mean and standard deviation of ratings for regression, which has no classes; else None.
+    """
+
+    spec: Any
+    data: ProbeData
+    rows: np.ndarray
+    layers: list[int]
+    every: tuple[int, ...]
+    device: str
+    on_progress: Callable[[float, str], None]
+    standard: RatingScaler | None = None
+
+    @property
+    def d_model(self) -> int:
+        return self.data.cache.array.d_model
+
+    @property
+    def squares(self) -> int:
+        """64, or 1 for a label of the whole position or game."""
+        return self.data.labels.shape[1]
+
+    @property
+    def classes(self) -> int:
+        """Number of classes of each square; 1 for regression."""
+        return max(self.data.classes, 1)
+
+    def generator(self, layer: int) -> torch.Generator:
+        """Return a generator on the CPU for the first weights of `layer`. It depends on seed, replicate and layer."""
+        return torch.Generator().manual_seed(
+            ((self.spec.seed * 1_000_003 + self.spec.replicate) * 1_000_003 + layer) % 2**63
+        )
+
+    def scale(self, layer: int) -> float:
+        """Return the root mean square of the layer's activations, or 1.0 without `normalize_activations`."""
+        return measure_layer_scales(self.data, [layer], self.spec.normalize_activations)[0]
+
+    def batches(self, layer: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
+        """Yield the residuals float32 [n, d_model] and targets of each step of all epochs, on the device.
+
+        Targets are classes int64 [n, squares], or for regression standardized ratings float32 [n, 1]. Batches follow
+        `batch_positions` or `batch_games`, and depend on the seed alone. Each step reports progress.
+        """
+        spec, data, start = self.spec, self.data, self.layers.index(layer)
+        steps, done = spec.epochs * count_epoch_steps(spec, data, self.rows), 0
+        read = data.reader([layer]) if spec.batch_games is not None else None
+        for epoch in range(spec.epochs):
+            for places, residual in iterate_probe_batches(spec, data, self.rows, [layer], epoch, read):
+                yield torch.from_numpy(residual[0]).to(self.device), self.targets(places).to(self.device)
+                done += 1
+                if done % 20 == 0:
+                    share = (start + done / steps) / len(self.layers)
+                    self.on_progress(0.9 * share, f"layer {layer}, epoch {epoch + 1}/{spec.epochs}")
+
+    def targets(self, places: np.ndarray) -> torch.Tensor:
+        """Return the targets of the positions at these rows of the cache, as in `batches`."""
+        labels = self.data.labels[places]
+        if self.standard is None:
+            return torch.from_numpy(labels.astype(np.int64))
+        return torch.from_numpy((labels - self.standard.mean) / self.standard.std).float()
+
+
 SCHEDULES: dict[str, Callable[[float], float]] = {  # share of the steps done → share of the learning rate
     "linear": lambda done: 1 - 0.9 * done,
     "constant": lambda done: 1.0,
@@ -220,6 +289,23 @@ def measure_layer_scales(data: ProbeData, layers: list[int], normalize: bool) ->
     return [float(np.sqrt(np.square(data.cache.values(layer, slice(0, 4096))).mean())) for layer in layers]
 
 
+def check_fitted(kind: str, training: ProbeTraining, fitted: list[dict[str, np.ndarray]]) -> None:
+    """Raise ChessregError if a kind's `fit` did not return one dict per layer, with finite directions in `weight`."""
+    shape = (training.d_model, training.squares, training.classes)
+    if len(fitted) != len(training.layers):
+        raise ChessregError(f"kind {kind} fitted {len(fitted)} probes for {len(training.layers)} layers")
+    for layer, tensors in zip(training.layers, fitted, strict=True):
+        weight = tensors.get("weight")
+        if weight is None or weight.shape != shape:
+            what = "no tensor `weight`" if weight is None else f"`weight` {list(weight.shape)}"
+            raise ChessregError(
+                f"kind {kind}, layer {layer}: `fit` returned {what}",
+                f"directions float32 [d_model, squares, classes] = {list(shape)}",
+            )
+        if not all(bool(np.isfinite(value).all()) for value in tensors.values()):
+            raise DivergedError(f"the probe of layer {layer} is not finite", "use a smaller --learning-rate")
+
+
 class ProbeWork:
     """One attempt at the missing layers of a probe run."""
 
@@ -258,11 +344,7 @@ class ProbeWork:
             task.progress(0.0, str(data.skill.report))
         shared = self.overlaps()
         standard = RatingScaler.of(data.labels[self.fitted]) if data.classes == 0 else None
-        layers = list(self.layers.values())
-        if self.features is None or self.features.learnt:
-            weights = fit_probes(spec, data, self.fitted, layers, self.device, task.progress, standard, self.every)
-        else:
-            weights = self.features.contrast(data, self.fitted, layers, spec.min_class_positions, task.progress)
+        fitted = self.fit(standard)
         seen = HashSet(data.positions[self.fitted])
         majority = data.majority(self.fitted) if data.classes else np.zeros(1, np.int8)
         baselines = {split: self.baselines(on) for split, on, _ in self.tested}
@@ -278,17 +360,34 @@ class ProbeWork:
                 **(self.features.columns(spec.min_class_positions) if self.features else {}),
             },
         }
-        for number, (unit, layer) in enumerate(self.layers.items()):
+        for (unit, layer), (tensors, reader) in zip(self.layers.items(), fitted, strict=True):
             for split, on, mask in self.tested:
                 if standard is None:
-                    self.emit_scores(unit, layer, split, on, mask, weights[number], majority, seen, baselines[split])
+                    self.emit_scores(unit, layer, split, on, mask, reader, majority, seen, baselines[split])
                 else:
-                    self.emit_ratings(unit, layer, split, on, mask, weights[number], standard, baselines[split])
-            tensors = {"weight": weights[number]}
-            if self.features is not None:
-                tensors = self.features.tensors(layer, weights[number])
+                    self.emit_ratings(unit, layer, split, on, mask, reader, standard, baselines[split])
             publish_probe(task, data.cache, unit, layer, tensors, row, self.sites)
             task.done(unit)
+
+    def fit(self, standard: RatingScaler | None) -> list[tuple[dict[str, np.ndarray], Reader]]:
+        """Fit the missing layers. Return the tensors to publish for each layer, and its reader."""
+        spec, data, layers = self.spec, self.data, list(self.layers.values())
+        kind = cast("Probe", self.task.kind)
+        if self.features is None:
+            training = ProbeTraining(
+                spec, data, self.fitted, layers, self.every, self.device, self.task.progress, standard
+            )
+            fitted = kind.fit(training)
+            check_fitted(kind.name, training, fitted)
+            return [(tensors, kind.reader(tensors, self.device)) for tensors in fitted]
+        if self.features.learnt:
+            weights = fit_probes(spec, data, self.fitted, layers, self.device, self.task.progress, standard, self.every)
+        else:
+            weights = self.features.contrast(data, self.fitted, layers, spec.min_class_positions, self.task.progress)
+        return [
+            (self.features.tensors(layer, weight), linear_reader(weight, self.device))
+            for layer, weight in zip(layers, weights, strict=True)
+        ]
 
     def emit_scores(
         self,
@@ -297,7 +396,7 @@ class ProbeWork:
         split: str,
         on: ProbeData,
         mask: np.ndarray,
-        weight: np.ndarray,
+        reader: Reader,
         majority: np.ndarray,
         seen: HashSet,
         baselines: Baselines | None,
@@ -305,8 +404,8 @@ class ProbeWork:
         """A score row for each game; over all of them the accuracy of each square, and of probes of one phase the
         ROC-AUC of each class (Davis 4.4), which takes longer than fitting a small one."""
         right, positions = np.zeros(on.labels.shape[1], np.int64), 0
-        rankings = ScoreRankings(weight.shape[-1]) if self.spec.phase is not None else None
-        for game_score in score_probe(weight, on, mask, layer, self.device, rankings=rankings):
+        rankings = ScoreRankings(on.classes) if self.spec.phase is not None else None
+        for game_score in score_probe(reader, on, mask, layer, self.device, rankings=rankings):
             self.task.emit(
                 "score",
                 unit,
@@ -335,13 +434,13 @@ class ProbeWork:
         split: str,
         on: ProbeData,
         mask: np.ndarray,
-        weight: np.ndarray,
+        reader: Reader,
         standard: RatingScaler,
         baselines: Baselines | None,
     ) -> None:
         """A prediction row for each game, and the mean absolute error over all positions, in Elo."""
         error, positions, name = 0.0, 0, f"{split}:{self.spec.skill.rating}:{layer}"
-        for game, value, columns in build_rating_rows(weight, on, mask, layer, split, standard, baselines, self.device):
+        for game, value, columns in build_rating_rows(reader, on, mask, layer, split, standard, baselines, self.device):
             self.task.emit("prediction", unit, columns, item=game, name=name, value=value)
             error += columns.absolute_error or 0.0
             positions += columns.positions

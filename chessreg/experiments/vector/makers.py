@@ -41,6 +41,7 @@ from chessreg.runs.fitted import (
     read_probe_rows,
     read_vector_rows,
 )
+from chessreg.runs.inputs import is_fitted_probe
 from chessreg.runs.spec import settings_from
 from chessreg.steering.controls import draw_random_like
 from chessreg.steering.directions import compute_board_direction, compute_class_difference, scale_to_norm
@@ -299,22 +300,18 @@ def build_no_labels_error(source: str) -> BadInputError:
 
 def check_shuffled_probe(spec: ShuffledProbeVector, real: OfProbe, inputs: Inputs) -> None:
     """Raise BadInputError unless --probe was fitted as the probe behind the vectors, but for its labels."""
-    from chessreg.experiments.probe.spec import ProbeSpec
-
     theirs = inputs.run(real.probe, "probe")
-    if theirs.kind != "probe":
+    if not is_fitted_probe(theirs.kind):
         raise BadInputError("these vectors are of an imported probe, whose labels are not here", "--source random")
     mine = inputs.run(spec.probe, "probe")
-    shuffled = None if mine.kind != "probe" else ProbeSpec(**mine.spec)
-    if shuffled is None or shuffled.shuffled_label_control is None:
+    if mine.kind != theirs.kind or mine.spec["shuffled_label_control"] is None:
         raise BadInputError("--probe was not fitted to shuffled labels", "run it with --shuffled-label-control 1")
     free = {"shuffled_label_control", "seed", "replicate", "layers", "test_cache", "allow_overlap"}
-    wanted = ProbeSpec(**theirs.spec).model_dump(exclude=free)
-    for name, value in shuffled.model_dump(exclude=free).items():
-        if value != wanted[name]:
+    for name in theirs.spec.keys() - free:
+        if mine.spec[name] != theirs.spec[name]:
             raise BadInputError(
-                f"--probe differs from that of the vectors in more than its labels: {name} is {value}, theirs "
-                f"{wanted[name]}"
+                f"--probe differs from that of the vectors in more than its labels: {name} is {mine.spec[name]}, "
+                f"theirs {theirs.spec[name]}"
             )
 
 
