@@ -38,6 +38,7 @@ def write_file(path: Path, data: bytes) -> None:
 
 DECIMALS = {"%": 1, "Elo": 0, "plies": 1, "cp": 1}
 DASH = ""
+MAX_KEY_LENGTH = 30  # characters of a text that distinguishes rows
 SENTENCE = 60  # a longer cell is a sentence, and stands below the table
 
 
@@ -47,14 +48,15 @@ SENTENCE = 60  # a longer cell is a sentence, and stands below the table
 def layout(result: QueryResult, wide: bool = False) -> tuple[list[str], dict[str, str]]:
     """Return the columns that a printed table shows, and the text of those with the same value in every row.
 
-    These are the query's default columns; all of them if `wide`, or if the query declares none. Columns that `--show`
-    names are all shown. Hidden columns, ends of intervals, and empty columns that `--show` does not name are left out.
+    These are the query's default columns, and those that distinguish rows with equal keys; all columns if `wide`, or if
+    the query declares no defaults. Columns that `--show` names are all shown. Hidden columns, ends of intervals, and empty columns that `--show` does not name are left out.
     """
     rows = result.rows
     ends = {f"{name}{end}" for name in result.intervals for end in ("_low", "_high")}
     columns = [n for n in result.columns if n not in ends and not result.column(n).hidden]
     if not wide and (defaults := defaults_of(result)):
-        columns = [n for n in defaults.names if n in result.columns]
+        columns = [*defaults.keys, *distinguishing_columns(result, defaults), *defaults.answers, *defaults.counts]
+        columns = [n for n in columns if n in result.columns]
     if not result.described or not rows:
         return columns, {}
     stays = {"row", "column", "comparison"} if result.meta.get("published") else {columns[0]}
@@ -75,6 +77,31 @@ def layout(result: QueryResult, wide: bool = False) -> tuple[list[str], dict[str
         else:
             kept.append(name)
     return kept, same
+
+
+def distinguishing_columns(result: QueryResult, defaults: Defaults) -> list[str]:
+    """Return the columns, in the query's order, that distinguish rows whose default keys are equal.
+
+    Only short texts, switches and whole numbers without a unit can distinguish rows.
+    """
+    rows = result.rows
+    ends = {f"{name}{end}" for name in result.intervals for end in ("_low", "_high")}
+    keys = [tuple(str(row[name]) for name in defaults.keys if name in row) for row in rows]
+    chosen: list[str] = []
+    for name in result.columns:
+        if len(set(keys)) == len(rows):
+            break
+        column = result.column(name)
+        if column.hidden or column.unit or name in ends or name in defaults.names or name in result.intervals:
+            continue
+        if any(isinstance(row[name], float) for row in rows):
+            continue
+        texts = ["" if row[name] is None else str(row[name]) for row in rows]
+        longer = [(*key, text) for key, text in zip(keys, texts, strict=True)]
+        if max(map(len, texts)) <= MAX_KEY_LENGTH and len(set(longer)) > len(set(keys)):
+            chosen.append(name)
+            keys = longer
+    return chosen
 
 
 def defaults_of(result: QueryResult) -> Defaults | None:

@@ -50,6 +50,23 @@ def test_every_query_declares_keys_and_answers_of_at_most_eight_columns():
         assert entry.topic != "others", entry.title
 
 
+LONG_KEYS = {"causes of no skill effect": ("of",)}  # texts that no line has room for: --wide shows them
+
+
+def test_rows_of_a_printed_table_differ_in_its_key_columns(results_of_all):
+    """Untrained twins were rows with the name of their trained model: `weights` was not printed."""
+    for title, result in results_of_all.items():
+        shown, _ = layout(result)
+        defaults = result.entry.default
+        keys = [name for name in shown if name not in (*defaults.answers, *defaults.counts)]
+        keys += [name for name in LONG_KEYS.get(title, ()) if name not in keys]
+        rows = [tuple(str(row[name]) for name in keys) for row in result.rows]
+        assert len(set(rows)) == len(rows), f"{title}: {keys}"
+    probes = results_of_all["best probe layers"]
+    assert {"weights", "selected_on"} <= set(layout(probes)[0])
+    assert {row["weights"] for row in probes.rows} == {"trained", "untrained"}
+
+
 def test_the_answer_stays_in_a_narrow_terminal(results_of_all):
     result = results_of_all["probe accuracy by layer"]
     text = table(result, 40)

@@ -6,7 +6,7 @@
 -- paper: Karvonen 2024, Table 1
 -- kinds: probe
 -- made by: chessreg run probe
--- default: checkpoint, label, positions, layer; accuracy, untrained, minus_untrained; n_games
+-- default: checkpoint, weights, label, positions, selected_on, layer; accuracy, minus_untrained
 -- columns:
 --   checkpoint: the model
 --   weights: trained, or untrained: its twins with random weights
