@@ -152,7 +152,7 @@ def suggest_commands(root: click.Group, context: click.Context, words: Sequence[
     `checkpoint import` finds `import checkpoint`; then either word alone.
     """
     first, *others = (word.lower() for word in words[:2] if not word.startswith("-"))
-    pairs = []
+    pairs: list[tuple[str, ...]] = []
     for second in others:
         for one in _synonyms(first):
             for other in _synonyms(second):

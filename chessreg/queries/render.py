@@ -49,7 +49,8 @@ def layout(result: QueryResult, wide: bool = False) -> tuple[list[str], dict[str
     """Return the columns that a printed table shows, and the text of those with the same value in every row.
 
     These are the query's default columns, and those that distinguish rows with equal keys; all columns if `wide`, or if
-    the query declares no defaults. Columns that `--show` names are all shown. Hidden columns, ends of intervals, and empty columns that `--show` does not name are left out.
+    the query declares no defaults. Columns that `--show` names are all shown. Hidden columns, ends of intervals, and
+    empty columns that `--show` does not name are left out.
     """
     rows = result.rows
     ends = {f"{name}{end}" for name in result.intervals for end in ("_low", "_high")}
