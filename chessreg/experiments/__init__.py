@@ -1,1 +1,1 @@
-"""The kinds of experiment, one package or module each, found by themselves (`runs.kind`)."""
+"""The kinds of experiment, one package or module each. `runs.kind` discovers them."""

@@ -1,4 +1,4 @@
-"""`cache`: the residual stream of every layer at chosen sites of many games, in one forward pass."""
+"""`cache`: the residual stream of every layer at chosen token positions of many games, from one forward pass."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class CacheSpec(GameSelection):
     )
     sites: str = Field(
         "dots",
-        description="tokens to look at: turns, white-turns (in PGN characters dots), black-turns (even-spaces), last, "
-        "all, or others of the encoding; dots in another encoding: white-turns",
+        description="tokens to read: turns, white-turns (in PGN characters dots), black-turns (even-spaces), "
+        "last, all, or other sites of the encoding; dots in another encoding: white-turns",
     )
     alignment: Alignment = Field(
         "post-ply",
-        description="the board of a token that ends a move: after it, or before it, as Davis's code",
+        description="board of a token that ends a move: the board after the move, or before it as in Davis's code",
     )
-    skip_sites: int = Field(0, ge=0, description="leave out this many sites at the start of each game")
+    skip_sites: int = Field(0, ge=0, description="leave out this many token positions at the start of each game")
     max_sites: int | None = Field(
         None, ge=1, description="keep only the first N token positions of each game (Karvonen: 33 dots). Left out: all"
     )
@@ -55,23 +55,27 @@ class CacheSpec(GameSelection):
         ge=1,
         description="keep only the last N token positions of each game that fits the context (Davis: 5). Left out: all",
     )
-    dtype: Literal["float16", "bfloat16", "float32"] = Field("float16", description="how numbers are stored")
+    dtype: Literal["float16", "bfloat16", "float32"] = Field(
+        "float16", description="numbers are stored with this dtype"
+    )
 
     @model_validator(mode="after")
     def _one_end(self) -> Self:
         if self.last_sites is not None and self.max_sites is not None:
             raise BadInputError(
-                "--max-sites counts sites from a game's start, --last-sites from its end", "give one of them"
+                "--max-sites counts token positions from a game's start, --last-sites from its end", "give one of them"
             )
         return self
 
 
 class CacheOptions(GameBatches):
-    group_games: int = Field(2048, ge=1, description="games in one stored group, the most a crash can cost")
+    group_games: int = Field(
+        2048, ge=1, description="games in one stored group; an interruption loses at most one group"
+    )
 
 
 class HookPointSettings(Protocol):
-    """A spec with a model and the sites in it."""
+    """The settings that name a model and its hook points."""
 
     @property
     def checkpoint(self) -> str: ...
@@ -82,25 +86,28 @@ class HookPointSettings(Protocol):
 
 
 def resolve_hook_points(spec: HookPointSettings, inputs: Inputs) -> list[str]:
-    """The hook points to look at; raises BadInputError for a layer, NotFoundError for a name, that the model lacks."""
+    """Return the hook points to read. Raises BadInputError for an unknown layer, and NotFoundError for an unknown hook
+    point."""
     checkpoint, _ = inputs.checkpoint(spec.checkpoint)
     layers = spec.layers or tuple(range(checkpoint.layers))
     if max(layers) >= checkpoint.layers or min(layers) < 0:
-        raise BadInputError(f"layer {max(layers)} is not one of the model's 0 to {checkpoint.layers - 1}")
+        raise BadInputError(
+            f"--layers: the model has no layer {max(layers)}; its layers are 0 to {checkpoint.layers - 1}"
+        )
     if not spec.hook_points:
         return list_hook_points([RESID_POST], layers, checkpoint.layers)
     from chessreg.models.adapters import get_adapter
 
     if spec.layers and not any("*" in name for name in spec.hook_points):
-        raise BadInputError("--layers changes nothing: no hook point has a *", "leave it out")
+        raise BadInputError("--layers has no effect: no hook point contains *", "leave out --layers")
     return list_hook_points(spec.hook_points, layers, checkpoint.layers, get_adapter(checkpoint.architecture).points)
 
 
 class Cache(Kind):
-    """Activations of a model at chosen sites of many games, all layers in one pass.
+    """Activations of a model at chosen token positions of many games, all layers in one pass.
 
-    The residual stream after each block (`blocks.L.hook_resid_post`) unless --hook-points names others; Karvonen 2024,
-    section 3, takes it where White is to move. One unit is one game, or one position of a dataset of positions.
+    The residual stream after each block (`blocks.L.hook_resid_post`) unless --hook-points names others. Karvonen 2024,
+    section 3, reads it where White is to move. One unit is one game, or one position of a dataset of positions.
     """
 
     name = "cache"
@@ -126,7 +133,8 @@ class Cache(Kind):
         return len(select_items(spec, inputs)[1])
 
     def check(self, spec: CacheSpec, inputs: Inputs) -> None:
-        """Refuses sites, or a dataset of positions, that the model's encoding does not have, and none at all."""
+        """Raise an error for token positions or a dataset that the model's encoding does not support, and for an empty
+        selection."""
         items, places = select_items(spec, inputs)
         checkpoint, _ = inputs.checkpoint(spec.checkpoint)
         written = inputs.encoding(spec.checkpoint)
@@ -139,8 +147,8 @@ class Cache(Kind):
             )
         if not len(encoded.sites):
             raise BadInputError(
-                f"--skip-sites {spec.skip_sites} leaves no site of any game",
-                f"--sites {spec.sites}, lower --skip-sites",
+                f"--skip-sites {spec.skip_sites} leaves no token position of any game",
+                f"lower --skip-sites, or choose other tokens than --sites {spec.sites}",
             )
 
     def estimate(self, spec: CacheSpec, inputs: Inputs) -> Estimate:
@@ -153,7 +161,8 @@ class Cache(Kind):
         size = rows * len(points) * checkpoint.d_model * BYTES_PER_VALUE[spec.dtype]
         texts = len(places) if inputs.encoding(spec.checkpoint).content == "history" else rows
         return Estimate(
-            {"metric_point": len(places)}, size, (f"{rows:,} sites at {len(points)} hook points (from a sample)",),
+            {"metric_point": len(places)}, size, (f"{rows:,} token positions at {len(points)} hook points "
+"(from a sample)",),
             reading_operations(spec.checkpoint, inputs, texts),
         )  # fmt: skip
 
@@ -172,8 +181,12 @@ class Cache(Kind):
 
 
 def resume_groups(task: Task[CacheSpec, CacheOptions], points: list[str], checkpoint: tables.Checkpoint) -> set[int]:
-    """Units that earlier attempts wrote and did not live to say so: of groups that are registered, then of those that
-    are only published. They are done with this; what is still missing begins where a group ends."""
+    """Finish the units that interrupted attempts stored without marking them as done, and return all units held by
+    groups.
+
+    First the units of registered groups, then the units of groups that are only published. A new group begins where the
+    last one ends.
+    """
     from store.arrays import ArrayGroup
     from store.arrays import list_groups as published
 
@@ -193,9 +206,9 @@ def resume_groups(task: Task[CacheSpec, CacheOptions], points: list[str], checkp
 
 
 def find_disjoint_groups(task: Task[CacheSpec, CacheOptions]) -> list[tables.ActivationCache]:
-    """The registered groups of this run that overlap no other.
+    """Return the registered groups of this run that overlap no other group.
 
-    Raises ChessregError where overlapping ones are all that holds some units: more groups would only add to that.
+    Raises ChessregError if overlapping groups hold some units, because further groups would overlap them as well.
     """
     group = tables.ActivationCache
     with task.inputs.database.read() as session:
@@ -211,12 +224,12 @@ def find_disjoint_groups(task: Task[CacheSpec, CacheOptions]) -> list[tables.Act
 
 
 def build_group_identity(task: Task[CacheSpec, CacheOptions], checkpoint: tables.Checkpoint) -> dict[str, str]:
-    """What names the groups of this run."""
+    """Return the fields that identify the groups of this run in the store."""
     return {"spec_hash": task.resolved.spec_hash, "residual": checkpoint.residual}
 
 
 def group_units(units: list[int], size: int) -> list[tuple[int, int]]:
-    """Consecutive ranges [low, high) of the units, each at most `size` long."""
+    """Return consecutive ranges [low, high) of the units, each with at most `size` units."""
     ranges: list[tuple[int, int]] = []
     for unit in units:
         if ranges and unit == ranges[-1][1] and unit - ranges[-1][0] < size:
@@ -226,16 +239,16 @@ def group_units(units: list[int], size: int) -> list[tuple[int, int]]:
     return ranges
 
 
-SAMPLE_GAMES = 50  # games that show whether there are sites at all
+SAMPLE_GAMES = 50  # games that are checked for token positions
 
 
 def sample_places(places: np.ndarray) -> np.ndarray:
-    """Every so many of these rows: 500 to 1,000 of them, or all."""
+    """Return every n-th of these rows: 500 to 1,000 of them, or all."""
     return places[:: max(1, len(places) // 500)]
 
 
 def find_longest_items(items: Games | Positions, places: np.ndarray) -> np.ndarray:
-    """The rows of the longest games among these, of positions of those that are most plies in."""
+    """Return the rows of the longest games among these; of positions, the rows with most plies before them."""
     column = "ply" if items.content == "positions" else "plies"
     plies = column_to_numpy(items.take(places, [column])[column])
     return places[np.sort(np.argsort(-plies.astype(np.int64), kind="stable")[:SAMPLE_GAMES])]
@@ -244,7 +257,7 @@ def find_longest_items(items: Games | Positions, places: np.ndarray) -> np.ndarr
 def select_cache_sites(
     spec: CacheSpec, written: Encoding, block_size: int, games: Games | Positions, places: np.ndarray
 ) -> EncodedGames:
-    """The items at these rows of the dataset, with the sites whose activations are to be stored."""
+    """Return the items at these rows of the dataset, with the token positions whose activations are stored."""
     encoded = EncodedGames.of(written, block_size, games, places, spec.sites, spec.alignment)
     return encoded.between(spec.skip_sites, spec.max_sites, spec.last_sites)
 
@@ -259,7 +272,7 @@ def write_activation_group(
     low: int,
     high: int,
 ) -> None:
-    """The activations of units low to high as one published group; a crash before its end leaves nothing of it."""
+    """Publish the activations of units low to high as one group. An interruption leaves no part of it."""
     from store.array_writer import ActivationWriter
     from store.errors import AlreadyPublishedError
 
@@ -268,7 +281,7 @@ def write_activation_group(
     try:
         writer = ActivationWriter(task.store, identity, points, checkpoint.d_model, spec.dtype, units=(low, high))
     except AlreadyPublishedError as published:
-        path = published.path  # another attempt that is at the same units was faster
+        path = published.path  # another attempt at the same units was faster
     else:
         with writer:
             encoded = select_cache_sites(spec, model.encoding, model.block_size, games, places[low:high])
@@ -298,7 +311,7 @@ def compute_activations(
     sites: np.ndarray,
     dtype: str,
 ) -> list[np.ndarray]:
-    """Return one array [sites, d_model] per hook point, as `compute_stored_activations` does, for these items."""
+    """Return one array [sites, d_model] per hook point for these items, as `compute_stored_activations` does."""
     import torch
 
     from chessreg.models.language_model import compute_stored_activations
@@ -316,12 +329,12 @@ def record_activation_group(
     low: int,
     high: int,
 ) -> None:
-    """A published group and all its units, at once: neither counts without the other."""
+    """Register a published group and mark all its units as done, in one step."""
     from store.arrays import ArrayGroup
     from store.files import fsync_path
 
     group = ArrayGroup(path)
-    fsync_path(path.parent)  # where an earlier attempt published it, that may have ended before this
+    fsync_path(path.parent)  # an interrupted attempt may have published it without syncing the folder
     task.record(
         "activation_cache",
         of_unit=low,

@@ -28,30 +28,32 @@ if TYPE_CHECKING:
     from chessreg.runs.inputs import Inputs
     from chessreg.runs.task import Task
 
-FORCED, ALONE = "teacher-forced", "autoregressive"  # the names of the two sorts of answers
-DISTANCE = "distance"  # begins the names of counts of samples
+FORCED, ALONE = "teacher-forced", "autoregressive"  # the names of the two modes
+DISTANCE = "distance"  # prefix of the names of sample counts
 PROMPT_SETTINGS = ("template", "layout", "counters", "notation", "last_separator")
 
 
 class DecodingSpec(PromptSpec):
     checkpoint: CheckpointRef = Field(description="the model, of prompts or of FENs")
     dataset: DatasetRef = Field(description="positions with best moves, or one part of them (NAME:PART)")
-    positions: int = Field(12_800, ge=1, description="at most this many of them, drawn by the seed (paper D.5: 12,800)")
+    positions: int = Field(
+        12_800, ge=1, description="at most this many positions, drawn by the seed (paper D.5: 12,800)"
+    )
     length: Literal["free", "answer"] = Field(
-        "free", description="an answer alone ends when the model ends it, or, as the author's code cuts it, where the "
-        "right one ends: that tells the model how long it is"
+        "free", description="end of an autoregressive answer: where the model ends it, or, as in the author's "
+"code, after as many tokens as the correct answer has, which reveals its length"
     )  # fmt: skip
-    samples: Annotated[int, AtMost(1000, "more cost more than they tell")] = Field(
+    samples: Annotated[int, AtMost(1000, "more samples add no information")] = Field(
         0,
         ge=0,
         description="sampled answers to each position, compared with the greedy one (author: 20); 0: none",
     )
-    temperature: float = Field(0.6, gt=0, le=100, description="of the samples (Llama 3.2's own: 0.6)")
+    temperature: float = Field(0.6, gt=0, le=100, description="temperature of the samples (Llama 3.2's default: 0.6)")
     top_p: float = Field(
         0.9,
         gt=0,
         le=1,
-        description="samples come from the most probable tokens that together have this share (Llama 3.2's: 0.9)",
+        description="sample from the most probable tokens that together have this share (Llama 3.2's default: 0.9)",
     )
 
     def without_effect(self) -> dict[str, str]:
@@ -64,32 +66,37 @@ class DecodingOptions(ExecutionOptions):
 
 
 class AnswerRow(BaseModel):
-    """Columns of an answer (name `teacher-forced` or `autoregressive`, item the position's row in the dataset, text the
-    answer, value 1 where it is the best move, else 0). All but prompt and game are empty where it does not fit. A row
-    `distance N` counts the samples (value) whose edit distance from the autoregressive answer (text) is N tokens."""
+    """Columns of an answer. The name is `teacher-forced` or `autoregressive`, item the position's row in the dataset,
+    text the answer, and value 1 for the best move, else 0.
+
+    If the answer does not fit the context, only prompt and game are set. A row `distance N` counts the samples (value)
+    whose edit distance from the autoregressive answer (text) is N tokens.
+    """
 
     prompt: str = Field(description="the prompt of the position: template, layout, counters, notation of moves")
     legal_list: bool = Field(description="whether the prompt lists the legal moves")
-    game: str | None = Field(None, description="the game that the position is of, where it is known")
-    valid: bool | None = Field(None, description="whether the text has the form of a move (of UCI: one of 1,968)")
+    game: str | None = Field(None, description="the game of the position, if it is known")
+    valid: bool | None = Field(None, description="whether the text has the form of a move (in UCI: one of 1,968)")
     legal: bool | None = Field(None, description="whether it is a legal move")
-    first: bool | None = Field(None, description="whether it is the legal move that is listed first")
-    near: bool | None = Field(None, description="whether at most one character of the best move is another, or missing")
+    first: bool | None = Field(None, description="whether it is the first legal move of the list")
+    near: bool | None = Field(None, description="whether it differs from the best move by at most one character")
     ended: bool | None = Field(
         None, description="whether the model ended its answer; teacher-forced: at the right place"
     )
-    nats: float | None = Field(None, description="teacher-forced: cross-entropy of the best move and its end, summed")
-    tokens: int | None = Field(None, description="tokens of the best move with its end")
+    nats: float | None = Field(
+        None, description="teacher-forced: cross-entropy of the best move and its end token, summed"
+    )
+    tokens: int | None = Field(None, description="tokens of the best move with its end token")
 
 
 class Decoding(Kind):
     """Answers of a language model to positions in two greedy modes: teacher-forced and autoregressive.
 
     Junkin 2025, section 3.2 and Appendix D.5. Teacher-forced: each token is the most probable one after the correct
-    answer's preceding tokens; the end token is not predicted. Autoregressive: each token follows the model's own,
-    until the model ends its answer or no move is that long. An answer counts as valid, legal or best only if the
-    whole text matches. Templates other than the checkpoint's own are accepted. A FEN encoder answers with one
-    action, so both modes give the same result. One unit is one position.
+    answer's preceding tokens; the end token is not predicted. Autoregressive: each token follows the model's own
+    tokens, until the model ends its answer or the answer is longer than any move. An answer counts as valid, legal or
+    best only if the whole text matches. Templates other than the checkpoint's own are accepted. A FEN encoder answers
+    with one action, so both modes give the same result. One unit is one position.
     """
 
     name = "decoding"
@@ -110,7 +117,7 @@ class Decoding(Kind):
         return Estimate({"prediction": (2 + min(spec.samples, 3)) * positions}, operations=operations)
 
     def check(self, spec: DecodingSpec, inputs: Inputs) -> None:
-        """Refuses a model of games, and a prompt's settings for a model that reads none."""
+        """Raise an error for a model of games, and for prompt settings of a model without prompts."""
         choose_encoding(spec, inputs.encoding(spec.checkpoint))
 
     def run(self, task: Task[DecodingSpec, DecodingOptions]) -> None:
@@ -148,7 +155,7 @@ class Decoding(Kind):
         targets: Mapping[int, TargetMove],
         answers: Sequence[Mapping[str, DecodedAnswer | None]],
     ) -> None:
-        """Emit how far samples of each position are from its greedy answer."""
+        """Emit how many samples of each position have which distance from its greedy answer."""
         positions = select_positions(task.spec, task.inputs)
         columns = {"prompt": describe_prompt(written), "legal_list": has_move_list(written)}
         for (unit, target), own in zip(targets.items(), answers, strict=True):
@@ -162,7 +169,7 @@ class Decoding(Kind):
                           value=float(count))  # fmt: skip
 
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
-        """The position: the model's own answer as an arrow, the best move beside it."""
+        """Return the position with the model's autoregressive answer and the best move as arrows."""
         spec = DecodingSpec(**inputs.spec_of(row))
         rows = {one.name: one for one in inputs.unit_rows(tables.Prediction, row)}
         positions, _ = inputs.positions(spec.dataset)
@@ -178,30 +185,35 @@ class Decoding(Kind):
 
 
 def select_positions(spec: DecodingSpec, inputs: Inputs) -> dict[str, list[Any]]:
-    """The positions of a run: columns as `labelled` has them."""
+    """Return the positions of a run, with the columns of `load_labelled_positions`."""
     positions = load_labelled_positions((spec.dataset,), inputs, "dataset")
     places = draw_sample(len(positions["fen"]), spec.positions, Stream.DECODING, spec.seed)
     return {name: [values[place] for place in places] for name, values in positions.items()}
 
 
 def choose_encoding(spec: DecodingSpec, own: Encoding) -> Encoding:
-    """The encoding of a model, of prompts with the settings that the spec gives. BadInputError for what has none."""
+    """Return the encoding to use: the model's own, or for prompts the one with the settings of the spec.
+
+    Raises BadInputError for a model of games, and for prompt settings of a model without prompts.
+    """
     if isinstance(own, PromptEncoding):
         settings = spec.prompt_settings(own.settings)
         return own if settings == own.settings else own.with_settings(settings)
     if own.content == "history":
         raise BadInputError(
-            f"{own.name} writes games, and the games before these positions are not read here",
+            f"{own.name} writes games, but the games before these positions are unknown",
             "for models of games: chessreg run move-accuracy --source-games GAMES",
         )
     for name in PROMPT_SETTINGS:
         if getattr(spec, name) is not None:
-            raise BadInputError(f"--{name.replace('_', '-')} is of prompts, {own.name} has none", "leave it out")
+            raise BadInputError(
+                f"--{name.replace('_', '-')} needs a model of prompts, and this one reads {own.name}", "leave it out"
+            )
     return own
 
 
 def describe_prompt(written: Encoding) -> str:
-    """The prompt settings as a text; a template of the user's own by the beginning of its digest."""
+    """Return the prompt settings as text. A custom template is named by the beginning of its digest."""
     if not isinstance(written, PromptEncoding):
         return written.name
     settings = written.settings
@@ -215,7 +227,7 @@ def has_move_list(written: Encoding) -> bool:
     return isinstance(written, PromptEncoding) and written.settings.legal_list
 
 
-# -- what a model answers ----------------------------------------------------------------------------------------------
+# -- answers of a model ----------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -230,13 +242,13 @@ class TargetMove:
         return cls(chess.Board(fen), chess.Move.from_uci(best))
 
     def text(self, written: Encoding) -> str:
-        """The best move as the model would have to write it."""
+        """Return the best move as the model would have to write it."""
         return written.answer_text(written.answer(self.board, self.best))
 
 
 @dataclass(frozen=True)
 class DecodedAnswer:
-    """The tokens of an answer up to its end, and its text; `nats`, `tokens`: of the right answer, if teacher-forced."""
+    """The tokens and the text of an answer. Teacher-forced answers have the nats and tokens of the correct answer."""
 
     ids: tuple[int, ...]
     text: str
@@ -245,7 +257,7 @@ class DecodedAnswer:
     tokens: int | None = None
 
     def columns(self, target: TargetMove, written: Encoding) -> dict[str, Any]:
-        """Its values for `AnswerRow`."""
+        """Return the values of `AnswerRow`."""
         right, plain = target.text(written), [number for number in self.ids if number not in written.stop_ids]
         move = written.parse(self.text, target.board) if self.text and self.text.split() == [self.text] else None
         listed = next(iter(target.board.legal_moves))
@@ -264,9 +276,10 @@ class DecodedAnswer:
 def answer_positions(
     model: LanguageModel, written: Encoding, targets: Sequence[TargetMove], cut: bool
 ) -> list[dict[str, DecodedAnswer | None]]:
-    """The answers in both modes to each position; None where prompt and answer do not fit, or cannot be written.
+    """Return the answers in both modes to each position; None if prompt and answer do not fit the context or cannot be
+    written.
 
-    cut: an answer alone has as many tokens as the right one.
+    `cut` limits an autoregressive answer to the number of tokens of the correct one.
     """
     made: list[dict[str, DecodedAnswer | None]] = [{FORCED: None, ALONE: None} for _ in targets]
     prompts = {
@@ -294,7 +307,8 @@ def answer_positions(
 
 
 def build_prompt(target: TargetMove, written: Encoding, model: LanguageModel) -> tuple[int, ...] | None:
-    """What the model reads; None where it has no room for it and an answer, or the position cannot be written."""
+    """Return the prompt of a position; None if prompt and answer do not fit the context, or the position cannot be
+    written."""
     try:
         prompt = written.prompt(target.board)
     except BadInputError:
@@ -305,8 +319,10 @@ def build_prompt(target: TargetMove, written: Encoding, model: LanguageModel) ->
 def answer_teacher_forced(
     model: LanguageModel, prompts: Sequence[Sequence[int]], answers: Sequence[Sequence[int]]
 ) -> list[tuple[list[int], float]]:
-    """The most probable token at each place of each answer, behind the right ones before it, and the cross-entropy of
-    the answer in nats. One pass over all."""
+    """Return the most probable token at each place of each answer, and the cross-entropy of the answer in nats.
+
+    Each token is predicted after the preceding tokens of the correct answer. All answers share one pass.
+    """
     import torch
 
     rows = [[*prompt, *answer[:-1]] for prompt, answer in zip(prompts, answers, strict=True)]
@@ -329,7 +345,8 @@ def answer_teacher_forced(
 def count_sample_distances(
     spec: DecodingSpec, model: LanguageModel, written: Encoding, target: TargetMove, greedy: DecodedAnswer, item: int
 ) -> dict[int, int]:
-    """How many samples of one position have each edit distance from its greedy answer, in tokens without the end."""
+    """Return edit distance → number of samples of one position with this distance from its greedy answer, in tokens
+    without the end token."""
     prompt = build_prompt(target, written, model)
     assert prompt is not None
     every = range(spec.samples)
@@ -346,10 +363,11 @@ def count_sample_distances(
 
 
 def sample_nucleus(logprobs: np.ndarray, temperature: float, top_p: float, noise: float) -> int:
-    """A token drawn by `noise` in [0, 1) from the most probable ones that together have `top_p` of the probability, at
-    a temperature (Holtzman et al. 2020).
+    """Return a token drawn from the most probable ones that together have probability `top_p` (Holtzman et al. 2020).
 
-    >>> [nucleus(np.log([0.2, 0.5, 0.3]), 1.0, 0.7, noise) for noise in (0.0, 0.6, 0.7, 0.99)]
+    `noise` in [0, 1) selects the token; `temperature` divides the log-probabilities first.
+
+    >>> [sample_nucleus(np.log([0.2, 0.5, 0.3]), 1.0, 0.7, noise) for noise in (0.0, 0.6, 0.7, 0.99)]
     [1, 1, 2, 2]
     """
     scores = logprobs.astype(np.float64) / temperature
@@ -361,10 +379,10 @@ def sample_nucleus(logprobs: np.ndarray, temperature: float, top_p: float, noise
 
 
 def compute_edit_distance(one: Sequence[int], other: Sequence[int]) -> int:
-    """The fewest insertions, deletions and substitutions that make one sequence the other (Levenshtein).
+    """Return the fewest insertions, deletions and substitutions that turn one sequence into the other (Levenshtein).
 
-    >>> edit_distance([1, 2, 3], [1, 3]), edit_distance([], [1, 2]), edit_distance([1, 2], [2, 1])
-    (1, 2, 2)
+    >>> compute_edit_distance([1, 2, 3], [1, 3]), compute_edit_distance([1, 2], [2, 1])
+    (1, 2)
     """
     row = list(range(len(other) + 1))
     for place, symbol in enumerate(one, 1):
@@ -375,7 +393,7 @@ def compute_edit_distance(one: Sequence[int], other: Sequence[int]) -> int:
 
 
 def pick_most_probable(number: int, place: int, logprobs: np.ndarray) -> int:
-    """The greedy choice of a token."""
+    """Return the most probable token."""
     return int(logprobs.argmax())
 
 
@@ -387,8 +405,10 @@ def continue_answers(
     begun: Mapping[int, tuple[int, ...]],
     pick: Callable[[int, int, np.ndarray], int] = pick_most_probable,
 ) -> dict[int, tuple[int, ...]]:
-    """Answers that are begun, written on until the model ends them or no move is as long. `pick` chooses a token for
-    an answer's number and place from log-probabilities [vocab]."""
+    """Return the answers of `begun`, continued until the model ends them or they are longer than any move.
+
+    `pick` returns a token, given an answer's number, the token's place and log-probabilities [vocab].
+    """
     from chessreg.models.decoding.session import open_session
 
     texts = dict(begun)
@@ -421,7 +441,7 @@ def continue_answers(
 def build_decoding_frame(
     fen: str, best: chess.Move, rows: Mapping[str, tables.Prediction], written: Encoding
 ) -> BoardFrame:
-    """The board of one position."""
+    """Return the board of one position with the answers in both modes."""
     board, own = chess.Board(fen), rows[ALONE]
     title, flipped = f"position {own.item}", board.turn == chess.BLACK
     arrows: list[tuple[int, int, float, str, Role]] = [

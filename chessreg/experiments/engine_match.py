@@ -1,4 +1,4 @@
-"""`engine-match`: games between two engines of the ladder, to tell what a level is worth under a limit."""
+"""`engine-match`: games between two engines of the ladder, to measure a level's strength under a limit."""
 
 from __future__ import annotations
 
@@ -45,14 +45,14 @@ if TYPE_CHECKING:
 
 TICK_SECONDS = 0.2
 NO_MOVE_LIMIT = 1 << 30
-BYTES_PER_GAME = 700  # a fragment's share of one game
+BYTES_PER_GAME = 700  # size of one game in a fragment
 
 
 class EngineMatchSpec(MatchSpec):
     model_config = ConfigDict(validate_default=True)
 
-    player: str = Field("stockfish:0@time=0.1", description="the engine whose score is asked for, as for play")
-    opponent: str = Field("stockfish:0@time=0.1", description="the engine that it meets")
+    player: str = Field("stockfish:0@time=0.1", description="the engine whose score is measured, as for play")
+    opponent: str = Field("stockfish:0@time=0.1", description="the engine that it plays")
     games: int = Field(100, ge=1, description="games to play")
     color: Literal["white", "black", "both"] = Field(
         "white", description="the player's color; both: each opening twice, first with White"
@@ -63,7 +63,7 @@ class EngineMatchSpec(MatchSpec):
     )
     opening_seed: int = Field(0, description="seed of the openings")
     move_limit: Moves = Field(
-        0, ge=0, description="full moves after the opening, then the game is stopped; 0: no limit"
+        0, ge=0, description="full moves after the opening at which a game is stopped; 0: no limit"
     )
     adjudication: str = Field("nodes=100000", description="Stockfish's limit for evaluating a stopped game, or none")
     against: Annotated[str | None, Ref("run:engine-match")] = Field(
@@ -80,9 +80,9 @@ class EngineMatchOptions(ExecutionOptions):
 
 
 class EngineMatch(Kind):
-    """Games between two engines: how much a level changes with its limit (Karvonen 2024, Appendix E).
+    """Games between two engines: the effect of a limit on a level's strength (Karvonen 2024, Appendix E).
 
-    One unit is one game. Under a time limit there are never more searches at once than free cores.
+    One unit is one game. Under a time limit, at most one search runs per free core.
     """
 
     name = "engine-match"
@@ -97,7 +97,7 @@ class EngineMatch(Kind):
         return spec.games
 
     def check(self, spec: EngineMatchSpec, inputs: Inputs) -> None:
-        """Raise for what would only fail later: an engine or a book that is not here."""
+        """Raise an error for an engine or a book that is not available."""
         check_pairs(spec, inputs)
         if spec.book is not None:
             inputs.artifact("book", spec.book)
@@ -124,7 +124,7 @@ class EngineMatch(Kind):
         play_duel(task)
 
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
-        """A board for the start and one after every ply."""
+        """Return a board for the start and one after every ply."""
         return next(stored_games(inputs.database, [(UUID(str(row["run_id"])), int(row["unit"]))])).board_views()
 
 
@@ -133,9 +133,10 @@ class EngineMatch(Kind):
 
 @dataclass
 class Duel:
-    """Plays games between two pools of engines, at most `at_once` together, so never more searches than that.
+    """Plays games between two pools of engines, at most `at_once` at the same time.
 
-    `noise` begins every key of a draw; `adjudicate` is the limit under which stopped games are evaluated."""
+    `noise` begins every key of a draw. `adjudicate` is the limit under which stopped games are evaluated.
+    """
 
     player: EnginePool
     opponent: EnginePool
@@ -144,10 +145,10 @@ class Duel:
     noise: tuple[int | str, ...]
     adjudicate: Limit | None
     at_once: int
-    tick: Callable[[Collection[PlayedGame]], None] = lambda games: None  # called often, with those in play
+    tick: Callable[[Collection[PlayedGame]], None] = lambda games: None  # called often with the games in play
 
     def play(self, units: list[int]) -> Iterator[PlayedGame]:
-        """Finished games, in the order in which they end."""
+        """Yield finished games, in the order in which they end."""
         waiting = iter(units)
         answers: dict[Future[Any], PlayedGame] = {}
         while True:
@@ -181,7 +182,7 @@ class Duel:
 
 
 def play_duel(task: Task[EngineMatchSpec, EngineMatchOptions]) -> None:
-    """Play the units of this attempt. Only finished games are handed back."""
+    """Play the units of this attempt. Only finished games are emitted."""
     spec = task.spec
     player, opponent = parse_engine(spec.player), parse_engine(spec.opponent)
     adjudicate = None if spec.adjudication == "none" else parse_limit(spec.adjudication)
@@ -212,7 +213,7 @@ def play_duel(task: Task[EngineMatchSpec, EngineMatchOptions]) -> None:
 
 
 def emit_duel_game(task: Task[EngineMatchSpec, EngineMatchOptions], game: PlayedGame, stopping: EarlyStopping) -> None:
-    """The rows of one finished game."""
+    """Emit the rows of one finished game."""
     columns = build_game_columns(game)
     plies = range(len(game.opening.moves), game.ply)
     turns = sum((ply % 2 == 0) == game.color for ply in plies)
@@ -222,7 +223,8 @@ def emit_duel_game(task: Task[EngineMatchSpec, EngineMatchOptions], game: Played
 
 
 def record_duel(task: Task[EngineMatchSpec, EngineMatchOptions], player: EngineSpec, opponent: EngineSpec) -> None:
-    """The rows that the games refer to. Raises BadInputError when earlier games of this run met another engine."""
+    """Record the rows that the games refer to. Raises BadInputError if earlier games of this run used another
+    engine."""
     spec = task.spec
     engine, own = build_engine_row(opponent), build_engine_row(player)
     check_engine(task, 0, engine)
@@ -260,7 +262,7 @@ def record_duel(task: Task[EngineMatchSpec, EngineMatchOptions], player: EngineS
 
 
 def format_engine_name(spec: EngineSpec, row: dict[str, Any]) -> str:
-    """An engine as a player is named: `Stockfish 15.1, level 0, time=0.1`."""
+    """Return an engine's name as a player: `Stockfish 15.1, level 0, time=0.1`."""
     if not spec.needs_process:
         return spec.name
     limit = spec.limit.text if spec.limit else "depth=1, nodes=1"

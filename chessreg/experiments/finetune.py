@@ -1,4 +1,4 @@
-"""`finetune`: a language model taught to answer prompts with the best move, resumable to the exact next batch."""
+"""`finetune`: a language model trained to answer prompts with the best move, resumable at the exact next batch."""
 
 from __future__ import annotations
 
@@ -43,57 +43,58 @@ class FinetuneSpec(PromptSpec):
     family: Literal["llama", "gpt_neox"] | None = Field(
         None, description="family of a new language model with initial weights. Left out: --checkpoint"
     )
-    n_layer: Annotated[int, AtMost(1000, "no model has more")] = Field(4, ge=1, description="layers, with --family")
+    n_layer: Annotated[int, AtMost(1000, "every model has fewer")] = Field(4, ge=1, description="layers, with --family")
     n_head: int = Field(4, ge=1, description="attention heads, with --family")
-    n_embd: Annotated[int, AtMost(100_000, "no model has more")] = Field(
+    n_embd: Annotated[int, AtMost(100_000, "every model has fewer")] = Field(
         128, ge=8, description="d_model, with --family"
     )
-    block_size: Annotated[int, AtMost(1_000_000, "memory holds them")] = Field(
+    block_size: Annotated[int, AtMost(1_000_000, "a longer context does not fit in memory")] = Field(
         640, ge=8, description="context, in tokens, with --family"
     )
     tokenizer: Literal["bpe", "characters"] = Field(
-        "bpe", description="tokenizer, with --family: words of the published templates merged, or every byte a token"
+        "bpe", description="tokenizer, with --family: merged words of the published templates, or one token per byte"
     )
     datasets: DatasetRefs = Field(description="positions with best moves, datasets or parts (NAME:PART)")
     heldout: Annotated[str | None, Ref("dataset")] = Field(
         None, description="positions for the held-out loss. Left out: no held-out loss"
     )
-    heldout_positions: int = Field(1000, ge=1, description="at most this many of them, drawn by the seed")
+    heldout_positions: int = Field(1000, ge=1, description="at most this many held-out positions, drawn by the seed")
     heldout_steps: int = Field(500, ge=1, description="steps between held-out losses")
     loss: Literal["answer", "all"] = Field(
-        "answer", description="over the answer and its end (paper 3.4), or over every token of prompt and answer, as a "
-        "language model is pretrained"
+        "answer", description="over the answer and its end token (paper 3.4), or over every token of prompt "
+"and answer, as in pretraining"
     )  # fmt: skip
     tune: Literal["whole", "lora", "qlora"] = Field(
         "whole",
-        description="every weight, LoRA's matrices (chessreg[llm]), or these over 4-bit matrices (NF4; bitsandbytes)",
+        description="every weight, LoRA's matrices (chessreg[llm]), or LoRA's over 4-bit matrices (NF4; bitsandbytes)",
     )
-    lora_rank: int = Field(16, ge=1, le=4096, description="of LoRA's matrices (author's trial: 160)")
-    lora_alpha: float = Field(32.0, gt=0, description="their product is multiplied by alpha / rank (author's: 32)")
-    lora_dropout: Annotated[float, Share()] = Field(0.0, description="before them (author's: 0.1)")
+    lora_rank: int = Field(16, ge=1, le=4096, description="rank of LoRA's matrices (author's trial: 160)")
+    lora_alpha: float = Field(32.0, gt=0, description="LoRA's product is multiplied by alpha / rank (author's: 32)")
+    lora_dropout: Annotated[float, Share()] = Field(0.0, description="dropout before LoRA's matrices (author's: 0.1)")
     lora_targets: Literal["all", "attention"] = Field(
-        "all", description="what they adapt: every matrix of the blocks, or what makes queries, keys and values"
+        "all", description="matrices that LoRA adapts: all of the blocks, or those of queries, keys and values"
     )
-    steps: Annotated[int, AtMost(1_000_000_000, "the schedule is no longer")] = Field(
-        10_000, ge=0, description="updates; 0: the model as it is"
+    steps: Annotated[int, AtMost(1_000_000_000, "every schedule is shorter")] = Field(
+        10_000, ge=0, description="updates; 0: the model without training"
     )
-    batch_positions: Annotated[int, AtMost(1_000_000, "memory holds them")] = Field(
+    batch_positions: Annotated[int, AtMost(1_000_000, "more positions do not fit in memory")] = Field(
         128, ge=1, description="positions in one update"
     )
     learning_rate: float = Field(8e-5, gt=0, description="AdamW's (paper D.3)")
     warmup_steps: int = Field(1000, ge=0, description="steps until the full rate")
     final_fraction: float = Field(0.1, ge=0, le=1, description="of the rate, at the end of its cosine")
-    weight_decay: float = Field(0.0, ge=0, description="on matrices (the author's code: none)")
+    weight_decay: float = Field(0.0, ge=0, description="weight decay on matrices (the author's code: none)")
     beta1: Beta = Field(0.9, description="AdamW's (paper D.3)")
     beta2: Beta = Field(0.95, description="AdamW's (paper D.3)")
     grad_clip: float = Field(1.0, gt=0, description="largest gradient norm")
-    seed: int = Field(0, description="of initial weights and of the order of positions")
+    seed: int = Field(0, description="seed of initial weights and of the order of positions")
 
     @model_validator(mode="after")
     def _one_model(self) -> FinetuneSpec:
         if (self.checkpoint is None) == (self.family is None):
             raise BadInputError(
-                "finetune needs one model", f"give --checkpoint MODEL, or --family {' or '.join(FAMILIES)}"
+                "--checkpoint and --family: finetune needs exactly one model",
+                f"give --checkpoint MODEL, or --family {' or '.join(FAMILIES)}",
             )
         unused = [name for name in SHAPE_SETTINGS if self.checkpoint is not None] + [
             name for name in LORA_SETTINGS if self.tune == "whole"
@@ -101,18 +102,21 @@ class FinetuneSpec(PromptSpec):
         for name in unused:
             if getattr(self, name) != type(self).model_fields[name].default:
                 needed = "--family" if name in SHAPE_SETTINGS else "--tune lora or qlora"
-                raise BadInputError(f"--{name.replace('_', '-')} is of no use without {needed}", "leave it out")
+                raise BadInputError(f"--{name.replace('_', '-')} has no effect without {needed}", "leave it out")
         if self.family is not None and self.tune != "whole":
-            raise BadInputError("LoRA adapts a model that is there: initial weights are tuned whole", "--tune whole")
+            raise BadInputError(
+                f"--tune {self.tune} needs trained weights, but --family starts with initial ones", "give --tune whole"
+            )
         if self.family is not None and self.n_embd % (2 * self.n_head):
             raise BadInputError(
-                f"--n-embd {self.n_embd} is no even multiple of --n-head {self.n_head}", "rotary positions need pairs"
+                f"--n-embd {self.n_embd} is not an even multiple of --n-head {self.n_head}",
+                "rotary positions need pairs of dimensions per head",
             )
         return self
 
 
 class FinetuneOptions(ExecutionOptions):
-    micro_tokens: Annotated[int, AtMost(1_000_000_000, "memory holds them")] | None = Field(
+    micro_tokens: Annotated[int, AtMost(1_000_000_000, "more tokens do not fit in memory")] | None = Field(
         None, ge=64, description="maximum tokens in one forward pass. Left out: 4,096 on a CPU, else 16,384"
     )
     autocast: bool = Field(True, description="compute in bfloat16 where that is safe")
@@ -127,17 +131,17 @@ PUBLISHED: dict[str, Any] = {"template": "junkin-1", "notation": "san", "layout"
 
 
 class Finetune(Kind):
-    """Fine-tune a language model on prompts: the best move of a position, in words.
+    """Fine-tune a language model on prompts that ask for the best move of a position.
 
-    The loss is over the answer and the token that ends it, a mean over all of these in a batch (Junkin 3.4 and its
-    code); the prompt has none, unless a model of initial weights is to learn first how prompts read (--loss all).
-    Held-out losses are of answers. Prompts whose answer does not fit the context are left out, and counted. Positions
-    of a batch are drawn without replacement, epoch by epoch.
+    The loss is a mean over the answers and their end tokens in a batch (Junkin 3.4 and its code). Prompts have no loss,
+    except with --loss all, for a model with initial weights that must first learn to read prompts. Held-out losses are
+    of answers. Prompts whose answer does not fit the context are left out and counted. The positions of a batch are
+    drawn without replacement, epoch by epoch.
 
-    The whole training is one unit; its state is saved every few minutes in the run's folder, and an interrupted run
-    goes on with the exact next batch. The checkpoint is the output `checkpoint`, in Hugging Face format, with its
-    tokenizer and prompt; LoRA's matrices are added to the weights that they adapt, and stand alone in the output
-    `adapter`, as the library peft reads them.
+    The whole training is one unit. Its state is saved every few minutes in the run's folder, and an interrupted run
+    resumes with the exact next batch. The checkpoint is the output `checkpoint`, in Hugging Face format, with its
+    tokenizer and prompt. LoRA's matrices are merged into the weights that they adapt, and stored separately in the
+    output `adapter`, which the library peft can read.
     """
 
     name = "finetune"
@@ -185,7 +189,7 @@ class Finetune(Kind):
         return 1
 
     def check(self, spec: FinetuneSpec, inputs: Inputs) -> None:
-        """Refuses LoRA without its library, and prompts that the model's context cannot hold."""
+        """Raise an error for LoRA without its library, and for prompts that do not fit the model's context."""
         from chessreg.models.finetuning import require_peft
 
         if spec.tune != "whole":
@@ -229,9 +233,9 @@ class Finetune(Kind):
 
 
 def check_tunable(checkpoint: tables.Checkpoint) -> None:
-    """Raise BadInputError for a model that reads no prompts, or that the library transformers does not have."""
+    """Raise BadInputError for a model that does not read prompts, or that the library transformers does not support."""
     check_prompted_model(checkpoint)
-    if checkpoint.architecture in (*FAMILIES, "gpt2"):  # without importing a library
+    if checkpoint.architecture in (*FAMILIES, "gpt2"):  # known without importing a library
         return
     from chessreg.models.adapters.bridge import is_known_family
 
@@ -243,7 +247,7 @@ def check_tunable(checkpoint: tables.Checkpoint) -> None:
 
 
 def build_finetuner(task: Task[FinetuneSpec, FinetuneOptions]) -> tuple[Finetuner, PromptCorpus | None]:
-    """The trainer at its place in the run, and the held-out prompts."""
+    """Return the trainer, restored to its place in the run, and the held-out prompts."""
     from chessreg.models.devices import prepare_device
     from chessreg.models.finetuning import FinetuneConfig, Finetuner, PromptCorpus, require_quantization
     from chessreg.models.training import TrainerOptions
@@ -284,7 +288,7 @@ def build_finetuner(task: Task[FinetuneSpec, FinetuneOptions]) -> tuple[Finetune
         source=digest,
         seed=spec.seed + spec.replicate,
     )
-    # on a CPU scores of more prompts are tensors so large that every pass allocates them from the system anew
+    # on a CPU, scores of more prompts are so large that every pass allocates them from the system again
     micro_tokens = options.micro_tokens or (4096 if device == "cpu" else 16_384)
     training_options = TrainerOptions(
         device, micro_tokens, options.autocast, False, options.log_steps, options.checkpoint_seconds
@@ -301,7 +305,7 @@ def build_finetuner(task: Task[FinetuneSpec, FinetuneOptions]) -> tuple[Finetune
 
 
 def publish_finetuned(task: Task[FinetuneSpec, FinetuneOptions], trainer: Finetuner) -> None:
-    """The tuned model as the output `checkpoint`, with its row; LoRA's matrices as the output `adapter`."""
+    """Publish the tuned model as the output `checkpoint`, with its row, and LoRA's matrices as the output `adapter`."""
     from chessreg.entities.checkpoint import checkpoint_row, tokenizer_row
     from chessreg.models.checkpoint import CheckpointInfo, read_info, save_checkpoint
 

@@ -1,6 +1,6 @@
-"""`legality`: how often the move a model would write next is legal, by ply, on games it did not see.
+"""`legality`: how often the model's next move is legal, by ply, on games that it was not trained on.
 
-What it writes at the turns of given games is found by `iterate_first_tries`, which other kinds use too.
+`iterate_first_tries` returns the model's texts at the turns of given games. Other kinds use it as well.
 """
 
 from __future__ import annotations
@@ -35,17 +35,19 @@ if TYPE_CHECKING:
     from chessreg.models.language_model import LanguageModel
     from chessreg.runs.task import Task
 
-STRIDE_PLIES = 2  # White's turns, or Black's
+STRIDE_PLIES = 2  # from one turn of a side to its next
 
 
 class LegalitySpec(ChoosingSpec, GameSelection):
     checkpoint: CheckpointRef = Field(description="the model")
     games: int = Field(500, ge=1, description="games, the first in file order")
-    black: bool = Field(False, description="look at Black's turns instead of White's")
-    every: Plies = Field(1, ge=1, description="look at every Nth of these turns")
-    mass: bool = Field(False, description="also the exact probability of a legal move (canonical spelling)")
+    black: bool = Field(False, description="score Black's turns instead of White's")
+    every: Plies = Field(1, ge=1, description="score every Nth of these turns")
+    mass: bool = Field(False, description="also compute the exact probability of a legal move (canonical spelling)")
     valid: bool = Field(
-        False, description="also the probability of a text in the form of a move, legal or not (of UCI: one of 1,968)"
+        False,
+        description="also compute the probability of a text in the form of a move, legal or illegal "
+        "(in UCI: one of 1,968)",
     )
 
 
@@ -53,15 +55,17 @@ class TurnRow(BaseModel):
     """Columns of a turn."""
 
     valid_mass: float | None = Field(None, description="probability of a text in the form of a move, with --valid")
-    valid_missed: float | None = Field(None, description="what may be missing from it: texts of 1e-6 and less")
+    valid_missed: float | None = Field(
+        None, description="upper bound of the probability missing from it: texts of 1e-6 and less"
+    )
 
 
 class Legality(Kind):
     """First-try legal rate on given games: the greedy text at every turn, and the exact legal move mass.
 
     The legal-move rate of Karvonen 2024, section 2.2, on games of a dataset instead of games against an engine. Under
-    another policy a turn is legal where a move came of it, and its text is the last try's. One unit is one game; its
-    texts are written turn by turn on a kept key-value cache.
+    another policy a turn is legal if the policy produced a move, and its text is that of the last try. One unit is one
+    game. Its texts are written turn by turn with one key-value cache.
     """
 
     name = "legality"
@@ -108,7 +112,7 @@ class Legality(Kind):
 
 
 def emit_turn(task: Task[LegalitySpec, GameBatches], unit: int, place: int, turn: FirstTry) -> None:
-    """The row of one turn."""
+    """Emit the row of one turn."""
     task.emit(
         "trial",
         unit,
@@ -125,7 +129,7 @@ def emit_turn(task: Task[LegalitySpec, GameBatches], unit: int, place: int, turn
 
 
 def build_turn_frames(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
-    """One frame per turn at which the model moved: the position, and the text as an arrow or as an illegal try."""
+    """Return one frame per turn of the model: the position, with the text as an arrow or as an illegal try."""
     encoding = inputs.encoding(LegalitySpec(**inputs.spec_of(row)).checkpoint)
     views = []
     for turn in inputs.unit_rows(tables.Trial, row, tables.Trial.ply):
@@ -145,9 +149,12 @@ def build_turn_frames(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
 
 @dataclass(frozen=True)
 class FirstTry:
-    """What a model writes at one turn. `game` is the place of the game among those given, `board` the position (the
-    walk's own: copy what is to be kept), `move` the legal move that the text names, if it names one, `mass` the exact
-    probability of a legal move, 0 to 1, and `valid` that of a text in the form of one, if they were measured."""
+    """The text of a model at one turn.
+
+    `game` is the index of the game among the given ones. `board` is the position; it changes when the iteration
+    continues, so copy it to keep it. `move` is the legal move that the text names, if any. `mass` is the exact
+    probability of a legal move, 0 to 1, and `valid` that of a text in the form of a move, if they were measured.
+    """
 
     game: int
     ply: int
@@ -171,9 +178,12 @@ def iterate_first_tries(
     policy: Policy | None = None,
     seed: int = 0,
 ) -> Iterator[list[FirstTry]]:
-    """Go through the games at these rows together, ply by ply; at every `every`th turn of one side choose a move (None:
-    the most probable text), then go on as the game did. Yields one list a ply, empty where no model moves. A game
-    whose prompt leaves no room for a move in the model's context has no further turns."""
+    """Yield the model's tries ply by ply, for all games at these rows together.
+
+    At every `every`-th turn of one side a move is chosen; without a policy the most probable text. The games then
+    continue with their own moves. Each ply yields one list, empty if no move is chosen. A game whose prompt leaves no
+    room for a move in the model's context has no further turns.
+    """
     from chessreg.models.decoding.legal import compute_valid_masses
     from chessreg.models.decoding.session import open_session
 
@@ -209,14 +219,14 @@ def iterate_first_tries(
 
 
 def format_choice(choice: MoveChoice, board: chess.Board) -> str:
-    """What was written last; of a policy that writes nothing the move in SAN."""
+    """Return the last text of a choice; for a policy that writes no text, the move in SAN."""
     if choice.move is None:
         return choice.illegal[-1]
     return choice.text or board.san(choice.move)
 
 
 def has_room(model: LanguageModel, prompt: Sequence[int]) -> bool:
-    """Whether a move fits behind a prompt. A history needs a little more room than the move itself."""
+    """Return whether a move fits after a prompt. A history needs one or two more tokens than the move itself."""
     needed = len(prompt) + model.encoding.max_move_tokens + (1 if model.encoding.content == "history" else -1)
     return needed <= model.block_size
 
@@ -224,7 +234,7 @@ def has_room(model: LanguageModel, prompt: Sequence[int]) -> bool:
 def compute_legal_masses(
     session: DecodingSession, encoding: Encoding, boards: list[chess.Board], rows: list[int]
 ) -> list[float | None]:
-    """The exact probability that what each row writes next is a legal move, 0 to 1."""
+    """Return the exact probability that each row's next text is a legal move, 0 to 1."""
     from chessreg.models.decoding.legal import score_legal_moves, sum_legal_mass
 
     scored = score_legal_moves(session, boards, encoding, rows)

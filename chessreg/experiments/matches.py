@@ -1,4 +1,4 @@
-"""What every match has in common: its settings, where its games start, one game, and its rows in the registry."""
+"""Settings, openings, games and rows that all kinds of matches share."""
 
 from __future__ import annotations
 
@@ -37,8 +37,9 @@ if TYPE_CHECKING:
 
 
 class MatchSpec(Spec):
-    """What the specs of all matches make of their settings `opening`, `book` and `adjudication`: one spelling, so that
-    equal matches hash equally, and an error that says what to write. Each spec has these fields with its own defaults.
+    """The settings that all matches share, with one spelling of `opening`, `book` and `adjudication`.
+
+    Equal matches therefore hash equally. Each spec declares these fields with its own defaults.
     """
 
     stop: str = Field(
@@ -51,7 +52,7 @@ class MatchSpec(Spec):
     @model_validator(mode="before")
     @classmethod
     def _split_book(cls, values: Any) -> Any:
-        """`book:FILE` becomes the source `book` and its file, which is then named by its content."""
+        """Split `book:FILE` into the source `book` and its file, which is then identified by its content."""
         if isinstance(values, dict) and str(values.get("opening", "")).startswith("book:"):
             return {**values, "opening": "book", "book": values["opening"].removeprefix("book:")}
         return values
@@ -82,23 +83,25 @@ class MatchSpec(Spec):
         against, both = getattr(self, "against", None), getattr(self, "color", "") == "both"
         if self.stop != "none" and against is None and not both:
             raise BadInputError(
-                "--stop compares pairs of games from one opening",
-                "--against RUN (a match with the same openings, such as that without an edit), or --color both",
+                "--stop needs pairs of games from one opening",
+                "give --against RUN (a match with the same openings, such as one without an edit), or --color both",
             )
         if self.stop == "none" and against is not None:
-            raise BadInputError("--against is what --stop compares with", "give --stop sprt:-0.05,0.05")
+            raise BadInputError("--against has no effect without --stop", "give --stop sprt:-0.05,0.05")
         rule = parse_stop(self.stop)
         if rule and against is None and not COLOR_PAIR_VALUES[0] < rule.low < rule.high < COLOR_PAIR_VALUES[-1]:
             raise BadInputError(
-                f"--stop {self.stop}: a mean of {COLOR_PAIR_VALUES[0]} or {COLOR_PAIR_VALUES[-1]} is one of pairs that "
-                "are all lost or won",
-                "give bounds between them, such as --stop sprt:-0.05,0.05",
+                f"--stop {self.stop}: the bounds must be between {COLOR_PAIR_VALUES[0]} and {COLOR_PAIR_VALUES[-1]}",
+                "give for example --stop sprt:-0.05,0.05",
             )
         return self
 
     def without_effect(self) -> dict[str, str]:
-        """Of the settings that a kind has of these. Not the seed of the openings: a paper gives one to all of its
-        matches, also from the standard position, and the command that makes such a run again must be taken."""
+        """Return the settings without effect, and the reason for each.
+
+        The seed of the openings is not among them: a paper uses one seed for all of its matches, including those from
+        the standard position, and the command that reproduces such a run must be accepted.
+        """
         opening, idle = getattr(self, "opening", ""), {}
         if not opening.startswith("random"):
             idle["finished_openings"] = f"no plies are drawn for the opening {opening}"
@@ -109,7 +112,7 @@ class MatchSpec(Spec):
     @model_validator(mode="after")
     def _book_has_file(self) -> Self:
         if (getattr(self, "opening", "") == "book") != (getattr(self, "book", None) is not None):
-            raise BadInputError("openings of a book need its file", "write --opening book:FILE")
+            raise BadInputError("--opening book needs a file", "write --opening book:FILE")
         return self
 
 
@@ -117,7 +120,7 @@ class MatchSpec(Spec):
 
 
 class OpeningSettings(Protocol):
-    """The settings of a spec that say where its games start, and who has White."""
+    """The settings that determine the openings and colors of the games."""
 
     @property
     def book(self) -> str | None: ...
@@ -132,8 +135,10 @@ class OpeningSettings(Protocol):
 
 
 def make_opening_source(task: Task[Any, Any]) -> Callable[[int], Opening]:
-    """The opening of a unit, the same in every arm with this opening and opening seed: opening n in game n of each
-    opponent; with both colors in games 2n and 2n + 1."""
+    """Return a function from unit to opening, equal in every arm with the same opening and opening seed.
+
+    Game n of each opponent has opening n. With both colors, games 2n and 2n + 1 have opening n.
+    """
     spec: OpeningSettings = task.spec
     source = OpeningSpec("book", str(find_book(task)[1])) if spec.book else parse_opening(spec.opening_source)
     games = 2 if spec.color == "both" else 1
@@ -141,13 +146,13 @@ def make_opening_source(task: Task[Any, Any]) -> Callable[[int], Opening]:
 
 
 def record_opening(task: Task[Any, Any]) -> str:
-    """What the match calls its openings; a book is recorded first."""
+    """Return the match's name for its openings. A book is recorded first."""
     spec: OpeningSettings = task.spec
     return record_book(task) if spec.book else spec.opening_source
 
 
 def record_book(task: Task[Any, Any]) -> str:
-    """The book of this match as a row, and the name that the match has for it."""
+    """Record the book of this match, and return the match's name for it."""
     digest, path = find_book(task)
     task.record(
         "artifact", digest=digest, kind="book", bytes=path.stat().st_size, state="complete", created_at=utc_now()
@@ -164,26 +169,27 @@ def record_book(task: Task[Any, Any]) -> str:
 
 
 def find_book(task: Task[Any, Any]) -> tuple[str, Path]:
-    """Digest and file of the book."""
+    """Return the digest and the file of the book."""
     assert task.spec.book
     artifact = task.inputs.artifact("book", task.spec.book)
     return artifact.digest, task.store.artifact(artifact.digest).file
 
 
 def get_model_color(spec: OpeningSettings) -> chess.Color | None:
-    """The model's color in every game; None: White in games of even number, Black in the others."""
+    """Return the model's color in every game; None: White in games of even number, Black in the others."""
     return {"white": chess.WHITE, "black": chess.BLACK}.get(spec.color)
 
 
 def plan_matches(spec: OpeningSettings) -> list[tuple[int, str, int]]:
-    """The matches of a run: number, color of the model, planned games. With both colors one of each."""
+    """Return the matches of a run: number, color of the model, planned games. With both colors there is one match for
+    each."""
     if spec.color != "both":
         return [(0, spec.color, spec.games)]
     return [(0, "white", (spec.games + 1) // 2), (1, "black", spec.games // 2)]
 
 
 def get_match_number(spec: OpeningSettings, unit: int) -> int:
-    """The number of the match that a unit is a game of: of a ladder each rung has its matches after those before it."""
+    """Return the number of a unit's match. Matches of a ladder are numbered rung by rung."""
     rung = unit // spec.games
     return 2 * rung + unit % 2 if spec.color == "both" else rung
 
@@ -193,16 +199,16 @@ def get_match_number(spec: OpeningSettings, unit: int) -> int:
 
 @dataclass(frozen=True)
 class MatchRules:
-    """What ends a game besides the rules of chess (specification 7.2).
+    """Conditions that end a game in addition to the rules of chess (specification 7.2).
 
-    `move_limit` full moves are counted from the end of the opening. `context_full` says what happens when the model's
-    positions cannot hold one more move: `adjudicate` (like the move limit), `forfeit`, or `crop` (go on with the newest
-    characters, as chess_gpt_eval does). A stopped game is evaluated as it ended, or as it stood after White's move
-    number `adjudicate_at` where that is not 0 and the game came so far (chess_gpt_eval's notebook: 90). With
-    `claim_draws` a third repetition or fifty moves end it, as a claim would.
+    `move_limit` full moves are counted from the end of the opening. If the model's context cannot hold one more move,
+    `context_full` decides: `adjudicate` (like the move limit), `forfeit`, or `crop` (continue with the newest
+    characters, as chess_gpt_eval does). A stopped game is evaluated at its end, or after White's move number
+    `adjudicate_at` if that is not 0 and the game reached it (chess_gpt_eval's notebook: 90). With `claim_draws`, a
+    third repetition or fifty moves end the game as a draw.
     """
 
-    color: chess.Color | None  # the model's; None: both in turn
+    color: chess.Color | None  # the model's color; None: alternating
     move_limit: int = 90
     context_full: Literal["adjudicate", "forfeit", "crop"] = "adjudicate"
     adjudicate_at: int = 0
@@ -211,9 +217,12 @@ class MatchRules:
 
 @dataclass
 class PlayedGame:
-    """A game in play. `tries` has one entry for each turn of the model, `illegal` is (ply, number, text). `assisted`
-    are the plies that Stockfish played in the model's place, after no try; `unaided` is the ply at which it was last
-    asked whether it would. `draw_cp`: White's centipawns before the model's last move of a drawn game."""
+    """A game in play.
+
+    `tries` has one entry for each turn of the model. `illegal` is (ply, number, text). `assisted` are the plies that
+    Stockfish played for the model, after 0 tries. `unaided` is the last ply at which Stockfish declined to play.
+    `draw_cp`: White's centipawns before the model's last move of a drawn game.
+    """
 
     unit: int
     opening: Opening
@@ -235,7 +244,7 @@ class PlayedGame:
     def __post_init__(self) -> None:
         self.board = self.opening.board()
         self.sans = list(self.opening.sans)
-        self.end = find_game_end(self.board, self.rules.claim_draws)  # random-2024 hands over finished games
+        self.end = find_game_end(self.board, self.rules.claim_draws)  # random-2024 returns finished games
 
     @property
     def model_to_move(self) -> bool:
@@ -243,7 +252,7 @@ class PlayedGame:
 
     @property
     def color(self) -> chess.Color:
-        """The model's: of a match with both White in games of even number."""
+        """The model's color. In a match with both colors, White in games of even number."""
         return self.unit % 2 == 0 if self.rules.color is None else self.rules.color
 
     @property
@@ -252,11 +261,11 @@ class PlayedGame:
 
     @property
     def adjudicated(self) -> bool:
-        """Stopped in play: an evaluation decides its result."""
+        """Whether the game was stopped in play, so that an evaluation decides its result."""
         return self.end is not None and self.end.termination in ADJUDICATED and self.end.result == "*"
 
     def judged_board(self) -> chess.Board:
-        """The position that is evaluated when the game is stopped."""
+        """Return the position that is evaluated if the game is stopped."""
         plies = 2 * self.rules.adjudicate_at - 1
         if not 0 < plies < self.ply:
             return self.board
@@ -266,14 +275,14 @@ class PlayedGame:
         return board
 
     def push(self, move: chess.Move) -> None:
-        """Play a legal move, and end the game if that ends it."""
+        """Play a legal move, and end the game if the move ends it."""
         self.sans.append(self.board.san_and_push(move))
         self.end = find_game_end(self.board, self.rules.claim_draws)
         if self.end is None and self.ply - len(self.opening.moves) >= 2 * self.rules.move_limit:
             self.end = GameEnd(Termination.MOVE_LIMIT, "*")
 
     def take(self, choice: MoveChoice) -> None:
-        """The model's turn: its move, or the forfeit or resignation that ends the game."""
+        """Play the model's turn: its move, or the forfeit or resignation that ends the game."""
         self.tries.append(choice.tries)
         self.first_try_legal += choice.move is not None and not choice.illegal
         self.illegal += [(self.ply, number, text) for number, text in enumerate(choice.illegal)]
@@ -286,7 +295,7 @@ class PlayedGame:
             self.end = make_loss(self.color, why)
 
     def advise(self, lines: Sequence[Evaluation]) -> None:
-        """Stockfish's evaluation before a turn of the model: its best move is played where it wins anyhow."""
+        """Apply Stockfish's evaluation before a turn of the model: play its best move if it wins in any case."""
         best = lines[0].move if can_take_over(lines, self.board.turn) else None
         if best is None:
             self.unaided = self.ply
@@ -296,7 +305,7 @@ class PlayedGame:
         self.push(best)
 
     def last_choice(self) -> chess.Board | None:
-        """The position in which the model moved last; None where it never did."""
+        """Return the position of the model's last move; None if it never moved."""
         board = self.board.copy()
         while len(board.move_stack) > len(self.opening.moves):
             board.pop()
@@ -305,21 +314,21 @@ class PlayedGame:
         return None
 
     def fill_context(self) -> None:
-        """The model cannot read on: end the game as the rules say."""
+        """End the game by the rules, because the model's context is full."""
         if self.rules.context_full == "forfeit":
             self.end = make_loss(self.color, Termination.CONTEXT_FULL)
         else:
             self.end = GameEnd(Termination.CONTEXT_FULL, "*")
 
 
-# -- enough games ------------------------------------------------------------------------------------------------
+# -- early stopping ----------------------------------------------------------------------------------------------
 
 
-TYPICAL_PLIES = 120  # of a game without a move limit: to say how far one in play is
+TYPICAL_PLIES = 120  # of a game without a move limit, to estimate progress
 
 
 def report_games(task: Task[Any, Any], games: Iterable[PlayedGame], move_limit: int | None) -> None:
-    """Say how far the games in play are, by their plies: a batch of them ends late, and all at once."""
+    """Report the progress of the games in play by their plies, because the games of a batch end late and together."""
     games = list(games)
     longest = 2 * move_limit if move_limit else TYPICAL_PLIES
     played = [game.ply - len(game.opening.moves) for game in games]
@@ -329,10 +338,10 @@ def report_games(task: Task[Any, Any], games: Iterable[PlayedGame], move_limit: 
 
 
 class EarlyStopping:
-    """Which games of a match count: all, or where a rule may stop it those up to the pair that decides.
+    """The games of a match that count: all of them, or up to the pair at which the stopping rule decides.
 
-    Pairs are looked at in the order of their units, and a game is handed back once all before it are: who ends first,
-    how many play at once and where an attempt was interrupted change nothing.
+    Pairs are counted in the order of their units, and a game is emitted after all games before it. The order in which
+    games end, the number of parallel games and interruptions therefore do not change the result.
     """
 
     def __init__(self, task: Task[Any, Any]) -> None:
@@ -341,17 +350,18 @@ class EarlyStopping:
         self.next, self.decided, self.counts = 0, "", [0] * 5
         if self.rule is None:
             return
-        own = frozenset(task.units)  # another process may be at them, too: whatever it has done, they are counted here
+        # another process may work on these units as well; they are counted here in any case
+        own = frozenset(task.units)
         with task.inputs.database.read() as session:
             self.points = {unit: won for unit, won in load_game_points(session, task.run_id).items() if unit not in own}
             against = task.spec.against
             self.base = None if against is None else load_game_points(session, task.inputs.run(against).id)
         self.values = COLOR_PAIR_VALUES if self.base is None else DIFFERENCE_VALUES
-        while self.next in self.points:  # of earlier attempts, which did not end it
+        while self.next in self.points:  # of earlier attempts, which did not decide the match
             self._count(self.next)
 
     def take(self, game: PlayedGame) -> Iterator[PlayedGame]:
-        """The games that are to be handed back now that this one has ended, in the order of their units."""
+        """Yield the games that can be emitted now that this game has ended, in the order of their units."""
         if self.rule is None:
             yield game
             return
@@ -369,7 +379,7 @@ class EarlyStopping:
                 self._count(self.next)
 
     def _count(self, unit: int) -> None:
-        """Count the pair that this unit completes; a pair with an unscored game counts as none."""
+        """Count the pair that this unit completes. A pair with an unscored game does not count."""
         self.next = unit + 1
         ours = self.points[unit]
         other = self.points.get(unit - 1) if self.base is None else self.base.get(unit)
@@ -378,8 +388,10 @@ class EarlyStopping:
         self.counts[round(2 * (ours + other) if self.base is None else 2 * (ours - other) + 2)] += 1
 
     def done(self, unit: int) -> None:
-        """A unit whose rows are emitted is done; with the last that counts what the test says, and the units that no
-        game is played for."""
+        """Mark a unit whose rows were emitted as done.
+
+        With the last counted unit, also emit the result of the test and mark the units that will not be played as done.
+        """
         task, rest = self.task, []
         if self.rule is not None and (self.decided or unit == task.spec.games - 1):
             ratio = compute_log_likelihood_ratio(self.counts, self.values, self.rule.low, self.rule.high)
@@ -393,14 +405,14 @@ class EarlyStopping:
 
 
 def score_game_points(color: str, result: str, termination: str, cp: int | None) -> float | None:
-    """What a game counts for its model under the paper's rule; None where nothing scores it."""
+    """Return the points of a game for its model under the paper's rule; None if nothing scores it."""
     if termination == Termination.FORFEIT_ILLEGAL:
         return 0.0
     return score_game("paper", chess.WHITE if color == "white" else chess.BLACK, result, cp)
 
 
 def load_game_points(session: Session, run_id: UUID) -> dict[int, float | None]:
-    """The points of every game of a run that is there, by unit."""
+    """Return the points of every stored game of a run, by unit."""
     game, match = tables.Game, tables.Match
     rows = session.execute(
         select(game.unit, match.color, game.result, game.termination, game.adjudication_cp)
@@ -411,10 +423,10 @@ def load_game_points(session: Session, run_id: UUID) -> dict[int, float | None]:
 
 
 def describe_stopping(spec: Any) -> tuple[str, ...]:
-    """The remark of a dry run of a match that may stop early."""
+    """Return the remark of a dry run for a match that may stop early."""
     if spec.stop == "none":
         return ()
-    return (f"{spec.stop} may end it after fewer games; one shard plays it, as those before decide which games count",)
+    return (f"{spec.stop} may end the match after fewer games; one shard plays all of them in order",)
 
 
 PAIRED_SETTINGS = (
@@ -424,8 +436,8 @@ PAIRED_SETTINGS = (
 
 
 def check_pairs(spec: Any, inputs: Inputs) -> None:
-    """Raise BadInputError when the match that --against names was not played as this one is to be, or has fewer games:
-    those without a pair would tell nothing."""
+    """Raise BadInputError if the games of the --against match cannot be paired with these: other settings, or fewer
+    games."""
     if spec.against is None:
         return
     run = inputs.run(spec.against)
@@ -433,12 +445,12 @@ def check_pairs(spec: Any, inputs: Inputs) -> None:
     apart = [name for name in PAIRED_SETTINGS if getattr(spec, name, None) != getattr(other, name, None)]
     if apart:
         named = ", ".join(f"--{name.replace('_', '-')} {getattr(other, name)}" for name in apart)
-        raise BadInputError(f"the match of --against was played with {named}: its games make no pairs with these")
+        raise BadInputError(f"the match of --against was played with {named}: its games cannot be paired with these")
     with inputs.database.read() as session:
         there = len(load_game_points(session, run.id))
     if there < spec.games:
         raise BadInputError(
-            f"the match of --against has {there:,} games, and this one {spec.games:,}", f"--games {there}"
+            f"the match of --against has {there:,} games, and this one has {spec.games:,}", f"--games {there}"
         )
 
 
@@ -446,9 +458,9 @@ def check_pairs(spec: Any, inputs: Inputs) -> None:
 
 
 def build_engine_row(spec: EngineSpec) -> dict[str, Any]:
-    """The row of `engine` for this opponent: the Stockfish binary as it is here, or a built-in mover.
+    """Return the row of `engine` for this opponent: the local Stockfish binary, or a built-in mover.
 
-    Raises NotFoundError when the opponent needs Stockfish and there is none.
+    Raises NotFoundError if the opponent needs Stockfish and it is not installed.
     """
     if spec.needs_process:
         engine = identify_engine()
@@ -464,28 +476,29 @@ def build_engine_row(spec: EngineSpec) -> dict[str, Any]:
 
 
 def is_replayable(engines: Sequence[str], *evaluations: str) -> bool:
-    """Whether games of these engines come out again move by move: all can be seeded, and no clock decides.
-    `evaluations` are the limits under which positions are evaluated, each may be `none`."""
+    """Return whether games of these engines replay move by move: all can be seeded, and no limit is a time.
+
+    `evaluations` are the limits under which positions are evaluated; each may be `none`.
+    """
     limits = [parse_limit(evaluation) for evaluation in evaluations if evaluation != "none"]
     return all(parse_engine(engine).seedable for engine in engines) and all(limit.kind != "time" for limit in limits)
 
 
 def check_engine(task: Task[Any, Any], number: int, engine: dict[str, Any]) -> None:
-    """Raise BadInputError when an earlier attempt of this run met another engine: its games cannot be pooled with
-    these."""
+    """Raise BadInputError if an earlier attempt of this run used another engine, because the games cannot be pooled."""
     with task.inputs.database.read() as session:
         before = session.get(tables.Match, (task.run_id, number))
         if before is not None and before.engine_id != engine["id"]:
             other = session.get_one(tables.Engine, before.engine_id)
             raise BadInputError(
-                f"the games of this run so far were played against {other.name} {other.version}, "
-                f"here is another program: {engine['name']} {engine['version']}",
-                "--replicate 1 begins a run of its own",
+                f"the earlier games of this run were played against {other.name} {other.version}, but the "
+                f"engine is now {engine['name']} {engine['version']}",
+                "start a separate run with --replicate 1",
             )
 
 
 def build_game_columns(game: PlayedGame) -> dict[str, Any]:
-    """The columns of a finished game beside its key and its detail."""
+    """Return the columns of a finished game, except its key and its detail."""
     assert game.end is not None
     return {
         "opening_number": game.opening.number,
@@ -503,5 +516,5 @@ def build_game_columns(game: PlayedGame) -> dict[str, Any]:
 
 
 def name_player(session: Session, checkpoint_id: UUID) -> str:
-    """What a match calls the model: the checkpoint's name now, or its short id."""
+    """Return a match's name for the model: the checkpoint's current name, or its short id."""
     return read_name(session, "checkpoint", checkpoint_id) or f"checkpoint {shorten_id(checkpoint_id)}"

@@ -1,4 +1,4 @@
-"""`move-accuracy`: how often a model finds the best move of positions that it did not see, and how legally."""
+"""`move-accuracy`: how often a model finds the best move of unseen positions, and how often it writes legal moves."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ GREEDY = "free"
 class MoveAccuracySpec(Spec):
     checkpoint: CheckpointRef = Field(description="the model, of positions or of games")
     dataset: DatasetRef = Field(
-        description="positions with a best move, or with the win probability of every legal move (ChessBench's action "
-        "values), or one part of them (NAME:PART)"
+        description="positions with a best move, or with the win probability of every legal move "
+        "(ChessBench's action values), or one part of them (NAME:PART)"
     )
     source_games: Annotated[str | None, Ref("dataset")] = Field(
         None,
@@ -55,12 +55,13 @@ class MoveAccuracySpec(Spec):
         "positions",
     )
     unseen_of: Annotated[str | None, Ref("dataset")] = Field(
-        None, description="games or positions: a position (pieces, side to move, castling, en passant) that is among "
-        "these positions, or that the dataset, all of its parts, has of these games, is left out"
+        None, description="games or positions to exclude: leave out positions (pieces, side to move, "
+"castling, en passant) that are among these positions, or that the whole dataset "
+"has of these games"
     )  # fmt: skip
     positions: int = Field(50_000, ge=1, description="at most this many positions, the first in file order")
     intervention: InterventionSettings = Field(
-        default_factory=InterventionSettings, description="what is added to the model"
+        default_factory=InterventionSettings, description="intervention on the model"
     )
 
 
@@ -69,44 +70,44 @@ class MoveAccuracyOptions(ExecutionOptions):
 
 
 class MoveRow(BaseModel):
-    """Columns of a position (name `best move`, item its row in the dataset, value the cross-entropy of the best move in
-    nats, text what the model writes). All but `ply` are empty where the model cannot read the position."""
+    """Columns of a position. The name is `best move`, item the position's row in the dataset, value the cross-entropy
+    of the best move in nats, and text the model's answer. If the model cannot read the position, only `ply` is set."""
 
-    ply: int | None = Field(None, description="plies played before it")
-    best: bool | None = Field(
-        None, description="whether the greedy answer, of all that can be written, is the best move"
-    )
-    legal_best: bool | None = Field(None, description="whether the most probable of the legal moves is")
+    ply: int | None = Field(None, description="plies before the position")
+    best: bool | None = Field(None, description="whether the greedy answer, among all possible texts, is the best move")
+    legal_best: bool | None = Field(None, description="whether the most probable legal move is the best move")
     valid: bool | None = Field(None, description="whether the greedy answer has the form of a move")
     legal: bool | None = Field(None, description="whether it is a legal move")
-    mass: float | None = Field(None, description="exact probability of a legal move, canonically written")
-    rank: int | None = Field(None, description="of the best move among the legal ones, 1: the most probable")
+    mass: float | None = Field(None, description="exact probability of a legal move in canonical spelling")
+    rank: int | None = Field(None, description="rank of the best move among the legal ones; 1: the most probable")
     legal_moves: int | None = Field(None, description="legal moves of the position")
     chosen: str | None = Field(None, description="the most probable legal move, UCI")
     tokens: int | None = Field(None, description="tokens of the best move")
-    best_uci: str | None = Field(None, description="the best move by its win probability, UCI, in a dataset of these")
+    best_uci: str | None = Field(
+        None, description="the best move by win probability, UCI, if the dataset has win probabilities"
+    )
     top: bool | None = Field(None, description="whether the model's first legal move has the highest win probability")
-    log_loss: float | None = Field(None, description="bits, of the returns or of the best move (Ruoss et al. 2024)")
+    log_loss: float | None = Field(None, description="in bits, of the returns or of the best move (Ruoss et al. 2024)")
     entropy: float | None = Field(None, description="of the predicted distributions, in bits")
     tau: float | None = Field(None, description="Kendall's τ-b between the orders of the legal moves")
-    tau_argsort: float | None = Field(None, description="what DeepMind's code reports as Kendall's τ")
+    tau_argsort: float | None = Field(None, description="the value that DeepMind's code reports as Kendall's τ")
     l2: float | None = Field(None, description="mean squared error of the moves' win probabilities")
     consistency: float | None = Field(
-        None, description="squared difference of a state's predicted return and that of its best move"
+        None, description="squared difference between a state's predicted return and that of its best move"
     )
-    intervention_id: str | None = Field(None, description="what was added to the model, hex")
+    intervention_id: str | None = Field(None, description="the intervention on the model, hex")
 
 
 class MoveAccuracy(Kind):
-    """Best move, legality and cross-entropy on positions with a known best move, of a model of any encoding.
+    """Best move, legality and cross-entropy on positions with a known best move, for a model of any encoding.
 
-    The move is greedy over everything the model can write, and again renormalized over the legal moves. *Valid* and
-    *legal* are defined as in Junkin 2025. Cross-entropy is the sum over a move's tokens, in nats, which is
-    comparable between encodings. Runs with the same dataset and number of positions use the same positions, one
-    model at a time: their differences are paired. One unit is one game.
+    The move is greedy over everything that the model can write, and again renormalized over the legal moves. *Valid*
+    and *legal* are defined as in Junkin 2025. Cross-entropy is the sum over a move's tokens, in nats, which is
+    comparable between encodings. Runs with the same dataset and number of positions use the same positions, so their
+    differences are paired. One unit is one game.
 
     A dataset with the win probability of every legal move also gives the metrics of Ruoss et al. 2024: action accuracy,
-    Kendall's τ, log loss in bits and, of a model of values, the L2 error of win probabilities.
+    Kendall's τ, log loss in bits and, for a model of values, the L2 error of win probabilities.
     """
 
     name = "move-accuracy"
@@ -135,12 +136,12 @@ class MoveAccuracy(Kind):
         return Estimate({"prediction": positions}, operations=operations)
 
     def check(self, spec: MoveAccuracySpec, inputs: Inputs) -> None:
-        """Refuses positions without their games for a model of games, and a vector of another model."""
+        """Raise an error for a model of games without the games of the positions, and for a vector of another model."""
         checkpoint, _ = inputs.checkpoint(spec.checkpoint)
         if inputs.encoding(spec.checkpoint).content == "history" and spec.source_games is None:
             raise BadInputError(
-                "a model of games reads the game before a position, and these games are not known",
-                "--source-games DATASET names the games that the positions are of",
+                "a model of games reads the game before a position, and these games are unknown",
+                "give --source-games DATASET, the games of the positions",
             )
         if spec.intervention.active:
             select_vector_rows(spec.intervention, checkpoint, inputs)
@@ -172,7 +173,7 @@ class MoveAccuracy(Kind):
             task.done(*units)
 
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
-        """A board for each position of a game: the model's move as an arrow, the best one beside it."""
+        """Return a board for each position of a game, with the model's move and the best move as arrows."""
         spec = MoveAccuracySpec(**inputs.spec_of(row))
         items, _ = inputs.items(spec.dataset)
         rows = inputs.unit_rows(tables.Prediction, row, tables.Prediction.item)
@@ -181,7 +182,7 @@ class MoveAccuracy(Kind):
 
 
 def build_accuracy_frame(row: tables.Prediction, position: Mapping[str, str]) -> BoardFrame:
-    """The board of one position."""
+    """Return the board of one position."""
     board, extra = chess.Board(position["fen"]), row.detail or {}
     title, flipped = f"position {row.item}", board.turn == chess.BLACK
     best = chess.Move.from_uci(extra.get("best_uci") or position["best"])
@@ -204,31 +205,33 @@ def build_accuracy_frame(row: tables.Prediction, position: Mapping[str, str]) ->
 
 
 def select_decisions(spec: MoveAccuracySpec, inputs: Inputs, checked: bool = False) -> Decisions:
-    """The positions that are asked, in file order. BadInputError where none is left; `checked`: where one is not what
-    its game has."""
+    """Return the positions of the run, in file order.
+
+    Raises BadInputError if no position is left, and with `checked` if a position differs from its game.
+    """
     scored = None if spec.source_games else load_scored_decisions(inputs, spec.dataset, "dataset")
     selection = scored or load_decisions(inputs, spec.dataset, spec.source_games, "dataset", "source_games", checked)
     if spec.unseen_of is not None:
         own = selection.positions.position_hashes[selection.places]
         selection = selection.chosen(~np.isin(own, load_seen_hashes(spec, inputs)))
         if not len(selection):
-            raise BadInputError("every position is among those of --unseen-of", "give another dataset")
+            raise BadInputError("--unseen-of contains every position", "give another dataset")
     return selection.chosen(np.arange(min(spec.positions, len(selection))))
 
 
 def load_seen_hashes(spec: MoveAccuracySpec, inputs: Inputs) -> np.ndarray:
-    """The positions of `unseen_of`, uint64 [n] as in `Positions.position_hashes`."""
+    """Return the positions of `unseen_of`, uint64 [n], hashed as in `Positions.position_hashes`."""
     assert spec.unseen_of is not None
     items, part = inputs.items(spec.unseen_of, "unseen_of")
     if items.content == "positions":
         return items.position_hashes[items.rows(part)]
-    whole = spec.dataset.partition("[")[0]  # not the part alone: another may hold those games' positions
+    whole = spec.dataset.partition("[")[0]  # the whole dataset, because another part may have positions of those games
     other = load_decisions(inputs, whole, spec.unseen_of, "dataset", "unseen_of", checked=False)
     return other.positions.position_hashes[other.places]
 
 
 def group_games_by_positions(units: Sequence[int], ends: np.ndarray, most: int) -> Iterator[list[int]]:
-    """The units in order, together as long as they have at most so many positions."""
+    """Yield the units in order, grouped so that a group has at most `most` positions."""
     some: list[int] = []
     count = 0
     for unit in units:
@@ -242,12 +245,14 @@ def group_games_by_positions(units: Sequence[int], ends: np.ndarray, most: int) 
         yield some
 
 
-# -- what a model says -------------------------------------------------------------------------------------------------
+# -- verdicts of a model
+# -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """A model on one decision: as `MoveRow`; `nats` is the cross-entropy of the best move, `text` what it writes."""
+    """The result of a model on one decision, with the fields of `MoveRow`. `nats` is the cross-entropy of the best
+    move, and `text` the model's answer."""
 
     text: str
     nats: float
@@ -264,7 +269,7 @@ class Verdict:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """What `MoveRow` holds."""
+        """The columns of `MoveRow`."""
         own = {name: value for name, value in vars(self).items() if name not in ("text", "nats", "metrics")}
         return own | (self.metrics.columns if self.metrics else {})
 
@@ -272,9 +277,10 @@ class Verdict:
 def judge_decisions(
     model: LanguageModel, selection: Decisions, batch: int = 128, edits: Sequence[ResidualEdit] = ()
 ) -> Iterator[tuple[int, Verdict]]:
-    """A verdict for each decision, with its index, in any order; none for one that the model cannot read.
+    """Yield the index and the verdict of each decision, in any order. Decisions that the model cannot read are left
+    out.
 
-    A model of games reads each game once: the rows of a session are games, which go on from decision to decision.
+    A model of games reads each game once: each row of a session is a game, and continues from decision to decision.
     """
     from chessreg.models.decoding.session import open_session
 
@@ -282,7 +288,7 @@ def judge_decisions(
     room = model.block_size - encoding.max_move_tokens + 1
     prompts = [
         () if prompt is None or len(prompt) > room else prompt for prompt in selection.prompts(encoding)
-    ]  # left out: no prompt, or too long a one
+    ]  # left out: no prompt, or a prompt that is too long
     table = selection.columns("fen", "best")
     for rows in plan_rounds(selection, encoding, batch):
         session = open_session(model, max(map(len, rows)), edits)
@@ -302,8 +308,11 @@ def judge_decisions(
 
 
 def plan_rounds(selection: Decisions, encoding: Encoding, batch: int) -> Iterator[list[list[int]]]:
-    """Decisions (indices) that one session asks, round after round: rows of positions in one round; of games, each
-    row's decisions in the order of their plies, -1 where a row has no more."""
+    """Yield the decisions (indices) of one session, round after round.
+
+    Positions need one round. Games have a row each, with its decisions in the order of their plies; -1 marks a row
+    without further decisions.
+    """
     if encoding.content == "position":
         for start in range(0, len(selection), batch):
             yield [list(range(start, min(start + batch, len(selection))))]
@@ -313,7 +322,7 @@ def plan_rounds(selection: Decisions, encoding: Encoding, batch: int) -> Iterato
     order = np.lexsort((ply, group))
     games = np.split(order, np.flatnonzero(np.diff(group[order])) + 1)
     games.sort(key=len, reverse=True)
-    size = max(1, batch // 4)  # a row of a session has a tree of answers behind it
+    size = max(1, batch // 4)  # a row of a session holds a tree of answers
     for start in range(0, len(games), size):
         some = games[start : start + size]
         yield [[int(game[k]) if k < len(game) else -1 for game in some] for k in range(len(some[0]))]
@@ -327,7 +336,8 @@ def build_verdicts(
     best: Sequence[chess.Move],
     returns: Sequence[np.ndarray | None],
 ) -> list[Verdict]:
-    """What the rows of a session, which hold these boards, say. `returns` are those of a `ScoredDecisions`."""
+    """Return the verdicts of the rows of a session that hold these boards. `returns` are those of a
+    `ScoredDecisions`."""
     from chessreg.models.decoding.legal import score_legal_moves, sum_legal_mass
 
     scored = score_legal_moves(session, boards, encoding, rows)
@@ -356,7 +366,7 @@ def build_verdicts(
 
 
 def compute_return_metrics(session: Any, row: int, logprobs: Mapping[str, float], returns: np.ndarray) -> ReturnMetrics:
-    """The metrics of one row of a session, whose model gives its legal moves these log-probabilities."""
+    """Return the metrics of one row of a session, given the log-probabilities of its legal moves."""
     from chessreg.models.decoding.session import ValueSession
 
     if isinstance(session, ValueSession):
@@ -366,7 +376,7 @@ def compute_return_metrics(session: Any, row: int, logprobs: Mapping[str, float]
 
 
 def has_form(encoding: Encoding, ids: Ids) -> bool:
-    """Whether tokens, with or without one that ends a move, have the form of a move (`Encoding.forms`)."""
+    """Return whether tokens have the form of a move (`Encoding.forms`), with or without a token that ends a move."""
     ended = len(ids) > 0 and int(ids[-1]) in encoding.stop_ids | encoding.boundary_ids
     written = ids[:-1] if ended else ids
     return any(

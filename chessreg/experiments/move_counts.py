@@ -1,4 +1,4 @@
-"""`move-counts`: how many legal moves positions have, so that one knows how long a list of them a prompt must hold."""
+"""`move-counts`: numbers of legal moves of positions, which determine how long a list of moves in a prompt can be."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ POSITIONS_PER_SECOND = 20_000  # whose legal moves one thread counts
 class MoveCountsSpec(Spec):
     dataset: DatasetRef = Field(description="positions: a dataset, or one part of it (NAME:PART)")
     positions: int = Field(10_000_000, ge=1, description="at most this many positions, the first in file order")
-    keep_duplicates: bool = Field(False, description="also positions that occurred before in the file")
+    keep_duplicates: bool = Field(False, description="also use positions that occurred before in the file")
 
 
 class MoveCounts(Kind):
-    """Legal moves of positions, counted (the histogram of Junkin's repository, whose prompts list up to 60 of them).
+    """Histogram of the number of legal moves (Junkin's repository; its prompts list up to 60 moves).
 
-    One unit is a block of 10,000 positions. A point `positions` is the number of positions (value) that have so many
-    legal moves (step); 0 where the game is over.
+    One unit is a block of 10,000 positions. A point `positions` is the number of positions (value) with `step` legal
+    moves; 0 if the game is over.
     """
 
     name = "move-counts"
@@ -58,9 +58,11 @@ class MoveCounts(Kind):
 
 
 def select_counted_positions(spec: MoveCountsSpec, inputs: Inputs) -> tuple[Positions, np.ndarray]:
-    """The dataset, and the places of the positions in it, int64 [n]. BadInputError for an empty part."""
+    """Return the dataset, and the rows of the positions in it, int64 [n]. Raises BadInputError for an empty part."""
     positions, part = inputs.positions(spec.dataset)
     places = positions.rows(part) if spec.keep_duplicates else positions.new_rows(part)[0]
     if not len(places):
-        raise BadInputError(f"no position is in {format_dataset(inputs, spec.dataset)}", "chessreg dataset show NAME")
+        raise BadInputError(
+            f"{format_dataset(inputs, spec.dataset)} contains no positions", "chessreg dataset show NAME"
+        )
     return positions, places[: spec.positions]

@@ -1,4 +1,4 @@
-"""`move-quality`: what the moves of a model cost it in centipawns, at fixed engine nodes."""
+"""`move-quality`: the centipawn loss of a model's moves, at fixed engine nodes."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from chessreg.runs.task import Task
 
 JUDGE = parse_engine("stockfish:20")
-MAX_WAITING_BATCHES = 2  # batches of games whose searches may wait while the model writes on
-MOVE_ROW, GAME_ROW = "centipawn_loss", "game"  # the names of the two sorts of rows
+MAX_WAITING_BATCHES = 2  # batches of games whose searches may wait while the model writes further moves
+MOVE_ROW, GAME_ROW = "centipawn_loss", "game"  # the names of the two kinds of rows
 TURNS_PER_GAME = 40  # for estimates
 
 
@@ -53,12 +53,12 @@ class MoveQualitySpec(ChoosingSpec):
         None, description="games of these positions. Left out: --play"
     )
     games: int = Field(0, ge=0, description="at most this many games, the first ones; 0: all")
-    black: bool = Field(False, description="of a dataset: Black's turns instead of White's")
-    every: Plies = Field(1, ge=1, description="of a dataset: every Nth of these turns")
+    black: bool = Field(False, description="with a dataset: judge Black's turns instead of White's")
+    every: Plies = Field(1, ge=1, description="with a dataset: judge every Nth of these turns")
     judge_limit: str = Field("nodes=10000", description="the judge's limit for one search: nodes=N or depth=N")
-    cap: int = Field(1000, ge=1, description="evaluations count as at most so many centipawns; so do mates")
+    cap: int = Field(1000, ge=1, description="cap on evaluations in centipawns, also for mates")
     intervention: InterventionSettings = Field(
-        default_factory=InterventionSettings, description="of a dataset: what is added to the model"
+        default_factory=InterventionSettings, description="with a dataset: intervention on the model"
     )
 
     @field_validator("judge_limit")
@@ -66,21 +66,23 @@ class MoveQualitySpec(ChoosingSpec):
     def _no_clock(cls, limit: str) -> str:
         parsed = parse_limit(limit)
         if parsed.kind == "time":
-            raise BadInputError("under a time limit the same move costs differently on every machine", "nodes=10000")
+            raise BadInputError(
+                f"--judge-limit {limit}: under a time limit the loss depends on the machine", "nodes=10000"
+            )
         return parsed.text
 
     @model_validator(mode="after")
     def _one_source(self) -> MoveQualitySpec:
         sources = {name for name in ("checkpoint", "dataset") if getattr(self, name) is not None}
         if self.play is None and len(sources) < 2:
-            raise BadInputError("there are no moves to judge", "give --play RUN, or --checkpoint and --dataset")
+            raise BadInputError("no moves to judge", "give --play RUN, or --checkpoint and --dataset")
         if self.play is not None:
             sources |= {name for name in ("black",) if self.black} | ({"every"} if self.every != 1 else set())
             sources |= {"intervention"} if self.intervention.active else set()
             sources |= {"policy"} if self.policy != "free" else {"temperatures"} if self.temperatures else set()
             if sources:
                 raise BadInputError(
-                    f"--play judges a run's own games; {', '.join(sorted(sources))} cannot be set beside it",
+                    f"--play judges the games of a run, so {', '.join(sorted(sources))} cannot be set",
                     "leave it out",
                 )
         return self
@@ -93,27 +95,30 @@ class MoveQualityOptions(GameBatches):
 class MoveDetail(BaseModel):
     """Columns of a judged move (name `centipawn_loss`, item its ply), and of a game (name `game`, item -1)."""
 
-    best: str | None = Field(None, description="of a move: what the judge would have played, UCI")
-    best_cp: int | None = Field(None, description="of a move: the evaluation with it, capped, the mover's view")
-    move_cp: int | None = Field(None, description="of a move: the evaluation with the move played, the same way")
-    legal: bool | None = Field(None, description="of a move: false for a first try that is no legal move")
-    color: str | None = Field(None, description="of a game: the model's")
+    best: str | None = Field(None, description="of a move: the judge's best move, UCI")
+    best_cp: int | None = Field(
+        None, description="of a move: the evaluation with the judge's move, capped, from the mover's view"
+    )
+    move_cp: int | None = Field(None, description="of a move: the evaluation with the played move, likewise")
+    legal: bool | None = Field(None, description="of a move: false for an illegal first try")
+    color: str | None = Field(None, description="of a game: the model's color")
     game: int | None = Field(None, description="of a game: its row in the dataset, or its unit in the play run")
-    judged: int | None = Field(None, description="of a game: moves judged")
-    illegal: int | None = Field(None, description="of a game: first tries that were no legal move, not judged")
+    judged: int | None = Field(None, description="of a game: number of judged moves")
+    illegal: int | None = Field(None, description="of a game: number of illegal first tries, which are not judged")
     median: float | None = Field(None, description="of a game: the median loss")
     checkpoint_id: str | None = Field(None, description="of a game: the model, hex")
-    intervention_id: str | None = Field(None, description="of a game: what was added to the model, hex")
+    intervention_id: str | None = Field(None, description="of a game: the intervention on the model, hex")
     engine_id: str | None = Field(None, description="of a game: the judge, hex")
 
 
 class MoveQuality(Kind):
-    """Centipawn loss of a model's moves, of a play run or as first tries on the positions of a dataset.
+    """Centipawn loss of a model's moves in a play run, or of its first tries on the positions of a dataset.
 
     First tries are greedy texts; --policy chooses moves in another way. Loss is the judge's evaluation with its own
-    best move minus that with the move played, both searched from the same position under the same limit, both capped,
-    never below 0. One unit is one game. Rows of `prediction`: one a move (name `centipawn_loss`, item the ply, value
-    the loss, text the move) and one a game (name `game`, item -1, value the mean loss, empty where nothing was judged).
+    best move minus that with the played move. Both are searched from the same position under the same limit, both are
+    capped, and the loss is never below 0. One unit is one game. Rows of `prediction`: one per move (name
+    `centipawn_loss`, item the ply, value the loss, text the move) and one per game (name `game`, item -1, value the
+    mean loss, empty if nothing was judged).
     """
 
     name = "move-quality"
@@ -139,7 +144,7 @@ class MoveQuality(Kind):
         return open_move_source(spec, inputs).count
 
     def check(self, spec: MoveQualitySpec, inputs: Inputs) -> None:
-        """Raise for what would only fail later: the engine, a vector, an encoding that is not here."""
+        """Raise an error for an engine, a vector or an encoding that is not available."""
         find_stockfish()
         if spec.checkpoint is not None:
             checkpoint, _ = inputs.checkpoint(spec.checkpoint)
@@ -154,14 +159,14 @@ class MoveQuality(Kind):
             {"prediction": games * (1 + TURNS_PER_GAME // spec.every)},
             operations=choosing_operations(spec.checkpoint, inputs, games, turns) if spec.checkpoint else 0.0,
             cpu_seconds=2 * turns * search_seconds(spec.judge_limit),
-            remarks=(f"about {TURNS_PER_GAME} turns a game; each takes one search, two where the moves differ",),
+            remarks=(f"about {TURNS_PER_GAME} turns a game; each needs one search, or two if the moves differ",),
         )
 
     def run(self, task: Task[MoveQualitySpec, MoveQualityOptions]) -> None:
         judge_moves(task)
 
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
-        """A board for each judged move of a game: the move as an arrow, the judge's beside it where it differs."""
+        """Return a board for each judged move of a game, with the move and the judge's move as arrows."""
         return build_move_frames(row, inputs)
 
 
@@ -170,7 +175,7 @@ class MoveQuality(Kind):
 
 @dataclass
 class JudgedTurn:
-    """A move to judge. Without `move` the text was no legal move."""
+    """A move to judge. `move` is `None` if the text was not a legal move."""
 
     ply: int
     board: chess.Board
@@ -182,7 +187,7 @@ class JudgedTurn:
 
 @dataclass
 class JudgedGame:
-    """One game's moves. `game` is its row in the dataset or its unit in the play run."""
+    """The moves of one game. `game` is its row in the dataset or its unit in the play run."""
 
     unit: int
     game: int
@@ -190,22 +195,22 @@ class JudgedGame:
 
 
 class MoveSource(Protocol):
-    """Where the moves come from."""
+    """The origin of the moves."""
 
     count: int
     checkpoint_id: UUID | None
     intervention_id: UUID | None
 
     def games(self, task: Task[MoveQualitySpec, MoveQualityOptions]) -> Iterator[JudgedGame]:
-        """The games of the task's units, in order."""
+        """Yield the games of the task's units, in order."""
         ...
 
     def moves(self, unit: int) -> tuple[int, list[chess.Move]]:
-        """The game's number and all its moves."""
+        """Return the game's number and all its moves."""
         ...
 
     def color(self, unit: int) -> str:
-        """The model's in this game."""
+        """Return the model's color in this game."""
         ...
 
 
@@ -221,7 +226,7 @@ class PlayedMoves:
             played = session.scalar(games) or 0
             match = session.get_one(tables.Match, (self.run.id, 0))
             self.checkpoint_id, self.intervention_id = match.checkpoint_id, match.intervention_id
-        self.count = min(spec.games or played, played)  # a match that stopped early has fewer than it has units
+        self.count = min(spec.games or played, played)  # a match that stopped early has fewer games than units
 
     def color(self, unit: int) -> str:
         setting = str(self.run.spec["color"])
@@ -241,7 +246,8 @@ class PlayedMoves:
             game, board = JudgedGame(unit, unit), chess.Board()
             tries = iter(row.tries or b"" if (row.detail or {}).get("assisted") else b"")
             for ply, move in enumerate(unpack_moves(row.moves)):
-                if ply >= row.opening_plies and board.turn == own and next(tries, 1):  # 0: Stockfish moved in its place
+                # 0: Stockfish moved for the model
+                if ply >= row.opening_plies and board.turn == own and next(tries, 1):
                     game.turns.append(JudgedTurn(ply, board.copy(), move.uci(), move))
                 board.push(move)
             yield game
@@ -251,7 +257,7 @@ class PlayedMoves:
 
 
 class FirstTries:
-    """What a model writes first at the turns of a dataset's games."""
+    """The first tries of a model at the turns of a dataset's games."""
 
     def __init__(self, spec: MoveQualitySpec, inputs: Inputs) -> None:
         assert spec.checkpoint is not None
@@ -292,7 +298,7 @@ class FirstTries:
                     games[turn.game].turns.append(kept)
                 ply = turns[0].ply if turns else 0
                 written = start + len(units) * min(ply / TYPICAL_PLIES, 0.99)
-                # writing is half of the work, searching the other
+                # writing counts as half of the work, searching as the other half
                 task.progress((task.units_done + written) / 2 / len(task.units), f"ply {ply} of {len(units)} games")
             yield from games
 
@@ -305,18 +311,18 @@ class FirstTries:
 
 
 def open_move_source(spec: MoveQualitySpec, inputs: Inputs) -> MoveSource:
-    """Where this spec's moves come from. Raises NotFoundError or BadInputError when that is not here or incomplete."""
+    """Return the origin of this spec's moves. Raises NotFoundError or BadInputError if it is missing or incomplete."""
     return PlayedMoves(spec, inputs) if spec.play is not None else FirstTries(spec, inputs)
 
 
 def judge_moves(task: Task[MoveQualitySpec, MoveQualityOptions]) -> None:
-    """Search for every move of the task's games; the searches of some games wait while the model writes others."""
+    """Search for every move of the task's games. Searches of some games run while the model writes others."""
     spec, options = task.spec, task.options
     moves, limit = open_move_source(spec, task.inputs), parse_limit(spec.judge_limit)
     engine = build_engine_row(JUDGE)
     task.record("engine", **engine)
     searched: deque[JudgedGame] = deque()  # the engine's own move is being searched
-    compared: deque[JudgedGame] = deque()  # and the model's, where that is another
+    compared: deque[JudgedGame] = deque()  # the model's move is searched too, if it differs
     with EnginePool(JUDGE, options.engine_processes or None) as pool:
 
         def compare() -> None:
@@ -351,7 +357,7 @@ def judge_moves(task: Task[MoveQualitySpec, MoveQualityOptions]) -> None:
 def emit_judged_game(
     task: Task[MoveQualitySpec, MoveQualityOptions], moves: MoveSource, game: JudgedGame, engine_id: UUID
 ) -> None:
-    """The rows of one game."""
+    """Emit the rows of one game."""
     losses: list[int] = []
     cap = task.spec.cap
     for turn in game.turns:
@@ -383,16 +389,16 @@ def emit_judged_game(
 
 
 def clip_centipawns(score_cp: int, cap: int) -> int:
-    """A score in centipawns, between -cap and cap; mates lie beyond every cap that makes sense.
+    """Return a score in centipawns, limited to -cap to cap. Mates have larger scores than any sensible cap.
 
-    >>> capped(9_997, 1000), capped(-130, 1000)
+    >>> clip_centipawns(9_997, 1000), clip_centipawns(-130, 1000)
     (1000, -130)
     """
     return max(-cap, min(cap, score_cp))
 
 
 def build_move_frames(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
-    """One frame for each judged move of a unit."""
+    """Return one frame for each judged move of a unit."""
     games = open_move_source(MoveQualitySpec(**inputs.spec_of(row)), inputs)
     number, moves = games.moves(int(row["unit"]))
     flipped = games.color(int(row["unit"])) == "black"

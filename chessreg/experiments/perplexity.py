@@ -1,4 +1,4 @@
-"""`perplexity`: how surprised a model is by games that it did not see, per token and per ply."""
+"""`perplexity`: a model's perplexity on unseen games, per token and per ply."""
 
 from __future__ import annotations
 
@@ -36,29 +36,30 @@ class PerplexitySpec(GameSelection):
     games: int = Field(1000, ge=1, description="games, the first in file order")
     end_token: EndToken = Field(
         "exclude",
-        description="whether the end of a game is predicted too: its own token (LCB's </s>), or the one that begins "
-        "the next game",
+        description="whether the end of a game is predicted as well: its end token (LCB's </s>), or the token "
+        "that begins the next game",
     )
     mask_unused: bool = Field(
-        True, description="give no probability to tokens that no game is written with (LCB's piece letters)"
+        True, description="give no probability to tokens that games are never written with (LCB's piece letters)"
     )
     allow_overlap: AllowOverlap = ALLOW_OVERLAP
 
 
 class PerplexityRow(BaseModel):
-    """Columns of a game (name `nll`, item its row in the dataset, value nats; empty where it is beyond the context)."""
+    """Columns of a game. The name is `nll`, item its row in the dataset, and value the nats; empty for a game longer
+    than the context."""
 
     tokens: Annotated[int, Field(description="tokens predicted")]
-    plies: Annotated[int, Field(description="plies, and one for the end of the game where that is predicted")]
+    plies: Annotated[int, Field(description="plies, plus one if the end of the game is predicted")]
 
 
 class Perplexity(Kind):
     """Perplexity of games per token and per ply, in the conventions of Toshniwal et al. (LCB).
 
     Per token: the mean negative log-likelihood of a predicted token. Per ply (LCB's canonical form): the total of a
-    game divided by its plies, or by its plies plus one where the end token is predicted, so that encodings are
-    comparable. A position encoding predicts each played move from its position alone. One unit is one game. A game
-    that is longer than the model's context has a row without a value.
+    game divided by its plies, or by its plies plus one if the end token is predicted, so that encodings are comparable.
+    A position encoding predicts each played move from its position alone. One unit is one game. A game that is longer
+    than the model's context has a row without a value.
     """
 
     name = "perplexity"
@@ -79,9 +80,9 @@ class Perplexity(Kind):
         return Estimate({"prediction": games}, operations=reading_operations(spec.checkpoint, inputs, turns))
 
     def check(self, spec: PerplexitySpec, inputs: Inputs) -> None:
-        """Refuses games that the model was trained on, and an end token of positions, which have no end."""
+        """Raise an error for games that the model was trained on, and for an end token of a model of positions."""
         if spec.end_token == "include" and inputs.encoding(spec.checkpoint).content == "position":
-            raise BadInputError("a model of positions predicts no end of a game", "--end-token exclude")
+            raise BadInputError("a model of positions does not predict the end of a game", "give --end-token exclude")
         games, places = select_games(spec, inputs)
         overlap.refuse_overlap(inputs, spec.checkpoint, games, places, spec.allow_overlap)
 
@@ -108,7 +109,8 @@ class Perplexity(Kind):
 def score_games(
     model: LanguageModel, games: Games, places: np.ndarray, spec: PerplexitySpec, batch: int
 ) -> list[tuple[float | None, int]]:
-    """(negative log-likelihood in nats, tokens predicted) of each game; None for one that the context cannot hold."""
+    """Return (negative log-likelihood in nats, tokens predicted) of each game; None for a game longer than the
+    context."""
     from chessreg.models.decoding.next_tokens import get_masked_ids, iterate_next_token_logprobs
 
     tokens = model.encoding.games(games, places)
@@ -125,16 +127,16 @@ def score_games(
 
 
 def set_end_token(encoding: Encoding, ids: np.ndarray, end_token: EndToken) -> np.ndarray:
-    """A game's ids int64 [n] with the token that ends it, or without one."""
+    """Return a game's ids int64 [n] with or without the token that ends it."""
     ids = ids.astype(np.int64)
     closed = len(ids) > 1 and int(ids[-1]) in encoding.boundary_ids
     if end_token == "include":
-        return ids if closed else np.append(ids, ids[0])  # what begins a game, and so the next one
+        return ids if closed else np.append(ids, ids[0])  # the token that begins a game, and so the next game
     return ids[:-1] if closed else ids
 
 
 def score_game_positions(model: LanguageModel, games: Games, places: np.ndarray) -> list[tuple[float | None, int]]:
-    """The same of a model of positions: the canonical answer of every move that was played."""
+    """Return the same for a model of positions, from the canonical answer of every played move."""
     from chessreg.models.decoding.legal import score_answers
     from chessreg.models.decoding.session import open_session
 

@@ -1,4 +1,4 @@
-"""`probe-apply`: what fitted probes, ours or imported, read off other games."""
+"""`probe-apply`: fitted probes, trained here or imported, applied to other games."""
 
 from __future__ import annotations
 
@@ -44,12 +44,11 @@ class ApplySpec(Spec):
 
 
 class ProbeApply(Kind):
-    """What fitted probes read off other games: boards scored as on test games, skill counted whoever plays.
+    """Readings of fitted probes on other games: boards scored as on test games, skill classes counted without labels.
 
-    Of skill no truth is needed: how many games and positions are read as which class stands in the metrics
-    `share_of_positions`, `share_of_games_by_vote` and `share_of_games_by_mean` (step: the class, 0 the lowest).
-    Karvonen 2024, section 4.3, says that 99.4 % of games from random openings are read as low skill, not in which
-    unit. One unit is one layer.
+    Skill needs no true labels. The metrics `share_of_positions`, `share_of_games_by_vote` and `share_of_games_by_mean`
+    have the share of each class (step: the class, 0 the lowest). Karvonen 2024, section 4.3, reports that 99.4 % of
+    games from random openings are read as low skill, without naming the unit. One unit is one layer.
     """
 
     name = "probe-apply"
@@ -82,10 +81,10 @@ class ProbeApply(Kind):
         probe = load_probe(inputs, spec.probe, resolve_applied_layers(spec, inputs)[0])
         row: tables.ActivationCache = inputs.rows(tables.ActivationCache, run)[0]
         if probe.weight.shape[0] != row.d_model:
-            raise BadInputError(f"the probe reads d_model {probe.weight.shape[0]}, the cache holds {row.d_model}")
+            raise BadInputError(f"the probe reads d_model {probe.weight.shape[0]}, but the cache holds {row.d_model}")
         fitted_on = inputs.rows(tables.Probe, inputs.run(spec.probe))[0].checkpoint_id
         if fitted_on not in (None, row.checkpoint_id):
-            raise BadInputError("the probe was fitted on another checkpoint than the cache is of")
+            raise BadInputError("the probe was fitted on another checkpoint than that of the cache")
         is_centring_needed(probe, load_cache(inputs, spec.cache, pattern=get_hook_pattern(probe.hook_point)))
 
     def run(self, task: Task[ApplySpec, ExecutionOptions]) -> None:
@@ -128,7 +127,7 @@ def resolve_applied_layers(spec: ApplySpec, inputs: Inputs) -> tuple[int, ...]:
 
 
 def load_applied_data(spec: ApplySpec, inputs: Inputs, probe: FittedProbe, game: int | None = None) -> ProbeData:
-    """The cache, labelled where the label is read off the position."""
+    """Return the cache, with labels if the label is a function of the position."""
     fitted = RowSelection.of_detail(probe.detail)
     selection = fitted._replace(
         skip_sites=fitted.skip_sites if spec.skip_sites is None else spec.skip_sites,
@@ -148,7 +147,7 @@ def load_applied_data(spec: ApplySpec, inputs: Inputs, probe: FittedProbe, game:
 
 
 def load_fitted_positions(spec: ApplySpec, inputs: Inputs) -> np.ndarray | None:
-    """Hashes of the positions that the probe was fitted on, uint64, or None where they are unknown."""
+    """Return hashes of the positions that the probe was fitted on, uint64, or None if they are unknown."""
     run = inputs.run(spec.probe)
     if not is_fitted_probe(run.kind):
         return None
@@ -165,17 +164,17 @@ def load_fitted_positions(spec: ApplySpec, inputs: Inputs) -> np.ndarray | None:
 
 
 def is_centring_needed(probe: FittedProbe, cache: CachedActivations) -> bool:
-    """Whether the cache's residuals must be centred for this probe (Karvonen specification 2.3).
+    """Return whether the cache's residuals must be centred for this probe (Karvonen specification 2.3).
 
-    Raises BadInputError for a probe of raw residuals on a cache of centred ones: what it needs is gone.
+    Raises BadInputError for a probe of raw residuals on a cache of centred ones, which have lost their mean.
     """
     if cache.centred and not probe.centred:
-        raise BadInputError("the probe was fitted on raw residuals, the cache holds centred ones")
+        raise BadInputError("the probe was fitted on raw residuals, but the cache holds centred ones")
     return probe.centred and not cache.centred
 
 
 def emit_applied_overlap(task: Task[ApplySpec, ExecutionOptions], data: ProbeData) -> None:
-    """What the games share with those that the model and the probe were made from, as metrics of the first unit.
+    """Emit the overlap of the games with those behind the model and the probe, as metrics of the first unit.
 
     Unknown counts have no metric.
     """
@@ -200,7 +199,7 @@ def emit_scores(
     centre: bool,
     device: str,
 ) -> None:
-    """A score row a game, as on the test games of a probe run."""
+    """Emit a score row per game, as on the test games of a probe run."""
     from chessreg.experiments.probe.reading import build_score_columns, score_probe
 
     majority = np.array(probe.detail.get("majority", data.majority(data.rows)), np.int8)
@@ -215,7 +214,7 @@ def emit_scores(
 def emit_reads(
     task: Task[ApplySpec, ExecutionOptions], unit: int, probe: FittedProbe, data: ProbeData, centre: bool, device: str
 ) -> None:
-    """A prediction row a game, and how many games and positions are read as which class."""
+    """Emit a prediction row per game, and the share of games and positions read as each class."""
     from chessreg.experiments.probe.reading import iterate_game_logits
 
     classes = probe.weight.shape[-1] if get_label(probe.label).source == "skill" else 0
@@ -233,7 +232,7 @@ def emit_reads(
         elif "std" in probe.detail:
             value = float(logits.logits.mean(dtype=np.float64)) * probe.detail["std"] + probe.detail["mean"]
         else:
-            raise BadInputError("the probe's file does not say the mean and spread of its ratings")
+            raise BadInputError("the probe's file does not contain the mean and standard deviation of its ratings")
         row = ReadRow(
             layer=probe.layer, hook_point=probe.hook_point, label=probe.label, positions=len(logits.rows), **columns
         )

@@ -1,4 +1,5 @@
-"""`probe-composition`: whether the direction of a colored piece is that of its color plus that of its type."""
+"""`probe-composition`: compares the direction of a colored piece with the sum of its color's and its type's
+directions."""
 
 from __future__ import annotations
 
@@ -36,13 +37,13 @@ class CompositionSpec(Spec):
     layers: Layers = Field((), description="layers, 0-based. Left out: all layers that every probe has")
     direction: ClassDirection = Field(
         "raw",
-        description="of a class: its weights (Davis), class-centred: minus their mean over classes, empty-minus-piece: "
-        "minus those of the empty square",
+        description="direction of a class: raw, its weights (Davis); class-centred, minus their mean over "
+        "classes; empty-minus-piece, minus those of the empty square",
     )
 
 
 class CompositionRow(SparseRow):
-    """One class on one square. Cosines are with the joint direction of that class; of the empty class the cosine alone.
+    """One class on one square. Cosines are with the joint direction of that class. The empty class has only the cosine.
 
     `value` of the row is the cosine of color plus type.
     """
@@ -52,10 +53,10 @@ class CompositionRow(SparseRow):
     layer: int
     hook_point: str
     positions: str
-    parts: str  # probes, or means: of the joint probe's own weights
-    named: str | None = None  # the joint class, one of 13, whose direction is nearest to color plus type
+    parts: str  # probes, or means of the joint probe's weights
+    named: str | None = None  # the joint class, one of 13, whose direction is closest to color plus type
     wrong_color: float | None = None  # the other color plus type
-    wrong_type: float | None = None  # color plus another type, the mean over the five
+    wrong_type: float | None = None  # color plus another type, mean over the five
     color_alone: float | None = None
     type_alone: float | None = None
 
@@ -63,9 +64,9 @@ class CompositionRow(SparseRow):
 class ProbeComposition(Kind):
     """Composition: the cosine of color plus type with the joint direction of each piece and square, and controls.
 
-    Davis 2026, introduction. Retrieval: the class, of all 13, whose joint direction is nearest to the sum. Without
-    probes of color and type, the parts are means of the joint probe's own directions, its additive share. One unit
-    is one layer.
+    Davis 2026, introduction. Retrieval: the class, of all 13, whose joint direction is closest to the sum. Without
+    probes of color and type, the parts are means of the joint probe's own directions, its additive share. One unit is
+    one layer.
     """
 
     name = "probe-composition"
@@ -101,13 +102,13 @@ class ProbeComposition(Kind):
             task.done(unit)
 
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
-        """One board for each piece: on every square the cosine as heat, the class where another is nearest marked."""
+        """Return one board for each piece: heat is the cosine, and squares with another closest class are marked."""
         rows = inputs.unit_rows(tables.Prediction, row, tables.Prediction.item)
         return build_composition_frames([(row.detail or {}, row.value or 0.0) for row in rows])
 
 
 def build_composition_frames(rows: list[tuple[dict[str, Any], float]]) -> list[BoardFrame]:
-    """The boards of one layer, from the extra columns and cosines of its rows."""
+    """Return the boards of one layer, from the extra columns and cosines of its rows."""
     from chessreg.games.boards.boardframe import BoardFrame
 
     views = []
@@ -131,11 +132,11 @@ def build_composition_frames(rows: list[tuple[dict[str, Any], float]]) -> list[B
 
 
 def resolve_composed_layers(spec: CompositionSpec, inputs: Inputs) -> tuple[int, ...]:
-    """The layers to compare. Raises BadInputError for probes that do not go together: of another label, model, place
-    or phase."""
+    """Return the layers to compare. Raises BadInputError for probes of another label, model, hook point or phase."""
     if (spec.color_probe is None) != (spec.type_probe is None):
         raise BadInputError(
-            "--color-probe and --type-probe go together", "give both, or neither for the joint probe's own means"
+            "--color-probe and --type-probe must be given together",
+            "give both, or neither for the means of the joint probe",
         )
     named = {
         "--joint-probe": (spec.joint_probe, "piece"),
@@ -161,7 +162,10 @@ def resolve_composed_layers(spec: CompositionSpec, inputs: Inputs) -> tuple[int,
                 raise BadInputError(f"{flag} differs from --joint-probe in its {what}{values}", "chessreg probe list")
     there = sorted(set.intersection(*(set(by_layer) for by_layer in rows.values())))
     if missing := sorted(set(spec.layers) - set(there)):
-        raise BadInputError(f"layer {missing[0]} is not in each of the probes", f"in each: {there}")
+        raise BadInputError(
+            f"layer {missing[0]} is not in each of the probes",
+            f"their common layers are {', '.join(map(str, there)) or 'none'}",
+        )
     if not there:
         raise BadInputError("the probes have no layer in common", "chessreg probe list")
     return spec.layers or tuple(there)
@@ -180,9 +184,9 @@ def get_probe_sites(inputs: Inputs, spec: CompositionSpec, layer: int) -> str:
 def build_composition_rows(
     joint: FittedProbe, parts: list[FittedProbe], direction: ClassDirection, positions: str
 ) -> list[tuple[CompositionRow, float]]:
-    """The rows of one layer with the cosine of each. parts: the probes of color and type, or nothing.
+    """Return the rows of one layer, with the cosine of each. parts: the probes of color and type, or empty.
 
-    Raises BadInputError where they read residuals of different widths.
+    Raises BadInputError for probes of different widths.
     """
     made = compose_directions(joint, parts, direction)
     common: dict[str, Any] = {
@@ -204,9 +208,11 @@ def build_composition_rows(
 
 @dataclass(frozen=True)
 class Composition:
-    """Cosines of one layer, float64 [64, 12] in the order of PIECES, and the nearest joint class of each sum, int64
-    [64, 12] (class of label piece). Of the empty square both are [64]; without probes of color and type there is
-    none."""
+    """Cosines of one layer, float64 [64, 12] in the order of PIECE_LETTERS, and the closest joint class of each sum,
+    int64 [64, 12] (class of label piece).
+
+    For the empty square both are [64]. Without probes of color and type they do not exist.
+    """
 
     cosine: np.ndarray
     nearest: np.ndarray
@@ -216,9 +222,10 @@ class Composition:
 
 
 def compose_directions(joint: FittedProbe, parts: list[FittedProbe], direction: ClassDirection = "raw") -> Composition:
-    """cos(W_color + W_type, W_joint) of every piece on every square, with its controls (Davis specification 4.5)."""
+    """Return cos(W_color + W_type, W_joint) of every piece on every square, with its controls (Davis specification
+    4.5)."""
     if widths := {len(part.weight) for part in parts} - {len(joint.weight)}:
-        raise BadInputError(f"the joint probe reads d_model {len(joint.weight)}, another {widths.pop()}")
+        raise BadInputError(f"the joint probe reads d_model {len(joint.weight)}, but another reads {widths.pop()}")
     classes = get_label("piece").classes
     whole = stack_class_directions(joint, direction, classes.index(EMPTY))  # [64, class, d_model]
     wanted = whole[:, [classes.index(piece) for piece in PIECE_LETTERS]].reshape(64, 2, 6, -1)  # color, type
@@ -246,12 +253,12 @@ def compose_directions(joint: FittedProbe, parts: list[FittedProbe], direction: 
 
 
 def stack_class_directions(probe: FittedProbe, direction: ClassDirection, empty: int) -> np.ndarray:
-    """float64 [squares, classes, d_model]."""
+    """Return the directions of every class, float64 [squares, classes, d_model]."""
     return make_class_directions(probe.weight.astype(np.float64), direction, empty).transpose(1, 2, 0)
 
 
 def compute_cosines(one: np.ndarray, other: np.ndarray) -> np.ndarray:
-    """Cosine along the last axis, -1 to 1; 0 where a direction is 0, which is nobody's nearest then."""
+    """Return cosines along the last axis, -1 to 1; 0 for a zero direction."""
     size = np.linalg.norm(one, axis=-1) * np.linalg.norm(other, axis=-1)
     product = (one * other).sum(-1)
     return np.divide(product, size, out=np.zeros_like(product), where=size > 0)

@@ -1,4 +1,4 @@
-"""`puzzles`: how many chess puzzles a model solves, their first move and their whole line."""
+"""`puzzles`: chess puzzles that a model solves, by the first move and by the whole line."""
 
 from __future__ import annotations
 
@@ -39,10 +39,10 @@ class PuzzlesSpec(ChoosingSpec):
     dataset: DatasetRef = Field(description="puzzles: positions with their solutions, or one part of them (NAME:PART)")
     puzzles: int = Field(10_000, ge=1, description="at most this many puzzles, the first in file order")
     policy: str = Field(
-        "legal", description="how a move is chosen: legal, trie, retry:N, free (the text as it comes) or value"
+        "legal", description="how a move is chosen: legal, trie, retry:N, free (the greedy text) or value"
     )
     intervention: InterventionSettings = Field(
-        default_factory=InterventionSettings, description="what is added to the model"
+        default_factory=InterventionSettings, description="intervention on the model"
     )
 
 
@@ -51,25 +51,25 @@ class PuzzlesOptions(ExecutionOptions):
 
 
 class PuzzleRow(BaseModel):
-    """Columns of a puzzle (name `line`, item its row in the dataset, value 1 where it is solved, else 0; text the moves
-    that the model chose). Empty where the model cannot read the position."""
+    """Columns of a puzzle. The name is `line`, item its row in the dataset, value 1 if it is solved, else 0, and text
+    the moves that the model chose. If the model cannot read the position, they are empty."""
 
-    rating: int | None = Field(None, description="the puzzle's")
+    rating: int | None = Field(None, description="the puzzle's rating")
     first: bool | None = Field(None, description="whether the first move is the solution's, or mates")
     moves: int = Field(description="moves of the solver in the solution")
-    right: int = Field(description="of these, those that were found before the first wrong one")
-    illegal: bool | None = Field(None, description="whether the last move asked for was none that is legal")
+    right: int = Field(description="number of correct moves before the first wrong one")
+    illegal: bool | None = Field(None, description="whether the last text was not a legal move")
     share: float | None = Field(None, description="probability of the solution's first move among the legal ones")
     mass: float | None = Field(None, description="exact probability of a legal move in the puzzle's position")
-    intervention_id: str | None = Field(None, description="what was added to the model, hex")
+    intervention_id: str | None = Field(None, description="the intervention on the model, hex")
 
 
 class Puzzles(Kind):
     """Puzzles solved by a model of positions: the first move, and the whole line, by rating.
 
-    A move is correct if it is the solution's, or if it mates (Ruoss et al. 2024). After a correct move the
-    opponent's reply in the solution is played. Models of games are refused, because puzzle files do not contain the
-    games before the positions. One unit is one puzzle.
+    A move is correct if it is the solution's, or if it mates (Ruoss et al. 2024). After a correct move the opponent's
+    reply in the solution is played. Models of games are refused, because puzzle files do not contain the games before
+    the positions. One unit is one puzzle.
     """
 
     name = "puzzles"
@@ -98,13 +98,13 @@ class Puzzles(Kind):
         return Estimate({"prediction": puzzles}, operations=operations)
 
     def check(self, spec: PuzzlesSpec, inputs: Inputs) -> None:
-        """Refuses a model of games, positions without solutions, and a vector of another model."""
+        """Raise an error for a model of games, positions without solutions, and a vector of another model."""
         checkpoint, _ = inputs.checkpoint(spec.checkpoint)
         encoding = inputs.encoding(spec.checkpoint)
         if encoding.content == "history":
             raise BadInputError(
-                f"{encoding.name} writes games, and the games before these puzzles are not known",
-                "a model of positions solves them: --encoding fen-77, or prompts",
+                f"{encoding.name} writes games, but the games before these puzzles are unknown",
+                "use a model of positions: --encoding fen-77, or prompts",
             )
         select_puzzles(spec, inputs)
         if spec.intervention.active:
@@ -133,7 +133,7 @@ class Puzzles(Kind):
             task.progress(task.units_done / len(task.units), f"{task.units_done:,} puzzles")
 
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
-        """A board for each move that the model chose: its move as an arrow, the solution's beside it."""
+        """Return a board for each move that the model chose, with its move and the solution's as arrows."""
         spec = PuzzlesSpec(**inputs.spec_of(row))
         [found] = inputs.unit_rows(tables.Prediction, row)
         [puzzle] = read_puzzles(inputs.positions(spec.dataset)[0], np.array([found.item]))
@@ -141,9 +141,10 @@ class Puzzles(Kind):
 
 
 def select_puzzles(spec: PuzzlesSpec, inputs: Inputs) -> tuple[Positions, np.ndarray]:
-    """The dataset, and the places of the puzzles in it, int64 [n], in file order: positions that have a solution.
+    """Return the dataset, and the rows of the positions with a solution, int64 [n], in file order.
 
-    Raises BadInputError where none has."""
+    Raises BadInputError if no position has a solution.
+    """
     positions, part = inputs.positions(spec.dataset)
     places = positions.rows(part)
     solved = positions.take(places, ["line"])["line"].is_valid().to_numpy()
@@ -154,8 +155,11 @@ def select_puzzles(spec: PuzzlesSpec, inputs: Inputs) -> tuple[Positions, np.nda
 
 @dataclass
 class Puzzle:
-    """A puzzle at work. `line` is the solution, the solver's moves first, third, …; `board` is where it has come to,
-    `chosen` what the model chose (a text that is no legal move as it is, without blanks)."""
+    """The state of a puzzle while it is solved.
+
+    `line` is the solution, beginning with the solver's move. `board` is the current position. `chosen` has the moves
+    that the model chose, or its text without blanks if it was not a legal move.
+    """
 
     place: int
     board: chess.Board
@@ -171,7 +175,7 @@ class Puzzle:
 
     @property
     def needed(self) -> int:
-        """The solver's moves."""
+        """The number of the solver's moves."""
         return (len(self.line) + 1) // 2
 
     @property
@@ -179,7 +183,7 @@ class Puzzle:
         return float(self.right == self.needed) if self.readable else None
 
     def take(self, move: chess.Move | None, text: str) -> None:
-        """A chosen move, and the opponent's answer to it."""
+        """Apply a chosen move, and the opponent's reply."""
         self.chosen.append("_".join(text.split()) if move is None else move.uci())
         wanted = self.line[2 * self.right]
         self.illegal = move is None
@@ -190,7 +194,7 @@ class Puzzle:
         if move != wanted and not mates:
             self.over = True
             return
-        if move != wanted:  # another mate than the solution's: the puzzle is over, and solved
+        if move != wanted:  # another mate than the solution's: the puzzle ends as solved
             self.right, self.over = self.needed, True
             return
         self.right += 1
@@ -213,14 +217,14 @@ class Puzzle:
 
 
 def is_mating_move(board: chess.Board, move: chess.Move) -> bool:
-    """Whether a legal move mates."""
+    """Return whether a legal move mates."""
     after = board.copy(stack=False)
     after.push(move)
     return after.is_checkmate()
 
 
 def read_puzzles(positions: Positions, places: np.ndarray) -> list[Puzzle]:
-    """The puzzles at rows of a dataset."""
+    """Return the puzzles at these rows of a dataset."""
     rows = positions.take(places, COLUMNS).to_pylist()
     return [
         Puzzle(
@@ -234,7 +238,7 @@ def read_puzzles(positions: Positions, places: np.ndarray) -> list[Puzzle]:
 
 
 def solve_puzzles(puzzles: Sequence[Puzzle], model: LanguageModel, session: DecodingSession, spec: PuzzlesSpec) -> None:
-    """Ask the model move after move, all puzzles together; row r of the session is puzzle r's."""
+    """Choose the model's moves for all puzzles together, move after move. Row r of the session belongs to puzzle r."""
     encoding, policy, depth = model.encoding, spec.chooser(), 0
     while any(not puzzle.over for puzzle in puzzles):
         prompts, turns = [list(tokens) for tokens in session.tokens], []
@@ -259,7 +263,8 @@ def solve_puzzles(puzzles: Sequence[Puzzle], model: LanguageModel, session: Deco
 
 
 def build_puzzle_prompt(puzzle: Puzzle, encoding: Encoding, block_size: int) -> tuple[int, ...] | None:
-    """What the model reads; None where the encoding or the model's context cannot hold the position."""
+    """Return the prompt of a puzzle; None if it does not fit the model's context, or the encoding cannot write the
+    position."""
     try:
         tokens = encoding.prompt(puzzle.board)
     except BadInputError:
@@ -268,7 +273,7 @@ def build_puzzle_prompt(puzzle: Puzzle, encoding: Encoding, block_size: int) -> 
 
 
 def build_puzzle_frames(puzzle: Puzzle, chosen: Sequence[str], detail: Mapping[str, Any]) -> list[BoardFrame]:
-    """The boards of a puzzle's steps, seen from the solver's side."""
+    """Return the boards of a puzzle's moves, from the solver's side."""
     rating = "" if puzzle.rating is None else f", rated {puzzle.rating}"
     title = f"puzzle {puzzle.place}{rating}"
     flipped = puzzle.board.turn == chess.BLACK

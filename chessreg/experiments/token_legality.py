@@ -36,14 +36,16 @@ EVERY_GAME = 1 << 62
 class TokenLegalitySpec(GameSelection):
     checkpoint: CheckpointRef = Field(description="the model, of games")
     games: int = Field(1000, ge=1, description="games, the first in file order, or the shortest")
-    shortest: bool = Field(False, description="take the shortest games instead")
+    shortest: bool = Field(False, description="use the shortest games instead")
     shortest_by: Literal["plies", "tokens"] = Field(
         "plies",
-        description="the length by which --shortest chooses; a promotion is a token more (Davis's code: tokens)",
+        description="length by which --shortest chooses; a promotion has one token more (Davis's code: tokens)",
     )
-    near_promotion: int = Field(4, ge=1, description="tokens after a promotion whose errors are counted apart")
+    near_promotion: int = Field(
+        4, ge=1, description="count errors separately within this many tokens after a promotion"
+    )
     mask_unused: bool = Field(
-        True, description="give no probability to tokens that no game is written with (LCB's piece letters)"
+        True, description="give no probability to tokens that games are never written with (LCB's piece letters)"
     )
     allow_overlap: AllowOverlap = ALLOW_OVERLAP
 
@@ -51,11 +53,11 @@ class TokenLegalitySpec(GameSelection):
 class PhaseScore(BaseModel):
     """Columns of one phase of one game (split: the phase); `n` predictions, `correct` of them strictly legal."""
 
-    phase: int = Field(description="the phase's number in the encoding, by the token that is read")
-    loose: int | None = Field(None, description="predictions legal by Davis's rule; of UCI squares only")
+    phase: int = Field(description="the phase's number in the encoding, by the token that was read")
+    loose: int | None = Field(None, description="predictions legal by Davis's rule; for UCI squares only")
     mass: float = Field(description="sum of the probabilities of strictly legal tokens")
     near: int = Field(description="predictions at most --near-promotion tokens after a promotion")
-    near_correct: int = Field(description="of these, strictly legal ones")
+    near_correct: int = Field(description="number of strictly legal predictions among these")
 
 
 class TokenError(BaseModel):
@@ -63,20 +65,20 @@ class TokenError(BaseModel):
 
     token: int = Field(description="its index in the game")
     phase: str = Field(description="phase of the token before it")
-    written: str = Field(description="the move as far as it was written")
-    probability: float = Field(description="what the model gave it")
-    loose: bool | None = Field(None, description="legal by Davis's rule; of UCI squares only")
-    since_promotion: int | None = Field(None, description="tokens since the last promotion, 1 directly after it")
+    written: str = Field(description="the beginning of the move that was written")
+    probability: float = Field(description="the model's probability of the token")
+    loose: bool | None = Field(None, description="legal by Davis's rule; for UCI squares only")
+    since_promotion: int | None = Field(None, description="tokens since the last promotion; 1 directly after it")
 
 
 class TokenLegality(Kind):
     """Legality of the most probable next token, at every token of given games, by phase.
 
-    The model reads each game once (Davis 2026). A token is scored where a move follows it. Strict: the token
-    continues a legal move with the same beginning as the game's own move. Loose (Davis's rule for UCI squares): the
-    origin of any legal move, the destination of any legal move regardless of its origin, and any token where a
-    promotion is due. The mass is the probability of all strictly legal tokens. One unit is one game; a game longer
-    than the model's context is scored up to the end of the context.
+    The model reads each game once (Davis 2026). A token is scored if a move follows it. Strict: the token continues a
+    legal move with the same beginning as the game's own move. Loose (Davis's rule for UCI squares): the origin of any
+    legal move, the destination of any legal move regardless of its origin, and any token if a promotion is due. The
+    mass is the probability of all strictly legal tokens. One unit is one game. A game longer than the model's context
+    is scored up to the end of the context.
     """
 
     name = "token-legality"
@@ -100,10 +102,10 @@ class TokenLegality(Kind):
         return Estimate({"score": rows}, operations=reading_operations(spec.checkpoint, inputs, games))
 
     def check(self, spec: TokenLegalitySpec, inputs: Inputs) -> None:
-        """Refuses a model of positions, and games that the model was trained on."""
+        """Raise an error for a model of positions, and for games that the model was trained on."""
         encoding = inputs.encoding(spec.checkpoint)
         if encoding.content == "position":
-            raise BadInputError(f"{encoding.name} writes positions, and has no token to be looked at in a game",
+            raise BadInputError(f"{encoding.name} writes positions, so a game has no tokens to score",
                                 "chessreg run legality")  # fmt: skip
         games, places = select_scored_games(spec, inputs)
         overlap.refuse_overlap(inputs, spec.checkpoint, games, places, spec.allow_overlap)
@@ -134,7 +136,7 @@ class TokenLegality(Kind):
 
 
 def select_scored_games(spec: TokenLegalitySpec, inputs: Inputs) -> tuple[Games, np.ndarray]:
-    """The dataset, and the rows of the games that are looked at, int64 [n], the shortest first where these are."""
+    """Return the dataset, and the rows of the games to score, int64 [n]; with --shortest the shortest first."""
     if not spec.shortest:
         return select_games(spec, inputs)
     games, places = select_games(spec.model_copy(update={"games": EVERY_GAME}), inputs)
@@ -147,7 +149,8 @@ def select_scored_games(spec: TokenLegalitySpec, inputs: Inputs) -> tuple[Games,
 
 @dataclass(frozen=True)
 class TokenTurns:
-    """Of one game: the token int64 [turns] after which each move is written, its ply, and the phase int8 [tokens]."""
+    """Turns of one game: the token int64 [turns] after which each move is written, its ply, and the phase int8
+    [tokens]."""
 
     token: np.ndarray
     ply: np.ndarray
@@ -155,7 +158,7 @@ class TokenTurns:
 
 
 def find_turns(encoding: Encoding, tokens: Tokens) -> list[TokenTurns]:
-    """The turns of each item."""
+    """Return the turns of each item."""
     turns, every = encoding.sites("turns", tokens), encoding.sites("all", tokens)
     edges = np.searchsorted(turns.item, np.arange(len(tokens) + 1))
     return [
@@ -170,8 +173,11 @@ def find_turns(encoding: Encoding, tokens: Tokens) -> list[TokenTurns]:
 
 @dataclass(frozen=True)
 class TokenPrediction:
-    """What follows one token: the most probable `predicted` token with its probability, whether it is legal, the
-    probability of all strictly legal ones, and the tokens since a move that promoted (None: none yet)."""
+    """The prediction after one token.
+
+    `predicted` is the most probable token, with its probability and legality. `mass` is the probability of all strictly
+    legal tokens. `since_promotion` counts tokens since the last promotion; None before the first.
+    """
 
     place: int
     ply: int
@@ -189,7 +195,8 @@ class TokenPrediction:
 def predict_tokens(
     encoding: Encoding, ids: np.ndarray, turns: TokenTurns, moves: list[chess.Move], logprobs: np.ndarray
 ) -> Iterator[TokenPrediction]:
-    """Every prediction of a token of a move, in a game's tokens `ids` [n], of log-probabilities [n, vocabulary]."""
+    """Yield every prediction of a move's token in a game with tokens `ids` [n], from log-probabilities [n,
+    vocabulary]."""
     best = logprobs.argmax(-1)
     squares = isinstance(encoding, UciSquare)
     board, promoted = chess.Board(), None
@@ -222,14 +229,15 @@ def predict_tokens(
 
 
 def is_loosely_legal(answers: Collection[tuple[int, ...]], depth: int, predicted: int) -> bool:
-    """Davis's rule: an origin or a destination of any legal move; where a promotion is due everything."""
+    """Return whether a token is legal by Davis's rule: the origin or destination of any legal move; any token if a
+    promotion is due."""
     return depth == 2 or any(answer[depth] == predicted for answer in answers)
 
 
 def emit_phase_scores(
     task: Task[TokenLegalitySpec, GameBatches], encoding: Encoding, unit: int, game: int, made: list[TokenPrediction]
 ) -> None:
-    """The scores of one game by phase, and a row for each illegal prediction."""
+    """Emit the scores of one game by phase, and a row for each illegal prediction."""
     for number in sorted({one.phase for one in made}):
         mine = [one for one in made if one.phase == number]
         near = [
@@ -277,12 +285,13 @@ def emit_phase_scores(
 
 
 def build_error_frames(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
-    """One frame for each illegal prediction of a game: the position, what was written of the move, the token."""
+    """Return one frame for each illegal prediction of a game: the position, the written part of the move, and the
+    token."""
     return [build_error_frame(error) for error in inputs.unit_rows(tables.Trial, row, tables.Trial.sample.desc())]
 
 
 def build_error_frame(row: tables.Trial) -> BoardFrame:
-    """The square that was predicted is marked, with an arrow from the origin where one was written."""
+    """Return the position with the predicted square marked, and an arrow from the written origin."""
     extra = row.detail or {}
     marks: dict[int, Mark] = {}
     arrows: list[Arrow] = []

@@ -1,4 +1,4 @@
-"""`train`: a model from scratch, resumable to the exact next batch."""
+"""`train`: training of a model from scratch, resumable at the exact next batch."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 MAX_PARAMETERS = 10**11
 DatasetRefs = Annotated[tuple[str, ...], Ref("dataset")]
-SEED = Field(TrainConfig.seed, description="seed of initialisation and of the order of the data (the author's)")
+SEED = Field(TrainConfig.seed, description="seed of initial weights and of the order of the data (the author's)")
 
 
 class AnyTraining(Spec):
@@ -48,44 +48,49 @@ class AnyTraining(Spec):
     heldout: Annotated[str | None, Ref("dataset")] = Field(
         None, description="games or positions for the held-out loss. Left out: no held-out loss"
     )
-    heldout_steps: int = Field(500, ge=1, description="steps between held-out losses, at points of the curve")
+    heldout_steps: int = Field(500, ge=1, description="steps between held-out losses")
 
     @property
     def drawn_by(self) -> int:
-        """The seed of all that is drawn: a replicate draws other weights and another order."""
+        """The seed of all draws. A replicate has other initial weights and another order of the data."""
         return self.seed + self.replicate
 
 
 class MovesOfPositions(AnyTraining):
-    """Positions with best moves, held out by number and by the games they are from."""
+    """Settings of training on positions with best moves, with held-out positions chosen by number and by game."""
 
     heldout_source_games: Annotated[str | None, Ref("dataset")] = Field(
         None, description="games of the held-out positions. Left out: --source-games"
     )
     heldout_moves: int = Field(
-        0, ge=0, le=8000, description="held-out positions, with the legal moves counted too; 0: all, not counted"
+        0,
+        ge=0,
+        le=8000,
+        description="held-out positions on which legal moves are counted as well; 0: all "
+        "held-out positions, without counting",
     )
     heldout_order: Literal["file", "drawn"] = Field(
         "file",
-        description="which --heldout-moves are taken: the first of the file, which may be of few games, or of an order "
-        "that is drawn by game and ply, the same for every seed",
+        description="order in which --heldout-moves are chosen: file order, which may cover few games, or an "
+        "order drawn by game and ply that is the same for every seed",
     )
 
 
 class GamesEncoding(Spec):
-    """How games are written for a GPT-2."""
+    """The encoding of games for a GPT-2."""
 
     encoding: str = Field("pgn-char-32", description=f"how games are written: {', '.join(list_encodings())}")
 
     @property
     def explicit_attention(self) -> bool:
-        return self.encoding != "pgn-char-32"  # whose runs keep the kernel, and so the digits, they had
+        # runs of this encoding keep the attention kernel, and with it the digits, of earlier versions
+        return self.encoding != "pgn-char-32"
 
 
 class TextSpec(GamesEncoding, AnyTraining, TextTraining):
     seed: int = SEED
     architecture: Literal["gpt2"] = Field(description="a GPT-2 learns the next token of games")
-    min_characters: int = Field(60, ge=2, description="leave out shorter game texts")
+    min_characters: int = Field(60, ge=2, description="leave out shorter game texts, in characters")
 
 
 class BranchSpec(GamesEncoding, MovesOfPositions, BranchTraining):
@@ -101,10 +106,10 @@ class BranchSpec(GamesEncoding, MovesOfPositions, BranchTraining):
 class PositionSpec(MovesOfPositions, PositionTraining):
     seed: int = SEED
     architecture: Literal["fen-encoder"] = Field(description="a FEN encoder, causal or bidirectional, learns moves")
-    target: Literal["best", "played"] = Field("best", description="the move to predict; of games: the played one")
-    min_characters: int = Field(60, ge=2, description="of games: leave out shorter game texts")
+    target: Literal["best", "played"] = Field("best", description="move to predict; for games: the played one")
+    min_characters: int = Field(60, ge=2, description="for games: leave out shorter game texts, in characters")
     source_games: Annotated[str | None, Ref("dataset")] = Field(
-        None, description="of positions: the games that they are of; only positions of these are learned"
+        None, description="of positions: the games that they are of; only positions of these games are learned"
     )
 
     @property
@@ -131,15 +136,15 @@ TrainSpec = Annotated[TextSpec | BranchSpec | PositionSpec | SearchlessSpec, Fie
 
 
 class TrainOptions(ExecutionOptions):
-    micro_tokens: Annotated[int, AtMost(1_000_000_000, "memory holds them")] = Field(
-        16_384, ge=64, description="most characters in one forward pass; a batch is several"
+    micro_tokens: Annotated[int, AtMost(1_000_000_000, "more tokens do not fit in memory")] = Field(
+        16_384, ge=64, description="most characters in one forward pass; a batch is split into several"
     )
     autocast: bool = Field(True, description="compute in bfloat16 where that is safe")
     compile: bool = Field(False, description="torch.compile the model")
     devices: int = Field(
         1,
         ge=1,
-        description="CUDA devices that share each batch, a process for each; on a CPU processes (data parallel)",
+        description="CUDA devices that share each batch, one process each; on a CPU: processes (data parallel)",
     )
     log_steps: int = Field(20, ge=1, description="steps between points of the loss curve")
     checkpoint_seconds: float = Field(300.0, gt=0, description="seconds between saved states")
@@ -151,7 +156,8 @@ DAVIS: dict[str, Any] = {  # specification 1.5 and 2, from the published script;
     "steps": 4_100_000, "batch_tokens": 3072, "learning_rate": 2e-4, "warmup_steps": 0, "final_fraction": 0.0,
     "weight_decay": 0.01, "beta2": 0.999,
 }  # fmt: skip
-DAVIS_SMALL: dict[str, Any] = DAVIS | {  # a model for two CPU cores: a game a row, so that prompts begin at position 0
+# a model for two CPU cores; one game per row, so that prompts begin at position 0
+DAVIS_SMALL: dict[str, Any] = DAVIS | {
     "n_layer": 8, "n_head": 6, "n_embd": 192, "block_size": 255, "dropout": 0.0, "packing": "games", "steps": 17_000,
     "batch_tokens": 4096, "learning_rate": 1e-3, "warmup_steps": 300,
 }  # fmt: skip
@@ -164,7 +170,7 @@ AUTHOR: dict[str, Any] = {  # Junkin's specification 2.1, 2.3 and 3.4: the publi
 }  # fmt: skip
 JUNKIN: dict[str, dict[str, Any]] = {
     "junkin-author-2025": AUTHOR,
-    "junkin-paper": AUTHOR | {"steps": 200_000},  # section 4.1 of the paper; its logs say 600,000
+    "junkin-paper": AUTHOR | {"steps": 200_000},  # section 4.1 of the paper; its logs have 600,000
     "junkin-corrected": AUTHOR | {"embedding": "own"},
 }
 
@@ -184,8 +190,8 @@ class Train(Kind):
     moves is the FEN encoders' twin: it reads the game of its positions once, and each best move is a branch that sees
     only the game before it.
 
-    The whole training is one unit; its state is saved every few minutes in the run's folder, and an interrupted run
-    goes on with the exact next batch. The checkpoint is the output `checkpoint`, in Hugging Face format.
+    The whole training is one unit. Its state is saved every few minutes in the run's folder, and an interrupted run
+    resumes with the exact next batch. The checkpoint is the output `checkpoint`, in Hugging Face format.
     """
 
     name = "train"
@@ -225,7 +231,10 @@ class Train(Kind):
         if spec.n_embd % spec.n_head:
             raise BadInputError(f"--n-embd {spec.n_embd} is not a multiple of --n-head {spec.n_head}")
         if (parameters := count_parameters(spec)) > MAX_PARAMETERS:
-            raise BadInputError(f"--n-layer and --n-embd make {parameters:.2g} parameters", "lower one of them")
+            raise BadInputError(
+                f"--n-layer and --n-embd give {parameters:.2g} parameters, more than {MAX_PARAMETERS:.0e}",
+                "lower one of them",
+            )
         check_architecture(spec)
         read = [(reference, "datasets") for reference in spec.datasets]
         for reference, field in [*read, *([(spec.heldout, "heldout")] if spec.heldout else [])]:
@@ -236,23 +245,25 @@ class Train(Kind):
             elif isinstance(spec, SearchlessSpec):
                 check_training_positions(spec, reference, inputs, field)
             elif getattr(spec, "target", "best") == "best" and inputs.items(reference, field)[0].content == "games":
-                hint = "--target played, or a dataset of positions"
-                raise BadInputError("a dataset of games knows no best moves", hint)
+                hint = "give --target played, or a dataset of positions"
+                raise BadInputError("a dataset of games has no best moves", hint)
         return 1
 
     def check(self, spec: TrainSpec, inputs: Inputs) -> None:
-        """BadInputError for so few games that they fill no row."""
+        """Raise BadInputError if the games are too few to fill one row."""
         if not isinstance(spec, TextSpec) or spec.packing == "games":
             return
         needed, there = spec.block_size + (spec.packing == "blocks"), 0
         for reference in spec.datasets:
             games, part = inputs.dataset(reference, "datasets")
             if len(games.rows(part)) >= needed:
-                return  # to read them takes its time; Trainer sees whether all but a few are copies
+                return  # counting their tokens would take long; Trainer finds out if most of them are copies
             there += sum(len(ids) for ids, _ in encode_games(spec, reference, inputs, "datasets"))
         if there < needed:
-            hint = f"--block-size {there // 2}, --packing games, or more games" if there >= 16 else "add more games"
-            raise BadInputError(f"the games have {there:,} tokens, and --packing {spec.packing} needs {needed:,}", hint)
+            hint = (
+                f"give --block-size {there // 2}, --packing games, or more games" if there >= 16 else "add more games"
+            )
+            raise BadInputError(f"the games have {there:,} tokens, but --packing {spec.packing} needs {needed:,}", hint)
 
     def estimate(self, spec: TrainSpec, inputs: Inputs) -> Estimate:
         parameters = count_parameters(spec)
@@ -299,7 +310,7 @@ class Train(Kind):
 
 
 def check_training_positions(spec: SearchlessSpec, reference: str, inputs: Inputs, field: str) -> None:
-    """Raise BadInputError for a dataset without positions that have what is to be predicted."""
+    """Raise BadInputError for a dataset without positions that have the columns to predict."""
     items, part = inputs.items(reference, field)
     needed = LABEL_COLUMNS[spec.head]
     if items.content == "games":
@@ -307,35 +318,35 @@ def check_training_positions(spec: SearchlessSpec, reference: str, inputs: Input
     places = items.rows(part)
     if not all(items.take(places, [name])[name].null_count < len(places) for name in needed):
         raise BadInputError(
-            f"--head {spec.head} learns from positions with {' and '.join(needed)}, and none has both"
+            f"--head {spec.head} learns from positions with {' and '.join(needed)}, and no position has both"
             if len(needed) > 1
-            else f"--head {spec.head} learns from positions with {needed[0]}, and none has it",
+            else f"--head {spec.head} learns from positions with {needed[0]}, and no position has it",
             "chessreg dataset show NAME",
         )
 
 
 def count_parameters(spec: TrainSpec) -> int:
-    """About how many weights the blocks have."""
+    """Return the approximate number of weights of the blocks."""
     return 12 * spec.n_layer * spec.n_embd**2
 
 
 def check_architecture(spec: TrainSpec) -> None:
-    """BadInputError where the encoding or the held-out data do not fit the rest."""
+    """Raise BadInputError if the encoding or the held-out data do not fit the other settings."""
     if isinstance(spec, SearchlessSpec) and spec.dropout:
-        raise BadInputError("this architecture has no dropout", "leave --dropout out")
+        raise BadInputError("--dropout is not available for this architecture", "leave --dropout out")
     if isinstance(spec, GamesEncoding) and get_encoding(spec.encoding).content != "history":
-        raise BadInputError(f"{spec.encoding} writes positions", "give --architecture fen-encoder")
+        raise BadInputError(f"--encoding {spec.encoding} writes positions", "give --architecture fen-encoder")
     if not isinstance(spec, MovesOfPositions):
         return
     if isinstance(spec, PositionSpec) and spec.target != "best" and (spec.source_games or spec.heldout_moves):
-        hint = "leave them or --target out"
-        raise BadInputError("--source-games and --heldout-moves are of positions with best moves", hint)
+        hint = "leave them out, or leave out --target"
+        raise BadInputError("--source-games and --heldout-moves need positions with best moves", hint)
     if (spec.heldout_source_games is not None or spec.heldout_moves) and not spec.heldout:
-        raise BadInputError("there are no held-out positions", "give --heldout")
+        raise BadInputError("--heldout-source-games and --heldout-moves need held-out positions", "give --heldout")
     if isinstance(spec, BranchSpec) and spec.heldout and spec.heldout_source_games is None:
         raise BadInputError("the games of the held-out positions are missing", "give --heldout-source-games")
     if spec.heldout_order != "file" and not spec.heldout_moves:
-        raise BadInputError("all held-out positions are taken, in whatever order", "give --heldout-moves")
+        raise BadInputError("--heldout-order has no effect if all held-out positions are used", "give --heldout-moves")
 
 
 def build_trainer_options(options: TrainOptions) -> TrainerOptions:
@@ -351,9 +362,9 @@ def build_trainer_options(options: TrainOptions) -> TrainerOptions:
 def build_corpus(
     spec: TrainSpec, references: tuple[str, ...], inputs: Inputs, field: str = "datasets"
 ) -> Corpus | PositionCorpus | BranchCorpus:
-    """These datasets as token ids, in their order; short games and copies left out.
+    """Return these datasets as token ids, in their order, without short games and copies.
 
-    field: the setting that names them. A stream is cut for training only: held-out games are read one by one.
+    field: the setting that names them. A stream is cut for training only; held-out games are read one by one.
     """
     from chessreg.models.training import Corpus
 
@@ -371,14 +382,14 @@ def build_corpus(
             tokens.append(ids)
             lengths.append(lengths_of)
     if not tokens:
-        raise BadInputError(f"no game text has {spec.min_characters} characters")
+        raise BadInputError(f"--min-characters {spec.min_characters}: no game text is that long")
     offsets = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
     made = Corpus(np.concatenate(tokens), offsets, get_encoding(spec.encoding).size)
     return made.stream(spec.block_size) if spec.packing == "stream" and field == "datasets" else made
 
 
 def encode_games(spec: TextSpec, reference: str, inputs: Inputs, field: str) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """The token ids of the games of a dataset that are trained on, and the games' lengths; 10,000 games at a time."""
+    """Yield the token ids of the selected games of a dataset, and their lengths, for 10,000 games at a time."""
     games, places = select_training_games(spec, reference, inputs, field)
     for start in range(0, len(places), 10_000):
         written = get_encoding(spec.encoding).games(games, places[start : start + 10_000])
@@ -388,7 +399,7 @@ def encode_games(spec: TextSpec, reference: str, inputs: Inputs, field: str) -> 
 def select_training_games(
     spec: TextSpec | PositionSpec, reference: str, inputs: Inputs, field: str
 ) -> tuple[Games, np.ndarray]:
-    """The games of a dataset and the rows of those that are trained on."""
+    """Return the games of a dataset and the rows of those to train on."""
     games, part = inputs.dataset(reference, field)
     places = games.rows(part)
     places = places[~column_to_numpy(games.table(["duplicate"]).column("duplicate"))[places]]
@@ -402,8 +413,11 @@ def select_training_games(
 def build_position_corpus(
     spec: PositionSpec, references: tuple[str, ...], inputs: Inputs, field: str
 ) -> PositionCorpus:
-    """Every position of these datasets, with the action to predict: the best move, or the one that was played. Of
-    datasets of positions a copy of an earlier position is left out."""
+    """Return every position of these datasets, with the action to predict: the best or the played move.
+
+    Copies of an earlier position in datasets of positions are left out. Raises BadInputError if no position has such a
+    move.
+    """
     from chessreg.models.training import PositionCorpus
 
     fen = Fen77()
@@ -433,15 +447,17 @@ def build_position_corpus(
 
 
 LABEL_COLUMNS = {"action": ("best",), "action-value": ("action", "win_prob"), "state-value": ("win_prob",)}
-"""Head → the columns of a position that it learns from. A win probability is that of the action where there is one."""
+"""Head → the columns of a position that it learns from. If an action is given, the win probability is that of the
+action."""
 
 
 def build_labelled_corpus(
     spec: SearchlessSpec, references: tuple[str, ...], inputs: Inputs, field: str
 ) -> PositionCorpus:
-    """The positions of these datasets that have what is to be predicted: best moves, or buckets of win probabilities.
+    """Return the positions of these datasets that have the columns to predict: best moves, or buckets of win
+    probabilities.
 
-    Raises BadInputError where none has.
+    Raises BadInputError if no position has them.
     """
     from chessreg.models.decoding.values import find_buckets
     from chessreg.models.training import PositionCorpus
@@ -468,12 +484,14 @@ def build_labelled_corpus(
         read = np.concatenate([read, np.concatenate(actions)[:, None]], 1)
     made = PositionCorpus(read, np.concatenate(labels))
     if not len(made.actions):
-        raise BadInputError(f"no position has what --head {spec.head} learns", "chessreg dataset show NAME")
+        raise BadInputError(
+            f"no position has the columns that --head {spec.head} learns from", "chessreg dataset show NAME"
+        )
     return made
 
 
 def get_source_games(spec: AnyTraining, field: str) -> str | None:
-    """The games that the positions of `datasets` or of `heldout` are of, where they are named."""
+    """Return the reference of the games that the positions of `datasets` or `heldout` are of, or None."""
     name = get_source_field(field)
     return getattr(spec, name) if isinstance(spec, MovesOfPositions) else None
 
@@ -483,7 +501,7 @@ def get_source_field(field: str) -> str:
 
 
 def select_training_decisions(spec: MovesOfPositions, reference: str, inputs: Inputs, field: str) -> Decisions:
-    """The positions of a dataset that are learned, or held out: a position that comes twice is two decisions."""
+    """Return the positions of a dataset to train on, or held out. A position that occurs twice is two decisions."""
     found = load_decisions(inputs, reference, get_source_games(spec, field), field, get_source_field(field))
     if field != "heldout" or not 0 < spec.heldout_moves < len(found):
         return found
@@ -494,7 +512,7 @@ def select_training_decisions(spec: MovesOfPositions, reference: str, inputs: In
 def build_decision_corpus(
     spec: PositionSpec, references: tuple[str, ...], inputs: Inputs, field: str
 ) -> PositionCorpus:
-    """Decisions as a FEN encoder reads them."""
+    """Return decisions in the form that a FEN encoder reads."""
     from chessreg.models.training import PositionCorpus
 
     fen = Fen77()
@@ -505,7 +523,7 @@ def build_decision_corpus(
 
 
 def build_branch_corpus(spec: BranchSpec, references: tuple[str, ...], inputs: Inputs, field: str) -> BranchCorpus:
-    """Decisions as branches of their games. BadInputError for a game that is longer than the context."""
+    """Return decisions as branches of their games. Raises BadInputError for a game longer than the context."""
     from chessreg.models.branches import BranchCorpus
 
     every = [select_training_decisions(spec, reference, inputs, field) for reference in references]
@@ -528,12 +546,12 @@ def build_branch_corpus(spec: BranchSpec, references: tuple[str, ...], inputs: I
     )  # fmt: skip
     if made.longest > spec.block_size:
         hint = f"--block-size {made.longest}"
-        raise BadInputError(f"a move comes after {made.longest:,} tokens, the context is {spec.block_size:,}", hint)
+        raise BadInputError(f"--block-size {spec.block_size:,}: a move comes after {made.longest:,} tokens", hint)
     return made
 
 
 def make_heldout_measure(spec: BranchSpec | PositionSpec, inputs: Inputs) -> Callable[[Any], Mapping[str, float]]:
-    """What is measured of a model on the held-out positions besides its loss: shares of moves, 0 to 1."""
+    """Return a function that measures a model on the held-out positions: shares of legal and best moves, 0 to 1."""
     from chessreg.experiments.move_accuracy import judge_decisions
     from chessreg.models.checkpoint import CheckpointInfo
     from chessreg.models.language_model import LanguageModel
@@ -552,9 +570,9 @@ def make_heldout_measure(spec: BranchSpec | PositionSpec, inputs: Inputs) -> Cal
 
 
 def encode_action(fen: Fen77, uci: str) -> int:
-    """The action of a move in UCI. BadInputError for one that is none."""
+    """Return the action of a move in UCI. Raises BadInputError for a move without an action."""
     if uci not in fen.action_ids:
-        raise BadInputError(f"{uci} is none of the {fen.answer_size:,} actions of {fen.name}")
+        raise BadInputError(f"{uci} is not one of the {fen.answer_size:,} actions of {fen.name}")
     return fen.action_ids[uci]
 
 
@@ -573,7 +591,7 @@ def emit_train_point(task: Task[TrainSpec, TrainOptions], point: TrainPoint) -> 
 
 
 def publish_trained(task: Task[TrainSpec, TrainOptions], trainer: Any) -> None:
-    """The trained model as the output `checkpoint`, with its row."""
+    """Publish the trained model as the output `checkpoint`, and record its row."""
     from chessreg.entities.checkpoint import checkpoint_row, tokenizer_row
     from chessreg.models.checkpoint import CheckpointInfo, read_info, save_checkpoint
 

@@ -1,1 +1,1 @@
-"""One position at a time, looked at from every side: what the terminal UI's lab and its boards of edits ask a model."""
+"""Questions about one position at a time, asked by the terminal UI's lab and its boards of edits."""

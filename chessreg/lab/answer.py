@@ -1,5 +1,7 @@
-"""What the lab answers: the clean and the edited model in one position, as JSON both ways (arrays as bytes in base64),
-as boards to look at, and as text."""
+"""Answers of the lab: the clean and the edited model in one position, as JSON, as boards and as text.
+
+JSON is written and read back; arrays are bytes in base64.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,7 @@ from chessreg.games.boards.picture import render_text
 from chessreg.games.boards.typed import play_words
 from chessreg.games.datasets.labels import PIECE_CLASSES
 
-MAX_ARROWS = 3  # the moves that are drawn
+MAX_ARROWS = 3  # moves with an arrow
 MIN_ARROW_PROBABILITY = 0.02  # less probable moves have no arrow
 
 
@@ -33,46 +35,49 @@ class RankedMove(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class ModelSide:
-    """One model in the position. `original` and `modified` are legal move masses; moves are the most probable first.
+    """One model in the position. `original` and `modified` are legal move masses; moves are sorted by falling
+    probability.
 
-    beliefs float32 [layer, square, class]: the probe's softmax, classes as in `PIECE_CLASSES`; no layers, no probe.
+    `beliefs` float32 [layer, square, class] is the probe's softmax, with the classes of `PIECE_CLASSES`. Without a
+    probe it has no layers.
     """
 
-    text: str  # the greedy one
-    legal: bool  # whether that is a move of the original board
+    text: str  # greedy text
+    legal: bool  # whether `text` is a legal move of the original board
     original: float
     modified: float | None
     moves: tuple[RankedMove, ...]  # of the original board
     moves_modified: tuple[RankedMove, ...]
     beliefs: np.ndarray
-    squares: tuple[float, ...] = ()  # that the next move begins on each; empty where one token does not tell
+    # probability that the next move begins on each square; empty if one token does not name a square
+    squares: tuple[float, ...] = ()
 
     def board(self, place: int) -> str:
-        """The most probable board of the probe's layer at this place, 64 letters, a1 first."""
+        """Return the most probable board of layer number `place` in `beliefs`, as 64 letters, a1 first."""
         return "".join(PIECE_CLASSES[label] for label in self.beliefs[place].argmax(1))
 
 
 @dataclass(frozen=True, eq=False)
 class LabAnswer:
-    """Clean and edited, side by side. Without an edit (`why_not` tells) `edited` is None."""
+    """The clean and the edited model. `edited` is `None` without an edit; `why_not` gives the reason."""
 
     fen: str
     sans: tuple[str, ...]
     layers: tuple[int, ...]  # of the probe
     clean: ModelSide
     edited: ModelSide | None
-    edit: str = ""  # in words
+    edit: str = ""  # description of the edit
     edited_layers: tuple[int, ...] = ()
     scales: tuple[float, ...] = ()  # one for each edited layer
-    square: int | None = None  # that a piece is taken off, where that is the edit
+    square: int | None = None  # of the removed piece, if the edit removes one
     piece: str = ""
     modified_fen: str = ""
     why_not: str = ""
-    next_token: bool = False  # masses are of the tokens that begin a legal move
+    next_token: bool = False  # whether masses are of the tokens that begin a legal move
     seconds: float = 0.0
 
     def as_json(self) -> str:
-        """Everything on one line."""
+        """Return all values as JSON on one line."""
         values = asdict(self)
         for side in ("clean", "edited"):
             if values[side] is not None:
@@ -85,7 +90,7 @@ class LabAnswer:
 
     @classmethod
     def of_json(cls, values: Mapping[str, Any]) -> LabAnswer:
-        """From what `as_json` wrote."""
+        """Return the answer that `as_json` wrote."""
         changed = {
             "clean": _parse_side(values["clean"]),
             "edited": None if values["edited"] is None else _parse_side(values["edited"]),
@@ -94,7 +99,7 @@ class LabAnswer:
         return cls(**{**values, **changed, **tuples})
 
     def summary(self) -> dict[str, Any]:
-        """The numbers without the beliefs, for --json."""
+        """Return the values without the beliefs, for --json."""
         return {
             "fen": self.fen,
             "moves": list(self.sans),
@@ -128,23 +133,25 @@ def _parse_side(values: Mapping[str, Any]) -> ModelSide:
 
 
 class MoveComparison(NamedTuple):
-    """A move with the probability that each model gives it; None: the model was not run on it, or there is none."""
+    """A move with its probability in each model; None if that model did not score it."""
 
     uci: str
     san: str
     clean: float | None
     edited: float | None
-    legal_modified: bool  # on the board aimed at
+    legal_modified: bool  # on the board that the edit aims at
 
     @property
     def change(self) -> float | None:
-        """How much more probable the edit makes it."""
+        """Return the edited minus the clean probability, or None if one of them is unknown."""
         return None if self.clean is None or self.edited is None else self.edited - self.clean
 
 
 def compare_moves(answer: LabAnswer) -> list[MoveComparison]:
-    """Every move of the board and of the one aimed at, once, in one order for both models: by the higher of the two
-    probabilities."""
+    """Return every move of the board and of the board that the edit aims at, once.
+
+    Moves are sorted by the higher of their two probabilities.
+    """
     clean = {move.uci: move for move in answer.clean.moves}
     edited = {move.uci: move for move in answer.edited.moves} if answer.edited is not None else {}
     there = answer.edited if answer.edited is not None else answer.clean
@@ -166,20 +173,21 @@ def compare_moves(answer: LabAnswer) -> list[MoveComparison]:
 
 
 def find_layer_place(answer: LabAnswer, layer: int | None) -> int:
-    """Where a layer is in the answer's beliefs: that one, or the last that is edited, or the last there is.
+    """Return the index of a layer in the answer's beliefs: of `layer`, or by default of the last edited layer, or else
+    of the last one.
 
-    Raises NotFoundError when the probe has no such layer.
+    Raises NotFoundError if the probe does not have `layer`.
     """
     wanted = layer if layer is not None else max(answer.edited_layers, default=answer.layers[-1])
     if wanted in answer.layers:
         return answer.layers.index(wanted)
     if layer is None:
         return len(answer.layers) - 1
-    raise NotFoundError(f"the probe has no layer {layer}", f"it has {', '.join(map(str, answer.layers))}")
+    raise NotFoundError(f"the probe has no layer {layer}", f"its layers are {', '.join(map(str, answer.layers))}")
 
 
 def build_arrows(moves: tuple[RankedMove, ...], count: int = MAX_ARROWS) -> list[Arrow]:
-    """The most probable moves, each as heavy as it is probable."""
+    """Return arrows for the `count` most probable moves. The weight of an arrow is the probability."""
     arrows = []
     for ranked in moves[:count]:
         if ranked.probability >= MIN_ARROW_PROBABILITY:
@@ -189,7 +197,8 @@ def build_arrows(moves: tuple[RankedMove, ...], count: int = MAX_ARROWS) -> list
 
 
 def mark_changes(answer: LabAnswer) -> tuple[dict[int, Mark], dict[int, Mark]]:
-    """The squares in which the board and the one aimed at differ, as marks of each."""
+    """Return the marks of the squares in which the board and the board that the edit aims at differ, for each of the
+    two."""
     if not answer.modified_fen:
         return {}, {}
     before, after = (board_letters(chess.Board(fen)) for fen in (answer.fen, answer.modified_fen))
@@ -201,9 +210,11 @@ def mark_changes(answer: LabAnswer) -> tuple[dict[int, Mark], dict[int, Mark]]:
 
 
 def build_position_frames(answer: LabAnswer, count: int = MAX_ARROWS) -> list[BoardFrame]:
-    """The board as it is with the clean model's moves; with an edit, the board it aims at with the edited model's.
+    """Return the board with the clean model's moves and, with an edit, the board that it aims at with the edited
+    model's moves.
 
-    Where the next token is read, the probabilities of squares as heat instead of moves."""
+    If the next token is read, the frames show the probabilities of squares as heat instead of moves.
+    """
     board = chess.Board(answer.fen)
     before, after = mark_changes(answer)
 
@@ -227,10 +238,11 @@ def build_position_frames(answer: LabAnswer, count: int = MAX_ARROWS) -> list[Bo
 
 
 def build_belief_frame(answer: LabAnswer, which: str, place: int, label: int | None = None) -> BoardFrame:
-    """What the probe reads in the `clean` or the `edited` model: the most probable piece of every square.
+    """Return the board that the probe reads in the `clean` or the `edited` model: the most probable piece of every
+    square.
 
-    Squares that it reads otherwise than they are on the board aimed at (the original, or without the piece) are marked.
-    `label` lays the probability of that class over the board as heat.
+    Squares that differ from the true board are marked. For the edited model the true board is the target of the edit.
+    `label` shows the probability of that class as heat.
     """
     side = answer.clean if which == "clean" or answer.edited is None else answer.edited
     read = side.board(place)
@@ -246,12 +258,12 @@ def build_belief_frame(answer: LabAnswer, which: str, place: int, label: int | N
         read={square: ProbeReading(read[square], min(1.0, float(sure[square]))) for square in wrong},
         heat=heat,
         heat_label="" if label is None else f"probability of {PIECE_CLASSES[label]}",
-        caption=(f"{64 - len(wrong)} of 64 squares as {'aimed at' if edited else 'on the board'}",),
+        caption=(f"{64 - len(wrong)} of 64 squares as {'on the target board' if edited else 'on the board'}",),
     )
 
 
 def format_answer(answer: LabAnswer, layer: int | None = None, top: int = 5) -> str:
-    """Boards, masses and moves, the clean model's first."""
+    """Return the boards, masses and the `top` most probable moves as text, the clean model first."""
     parts = [render_text(frame) for frame in build_position_frames(answer, 0)]
     if answer.layers:
         place = find_layer_place(answer, layer)
@@ -269,27 +281,25 @@ def format_answer(answer: LabAnswer, layer: int | None = None, top: int = 5) -> 
         lines += [f"  {m.probability:.3f}  {m.san}" for m in side.moves[:top]]
         if side.moves_modified:
             lines += (
-                ["  on the board aimed at:" if answer.next_token else "  on the board without the piece:"]
-                if top
-                else []
+                ["  on the target board:" if answer.next_token else "  on the board without the piece:"] if top else []
             )
             lines += [f"  {m.probability:.3f}  {m.san}" for m in side.moves_modified[:top]]
     return "".join(parts) + "\n".join(lines) + "\n"
 
 
 def list_sides(answer: LabAnswer) -> list[tuple[str, ModelSide]]:
-    """The models there are, by name."""
+    """Return the models of the answer by name, the clean one first."""
     return [("clean", answer.clean), *([("edited", answer.edited)] if answer.edited is not None else [])]
 
 
 def find_likeliest_squares(side: ModelSide, count: int = 5) -> list[tuple[int, float]]:
-    """The squares on which the next move most probably begins, with their probabilities."""
+    """Return the squares on which the next move most probably begins, with their probabilities."""
     order = sorted(range(len(side.squares)), key=lambda square: -side.squares[square])
     return [(square, side.squares[square]) for square in order[:count]]
 
 
 def describe_mass(side: ModelSide, next_token: bool = False) -> str:
-    """Legal move mass of a side in words."""
-    there = "on the board aimed at" if next_token else "without the piece"
+    """Return the legal move mass of a model as text."""
+    there = "on the target board" if next_token else "without the piece"
     without = "" if side.modified is None else f", {side.modified:.4f} {there}"
     return f"legal mass {side.original:.4f} on the board{without}"

@@ -1,6 +1,6 @@
-"""The lab at work: a model in memory, its probes, and answers about one position after the other.
+"""The lab: a model in memory, its probes, and answers about one position after another.
 
-What the clean model says is kept while only the edit changes.
+The clean model's answer is kept while only the edit changes.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scene:
-    """A position before a model, and the probes that read it."""
+    """A position with the model and the probes that read it."""
 
     model: LanguageModel
     board: chess.Board
@@ -57,11 +57,11 @@ class Scene:
     probes: tuple[FittedProbe, ...]
     next_token: bool = False  # whether masses are of the tokens that begin a legal move, not of whole moves
     modified: chess.Board | None = None  # the board that an edit aims at
-    square: int | None = None  # that a piece is taken off, where the edit is that
+    square: int | None = None  # of the removed piece, if the edit removes one
 
     @cached_property
     def answers(self) -> list[dict[Prefix, chess.Move]]:
-        """The canonical answers of the original and, where there is one, of the modified board."""
+        """The canonical answers of the original board and, if there is one, of the modified board: tokens → move."""
         boards = [self.board, *([self.modified] if self.modified else [])]
         return [{ids: move for move, ids in self.model.encoding.answers(board).items()} for board in boards]
 
@@ -70,7 +70,7 @@ class Scene:
         return written
 
     def side(self, session: DecodingSession, edits: Sequence[ResidualEdit] = ()) -> ModelSide:
-        """What the model says here; `session` holds the prompt under these edits."""
+        """Return the model's texts, masses, moves and beliefs. `session` holds the prompt under these edits."""
         logits = np.zeros((0, 64, 13), np.float32)
         if self.probes:
             residuals = session.residuals([probe.layer for probe in self.probes])[:, 0]
@@ -97,7 +97,7 @@ class Scene:
 
 
 class Lab:
-    """Answers questions about positions against one registry and store, on the CPU."""
+    """Answers questions about positions of one registry and store, on the CPU."""
 
     def __init__(self, inputs: Inputs) -> None:
         self.inputs = inputs
@@ -107,9 +107,10 @@ class Lab:
         self._side: tuple[object, ModelSide] | None = None
 
     def ask(self, question: LabPosition | StoredState) -> LabAnswer:
-        """The clean and the edited model in a position.
+        """Return the clean and the edited model in a position.
 
-        Raises NotFoundError or BadInputError where the question names what there is not, or what does not go together.
+        Raises NotFoundError for a run, checkpoint, layer or state that does not exist, and BadInputError for settings
+        that do not fit together.
         """
         began = time.monotonic()
         answer = self._stored(question) if isinstance(question, StoredState) else self._given(question)
@@ -132,9 +133,9 @@ class Lab:
         model = self.model(folder)
         state = build_state(question, model.encoding)
         if len(state.prompt) + model.encoding.max_move_tokens - 1 > model.block_size:
-            raise BadInputError(f"{state.ply} plies are more than this model's context holds", "take moves back")
+            raise BadInputError(f"{state.ply} plies do not fit in this model's context", "take moves back")
         if state.board.is_game_over():
-            raise BadInputError("the game is over there: no move to look at", "take a move back")
+            raise BadInputError("the game is over in this position", "take a move back")
         probes = () if question.probe is None else self.probes(self.inputs.reference("run:probe", question.probe))
         scene = Scene(model, state.board, state.prompt, probes)
         scene = replace(scene, next_token=question.next_token)
@@ -149,28 +150,30 @@ class Lab:
         return replace(answer, sans=tuple(question.moves.split()))
 
     def _check_probe(self, question: LabPosition, reference: str, checkpoint: tables.Checkpoint) -> None:
-        """Raises BadInputError for a probe of another model, or without the layers that are to be edited."""
+        """Raise BadInputError for a probe of another model, or without the layers to edit."""
         probes = self.probes(reference)
         fitted_on = self.inputs.rows(tables.Probe, self.inputs.run(reference, "probe"))[0].checkpoint_id
         width = probes[0].weight.shape[0]
         if fitted_on not in (None, checkpoint.id):
-            raise BadInputError("that probe was fitted on another checkpoint", "chessreg probe list")
+            raise BadInputError("the probe was fitted on another checkpoint", "chessreg probe list")
         if width != checkpoint.d_model:
-            raise BadInputError(f"that probe reads d_model {width}, the model has {checkpoint.d_model}")
+            raise BadInputError(f"the probe reads d_model {width}, but the model has {checkpoint.d_model}")
         known = [probe.layer for probe in probes]
         missing = [layer for layer in question.layers if layer not in known]
         if missing and question.vector is None:
             raise BadInputError(
-                f"no probe reads layer {missing[0]}", f"there are probes of {', '.join(map(str, known))}"
+                f"no probe reads layer {missing[0]}", f"the run has probes of layers {', '.join(map(str, known))}"
             )
 
     def _without_piece(self, scene: Scene, question: LabPosition, reference: str) -> LabAnswer:
-        """The probe's direction for the piece that the clean model moves, subtracted."""
+        """Return the answer for subtracting the probe's direction of the piece that the clean model moves."""
         state = build_state(question, scene.model.encoding)
         written = scene.greedy(TokenTree(self._session(scene)))
         move = scene.model.encoding.parse(written.tokens, state.board)
         if move is None:
-            why_not = f"the model writes {written.text.strip()!r}, which is no legal move: no piece to take off"
+            why_not = (
+                f"the model writes {written.text.strip()!r}, which is not a legal move, so no piece can be removed"
+            )
             return self._answer(scene, [], why_not=why_not)
         spec = self._spec(question, reference)
         assert isinstance(spec, EditSpec)
@@ -181,8 +184,11 @@ class Lab:
         return self._answer(scene, edits, describe_edit(question, scene))
 
     def _with_changes(self, scene: Scene, question: LabPosition, reference: str) -> LabAnswer:
-        """The probe's directions for changes of the board, or for taking the piece off the most probable square, or the
-        residual of a later board, added at the last token; the next token is read."""
+        """Return the answer for an edit of a model whose next token is read.
+
+        The edit adds, at the last token, the probe's directions for the changes of the board, or for removing the piece
+        on the most probable square, or the residual of a later board.
+        """
         from chessreg.experiments.edit.cases import (
             Case,
             apply_board_changes,
@@ -211,7 +217,9 @@ class Lab:
             first = TokenTree(self._session(scene)).logprobs(0)
             square = scene.model.encoding.origin_of(int(first.argmax()))
             if (reason := explain_case_skip(spec, prefix, square)) or square is None:
-                return self._answer(scene, [], why_not=f"no piece to take off the most probable square: {reason}")
+                return self._answer(
+                    scene, [], why_not=f"no piece can be removed from the most probable square: {reason}"
+                )
             case = remove_favourite(prefix, square)
         scene = replace(scene, modified=case.target, square=case.square)
         try:
@@ -221,7 +229,7 @@ class Lab:
         return self._answer(scene, edits, describe_edit(question, scene))
 
     def _spec(self, question: LabPosition, reference: str) -> EditSettings:
-        """The spec of the edit, its models and probes as input references."""
+        """Return the spec of the edit, with its models and probes as input references."""
         spec = question.spec()
         found: dict[str, Any] = {"checkpoint": reference}
         for name, field in type(spec).model_fields.items():
@@ -235,7 +243,7 @@ class Lab:
         return spec.model_copy(update=found)
 
     def _steered(self, scene: Scene, question: LabPosition, reference: str) -> LabAnswer:
-        """A vector's direction, added."""
+        """Return the answer for adding the directions of a vector run."""
         checkpoint, _ = self.inputs.checkpoint(reference)
         if question.scale == 0:
             return self._answer(scene, [], why_not="scale 0 changes nothing")
@@ -264,28 +272,28 @@ class Lab:
             next_token=scene.next_token,
         )  # fmt: skip
 
-    # -- what is kept from question to question -------------------------------------------------------------------
+    # -- kept from question to question ---------------------------------------------------------------------------
 
     def model(self, folder: Path) -> LanguageModel:
-        """The checkpoint in this folder; the last one stays in memory."""
+        """Return the checkpoint in this folder. The last one stays in memory."""
         if self._model is None or self._model[0] != folder:
             self._model = (folder, LanguageModel.load(folder, device="cpu"))
         return self._model[1]
 
     def probes(self, reference: str) -> tuple[FittedProbe, ...]:
-        """The piece probes of every layer of a run. Raises BadInputError for probes of something else."""
+        """Return the piece probes of every layer of a run. Raises BadInputError for probes of another label."""
         if self._probes is None or self._probes[0] != reference:
             probes = tuple(
                 load_probe(self.inputs, reference, layer) for layer in list_probed_layers(reference, self.inputs)
             )
             if probes[0].label != "piece":
-                raise BadInputError(f"that probe reads {probes[0].label}, not pieces", "chessreg probe list")
-            check_editable("that probe", probes[0].hook_point)
+                raise BadInputError(f"the probe reads {probes[0].label}, not pieces", "chessreg probe list")
+            check_editable("the probe", probes[0].hook_point)
             self._probes = (reference, probes)
         return self._probes[1]
 
     def _session(self, scene: Scene) -> DecodingSession:
-        """A session that holds the prompt; what it shares with the last one is not computed again."""
+        """Return a session that holds the prompt. Tokens shared with the last prompt are not computed again."""
         if self._clean is None or self._clean[0] is not scene.model:
             self._clean = (scene.model, open_session(scene.model, 1))
         self._clean[1].sync([scene.prompt])
@@ -295,13 +303,14 @@ class Lab:
 def rank_moves(
     answers: Mapping[Prefix, chess.Move], probability: Mapping[Prefix, float], board: chess.Board
 ) -> tuple[RankedMove, ...]:
-    """The moves, the most probable first; those that agree to six digits by name, as the last bits are the CPU's."""
+    """Return the moves by falling probability. Moves that agree to six digits are sorted by name, because the last bits
+    depend on the CPU."""
     moves = [RankedMove(move.uci(), board.san(move), probability[ids]) for ids, move in answers.items()]
     return tuple(sorted(moves, key=lambda move: (-float(f"{move.probability:.6g}"), move.uci)))
 
 
 def describe_edit(question: LabPosition, scene: Scene) -> str:
-    """The edit in words."""
+    """Return a short description of the edit."""
     if question.condition == PATCH:
         return f"residual of the board after {question.later}"
     if question.condition != EDIT:
@@ -313,20 +322,24 @@ def describe_edit(question: LabPosition, scene: Scene) -> str:
 
 
 def build_state(question: LabPosition, written: Encoding) -> State:
-    """The position of a question. Raises BadInputError for a FEN where the model reads games."""
+    """Return the position of a question. Raises BadInputError for a FEN if the model reads games."""
     if not question.fen:
         return replace(build_state_after(question.moves.split(), written), unit=question.unit)
     if written.content != "position":
         raise BadInputError(
-            f"{written.name} writes games, and a FEN tells none", "give the moves that lead there: --moves"
+            f"{written.name} writes games, and a FEN does not contain the game",
+            "give the moves that lead to the position: --moves",
         )
     board = chess.Board(question.fen)
     return State(0, NO_GAME, board.ply(), written.prompt(board), board)
 
 
 def sum_origin_probabilities(probability: np.ndarray, written: Encoding) -> tuple[float, ...]:
-    """The probability that the next move begins on each square, 64 numbers, from those of the next token float64
-    [outputs]; none where a token names no square."""
+    """Return the probability that the next move begins on each square, 64 numbers, or nothing if no token names a
+    square.
+
+    `probability` float64 [outputs] is that of the next token.
+    """
     origins = np.array([-1 if (o := written.origin_of(i)) is None else o for i in range(len(probability))])
     if (origins < 0).all():
         return ()
@@ -335,7 +348,7 @@ def sum_origin_probabilities(probability: np.ndarray, written: Encoding) -> tupl
 
 
 def softmax_float32(logits: np.ndarray) -> np.ndarray:
-    """Over the last axis, float32."""
+    """Return the softmax over the last axis, float32."""
     powers = np.exp(logits.astype(np.float64) - logits.max(-1, keepdims=True, initial=-np.inf))
     shares: np.ndarray = (powers / powers.sum(-1, keepdims=True)).astype(np.float32)
     return shares

@@ -1,7 +1,7 @@
-"""A checkpoint that plays move by move, as a chess program does: position in, move out.
+"""A checkpoint that plays move by move like a chess program: it gets a position and returns a move.
 
-Every encoding, every policy, and an intervention that may change between two moves. What the model cannot say is said
-by a fallback, which is named; a move that comes out is always legal.
+Every encoding and policy is supported, with an intervention that may change between two moves. If the model cannot
+produce a move, a named fallback chooses it. The returned move is always legal.
 """
 
 from __future__ import annotations
@@ -32,8 +32,11 @@ MAX_SHOWN_TRIES = 3  # of illegal tries, in a message
 
 @dataclass(frozen=True)
 class PlayerEdit:
-    """What is added to the model: an intervention's id or a vector run's name or id (empty: nothing), its layers (none:
-    all that it has) and its scale (None: its own; 0: nothing is added)."""
+    """The edit of a player.
+
+    `intervention` is an intervention's id, or a vector run's name or id; empty: no edit. `layers` empty: all of its
+    layers. `scale` None: the recorded scale; 0: no edit.
+    """
 
     intervention: str = ""
     layers: tuple[int, ...] = ()
@@ -42,12 +45,11 @@ class PlayerEdit:
 
 @dataclass(frozen=True)
 class PlayerMove:
-    """What came out of one position.
+    """The result for one position.
 
-    `shares` is the model's probability of every legal move, renormalised over them, the most probable first (of
-    `searchmoves` those alone are told); `mass` how much of the model's own probability the legal moves had. Both
-    are empty where the model could not be run. `notes` are sentences on fallbacks. `move` is None where there is no
-    legal move.
+    `shares` are the model's probabilities of the legal moves, renormalized and sorted by falling probability; with
+    `searchmoves` only of these. `mass` is the probability that the model gave to legal moves. Both are empty if the
+    model could not be run. `notes` describe fallbacks. `move` is `None` if no move is legal.
     """
 
     move: chess.Move | None
@@ -57,9 +59,10 @@ class PlayerMove:
 
 
 class LabPlayer:
-    """One checkpoint of a registry. Nothing is written to the registry; torch is imported by `load` or the first move.
+    """One checkpoint of a registry as a player. It writes nothing to the registry; `load` or the first move imports
+    torch.
 
-    Raises NotFoundError without the checkpoint, BadInputError for one without weights.
+    Raises NotFoundError if the checkpoint does not exist, and BadInputError if it has no weights.
     """
 
     def __init__(self, inputs: Inputs, checkpoint: str, device: str = "auto", threads: int = 0) -> None:
@@ -69,10 +72,10 @@ class LabPlayer:
         self.edit_settings: InterventionSettings | None = None
         self._model: LanguageModel | None = None
         self._session: DecodingSession | None = None
-        self._games: dict[str, list[chess.Move] | None] = {}  # shortest ones, by the FEN that they lead to
+        self._games: dict[str, list[chess.Move] | None] = {}  # shortest games by the FEN that they lead to
 
     def load(self) -> LanguageModel:
-        """The model in memory. Raises what reading a checkpoint raises."""
+        """Return the model, loading it first. Raises the errors of reading a checkpoint."""
         if self._model is None:
             from chessreg.models.devices import prepare_device
             from chessreg.models.language_model import LanguageModel
@@ -82,7 +85,7 @@ class LabPlayer:
         return self._model
 
     def set_threads(self, threads: int) -> None:
-        """Of the CPU, from the next move on."""
+        """Set the number of CPU threads from the next move on."""
         self.threads = threads
         if self._model is not None:
             from chessreg.models.devices import prepare_device
@@ -92,8 +95,11 @@ class LabPlayer:
     # -- edits ----------------------------------------------------------------------------------------------------
 
     def edit(self, edit: PlayerEdit) -> None:
-        """Add this from the next move on. Raises NotFoundError or BadInputError, and leaves the edit as it was, where
-        there is no such intervention or layer, or it is of another checkpoint."""
+        """Add this edit from the next move on.
+
+        Raises NotFoundError or BadInputError, and keeps the previous edit, if the intervention or layer does not exist
+        or belongs to another checkpoint.
+        """
         settings = self._settings(edit)
         if settings is not None:
             interventions.select_vector_rows(settings, self.row, self.inputs)
@@ -109,7 +115,7 @@ class LabPlayer:
                 vector = self.inputs.reference("run:vector", edit.intervention)
             except NotFoundError:
                 raise NotFoundError(
-                    f"there is no intervention and no vector run {edit.intervention!r}", "chessreg vector list"
+                    f"no intervention or vector run is named {edit.intervention!r}", "chessreg vector list"
                 ) from None
             settings = interventions.InterventionSettings(vector=vector)
         scale = settings.scale if edit.scale is None else edit.scale
@@ -117,7 +123,7 @@ class LabPlayer:
         return interventions.InterventionSettings(**{**settings.model_dump(), **changed})
 
     def _recorded(self, text: str) -> InterventionSettings | None:
-        """The settings of the intervention that a text names; None where it names none."""
+        """Return the settings of the recorded intervention that `text` names, or None if it names none."""
         with self.inputs.database.read() as session:
             try:
                 found = names.resolve_id(session, "intervention", text)
@@ -142,10 +148,12 @@ class LabPlayer:
         key: tuple[int | str, ...],
         among: Collection[chess.Move] = (),
     ) -> PlayerMove:
-        """A move on this board, whose stack holds the game as far as it is known; `key` names the draws. `among`: only
-        these moves, which are legal (none given: all), by the policy `legal`.
+        """Return a move on this board.
 
-        Raises what `load` raises; what fails in the position itself has a fallback.
+        The board's stack holds the game as far as it is known. `key` names the draws. `among` restricts the move to
+        these legal moves, with the policy `legal`; empty: all moves.
+
+        Raises the errors of `load`. For an error in the position itself it returns the move of a fallback.
         """
         model = self.load()
         if not any(board.legal_moves):
@@ -160,7 +168,7 @@ class LabPlayer:
             moves = sorted(among or board.legal_moves, key=chess.Move.uci)
             drawn = moves[int(uniform(*key, Stream.UNIFORM) * len(moves))]
             why = (
-                f"the model cannot be asked: {error.message}",
+                f"the model could not be run: {error.message}",
                 "fallback uniform: bestmove is any legal move, drawn by Seed",
             )
             return PlayerMove(drawn, {}, None, why)
@@ -168,7 +176,7 @@ class LabPlayer:
     def _turn(
         self, model: LanguageModel, board: chess.Board, key: tuple[int | str, ...]
     ) -> tuple[ModelTurn, tuple[str, ...]]:
-        """The turn, with its prompt in the session or, where that is too long for it, in the turn."""
+        """Return the turn. Its prompt is in the session, or in the turn if it is too long for the context."""
         encoding, read, notes = model.encoding, board, tuple[str, ...]()
         if encoding.content == "history" and board.root() != chess.Board():
             read, notes = self._with_game(board)
@@ -181,18 +189,20 @@ class LabPlayer:
         if len(tokens) <= room:
             self._session.sync([tokens])
             return ModelTurn(0, board, key), notes
-        if encoding.content == "position":  # half of a position is none
-            raise BadInputError(f"a prompt of {len(tokens)} tokens does not fit its {model.block_size} positions")
-        self._session.sync([tokens[-1:]])  # what a turn with a prompt of its own does not read
+        if encoding.content == "position":  # half a position cannot be read
+            raise BadInputError(
+                f"a prompt of {len(tokens)} tokens does not fit the model's {model.block_size} positions"
+            )
+        self._session.sync([tokens[-1:]])  # a turn with a separate prompt does not read the session's
         note = (
-            f"the game is longer than the model's context ({len(tokens)} tokens, {room} fit): "
-            "fallback crop: it reads the newest ones"
+            f"the game is longer than the model's context ({len(tokens)} tokens, {room} fit): fallback crop: "
+            "the model reads the newest tokens"
         )
         return ModelTurn(0, board, key, tuple(tokens)), (*notes, note)
 
     def _with_game(self, board: chess.Board) -> tuple[chess.Board, tuple[str, ...]]:
-        """The board after a shortest game to where its moves begin; itself where none is found (a model of games then
-        refuses it)."""
+        """Return the board with a shortest game before its moves, and a note. Return the board itself if no game is
+        found; a model of games then refuses it."""
         root = board.root()
         if root.fen() not in self._games:
             try:
@@ -205,7 +215,10 @@ class LabPlayer:
         whole = chess.Board()
         for move in (*moves, *board.move_stack):
             whole.push(move)
-        note = "the moves before this FEN are not known: fallback shortest: it reads the shortest game that leads there"
+        note = (
+            "the moves before this FEN are unknown: fallback shortest: the model reads the shortest game "
+            "that leads to it"
+        )
         return whole, (note,)
 
     def _chosen(
@@ -235,10 +248,10 @@ class LabPlayer:
 
 
 def describe_failure(choice: MoveChoice) -> str:
-    """What a policy did instead of a legal move."""
+    """Describe the output of a policy that did not produce a legal move."""
     tries = ", ".join(map(ascii, choice.illegal[:MAX_SHOWN_TRIES])) + (
         ", …" if len(choice.illegal) > MAX_SHOWN_TRIES else ""
     )
     if choice.resigned:
-        return "wrote a game's result" + (f" after {tries}" if tries else "")
+        return "wrote a game result" + (f" after {tries}" if tries else "")
     return f"wrote no legal move ({tries})"

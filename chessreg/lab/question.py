@@ -1,4 +1,4 @@
-"""A question to the lab: a position that the user gives, or a state of an edit run; with which models and tools."""
+"""Questions to the lab: a position given by the user, or a state of an edit run, with the models and tools to use."""
 
 from __future__ import annotations
 
@@ -39,18 +39,18 @@ EXTRA_EDIT_SETTINGS = (
     "other_black_probes", "mask_unused", "embedding_probe", "class_mean", "probe_tokens", "probe_shift", "decay", "sae",
     "expansion", "seed",
 )  # fmt: skip
-"""Settings of both kinds of edits that the lab accepts in addition to a position's."""
+"""Settings of both kinds of edits that the lab accepts in addition to the settings of a position."""
 
 
 class LabPosition(Settings):
-    """A position by its moves, and what is done to the model in it.
+    """A position given by its moves, and the edit of the model in it.
 
-    With a vector its direction is added; without one the probe's direction for the piece that the clean model moves is
-    subtracted, as kind `edit` does it; with `board`, which says what stands where, its directions for these changes. A
-    probe is read on every layer that it has, also where a vector is added. With `later`, the moves that follow, the
-    condition `patch` adds the residual of the board after them. Names, ids or input references are accepted.
-    Without layers the probe's best one is edited, or all of the vector's. `condition` is the edit or one of its
-    controls; `settings` are further ones of an edit run, by name, as its options write them.
+    With a vector, its direction is added. Without one, the probe's direction of the piece that the clean model moves is
+    subtracted, as in kind `edit`. With `board`, the probe's directions for these changes of squares are added. The
+    probe reads every layer that it has, even if a vector is added. With `later`, the moves that follow, the condition
+    `patch` adds the residual of the board after them. Runs are given by name, id or input reference. Without layers,
+    the edit uses the probe's best layer, or all layers of the vector. `condition` is the edit or one of its controls.
+    `settings` are further settings of an edit run, by name, spelled as in its options.
     """
 
     checkpoint: str = Field(description="the model")
@@ -65,8 +65,8 @@ class LabPosition(Settings):
     layers: Layers = Field(
         (), description="layers, 0-based. Left out: the probe's best layer, or all layers of the vector"
     )
-    scale: float = Field(1.5, description="how strongly the model is edited; where the next token is read: 0.5")
-    token_mask: Literal["all", "last", "white-segments", "turns"] = Field("last", description="tokens that are edited")
+    scale: float = Field(1.5, description="strength of the edit; default 0.5 if the next token is read")
+    token_mask: Literal["all", "last", "white-segments", "turns"] = Field("last", description="tokens to edit")
     measure: Literal["moves", "next-token"] = Field(
         "moves", description="measured output: whole moves, or the next token (always with --board)"
     )
@@ -78,13 +78,13 @@ class LabPosition(Settings):
         "",
         description="later moves; --condition patch adds the residual of the board after them. Left out: no patch",
     )
-    condition: str = Field(EDIT, description="the edit, or a control: random-0, shuffled-0, …; of STATE also edit-3")
+    condition: str = Field(EDIT, description="the edit, or a control: random-0, shuffled-0, …; with STATE also edit-3")
     unit: int = Field(0, ge=0, description="draw random controls as for this state of a run")
     settings: tuple[tuple[str, str], ...] = ()
 
     @classmethod
     def of(cls, **settings: Any) -> LabPosition:
-        """A question. Raises BadInputError for one without an answer."""
+        """Return a question. Raises BadInputError for settings that do not fit together."""
         try:
             return cls(**settings)
         except ValidationError as refused:
@@ -103,9 +103,9 @@ class LabPosition(Settings):
         try:
             board = chess.Board(fen.strip())
         except ValueError as error:
-            raise BadInputError(f"{clipped(fen)!r} is no FEN: {error}") from error
+            raise BadInputError(f"{clipped(fen)!r} is not a FEN: {error}") from error
         if not board.is_valid():
-            raise BadInputError(f"{clipped(fen)!r} is no position of a game of chess")
+            raise BadInputError(f"{clipped(fen)!r} is not a position of a chess game")
         return board.fen()
 
     @field_validator("board")
@@ -124,44 +124,50 @@ class LabPosition(Settings):
     @model_validator(mode="after")
     def _does_something(self) -> Self:
         if self.fen and self.moves:
-            raise BadInputError("a position is given by its moves or by its FEN", "leave out --moves or --fen")
+            raise BadInputError("--moves and --fen both give the position", "leave out --moves or --fen")
         if self.layers and not (self.probe or self.vector):
-            raise BadInputError("layers without a probe or a vector to edit them with", "give --probe or --vector")
+            raise BadInputError("--layers needs a probe or a vector to edit with", "give --probe or --vector")
         if self.vector and self.token_mask not in ("all", "last"):
-            raise BadInputError("a vector is added at all tokens or at the last", "--token-mask all, or last")
+            raise BadInputError(
+                f"--token-mask {self.token_mask} is not available for a vector", "--token-mask all, or last"
+            )
         if self.board and (self.vector or not self.probe):
-            raise BadInputError("--board is changed by a probe's directions", "give --probe, and no --vector")
+            raise BadInputError(
+                "--board is edited with the directions of a probe", "give --probe, and leave out --vector"
+            )
         if self.later:
             if not self.next_token:
-                raise BadInputError("--later is of a model whose next token is read", "add --measure next-token")
+                raise BadInputError("--later needs a model whose next token is read", "add --measure next-token")
             object.__setattr__(self, "later", continue_typed_sans(self.moves, self.later))
         if self.vector and self.condition != EDIT:
-            raise BadInputError("--condition is of a probe's edit", "leave out --vector")
+            raise BadInputError(f"--condition {self.condition} needs the edit of a probe", "leave out --vector")
         for name, _ in self.settings:
             known = [setting for setting in EXTRA_EDIT_SETTINGS if setting in self.spec_class.model_fields]
             if name not in known:
-                hint = f"one of {', '.join(setting.replace('_', '-') for setting in known)}"
+                hint = f"choose one of {', '.join(setting.replace('_', '-') for setting in known)}"
                 raise BadInputError(f"{clipped(name)!r} is not a setting of this edit in the lab", hint)
         return self
 
     @property
     def further(self) -> dict[str, Any]:
-        """The further settings as the spec of an edit takes them."""
+        """The further settings as arguments of the spec of an edit."""
         fields = self.spec_class.model_fields
         several = {name for name, field in fields.items() if isinstance(field.default, tuple)}
         return {name: tuple(text.split(",")) if name in several else text for name, text in self.settings}
 
     @property
     def spec_class(self) -> type[EditSettings]:
-        """The spec of the runs that store such edits."""
+        """The spec class of the runs that store such edits."""
         return NextTokenEditSpec if self.next_token else EditSpec
 
     def spec(self) -> EditSettings:
-        """The edit run that stores what a probe's edit shows here. Raises BadInputError for a vector's."""
+        """Return the spec of the edit run that stores this edit. Raises BadInputError for the edit of a vector."""
         if self.probe is None or self.vector is not None:
-            raise BadInputError("an edit run is of a probe's edit", "vectors are stored by chessreg run play")
+            raise BadInputError(
+                "an edit run stores the edit of a probe", "store a vector's edit with chessreg run play"
+            )
         if self.fen:
-            raise BadInputError("a position given by its FEN cannot be stored", "give the moves that lead to it")
+            raise BadInputError("a position given by --fen cannot be stored", "give the moves that lead to it")
         given: dict[str, Any] = {"king": "include", **self.further}
         if self.next_token:
             given |= {"board": self.board, "later": self.later}
@@ -181,7 +187,7 @@ class LabPosition(Settings):
 
     @property
     def stored_by(self) -> list[str]:
-        """The words behind `chessreg` that store the edit as a run. Raises what `spec` raises."""
+        """The arguments of `chessreg` that store the edit as a run. Raises the errors of `spec`."""
         spec = self.spec()
         words = ["run", "edit-next-token" if self.next_token else "edit", "--checkpoint", spec.checkpoint]
         words += ["--probe", spec.probe, "--moves", spec.moves]
@@ -201,12 +207,12 @@ class LabPosition(Settings):
 
     @property
     def next_token(self) -> bool:
-        """Whether the next token is read, not whole moves."""
+        """Whether the next token is read instead of whole moves."""
         return self.measure == "next-token"
 
     @property
     def command(self) -> list[str]:
-        """The words behind `chessreg` that show the same."""
+        """The arguments of `chessreg` that show the same answer."""
         at = ["--fen", self.fen] if self.fen else ["--moves", self.moves]
         words = ["lab", "--checkpoint", self.checkpoint, *at]
         for name, value in (("--probe", self.probe), ("--vector", self.vector)):
@@ -224,7 +230,7 @@ class LabPosition(Settings):
 
 
 def summarize_validation_error(refused: ValidationError) -> ChessregError:
-    """What was wrong, in one line."""
+    """Return the first error of a validation as one line."""
     first = refused.errors(include_url=False)[0]
     cause = first.get("ctx", {}).get("error")
     complaint = f"{format_flag(first['loc'])}: {format_complaint(first)}" if first["loc"] else format_complaint(first)
@@ -232,7 +238,7 @@ def summarize_validation_error(refused: ValidationError) -> ChessregError:
 
 
 class StoredState(BaseModel):
-    """A state of an edit run under one of its conditions (the first edit, where none is named)."""
+    """A state of an edit run under one of its conditions; by default under the first edit."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -241,14 +247,14 @@ class StoredState(BaseModel):
     condition: str | None = None
 
 
-# -- what can be asked about --------------------------------------------------------------------------------
+# -- available models and tools -----------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Tool:
-    """A run whose directions edit: probes of pieces, or vectors. Layers are those that it has."""
+    """A run that gives directions: probes of pieces, or vectors. `layers` are the layers of the run."""
 
-    kind: str  # probe, vector
+    kind: str  # probe or vector
     name: str
     run_id: UUID
     layers: tuple[int, ...]
@@ -256,17 +262,17 @@ class Tool:
 
 @dataclass(frozen=True)
 class CheckpointChoice:
-    """A checkpoint and the tools fitted on it, probes first, newest first."""
+    """A checkpoint with the tools fitted on it, probes first, then by creation, newest first."""
 
     name: str
     checkpoint_id: UUID
     tools: tuple[Tool, ...] = field(default=())
-    next_token: bool = False  # whether one token that it writes names a square or a move
+    next_token: bool = False  # whether one token that the model writes names a square or a move
 
 
 @dataclass(frozen=True)
 class StoredEdit:
-    """What a condition of a run does to a stored state, as the lab asks it of the model."""
+    """The edit of a stored state under a condition of its run, with the settings that ask the lab for it."""
 
     checkpoint_id: UUID
     probe_run: UUID
@@ -278,14 +284,15 @@ class StoredEdit:
     next_token: bool
     board: str
     later: tuple[str, ...]  # the moves to the later board of a patch
-    condition: str  # its name where there is one setting
+    condition: str  # its name in a run with a single setting
     stored_condition: str  # its name in the run
     unit: int
     settings: tuple[tuple[str, str], ...]
 
 
 def load_stored_edit(inputs: Inputs, run_id: UUID, row: tables.Trial) -> StoredEdit:
-    """The edit behind a trial that is no clean one. Its unit says how random controls are drawn."""
+    """Return the edit behind a trial of a condition other than `clean`. Its unit determines how random controls are
+    drawn."""
     with inputs.database.read() as session:
         run = session.get_one(tables.Run, run_id)
         made = NextTokenEditSpec if run.kind == "edit-next-token" else EditSpec
@@ -301,7 +308,7 @@ def load_stored_edit(inputs: Inputs, run_id: UUID, row: tables.Trial) -> StoredE
         sans, later = game[: row.ply], game[row.ply : row.ply + of_case.future] if of_case else ()
     source, number = re.fullmatch(r"(.*?)(?:-(\d+))?", row.condition, re.DOTALL).groups()  # type: ignore[union-attr]
     patched = source == PATCH and of_case is not None and (of_case.future_unit == "plies" or bool(of_case.later))
-    if not patched:  # the later board may be within a move
+    if not patched:  # the later board may be inside a move
         later = ()
     name = EDIT if source == PATCH and not patched else source
     if source in spec.control_draws:
@@ -319,10 +326,10 @@ def load_stored_edit(inputs: Inputs, run_id: UUID, row: tables.Trial) -> StoredE
 
 
 def find_strongest_edit(inputs: Inputs) -> StoredEdit | None:
-    """Return the edit of the registry that moves most probability to legal moves of the board it aims at.
+    """Return the stored edit that moves most probability to legal moves of the board that it aims at.
 
-    Edits are compared by their mean change of the legal move mass over the states of a complete run; the state is the
-    one that changes most. None where no edit raises it, or where its model, probe or games are not here.
+    Edits are compared by their mean change of the legal move mass over the states of a complete run. The returned state
+    changes most. Return None if no edit raises the mass, or if its model, probe or games are not available.
     """
     edited, clean = aliased(tables.Trial), aliased(tables.Trial)
     gain = edited.mass_modified - clean.mass_modified
@@ -351,7 +358,7 @@ def find_strongest_edit(inputs: Inputs) -> StoredEdit | None:
 
 
 def list_checkpoint_choices(session: Session) -> list[CheckpointChoice]:
-    """Checkpoints, those with most tools first, then the newest. Those without weights are left out."""
+    """Return the checkpoints with weights. Checkpoints with most tools come first, then the newest."""
     tools: dict[UUID, list[Tool]] = defaultdict(list)
     for kind, table in (("probe", tables.Probe), ("vector", tables.Vector)):
         query = select(table.run_id, table.checkpoint_id, table.layer).join(tables.Run, tables.Run.id == table.run_id)
@@ -383,14 +390,14 @@ def list_checkpoint_choices(session: Session) -> list[CheckpointChoice]:
 
 
 def format_setting(value: Any) -> str:
-    """A setting as its option writes it."""
+    """Return a setting spelled as in its option."""
     if isinstance(value, tuple):
         return ",".join(map(str, value))
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def has_square_tokens(name: str | None) -> bool:
-    """Whether one token of an encoding of this name names a square or a move; of prompts, which are no names, not."""
+    """Return whether one token of the encoding `name` names a square or a move; False for a prompt tokenizer."""
     if name not in encodings.list_encodings():
         return False
     written = encodings.get_encoding(name)

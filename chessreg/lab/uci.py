@@ -1,9 +1,9 @@
-"""The Universal Chess Interface in front of a `Player`: any model as an engine of a chess GUI.
+"""The Universal Chess Interface for a `LabPlayer`: any model as an engine in a chess GUI.
 
-Two threads. One reads standard input and answers at once what needs no model: `uci` before torch is imported,
-`isready` during a search, `stop`, `quit`. The other, the process's first, does what takes long, in the order in which
-it was asked: loading (at the first `isready`, `ucinewgame` or `go`), options and moves. A move costs a pass of the
-model over its tokens and no search, so limits of time, depth and nodes change nothing.
+Two threads share the work. The reading thread answers at once everything that needs no model: `uci` before torch is
+imported, `isready` during a search, `stop` and `quit`. The main thread does the slow work in the order of the commands:
+loading (at the first `isready`, `ucinewgame` or `go`), options and moves. A move costs one pass of the model over its
+tokens and no search, so limits of time, depth and nodes have no effect.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from chessreg.noise import Stream
 from chessreg.runs.spec import parse_list
 from chessreg.terminal import visible
 
-MAX_LINE_BYTES = 1 << 20  # bytes; what is longer is no command
-MAX_LEGAL_MOVES = 218  # legal ones in one position
-QUIT_WAIT_S = 2.0  # seconds that `quit` waits for a pass of the model, or for torch to be imported
+MAX_LINE_BYTES = 1 << 20  # longer input is not a command
+MAX_LEGAL_MOVES = 218  # in one position
+QUIT_WAIT_S = 2.0  # `quit` waits this long for a pass of the model, or for the import of torch
 EMPTY = "<empty>"  # how the protocol writes an empty text
-POLICY_TEMPERATURES = "own"  # the temperatures that a policy has by itself
+POLICY_TEMPERATURES = "own"  # the default temperatures of a policy
 
 
 @dataclass(frozen=True)
 class UciSettings:
-    """What `setoption` sets."""
+    """The options that `setoption` changes."""
 
     policy: str = "legal"
     temperatures: tuple[float, ...] = (0.0,)
@@ -47,8 +47,8 @@ class UciSettings:
 
 @dataclass
 class GoCommand:
-    """A `go`: the position (None: the last `position` was none), the number of the game, the moves to search
-    (none: all), and whether to wait for `stop`."""
+    """A `go` command: the position (None if the last `position` was invalid), the number of the game, the moves to
+    search (empty: all), and whether to wait for `stop`."""
 
     board: chess.Board | None
     why_not: str
@@ -59,7 +59,7 @@ class GoCommand:
 
 
 class UciEngine:
-    """One session of the protocol. `write` sends one line to the GUI, from any thread."""
+    """One session of the protocol. `write` sends one line to the GUI and is called from both threads."""
 
     def __init__(self, player: LabPlayer, name: str, write: Callable[[str], None], settings: UciSettings) -> None:
         self.player, self.name, self.settings = player, name, settings
@@ -71,11 +71,14 @@ class UciEngine:
         self._game = 0
         self._searches: list[GoCommand] = []  # requested and not answered
 
-    # -- the thread that reads ------------------------------------------------------------------------------------
+    # -- the reading thread -----------------------------------------------------------------------------------------
 
     def read(self, lines: Iterator[str]) -> None:
-        """Take in lines until `quit` or the end of the input. Then the other thread ends when it has done what was
-        asked before; after `quit` the process does not wait for it longer than PATIENCE."""
+        """Handle lines until `quit` or the end of the input.
+
+        The main thread then finishes the commands received before and ends. After `quit` the process waits for it at
+        most QUIT_WAIT_S.
+        """
         quits = False
         try:
             for line in lines:
@@ -83,7 +86,7 @@ class UciEngine:
                 if quits:
                     break
                 self.hear(line)
-        except BrokenPipeError:  # nobody reads our answers any more
+        except BrokenPipeError:  # the GUI no longer reads our answers
             pass
         except OSError as error:
             self._fail(error)
@@ -93,7 +96,7 @@ class UciEngine:
             os._exit(0)
 
     def _fail(self, error: OSError) -> None:
-        """Let the other thread raise it."""
+        """Make the main thread raise this error."""
 
         def fail() -> None:
             raise error
@@ -101,7 +104,7 @@ class UciEngine:
         self.work.put(fail)
 
     def hear(self, line: str) -> None:
-        """Answer one line, or queue what it asks for. Words before a command are passed over, as the protocol says."""
+        """Answer one line, or queue its work. Words before a command are ignored, as the protocol demands."""
         words = line.split()
         at = next((place for place, word in enumerate(words) if word in COMMANDS), None)
         if at is not None:
@@ -128,18 +131,18 @@ class UciEngine:
             self._board, played = parse_position(words)
         except BadInputError as error:
             self._board, self._why_not = None, error.message
-            self.info(f"no position: {error.message}")
+            self.info(f"invalid position: {error.message}")
             return
         self._why_not = ""
         if lost := find_lost_castling(words, self._board):
-            self.info(f"castling {lost} is not possible here and left out; castling of Chess960 is not played")
+            self.info(f"castling {lost} is not possible here and is ignored; Chess960 castling is not supported")
         for word in played:
             try:
                 move = self._board.parse_uci(word)
                 if not move:
                     raise ValueError
             except ValueError:
-                self.info(f"{word} is not legal in {self._board.fen()}: the position stays before it")
+                self.info(f"{word} is not legal in {self._board.fen()}: the moves before it are kept")
                 return
             self._board.push(move)
 
@@ -167,10 +170,10 @@ class UciEngine:
         name, value = " ".join(words[1:at]), " ".join(words[at + 1 :])
         self.work.put(lambda: self._set(name, value))
 
-    # -- the thread that works ------------------------------------------------------------------------------------
+    # -- the main thread --------------------------------------------------------------------------------------------
 
     def serve(self) -> None:
-        """Do what is asked until the input ends. Raises what loading the checkpoint raises."""
+        """Do the queued work until the input ends. Raises the errors of loading the checkpoint."""
         try:
             while (job := self.work.get()) is not None:
                 job()
@@ -187,13 +190,13 @@ class UciEngine:
             self.set(name, value)
         except (ChessregError, ValueError) as error:
             message = error.message if isinstance(error, ChessregError) else str(error)
-            self.info(f"{name} stays as it was: {message}")
+            self.info(f"{name} is unchanged: {message}")
 
     def set(self, name: str, value: str) -> None:
-        """Set an option. Raises BadInputError, NotFoundError or ValueError, with the option as it was."""
+        """Set an option. Raises BadInputError, NotFoundError or ValueError, and then keeps the option's value."""
         option = next((option for option in OPTIONS if option.lower() == name.lower()), None)
         if option is None:
-            raise BadInputError(f"there is no option {name!r}", f"there are {', '.join(OPTIONS)}")
+            raise BadInputError(f"{name!r} is not an option", f"the options are {', '.join(OPTIONS)}")
         settings = OPTIONS[option](self.settings, "" if value == EMPTY else value.strip())
         make_policy(settings.policy, settings.temperatures)
         if settings.edit != self.settings.edit:
@@ -203,7 +206,7 @@ class UciEngine:
         self.settings = settings
 
     def _options(self) -> list[str]:
-        """The lines that say which options there are; what they are now is their default."""
+        """Return the lines that list the options, with their current values as defaults."""
         now, edit = self.settings, self.settings.edit
         heat = ",".join(f"{value:g}" for value in now.temperatures) or POLICY_TEMPERATURES
         policies = dict.fromkeys(("legal", "trie", "retry:5", "free", now.policy))
@@ -238,7 +241,7 @@ class UciEngine:
             self._searches.remove(go)
         self._say(f"bestmove {'(none)' if found is None or found.move is None else found.move.uci()}")
 
-    # -- what is said ---------------------------------------------------------------------------------------------
+    # -- output ----------------------------------------------------------------------------------------------------
 
     def info(self, text: str) -> None:
         self._say(f"info string {visible(' '.join(text.split()))}")
@@ -262,11 +265,13 @@ COMMANDS: dict[str, Callable[[UciEngine, list[str]], None]] = {
 
 
 def format_info_lines(found: PlayerMove, board: chess.Board, settings: UciSettings, milliseconds: int) -> Iterator[str]:
-    """The info lines of a move: the legal moves as variations of one move each, that which is played first, then by
-    probability. Where it was drawn and another is more probable, an info string says so.
+    """Yield the info lines of a move.
 
-    `p` is the model's probability of a move among the legal ones. As a GUI shows no variation without a score, the same
-    stands there in hundredths of a pawn (0.43 is 43 %); it is no evaluation.
+    The legal moves are variations of one move each: the played move first, then by falling probability. If the move was
+    drawn and another is more probable, an info string reports it.
+
+    `p` is the model's probability of a move among the legal ones. GUIs show no variation without a score, so the score
+    repeats it in hundredths of a pawn (0.43 is 43 %). It is not an evaluation.
     """
     if found.move is None:
         yield f"info depth 0 score {'mate' if board.is_check() else 'cp'} 0"
@@ -287,35 +292,35 @@ def format_info_lines(found: PlayerMove, board: chess.Board, settings: UciSettin
 
 
 def parse_position(words: list[str]) -> tuple[chess.Board, list[str]]:
-    """The position that the words of a `position` begin with, and the moves behind it.
+    """Return the position that the words of a `position` command begin with, and the moves after it.
 
-    Castling and en passant that a FEN grants and the board does not allow are taken away, as GUIs write them. Raises
-    BadInputError for what is no position of chess, and for castling with a rook of another file, as Chess960 has.
+    Castling and en passant rights that the board does not allow are removed, because GUIs write them. Raises
+    BadInputError for an invalid position, and for Chess960 castling.
     """
     at = words.index("moves") if "moves" in words else len(words)
     moves = words[at + 1 :]
     if words[:1] == ["startpos"]:
         return chess.Board(), moves
     if words[:1] != ["fen"]:
-        raise BadInputError("position startpos or fen FEN, then perhaps moves", "")
+        raise BadInputError("position needs startpos or fen FEN, optionally followed by moves", "")
     fen = " ".join(words[1:at])
     try:
         board = chess.Board(fen)
     except ValueError as error:
-        raise BadInputError(f"{fen!r} is no FEN: {error}", "") from error
+        raise BadInputError(f"{fen!r} is not a FEN: {error}", "") from error
     rights = board.castling_rights
     board.castling_rights = board.clean_castling_rights()
     if board.castling_rights != rights and not set(words[3]) <= set("KQkq"):
-        raise BadInputError(f"castling {words[3]} in {fen!r} is of Chess960, which is not played", "")
+        raise BadInputError(f"castling {words[3]} in {fen!r} is Chess960 castling, which is not supported", "")
     if board.ep_square is not None and not board.has_legal_en_passant():
         board.ep_square = None
     if not board.is_valid():
-        raise BadInputError(f"{fen!r} is no position of a game of chess", "")
+        raise BadInputError(f"{fen!r} is not a position of a chess game", "")
     return board, moves
 
 
 def find_lost_castling(words: list[str], board: chess.Board) -> str:
-    """The rights to castle of a position's FEN that the board does not have."""
+    """Return the castling rights of a position's FEN that the board does not have."""
     given = words[3] if words[:1] == ["fen"] and len(words) > 3 else "-"
     return "".join(letter for letter in given if letter in "KQkq" and letter not in board.castling_xfen())
 
@@ -324,24 +329,26 @@ def find_lost_castling(words: list[str], board: chess.Board) -> str:
 
 
 def parse_whole_number(text: str, low: int, high: int) -> int:
-    """A number in these bounds. Raises ValueError with words."""
+    """Return a whole number between `low` and `high`. Raises ValueError otherwise."""
     if not (text.isascii() and text.isdigit() and len(text) < 12 and low <= int(text) <= high):
-        raise ValueError(f"a number from {low} to {high}, not {text!r}")
+        raise ValueError(f"give a whole number from {low} to {high}, not {text!r}")
     return int(text)
 
 
 def parse_temperatures(text: str) -> tuple[float, ...]:
-    """Temperatures: one, or one for each try; `own`: those of the policy."""
+    """Return the temperatures: one, or one for each try. Empty for `own`: the policy's defaults. Raises ValueError."""
     if text.lower() == POLICY_TEMPERATURES:
         return ()
     values = parse_list(text, float)
     if not values or not all(0 <= value < 100 for value in values):
-        raise ValueError(f"a temperature is 0 or positive, or {POLICY_TEMPERATURES}: the policy's; not {text!r}")
+        raise ValueError(
+            f"a temperature is 0 or positive, or {POLICY_TEMPERATURES} for the policy's defaults; not {text!r}"
+        )
     return values
 
 
 def parse_scale(text: str) -> float | None:
-    """How strongly an edit is added; empty: as it was recorded."""
+    """Return the factor on an edit, or None for an empty text: the recorded scale. Raises ValueError."""
     if not text:
         return None
     try:
@@ -349,13 +356,13 @@ def parse_scale(text: str) -> float | None:
     except ValueError:
         value = math.nan
     if not math.isfinite(value):
-        raise ValueError(f"a scale is a number, not {text!r}")
+        raise ValueError(f"give a number as scale, not {text!r}")
     return value
 
 
 def parse_check(text: str) -> bool:
     if text.lower() not in ("true", "false"):
-        raise ValueError(f"true or false, not {text!r}")
+        raise ValueError(f"give true or false, not {text!r}")
     return text.lower() == "true"
 
 
@@ -372,13 +379,14 @@ OPTIONS: dict[str, Callable[[UciSettings, str], UciSettings]] = {
 }
 
 
-# -- the two streams -------------------------------------------------------------------------------------------------
+# -- the two streams -----------------------------------------------------------------------------------------------
 
 
 def read_input_lines(descriptor: int) -> Iterator[str]:
-    """Lines of a file descriptor, also the last one without its end. What is longer than MAX_LINE is passed over.
+    """Yield the lines of a file descriptor, including a last line without a line feed. Lines longer than MAX_LINE_BYTES
+    are skipped.
 
-    Read without Python's buffers: their lock would keep the process from ending while a read waits.
+    Reads without Python's buffers: their lock would keep the process from ending while a read waits.
     """
     rest, skipping = b"", False
     while chunk := os.read(descriptor, 1 << 16):
@@ -394,7 +402,7 @@ def read_input_lines(descriptor: int) -> Iterator[str]:
 
 
 def make_line_writer(descriptor: int) -> Callable[[str], None]:
-    """Sends one line whole to a file descriptor. It raises OSError when nobody reads there."""
+    """Return a function that writes one line to a file descriptor, or raises OSError if the reader closed it."""
 
     def write(text: str) -> None:
         data = text.encode("utf-8", "backslashreplace") + b"\n"
@@ -405,8 +413,8 @@ def make_line_writer(descriptor: int) -> Callable[[str], None]:
 
 
 def run_engine(engine: UciEngine, descriptor: int) -> None:
-    """Speak with whoever writes to this descriptor until it ends. Raises what loading the checkpoint raises."""
+    """Answer the commands on a file descriptor until it ends. Raises the errors of loading the checkpoint."""
     reader = threading.Thread(target=engine.read, args=(read_input_lines(descriptor),), name="uci", daemon=True)
     reader.start()
     engine.serve()
-    reader.join(QUIT_WAIT_S)  # one that still runs while Python ends aborts the process
+    reader.join(QUIT_WAIT_S)  # a thread that still runs while Python ends aborts the process

@@ -1,9 +1,11 @@
-"""A process of its own that holds the lab's model: `python -m chessreg.lab.worker STORE`.
+"""The process that holds the lab's model: `python -m chessreg.lab.worker STORE`.
 
-The registry's URL is in CHESSREG_REGISTRY: a command line is for everybody to read, a password is not.
+CHESSREG_REGISTRY has the registry's URL, because every user of the machine can read a command line, and a URL may
+contain a password.
 
-It reads a question a line and writes an answer a line, both JSON: {"id": 1, "position": {…}} or {"id": 1, "state": {…}}
-is answered by {"id": 1, "answer": {…}} or {"id": 1, "message": "…", "hint": "…"}. It ends when its input does.
+The process reads one question per line and writes one answer per line, both as JSON. {"id": 1, "position": {…}} or
+{"id": 1, "state": {…}} is answered by {"id": 1, "answer": {…}} or {"id": 1, "message": "…", "hint": "…"}. It ends when
+its input ends.
 """
 
 from __future__ import annotations
@@ -22,10 +24,10 @@ if TYPE_CHECKING:
 
 
 def main(arguments: list[str]) -> None:
-    """Serve questions until there are no more."""
+    """Answer questions until the input ends."""
     [store] = arguments
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
-    os.dup2(2, 1)  # whatever a library prints goes elsewhere than the answers
+    os.dup2(2, 1)  # keeps the output of libraries out of the answers
     serve_questions(sys.stdin, answers, os.environ["CHESSREG_REGISTRY"], Path(store))
 
 
@@ -44,7 +46,7 @@ def serve_questions(questions: IO[str], answers: IO[str], registry: str, store: 
 
 
 def open_lab(registry: str, store: Path, threads: int) -> Lab:
-    """A lab on a registry and store that are there."""
+    """Return a lab on an existing registry and store."""
     from chessreg.lab.model import Lab
     from chessreg.models.devices import count_idle_cores, prepare_device
     from chessreg.registry.database import Database
@@ -62,7 +64,7 @@ def parse_question(request: dict[str, Any]) -> Any:
 
 
 def describe_error(error: Exception) -> dict[str, str]:
-    """A failure in words: ours as it is, others with their class."""
+    """Return an error as `message` and `hint`; errors of other libraries with their class."""
     message = getattr(error, "message", None)
     if message is not None:
         return {"message": str(message), "hint": str(getattr(error, "hint", "") or "")}
@@ -70,5 +72,5 @@ def describe_error(error: Exception) -> dict[str, str]:
 
 
 if __name__ == "__main__":
-    gc.set_threshold(100_000, 20, 20)  # imports make many objects and no garbage
+    gc.set_threshold(100_000, 20, 20)  # imports create many objects and no garbage
     main(sys.argv[1:])

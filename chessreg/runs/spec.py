@@ -51,7 +51,7 @@ class NotWith:
         fields = type(settings).model_fields
         if all(getattr(settings, field) != fields[field].default for field in (name, self.other)):
             raise BadInputError(
-                f"{format_flag([name])} and {format_flag([self.other])} both say {self.what}", "give one of them"
+                f"{format_flag([name])} and {format_flag([self.other])} both set {self.what}", "give one of them"
             )
 
 

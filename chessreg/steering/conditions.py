@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class EditSetting:
-    """One edit: number in its run, layers (0-based, rising), and the scale rule's value."""
+    """One edit: its number in the run, its layers (0-based, ascending) and the value of the scale rule."""
 
     number: int
     layers: tuple[int, ...]
@@ -17,7 +17,8 @@ class EditSetting:
 
 @dataclass(frozen=True)
 class Condition:
-    """One way to edit: a setting with the direction itself (`edit`), or with another in its place."""
+    """One way to edit a state: a setting with the probe's own direction (`edit`), or with another direction in its
+    place."""
 
     name: str
     setting: EditSetting

@@ -1,6 +1,6 @@
 """Controls: directions that replace the one under test.
 
-Every draw is keyed by seed, number of the draw and state: it does not depend on batch, layer set or scale.
+Every draw is keyed by the seed, the number of the draw and the state. It does not depend on batch, layer set or scale.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from chessreg.named import Registry
 from chessreg.noise import Stream, generator
 from chessreg.steering.directions import EMPTY, Change, normalize_rows, scale_to_norm
 
-# Sources of a condition that is not the edit itself: of other probes, the residual of a later board, and controls.
+# Sources of a condition other than the edit itself: other probes, the residual of a later board, and controls.
 OTHER, PATCH = "other", "patch"
 RANDOM, SHUFFLED = "random", "shuffled"  # a drawn direction; the direction of another piece
 WRONG_LAYER, SHAM, ENCODE_DECODE = "wrong-layer", "sham", "encode-decode"
 
 Control = Callable[[np.ndarray, int, int], np.ndarray]
-"""(direction float32 [d_model], layer, seed) → the direction in its place, float32 [d_model]."""
+"""(direction float32 [d_model], layer, seed) → the direction that replaces it, float32 [d_model]."""
 
 CONTROLS: Registry[Control] = Registry("control")
-"""Controls of a vector that is added everywhere."""
+"""Controls of a vector that is added at every token."""
 
 CONTROLS.register("none", lambda direction, layer, seed: direction)
 
@@ -43,9 +43,11 @@ def draw_random_directions(seed: int, draw: int, layer: int, units: Iterable[int
 def draw_uniform_matrix_directions(
     seed: int, draw: int, layer: int, units: Iterable[int], shape: tuple[int, int]
 ) -> np.ndarray:
-    """Return the layer's row of a matrix [layers, d_model] of uniform numbers, divided by the norm of the whole, drawn
-    for each unit, float32 [units, d_model]: Davis's code (specification 9.1, 1). With 12 layers its length is about
-    0.29."""
+    """Return one row of a matrix [layers, d_model] of uniform numbers, divided by the norm of the whole matrix.
+
+    The matrix is drawn for each unit, and the row is that of `layer`. The result is float32 [units, d_model], as in
+    Davis's code (specification 9.1, 1). With 12 layers its length is about 0.29.
+    """
     rows = []
     for number in units:
         drawn = generator(seed, f"{Stream.UNIFORM}-{draw}", number).random(shape)
@@ -56,9 +58,9 @@ def draw_uniform_matrix_directions(
 def shuffle_pieces(
     seed: int, draw: int, unit: int, changes: Iterable[Change], pieces: Callable[[int], Sequence[int]]
 ) -> list[Change]:
-    """Return the changes with another piece for each, drawn for each state: the control of shuffled labels.
+    """Return the changes with another piece in place of each, drawn for each state: the shuffled-label control.
 
-    `pieces` gives the classes that are drawn from on a square; the piece itself is never drawn.
+    `pieces` gives the classes to draw from on a square. The piece itself is never drawn.
     """
     random, others = generator(seed, f"{Stream.SHUFFLED}-{draw}", unit), []
     for square, *classes in changes:
@@ -70,5 +72,5 @@ def shuffle_pieces(
 
 
 def find_wrong_layer(layer: int, layers: int) -> int:
-    """Return the layer that is half the model's depth away."""
+    """Return the layer that is half the model's depth away from `layer`."""
     return (layer + layers // 2) % layers

@@ -1,6 +1,7 @@
 """Directions read off fitted probes: of pieces on squares, of changes of a board, and of classes of skill.
 
-A probe's weights are float32 [d_model, squares, classes]; classes of boards are 0 black king … 6 empty … 12 white king.
+The weights of a probe are float32 [d_model, squares, classes]. The classes of boards are 0 black king … 6 empty … 12
+white king.
 """
 
 from __future__ import annotations
@@ -18,32 +19,32 @@ EMPTY = PIECE_CLASSES.index(".")
 PIECES = tuple(label for label in range(len(PIECE_CLASSES)) if label != EMPTY)
 
 Change = tuple[int, int, int]
-"""A square, the class of the piece on it, and the class that it is changed to."""
+"""A square, the class of its present occupant, and the class of its new occupant."""
 
 
 def classify_piece(piece: chess.Piece | None) -> int:
-    """Return the class of an occupant of a square."""
+    """Return the class of the occupant of a square, 0 to 12; EMPTY for None."""
     return EMPTY if piece is None else EMPTY + piece.piece_type * (1 if piece.color else -1)
 
 
 def normalize_rows(vectors: np.ndarray) -> np.ndarray:
-    """Return each row divided by its norm, float32."""
+    """Return `vectors` float [n, d] with each row divided by its norm, float32."""
     scaled: np.ndarray = (vectors / np.linalg.norm(vectors, axis=-1, keepdims=True)).astype(np.float32)
     return scaled
 
 
 def scale_to_norm(direction: np.ndarray, norm: float) -> np.ndarray:
-    """Return a direction float32 [d_model] scaled to a norm. Raises BadInputError for the zero vector."""
+    """Return a direction float32 [d_model] scaled to `norm`. Raises BadInputError for the zero vector."""
     own = np.linalg.norm(direction.astype(np.float64))
     if not own > 0:
-        raise BadInputError("a direction of norm 0 cannot be scaled", "the two classes do not differ")
+        raise BadInputError("a direction of norm 0 cannot be scaled", "choose classes whose directions differ")
     return (direction.astype(np.float64) * (norm / own)).astype(np.float32)
 
 
 def find_known_pieces(weight: np.ndarray, square: int) -> list[int]:
-    """Return the pieces that a probe has a direction for on a square.
+    """Return the classes of the pieces for which a probe has a direction on a square.
 
-    Differences of means have none for a piece that was hardly seen there.
+    Differences of means have no direction for a piece that was rarely observed there.
     """
     return [label for label in PIECES if weight[:, square, label].any()]
 
@@ -51,10 +52,10 @@ def find_known_pieces(weight: np.ndarray, square: int) -> list[int]:
 def compute_piece_directions(
     weight: np.ndarray, squares: Sequence[int], labels: Sequence[int], piece: float, blank: float
 ) -> np.ndarray:
-    """Return piece · p - blank · b, normalised, float32 [states, d_model] (Karvonen specification 6.2).
+    """Return piece · p - blank · b, normalized, float32 [states, d_model] (Karvonen specification 6.2).
 
-    p is the probe's direction of the class in `labels` on the state's square, b that of the empty square. The probe's
-    weights are used as fitted, also where its residuals are centred (2.3 there).
+    p is the probe's direction of the class in `labels` on the state's square, and b that of the empty square. The
+    weights are used as fitted, even where the probe reads centred residuals (specification 2.3).
     """
     blend = piece * weight[:, list(squares), list(labels)] - blank * weight[:, list(squares), EMPTY]
     return normalize_rows(blend.T)
@@ -89,10 +90,11 @@ def compute_change_directions(
 
 
 def compute_board_direction(weight: np.ndarray, board: str) -> Direction:
-    """Return the direction that a board probe reads as `board`, such as `d1=. e5=p`. Not normalised.
+    """Return the direction along which a board probe reads `board`, such as `d1=. e5=p`, float32 [d_model], not
+    normalized.
 
-    Of each square it is the class that `board` names minus the mean of the square's classes, summed (Davis
-    specification 4.5 and 6.2): one vector added to all classes of a square changes no softmax.
+    It is the sum over the named squares of the class's direction minus the mean of the square's classes (Davis
+    specification 4.5 and 6.2). Adding one vector to all classes of a square does not change a softmax.
     """
     centred = weight - weight.mean(axis=2, keepdims=True)
     parts = [centred[:, square, PIECE_CLASSES.index(piece)] for square, piece in parse_board_changes(board)]
@@ -102,18 +104,19 @@ def compute_board_direction(weight: np.ndarray, board: str) -> Direction:
 def compute_class_difference(weight: np.ndarray, side: str = "both") -> Direction:
     """Return highest class minus lowest of a skill probe's weights [d_model, 1, classes] (Karvonen 2024, section 4.1).
 
-    `side` high takes the highest alone, low the lowest alone with its sign turned: added, either should raise skill
-    (Appendix C there). Of a probe that reads the rating itself [d_model, 1, 1]: where the rating rises. Not normalised.
-    Raises BadInputError for a probe of 64 squares, and for one side of a rating.
+    `side` "high" returns the highest class alone, and "low" the negative of the lowest class. Adding either should
+    raise skill (Appendix C). For a probe that predicts the rating [d_model, 1, 1], return the direction of rising
+    rating. The result is not normalized. Raises BadInputError for a probe of 64 squares, and for one side of a rating
+    probe.
     """
     if weight.ndim != 3 or weight.shape[1] != 1:
         raise BadInputError(
-            f"a probe of shape {list(weight.shape)} has no one class difference",
-            "give a skill probe, or the squares that a board probe reads: --board d1=.",
+            f"a probe of shape {list(weight.shape)} does not have a single class difference",
+            "give a skill probe, or name squares of a board probe: --board d1=.",
         )
     if weight.shape[2] == 1:
         if side != "both":
-            raise BadInputError(f"a probe that reads a rating has no {side} class", "leave out --side")
+            raise BadInputError(f"a probe that predicts a rating has no {side} class", "leave out --side")
         return Direction(cast_float32(weight[:, 0, 0]))
     low, high = weight[:, 0, 0], weight[:, 0, -1]
     vector = {"both": high - low, "high": high, "low": -low}[side]

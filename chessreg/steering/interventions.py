@@ -1,7 +1,8 @@
-"""Interventions on the residual stream as a setting of other kinds: a vector run's directions, their scale, a control.
+"""Interventions on the residual stream as a setting of kinds: the directions of a vector run, a scale and a control.
 
-Karvonen 2024, section 4.3: `scale` times a direction is added after chosen blocks, at every token. Directions are kept
-as per-token means, so the author's coefficient 0.1 on sums over eight positions is scale 0.8 here (specification 5.1).
+Karvonen 2024, section 4.3: `scale` times a direction is added after the chosen blocks, at every token. Directions are
+stored as per-token means. The author's coefficient 0.1 on sums over eight positions is therefore scale 0.8 here
+(specification 5.1).
 """
 
 from __future__ import annotations
@@ -25,29 +26,27 @@ if TYPE_CHECKING:
     from chessreg.registry import tables
     from chessreg.runs.inputs import Inputs
 
-SCALE_RULE = "times-mean"  # the vector is a per-token mean difference; it is multiplied, never normalised
+SCALE_RULE = "times-mean"  # the vector is a per-token mean difference: it is multiplied, never normalized
 
 
 class InterventionSettings(Settings):
-    """Which directions are added where. Without a vector nothing is edited."""
+    """The directions to add, and where to add them. Without a vector the model is not edited."""
 
     vector: Annotated[str | None, Ref("run:vector")] = Field(
         default=None, description="vector run to add. Left out: no intervention"
     )
     layers: Layers = Field(default=(), description="layers to edit, 0-based. Left out: all layers of the vector run")
     scale: float = Field(
-        default=1.0, description="times the per-token mean direction; positive adds, negative subtracts"
+        default=1.0, description="factor on the per-token mean direction; positive adds, negative subtracts"
     )
-    token_mask: Literal["all", "last"] = Field(
-        default="all", description="tokens that are edited: all, or only the newest"
-    )
+    token_mask: Literal["all", "last"] = Field(default="all", description="tokens to edit: all, or only the newest")
     control: str = Field(
         default="none", description="random: add a random direction of the same norm instead. Left out: the vector"
     )
     control_seed: int = Field(default=0, description="seed of the control's directions")
     form: Literal["hook", "mlp-bias"] = Field(
         default="hook",
-        description="hook after the block, or bias of its last matrix as in chess_gpt_eval: equal results",
+        description="hook after the block, or bias of its last matrix as in chess_gpt_eval; both give the same results",
     )
     layers_label: str = Field(
         default="",
@@ -67,20 +66,24 @@ class InterventionSettings(Settings):
 
     @model_validator(mode="after")
     def _needs_vector(self) -> Self:
-        """Settings without effect would make two runs of one experiment."""
+        """Refuse settings without effect, because two specs of the same experiment must not differ."""
         fields = type(self).model_fields
         changed = [name for name, field in fields.items() if getattr(self, name) != field.default]
         if self.vector is None and changed:
             raise BadInputError(
-                f"intervention.{changed[0]} is set, but there is no vector to add", "give --intervention.vector RUN"
+                f"intervention.{changed[0]} is set, but --intervention.vector is missing",
+                "give --intervention.vector RUN",
             )
         if self.vector is not None and self.scale == 0:
-            raise BadInputError("an intervention of scale 0 changes nothing", "leave out the vector")
+            raise BadInputError(
+                "--intervention.scale 0 changes nothing", "leave out --intervention.vector, or give another scale"
+            )
         if self.control == "none" and self.control_seed:
-            raise BadInputError("intervention.control_seed is set, but there is no control that draws", "")
+            raise BadInputError("intervention.control_seed is set, but the control none draws nothing", "")
         if self.form == "mlp-bias" and self.token_mask != "all":
             raise BadInputError(
-                "a bias edits every token", "--intervention.token-mask all, or --intervention.form hook"
+                "--intervention.form mlp-bias edits every token",
+                "--intervention.token-mask all, or --intervention.form hook",
             )
         return self
 
@@ -94,7 +97,7 @@ class InterventionSettings(Settings):
 
 @dataclass(frozen=True)
 class LoadedIntervention:
-    """Directions ready to be added: layer → float32 [d_model], the control already in their place."""
+    """The directions of an intervention after its control was applied: layer → float32 [d_model]."""
 
     settings: InterventionSettings
     directions: dict[int, np.ndarray]
@@ -106,7 +109,7 @@ class LoadedIntervention:
         return run_id
 
     def edits(self, device: str = "cpu") -> list[ResidualEdit]:
-        """What a model or a decoding session is given."""
+        """Return one residual edit per layer, for a model or a decoding session on `device`."""
         import torch
 
         from chessreg.models.edits import ResidualEdit
@@ -122,10 +125,10 @@ class LoadedIntervention:
 def load_intervention(
     settings: InterventionSettings, checkpoint: tables.Checkpoint, inputs: Inputs
 ) -> LoadedIntervention | None:
-    """The intervention on this checkpoint; None when the settings have no vector.
+    """Return the intervention of these settings on a checkpoint, or None if the settings have no vector.
 
-    Raises NotFoundError for a layer that the vector run lacks, BadInputError when it is of another checkpoint or not
-    complete.
+    Raises NotFoundError for a layer that the vector run does not have. Raises BadInputError if the vector run belongs
+    to another checkpoint or is incomplete.
     """
     if settings.vector is None:
         return None
@@ -148,19 +151,19 @@ def load_intervention(
 
 
 def add_row_id(columns: dict[str, Any]) -> dict[str, Any]:
-    """Return a row of `intervention`. Its id is a hash of all other columns."""
+    """Return a row of the table `intervention` with its `id`, which is a hash of all other columns."""
     return {"id": uuid_from_digest(canonical_digest(columns)), **columns}
 
 
 def read_intervention_settings(row: tables.Intervention) -> InterventionSettings:
-    """The settings behind a recorded intervention.
+    """Return the settings of a recorded intervention.
 
-    Raises BadInputError for one that is no vector's: an edit of pieces, whose directions are each position's own.
+    Raises BadInputError for an edit of pieces, whose directions differ from position to position.
     """
     if row.scale_rule != SCALE_RULE or len(row.input_references) != 1:
         raise BadInputError(
             f"intervention {row.id.hex[-6:]} ({row.source}) edits pieces of single positions",
-            "name one that a match played, or a vector run",
+            "give the intervention of a match, or a vector run",
         )
     control = {name: row.detail[name] for name in ("control", "control_seed", "form")}
     return InterventionSettings(
@@ -171,13 +174,17 @@ def read_intervention_settings(row: tables.Intervention) -> InterventionSettings
 def select_vector_rows(
     settings: InterventionSettings, checkpoint: tables.Checkpoint, inputs: Inputs
 ) -> dict[int, tables.Vector]:
-    """The rows of the vector run that are used, by layer, after the checks that need no file."""
+    """Return the rows of the vector run that the settings use, by layer.
+
+    Checks everything that can be checked without reading a file. Raises NotFoundError for a layer that the run does not
+    have, and BadInputError for vectors of another checkpoint or of a hook point that cannot be edited.
+    """
     assert settings.vector is not None
     run = inputs.run(settings.vector, "vector")
     by_layer = read_vector_rows(inputs, settings.vector)
     if missing := [layer for layer in settings.layers if layer not in by_layer]:
         known = ", ".join(map(str, sorted(by_layer)))
-        raise NotFoundError(f"vector run {run.id.hex[-6:]} has no layer {missing[0]}", f"it has the layers {known}")
+        raise NotFoundError(f"vector run {run.id.hex[-6:]} has no layer {missing[0]}", f"its layers are {known}")
     if any(row.checkpoint_id != checkpoint.id for row in by_layer.values()):
         raise BadInputError(
             f"vector run {run.id.hex[-6:]} was computed on another checkpoint",

@@ -1,9 +1,9 @@
-"""How long an edit is: the scale that a rule gives for each state and layer.
+"""Scale rules: the length of an edit for each state and layer.
 
-Karvonen specification 6.2: let p be the probe's direction of the piece on its square, v the unit vector that is
-subtracted, and a the residual at the site where the move begins, already edited at lower layers. Subtracting s v makes
-the probe's logit a·p - s v·p, so the logit is T for s = (a·p - T) / (v·p). By Davis's equation 1 the value is a share
-of a norm of the residual, at every token that is edited.
+Karvonen specification 6.2. Let p be the probe's direction of the piece on its square, v the unit vector that is
+subtracted, and a the residual at the site where the move begins, with the edits of lower layers. Subtracting s v
+changes the probe's logit to a·p - s v·p. The logit is T for s = (a·p - T) / (v·p). In Davis's equation 1 the value is a
+share of a norm of the residual, at every edited token.
 """
 
 from __future__ import annotations
@@ -24,18 +24,19 @@ from chessreg.named import Registry
 if TYPE_CHECKING:
     from chessreg.models.language_model import LanguageModel
 
-MAX_PASS_TOKENS = 16_384  # the most positions in one measuring pass: bounds memory, not results
+MAX_PASS_TOKENS = 16_384  # bounds the memory of a measuring pass; does not change results
 
 Target = Callable[[float, Tensor], Tensor]
-"""(the spec's value, mean clean logit float32 [state] of squares without that piece) → target logits [state]."""
+"""(the spec's value, mean clean logit float32 [state] over squares without that piece) → target logits [state]."""
 
 Reference = Callable[[Network, int], Callable[[Tensor], Tensor]]
-"""(network, layer) → function of the residual after that layer; the value is a share of its norm."""
+"""(network, layer) → function of the residual after that layer. The scale is a share of the norm of its result."""
 
 
 @dataclass(frozen=True)
 class ScaleRule:
-    """The meaning of a spec's scale: a target logit, or the scale itself, times the norm of the reference, if any."""
+    """The meaning of a spec's scale: a target logit, or the scale itself, times the norm of the reference if there is a
+    reference."""
 
     target: Target | None = None
     reference: Reference | None = None
@@ -43,10 +44,10 @@ class ScaleRule:
 
 SCALE_RULES: Registry[ScaleRule] = Registry("scale rule")
 SCALE_RULES |= {
-    "single_scale": ScaleRule(),  # length of what is subtracted
+    "single_scale": ScaleRule(),  # length of the subtracted vector
     "single_target": ScaleRule(lambda value, mean: torch.full_like(mean, value)),  # logit of the piece
     "average_target": ScaleRule(lambda value, mean: mean + value),  # offset to the mean logit of other squares
-    # Davis equation 1: a share of the residual's norm at the edited token, after a LayerNorm or as it is
+    # Davis equation 1: a share of the residual's norm at the edited token, after a LayerNorm or without one
     "ln-final": ScaleRule(reference=lambda network, layer: network.norm().forward),
     "ln-next": ScaleRule(reference=lambda network, layer: network.norm(layer).forward),
     "residual-norm": ScaleRule(reference=lambda network, layer: lambda residual: residual),
@@ -55,11 +56,12 @@ SCALE_RULES |= {
 
 @dataclass(frozen=True)
 class RuleReading:
-    """Inputs of a rule at one layer: the probe's directions of the pieces, and the mean logits that it may aim at.
+    """Inputs of a rule at one layer.
 
-    probe float32 [state, d_model], average float32 [state, d_model]: the mean of that class's directions over the
-    squares that do not hold the piece. Logits are linear, so the residual's product with it is their mean logit.
-    centred: the probe reads residuals without their mean over d_model, and the model's have one (2.3 there).
+    probe float32 [state, d_model]: the probe's directions of the pieces. average float32 [state, d_model]: the mean of
+    the class's directions over the squares that do not hold the piece. Logits are linear, so the product with the
+    residual is the mean logit of these squares. centred: the probe reads residuals without their mean over d_model, and
+    the model's residuals have one (specification 2.3).
     """
 
     probe: Tensor
@@ -67,9 +69,10 @@ class RuleReading:
     centred: bool
 
     def residual(self, residual: Tensor, added: Tensor) -> Tensor:
-        """The residual [state, d_model] as the probe is to see it; `added` [state]: mean of what edits put in.
+        """Return the residual [state, d_model] in the form that the probe reads.
 
-        TransformerLens does not take the mean of an added vector out again, so neither do we.
+        `added` float [state] is the mean over d_model of the earlier edits. It is not removed, because TransformerLens
+        does not remove it.
         """
         if not self.centred:
             return residual
@@ -77,9 +80,9 @@ class RuleReading:
 
 
 def solve_target_scale(residual: Tensor, probe: Tensor, direction: Tensor, target: Tensor) -> Tensor:
-    """s [state] such that (residual - s · direction) · probe = target; all vectors [state, d_model].
+    """Return s [state] such that (residual - s · direction) · probe = target; all vectors are [state, d_model].
 
-    Raises ChessregError where the direction does not move that logit.
+    Raises ChessregError where the direction does not change that logit.
     """
     moved = (direction * probe).sum(-1)
     if bool((moved.abs() < 1e-6 * probe.norm(dim=-1)).any()):
@@ -98,10 +101,11 @@ def apply_scale_rule(
     rule: ScaleRule,
     value: float,
 ) -> list[ResidualEdit]:
-    """Return the edits, one a layer in rising order and with a direction for each prompt, with the rule's scales.
+    """Return the edits with the scales of a rule. `edits` has one edit per layer in ascending order, with a direction
+    per prompt.
 
-    A rule without a target reads nothing: its readings may be None. The scale is found where the move begins (the
-    prompt's last position) and kept for the characters that follow.
+    A rule without a target needs no readings, which may then be `None`. The scale is computed at the last position of
+    the prompt, where the move begins, and kept for the characters that follow.
     """
     if rule.target is None:
         return [replace(edit, scale=value) for edit in edits]
@@ -117,7 +121,7 @@ def apply_scale_rule(
         layers = [edit.layer for edit in edits]
         clean = model.residuals(tokens, layers, last)[:, :, 0].float().cpu()
         done: list[ResidualEdit] = []
-        added = torch.zeros(len(group))  # mean over d_model of the edits so far at the last position
+        added = torch.zeros(len(group))  # mean over d_model of the edits so far, at the last position
         for number, (edit, reading) in enumerate(zip(edits, readings, strict=True)):
             assert reading is not None
             own = edit.take(rows)

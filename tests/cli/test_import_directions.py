@@ -205,7 +205,7 @@ def test_edits_and_games_take_imported_directions(world: Path, tmp_path: Path, c
     assert chessreg("import", "probe", strange, "--name", "of-nobody") == 0
     capsys.readouterr()
     assert chessreg(*edit.replace("their-board", "of-nobody").split()) == 4
-    assert "does not say which checkpoint" in capsys.readouterr().err
+    assert "is imported, and its checkpoint is unknown" in capsys.readouterr().err
 
 
 def saved_alone(folder: Path, form: str, values: torch.Tensor) -> Path:

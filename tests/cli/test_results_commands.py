@@ -89,7 +89,7 @@ def test_imported_games_are_listed_drawn_exported_and_rated(here):
 def test_ratings_without_a_known_opponent_say_what_to_give(here):
     here.json("import", "results", GAMES, "--name", "others")
     assert here("run", "rating", "--runs", "others", "--anchors", "none") == 4
-    assert "measures players against opponents of known rating" in here.err
+    assert "needs opponents of known rating" in here.err
     assert "--anchor NAME=ELO" in here.err
     assert here("run", "rating", "--runs", "others", "--anchor", "nobody=1500") == 3
     assert "no player of these games is called 'nobody'" in here.err

@@ -272,7 +272,7 @@ def test_the_first_variation_is_the_move_that_is_played_and_a_draw_of_another_is
 
 def test_castling_that_the_board_does_not_allow_is_told(talk: Any) -> None:
     said = talk("fen-77")("position fen nrbqkbrn/pppppppp/8/8/8/8/PPPPPPPP/NRBQKBRN w KQkq - 0 1")
-    assert said == ["info string castling KQkq is not possible here and left out; castling of Chess960 is not played"]
+    assert said == ["info string castling KQkq is not possible here and is ignored; Chess960 castling is not supported"]
     assert talk("fen-77")("position fen r3k2r/8/8/8/8/8/8/R3K2R b HAha - 0 1", "position startpos") == []
 
 
@@ -286,7 +286,7 @@ def test_options_that_cannot_be_stay_as_they_were(talk: Any) -> None:
         ("ProbabilityAsScore", "maybe"), ("Hash", "16"),
     ):  # fmt: skip
         [said] = engine(f"setoption name {name} value {value}")
-        assert said.startswith(f"info string {name} stays as it was: ")
+        assert said.startswith(f"info string {name} is unchanged: ")
         assert engine.engine.settings == UciSettings()
     assert (
         engine("setoption", "setoption name", "setoption value 3")
@@ -496,9 +496,9 @@ def test_it_ends_cleanly_when_it_is_interrupted_or_nobody_listens(words: Callabl
     ("more", "code", "message"),
     [
         (("nobody",), 3, "there is no checkpoint 'nobody'"),
-        (("reference", "--intervention", "nobody"), 3, "there is no intervention and no vector run 'nobody'"),
+        (("reference", "--intervention", "nobody"), 3, "no intervention or vector run is named 'nobody'"),
         (("reference", "--option", "Seed"), 4, "--option 'Seed' has no value"),
-        (("reference", "--option", "Seed=x"), 4, "--option Seed: a number from 0 to"),
+        (("reference", "--option", "Seed=x"), 4, "--option Seed: give a whole number from 0 to"),
         (("reference", "--device", "tpu"), 4, "is no device"),
     ],
 )

@@ -183,7 +183,7 @@ def test_what_does_not_fit_has_no_value(world_session: Any, models: dict[str, st
 def test_models_that_cannot_be_asked_so_are_refused(world_session: Any) -> None:
     for settings, message in (
         ({"checkpoint": "reference"}, "writes games"),
-        ({"checkpoint": "fen", "template": "junkin-1"}, "--template is of prompts, fen-77 has none"),
+        ({"checkpoint": "fen", "template": "junkin-1"}, "--template needs a model of prompts"),
     ):
         with pytest.raises(BadInputError, match=message) as caught:
             world_session.run(DecodingSpec(dataset="puzzles", **settings))

@@ -150,7 +150,7 @@ def test_all_estimators_need_an_opponent_of_known_rating(session, tmp_path):
     path = tmp_path / "random.csv"
     path.write_text("-2,3,0,7\n")
     run = session.run(ImportedSweepSpec(file=str(path), players=("model",))).run_id.hex
-    with pytest.raises(BadInputError, match="all measures players against opponents of known rating"):
+    with pytest.raises(BadInputError, match="all needs opponents of known rating"):
         session.run(RatingSpec(runs=(run,), estimator="all"))
 
 

@@ -288,7 +288,7 @@ def test_a_tuned_model_is_refused_its_own_positions_and_does_not_know_what_its_p
     with world_session.database.write() as sql:
         sql.get_one(tables.Checkpoint, start.id).training_datasets = None
     found = overlap.measure_overlap(inputs, reference, evaluated)
-    assert (found.positions, "tuned from was imported" in (found.why_unknown or "")) == (None, True)
+    assert (found.positions, "before tuning was imported" in (found.why_unknown or "")) == (None, True)
     with pytest.raises(BadInputError, match="3 of the 3 games"):
         overlap.refuse_overlap(inputs, reference, positions, np.arange(3), allow=False)
 
@@ -314,12 +314,12 @@ def test_a_template_is_hashed_as_its_text() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({}, "finetune needs one model"),
-        ({"family": "llama", "checkpoint": "x"}, "finetune needs one model"),
-        ({"checkpoint": "x", "n_layer": 2}, "--n-layer is of no use without --family"),
-        ({"family": "llama", "lora_rank": 4}, "--lora-rank is of no use without --tune lora"),
-        ({"family": "llama", "tune": "lora"}, "initial weights are tuned whole"),
-        ({"family": "llama", "n_embd": 36}, "--n-embd 36 is no even multiple of --n-head 4"),
+        ({}, "finetune needs exactly one model"),
+        ({"family": "llama", "checkpoint": "x"}, "finetune needs exactly one model"),
+        ({"checkpoint": "x", "n_layer": 2}, "--n-layer has no effect without --family"),
+        ({"family": "llama", "lora_rank": 4}, "--lora-rank has no effect without --tune lora"),
+        ({"family": "llama", "tune": "lora"}, "needs trained weights"),
+        ({"family": "llama", "n_embd": 36}, "--n-embd 36 is not an even multiple of --n-head 4"),
         ({"family": "llama", "template": "no place {BM}"}, "a prompt template has one {FEN}"),
         ({"family": "llama", "template": "nowhere"}, "no prompt template and no file 'nowhere'"),
     ],

@@ -91,7 +91,7 @@ def test_a_vector_names_its_hook_point_and_so_does_its_control(session: Session)
         ({"hook_points": ("blocks.0.attn.hook_pattern",)}, r"no hook point 'blocks\.0\.attn\.hook_pattern'"),
         ({"hook_points": ("blocks.2.hook_resid_pre",)}, "layers 0 to 1"),
         ({"hook_points": (LN_FINAL,), "layers": (1,)}, "--layers changes nothing"),
-        ({"hook_points": (RESID_POST,), "layers": (2,)}, "layer 2 is not one of the model's 0 to 1"),
+        ({"hook_points": (RESID_POST,), "layers": (2,)}, "the model has no layer 2; its layers are 0 to 1"),
     ],
 )
 def test_a_point_that_the_model_lacks_is_refused_by_name(session: Session, settings: dict, message: str) -> None:

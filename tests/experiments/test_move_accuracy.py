@@ -206,7 +206,7 @@ def test_positions_of_other_games_can_be_left_out(session: Session) -> None:
     seldom = [row.item for row in asked(session, "causal", dataset="decisions:odd", unseen_of="fit")]
     assert seldom == [item for item in left if item in part]
     assert 0 < len(seldom) < len(part)
-    with pytest.raises(BadInputError, match="every position is among those"):
+    with pytest.raises(BadInputError, match="--unseen-of contains every position"):
         asked(session, "causal", unseen_of="test")
 
 
@@ -248,11 +248,11 @@ def test_what_is_read_before_a_decision_is_the_prompt_of_the_moves_before_it(ses
     [
         ({"heldout_source_games": None}, "give --heldout-source-games"),
         ({"heldout_order": "drawn"}, "give --heldout-moves"),
-        ({"block_size": 60}, "the context is 60"),
+        ({"block_size": 60}, "--block-size 60"),
         ({"source_games": "decisions"}, "games are needed"),
-        ({"datasets": ("fit",)}, "knows no best moves"),
+        ({"datasets": ("fit",)}, "has no best moves"),
         ({"packing": "games"}, "--packing belongs to --architecture gpt2, not to gpt2-best-moves"),
-        ({"heldout": None}, "no held-out positions"),
+        ({"heldout": None}, "need held-out positions"),
         ({**TWINS["causal"], "game_loss": 0.5}, "--game-loss belongs to --architecture gpt2-best-moves"),
         ({**TWINS["causal"], "target": "played"}, "positions with best moves"),
         (
@@ -271,13 +271,13 @@ def test_what_does_not_go_together_is_refused(session: Session, settings: dict[s
 
 
 def test_a_model_of_games_needs_the_games_that_the_positions_are_of(session: Session, tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match="these games are not known"):
+    with pytest.raises(BadInputError, match="these games are unknown"):
         asked(session, "games", source_games=None)
     assert len(asked(session, "causal", source_games=None)) == 18 * len(PLIES)
     (tmp_path / "decisions.csv").write_text("fen,best,played,game,ply\n")
     write_games(tmp_path, "wrong", range(12, 14), shift=2)  # a ply that its side to move allows, of another position
     add_dataset(session.database, session.store, [tmp_path / "decisions.csv"], name="wrong")
-    with pytest.raises(BadInputError, match="is not what its game has after"):
+    with pytest.raises(BadInputError, match="is not the position of its game after"):
         asked(session, "causal", dataset="wrong")
     (tmp_path / "other.csv").write_text(f"fen,best,game,ply\n{chess.STARTING_FEN},e2e4,unknown1,0\n")
     add_dataset(session.database, session.store, [tmp_path / "other.csv"], name="other")

@@ -103,7 +103,7 @@ def test_our_probes_are_composed_and_shown_as_boards(world_session):
     assert frames[0].squares == "p" * 64
     assert frames[0].title.startswith("p at dots, layer 0: cosine of color plus type ")
     for settings, why in (
-        ({"color_probe": "color"}, "--color-probe and --type-probe go together"),
+        ({"color_probe": "color"}, "--color-probe and --type-probe must be given together"),
         ({"color_probe": "type", "type_probe": "type"}, r"--color-probe reads type \(7 classes\), not color"),
         ({"layers": (5,)}, "layer 5 is not in each of the probes"),
     ):

@@ -152,7 +152,7 @@ def test_a_label_of_one_square_is_fitted_scored_and_drawn(world_session):
     assert all(row.n == row.detail["positions"] for row in rows)
     assert len(np.frombuffer(rows[0].counts, "<i4")) == 6
     frames = board_views(world_session.inputs, run.id, 0)
-    assert all("reads pin" in frame.title and "the truth is" in frame.title for frame in frames)
+    assert all("reads pin" in frame.title and "true value" in frame.title for frame in frames)
 
 
 def test_skill_keeps_the_outer_classes_and_stands_beside_its_baselines(world_session):

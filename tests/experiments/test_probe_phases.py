@@ -80,9 +80,9 @@ def test_the_last_positions_of_a_cache_and_of_a_probe_are_the_same(session):
     for selection, why in (
         (
             RowSelection(max_sites=3),
-            "holds the last 5 sites of each game; --skip-sites and --max-sites count from the start",
+            "--skip-sites and --max-sites count from the start of each game, but the cache holds the last 5 sites",
         ),
-        (RowSelection(last_sites=6), "holds the last 5 sites of each game, not 6"),
+        (RowSelection(last_sites=6), "--last-sites 6: the cache holds the last 5 sites of each game"),
     ):
         with pytest.raises(BadInputError, match=why):
             select_rows(session.inputs, ends, selection)
@@ -186,12 +186,12 @@ def test_presets_differ_where_paper_code_and_correction_do():
 @pytest.mark.parametrize(
     ("settings", "why"),
     [
-        ({"phase": 5}, r"phase 5 \(special\) has 37 positions to fit on in 41 games, --min-positions asks for 1,000"),
+        ({"phase": 5}, r"phase 5 \(special\) has 37 positions to fit on in 41 games; --min-positions requires 1,000"),
         ({"phase": 4}, r"phase 4 \(promotion\)"),
         ({"phase": 6}, r"uci-square-72 has no phase 6 .*0 white-origin"),
         ({"phase": "white-orign"}, "there is no phase 'white-orign'"),
         ({"label": "joynt"}, "there is no label 'joynt'"),
-        ({"last_sites": 5, "max_sites": 3}, "--last-sites and --max-sites both say which positions of a game are read"),
+        ({"last_sites": 5, "max_sites": 3}, "--last-sites and --max-sites both set the token positions to read"),
         ({"min_positions": 10**6}, r"the cache has [\d,]+ positions to fit on in 41 games"),
         ({"phase": 0, "test_cache": "reference-test"}, "different checkpoints"),
     ],
@@ -205,7 +205,7 @@ def test_what_does_not_fit_is_refused_in_one_line(session, settings, why):
 def test_a_probe_of_a_phase_is_refused_on_a_cache_of_other_tokens(session):
     session.run(ProbeSpec(cache="all", phase=0, layers=(1,), **FEW), name="white-origin")
     session.run(CacheSpec(checkpoint="uci", dataset="sample:test", sites="destinations"), name="destinations")
-    with pytest.raises(BadInputError, match=r"is of phase 0 \(white-origin\)"):
+    with pytest.raises(BadInputError, match=r"has phase 0 \(white-origin\)"):
         session.run(ApplySpec(probe="white-origin", cache="destinations", allow_overlap=True))
 
 

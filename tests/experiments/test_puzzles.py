@@ -171,7 +171,7 @@ def test_the_table_counts_by_rating_and_leaves_out_what_was_not_asked(session: S
 
 
 def test_what_cannot_be_asked_is_refused_in_a_line(session: Session, root: Path) -> None:
-    with pytest.raises(BadInputError, match="the games before these puzzles are not known"):
+    with pytest.raises(BadInputError, match="the games before these puzzles are unknown"):
         session.run(PuzzlesSpec(checkpoint="reference", dataset="puzzles"))
     with pytest.raises(BadInputError, match="holds games"):
         session.run(PuzzlesSpec(checkpoint=FEN, dataset="sample"))

@@ -91,7 +91,7 @@ def test_labels_are_buckets_behind_the_action_read(bags: Session) -> None:
     [
         ({"datasets": ("moves",)}, "--head action-value learns from positions with action and win_prob"),
         ({"datasets": ("states",), "head": "action"}, "--head action learns from positions with best"),
-        ({"datasets": ("actions",), "dropout": 0.1}, "this architecture has no dropout"),
+        ({"datasets": ("actions",), "dropout": 0.1}, "--dropout is not available"),
     ],
 )
 def test_data_that_do_not_fit_are_refused_before_training(bags: Session, settings: Any, reason: str) -> None:

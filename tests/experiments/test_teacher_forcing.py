@@ -140,7 +140,7 @@ def test_a_model_of_positions_is_asked_for_every_move(session: Any) -> None:
             total -= float(logits.log_softmax(-1)[model.encoding.answer(board, move)[0]])
             board.push(move)
         assert row.value == pytest.approx(total, rel=1e-5)
-    with pytest.raises(BadInputError, match="predicts no end"):
+    with pytest.raises(BadInputError, match="does not predict the end"):
         session.run(spec.model_copy(update={"end_token": "include"}))
     with pytest.raises(BadInputError, match="chessreg run legality"):
         session.run(TokenLegalitySpec(checkpoint="fen", dataset="sample:test"))

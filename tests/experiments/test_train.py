@@ -144,7 +144,7 @@ def test_what_does_not_go_together_is_refused(world_session: Any, positions: str
             {"attention": "bidirectional"},
             "--attention belongs to --architecture fen-encoder or searchless-chess, not to gpt2",
         ),
-        (FEN, "knows no best moves"),
+        (FEN, "has no best moves"),
     ):
         with pytest.raises(BadInputError, match=message) as caught:
             world_session.run(train_spec(**{**GPT2, "datasets": ("sample:fit",), **settings}))
@@ -163,7 +163,7 @@ def test_games_too_few_to_fill_a_row_are_told_before_anything_is_recorded(world_
         enough, few = (spec.model_copy(update={"packing": rows, "block_size": longest + more}) for more in (0, 1))
         find_kind("train").check(enough.model_copy(update={"datasets": recipes}), world_session.inputs)
         with pytest.raises(
-            BadInputError, match=rf"have {tokens:,} tokens, and --packing {rows} needs .*--packing games"
+            BadInputError, match=rf"have {tokens:,} tokens, but --packing {rows} needs .*--packing games"
         ):
             world_session.run(few, HOW)
     with world_session.database.read() as sql:

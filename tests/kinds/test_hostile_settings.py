@@ -102,7 +102,7 @@ NEVER = {  # what no machine can do, and the option that the message names
     "probe-apply --probe reference-board --cache reference-test --layers 1,1": "--layers",
     "vector --source contrastive --cache reference-fit --layers 1,1": "--layers",
     "sae": "give --cache RUN, or --checkpoint and --dataset",
-    "sae --cache reference-fit --layers 5": "layer 5 is not one of the model's 0 to 1",
+    "sae --cache reference-fit --layers 5": "the model has no layer 5; its layers are 0 to 1",
     "sae --cache reference-fit --hook-points hook_embed": "hook_embed is not in the cache",
     "sae --cache reference-fit --hook-points blocks.0.attn": "no hook point 'blocks.0.attn'",
     "sae --cache reference-fit --sites turns": "--sites is set beside --cache",

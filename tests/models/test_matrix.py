@@ -45,10 +45,10 @@ WRITING = ("legality", "move-quality", "edit", "play", "perplexity", "puzzles", 
 
 REFUSED = {
     **{(name, adapter, kind): missing
-       for kind, names, missing in (("puzzles", OF_GAMES, "the games before these puzzles are not known"),
-                                    ("move-accuracy", OF_GAMES, "these games are not known"),
-                                    ("decoding", OF_GAMES, "the games before these positions are not read here"),
-                                    ("token-legality", OF_BOARDS, "has no token to be looked at in a game"),
+       for kind, names, missing in (("puzzles", OF_GAMES, "the games before these puzzles are unknown"),
+                                    ("move-accuracy", OF_GAMES, "these games are unknown"),
+                                    ("decoding", OF_GAMES, "the games before these positions are unknown"),
+                                    ("token-legality", OF_BOARDS, "so a game has no tokens to score"),
                                     ("markov", OF_BOARDS, "reads boards, not games"))
        for name in names for adapter in ADAPTERS},
     **{(name, f"{mask}-fen-encoder", kind): "vocabulary of 31"

@@ -372,7 +372,7 @@ def test_positions_that_are_games_and_datasets_that_are_not_there_are_refused(tm
         (tmp_path / "foreign.csv").write_text(f"fen,best,game,ply\n{chess.STARTING_FEN},e2e4,zzzzzzzz,0\n")
         add_dataset(session.database, session.store, [tmp_path / "foreign.csv"], name="foreign")
         others = request(session, None, "games", None, "small", positions="foreign")
-        with pytest.raises(BadInputError, match="none of these games has one of the positions"):
+        with pytest.raises(BadInputError, match="none of the positions occurs in these games"):
             Work(session, find("junkin"), others)
         work = Work(session, find("junkin"), request(session, None, "games", None, "small", positions="decisions"))
         states = {planned.step.name: planned.state for planned in work.plan()}

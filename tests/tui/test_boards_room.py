@@ -382,10 +382,10 @@ def test_a_mate_is_told_as_one() -> None:
 @pytest.mark.parametrize(
     ("words", "complaint"),
     [
-        (["--fen", "nonsense"], "is no FEN"),
-        (["--fen", "8/8/8/8/8/8/8/8 w - - 0 1"], "is no position of a game of chess"),
-        (["--fen", chess.STARTING_FEN, "--moves", "e4"], "by its moves or by its FEN"),
-        (["--fen", "4k3/8/8/8/8/8/8/4K2R b K - 0 1"], "writes games, and a FEN tells none"),
+        (["--fen", "nonsense"], "is not a FEN"),
+        (["--fen", "8/8/8/8/8/8/8/8 w - - 0 1"], "is not a position of a chess game"),
+        (["--fen", chess.STARTING_FEN, "--moves", "e4"], "--moves and --fen both give"),
+        (["--fen", "4k3/8/8/8/8/8/8/4K2R b K - 0 1"], "writes games, and a FEN does not contain the game"),
     ],
 )
 def test_a_fen_that_cannot_be_asked_is_refused_in_a_line(

@@ -212,7 +212,7 @@ async def test_a_sweep_of_three_scales_is_launched_and_its_runs_have_names(
         await press("enter", "enter")
         await driver.type("1|2|4")
         await press("enter", "ctrl+l")
-        assert "an edit is of games or of one position" in driver.notices
+        assert "an edit needs either games or one position" in driver.notices
         assert driver.screen.crumb == "dataset", "what is missing is asked for"
         await press("slash")
         await driver.type("games:test")

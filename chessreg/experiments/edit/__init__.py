@@ -1,6 +1,6 @@
-"""`edit` and `edit-next-token`: change the board inside the model, and see which moves are legal for it.
+"""`edit` and `edit-next-token`: change the board inside the model, and measure which moves are legal for it.
 
-Both kinds share settings, checks and conditions. They differ in what is read of the edited model, and so in their rows.
+Both kinds share settings, checks and conditions. They read different outputs of the edited model, so their rows differ.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ MAX_TRIALS = 100_000_000  # of one run
 
 
 class EditKind(Kind):
-    """What both kinds of edits share: one unit is one state, and every state has a row for each condition."""
+    """The base of both kinds of edits. One unit is one state, and every state has a row for each condition."""
 
     tables = ("trial", "metric_point")
 
@@ -70,9 +70,9 @@ class EditKind(Kind):
     def check(self, spec: EditSettings, inputs: Inputs) -> None:
         if (trials := self.estimate(spec, inputs).rows["trial"]) > MAX_TRIALS:
             raise BadInputError(
-                f"this grid has {trials:,} cells", f"lower --games or --random-controls: {MAX_TRIALS:,} fit"
+                f"this grid has {trials:,} rows, more than {MAX_TRIALS:,}", "lower --games or --random-controls"
             )
-        if spec.moves:  # one position that somebody looks at claims nothing about unseen games
+        if spec.moves:  # a single position given by the user claims nothing about unseen games
             return
         games, places = selections.select_games(spec, inputs)
         overlap.refuse_overlap(inputs, spec.checkpoint, games, places, spec.allow_overlap)
@@ -81,14 +81,15 @@ class EditKind(Kind):
 
 
 class BoardEdit(EditKind):
-    """Board-state edits: subtract the probe's direction for the piece about to move; legal moves on either board.
+    """Board-state edits: subtract the probe's direction of the piece about to move, and measure legal moves on either
+    board.
 
-    Karvonen 2024, section 4.1 and Tables 2, 6 and 8. A state whose clean greedy text is no legal move, or moves the
+    Karvonen 2024, section 4.1 and Tables 2, 6 and 8. A state whose clean greedy text is not a legal move, or moves the
     king, is recorded as skipped. Sampled texts are recorded with the exact probability of a legal move on the original
-    and on the modified board, in canonical spelling and in every spelling. Layer sets times scales are one run, every
-    state under each of them: `chessreg query "best board edit"` chooses on half of the games and reports on the rest.
-    One unit is one state. With --moves the only state is the position after them, whoever is to move.
-    `edit-next-token` reads the next token instead.
+    and on the modified board, in canonical spelling and in every spelling. Layer sets times scales are one run, with
+    every state under each of them: `chessreg query "best board edit"` chooses on half of the games and reports on the
+    rest. One unit is one state. With --moves the only state is the position after these moves, with either side to
+    move. `edit-next-token` reads the next token instead.
     """
 
     name = "edit"
@@ -152,11 +153,12 @@ class BoardEdit(EditKind):
 class NextTokenEdit(EditKind):
     """Edits of a model whose next token names a square or a move: legal move mass before and after.
 
-    Davis, Vasquez Ferrer & Sukthankar 2026, section 4. The piece on the model's most probable square is taken off by a
-    share of the residual's norm, or with --moves the squares of --board are changed. The probability of tokens that
-    begin a legal move is summed on the original board, on the board that the edit aims at, and on a later board of the
-    game. A prefix without a piece on that square is recorded as skipped. Layer sets times scales are one run. One unit
-    is one prefix of a game. `chessreg board RUN:UNIT` shows the probability of all squares before and after.
+    Davis, Vasquez Ferrer & Sukthankar 2026, section 4. The edit removes the piece on the model's most probable square,
+    with a length that is a share of the residual's norm; with --moves it changes the squares of --board. The
+    probability of tokens that begin a legal move is summed on the original board, on the board that the edit aims at,
+    and on a later board of the game. A prefix without a piece on that square is recorded as skipped. Layer sets times
+    scales are one run. One unit is one prefix of a game. `chessreg board RUN:UNIT` shows the probability of all squares
+    before and after.
     """
 
     name = "edit-next-token"
@@ -192,8 +194,8 @@ class NextTokenEdit(EditKind):
             longest = int(column_to_numpy(games.table(["plies"]).column("plies"))[places].max())
             if longest <= min(spec.prefixes):
                 raise BadInputError(
-                    f"every game ends within {min(spec.prefixes)} plies, the longest has {longest}",
-                    "shorter --prefixes, or longer games",
+                    f"--prefixes {min(spec.prefixes)}: every game ends earlier, the longest after {longest} plies",
+                    "give shorter --prefixes, or longer games",
                 )
             check_context(spec, inputs)
         super().check(spec, inputs)
@@ -210,7 +212,8 @@ class NextTokenEdit(EditKind):
 
 
 def emit_edit_overlap(task: Task[Any, Any], games: Any, places: np.ndarray) -> None:
-    """What the edited games share with the training games of the model and of the probe, as metric points of unit 0."""
+    """Emit the overlap of the edited games with the training games of the model and the probes, as metric points of
+    unit 0."""
     evaluated = EvaluatedGames.of(games, places)
     inputs = {"checkpoint": task.spec.checkpoint, "probe": task.spec.probe, "black-probe": task.spec.black_probe}
     for name, reference in inputs.items():

@@ -1,4 +1,4 @@
-"""The boards behind a state of an edit run: the original one, and the one without the piece about to move."""
+"""Board views of a state of an edit run: the original board, and the board without the piece about to move."""
 
 from __future__ import annotations
 
@@ -18,15 +18,19 @@ from chessreg.runs.inputs import Inputs
 
 
 def build_state_frames(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
-    """The original board with the clean model's texts and the modified one with the edited model's; as heat what the
-    probe reads of the removed piece in each, while model and probe are here."""
+    """Return the original board with the clean model's texts, and the modified board with the edited model's texts.
+
+    If model and probe are in the store, heat shows the probability that the probe gives to the removed piece.
+    """
     boards, condition = build_state_boards(row, inputs)
     return add_heat(boards, inputs, row, condition) if condition else boards
 
 
 def build_state_boards(row: Mapping[str, Any], inputs: Inputs) -> tuple[list[BoardFrame], str]:
-    """Return the two boards of a state from its rows alone, and the condition of the second. A skipped state has one
-    board and no condition."""
+    """Return the two boards of a state from its rows alone, and the condition of the second board.
+
+    A skipped state has one board and an empty condition.
+    """
     rows = inputs.unit_rows(tables.Trial, row, tables.Trial.condition, tables.Trial.sample)
     encoding = inputs.encoding(EditSpec(**inputs.spec_of(row)).checkpoint)
     first = next(r for r in rows if r.fen)
@@ -62,14 +66,15 @@ def build_state_boards(row: Mapping[str, Any], inputs: Inputs) -> tuple[list[Boa
 
 
 def add_heat(boards: list[BoardFrame], inputs: Inputs, row: Mapping[str, Any], condition: str) -> list[BoardFrame]:
-    """The two boards with the probability of the removed piece as heat; as they are without the bytes of the model."""
+    """Return the two boards with the probability of the removed piece as heat; unchanged if the model is not in the
+    store."""
     from chessreg.experiments.edit.heat import MODEL_SIDES, PIECE_CLASSES, load_readings
 
     try:
         heat_readings = load_readings(inputs, UUID(str(row["run_id"])), int(row["unit"]), condition)
     except NotFoundError:
         return boards
-    label = f"probability of {PIECE_CLASSES[heat_readings.label]} to the probe of layer {heat_readings.layer}"
+    label = f"probability of {PIECE_CLASSES[heat_readings.label]} in the probe of layer {heat_readings.layer}"
     warm = []
     for frame, which in zip(boards, MODEL_SIDES, strict=True):
         values = np.clip(heat_readings.values(which, heat_readings.label, "probability"), 0.0, 1.0).tolist()

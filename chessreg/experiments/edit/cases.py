@@ -1,7 +1,8 @@
-"""The cases of edits that read the next token: a prefix of a game, the board that the edit aims at, and a later board.
+"""Cases of edits that read the next token: a prefix of a game, the board that the edit aims at, and a later board.
 
-Davis specification 6.3. The clean model's most probable token names a square; without its piece the original board is
-the target. A case that has none of this is kept with its reason. The later board is of the same game, some plies on.
+Davis specification 6.3. The clean model's most probable token names a square. The target is the original board without
+the piece on it. A case without such a piece is recorded with the reason. The later board is of the same game, a few
+plies later.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class GamePrefix:
-    """A state with what came later in its game: a board, and the tokens that lead there; of one position nothing."""
+    """A state with a later board of its game and the tokens that lead to it. Both are empty for a single position."""
 
     state: State
     later: chess.Board | None = None
@@ -36,12 +37,12 @@ class GamePrefix:
 
 @dataclass(frozen=True)
 class Case:
-    """A prefix with the board that its edit aims at, and the squares in which that differs from the original."""
+    """A prefix with the board that its edit aims at, and the changes that lead from the original board to it."""
 
     prefix: GamePrefix
     target: chess.Board
     changes: tuple[Change, ...]
-    square: int | None = None  # of the piece that is taken off
+    square: int | None = None  # of the removed piece
 
     @property
     def state(self) -> State:
@@ -49,19 +50,19 @@ class Case:
 
     @property
     def piece(self) -> chess.Piece | None:
-        """The piece on that square."""
+        """The piece on `square`."""
         return None if self.square is None else self.state.board.piece_at(self.square)
 
     @property
     def boards(self) -> tuple[chess.Board, chess.Board, chess.Board | None]:
-        """Original, target and later."""
+        """The original, the target and the later board."""
         return self.state.board, self.target, self.prefix.later
 
 
 def build_prefixes(
     spec: NextTokenEditSpec, encoding: Encoding, games: Games, places: np.ndarray, units: Sequence[int]
 ) -> list[GamePrefix]:
-    """The prefixes of these units. Unit u is prefix u % n of game u // n; a game that ends before has fewer."""
+    """Return the prefixes of these units. Unit u is prefix u % n of game u // n. A shorter game has fewer prefixes."""
     per_game = spec.states_per_game
     by_game: dict[int, list[int]] = {}
     for unit in units:
@@ -82,13 +83,13 @@ def build_prefixes(
 
 @dataclass(frozen=True)
 class GameTurns:
-    """The boards of one game, and the tokens after which the next move is written: {plies played: tokens}."""
+    """The boards of one game, and its prompts: plies played → the tokens after which the next move is written."""
 
     item: int
     prompts: dict[int, tuple[int, ...]]
     boards: list[chess.Board]
     tokens: tuple[int, ...]
-    """Of a history encoding, up to the last of these; else none."""
+    """The tokens up to the last prompt, of a history encoding; otherwise empty."""
     plies_at: tuple[int, ...]
     """Plies played when each token has been read."""
 
@@ -108,11 +109,12 @@ class GameTurns:
         return cls(item, prompts, boards, longest, tuple(every.ply[: len(longest)].tolist()))
 
     def has(self, ply: int) -> bool:
-        """Whether the game went on after so many plies, and its tokens there are known."""
+        """Return whether the game continued after `ply` plies, and its prompt there is known."""
         return ply < len(self.boards) - 1 and ply in self.prompts
 
     def after(self, state: State, count: int, unit: str) -> tuple[chess.Board | None, tuple[int, ...]]:
-        """The board so many plies or tokens after a state, and the tokens up to it; none where the game has ended."""
+        """Return the board `count` plies or tokens after a state, and the tokens up to it; nothing if the game has
+        ended."""
         if unit == "tokens":
             end = len(state.prompt) + count
             return (self.boards[self.plies_at[end - 1]], self.tokens[:end]) if end <= len(self.tokens) else (None, ())
@@ -121,7 +123,7 @@ class GameTurns:
 
 
 def iterate_boards(moves: Sequence[chess.Move]) -> Iterator[chess.Board]:
-    """The board before the first move and after each, without their histories."""
+    """Yield the board before the first move and after each move, without move stacks."""
     board = chess.Board()
     yield board.copy(stack=False)
     for move in moves:
@@ -130,7 +132,7 @@ def iterate_boards(moves: Sequence[chess.Move]) -> Iterator[chess.Board]:
 
 
 def build_single_prefix(spec: NextTokenEditSpec, encoding: Encoding) -> GamePrefix:
-    """The position of a run with --moves; with --later also what comes later."""
+    """Return the position of a run with --moves, and with --later also the later board."""
     state = build_state_after(spec.sans, encoding)
     alone = State(state.unit, state.item, state.ply, state.prompt, state.board.copy(stack=False))
     if not spec.later:
@@ -140,37 +142,38 @@ def build_single_prefix(spec: NextTokenEditSpec, encoding: Encoding) -> GamePref
 
 
 def remove_favourite(prefix: GamePrefix, square: int) -> Case:
-    """The case whose target lacks the piece on a square; nothing else of the board is changed."""
+    """Return the case whose target lacks the piece on `square`, with no other change of the board."""
     target = prefix.state.board.copy(stack=False)
     label = classify_piece(target.remove_piece_at(square))
     return Case(prefix, target, ((square, label, EMPTY),), square)
 
 
 def apply_board_changes(prefix: GamePrefix, text: str) -> Case:
-    """The case whose target is given by a text such as `d5=. d7=p`.
+    """Return the case whose target is described by a text such as `d5=. d7=p`.
 
-    Raises BadInputError for a square that is empty already, for a text that changes nothing, and for a target whose
-    legal moves mean nothing: without both kings, with a pawn where none stands, or with a king that could be taken.
+    Raises BadInputError for a square that is already empty, for a text that changes nothing, and for a target without
+    meaningful legal moves: without exactly one king of each color, with a pawn on rank 1 or 8, or with a king that
+    could be captured.
     """
     target, changes = prefix.state.board.copy(stack=False), []
     for square, letter in parse_board_changes(text):
         name, before = chess.square_name(square), target.piece_at(square)
         after = None if letter == "." else chess.Piece.from_symbol(letter)
         if before is None and after is None:
-            raise BadInputError(f"--board takes a piece off {name}, which is empty", f"the board is {target.fen()}")
+            raise BadInputError(f"--board removes a piece from {name}, which is empty", f"the board is {target.fen()}")
         if before != after:
             target.set_piece_at(square, after)
             changes.append((square, classify_piece(before), classify_piece(after)))
     if not changes:
-        raise BadInputError(f"--board {text} is the board as it is", f"the board is {prefix.state.board.fen()}")
+        raise BadInputError(f"--board {text} changes nothing", f"the board is {prefix.state.board.fen()}")
     for color, name in ((chess.WHITE, "white"), (chess.BLACK, "black")):
         if len(target.pieces(chess.KING, color)) != 1:
             letter = "K" if color else "k"
-            raise BadInputError(f"--board leaves a board without one {name} king", f"move it: e1=. d1={letter}")
+            raise BadInputError(f"--board does not leave exactly one {name} king", f"move the king: e1=. d1={letter}")
     if target.status() & chess.STATUS_INVALID_EP_SQUARE:
-        target.ep_square = None  # the pawn that could be taken in passing is gone
+        target.ep_square = None  # the pawn that could be captured en passant is gone
     if target.status() & chess.STATUS_PAWNS_ON_BACKRANK:
-        raise BadInputError("--board puts a pawn on rank 1 or 8, where none stands")
+        raise BadInputError("--board puts a pawn on rank 1 or 8")
     if target.was_into_check():
         side, other = ("White", "Black") if target.turn else ("Black", "White")
         raise BadInputError(f"--board leaves {other}'s king in check, and {side} is to move")
@@ -178,8 +181,11 @@ def apply_board_changes(prefix: GamePrefix, text: str) -> Case:
 
 
 def explain_case_skip(spec: NextTokenEditSpec, prefix: GamePrefix, square: int | None) -> str | None:
-    """Why a case is left out, given the square of the most probable token: None, `too short`, `no square`, `empty`,
-    `king` or `no moves`. Davis's third rule is lost (specification 6.3): `--king` and the reason's own row tell."""
+    """Return the reason to skip a case, given the square of the most probable token, or None to edit it.
+
+    Reasons are `too short`, `no square`, `empty`, `king` and `no moves`. Davis's third rule is lost (specification
+    6.3), so `--king` decides it and the reason is recorded.
+    """
     board = prefix.state.board
     if prefix.later is None and not spec.moves:
         return "too short"

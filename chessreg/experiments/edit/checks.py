@@ -1,4 +1,4 @@
-"""Check the model and probes of an edit's spec before anything is recorded."""
+"""Checks of the model and the probes of an edit's spec, before anything is recorded."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ from chessreg.runs.inputs import Inputs
 
 
 class ProbeMismatchError(BadInputError):
-    """A probe was fitted on another checkpoint, or at other tokens, than those to be edited."""
+    """Raised for a probe that was fitted on another checkpoint, or at other tokens, than the edit uses."""
 
 
 def check_edit_spec(spec: EditSettings, inputs: Inputs) -> None:
-    """Raises BadInputError or NotFoundError when probe, model and settings do not go together."""
+    """Raise BadInputError or NotFoundError if the probes, the model and the settings do not fit together."""
     from chessreg.steering.scale_rules import SCALE_RULES
 
     checkpoint, _ = inputs.checkpoint(spec.checkpoint)
@@ -34,7 +34,7 @@ def check_edit_spec(spec: EditSettings, inputs: Inputs) -> None:
     if spec.token_mask not in ("all", "last") and spec.token_mask not in encoding.site_names:
         raise BadInputError(f"{encoding.name} has no tokens called {spec.token_mask}", "--token-mask all, or last")
     if spec.wrong_layer_control and checkpoint.layers == 1:
-        raise BadInputError("--wrong-layer-control needs another layer, and this model has one")
+        raise BadInputError("--wrong-layer-control needs a model with more than one layer")
     if isinstance(spec, EditSpec) and spec.black_probe is not None and BLACK_SEGMENTS not in encoding.site_names:
         raise BadInputError(f"--black-probe edits the tokens of {BLACK_SEGMENTS}, which {encoding.name} does not have")
     fitted: list[set[int]] = []
@@ -44,7 +44,7 @@ def check_edit_spec(spec: EditSettings, inputs: Inputs) -> None:
         reads_centred = checkpoint.residual == "raw" and probes[0].detail["centred"]
         if isinstance(spec, EditSpec) and rule.reference is not None and reads_centred:
             raise BadInputError(
-                f"{option} reads residuals without their mean, and --scale-rule {spec.scale_rule} needs them raw",
+                f"{option} reads residuals without their mean, but --scale-rule {spec.scale_rule} needs their mean",
                 "--scale-rule single_scale, or chessreg run edit-next-token",
             )
         if option != EMBEDDING_PROBE:
@@ -56,7 +56,7 @@ def check_edit_spec(spec: EditSettings, inputs: Inputs) -> None:
         check_next_token(spec, inputs, encoding, checkpoint)
         if rule.target is not None:
             raise BadInputError(
-                f"--scale-rule {spec.scale_rule} is of whole moves",
+                f"--scale-rule {spec.scale_rule} is not available for edits that read the next token",
                 "--scale-rule ln-final, ln-next, residual-norm or single_scale",
             )
     check_edit_layers(spec, inputs, known, checkpoint)
@@ -66,58 +66,63 @@ def check_edit_spec(spec: EditSettings, inputs: Inputs) -> None:
 
 
 def check_edit_probe(name: str, probe: tables.Probe, checkpoint: tables.Checkpoint, encoding: Encoding) -> None:
-    """Raises BadInputError for a probe, of the option `name`, that does not fit the model."""
+    """Raise BadInputError if the probe given by the option `name` does not fit the model."""
     if probe.checkpoint_id is None:
         raise ProbeMismatchError(
-            f"{name} is an import that does not say which checkpoint it was fitted on",
+            f"{name} is imported, and its checkpoint is unknown",
             "chessreg import probe FILE --checkpoint CHECKPOINT",
         )
     if probe.checkpoint_id != checkpoint.id:
         raise ProbeMismatchError(f"{name} was fitted on another checkpoint than --checkpoint", "chessreg probe list")
     if probe.classes != 13 or (name != "--shuffled-probe" and probe.label != "piece"):
-        raise BadInputError(f"an edit needs probes of label piece, these read {probe.label}")
+        raise BadInputError(f"{name} reads {probe.label}, but an edit needs probes of label piece")
     if name != EMBEDDING_PROBE:
         check_editable(name, probe.hook_point)
     elif probe.hook_point != hook_point(0, RESID_PRE):
         raise BadInputError(
-            f"{name} is of {probe.hook_point}, not of the embeddings",
+            f"{name} reads {probe.hook_point}, not the embeddings",
             f"fit it with --hook-point '{RESID_PRE}' --layers 0",
         )
     if checkpoint.residual == "centred" and not probe.detail["centred"]:
         raise BadInputError(
-            f"{name} reads residuals with their mean, this checkpoint's are centred",
+            f"{name} reads residuals with their mean, but the residuals of this checkpoint are centred",
             "fit probes on this checkpoint",
         )
     if name == "--black-probe" and is_white_to_move(probe.positions, encoding):
         raise ProbeMismatchError(
             f"{name} was fitted at {probe.positions}, where White is to move",
-            "fit it on a cache of Black's turns: black-turns",
+            "fit it on a cache of Black's turns: --sites black-turns",
         )
 
 
 def check_edit_layers(spec: EditSettings, inputs: Inputs, known: set[int], checkpoint: tables.Checkpoint) -> None:
-    """Raises BadInputError for an edited layer that the model or the probes (`known`: their layers) do not have."""
+    """Raise BadInputError for an edited layer that the model or the probes do not have. `known` are the probes'
+    layers."""
     shift = spec.layer_of_probe(0)
     for setting in list_edit_settings(spec, inputs):
         if missing := [layer for layer in setting.layers if layer + shift not in known]:
             shifted = f" for layer {missing[0]}: --probe-shift is {shift}" if shift else ""
             raise BadInputError(
                 f"no probe reads layer {missing[0] + shift}{shifted}",
-                f"there are probes of {', '.join(map(str, sorted(known))) or 'no layer that all of them have'}",
+                f"the probes share layers {', '.join(map(str, sorted(known)))}"
+                if known
+                else "the probes have no layer in common",
             )
         if missing := [layer for layer in setting.layers if not 0 <= layer < checkpoint.layers]:
             message, hint = f"the model has no layer {missing[0]}", f"it has layers 0 to {checkpoint.layers - 1}"
             if shift and not spec.layers and not spec.layer_sets:
-                message += f": the probe of {missing[0] + shift} is best, and --probe-shift {shift}"
-                hint += "; choose with --layers"
+                message += f": the probe of layer {missing[0] + shift} is best, and --probe-shift is {shift}"
+                hint += "; choose layers with --layers"
             raise BadInputError(message, hint)
 
 
 def check_saes(
     inputs: Inputs, reference: str, expansion: int | None, layers: Iterable[int], checkpoint: tables.Checkpoint
 ) -> None:
-    """Raises BadInputError unless an SAE run has the residual of every edited layer of this checkpoint, and
-    NotFoundError for an expansion that it lacks."""
+    """Raise BadInputError unless an SAE run has an SAE for the residual of every edited layer of this checkpoint.
+
+    Raises NotFoundError for an expansion that the run does not have.
+    """
     from chessreg.experiments.sae.stored import sae_rows
 
     rows = sae_rows(inputs, reference, expansion)
@@ -126,7 +131,7 @@ def check_saes(
     there = {row.hook_point for row in rows}
     if missing := [layer for layer in sorted(layers) if hook_point(layer) not in there]:
         raise BadInputError(
-            f"--sae has no SAE of {hook_point(missing[0])}, which is edited",
+            f"--sae has no SAE of the edited hook point {hook_point(missing[0])}",
             f"its SAEs are of {', '.join(sorted(there))}",
         )
 
@@ -134,23 +139,26 @@ def check_saes(
 def check_next_token(
     spec: NextTokenEditSpec, inputs: Inputs, encoding: Encoding, checkpoint: tables.Checkpoint
 ) -> None:
-    """Raises BadInputError for what edits that read the next token cannot be made with."""
+    """Raise BadInputError for a model or settings that do not support edits that read the next token."""
     from chessreg.experiments.edit.cases import apply_board_changes, build_single_prefix
 
     if all(encoding.origin_of(number) is None for number in range(encoding.answer_size)):
         raise BadInputError(
-            f"one token of {encoding.name} does not name a square or a move",
-            "edit it with `chessreg run edit`, or give a model of UCI squares",
+            f"the tokens of {encoding.name} do not name squares or moves",
+            "edit it with chessreg run edit, or give a model of UCI squares",
         )
     if spec.future_unit == "tokens" and encoding.content == "position":
         raise BadInputError(f"{encoding.name} writes positions, which have no later tokens", "--future-unit plies")
     if spec.token_mask not in ("all", "last") and encoding.content == "position":
-        raise BadInputError(f"{encoding.name} writes positions", "--token-mask last, or all")
+        raise BadInputError(
+            f"--token-mask {spec.token_mask} needs a model of games, and {encoding.name} writes positions",
+            "--token-mask last, or all",
+        )
     if spec.moves:
         prefix = build_single_prefix(spec, encoding)
         if len(prefix.state.prompt) > checkpoint.block_size:
             raise BadInputError(
-                f"--moves are {len(prefix.state.prompt)} tokens, the model has {checkpoint.block_size} positions",
+                f"--moves are {len(prefix.state.prompt)} tokens, but the model has {checkpoint.block_size} positions",
                 "give fewer moves",
             )
         if spec.board:
@@ -164,26 +172,26 @@ def check_next_token(
 
 
 def check_context(spec: NextTokenEditSpec, inputs: Inputs) -> None:
-    """Raises BadInputError for prefixes that are all longer than the model's context."""
+    """Raise BadInputError if all prefixes are longer than the model's context."""
     checkpoint, encoding = inputs.checkpoint_row(spec.checkpoint), inputs.encoding(spec.checkpoint)
     shortest = min(spec.prefixes)
     tokens = len(encoding.prompt(make_knight_moves(shortest)))
     if tokens > checkpoint.block_size:
         raise BadInputError(
-            f"a game has about {tokens} tokens after {shortest} plies, and the model's context is "
+            f"a game has about {tokens} tokens after {shortest} plies, but the model's context is "
             f"{checkpoint.block_size} tokens",
-            "shorter --prefixes",
+            "give shorter --prefixes",
         )
 
 
 def check_probe_tokens(spec: NextTokenEditSpec, inputs: Inputs, encoding: Encoding, ply: int) -> None:
-    """Raises BadInputError for a probe that was not fitted at the tokens after these numbers of plies."""
+    """Raise ProbeMismatchError for a probe that was not fitted at the token after `ply` plies."""
     side = ("White", "Black")[ply % 2]
     black = side == "Black" and spec.black_probe is not None
     references = {"--black-probe": (spec.black_probe,), "--other-black-probes": spec.other_black_probes}
     if not black:
         references = {"--probe": (spec.probe,), "--other-probes": spec.other_probes}
-    prompt = encoding.prompt(make_knight_moves(min(ply, 4 + ply % 2)))  # as many have every phase of a turn
+    prompt = encoding.prompt(make_knight_moves(min(ply, 4 + ply % 2)))  # these plies cover every phase of a turn
     tokens = Tokens.of([prompt])
     fitted = [(option, reference) for option, own in references.items() for reference in own if reference is not None]
     for option, reference in fitted:
@@ -192,19 +200,19 @@ def check_probe_tokens(spec: NextTokenEditSpec, inputs: Inputs, encoding: Encodi
         known = site in encoding.site_names
         if known and len(prompt) - 1 in encoding.sites(site, tokens).token:
             continue
-        where = f"at {site}" if known else "at tokens that it does not name"
-        hint = "--probe-tokens any, or a probe that was fitted there"
+        where = f"at {site}" if known else "at unnamed tokens"
+        hint = "give --probe-tokens any, or a probe fitted at these tokens"
         if side == "Black" and not black:
-            hint += ": --black-probe"
+            hint += ", as --black-probe"
         raise ProbeMismatchError(f"{option} was fitted {where}, and {side} is to move after {ply} plies", hint)
 
 
 def make_knight_moves(plies: int) -> tuple[str, ...]:
-    """The moves of some game with this many plies."""
+    """Return the moves of some game with this many plies."""
     return (("Nf3", "Nf6", "Ng1", "Ng8") * (plies // 4 + 1))[:plies]
 
 
 def is_white_to_move(site: str, encoding: Encoding) -> bool:
-    """Whether White is to move at every site of this name."""
+    """Return whether White is to move at every site of this name."""
     sites = encoding.sites(resolve_site_name(site, encoding), Tokens.of([encoding.prompt(["e4", "e5", "Nf3", "Nc6"])]))
     return len(sites) > 0 and bool((sites.ply % 2 == 0).all())

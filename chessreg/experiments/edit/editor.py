@@ -1,4 +1,4 @@
-"""The work behind `edit`: batches of states through the clean, the edited and the control models."""
+"""The work of kind `edit`: batches of states in the clean, the edited and the control models."""
 
 from __future__ import annotations
 
@@ -23,22 +23,20 @@ from chessreg.runs.task import Task
 from chessreg.steering.directions import EMPTY
 
 GREEDY_SAMPLE = -1
-MIN_PROBABILITY = (
-    1e-300  # what an edited model finds impossible counts as so probable, so that a divergence is a number
-)
+MIN_PROBABILITY = 1e-300  # floor of a probability in the edited model, which keeps a divergence finite
 
 
 @dataclass(frozen=True)
 class RemovalAnswers:
-    """The moves of a removal's two boards as the model would write them: canonical ones, and all that is accepted."""
+    """The canonical and the accepted texts of the moves on the two boards of a removal, as token ids."""
 
     canonical: tuple[frozenset[Prefix], frozenset[Prefix]]  # of the original and the modified board
-    shared: tuple[tuple[Prefix, ...], ...]  # of each move that is legal on both, how it is written on either
-    accepted: Trie  # of both; empty where `spellings` is off
+    shared: tuple[tuple[Prefix, ...], ...]  # for each move that is legal on both boards, its texts on either
+    accepted: Trie  # of both boards; empty without the setting `spellings`
 
 
 class Editor:
-    """An edited model at work for one task: every condition of a batch of states, and their rows."""
+    """The edited model of one task: runs every condition of a batch of states and emits their rows."""
 
     def __init__(self, task: Task[EditSpec, EditOptions]) -> None:
         self.task, self.spec = task, task.spec
@@ -47,7 +45,7 @@ class Editor:
         self.interventions = self.edited.record(task)
 
     def batch(self, states: Sequence[State]) -> None:
-        """All rows of these states."""
+        """Emit all rows of these states."""
         prompts = [state.prompt for state in states]
         history = self.encoding.content == "history"
         room = self.model.block_size - (self.spec.max_tokens if history else self.encoding.max_move_tokens - 1)
@@ -61,8 +59,8 @@ class Editor:
         session = open_session(self.model, len(states))
         session.feed(prompts)
         trees = TokenTree(session)
-        # the canonical moves of the original board first: most texts, the greedy one among them, are then there
-        # (in the order of a set of token ids, which is always the same: another order of nodes has other last bits)
+        # The canonical moves of the original board come first: they include most texts, also the greedy one. The order
+        # of a set of token ids is deterministic; another order of nodes would change the last bits.
         boards = [state.board for state in states]
         canonical = [frozenset(self.encoding.answers(board).values()) for board in boards]
         trees.grow([[ids[:-1] for ids in own] for own in canonical])
@@ -118,8 +116,11 @@ class Editor:
         edits: Sequence[ResidualEdit] = (),
         setting: int | None = None,
     ) -> list[StateReading]:
-        """Exact legal mass on both boards, greedy text and sampled texts of every state under one condition, and what
-        it does besides, compared with what is seen of the `clean` model. Returns what is seen of this one."""
+        """Emit the rows of one condition, and return what was read of the states under it.
+
+        For every state they have the exact legal mass on both boards, the greedy text and the sampled texts. With
+        `clean`, the readings of the clean model, they also have the side effects of the edit.
+        """
         spec = self.spec
         probabilities = score_canonical_answers(trees, [own.canonical for own in answers])
         masses = [
@@ -136,7 +137,8 @@ class Editor:
         ]
         boards = [removed.state.board for removed in removals]
         texts = self.write(trees, boards, keys, [0.0, *[spec.temperature] * spec.samples])
-        # read last: it computes the prompts' last tokens once more, in a branch where the session itself goes on
+        # This is read last: it computes the last tokens of the prompts again. Without edits it uses a branch, because
+        # the session itself continues.
         session = trees.session if edits else trees.session.branch(())
         logits = self.edited.read(session, [removed.state.prompt for removed in removals], edits)
         seen = [StateReading.of(*each) for each in zip(logits, probabilities, answers, removals, strict=True)]
@@ -194,7 +196,7 @@ class Editor:
 
 
 def emit_skipped(task: Task[Any, Any], state: State, row: TrialRow, text: str, *, legal: bool | None = None) -> None:
-    """Emit the row of a state that is not edited, with its reason in `row` and the text that the model would write."""
+    """Emit the row of a skipped state. `row` has the reason, and `text` is the text that the model would write."""
     half = assign_half(task.spec, state.item)
     task.emit(
         "trial",
@@ -212,25 +214,26 @@ def emit_skipped(task: Task[Any, Any], state: State, row: TrialRow, text: str, *
 
 @dataclass(frozen=True)
 class StateReading:
-    """What separates an edit's aim from its damage in one state: what the probe reads there, and how probable each of
-    the moves is that are legal on both boards."""
+    """Readings that separate the aim of an edit from its side effects in one state."""
 
-    square: int  # of the piece that is taken off
-    empty: float  # probability that it is empty
+    square: int  # of the removed piece
+    empty: float  # probability that this square is empty
     classes: np.ndarray  # most probable class of every square, int64 [64]
-    shared: np.ndarray  # exact probability of each move, as either board writes it, float64 [moves]
+    # exact probability of each move that is legal on both boards, in either spelling, float64 [moves]
+    shared: np.ndarray
 
     @classmethod
     def of(
         cls, logits: np.ndarray, probabilities: Mapping[Prefix, float], answers: RemovalAnswers, removed: Removal
     ) -> StateReading:
-        """From the probe's logits float32 [64, 13] and the probability of every answer."""
+        """Return the readings, given the probe's logits float32 [64, 13] and the probability of every answer."""
         shared = [sum(probabilities[ids] for ids in ways) for ways in answers.shared]
         there = np.exp(logits[removed.square].astype(np.float64) - logits[removed.square].max())
         return cls(removed.square, float(there[EMPTY] / there.sum()), logits.argmax(1), np.array(shared, np.float64))
 
     def columns(self, clean: StateReading | None) -> dict[str, float | None]:
-        """The columns of EditRow that say this; without the clean model those that compare with it are left out."""
+        """Return the columns of EditRow with these readings. Without `clean`, comparisons with the clean model are left
+        out."""
         values: dict[str, float | None] = {"shared_mass": min(float(self.shared.sum()), 1.0), "read_empty": self.empty}
         if clean is None:
             return values
@@ -241,10 +244,11 @@ class StateReading:
 
 
 def compute_divergences(clean: np.ndarray, edited: np.ndarray) -> tuple[float, float]:
-    """How far the choice among moves went from the clean one, whatever all of them weigh together: total variation
-    (0 to 1), and the Kullback-Leibler divergence clean from edited in nats.
+    """Return how far the edited choice among moves is from the clean one, independent of their total probability.
 
-    >>> divergences(np.array([0.2, 0.2]), np.array([0.5, 0.5]))
+    The two values are the total variation (0 to 1), and the Kullback-Leibler divergence of clean from edited, in nats.
+
+    >>> compute_divergences(np.array([0.2, 0.2]), np.array([0.5, 0.5]))
     (0.0, 0.0)
     """
     p, q = clean / clean.sum(), edited / edited.sum()
@@ -256,17 +260,17 @@ def compute_divergences(clean: np.ndarray, edited: np.ndarray) -> tuple[float, f
 def score_canonical_answers(
     trees: TokenTree, boards: Sequence[tuple[frozenset[Prefix], ...]]
 ) -> list[dict[Prefix, float]]:
-    """Answer → its exact probability, of every answer of any board of each row."""
+    """Return for each row the exact probability of every answer of any of its boards."""
     rows = [sorted(frozenset[Prefix]().union(*answers)) for answers in boards]
     scored = score_sequences(trees, rows)
     return [dict(zip(row, np.exp(values).tolist(), strict=True)) for row, values in zip(rows, scored, strict=True)]
 
 
 def sum_mass(probabilities: Mapping[Prefix, float], answers: frozenset[Prefix]) -> float:
-    """The probability of writing one of these answers."""
+    """Return the probability of writing one of these answers."""
     return min(sum(probabilities[ids] for ids in sorted(answers)), 1.0)
 
 
 def get_edit_scale(edit: ResidualEdit, row: int) -> float:
-    """The scale of an edit for one of its rows."""
+    """Return the scale of an edit for one of its rows."""
     return float(edit.scale[row] if isinstance(edit.scale, Tensor) and edit.scale.dim() else edit.scale)

@@ -1,5 +1,4 @@
-"""What a probe reads off the model before and after an edit: logits of every class on every square, at the
-site where the move begins."""
+"""Probe readings before and after an edit: logits of every class on every square, at the site where the move begins."""
 
 from __future__ import annotations
 
@@ -48,10 +47,11 @@ class ProbeReadings:
     original: chess.Board
     modified: chess.Board
     square: int
-    label: int  # the class of the piece that is taken off
+    label: int  # class of the removed piece
 
     def values(self, which: Literal["clean", "edited"], label: int, measure: Measure = "logprob") -> np.ndarray:
-        """One class on every square, float64 [64]: its logit, or its log-softmax or softmax over the classes."""
+        """Return the values of one class on every square, float64 [64]: its logit, or its log-softmax or softmax over
+        the classes."""
         logits = (self.clean if which == "clean" else self.edited).astype(np.float64)
         if measure == "logit":
             return logits[:, label]
@@ -61,15 +61,16 @@ class ProbeReadings:
 
 
 def parse_piece_class(letter: str) -> int:
-    """The class of a piece letter: `P` white pawn, `k` black king, `.` empty. Raises BadInputError for another."""
+    """Return the class of a piece letter: `P` white pawn, `k` black king, `.` empty. Raises BadInputError for other
+    letters."""
     if letter not in PIECE_CLASSES:
-        raise BadInputError(f"{letter!r} is no class of a piece probe", f"one of {' '.join(PIECE_CLASSES)}")
+        raise BadInputError(f"{letter!r} is not a class of a piece probe", f"give one of {' '.join(PIECE_CLASSES)}")
     return PIECE_CLASSES.index(letter)
 
 
 @dataclass(frozen=True)
 class LoadedState:
-    """A state of an edit run with everything that a condition does to the model in it."""
+    """A state of an edit run with the edits of one condition."""
 
     spec: EditSpec
     edited: PieceRemovals
@@ -80,9 +81,9 @@ class LoadedState:
 
 
 def load_edited_state(inputs: Inputs, run_id: UUID, unit: int, condition: str | None = None) -> LoadedState:
-    """A state under a condition (default: the first edit).
+    """Return a state under a condition; by default under the first edit.
 
-    Raises NotFoundError for a state or condition that there is not, BadInputError for a state without an edit.
+    Raises NotFoundError for a state or condition that does not exist, and BadInputError for a state without an edit.
     """
     with inputs.database.read() as session:
         run = session.get_one(tables.Run, run_id)
@@ -91,13 +92,13 @@ def load_edited_state(inputs: Inputs, run_id: UUID, unit: int, condition: str | 
         skipped = session.get(tables.Trial, (run_id, unit, "skipped", -1))
     if kind != "edit":
         raise BadInputError(
-            f"run {shorten_id(run_id)} is of kind {kind}: the readings of a probe are compared in runs of kind edit",
+            f"run {shorten_id(run_id)} is of kind {kind}, but probe readings are compared in runs of kind edit",
             f"chessreg board {shorten_id(run_id)}:{unit}",
         )
     if row is None:
         if skipped is None:
             raise NotFoundError(f"run {shorten_id(run_id)} has no state {unit}", "chessreg runs show RUN")
-        raise BadInputError(f"state {unit} was skipped: {(skipped.detail or {}).get('skipped')}", "take another unit")
+        raise BadInputError(f"state {unit} was skipped: {(skipped.detail or {}).get('skipped')}", "choose another unit")
     spec = EditSpec(**settings)
     edited = _load_removals(spec, inputs)
     chosen = edited.condition(condition)
@@ -109,9 +110,10 @@ def load_edited_state(inputs: Inputs, run_id: UUID, unit: int, condition: str | 
 def load_readings(
     inputs: Inputs, run_id: UUID, unit: int, condition: str | None = None, layer: int | None = None
 ) -> ProbeReadings:
-    """What the probe of `layer` (default: the last that is edited) reads of a state under a condition (the first edit).
+    """Return the readings of a probe in a state before and after an edit.
 
-    Raises what `placed` raises.
+    `layer` is the probe's layer; by default the last edited layer. `condition` defaults to the first edit. Raises the
+    errors of `load_edited_state`.
     """
     place = load_edited_state(inputs, run_id, unit, condition)
     removed, setting = place.removed, place.condition.setting
@@ -126,7 +128,8 @@ def load_readings(
 def compute_probe_logits(
     model: LanguageModel, prompt: Sequence[int], probes: Sequence[FittedProbe], edits: Sequence[ResidualEdit]
 ) -> np.ndarray:
-    """What probes of several layers read at the last token, float32 [probes, 64, 13], in one forward pass."""
+    """Return the logits of probes of several layers at the last token, float32 [probes, 64, 13], from one forward
+    pass."""
     last = torch.tensor([[len(prompt) - 1]])
     layers = [probe.layer for probe in probes]
     residuals = model.residuals(torch.tensor([list(prompt)]), layers, last, edits=edits)[:, 0, 0]
@@ -134,7 +137,7 @@ def compute_probe_logits(
 
 
 def build_edit_panels(readings: ProbeReadings, label: int, measure: Measure, clip: float | None) -> list[HeatPanel]:
-    """Figure 5's form: the class before and after the edit, and below it the empty square's."""
+    """Return the panels of Figure 5: the class before and after the edit, and below it the empty square."""
     made = []
     for row in dict.fromkeys((label, EMPTY)):
         name = "empty" if row == EMPTY else PIECE_CLASSES[row]
@@ -149,7 +152,8 @@ def build_edit_panels(readings: ProbeReadings, label: int, measure: Measure, cli
 
 
 def build_reading_panels(readings: ProbeReadings, label: int, measure: Measure, clip: float) -> list[HeatPanel]:
-    """Figure 1's form: where the piece stands, the clean model's reading clipped, and the reading as it is."""
+    """Return the panels of Figure 1: the true squares of the piece, the clean model's reading clipped, and the full
+    reading."""
     values, name = readings.values("clean", label, measure), PIECE_CLASSES[label]
     letters = board_letters(readings.original)
     truth = np.array([float(letter == name) for letter in letters])
@@ -163,7 +167,8 @@ def build_reading_panels(readings: ProbeReadings, label: int, measure: Measure, 
 
 
 def choose_color_range(values: list[np.ndarray], measure: Measure, clip: float | None) -> tuple[float, float]:
-    """The numbers drawn white and black: of a probability 0 and 1, of a logarithm -clip and 0, of a logit ±clip."""
+    """Return the values drawn white and black: 0 and 1 for a probability, -clip and 0 for a logarithm, ±clip for a
+    logit."""
     if measure == "probability":
         return 0.0, 1.0
     if clip is not None:
@@ -174,5 +179,5 @@ def choose_color_range(values: list[np.ndarray], measure: Measure, clip: float |
 
 @lru_cache(maxsize=1)
 def _load_removals(spec: EditSpec, inputs: Inputs) -> PieceRemovals:
-    """The model of a run, kept for the next board of it."""
+    """Return the model of a run. It stays in memory for the next board."""
     return PieceRemovals(spec, inputs, "cpu")

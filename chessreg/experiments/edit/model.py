@@ -1,4 +1,4 @@
-"""A model with its probes, and the edits that a spec makes of them for given states."""
+"""A model with its probes, and the edits that a spec makes with them for given states."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class EditedModel(Generic[S]):
     """The model of an edit run, with the probes of every layer that it edits."""
 
     def __init__(self, spec: S, inputs: Inputs, device: str | torch.device, model: LanguageModel | None = None) -> None:
-        """`model` is the checkpoint's where that is in memory already."""
+        """`model` is the loaded checkpoint, if it is already in memory."""
         self.spec, self.inputs = spec, inputs
         self.checkpoint, folder = inputs.checkpoint(spec.checkpoint)
         self.model = model or LanguageModel.load(folder, device=device)
@@ -63,11 +63,11 @@ class EditedModel(Generic[S]):
 
     @property
     def layers(self) -> list[int]:
-        """The layers that some setting edits, rising."""
+        """The layers that any setting edits, ascending."""
         return sorted({layer for setting in self.settings for layer in setting.layers})
 
     def probes_of(self, reference: str | None) -> dict[int, FittedProbe]:
-        """The probes of a run by the layer that they edit; without a reference none."""
+        """Return the probes of a run by the layer that they edit; nothing without a reference."""
         if reference is None:
             return {}
         return {
@@ -77,19 +77,22 @@ class EditedModel(Generic[S]):
     # -- conditions -------------------------------------------------------------------------------------------------
 
     def conditions(self) -> list[Condition]:
-        """Every edit, each with its controls behind it. A single edit has no number."""
+        """Return every edit, each followed by its controls. A single edit has no number in its name."""
         return list_conditions(self.settings, self.spec.other_directions, self.spec.control_draws)
 
     def condition(self, name: str | None) -> Condition:
-        """Return the condition of this name; without a name the first edit. Raises NotFoundError."""
+        """Return the condition of this name; without a name the first edit. Raises NotFoundError for an unknown
+        name."""
         known = {condition.name: condition for condition in self.conditions()}
         wanted = name or next(iter(known))
         if wanted not in known:
-            raise NotFoundError(f"this edit has no condition {clipped(wanted)!r}", f"it has {', '.join(known)}")
+            raise NotFoundError(
+                f"this edit has no condition {clipped(wanted)!r}", f"its conditions are {', '.join(known)}"
+            )
         return known[wanted]
 
     def layers_of(self, condition: Condition) -> tuple[int, ...]:
-        """The layers that a condition edits, rising."""
+        """Return the layers that a condition edits, ascending."""
         layers = condition.setting.layers
         return tuple(sorted(map(self.wrong_layer, layers))) if condition.source == WRONG_LAYER else layers
 
@@ -97,13 +100,13 @@ class EditedModel(Generic[S]):
         return controls.find_wrong_layer(layer, self.model.n_layers)
 
     def reference(self, layer: int) -> Callable[[Tensor], Tensor] | None:
-        """What is made of the residual after a layer, whose norm the scale is a share of; None: it is a length."""
+        """Return the function of the residual whose norm the scale is a share of; None if the scale is a length."""
         return None if self.rule.reference is None else self.rule.reference(self.model.network, layer)
 
     # -- interventions ----------------------------------------------------------------------------------------------
 
     def record(self, task: Task[Any, Any]) -> dict[str, UUID | None]:
-        """Record the intervention of every condition; condition → its id, None of the clean model."""
+        """Record the intervention of every condition. Return condition → its id, None for the clean model."""
         interventions: dict[str, UUID | None] = {CLEAN: None}
         for condition in self.conditions():
             row = self.intervention_row(condition)
@@ -112,7 +115,7 @@ class EditedModel(Generic[S]):
         return interventions
 
     def intervention_row(self, condition: Condition) -> dict[str, Any]:
-        """Return a condition's row of the intervention table; its id derives from the rest."""
+        """Return a condition's row of the intervention table. The id derives from the other columns."""
         spec = self.spec
         source, references = self.origin(condition)
         label = {"layers_label": spec.layers_label} if spec.layers_label else {}
@@ -130,11 +133,11 @@ class EditedModel(Generic[S]):
         )
 
     def detail(self) -> dict[str, Any]:
-        """Further settings that an intervention is identified by."""
+        """Return further settings that identify an intervention."""
         return {}
 
     def origin(self, condition: Condition) -> tuple[str, list[str]]:
-        """Where a condition's directions come from, and the references behind them."""
+        """Return the source of a condition's directions, and the references that they come from."""
         spec, source, layers = self.spec, condition.source, condition.setting.layers
         black = [] if spec.black_probe is None else [spec.black_probe]
         if source in (RANDOM, SHUFFLED) and not (source == SHUFFLED and spec.shuffled_probe):
@@ -149,11 +152,11 @@ class EditedModel(Generic[S]):
 
 
 class PieceRemovals(EditedModel[EditSpec]):
-    """A model from whose states the piece about to move is taken off, and whose moves are read."""
+    """Edits that remove the piece about to move, of a model that then writes whole moves."""
 
     @cached_property
     def reader(self) -> FittedProbe:
-        """The probe of the last layer that has one."""
+        """The probe of the last probed layer."""
         return load_probe(self.inputs, self.spec.probe, max(list_probed_layers(self.spec.probe, self.inputs)))
 
     @cached_property
@@ -174,8 +177,10 @@ class PieceRemovals(EditedModel[EditSpec]):
         return super().origin(condition)
 
     def has_directions(self, removed: Removal) -> bool:
-        """Whether every probe that is edited with has a direction for the piece on its square, and for another one
-        where labels are permuted."""
+        """Return whether every probe has the directions that the edit of this state needs.
+
+        Each probe needs one for the piece on its square. With permuted labels it also needs one for another piece.
+        """
         spec, square = self.spec, removed.square
         own = [probe.weight for probe in (*self.probes.values(), *self.black.values())]
         permuted = [probe.weight for probe in self.shuffled.values()]
@@ -192,11 +197,11 @@ class PieceRemovals(EditedModel[EditSpec]):
         removals: Sequence[Removal],
         real: Sequence[ResidualEdit] | None = None,
     ) -> list[ResidualEdit]:
-        """Return a condition's edits, one a layer, each with a direction and a scale for every state.
+        """Return a condition's edits, one per layer, each with a direction and a scale for every state.
 
-        With black probes there are two per layer: one at the tokens where White is to move, including tokens of a move,
-        and one where Black is to move (the author's branch both_probes). A control's edits have the layers of its
-        setting's edits (`real`, if they exist already) and their length in every state.
+        With black probes there are two edits per layer: one at the tokens where White is to move, including the tokens
+        of a move, and one where Black is to move (the author's branch both_probes). A control's edits have the layers
+        of its setting's edits, and their length in every state. `real` are these edits, if they were computed before.
         """
         setting, source = condition.setting, condition.source
         if source != "edit" and real is None:
@@ -217,7 +222,7 @@ class PieceRemovals(EditedModel[EditSpec]):
         return [replace(own, scale=edit.scale) for own, edit in zip(drawn, real, strict=True)]
 
     def edit(self, condition: Condition, layer: int, removals: Sequence[Removal], token_mask: str) -> ResidualEdit:
-        """Return a condition's directions at these tokens of a layer, not yet scaled."""
+        """Return the unscaled edit of a layer with a condition's directions at these tokens."""
         vectors = self.vectors(condition, layer, removals, token_mask)
         on_device = torch.from_numpy(vectors).to(self.model.device)
         return ResidualEdit(layer, on_device, 1.0, token_mask, op="subtract", reference=self.reference(layer))
@@ -238,7 +243,7 @@ class PieceRemovals(EditedModel[EditSpec]):
         return compute_piece_directions(weight, squares, labels, spec.piece, spec.blank)
 
     def shuffled_label(self, weight: np.ndarray, removed: Removal, draw: int) -> int:
-        """Return another piece that the probe has a direction for on the square, drawn for the state."""
+        """Return another piece for which the probe has a direction on the square, drawn for the state."""
         changes = [(removed.square, removed.label, EMPTY)]
         [(_, label, _)] = controls.shuffle_pieces(
             self.spec.seed, draw, removed.state.unit, changes, lambda square: find_known_pieces(weight, square)
@@ -248,9 +253,9 @@ class PieceRemovals(EditedModel[EditSpec]):
     def read(
         self, session: DecodingSession, prompts: Sequence[Sequence[int]], edits: Sequence[ResidualEdit] = ()
     ) -> np.ndarray:
-        """Logits of the probe of the last layer that has one where each row's move begins, float32 [row, 64, 13].
+        """Return the logits of the last layer's probe where each row's move begins, float32 [row, 64, 13].
 
-        The session is that of the edits; no tree of it may be in use.
+        `session` runs with `edits`. No token tree of it may be in use.
         """
         residuals = session.residuals([self.reader.layer])
         rows = [torch.tensor([row]) for row in range(len(prompts))]
@@ -261,11 +266,11 @@ class PieceRemovals(EditedModel[EditSpec]):
         return np.concatenate(logits)
 
     def probe(self, layer: int, token_mask: str) -> FittedProbe:
-        """The probe whose directions are subtracted at these tokens, in a layer."""
+        """Return the probe whose directions are subtracted at these tokens of a layer."""
         return self.black[layer] if self.black and token_mask == BLACK_SEGMENTS else self.probes[layer]
 
     def reading(self, layer: int, removals: Sequence[Removal]) -> RuleReading:
-        """What a target rule reads at a layer for these states."""
+        """Return the inputs of a target rule at a layer for these states."""
         probe = self.probes[layer]
         own, average = [], []
         for removed in removals:
@@ -278,9 +283,9 @@ class PieceRemovals(EditedModel[EditSpec]):
 
 
 def check_finite(probe: FittedProbe) -> FittedProbe:
-    """The probe. Raises BadInputError for weights that are NaN or infinite."""
+    """Return the probe. Raises BadInputError for weights that are NaN or infinite."""
     if not bool(np.isfinite(probe.weight).all()):
-        raise BadInputError(f"the probe of layer {probe.layer} holds NaN or infinite weights", "fit it again")
+        raise BadInputError(f"the probe of layer {probe.layer} has NaN or infinite weights", "fit it again")
     return probe
 
 
@@ -291,9 +296,10 @@ def compute_square_logits(
     probes: Sequence[FittedProbe],
     edits: Sequence[ResidualEdit],
 ) -> np.ndarray:
-    """What probes read in the residuals [probes, d_model] of their layers at the last token, float32 [probes, 64, 13].
+    """Return the logits of probes at the last token, float32 [probes, 64, 13].
 
-    The mean that edits themselves add stays in, as it does in TransformerLens (2.3 there).
+    `residuals` float [probes, d_model] are those of the probes' layers. For centred probes the mean that the edits
+    themselves add is not removed, as in TransformerLens (specification 2.3).
     """
     tokens = np.array(prompt)
     here = [e for e in edits if get_token_mask(e.token_mask).of(tokens, model.encoding)[-1]]
@@ -311,6 +317,7 @@ DERIVED_SOURCES = ("sae-latents", "sae-contrast", "means")  # sources of probes 
 
 
 def name_direction_source(probe: FittedProbe) -> str:
-    """What an intervention calls a probe's directions: `probe:piece`, or what they were made of, `sae-latent:piece`."""
+    """Return the name of a probe's directions as a source: `probe:piece`, or with another origin
+    `sae-latents:piece`."""
     source = probe.detail.get("source")
     return f"{source if source in DERIVED_SOURCES else 'probe'}:{probe.label}"

@@ -1,8 +1,8 @@
-"""The work behind edits that read the next token: prefixes of games under every condition at once.
+"""The work of kind `edit-next-token`: prefixes of games under all conditions.
 
-Davis specification 6. Of each case and condition it records the probability of tokens that begin a legal move on the
-original, the target and the later board (LMPM, 6.4), what became of the most probable token, and the length of the
-edit; the whole distribution goes to the store (probabilities.py).
+Davis specification 6. For each case and condition it records the probability of the tokens that begin a legal move on
+the original, the target and the later board (LMPM, 6.4), the most probable token, and the length of the edit. The whole
+distribution is written to the store (three_boards.py).
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ from chessreg.steering.directions import PIECES, Change, compute_change_directio
 if TYPE_CHECKING:
     from chessreg.games.datasets.dataset import Games
 
-MAX_GROUP_VALUES = 64_000_000  # of stored probabilities in one group: bounds memory
+MAX_GROUP_VALUES = 64_000_000  # stored probabilities in one group: bounds memory
 ORIGINAL, TARGET, LATER = range(3)
 PROTOCOL = ("protocol", "future", "future_unit", "patch", "random_draw", "class_mean", "probe_tokens", "probe_shift",
             "decay")  # fmt: skip
@@ -56,9 +56,11 @@ PROTOCOL = ("protocol", "future", "future_unit", "patch", "random_draw", "class_
 
 @dataclass(frozen=True)
 class Outcome:
-    """A condition of a batch of cases: log-probabilities float64 [cases, outputs], and the edits' lengths float64
-    [cases] at the lowest layer: of the norm that the scale is a share of (None: it is a length), of the direction, and
-    of what is added."""
+    """One condition of a batch of cases.
+
+    `logprobs` float64 [cases, outputs]. The norms are float64 [cases] at the lowest edited layer: of the reference that
+    the scale is a share of (None if the scale is a length), of the direction, and of the added vector.
+    """
 
     condition: str
     setting: int | None
@@ -70,7 +72,7 @@ class Outcome:
 
 
 class CaseEdits(EditedModel[NextTokenEditSpec]):
-    """A model to whose residual, at the token of a case, directions for the changes of its board are added."""
+    """A model with directions for the changes of a case's board added to its residual at the token of the case."""
 
     @cached_property
     def others(self) -> list[tuple[dict[int, FittedProbe], dict[int, FittedProbe]]]:
@@ -95,14 +97,19 @@ class CaseEdits(EditedModel[NextTokenEditSpec]):
         return {name: getattr(self.spec, name) for name in PROTOCOL}
 
     def edits(self, case: Case, condition: Condition) -> list[ResidualEdit]:
-        """Return one case's edits under a condition, one a layer. Raises BadInputError for a patch that the model's
-        context does not hold, and where the probe has no direction for the case."""
+        """Return one case's edits under a condition, one per layer.
+
+        Raises BadInputError for a patch that does not fit the model's context, and if the probe has no direction for
+        the case.
+        """
         layers, scales = self.layers_of(condition), self.scales(condition, [case])
         tokens, none = None, np.zeros(1, np.int64)
         if condition.source == PATCH:
             prompt = case.prefix.later_prompt
             if len(prompt) > self.model.block_size:
-                raise BadInputError(f"{len(prompt)} tokens to the later board are more than the model's context holds")
+                raise BadInputError(
+                    f"the later board comes after {len(prompt)} tokens, which do not fit the model's context"
+                )
             tokens = NextTokens(self.model, [prompt], [(0, len(prompt) - 1)], layers)
         vectors = {layer: self.vectors(tokens, [case], none, none, condition, layer, {}) for layer in layers}
         if not any(vector.any() for vector in vectors.values()):
@@ -110,7 +117,8 @@ class CaseEdits(EditedModel[NextTokenEditSpec]):
         return [self.edit(layer, vectors[layer], scales) for layer in layers]
 
     def edit(self, layer: int, vectors: np.ndarray, scales: np.ndarray) -> ResidualEdit:
-        """Vectors [cases, d_model] that are added after a layer, as long as the scale rule has it with these scales."""
+        """Return the edit that adds vectors [cases, d_model] after a layer, with lengths given by the scale rule and
+        `scales`."""
         return ResidualEdit(
             layer,
             torch.from_numpy(vectors).to(self.model.device),
@@ -120,7 +128,8 @@ class CaseEdits(EditedModel[NextTokenEditSpec]):
         )
 
     def scales(self, condition: Condition, cases: Sequence[Case]) -> np.ndarray:
-        """The value of the scale rule at the edited token of each case, float64 [cases]; it may fall with its index."""
+        """Return the value of the scale rule at the edited token of each case, float64 [cases]. With --decay it falls
+        with the token's index."""
         value = 0.0 if condition.source == SHAM else condition.setting.value
         index = np.array([len(case.state.prompt) - 1 for case in cases], np.float64)
         return value * np.exp(-self.spec.decay * index)
@@ -135,7 +144,11 @@ class CaseEdits(EditedModel[NextTokenEditSpec]):
         layer: int,
         cached: dict[tuple[str, int, int], np.ndarray],
     ) -> np.ndarray:
-        """What a condition adds at a layer, before it is scaled, float32 [cases, d_model]."""
+        """Return the unscaled vectors that a condition adds at a layer, float32 [cases, d_model].
+
+        `sites` int64 [cases] are the sites of the cases in `tokens`, and `later` int64 those of the later boards.
+        `cached` keeps vectors by source, draw and layer.
+        """
         source = "edit" if condition.source == SHAM else condition.source
         key = source, condition.draw, layer
         if key in cached:
@@ -154,7 +167,7 @@ class CaseEdits(EditedModel[NextTokenEditSpec]):
         return made
 
     def random(self, cases: Sequence[Case], draw: int, layer: int) -> np.ndarray:
-        """Random directions float32 [cases, d_model]."""
+        """Return random directions float32 [cases, d_model]."""
         seed, units = self.spec.seed, [case.state.unit for case in cases]
         if self.spec.random_draw == "sphere":
             return controls.draw_random_directions(seed, draw, layer, units, self.model.d_model)
@@ -162,7 +175,7 @@ class CaseEdits(EditedModel[NextTokenEditSpec]):
         return controls.draw_uniform_matrix_directions(seed, draw, layer, units, shape)
 
     def of_probes(self, cases: Sequence[Case], condition: Condition, layer: int) -> np.ndarray:
-        """Directions of a probe for the changes of each board, by the side that is to move."""
+        """Return a probe's directions for the changes of each board float32 [cases, d_model], by the side to move."""
         spec, draw = self.spec, condition.draw
         if condition.source == WRONG_LAYER:
             layer = next(own for own in condition.setting.layers if self.wrong_layer(own) == layer)
@@ -190,7 +203,7 @@ class CaseEdits(EditedModel[NextTokenEditSpec]):
 
 
 class SiteEditor(CaseEdits):
-    """An edited model at work for one task: every condition of a batch of cases, and their rows."""
+    """The edited model of one task: runs every condition of a batch of cases and emits their rows."""
 
     def __init__(self, task: Task[NextTokenEditSpec, NextTokenEditOptions]) -> None:
         super().__init__(task.spec, task.inputs, prepare_device(task.options.device, task.options.threads))
@@ -201,8 +214,11 @@ class SiteEditor(CaseEdits):
         self.edited_layers = sorted({layer for condition in self.all_conditions for layer in self.layers_of(condition)})
 
     def run(self, overlap: Callable[[Games, np.ndarray], None]) -> None:
-        """All units of the task, in groups whose probabilities are stored, and count, together; `overlap` says once
-        what the games share with others."""
+        """Do all units of the task, in groups. The probabilities of a group are stored together, and its units are done
+        together.
+
+        `overlap` is called once with the games, and emits their overlap with training games.
+        """
         task, spec = self.task, self.spec
         most = max(1, MAX_GROUP_VALUES // ((1 + len(self.all_conditions)) * self.model.outputs))
         size = min(task.options.group_states, most)
@@ -229,7 +245,8 @@ class SiteEditor(CaseEdits):
             task.done(*group)
 
     def batch(self, prepared: Sequence[GamePrefix], row: int) -> StoredBatch:
-        """The rows of these prefixes; `row` is the first one's place among the stored probabilities of the group."""
+        """Emit the rows of these prefixes. `row` is the index of the first one in the stored probabilities of the
+        group."""
         room, patched = self.model.block_size, self.spec.patch != "none"
         fitting: list[GamePrefix] = []
         for prefix in prepared:
@@ -252,7 +269,7 @@ class SiteEditor(CaseEdits):
         return StoredBatch(cases, np.exp(np.stack([o.logprobs for o in outcomes], 1)).astype(np.float32))
 
     def clean(self, fitting: Sequence[GamePrefix], patched: bool) -> tuple[NextTokens, np.ndarray]:
-        """The clean model at the end of each prefix, and the sites of the later boards int64 [prefixes]."""
+        """Return the clean model at the end of each prefix, and the sites of the later boards, int64 [prefixes]."""
         rows: list[tuple[int, ...]] = []
         places: dict[int, int] = {}
         sites: list[tuple[int, int]] = []
@@ -263,20 +280,20 @@ class SiteEditor(CaseEdits):
             for kept, prompt in ((sites, prefix.state.prompt), (later, prefix.later_prompt if patched else ())):
                 if not prompt:
                     continue
-                if history and item in places:  # one row a game: its prefixes begin alike
+                if history and item in places:  # one row per game, because its prefixes begin alike
                     place = places[item]
                     rows[place] = max(rows[place], prompt, key=len)
                 else:
                     place = places[item] = len(rows)
                     rows.append(prompt)
                 kept.append((place, len(prompt) - 1))
-        # a prefix without a later board is no case: any site will do
+        # a prefix without a later board is skipped, so its site does not matter
         behind = iter(range(len(sites), len(sites) + len(later)))
         later_sites = np.array([next(behind) if patched and prefix.later_prompt else 0 for prefix in fitting], np.int64)
         return NextTokens(self.model, rows, [*sites, *later], self.edited_layers), later_sites
 
     def cases(self, fitting: Sequence[GamePrefix], logprobs: np.ndarray) -> tuple[list[Case], np.ndarray]:
-        """The prefixes that are edited, and their numbers; the others' rows say why they are not."""
+        """Return the prefixes to edit as cases, and their numbers. Emit a row with the reason for each other prefix."""
         cases, sites = [], []
         for number, prefix in enumerate(fitting):
             favourite = int(logprobs[number].argmax())
@@ -297,7 +314,7 @@ class SiteEditor(CaseEdits):
     def outcomes(
         self, tokens: NextTokens, cases: Sequence[Case], sites: np.ndarray, later: np.ndarray
     ) -> list[Outcome]:
-        """Every condition but the clean one: those of equal layers in one pass."""
+        """Return the outcomes of all conditions except the clean one. Conditions with equal layers share a pass."""
         if self.spec.token_mask != "last":
             return [self.several(tokens, cases, sites, later, condition) for condition in self.all_conditions]
         together: dict[tuple[int, ...], list[Condition]] = {}
@@ -322,7 +339,8 @@ class SiteEditor(CaseEdits):
     def several(
         self, tokens: NextTokens, cases: Sequence[Case], sites: np.ndarray, later: np.ndarray, condition: Condition
     ) -> Outcome:
-        """A condition that edits several tokens of each prefix, at each with the length that equation 1 gives there."""
+        """Return the outcome of a condition that edits several tokens of each prefix. Equation 1 gives the length at
+        each token."""
         layers, scales = self.layers_of(condition), self.scales(condition, cases)
         vectors = {layer: self.vectors(tokens, cases, sites, later, condition, layer, {}) for layer in layers}
         edits = [self.edit(layer, vectors[layer], scales) for layer in layers]
@@ -332,8 +350,8 @@ class SiteEditor(CaseEdits):
         return Outcome(condition.name, condition.setting.number, scales, values, *lengths)
 
     def masked(self, logprobs: torch.Tensor) -> np.ndarray:
-        """Log-probabilities [n, outputs] as float64, with `mask_unused` those of the tokens that games are written
-        with."""
+        """Return log-probabilities [n, outputs] as float64; with `mask_unused` only tokens that games are written with
+        have probability."""
         values: np.ndarray = logprobs.cpu().numpy().astype(np.float64)
         unused = sorted(get_masked_ids(self.encoding)) if self.spec.mask_unused else []
         if unused:
@@ -344,7 +362,8 @@ class SiteEditor(CaseEdits):
     def lengths(
         self, tokens: NextTokens, sites: np.ndarray, layer: int, vectors: np.ndarray, scales: np.ndarray
     ) -> tuple[np.ndarray | None, np.ndarray, np.ndarray]:
-        """The norm that the scale is a share of, of the direction, and of what is added at a layer, each [cases]."""
+        """Return the norms of the reference, of the direction, and of the added vector at a layer, each float64
+        [cases]."""
         size = np.linalg.norm(vectors.astype(np.float64), axis=1)
         reference = self.reference(layer)
         if reference is None:
@@ -357,7 +376,7 @@ class SiteEditor(CaseEdits):
     # -- rows -------------------------------------------------------------------------------------------------------
 
     def legal(self, case: Case) -> np.ndarray:
-        """Which ids begin a legal move on the original, the target and the later board, bool [3, outputs]."""
+        """Return which ids begin a legal move on the original, the target and the later board, bool [3, outputs]."""
         begins = np.zeros((3, self.model.outputs), bool)
         for number, board in enumerate(case.boards):
             if board is not None:
@@ -365,7 +384,7 @@ class SiteEditor(CaseEdits):
         return begins
 
     def rows(self, outcome: Outcome, clean: Outcome, cases: Sequence[Case], legal: np.ndarray, row: int) -> None:
-        """Emit a condition's row of every case."""
+        """Emit one condition's row of every case."""
         probabilities = np.exp(outcome.logprobs)
         masses = np.minimum(np.einsum("ckv,cv->ck", legal.astype(np.float64), probabilities), 1.0)
         favourite, before = outcome.logprobs.argmax(1), clean.logprobs.argmax(1)
@@ -420,13 +439,13 @@ class SiteEditor(CaseEdits):
             )
 
     def text_of(self, token: int) -> str:
-        """A token that is written, as it is read."""
+        """Return the text of a written token."""
         if self.encoding.answer_size == self.encoding.size:
             return self.encoding.vocabulary[token]
         return self.encoding.answer_text([token])
 
     def skipped(self, prefix: GamePrefix, favourite: int | None, reason: str) -> None:
-        """The row of a prefix that is not edited, with the reason."""
+        """Emit the row of a skipped prefix, with the reason."""
         state: State = prefix.state
         square = None if favourite is None or self.origins[favourite] < 0 else int(self.origins[favourite])
         piece = None if square is None else state.board.piece_at(square)
@@ -447,9 +466,10 @@ class StoredBatch:
 
 
 def compute_divergence(clean: np.ndarray, edited: np.ndarray) -> np.ndarray:
-    """Kullback-Leibler divergence of the clean distribution from the edited one, nats [n]; log-probabilities [n, m].
+    """Return the Kullback-Leibler divergence of the clean from the edited distribution, nats [n], from
+    log-probabilities [n, m].
 
-    >>> divergence(np.log([[0.5, 0.5]]), np.log([[0.5, 0.5]])).tolist()
+    >>> compute_divergence(np.log([[0.5, 0.5]]), np.log([[0.5, 0.5]])).tolist()
     [0.0]
     """
     least = math.log(np.finfo(np.float64).tiny)

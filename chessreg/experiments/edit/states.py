@@ -1,4 +1,4 @@
-"""The positions that are edited: where White is to move, and the same board without the piece about to move."""
+"""The states of edits: positions with White to move, and the same board without the piece about to move."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
     from chessreg.games.datasets.dataset import Games
     from chessreg.runs.inputs import Inputs
 
-NO_GAME = -1  # the item of a position that is of no dataset
+NO_GAME = -1  # the item of a position outside any dataset
 
 
 @dataclass(frozen=True)
 class State:
-    """One position with White to move. `prompt` is the tokens after which the move is written."""
+    """One position with White to move. The model writes the move after the tokens of `prompt`."""
 
     unit: int
     item: int
@@ -39,14 +39,14 @@ class State:
     def position(self) -> str:
         """The position's Zobrist hash (placement, side to move, castling, en passant), 16 hexadecimal digits.
 
-        The paper's 5,000 states repeat early positions (specification 6.4); this tells distinct ones apart.
+        It identifies distinct positions: the paper's 5,000 states repeat early ones (specification 6.4).
         """
         return f"{chess.polyglot.zobrist_hash(self.board):016x}"
 
 
 @dataclass(frozen=True)
 class Removal:
-    """A state whose piece about to move is taken off: the clean move, the piece, and the board without it."""
+    """A state without the piece about to move: the clean model's move, the piece, and the board without it."""
 
     state: State
     move: chess.Move
@@ -63,14 +63,15 @@ class Removal:
 
     @property
     def label(self) -> int:
-        """The piece's class of the label `piece`."""
+        """The class of the piece in the label `piece`."""
         return classify_piece(self.piece)
 
 
 def build_states(
     spec: EditSettings, encoding: Encoding, games: Games, places: np.ndarray, units: Sequence[int]
 ) -> list[State]:
-    """The states of these units. Unit u is state u % per_game of game u // per_game; a short game has fewer."""
+    """Return the states of these units. Unit u is state u % per_game of game u // per_game. A short game has fewer
+    states."""
     states = []
     for unit in units:
         item = int(places[unit // spec.per_game])
@@ -93,12 +94,12 @@ def build_states(
 
 
 def build_state_after(sans: Sequence[str], encoding: Encoding) -> State:
-    """The position after these moves (canonical SAN): the one state of a run with --moves."""
+    """Return the position after these moves (canonical SAN), the only state of a run with --moves."""
     return State(0, NO_GAME, len(sans), encoding.prompt(sans), play_sans(sans))
 
 
 def load_state(spec: EditSettings, encoding: Encoding, inputs: Inputs, unit: int) -> State:
-    """The state of a unit of a run."""
+    """Return the state of a unit of a run."""
     if spec.moves:
         return build_state_after(spec.sans, encoding)
     [state] = build_states(spec, encoding, *select_games(spec, inputs), [unit])
@@ -106,7 +107,7 @@ def load_state(spec: EditSettings, encoding: Encoding, inputs: Inputs, unit: int
 
 
 def remove_moving_piece(state: State, move: chess.Move) -> Removal:
-    """The state without the piece about to move, nothing else changed (Karvonen specification 6.1, step 5)."""
+    """Return the state without the piece about to move, otherwise unchanged (Karvonen specification 6.1, step 5)."""
     modified = state.board.copy(stack=False)
     piece = modified.remove_piece_at(move.from_square)
     assert piece
@@ -114,9 +115,10 @@ def remove_moving_piece(state: State, move: chess.Move) -> Removal:
 
 
 def explain_skip(spec: EditSettings, board: chess.Board, move: chess.Move | None) -> str | None:
-    """Why a state is left out, given the clean model's greedy move: None, `illegal`, `king` or `no moves`.
+    """Return the reason to skip a state, given the clean model's greedy move: `illegal`, `king`, `no moves`, or None.
 
-    The author's guard asks the original board for legal moves, which has one; the fixed one asks the modified board.
+    The author's guard asks for legal moves of the original board, which always has one. The fixed guard asks for those
+    of the modified board.
     """
     if move is None:
         return "illegal"
@@ -131,5 +133,6 @@ def explain_skip(spec: EditSettings, board: chess.Board, move: chess.Move | None
 
 
 def assign_half(spec: EditSettings, item: int) -> str:
-    """`choose` or `report`, by game: settings are compared on one part of the games and reported on the other."""
+    """Return `choose` or `report`, drawn by game. Settings are chosen on one half of the games and reported on the
+    other."""
     return "choose" if uniform(spec.seed, Stream.EDIT_HALF, item) < 0.5 else "report"

@@ -1,8 +1,8 @@
-"""The boards of an edit that read the next token: original, target and later one, with every square's probability.
+"""The boards of an edit that reads the next token: original, target and later, with the probability of every square.
 
-The distributions over the next token, of every case and condition, are an output of the run: one artifact for a group
-of units, `probabilities.safetensors` with `probabilities` float32 [case, condition, output] and `unit` int64 [case],
-its metadata the conditions' names.
+The distributions over the next token, for every case and condition, are an output of the run. Each group of units is
+one artifact: `probabilities.safetensors` with `probabilities` float32 [case, condition, output] and `unit` int64
+[case]. The metadata has the names of the conditions.
 """
 
 from __future__ import annotations
@@ -38,10 +38,12 @@ MASS_COLUMNS = {
 
 @dataclass(frozen=True, eq=False)
 class StoredCase:
-    """What a run stored of one case: `boards` by name (original, target and, where the game went on, later), the row of
-    each condition, the clean one first, and the probability float64 [64] that the next move begins on each square, of
-    the conditions whose distributions are in the store. Of a case that was skipped there is the original board, and
-    the only row says why."""
+    """The stored results of one case.
+
+    `boards` by name: original, target and, if the game continued, later. `rows` by condition, the clean one first.
+    `squares`: the probability float64 [64] that the next move begins on each square, for conditions whose distributions
+    are in the store. A skipped case has only the original board, and a single row with the reason.
+    """
 
     spec: NextTokenEditSpec
     where: str
@@ -51,23 +53,23 @@ class StoredCase:
 
     @property
     def skipped(self) -> str:
-        """Why the case is not edited, in words; of a case that is: empty."""
+        """The reason why the case was skipped, as text; empty for an edited case."""
         row = self.rows.get("skipped")
         return "" if row is None else f"skipped: the most probable token {row.text!r}: {(row.detail or {})['skipped']}"
 
     @property
     def conditions(self) -> list[str]:
-        """Those that change the model."""
+        """The conditions that change the model."""
         return [name for name in self.rows if name not in (CLEAN, "skipped")]
 
     def mass(self, condition: str, board: str) -> float:
-        """Probability of the tokens that begin a legal move on a board (LMPM, Davis specification 6.4)."""
+        """Return the probability of the tokens that begin a legal move on a board (LMPM, Davis specification 6.4)."""
         row, column = self.rows[condition], MASS_COLUMNS[board]
         value: float = (row.detail or {})[column] if board == "later" else getattr(row, column)
         return value
 
     def marks(self, board: str) -> dict[int, Mark]:
-        """The squares in which original and target differ."""
+        """Return marks of the squares in which original and target differ."""
         original, target = self.boards["original"], self.boards.get("target", self.boards["original"])
         changed = [s for s in chess.SQUARES if target.piece_at(s) != original.piece_at(s)]
         if board == "original":
@@ -77,7 +79,7 @@ class StoredCase:
         return {}
 
     def frame(self, board: str, condition: str, title: str) -> BoardFrame:
-        """A board under a condition: as heat the probabilities of its squares, below it the mass."""
+        """Return a board under a condition, with the probabilities of its squares as heat and the mass as caption."""
         heat = self.squares.get(condition)
         return BoardFrame.from_board(
             self.boards[board],
@@ -89,7 +91,7 @@ class StoredCase:
         )
 
     def caption(self, board: str, condition: str) -> str:
-        """The mass of the clean model and of the edited one, and the likeliest squares."""
+        """Return the masses of the clean and of the edited model, and the most probable squares, as text."""
         values = [self.mass(name, board) for name in dict.fromkeys((CLEAN, condition))]
         text = f"legal mass {' to '.join(f'{value:.3f}' for value in values)}"
         if condition not in self.squares:
@@ -100,7 +102,8 @@ class StoredCase:
 
 
 def load_stored_case(inputs: Inputs, run_id: UUID, unit: int) -> StoredCase:
-    """What a run that reads the next token stored of a unit. Raises NotFoundError where it has no such unit."""
+    """Return the stored results of a unit of a run that reads the next token. Raises NotFoundError for an unknown
+    unit."""
     trial = tables.Trial
     with inputs.database.read() as session:
         rows = session.scalars(
@@ -123,15 +126,17 @@ def load_stored_case(inputs: Inputs, run_id: UUID, unit: int) -> StoredCase:
 
 
 def build_case_frames(row: Mapping[str, Any], inputs: Inputs) -> list[BoardFrame]:
-    """The original board before the edit, then original, target and later board after it; of a case that was skipped
-    the board alone. As heat, where the store has them, the probabilities of all squares."""
+    """Return the original board before the edit, then the original, target and later board after it.
+
+    A skipped case has one board. Heat shows the probabilities of all squares, if they are in the store.
+    """
     case = load_stored_case(inputs, UUID(str(row["run_id"])), int(row["unit"]))
     if case.skipped:
         return [BoardFrame.from_board(case.boards["original"], title=case.where, caption=(case.skipped,))]
     wanted = row.get("condition") or CLEAN
     if wanted == CLEAN:
         wanted = next(name for name in case.conditions if name.startswith("edit"))
-    aims = {"original": "the original board", "target": "the board it aims at", "later": "the game's later board"}
+    aims = {"original": "the original board", "target": "the target board", "later": "the game's later board"}
     frames = [case.frame("original", CLEAN, f"clean, {case.where}")]
     return frames + [case.frame(name, wanted, f"{wanted}, {aims[name]}") for name in case.boards]
 
@@ -139,7 +144,8 @@ def build_case_frames(row: Mapping[str, Any], inputs: Inputs) -> list[BoardFrame
 def load_square_probabilities(
     inputs: Inputs, spec: NextTokenEditSpec, run_id: UUID, unit: int
 ) -> dict[str, np.ndarray]:
-    """Condition → probability float64 [64] that the next move begins on each square; nothing without the bytes."""
+    """Return condition → probability float64 [64] that the next move begins on each square; empty if not in the
+    store."""
     try:
         probabilities = load_probabilities(inputs, run_id, unit)
         encoding = inputs.encoding(spec.checkpoint)
@@ -163,7 +169,7 @@ PROBABILITIES_FILE = f"{ARTIFACT_KIND}.safetensors"
 def write_probabilities(
     task: Task[Any, Any], first: int, units: Sequence[int], conditions: Sequence[str], values: np.ndarray
 ) -> None:
-    """Publish the probabilities float32 [case, condition, output] of a group of units, whose first one is `first`."""
+    """Publish the probabilities float32 [case, condition, output] of a group of units. `first` is its first unit."""
     with task.output(f"{ARTIFACT_KIND}-{first}", first, ARTIFACT_KIND) as folder:
         write_probability_group(folder / PROBABILITIES_FILE, units, conditions, values)
 
@@ -177,9 +183,9 @@ def write_probability_group(path: Path, units: Sequence[int], conditions: Sequen
 
 
 def load_probabilities(inputs: Inputs, run_id: UUID, unit: int) -> dict[str, np.ndarray]:
-    """Condition → probabilities float32 [output] of the next token, of one unit of a run.
+    """Return condition → probabilities float32 [output] of the next token, for one unit of a run.
 
-    Raises NotFoundError where the run has none of it, or its bytes are on another machine.
+    Raises NotFoundError if the run did not store them, or if their bytes are on another machine.
     """
     output = tables.Output
     with inputs.database.read() as session:
@@ -194,13 +200,13 @@ def load_probabilities(inputs: Inputs, run_id: UUID, unit: int) -> dict[str, np.
         case = read_case_probabilities(inputs.store.path(digest) / PROBABILITIES_FILE, unit)
         if case is not None:
             return case
-    raise NotFoundError(f"the probabilities of unit {unit} are not here", "chessreg pull --help")
+    raise NotFoundError(f"the probabilities of unit {unit} are not in this store", "chessreg pull --help")
 
 
 def read_case_probabilities(path: Path, unit: int) -> dict[str, np.ndarray] | None:
-    """Condition → probabilities float32 [output] of one unit in the file at this path; None if it is not there.
+    """Return condition → probabilities float32 [output] of one unit in the file at `path`; None if the unit is missing.
 
-    The file may come from another machine. Raises BadInputError when it is damaged.
+    The file may come from another machine. Raises BadInputError if it is damaged.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -210,7 +216,7 @@ def read_case_probabilities(path: Path, unit: int) -> dict[str, np.ndarray] | No
             values = file.get_slice(ARTIFACT_KIND)
             cases, named, _ = values.get_shape()
             if (units.shape, len(conditions), values.get_dtype()) != ((cases,), named, "F32"):
-                raise ValueError("its arrays and conditions do not fit together")
+                raise ValueError("its arrays and conditions do not match")
             [places] = np.nonzero(units == unit)
             return dict(zip(conditions, values[int(places[0])], strict=True)) if len(places) else None
     except (OSError, SafetensorError, *DAMAGE) as error:  # type: ignore[misc]

@@ -1,4 +1,4 @@
-"""`probe`: linear probes on cached activations, all layers and all squares in one pass over the cache."""
+"""`probe`: linear probes on cached activations, for all layers and squares in one pass over the cache."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ __all__ = ["Probe", "ProbeOptions", "ProbeScore", "ProbeSpec"]
 class Probe(Kind):
     """Linear probes of the board or of skill, one per layer, with a score for every game.
 
-    Karvonen 2024, section 3: softmax regression of each square's content on the residual stream, without bias, the
-    loss summed over the squares. Skill: one prediction a position, the class of a player's rating, or by regression
-    the rating itself. One unit is one layer; all missing layers are fitted in one pass over the cache.
+    Karvonen 2024, section 3: softmax regression of each square's content on the residual stream, without bias, with the
+    loss summed over the squares. Skill: one prediction per position, either the class of a player's rating or, by
+    regression, the rating itself. One unit is one layer. All missing layers are fitted in one pass over the cache.
 
-    Davis 2026, section 4: the board at the tokens of one --phase, read off one --hook-point; by --source also off the
-    latents of SAEs, and by differences of means.
+    Davis 2026, section 4: the board at the tokens of one --phase, read from one --hook-point; with --source also from
+    the latents of SAEs, and by differences of means.
     """
 
     name = "probe"
@@ -90,7 +90,8 @@ class Probe(Kind):
         return Estimate({table: int(tested * len(layers))}, size * len(layers), tuple(remarks), operations)
 
     def check(self, spec: ProbeSpec, inputs: Inputs) -> None:
-        """Refuses what was trained on: games of the model among those evaluated, fitted games among the test games."""
+        """Raise an error if evaluated games are training games of the model, or test games are among the fitted
+        games."""
         fitted, *tested = [select_cached_items(inputs, cache) for cache in list_probe_caches(spec)]
         checkpoints = [
             inputs.rows(tables.ActivationCache, inputs.run(c, "cache"))[0].checkpoint_id
@@ -141,7 +142,7 @@ class Probe(Kind):
 
 
 def check_row_selection(spec: ProbeSpec, inputs: Inputs) -> None:
-    """Refuses a phase that the encoding does not have, or that has too few positions in one of the caches."""
+    """Raise an error for a phase that the encoding does not have, or with too few positions in one of the caches."""
     from chessreg.experiments.probe.data import RowSelection, build_empty_selection_error, select_rows
     from chessreg.experiments.probe.rows import check_position_count
 
@@ -163,7 +164,7 @@ def list_probe_caches(spec: ProbeSpec) -> list[str]:
 
 
 def describe_skill(spec: ProbeSpec, inputs: Inputs) -> list[str]:
-    """How many games of which skill the caches have."""
+    """Return remarks on the number of games of each skill class in the caches."""
     remarks, fitted = [], None
     for name, reference in zip(("fit", "test"), list_probe_caches(spec), strict=False):
         _, places = select_cached_items(inputs, reference)
@@ -175,9 +176,11 @@ def describe_skill(spec: ProbeSpec, inputs: Inputs) -> list[str]:
 
 
 def resolve_probe_layers(spec: ProbeSpec, inputs: Inputs) -> tuple[int, ...]:
-    """The layers to fit; raises BadInputError for one that was not cached."""
+    """Return the layers to fit. Raises BadInputError for a layer that was not cached."""
     get_label(spec.label)
     cached = list_cached_layers(inputs, spec.cache, spec.hook_point)
     if missing := set(spec.layers) - set(cached):
-        raise BadInputError(f"layer {min(missing)} is not in the cache", f"it holds {', '.join(map(str, cached))}")
+        raise BadInputError(
+            f"layer {min(missing)} is not in the cache", f"its layers are {', '.join(map(str, cached))}"
+        )
     return spec.layers or cached

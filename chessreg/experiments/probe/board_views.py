@@ -1,4 +1,4 @@
-"""The boards behind a score: what a probe reads off each position of a game, beside the truth."""
+"""Board views of a score: a probe's reading of each position of a game, compared with the true board."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from chessreg.runs.inputs import Inputs
 
 
 def build_score_frames(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
-    """One frame per site of the game: the position, squares read wrongly marked, confidence as heat."""
+    """Return one frame per site of the game: the position, with wrong squares marked and confidence as heat."""
     with inputs.database.read() as session:
         run = session.get_one(tables.Run, UUID(str(row["run_id"])))
         spec = shared_settings(run.spec)
@@ -48,7 +48,7 @@ def build_score_frames(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
 def build_reading_frames(
     inputs: Inputs, probe: FittedProbe, data: ProbeData, game: int, centre: bool = False
 ) -> list[BoardFrame]:
-    """What a probe reads off the positions of one game of a cache, beside the truth where that is known."""
+    """Return a probe's readings of the positions of one game of a cache, compared with the truth if it is known."""
     label = resolve_label(probe.label, probe.weight.shape[-1])
     known = label.source == "position" or data.skill is not None
     named = name_tokens(inputs, data, game)
@@ -65,7 +65,7 @@ def build_reading_frames(
             )
             if label.source == "rating":
                 elo = float(logits[0, 0]) * probe.detail["std"] + probe.detail["mean"]
-                truth = f", the truth is {data.labels[at, 0]:.0f}" if known else ""
+                truth = f", true value {data.labels[at, 0]:.0f}" if known else ""
                 views.append(BoardFrame(f"{title} {elo:.0f} Elo{truth}", squares))
             else:
                 views.append(
@@ -75,8 +75,10 @@ def build_reading_frames(
 
 
 def name_tokens(inputs: Inputs, data: ProbeData, game: int) -> dict[int, str]:
-    """Row → the token at which a probe reads, with its phase, where an encoding's phases say more than whose move it
-    is: `token 2 e4 (white-destination), `."""
+    """Return row → the token that the probe reads, with its phase: `token 2 e4 (white-destination), `.
+
+    It is empty if the phases only name the side to move.
+    """
     written = inputs.encoding(data.cache.checkpoint)
     if len(written.phases) <= 2 or data.items.content == "positions":
         return {}
@@ -94,11 +96,12 @@ def name_tokens(inputs: Inputs, data: ProbeData, game: int) -> dict[int, str]:
 def build_probe_frame(
     title: str, squares: str, label: Label, probability: np.ndarray, truth: np.ndarray | None
 ) -> BoardFrame:
-    """One position: probability float [squares, classes] read, classes int8 [squares] true (None: not known)."""
+    """Return one position: probability float [squares, classes] of the probe, classes int8 [squares] of the true board,
+    or None if unknown."""
     read = probability.argmax(-1)
     if truth is None or len(truth) == 1:
         name, sure = label.classes[read[0]], probability[0, read[0]]
-        beside = "" if truth is None else f", the truth is {label.classes[truth[0]]}"
+        beside = "" if truth is None else f", true value {label.classes[truth[0]]}"
         return BoardFrame(f"{title} {label.name} {name} ({sure:.0%}){beside}", squares)
     wrong: dict[int, Mark] = {int(s): "wrong" for s in np.flatnonzero(read != truth)}
     return BoardFrame(
@@ -107,7 +110,7 @@ def build_probe_frame(
         marks=wrong,
         read={s: ProbeReading(label.classes[read[s]], float(probability[s, read[s]])) for s in wrong},
         heat={s: float(probability[s, truth[s]]) for s in range(64)},
-        heat_label="probability of the truth",
+        heat_label="probability of the true class",
         heat_range=(1.0, 0.0),
     )
 
@@ -118,5 +121,5 @@ def softmax_logits(logits: np.ndarray) -> np.ndarray:
 
 
 def format_board_letters(values: np.ndarray) -> str:
-    """The 64 piece letters of a board of signed piece values int8 [64], a1 first."""
+    """Return the 64 piece letters of a board of signed piece values int8 [64], a1 first."""
     return "".join("kqrbnp.PNBRQK"[value + 6] for value in values.tolist())

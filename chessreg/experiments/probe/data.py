@@ -1,6 +1,6 @@
-"""Activations with what is to be read off them: rows of a cache, their games, their labels, and baselines.
+"""Data of a probe: rows of a cache, their games, their labels, and baselines.
 
-A baseline knows no activations: what a game's length, or its source and time control, says of its skill.
+Baselines use no activations: they predict skill from a game's length, or from its source and time control.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ HELD_BYTES = 256 * MIB
 class RowSelection(NamedTuple):
     """Sites skip_sites ≤ number < max_sites of each game, or its `last_sites` last ones; of these, one phase.
 
-    phase: an index into the encoding's phases. alignment: None takes the boards as they were cached. A probe's
+    phase: an index into the encoding's phases. alignment: None keeps the boards as they were cached. A probe's
     meta.json uses the same names.
     """
 
@@ -52,25 +52,25 @@ class RowSelection(NamedTuple):
 
     @classmethod
     def of(cls, spec: Any) -> RowSelection:
-        """Of the settings of a probe run."""
+        """Return the selection of a probe run's settings."""
         return cls(*(getattr(spec, name) for name in cls._fields))
 
     @classmethod
     def of_detail(cls, detail: Mapping[str, Any]) -> RowSelection:
-        """The sites that a probe was fitted on, from its meta.json."""
+        """Return the selection that a probe was fitted on, from its meta.json."""
         return cls(detail.get("skip_sites") or 0, *(detail.get(name) for name in cls._fields[1:]))
 
     def as_detail(self) -> dict[str, Any]:
-        """The fields for meta.json: `skip_sites` and `max_sites` always, the others where they are set."""
+        """Return the fields for meta.json: always `skip_sites` and `max_sites`, the others if they are set."""
         return {k: v for k, v in self._asdict().items() if k in ("skip_sites", "max_sites") or v is not None}
 
 
 @dataclass(frozen=True)
 class Labelling:
-    """The label that a probe predicts: its name and, for labels of games, how their classes are made.
+    """The label that a probe predicts: its name and, for labels of games, the rule of its classes.
 
-    fitted: the skill report of the games that the probe was fitted on, whose edges hold. truth: False for games whose
-    skill or rating is of no matter; the labels are then 0.
+    fitted: the skill report of the games that the probe was fitted on, whose edges are used again. truth: False if the
+    skill or rating of the games is not needed; the labels are then 0.
     """
 
     name: str
@@ -82,13 +82,13 @@ class Labelling:
 
 @dataclass(frozen=True)
 class ProbeData:
-    """A cache and its labels.
+    """A cache with labels.
 
-    items: the dataset. item: int32 [rows], each row's game, or position of a dataset of positions.
-    labels: int8 [rows, squares] classes, -1 for a game without one; float32
-    [rows, 1] Elo for regression, NaN without one. positions: uint64 [rows], hashes equal for equal positions.
-    usable: bool [rows], the selected rows that have a label. ply: int [rows], of the board that each row is labelled
-    with. phase: int8 [rows], if the selection needs it.
+    items: the dataset. item: int32 [rows], the game of each row, or the position of a dataset of positions. labels:
+    int8 [rows, squares] classes, -1 for a game without a class; float32 [rows, 1] Elo for regression, NaN without a
+    rating. positions: uint64 [rows], hashes equal for equal positions. usable: bool [rows], the selected rows that have
+    a label. ply: int [rows], of the board that each row is labelled with. phase: int8 [rows], if the selection needs
+    it.
     """
 
     cache: CachedActivations
@@ -105,7 +105,7 @@ class ProbeData:
 
     @property
     def ply(self) -> np.ndarray:
-        """int [rows]: plies played on the board that each row is labelled with."""
+        """int [rows]: plies before the board that each row is labelled with."""
         return self.cache.array.ply if self.aligned is None else self.aligned
 
     @classmethod
@@ -121,17 +121,19 @@ class ProbeData:
         game: int | None = None,
         pattern: str = RESID_POST,
     ) -> ProbeData:
-        """Labels are derived from the dataset that the cache was made from, never stored with the activations.
+        """Return a cache with labels, which are derived from the cache's dataset and never stored with the activations.
 
-        selection: which rows count. allocate makes the arrays that grow with the cache. game: only the rows of this one
-        are usable and have a label, as one board view needs. pattern: the hook point of each layer.
+        selection: the rows to use. allocate creates the arrays that grow with the cache. game: label only the rows of
+        this game, as one board view needs. pattern: the hook point of each layer. Raises BadInputError if no row is
+        left.
         """
         cache = load_cache(inputs, reference, field, pattern)
         wanted = labels.get_label(labelling.name)
         items, _ = inputs.items(cache.dataset)
         if wanted.source != "position" and items.content == "positions":
             raise BadInputError(
-                f"{labelling.name} is of games, and the cache is of positions", "for example --label piece"
+                f"{labelling.name} is a label of games, but the cache is of positions",
+                "choose a label of positions, such as --label piece",
             )
         item = cache.array.game
         usable, ply, phase = select_rows(inputs, cache, selection, game)
@@ -163,13 +165,15 @@ class ProbeData:
 
     @property
     def rows(self) -> np.ndarray:
-        """bool [rows]: the rows that count."""
+        """bool [rows]: the rows to use."""
         return np.ones(len(self.item), bool) if self.usable is None else self.usable
 
     def held_out(self, share: float, seed: int, by: Literal["game", "row"] = "game") -> np.ndarray:
-        """bool [rows]: usable rows that are held out of fitting, a seeded draw: of whole games, or row by row, as
-        Davis's code has it, where one game may stand on both sides (4.2). However the cache is laid out. One of two or
-        more is left to fit on."""
+        """Return which usable rows are held out of fitting, bool [rows], drawn by the seed.
+
+        Either whole games are held out, or single rows as in Davis's code, where rows of one game may be on both sides
+        (4.2). The draw does not depend on the layout of the cache. At least one of two or more is left to fit on.
+        """
 
         def count(number: int) -> int:
             return max(1, min(round(share * number), number - 1))
@@ -187,8 +191,8 @@ class ProbeData:
         return np.isin(self.item, chosen) & self.rows
 
     def majority(self, rows: np.ndarray) -> np.ndarray:
-        """int8 [squares]: the most frequent class of each square over these rows, the baseline that knows no
-        position."""
+        """Return the most frequent class of each square over these rows, int8 [squares], a baseline without
+        activations."""
         counts = np.zeros((self.classes, self.labels.shape[1]), np.int64)
         chosen = np.flatnonzero(rows)
         for start in range(0, len(chosen), 1 << 16):
@@ -197,13 +201,13 @@ class ProbeData:
         return counts.argmax(0).astype(np.int8)
 
     def evaluated(self, rows: np.ndarray) -> EvaluatedGames:
-        """What is looked at in these rows, to be compared with what was trained on."""
+        """Return the evaluated games and positions of these rows, for comparison with training games."""
         return EvaluatedGames.at(self.items, np.unique(self.item[rows]).astype(np.int64), self.positions[rows])
 
     def whole_games(self, rows: np.ndarray, games: int, seed: int, epoch: int) -> Iterator[np.ndarray]:
-        """Row numbers int64 [n] of so many games at a time, those where `rows` is True: every game once in an epoch.
+        """Yield the row numbers int64 [n] of `games` games at a time, where `rows` is True; every game once per epoch.
 
-        The order is drawn from seed and epoch over the games' numbers, however the cache is laid out.
+        The order is drawn from seed and epoch over the games' numbers, independent of the layout of the cache.
         """
         chosen = np.flatnonzero(rows)
         chosen = chosen[np.argsort(self.item[chosen], kind="stable")]
@@ -213,8 +217,8 @@ class ProbeData:
             yield np.concatenate([pieces[place] for place in order[start : start + games]])
 
     def activations(self, layers: Sequence[int], rows: np.ndarray) -> np.ndarray:
-        """Activations float32 [layers, n, d_model] of these rows: one read for each run of rows that follow each other,
-        as a game's do."""
+        """Return the activations float32 [layers, n, d_model] of these rows. Each run of consecutive rows, such as a
+        game's, is one read."""
         out = np.empty((len(layers), len(rows), self.cache.array.d_model), np.float32)
         edges = np.flatnonzero(np.diff(rows, prepend=-2, append=-2) != 1)
         for start, stop in pairwise(edges.tolist()):
@@ -224,17 +228,19 @@ class ProbeData:
         return out
 
     def reader(self, layers: Sequence[int]) -> Callable[[np.ndarray], np.ndarray]:
-        """`activations` of these layers, for many calls: what is small is read once and held."""
+        """Return a function like `activations` of these layers, for many calls. Small arrays are read once and kept in
+        memory."""
         if 4 * len(layers) * len(self.item) * self.cache.array.d_model > HELD_BYTES:
             return partial(self.activations, layers)
         held = np.stack([self.cache.values(layer) for layer in layers])
         return lambda rows: held[:, rows]
 
     def deal_labels(self, rows: np.ndarray, draw: int) -> None:
-        """Deal the labels anew among the usable rows where `rows` bool [rows] is True, in place: a control.
+        """Permute the labels among the usable rows where `rows` bool [rows] is True, in place, for a control.
 
-        A label of games goes with the game, and is dealt within each stratum of skill; one of boards goes with the
-        position. The others keep theirs. The order is that of games, plies and tokens, however the cache is laid out.
+        Labels of games are permuted between games, within each stratum of skill. Labels of boards are permuted between
+        positions. Other rows keep their labels. Rows are ordered by game, ply and token first, so the layout of the
+        cache does not matter.
         """
         chosen = np.flatnonzero(rows & self.rows)
         if self.skill is None:
@@ -247,18 +253,18 @@ class ProbeData:
         self.labels[chosen, 0] = permute_classes(self.labels[chosen[first], 0], stratum, draw)[which]
 
     def only(self, rows: np.ndarray) -> ProbeData:
-        """The same data with only these rows usable."""
+        """Return the same data with only these rows usable."""
         return replace(self, usable=self.rows & rows)
 
 
 def select_rows(
     inputs: Inputs, cache: CachedActivations, selection: RowSelection, game: int | None = None
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray | None]:
-    """The rows of a cache that count, bool [rows]; int [rows], the ply of the board that each is labelled with; int8
-    [rows], its phase, if the selection needs it. game: only rows of this one, which is all that a board view needs.
+    """Return the usable rows of a cache, bool [rows]; int [rows], the ply of the board that each row is labelled with;
+    int8 [rows], its phase, if the selection needs it.
 
-    Raises BadInputError for a phase that the encoding does not have, and for counts from an end of the games that the
-    cache does not hold.
+    game: select only rows of this game, for a board view. Raises BadInputError for a phase that the encoding does not
+    have, and if the cache lacks the end of the games that the counts refer to.
     """
     usable = mask_site_range(cache, selection.skip_sites, selection.max_sites)
     if game is not None:
@@ -273,16 +279,16 @@ def select_rows(
 
 
 def mask_site_range(cache: CachedActivations, skip_sites: int, max_sites: int | None) -> np.ndarray:
-    """bool [rows]: whether the number of a row among its game's positions is in [skip_sites, max_sites).
+    """Return whether the number of a row among its game's positions is in [skip_sites, max_sites), bool [rows].
 
-    Numbers count from the game's first position, also where the cache left some out (Karvonen's pos_start, pos_end).
+    Numbers count from the game's first position, even if the cache leaves some out (Karvonen's pos_start, pos_end).
     """
     if skip_sites <= cache.skip_sites and max_sites is None:
         return np.ones(len(cache.array.game), bool)
     if cache.last_sites is not None:
         raise BadInputError(
-            f"the cache holds the last {cache.last_sites} sites of each game; --skip-sites and --max-sites count from "
-            "the start",
+            "--skip-sites and --max-sites count from the start of each game, but the cache holds the last "
+            f"{cache.last_sites} sites",
             "leave them out, or cache without --last-sites",
         )
 
@@ -295,27 +301,28 @@ def mask_site_range(cache: CachedActivations, skip_sites: int, max_sites: int | 
 def build_empty_selection_error(
     inputs: Inputs, cache: CachedActivations, field: str, selection: RowSelection
 ) -> BadInputError:
-    """The error of a selection without rows in a cache."""
+    """Return the error for a selection without rows in a cache."""
     if selection.phase is not None:
         name = inputs.encoding(cache.checkpoint).phases[selection.phase]
         return BadInputError(
-            f"no cached position of {field} is of phase {selection.phase} ({name})",
-            f"its sites are {cache.sites}: cache --sites all, or those of that phase",
+            f"no cached position of {field} has phase {selection.phase} ({name})",
+            f"the cache has the sites {cache.sites}: cache --sites all, or those of that phase",
         )
     if selection.last_sites is not None:
-        return BadInputError(f"{field} holds no game that the model's context holds whole", "leave out --last-sites")
+        return BadInputError(f"{field} has no game that fits the model's context as a whole", "leave out --last-sites")
     if selection.max_sites is not None and selection.skip_sites >= selection.max_sites:
         return BadInputError(
             f"--skip-sites {selection.skip_sites} leaves out all that --max-sites {selection.max_sites} keeps",
             "lower --skip-sites, or raise --max-sites",
         )
     return BadInputError(
-        f"no cached position of {field} is numbered {selection.skip_sites} or more", "lower --skip-sites"
+        f"no cached position of {field} has number {selection.skip_sites} or more", "lower --skip-sites"
     )
 
 
 def make_allocator(folder: Path, memory_mib: int) -> Allocate:
-    """Arrays in memory as long as they fit in the limit together, then in scratch files of the folder."""
+    """Return a function that allocates arrays in memory up to the limit in total, then in scratch files of the
+    folder."""
     left = memory_mib * MIB
 
     def allocate(shape: tuple[int, ...], dtype: type[np.generic]) -> np.ndarray:
@@ -330,9 +337,9 @@ def make_allocator(folder: Path, memory_mib: int) -> Allocate:
 
 
 def allocate_scratch_array(folder: Path, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-    """An array in a file that has no name any more: its space is free again when the array is gone.
+    """Return an array in an unnamed file, whose space is released with the array.
 
-    Raises DiskFullError where there is not enough.
+    Raises DiskFullError if the disk has too little space.
     """
     size = int(np.prod(shape)) * np.dtype(dtype).itemsize
     if not size:
@@ -344,7 +351,7 @@ def allocate_scratch_array(folder: Path, shape: tuple[int, ...], dtype: Any) -> 
 
 
 def resolve_label(name: str, classes: int) -> Label:
-    """The label with its classes: how many skill has depends on the games."""
+    """Return the label with its classes. The number of skill classes depends on the games."""
     wanted = labels.get_label(name)
     if wanted.source == "skill":
         return replace(wanted, classes=("low", "high") if classes == 2 else tuple(map(str, range(classes))))
@@ -354,13 +361,14 @@ def resolve_label(name: str, classes: int) -> Label:
 # -- baselines --------------------------------------------------------------------------------------------------------
 
 LENGTH_BINS = 10
-MIN_KEY_GAMES = 5  # a key that fewer fitted games have says as much as no key
+MIN_KEY_GAMES = 5  # a key with fewer fitted games predicts the overall value
 
 
 def compute_baseline_keys(
     inputs: Inputs, data: ProbeData, edges: np.ndarray | None = None
 ) -> dict[str, list[Hashable]]:
-    """name → the key of each game in `data.places`. edges: of the length bins, from `compute_length_edges`."""
+    """Return baseline → the key of each game in `data.places`. `edges` of the length bins come from
+    `compute_length_edges`."""
     assert data.skill is not None
     games, _ = inputs.dataset(data.cache.dataset)
     table = games.take(data.places, ["plies", "time_control"])
@@ -372,17 +380,18 @@ def compute_baseline_keys(
 
 
 def compute_length_edges(plies: np.ndarray) -> np.ndarray:
-    """Inner edges of ten bins with as many games each, float64 [<= 9]."""
+    """Return the inner edges of ten bins with equally many games, float64 [<= 9]."""
     return np.unique(np.quantile(plies, np.linspace(0, 1, LENGTH_BINS + 1)[1:-1]))
 
 
 def predict_from_keys(
     fit_keys: Sequence[Hashable], fit_values: np.ndarray, keys: Sequence[Hashable], classes: int
 ) -> np.ndarray:
-    """The prediction of a key for each game, float64 [games]: the class most frequent, or with classes 0 the mean, of
-    the fitted games with that key; of all of them for a key too rare among them. fit_values: -1 or NaN counts for none.
+    """Return the prediction of a key for each game, float64 [games].
 
-    That is the best that a logistic regression on the key's indicator can do on the games it was fitted on.
+    It is the most frequent class (with `classes` 0 the mean) of the fitted games with that key, or of all fitted games
+    if too few have it. Games with `fit_values` -1 or NaN do not count. A logistic regression on the key's indicator
+    cannot do better on the games that it was fitted on.
     """
     known = np.isfinite(fit_values) & ((fit_values >= 0) | (classes == 0))
     table: dict[Hashable, list[float]] = {}

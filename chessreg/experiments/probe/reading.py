@@ -1,4 +1,4 @@
-"""What probes read off the positions of each game, in bounded memory: logits, scores and rows."""
+"""Readings of probes on the positions of each game, in bounded memory: logits, scores and rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ POSITIONS_AT_ONCE = 4096
 def prepare_reading(
     inputs: Inputs, reference: str, probe: FittedProbe, data: ProbeData
 ) -> tuple[FittedProbe, ProbeData]:
-    """The probe and the data as its scores were made: of one by way of an SAE the weight on latents, and latents."""
+    """Return the probe and the data in the form in which its scores are computed.
+
+    For a probe by way of an SAE these are its weight on latents, and latents.
+    """
     if "source" not in probe.detail:
         return probe, data
     from chessreg.experiments.sae.probes import as_read
@@ -35,14 +38,14 @@ def prepare_reading(
 
 @dataclass(frozen=True)
 class RatingScaler:
-    """A rating as regression sees it: (Elo - mean) / std of the fitted positions."""
+    """Standardization of ratings for regression: (Elo - mean) / std of the fitted positions."""
 
     mean: float
     std: float
 
     @classmethod
     def of(cls, values: np.ndarray) -> RatingScaler:
-        """Of Elo float32 [n]."""
+        """Return the scaler of Elo ratings float32 [n]."""
         return cls(float(values.mean(dtype=np.float64)), max(float(values.std(dtype=np.float64)), 1e-6))
 
 
@@ -59,9 +62,9 @@ class GameLogits:
 def iterate_game_logits(
     reader: Reader, data: ProbeData, rows: np.ndarray, layer: int, device: str = "cpu", centre: bool = False
 ) -> Iterator[GameLogits]:
-    """The probe's logits for the rows where `rows` is True, game by game.
+    """Yield the probe's logits for the rows where `rows` is True, game by game.
 
-    weight is float32 [d_model, squares, classes]. centre: subtract each residual's own mean first, for a probe that was
+    `reader` computes the logits from residuals. centre: subtract each residual's own mean first, for a probe that was
     fitted on centred residuals (Karvonen specification 2.3).
     """
     chosen = np.flatnonzero(rows)
@@ -79,7 +82,7 @@ def iterate_game_logits(
 
 
 def split_games(edges: np.ndarray, positions: int) -> Iterator[tuple[int, int]]:
-    """Ranges [low, high) of games whose positions together are at most so many, but at least one game."""
+    """Yield ranges [low, high) of games with at most `positions` positions in total, but at least one game."""
     low, games = 0, len(edges) - 1
     while low < games:
         high = int(np.searchsorted(edges, edges[low] + positions, "right")) - 1
@@ -90,7 +93,7 @@ def split_games(edges: np.ndarray, positions: int) -> Iterator[tuple[int, int]]:
 
 @dataclass(frozen=True)
 class GameScore:
-    """How one game was read; the numbers that `score` rows hold (see `probe.ProbeScore`)."""
+    """The score of one game, with the numbers of a `score` row (see `probe.ProbeScore`)."""
 
     game: int
     n: int
@@ -99,8 +102,8 @@ class GameScore:
     right: np.ndarray  # bool [positions, squares]
     rows: np.ndarray  # int64 [positions]
     truth: np.ndarray  # int8 [positions, squares]
-    mean_class: int  # of one square: the class of the mean logit over the game
-    vote_class: int  # of one square: the class read at most positions; the lower on a draw
+    mean_class: int  # with one square: the class of the mean logit over the game
+    vote_class: int  # with one square: the class read at most positions; the lower one in a tie
 
 
 def score_probe(
@@ -112,7 +115,7 @@ def score_probe(
     centre: bool = False,
     rankings: ScoreRankings | None = None,
 ) -> Iterator[GameScore]:
-    """Each game's score, in the order of the games' rows in their dataset. `rankings` get every logit."""
+    """Yield each game's score, in the order of the games' rows in their dataset. `rankings` collects every logit."""
     for logits in iterate_game_logits(reader, data, rows, layer, device, centre):
         classes = logits.logits.shape[-1]
         read = logits.logits.argmax(-1)
@@ -138,7 +141,7 @@ def score_probe(
 
 @dataclass(frozen=True)
 class Baselines:
-    """What the baselines of skill say of each game: row in the dataset → class or Elo, by name."""
+    """Predictions of the skill baselines for each game: name → row in the dataset → class or Elo."""
 
     guesses: dict[str, dict[int, float]]
 
@@ -147,7 +150,7 @@ class Baselines:
 
 
 def pack_plies(ply: np.ndarray, right: np.ndarray) -> dict[str, Any]:
-    """The columns `right_at` and `ply_…` of one game: ply int [p], squares right int [p]."""
+    """Return the columns `right_at` and `ply_…` of one game: ply int [p], correct squares int [p]."""
     columns: dict[str, Any] = {"right_at": "".join(f"{value:02x}" for value in right.tolist())}
     steps = np.diff(ply)
     if len(steps) == 0 or (steps == steps[0]).all():
@@ -165,7 +168,7 @@ def build_score_columns(
     seen: HashSet | None,
     baselines: Baselines | None,
 ) -> ProbeScore:
-    """The own columns of one game's score. `seen` are the positions that the probe was fitted on."""
+    """Return the kind's columns of one game's score. `seen` are the positions that the probe was fitted on."""
     right = score.right.sum(1)
     columns: dict[str, Any] = pack_plies(data.ply[score.rows], right)
     if seen is not None:
@@ -197,7 +200,7 @@ def build_rating_rows(
     baselines: Baselines | None,
     device: str,
 ) -> Iterator[tuple[int, float, RatingRow]]:
-    """Per game: its row in the dataset, the mean rating read off its positions, and its columns."""
+    """Yield for each game its row in the dataset, the mean rating read at its positions, and its columns."""
     for logits in iterate_game_logits(reader, data, rows, layer, device, centre=False):
         read = logits.logits[:, 0, 0].astype(np.float64) * standard.std + standard.mean
         elo = float(data.labels[logits.rows[0], 0])
@@ -218,17 +221,17 @@ def build_rating_rows(
 
 
 # -- ROC-AUC of each class against all others, over every square of every position, in bounded memory ------------------
-# Davis computes it on raw logits (4.4), which adding one vector to all classes of a square changes; on softmax nothing
-# does. A probability is ranked by its log-odds, so that those next to 1 stay apart.
+# Davis computes it on raw logits (4.4). Adding one vector to all classes of a square changes that value, but not the
+# one on softmax. A probability is ranked by its log-odds, so that values close to 1 stay distinct.
 
-RANK_BITS = 16  # of a float32 that rank it: sign, exponent and 7 of the mantissa; nearer values are ties
+RANK_BITS = 16  # of a float32 that rank it: sign, exponent and 7 of the mantissa; closer values are ties
 RANK_BINS = 1 << RANK_BITS
 
 
 class ScoreRankings:
-    """How often each score was given to a class that is the truth, and to one that is not.
+    """Counts of the scores given to the true class and to other classes.
 
-    counts int64 [2, 2, classes, BINS]: by raw logits and by softmax; not the truth and the truth.
+    counts int64 [2, 2, classes, RANK_BINS]: by raw logits and by softmax; for other classes and for the true class.
     """
 
     NAMES = ("logits", "softmax")
@@ -238,7 +241,7 @@ class ScoreRankings:
         self.counts = np.zeros((2, 2, classes, RANK_BINS), np.int64)
 
     def add(self, logits: np.ndarray, truth: np.ndarray) -> None:
-        """Logits float32 [..., classes] and the true classes int [...]."""
+        """Add logits float32 [..., classes] with the true classes int [...]."""
         by_class = np.ascontiguousarray(logits.reshape(-1, self.classes).T, np.float32)
         number = np.arange(self.classes)[:, None]
         place = np.where(truth.reshape(1, -1) == number, number + self.classes, number) * RANK_BINS
@@ -246,28 +249,28 @@ class ScoreRankings:
             np.add.at(counts.reshape(-1), (place + rank_scores(scores)).ravel(), 1)
 
     def by_class(self, name: str) -> list[float | None]:
-        """The area of each class; None for one that is never, or always, the truth."""
+        """Return the area of each class; None for a class that is never, or always, the true one."""
         wrong, right = self.counts[self.NAMES.index(name)]
         return [compute_auc(*pair) for pair in zip(wrong, right, strict=True)]
 
     def flat(self, name: str) -> float | None:
-        """The area over all classes together, each score of each class one observation."""
+        """Return the area over all classes together, with each score of each class as one observation."""
         wrong, right = self.counts[self.NAMES.index(name)]
         return compute_auc(wrong.sum(0), right.sum(0))
 
 
 def rank_scores(scores: np.ndarray) -> np.ndarray:
-    """Bins int32, like `scores` float32: greater scores have greater ones."""
+    """Return rank bins int32, shaped like `scores` float32. Larger scores have larger bins."""
     bits = scores.view(np.int32)
-    order = bits >> (32 - RANK_BITS)  # of a negative number the rest counts downwards
+    order = bits >> (32 - RANK_BITS)  # for negative numbers the rest counts downwards
     return np.where(bits < 0, -1 - (order & (RANK_BINS // 2 - 1)), order) + RANK_BINS // 2
 
 
 def compute_log_odds(logits: np.ndarray) -> np.ndarray:
-    """log p / (1 - p) of softmax, float32 like `logits` [classes, n]: a class against the sum of the others."""
+    """Return log p / (1 - p) of the softmax, float32 like `logits` [classes, n]."""
     shifted = logits - logits.max(0)
     weights = np.exp(shifted)
-    # What is beside the largest class is summed, not what is left of a sum: that could be nothing.
+    # The other classes are summed directly: subtracting from the total could give 0.
     best, column = shifted.argmax(0), np.arange(logits.shape[1])
     others = weights.sum(0) - weights
     weights[best, column] = 0.0
@@ -277,10 +280,13 @@ def compute_log_odds(logits: np.ndarray) -> np.ndarray:
 
 
 def compute_auc(wrong: np.ndarray, right: np.ndarray) -> float | None:
-    """Probability that a true one is ranked above a false one, ties by half; counts int64 [bins], lowest first."""
+    """Return the probability that a true class ranks above another one, with ties counted half.
+
+    The counts are int64 [bins], lowest bin first. Return None if one of them is empty.
+    """
     positive, negative = int(right.sum()), int(wrong.sum())
     if not positive or not negative:
         return None
     below = np.cumsum(wrong) - wrong
-    # In floats: products of counts pass 2^63 where millions of squares are ranked.
+    # In floats, because products of counts exceed 2^63 for millions of squares.
     return float((right * (below + wrong / 2.0)).sum(dtype=np.float64) / (float(positive) * negative))

@@ -1,7 +1,8 @@
-"""Columns of a cache's rows from encoding the games again: phase, board by another alignment, game's end.
+"""Columns of a cache's rows that are computed by encoding its games again: phase, ply by another alignment, end of the
+game.
 
-A cache holds game, token and ply of each row. The phase of a token, and the board that another alignment gives it,
-follow from its encoding, by which the same sites are found again.
+A cache holds game, token and ply of each row. Encoding the games again finds the same sites, and with them the phase of
+each token and the board that another alignment gives it.
 """
 
 from __future__ import annotations
@@ -29,8 +30,8 @@ class _Sites(NamedTuple):
 class EncodedRows(NamedTuple):
     """Columns of a cache's rows that are computed by encoding the games again.
 
-    usable: bool [rows], those of the wanted phase and end. ply int [rows]: of the board that each row
-    is labelled with. phase int8 [rows], -1 where it is not known.
+    usable: bool [rows], rows of the requested phase and end of the game. ply: int [rows], of the board that each row is
+    labelled with. phase: int8 [rows], -1 if unknown.
     """
 
     usable: np.ndarray
@@ -46,9 +47,10 @@ def encode_rows(
     last_sites: int | None,
     game: int | None = None,
 ) -> EncodedRows:
-    """The rows of a cache that are of a phase, or at the end of their games. game: of this one alone.
+    """Return the rows of a cache that have a phase, or are at the end of their games. game: only rows of this game.
 
-    Raises BadInputError for a phase that the encoding does not have, and for an end that the cache does not hold.
+    Raises BadInputError for a phase that the encoding does not have, and if the cache does not hold the end of its
+    games.
     """
     written = inputs.encoding(cache.checkpoint)
     check_phase(written, phase)
@@ -64,25 +66,28 @@ def encode_rows(
 def check_phase(written: Encoding, phase: int | None) -> None:
     if phase is not None and not 0 <= phase < len(written.phases):
         known = ", ".join(f"{number} {name}" for number, name in enumerate(written.phases))
-        raise BadInputError(f"{written.name} has no phase {phase}", f"it has {known}")
+        raise BadInputError(f"{written.name} has no phase {phase}", f"its phases are {known}")
 
 
 def mask_last_sites(cache: CachedActivations, last_sites: int) -> np.ndarray:
-    """bool [rows]: whether a row is among the last `last_sites` of its game."""
+    """Return whether a row is among the last `last_sites` of its game, bool [rows]."""
     if cache.run.spec["max_sites"] is not None:
         raise BadInputError(
-            f"the cache ends at site {cache.run.spec['max_sites']} of each game; --last-sites counts from the end",
-            "--last-sites none, or cache without --max-sites",
+            f"--last-sites counts from the end of each game, but the cache ends at site {cache.run.spec['max_sites']}",
+            "leave out --last-sites, or cache without --max-sites",
         )
     if cache.last_sites is not None and cache.last_sites < last_sites:
-        raise BadInputError(f"the cache holds the last {cache.last_sites} sites of each game, not {last_sites}")
+        raise BadInputError(
+            f"--last-sites {last_sites}: the cache holds the last {cache.last_sites} sites of each game"
+        )
     number, count = number_rows(cache)
     last: np.ndarray = count - number <= last_sites
     return last
 
 
 def number_rows(cache: CachedActivations) -> tuple[np.ndarray, np.ndarray]:
-    """int64 [rows] each: which of its game's cached rows a row is, from 0, and how many the game has."""
+    """Return the number of each row among its game's cached rows, from 0, and the number of these rows, int64 [rows]
+    each."""
     game = cache.array.game
     order = np.lexsort((cache.array.token, cache.array.ply, game))
     starts = np.flatnonzero(np.diff(game[order], prepend=-1))
@@ -96,9 +101,10 @@ def number_rows(cache: CachedActivations) -> tuple[np.ndarray, np.ndarray]:
 def encode_cached_sites(
     inputs: Inputs, written: Encoding, cache: CachedActivations, alignment: Alignment | None, game: int | None
 ) -> _Sites:
-    """Phase, ply under this alignment, and whether the game is whole in the model's context, of every cached row.
+    """Return the phase and the ply under this alignment of every cached row, and whether its game fits the model's
+    context.
 
-    Raises ChessregError where the cache holds other sites than its spec gives today.
+    Raises ChessregError if the cache holds other sites than its spec gives now.
     """
     from chessreg.experiments.settings.sites import EncodedGames
 
@@ -130,7 +136,7 @@ def encode_cached_sites(
     return sites
 
 
-MIN_PHASE_POSITIONS = 1000  # fitted positions
+MIN_PHASE_POSITIONS = 1000  # of fitted positions
 
 
 def check_position_count(
@@ -141,7 +147,7 @@ def check_position_count(
     games: int,
     least: int | None,
 ) -> None:
-    """Raises BadInputError for fewer positions than a probe shall have, of one phase at least 1,000."""
+    """Raise BadInputError for fewer positions than a probe needs; by default 1,000 of one phase."""
     few = "the cache"
     if least is None:
         least = MIN_PHASE_POSITIONS if phase is not None else 0
@@ -150,6 +156,6 @@ def check_position_count(
     if phase is not None:
         few = f"phase {phase} ({written.phases[phase]})"
     raise BadInputError(
-        f"{few} has {positions:,} positions to fit on in {games:,} games, --min-positions asks for {least:,}",
-        f"cache more games, or sites that have them ({cache.sites} are cached), or lower --min-positions",
+        f"{few} has {positions:,} positions to fit on in {games:,} games; --min-positions requires {least:,}",
+        f"cache more games or other sites (these are {cache.sites}), or lower --min-positions",
     )

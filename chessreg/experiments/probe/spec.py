@@ -23,7 +23,7 @@ PAPER: Mapping[str, Any] = {  # Karvonen Table 4 and specification 3.4
 }
 
 
-_DAVIS: Mapping[str, Any] = {  # Davis specification 4.2 and 4.3; torch.nn.Linear's first weights have this spread
+_DAVIS: Mapping[str, Any] = {  # Davis specification 4.2 and 4.3; torch.nn.Linear initializes weights with this spread
     "last_sites": 5,
     "epochs": 15,
     "learning_rate": 0.009,
@@ -35,12 +35,12 @@ _DAVIS: Mapping[str, Any] = {  # Davis specification 4.2 and 4.3; torch.nn.Linea
     "normalize_activations": False,
     "validation": 0.05,
 }
-_READINGS: Mapping[str, Mapping[str, Any]] = {  # the text, what its code does, and what is right (1.3, 4.2, 8)
+_READINGS: Mapping[str, Mapping[str, Any]] = {  # the paper's text, its code, and the corrected protocol (1.3, 4.2, 8)
     "paper": {"alignment": "post-ply", "split": "row"},
     "published-code": {"alignment": "pre-ply", "split": "row", "seed": 42, "max_grad_norm": 1.0},
     "corrected": {"alignment": "post-ply", "split": "game"},
 }
-DAVIS: Mapping[str, Mapping[str, Any]] = {  # one for each label: the joint one has smaller steps
+DAVIS: Mapping[str, Mapping[str, Any]] = {  # one for each label; the joint label has smaller steps
     f"davis-{reading}{suffix}": {**_DAVIS, **settings, "label": label, "batch_positions": positions}
     for reading, settings in _READINGS.items()
     for suffix, label, positions in (("", "piece", 2000), ("-color", "color", 3000), ("-type", "type", 3000))
@@ -51,7 +51,7 @@ PHASE_JSON_SCHEMA = {"anyOf": [{"type": "integer"}, {"type": "null"}]}
 
 
 def parse_phase(phase: Any) -> Any:
-    """The number of a phase that is typed as such, or by its name: a spec holds the number."""
+    """Return the number of a phase given as a number or by its name. A spec holds the number."""
     if not isinstance(phase, str):
         return phase
     if phase.strip().isascii() and phase.strip().isdigit():
@@ -69,8 +69,8 @@ class ProbeSpec(Spec):
     )
     label: Annotated[str, BeforeValidator(lambda name: LABEL_ALIASES.get(name, name))] = Field(
         "piece",
-        description="what is read: piece (Davis's joint), color, type, threat, legal-move, pin, previous-move, "
-        "random; skill or rating",
+        description="label to read: piece (Davis's joint), color, type, threat, legal-move, pin, "
+        "previous-move, random; skill or rating",
     )
     shuffled_label_control: Annotated[int | None, AtMost(1_000_000, "draws are numbered from 0")] = Field(
         None,
@@ -80,12 +80,12 @@ class ProbeSpec(Spec):
     )
     skill: SkillSettings = SkillSettings()
     skip_sites: int = Field(
-        0, ge=0, description="leave out this many sites at the start of each game (Karvonen: 25 for skill)"
+        0, ge=0, description="leave out this many token positions at the start of each game (Karvonen: 25 for skill)"
     )
     max_sites: int | None = Field(
         None, ge=1, description="keep only the first N token positions of each game (Karvonen: 33). Left out: all"
     )
-    last_sites: Annotated[int | None, NotWith("max_sites", "which positions of a game are read")] = Field(
+    last_sites: Annotated[int | None, NotWith("max_sites", "the token positions to read")] = Field(
         None,
         ge=1,
         description="keep only the last N token positions of each game that fits the context (Davis: 5). Left out: all",
@@ -105,13 +105,13 @@ class ProbeSpec(Spec):
     )
     layers: Layers = Field((), description="layers, 0-based. Left out: all that are cached")
     hook_point: str = Field(
-        RESID_POST, description=f"which of the cached hook points, * for each layer: one of {', '.join(PATTERNS)}"
+        RESID_POST, description=f"hook point of the cache, * for each layer: one of {', '.join(PATTERNS)}"
     )
     source: Literal["residual", "sae-latents", "sae-contrast", "means"] = Field(
         "residual",
-        description="what is fitted: the residual (Davis: Probe) or an SAE's latents (SAE-Probe); or, without "
-        "fitting, the mean of each class minus that of the others, of latents (sae-contrast: CD-Probe) or of residuals "
-        "(means: DM-Probe)",
+        description="input of the fit: the residual (Davis: Probe) or an SAE's latents (SAE-Probe); or, "
+        "without fitting, the mean of each class minus that of the others, of latents "
+        "(sae-contrast: CD-Probe) or of residuals (means: DM-Probe)",
     )
     sae: Annotated[str | None, Ref("run:sae")] = Field(
         None,
@@ -124,20 +124,20 @@ class ProbeSpec(Spec):
     min_class_positions: int = Field(
         10, ge=1, description="for differences of means: a class with fewer positions has no direction"
     )
-    validation: float = Field(0.1, gt=0, lt=1, description="share of the games held out of fitting, by game")
+    validation: float = Field(0.1, gt=0, lt=1, description="share of the games held out of fitting")
     split: Literal["game", "row"] = Field(
-        "game", description="what is held out: whole games, or single positions of all games, as Davis's code"
+        "game", description="unit of --validation: whole games, or single positions of all games as in Davis's code"
     )
-    epochs: Annotated[int, AtMost(100_000, "nothing is learnt from more")] = Field(
+    epochs: Annotated[int, AtMost(100_000, "more passes learn nothing")] = Field(
         5, ge=1, description="passes over the cache (Karvonen Table 4)"
     )
-    batch_positions: Annotated[int, AtMost(10_000_000, "memory holds them")] = Field(
+    batch_positions: Annotated[int, AtMost(10_000_000, "more positions do not fit in memory")] = Field(
         256, ge=1, description="positions in one step"
     )
     batch_games: Annotated[
         int | None,
-        AtMost(100_000, "memory holds their positions"),
-        NotWith("batch_positions", "what a step sees"),
+        AtMost(100_000, "more positions do not fit in memory"),
+        NotWith("batch_positions", "the batch size"),
     ] = Field(
         None,
         ge=1,
@@ -153,10 +153,10 @@ class ProbeSpec(Spec):
     max_grad_norm: float | None = Field(
         None,
         gt=0,
-        description="clip each layer's gradient, of the loss averaged over positions and squares, to this norm "
-        "(Davis's code: 1.0, its trainer's default). Left out: not clipped",
+        description="clip each layer's gradient, of the loss averaged over positions and squares, to this "
+        "norm (Davis's code: 1.0, its trainer's default). Left out: no clipping",
     )
-    init: float = Field(0.1, ge=0, description="standard deviation of the first weights, times 1/sqrt(d_model)")
+    init: float = Field(0.1, ge=0, description="standard deviation of the initial weights, times 1/sqrt(d_model)")
     normalize_activations: bool = Field(True, description="divide each layer's activations by their root mean square")
     allow_overlap: AllowOverlap = ALLOW_OVERLAP
 
@@ -168,58 +168,59 @@ def shared_settings(spec: Mapping[str, Any]) -> ProbeSpec:
 
 class ProbeOptions(ExecutionOptions):
     memory_mib: int = Field(
-        4096, ge=0, description="memory for labels; beyond it they go to scratch files (activations always stream)"
+        4096, ge=0, description="memory for labels; more labels go to scratch files (activations always stream)"
     )
 
 
 class ProbeScore(SparseRow):
     """The columns that probes add to their scores.
 
-    `right_at` has the number of right squares at each position of the game, in order, stored as two hexadecimal digits
-    each. Position i (from 0) is at ply `ply_first + i * ply_step`, or at the ply number i of `ply_at` (three digits
-    each) if plies are not evenly spaced. Queries see lists of numbers:
+    `right_at` has two hex digits for each position of the game in order: the number of correct squares. The ply of
+    position i is `ply_first + i * ply_step`. If plies are not evenly spaced, it is given by the three hex digits i of
+    `ply_at`. In SQL:
 
-        WITH read AS (SELECT *, unnest(range(len(right_at))) AS i FROM probe_score)
-        SELECT coalesce(ply_at[i + 1], ply_first + i * ply_step) AS ply,
-               sum(right_at[i + 1]) / sum(n // positions) AS accuracy
+        WITH read AS (SELECT *, unnest(range(length(right_at) // 2)) AS i FROM probe_score)
+        SELECT CASE WHEN ply_at IS NULL THEN ply_first + i * ply_step
+                    ELSE ('0x' || substr(ply_at, 3 * i + 1, 3))::INTEGER END AS ply,
+               sum(('0x' || substr(right_at, 2 * i + 1, 2))::INTEGER) / sum(n // positions) AS accuracy
         FROM read GROUP BY ply ORDER BY ply
     """
 
     hook_point: str
     label: str
     positions: int  # sites of this game
-    exact: int  # of them, those with every square right
-    majority: int  # squares right by always naming the class most frequent on that square in the fitting games
-    unseen: int | None = None  # positions that no fitted position equals (pieces and side to move)
-    unseen_correct: int | None = None  # squares right in them
+    exact: int  # of them, sites with every square correct
+    majority: int  # squares predicted correctly by the class most frequent on that square in the fitting games
+    unseen: int | None = None  # positions that equal no fitted position (pieces and side to move)
+    unseen_correct: int | None = None  # correct squares in them
     right_at: str | None = Field(None, pattern="^([0-9a-f]{2})*$")
     ply_first: int | None = None
     ply_step: int | None = None
     ply_at: str | None = Field(None, pattern="^([0-9a-f]{3})*$")
     game_class: int | None = None  # skill: the game's class, 0 the weakest
-    vote_class: int | None = None  # of one square: the class read at most positions of the game
-    mean_class: int | None = None  # of one square: the class of the mean logit over the game
-    length_class: int | None = None  # skill: what the game's length alone says
-    source_class: int | None = None  # skill: what source and time control alone say
-    majority_class: int | None = None  # skill: what is most frequent in the fitted games
+    vote_class: int | None = None  # with one square: the class read at most positions of the game
+    mean_class: int | None = None  # with one square: the class of the mean logit over the game
+    length_class: int | None = None  # skill: predicted from the game's length alone
+    source_class: int | None = None  # skill: predicted from source and time control alone
+    majority_class: int | None = None  # skill: the most frequent class of the fitted games
 
 
 class RatingRow(SparseRow):
-    """The columns of a rating read off a game by regression. Errors are in Elo, summed over `positions`."""
+    """The columns of a rating read by regression from a game. Errors are in Elo, summed over `positions`."""
 
     split: str
     layer: int
     hook_point: str
     positions: int
-    elo: float  # the truth
+    elo: float  # the true rating
     absolute_error: float | None = None
-    majority_error: float | None = None  # of one position: always naming the mean of the fitted games
-    length_error: float | None = None  # naming the mean of fitted games as long
-    source_error: float | None = None  # naming the mean of fitted games of that source and time control
+    majority_error: float | None = None  # of one position: the error of the mean of the fitted games
+    length_error: float | None = None  # the error of the mean of the fitted games of similar length
+    source_error: float | None = None  # the error of the mean of the fitted games of that source and time control
 
 
 class ReadRow(SparseRow):
-    """What a probe of skill or rating reads off one game. `value` is the class most positions vote for, or Elo."""
+    """The reading of a skill or rating probe on one game. `value` is the class read at most positions, or Elo."""
 
     layer: int
     hook_point: str

@@ -1,4 +1,4 @@
-"""A probe run at work: load, fit, score, publish."""
+"""The work of a probe run: load, fit, score and publish."""
 
 from __future__ import annotations
 
@@ -48,10 +48,11 @@ if TYPE_CHECKING:
 
 
 class SingleTensorAdamW:
-    """`torch.optim.AdamW` of one tensor, bit for bit: the function that it calls, without the class, whose first use
-    imports torch's compiler (2 seconds of processor time, more than a small run takes).
+    """`torch.optim.AdamW` for one tensor, with identical bits.
 
-    `fused`: as `AdamW(fused=True)`, in one pass over the tensors, four times faster and with other last bits.
+    It calls the same function without the class, whose first use imports torch's compiler (2 seconds of CPU time, more
+    than a small run needs). `fused`: as `AdamW(fused=True)`, in one pass over the tensors, four times faster and with
+    other last bits.
     """
 
     def __init__(
@@ -63,7 +64,7 @@ class SingleTensorAdamW:
 
     @torch.no_grad()
     def step(self, gradient: torch.Tensor, learning_rate: float) -> None:
-        """One step down the gradient."""
+        """Take one step down the gradient."""
         adamw(
             [self.weight],
             [gradient],
@@ -85,9 +86,10 @@ class SingleTensorAdamW:
 def compute_gradient_by_autograd(
     residual: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, outputs: int
 ) -> torch.Tensor:
-    """The gradient of the loss over residuals [layer, n, d_model], like weight [layer, d_model, squares * classes].
+    """Return the gradient of the loss over residuals [layer, n, d_model], shaped like weight [layer, d_model, squares *
+    classes].
 
-    target: classes int64 [n, squares], or standardised ratings float32 [n, 1].
+    target: classes int64 [n, squares], or standardized ratings float32 [n, 1].
     """
     layers = len(weight)
     leaf = weight.detach().requires_grad_()
@@ -104,8 +106,10 @@ def compute_gradient_by_autograd(
 def compute_gradient_in_one_pass(
     residual: torch.Tensor, weight: torch.Tensor, target: torch.Tensor, outputs: int
 ) -> torch.Tensor:
-    """The same gradient written out, five times faster: of the logits it is the softmax minus 1 at the right class, or
-    twice the error. weight [layer, d_model, classes * squares]: the softmax runs along squares, which lie side by side.
+    """Return the same gradient from a closed form, five times faster.
+
+    With respect to the logits it is the softmax minus 1 at the true class, or twice the error. weight is [layer,
+    d_model, classes * squares]: the softmax runs along squares, which are adjacent in memory.
     """
     layers, positions = len(weight), len(target)
     logits = torch.bmm(residual, weight).view(layers, positions, outputs, -1)
@@ -119,8 +123,11 @@ def compute_gradient_in_one_pass(
 
 
 def clip_gradient(gradient: torch.Tensor, squares: int, limit: float) -> torch.Tensor:
-    """Return the gradient [layer, d_model, squares * classes], of each layer at most so long that, divided by the
-    squares, its norm is `limit`: as `torch.nn.utils.clip_grad_norm_` clips that of a loss averaged over squares."""
+    """Return the gradient [layer, d_model, squares * classes] with each layer's norm, divided by `squares`, clipped to
+    `limit`.
+
+    This equals `torch.nn.utils.clip_grad_norm_` on a loss averaged over squares.
+    """
     norms = torch.linalg.vector_norm(gradient, dim=(1, 2), keepdim=True) / squares
     return gradient * (limit / (norms + 1e-6)).clamp(max=1.0)
 
@@ -135,19 +142,21 @@ def fit_probes(
     standard: RatingScaler | None = None,
     every: Sequence[int] = (),
 ) -> np.ndarray:
-    """Probe weights float32 [layer, d_model, squares, classes], fitted on the rows where `rows` is True.
+    """Return probe weights float32 [layer, d_model, squares, classes], fitted on the rows where `rows` is True.
 
-    Karvonen's loss and optimiser (specification 3.4): cross-entropy averaged over positions and summed over squares,
-    AdamW; every step sees the same positions in all layers. With `normalize_activations` each layer is divided by its
-    root mean square while it is fitted, so that one learning rate suits them all; the weights returned apply to the
-    residual as it is. Activations are read from the store in permuted chunks, or by game, never all at once.
+    Karvonen's loss and optimizer (specification 3.4): cross-entropy averaged over positions and summed over squares,
+    and AdamW. Every step sees the same positions in all layers. With `normalize_activations` each layer is divided by
+    its root mean square during fitting, so that one learning rate suits all layers. The returned weights apply to the
+    unscaled residual. Activations are read from the store in permuted chunks, or by game, and never held in memory as a
+    whole.
 
-    standard: for regression, whose loss is the squared error of the standardised rating (one class of one square).
-    every: all layers of the run, where `layers` are not all of them.
+    standard: for regression, whose loss is the squared error of the standardized rating (one class of one square).
+    every: all layers of the run, if `layers` are only some of them. Raises DivergedError for weights that are not
+    finite.
     """
     width, squares, outputs = data.cache.array.d_model, data.labels.shape[1], max(data.classes, 1)
-    seeded = torch.Generator().manual_seed((spec.seed * 1_000_003 + spec.replicate) % 2**64)  # torch takes 64 bits
-    # Drawn for every layer of the run, whichever are still missing: a layer begins the same in every attempt.
+    seeded = torch.Generator().manual_seed((spec.seed * 1_000_003 + spec.replicate) % 2**64)  # torch accepts 64 bits
+    # Drawn for every layer of the run, so that a layer starts with the same weights in every attempt.
     every = list(every or layers)
     drawn = torch.randn(len(every), width, squares * outputs, generator=seeded)[[every.index(n) for n in layers]]
     weight = (spec.init * drawn / width**0.5).to(device)
@@ -179,7 +188,10 @@ def fit_probes(
         weight = weight.unflatten(2, (outputs, squares)).mT.flatten(2)
     fitted = (weight / scale).cpu().view(len(layers), width, squares, outputs)
     if not bool(fitted.isfinite().all()):
-        raise DivergedError("the probe's weights are not finite", "a smaller --learning-rate; chessreg cache verify")
+        raise DivergedError(
+            "the probe's weights are not finite",
+            "give a smaller --learning-rate, and check the cache with chessreg cache verify",
+        )
     return fitted.numpy()
 
 
@@ -270,8 +282,10 @@ def iterate_probe_batches(
     epoch: int,
     read: Callable[[np.ndarray], np.ndarray] | None,
 ) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """What each step of an epoch sees: row numbers int64 [n], and the residuals float32 [layer, n, d_model], which are
-    those that `read` gives where steps are of whole games."""
+    """Yield the data of each step of an epoch: row numbers int64 [n] and residuals float32 [layer, n, d_model].
+
+    `read` returns the residuals of whole games. It is `None` if steps use single positions.
+    """
     if read is not None:
         assert spec.batch_games
         for places in data.whole_games(rows, spec.batch_games, spec.seed, epoch):
@@ -283,7 +297,7 @@ def iterate_probe_batches(
 
 
 def measure_layer_scales(data: ProbeData, layers: list[int], normalize: bool) -> list[float]:
-    """What each layer is divided by while it is fitted: its root mean square over the first 4,096 rows, or 1."""
+    """Return the divisor of each layer during fitting: its root mean square over the first 4,096 rows, or 1."""
     if not normalize:
         return [1.0] * len(layers)
     return [float(np.sqrt(np.square(data.cache.values(layer, slice(0, 4096))).mean())) for layer in layers]
@@ -319,7 +333,7 @@ class ProbeWork:
         self.held_out = self.data.held_out(self.spec.validation, self.spec.seed, self.spec.split)
         self.fitted = self.data.rows & ~self.held_out
         if not self.fitted.any():
-            raise BadInputError("one game is too few to fit on and to measure on", "cache more games")
+            raise BadInputError("one game is too few to fit and to evaluate a probe", "cache more games")
         if self.spec.shuffled_label_control is not None:
             self.data.deal_labels(self.fitted, self.spec.shuffled_label_control)
         self.sites = name_probe_sites(task.inputs, self.data.cache, self.spec)
@@ -401,8 +415,11 @@ class ProbeWork:
         seen: HashSet,
         baselines: Baselines | None,
     ) -> None:
-        """A score row for each game; over all of them the accuracy of each square, and of probes of one phase the
-        ROC-AUC of each class (Davis 4.4), which takes longer than fitting a small one."""
+        """Emit a score row for each game, and over all games the accuracy of each square.
+
+        Probes of one phase also get the ROC-AUC of each class (Davis 4.4), which takes longer than fitting a small
+        probe.
+        """
         right, positions = np.zeros(on.labels.shape[1], np.int64), 0
         rankings = ScoreRankings(on.classes) if self.spec.phase is not None else None
         for game_score in score_probe(reader, on, mask, layer, self.device, rankings=rankings):
@@ -438,7 +455,7 @@ class ProbeWork:
         standard: RatingScaler,
         baselines: Baselines | None,
     ) -> None:
-        """A prediction row for each game, and the mean absolute error over all positions, in Elo."""
+        """Emit a prediction row for each game, and the mean absolute error over all positions, in Elo."""
         error, positions, name = 0.0, 0, f"{split}:{self.spec.skill.rating}:{layer}"
         for game, value, columns in build_rating_rows(reader, on, mask, layer, split, standard, baselines, self.device):
             self.task.emit("prediction", unit, columns, item=game, name=name, value=value)
@@ -448,7 +465,8 @@ class ProbeWork:
             self.task.emit("metric_point", unit, name=f"{split}_mae", step=0, value=error / positions)
 
     def baselines(self, on: ProbeData) -> Baselines | None:
-        """What length, source and nothing at all say of the games, learnt from the fitted games."""
+        """Return the predictions of the baselines for the games, learned from the fitted games: length, source, and
+        majority."""
         data = self.data
         if data.skill is None or on.skill is None:
             return None
@@ -466,7 +484,8 @@ class ProbeWork:
         return Baselines({name: dict(zip(places, values, strict=True)) for name, values in guessed.items()})
 
     def overlaps(self) -> dict[str, Any]:
-        """What the evaluated games share with the model's training games, and the test games with the fitted ones."""
+        """Return the overlap of the evaluated games with the model's training games, and of the test games with the
+        fitted games."""
         inputs, spec = self.task.inputs, self.spec
         checkpoint = str(inputs.run(spec.cache, "cache").spec["checkpoint"])
         evaluated = [on.evaluated(mask) for _, on, mask in self.tested]
@@ -483,13 +502,16 @@ class ProbeWork:
 
 
 def get_fitted_label(spec: ProbeSpec) -> str:
-    """The label as rows of probes and scores name it: `skill`, of shuffled labels `skill-shuffled`."""
+    """Return the label's name in rows of probes and scores: `skill`, or for shuffled labels `skill-shuffled`."""
     return spec.label if spec.shuffled_label_control is None else f"{spec.label}{SHUFFLED_SUFFIX}"
 
 
 def emit_aucs(task: Task[Any, Any], unit: int, split: str, rankings: ScoreRankings) -> None:
-    """ROC-AUC on raw logits and on softmax as metrics: `test_auc_softmax` (step: the class) and, of all classes
-    together, `test_auc_softmax_flat`. A class that is never the truth has none."""
+    """Emit ROC-AUC on raw logits and on softmax as metrics.
+
+    `test_auc_softmax` has one value per class (step), `test_auc_softmax_flat` one for all classes together. A class
+    that is never the true one has no value.
+    """
     for name in rankings.NAMES:
         areas = [(f"{split}_auc_{name}", step, area) for step, area in enumerate(rankings.by_class(name))]
         for metric, step, area in (*areas, (f"{split}_auc_{name}_flat", 0, rankings.flat(name))):
@@ -498,7 +520,7 @@ def emit_aucs(task: Task[Any, Any], unit: int, split: str, rankings: ScoreRankin
 
 
 def load_features(inputs: Inputs, spec: ProbeSpec, layers: list[int]) -> Features | None:
-    """What is fitted instead of the residual."""
+    """Return the features that are fitted instead of the residual, or None."""
     if spec.source == "residual":
         return None
     from chessreg.experiments.sae.probes import Features
@@ -507,7 +529,7 @@ def load_features(inputs: Inputs, spec: ProbeSpec, layers: list[int]) -> Feature
 
 
 def name_probe_sites(inputs: Inputs, cache: CachedActivations, spec: ProbeSpec) -> str:
-    """The name of the tokens that a probe is fitted at: the cache's sites, or those of its phase."""
+    """Return the name of the tokens that a probe is fitted at: the cache's sites, or those of its phase."""
     if spec.phase is None:
         return cache.sites
     from chessreg.encodings import get_phase_site
@@ -516,7 +538,7 @@ def name_probe_sites(inputs: Inputs, cache: CachedActivations, spec: ProbeSpec) 
 
 
 def concatenate_evaluated(parts: list[EvaluatedGames]) -> EvaluatedGames:
-    """Several evaluated sets as one."""
+    """Return several evaluated sets as one."""
     return EvaluatedGames(
         *(np.concatenate([getattr(p, name) for p in parts]) for name in ("games", "openings", "positions"))
     )
@@ -531,9 +553,10 @@ def publish_probe(
     row: dict[str, Any],
     sites: str,
 ) -> None:
-    """The probe of one layer as an artifact (safetensors and meta.json), and its row.
+    """Publish the probe of one layer as an artifact (safetensors and meta.json), and record its row.
 
-    row holds train_games, train_positions and detail, which goes into both. sites: the tokens that it was fitted at.
+    row holds train_games, train_positions and detail, which is part of both. sites: the name of the tokens that it was
+    fitted at.
     """
     spec = task.spec
     meta = {

@@ -1,4 +1,4 @@
-"""`rating`: ratings of the players in a pool of games, ours and others', against engines of known rating."""
+"""`rating`: ratings of the players in a pool of games, played here or imported, against engines of known rating."""
 
 from __future__ import annotations
 
@@ -39,26 +39,28 @@ FITTED_PAIRS_PER_SECOND = 1e5  # pairs of players; one estimator on one resample
 
 
 class RatingDetail(BaseModel):
-    """Columns of a rating: the player, its games, and what the rating rests on."""
+    """Columns of a rating: the player, its games, and the basis of the rating."""
 
     checkpoint_id: str | None = Field(None, description="of a model")
     intervention_id: str | None = None
     engine_version: str | None = Field(None, description="of an engine")
     policy: str | None = None
     opening: str | None = None
-    assist: str | None = Field(None, description="of a model that Stockfish helped: when it played the model's move")
-    origin: str | None = Field(None, description="ours, imported, or both: where the games of a model come from")
+    assist: str | None = Field(
+        None, description="of a model assisted by Stockfish: when Stockfish played the model's move"
+    )
+    origin: str | None = Field(None, description="origin of a model's games: ours, imported, or both")
     draw_weight: float | None = Field(None, description="points of a draw")
-    against: str | None = Field(None, description="of a performance: the opponent of known rating that it is against")
-    anchor: str | None = Field(None, description="where a known rating comes from; none: it is estimated")
+    against: str | None = Field(None, description="of a performance: the opponent of known rating")
+    anchor: str | None = Field(None, description="origin of a known rating; none: the rating is estimated")
     wins: int
     draws: int
     losses: int
-    score: float | None = Field(None, description="points per game, a draw a half")
-    unscored: int = Field(description="games that count nothing under this scoring")
+    score: float | None = Field(None, description="points per game, with half a point for a draw")
+    unscored: int = Field(description="games without points under this scoring")
     opponents: int
     anchored_games: int = Field(description="games against opponents of known rating")
-    systematic: float | None = Field(None, description="Elo by which the anchors' whole table may be off")
+    systematic: float | None = Field(None, description="possible common error of the anchors' table, in Elo")
     scoring: str
     sides: list[tuple[str, int]] = Field(description="(run, match) of its games")
 
@@ -66,10 +68,10 @@ class RatingDetail(BaseModel):
 class Rating(Kind):
     """Elo ratings of models, edits and engines from the games of any runs, with intervals.
 
-    Junkin 2025, Appendix I, and the rating tables that Karvonen 2024 stands in. A player is a checkpoint with its
-    intervention, policy and openings, an engine with its limit and version, or a name. Openings are resampled; a player
+    Junkin 2025, Appendix I, and the rating tables that Karvonen 2024 is part of. A player is a checkpoint with its
+    intervention, policy and openings, an engine with its limit and version, or a name. Openings are resampled. A player
     that won or lost every game has a bound and no rating. The level table was measured at 120 s + 1 s: under another
-    limit all ratings may be off together, which no interval shows.
+    limit all ratings may be off together, which the intervals do not show.
     """
 
     name = "rating"
@@ -92,7 +94,7 @@ class Rating(Kind):
 
     def estimate(self, spec: RatingSpec, inputs: Inputs) -> Estimate:
         loaded = load_rating_pool(spec, inputs)
-        remarks = (f"{len(loaded.pool.first):,} games, {len(loaded.sources)} of the players have a known rating",)
+        remarks = (f"{len(loaded.pool.first):,} games; the rating of {len(loaded.sources)} of the players is known",)
         units = self.units(spec, inputs)
         seconds = units * (1 + spec.resamples) * len(loaded.players) ** 2 / FITTED_PAIRS_PER_SECOND
         return Estimate({"rating": len(loaded.players) * units}, 0, remarks, cpu_seconds=seconds)
@@ -112,7 +114,7 @@ class Rating(Kind):
 
 
 def emit_player_ratings(task: Task[RatingSpec, Any], unit: int, loaded: LoadedPool, how: Variant) -> None:
-    """One estimator's rating of every player; known ratings with the first."""
+    """Emit one estimator's rating of every player. Known ratings are emitted with the first estimator."""
     spec = task.spec
     options = Options(how.draw_weight, spec.k_factor, spec.start, spec.seed)
     ratings = estimate_ratings(loaded.pool, how.estimator, options, spec.resamples, (spec.seed, spec.replicate))
@@ -133,7 +135,7 @@ def emit_player_ratings(task: Task[RatingSpec, Any], unit: int, loaded: LoadedPo
 
 
 def emit_performance(task: Task[RatingSpec, Any], unit: int, loaded: LoadedPool) -> None:
-    """The performance of every player against one opponent of known rating: its rating by these games alone."""
+    """Emit the performance of every player against one opponent of known rating: its rating from these games alone."""
     spec, place = task.spec, unit - len(SIDE_BY_SIDE)
     opponent = sorted(loaded.pool.anchors)[place // len(DRAW_WEIGHTS)]
     weight = DRAW_WEIGHTS[place % len(DRAW_WEIGHTS)]
@@ -166,14 +168,14 @@ def emit_performance(task: Task[RatingSpec, Any], unit: int, loaded: LoadedPool)
 
 
 def round_bounds(rated: PlayerRating) -> dict[str, float | None]:
-    """A rating and its interval, to a hundredth of an Elo."""
+    """Return a rating and its interval, rounded to a hundredth of an Elo."""
     return {name: None if value is None else round(value, 2) for name, value in rated._asdict().items()}
 
 
 def build_rating_detail(
     loaded: LoadedPool, number: int, player: RatedPlayer, spec: RatingSpec, results: list[int] | None = None
 ) -> RatingDetail:
-    """The columns beside a player's rating; `results` are those of some of its games."""
+    """Return the columns of a player's rating. `results` are those of some of its games; by default of all."""
     pool, key = loaded.pool, player.key
     wins, draws, losses = results or player.results
     games = wins + draws + losses

@@ -1,4 +1,4 @@
-"""From the games of runs to a pool: who the players are, how each game counts, which ratings are known."""
+"""The pool of players and games of a rating: identifies players, scores games and collects known ratings."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ COUNTED_OUTCOMES = {"wins": WIN, "draws": DRAW, "losses": LOSS}
 
 
 class PlayerKey(NamedTuple):
-    """What makes a player: a checkpoint with its edit and protocol, an engine with its limit and version, or a name."""
+    """The identity of a player: a checkpoint with its edit and protocol, an engine with its limit and version, or a
+    name."""
 
     checkpoint_id: UUID | None
     intervention_id: UUID | None
@@ -44,18 +45,18 @@ class PlayerKey(NamedTuple):
     version: str
     policy: str
     opening: str
-    assist: str = "none"  # when Stockfish played a model's move: such results are another player's
+    assist: str = "none"  # when Stockfish played a model's move; such results belong to a separate player
 
 
 @dataclass
 class RatedPlayer:
-    """One player of a pool, with what the pool's games say of it. `sides` are the (run, match) that it plays in."""
+    """One player of a pool, with the results of its games. `sides` are the (run, match) that it plays in."""
 
     key: PlayerKey
     number: int
     label: str = ""
     is_rated: bool = False  # named by a match as the player whose result it is
-    elos: list[int] = field(default_factory=list)  # of the PGN's tags
+    elos: list[int] = field(default_factory=list)  # from the tags of the PGN
     results: list[int] = field(default_factory=lambda: [0, 0, 0])
     unscored: int = 0
     opponents: set[int] = field(default_factory=set)
@@ -67,11 +68,11 @@ class RatedPlayer:
 class LoadedPool:
     pool: Pool
     players: list[RatedPlayer]
-    sources: dict[int, str]  # player → where its anchor comes from
+    sources: dict[int, str]  # player → origin of its anchor
 
 
 def load_rating_pool(spec: RatingSpec, inputs: Inputs) -> LoadedPool:
-    """The pool of a spec. Raises BadInputError when it has no games, or nothing to measure them by."""
+    """Return the pool of a spec. Raises BadInputError for a pool without games or without known ratings."""
     players: dict[PlayerKey, RatedPlayer] = {}
     games: list[tuple[int, int, int, tuple[Any, ...]]] = []
     runs = [inputs.run(reference) for reference in spec.runs]
@@ -97,7 +98,7 @@ def add_run_games(
     players: dict[PlayerKey, RatedPlayer],
     games: list[tuple[int, int, int, tuple[Any, ...]]],
 ) -> None:
-    """The games of one run, each as (player, opponent, outcome, cluster)."""
+    """Add the games of one run, each as (player, opponent, outcome, cluster)."""
     game = tables.Game
     matches = {m.number: m for m in session.scalars(select(tables.Match).where(tables.Match.run_id == run.id))}
     if not matches:
@@ -129,7 +130,7 @@ def add_run_games(
         own = match.opening == "standard" or run.kind.startswith(
             IMPORTED_PREFIX
         )  # no other game is from the same opening
-        cluster = (run.id, unit) if own else (opening,)  # by its moves: a short book repeats its lines
+        cluster = (run.id, unit) if own else (opening,)  # by its moves, because a short book repeats its lines
         games.append((player.number, opponent.number, outcome, cluster))
 
 
@@ -141,7 +142,7 @@ def add_sweep_games(
     players: dict[PlayerKey, RatedPlayer],
     games: list[tuple[int, int, int, tuple[Any, ...]]],
 ) -> None:
-    """The games of an imported sweep: wins, draws and losses of one model against each level, without the games."""
+    """Add the games of an imported sweep: wins, draws and losses of one model against each level, without the games."""
     point = tables.MetricPoint
     counted = session.execute(
         select(point.unit, point.name, point.value).where(point.run_id == run.id).order_by(point.unit)
@@ -151,8 +152,8 @@ def add_sweep_games(
         colors = str((match.detail or {}).get("colors", match.color))
         if name not in COUNTED_OUTCOMES or spec.color not in ("both", colors):
             continue
-        if not 0 <= value <= MAX_GAMES_PER_LEVEL:  # somebody else's registry may say anything
-            raise BadInputError(f"run {shorten_id(run.id)} tells {value:g} {name} against {match.opponent}")
+        if not 0 <= value <= MAX_GAMES_PER_LEVEL:  # another user's registry may contain any number
+            raise BadInputError(f"run {shorten_id(run.id)} reports {value:g} {name} against {match.opponent}")
         player, opponent = register_sides(session, match, run, players)
         for number in range(int(value)):
             if spec.scoring != "paper" and COUNTED_OUTCOMES[name] == DRAW:
@@ -166,7 +167,7 @@ def add_sweep_games(
 def register_sides(
     session: Session, match: tables.Match, run: tables.Run, players: dict[PlayerKey, RatedPlayer]
 ) -> list[RatedPlayer]:
-    """The two players of a match, known from now on as those of its games: whose result it is comes first."""
+    """Return the two players of a match, and add them to `players`. The player whose result it is comes first."""
     both = []
     for own in (True, False):
         key = build_player_key(session, match, run, own)
@@ -193,19 +194,19 @@ def build_player_key(session: Session, match: tables.Match, run: tables.Run, own
             checkpoint, match.intervention_id if own else None, "", "", match.policy, match.opening, assist
         )
     name, engine_id = (match.player, None) if own else (match.opponent, match.engine_id)
-    if own and "player_engine_id" in detail:  # an engine: named as where it is the opponent
-        with suppress(LookupError, ValueError):  # what is no id, in rows of others, is none here
+    if own and "player_engine_id" in detail:  # an engine: named as if it were the opponent
+        with suppress(LookupError, ValueError):  # an invalid id in another user's rows is ignored
             name, engine_id = str(detail["player"]), UUID(str(detail["player_engine_id"]))
     engine = session.get(tables.Engine, engine_id) if engine_id else None
     if engine is not None:
         return PlayerKey(None, None, name, engine.version, "", "")
-    if own and (name.startswith("stockfish:") or name in ("random", "capture")):  # an engine that others let play
+    if own and (name.startswith("stockfish:") or name in ("random", "capture")):  # an engine in imported games
         return PlayerKey(None, None, name, str(run.spec.get("engine_version", "unknown")), "", "")
     return PlayerKey(None, None, name, "", "", "")
 
 
 def note_elos(player: RatedPlayer, opponent: RatedPlayer, extra: dict[str, Any], color: chess.Color) -> None:
-    """The ratings in the tags of a tournament's game."""
+    """Collect the ratings in the tags of a tournament's game."""
     own, theirs = ("white_elo", "black_elo") if color else ("black_elo", "white_elo")
     for who, name in ((player, own), (opponent, theirs)):
         if isinstance(extra.get(name), int):
@@ -213,7 +214,7 @@ def note_elos(player: RatedPlayer, opponent: RatedPlayer, extra: dict[str, Any],
 
 
 def label_players(session: Session, players: list[RatedPlayer]) -> None:
-    """Give every player a name of its own: as short as the pool allows."""
+    """Give every player a unique label, as short as the pool allows."""
     called = names.read_names(session, "checkpoint")
 
     def base(key: PlayerKey) -> str:
@@ -246,7 +247,8 @@ def label_players(session: Session, players: list[RatedPlayer]) -> None:
 
 
 def collect_anchors(spec: RatingSpec, players: list[RatedPlayer]) -> tuple[dict[int, float], dict[int, str]]:
-    """The players whose rating is known, and where from. Raises NotFoundError for a named one that is not there."""
+    """Return the ratings that are known, and their origins. Raises NotFoundError for a named player that does not
+    exist."""
     anchors: dict[int, float] = {}
     sources: dict[int, str] = {}
     for number, player in enumerate(players):
@@ -261,11 +263,13 @@ def collect_anchors(spec: RatingSpec, players: list[RatedPlayer]) -> tuple[dict[
     for text in spec.anchor:
         name, rating = parse_anchor(text)
         if name not in by_name:
-            raise NotFoundError(f"no player of these games is called {name!r}", f"they are {abbreviate_list(by_name)}")
+            raise NotFoundError(
+                f"no player of these games is called {name!r}", f"the players are {abbreviate_list(by_name)}"
+            )
         anchors[by_name[name]], sources[by_name[name]] = rating, "given"
     if missing := [name for name in spec.rate if name not in by_name]:
         raise NotFoundError(
-            f"no player of these games is called {missing[0]!r}", f"they are {abbreviate_list(by_name)}"
+            f"no player of these games is called {missing[0]!r}", f"the players are {abbreviate_list(by_name)}"
         )
     for name in spec.rate:
         anchors.pop(by_name[name], None)
@@ -276,13 +280,13 @@ def collect_anchors(spec: RatingSpec, players: list[RatedPlayer]) -> tuple[dict[
 def check_anchors(spec: RatingSpec, players: list[RatedPlayer], anchors: dict[int, float]) -> None:
     if len(anchors) == len(players):
         raise BadInputError(
-            "every player's rating is taken as known, so there is nothing to estimate",
-            f"--rate NAME takes one out: {abbreviate_list(player.label for player in players)}",
+            "every player's rating is known, so nothing is left to estimate",
+            f"exclude one with --rate NAME: {abbreviate_list(player.label for player in players)}",
         )
     if not anchors and spec.estimator not in JOINT:
         raise BadInputError(
-            f"{spec.estimator} measures players against opponents of known rating, and these games have none",
-            "--anchor NAME=ELO gives one; --estimator bradley-terry --anchors none needs none",
+            f"--estimator {spec.estimator} needs opponents of known rating, but these games have none",
+            "give one with --anchor NAME=ELO, or give --estimator bradley-terry --anchors none",
         )
 
 

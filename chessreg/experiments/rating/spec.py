@@ -19,9 +19,9 @@ class RatingSpec(Spec):
     )
     estimator: str = Field(
         "anchored-ml",
-        description="anchored-ml (each player against opponents of known rating), bradley-terry or davidson (all "
-        "players at once), junkin-batched, sequential; or all: these side by side, for three weights of draws, and the "
-        "performance against each opponent of known rating",
+        description="anchored-ml (each player against opponents of known rating), bradley-terry or davidson "
+        "(all players together), junkin-batched, sequential; or all: all of these, for three "
+        "weights of draws, and the performance against each opponent of known rating",
     )
     anchors: Literal["levels", "levels-truncated", "headers", "none"] = Field(
         "levels",
@@ -33,25 +33,25 @@ class RatingSpec(Spec):
     rate: tuple[str, ...] = Field(
         (), description="players to rate although their rating is known. Left out: only players of unknown rating"
     )
-    scoring: Literal["paper", "author-2024"] = Field("paper", description="what draws and stopped games count")
+    scoring: Literal["paper", "author-2024"] = Field("paper", description="points of draws and stopped games")
     color: Literal["both", "white", "black"] = Field(
         "both", description="only games in which the player has this color"
     )
     forfeits: bool = Field(True, description="count games that were forfeited by illegal tries")
     draw_weight: float = Field(
-        0.5, ge=0, le=1, description="points of a draw; Junkin's code has 0.9 and 0 (not for the joint estimators)"
+        0.5, ge=0, le=1, description="points of a draw; Junkin's code uses 0.9 and 0 (not for the joint estimators)"
     )
     k_factor: float = Field(16.0, gt=0, description="step of junkin-batched and sequential")
-    start: float = Field(1300.0, description="their first rating")
-    resamples: Annotated[int, AtMost(1_000_000, "memory holds them all")] = Field(
-        2000, ge=20, description="bootstrap samples of openings behind the intervals"
+    start: float = Field(1300.0, description="initial rating of junkin-batched and sequential")
+    resamples: Annotated[int, AtMost(1_000_000, "more samples do not fit in memory")] = Field(
+        2000, ge=20, description="bootstrap samples of openings for the intervals"
     )
 
     @field_validator("runs")
     @classmethod
     def _each_once(cls, runs: tuple[str, ...]) -> tuple[str, ...]:
         if not runs or len(set(runs)) < len(runs):
-            raise BadInputError("--runs names each run once, at least one", "chessreg runs list")
+            raise BadInputError("--runs must name at least one run, and none of them twice", "chessreg runs list")
         return runs
 
     @field_validator("estimator")
@@ -70,9 +70,9 @@ class RatingSpec(Spec):
 
 
 def parse_anchor(text: str) -> tuple[str, float]:
-    """`NAME=ELO`. Raises BadInputError for anything else."""
+    """Return name and rating of `NAME=ELO`. Raises BadInputError for other texts."""
     name, _, rating = text.rpartition("=")
     try:
         return name.strip(), float(rating)
     except ValueError:
-        raise BadInputError(f"--anchor {text!r} is no NAME=ELO", "for example --anchor random=600") from None
+        raise BadInputError(f"--anchor {text!r} is not NAME=ELO", "for example --anchor random=600") from None

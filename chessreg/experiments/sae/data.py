@@ -112,7 +112,7 @@ def points_of(spec: SaeSpec, inputs: Inputs, row: tables.Checkpoint) -> list[str
     """The hook points of a run. BadInputError or NotFoundError for one that the model or cache lacks."""
     layers = spec.layers or tuple(range(row.layers))
     if max(layers) >= row.layers or min(layers) < 0:
-        raise BadInputError(f"layer {max(layers)} is not one of the model's 0 to {row.layers - 1}")
+        raise BadInputError(f"--layers: the model has no layer {max(layers)}; its layers are 0 to {row.layers - 1}")
     if spec.cache is None:
         from chessreg.models.adapters import get_adapter
 

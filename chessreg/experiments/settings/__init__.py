@@ -1,1 +1,2 @@
-"""Settings that several kinds share: which games, classes of skill, interventions, and the check for overlap."""
+"""Settings that several kinds share: selection of games, token positions, skill classes, prompts, policies and
+overlap."""

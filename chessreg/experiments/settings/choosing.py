@@ -1,4 +1,4 @@
-"""How a model's move is chosen in given positions, as a setting of kinds that play no games."""
+"""Settings for choosing a model's move in given positions, for kinds that do not play games."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ GREEDY = (0.0,)
 
 
 class ChoosingSpec(Spec):
-    """The settings that name a policy of `chessreg.models.decoding.policies`, of any encoding."""
+    """The settings of a policy of `chessreg.models.decoding.policies`, for any encoding."""
 
     policy: str = Field(
-        "free", description="how a move is chosen: free (the text as it comes), retry:N, trie, legal or value"
+        "free", description="how a move is chosen: free (the greedy text), retry:N, trie, legal or value"
     )
     temperatures: tuple[float, ...] = Field(
         (), description="temperatures, one for each try. Left out: 0, the most probable move"
@@ -25,7 +25,11 @@ class ChoosingSpec(Spec):
     @classmethod
     def _in_range(cls, temperatures: tuple[float, ...]) -> tuple[float, ...]:
         if any(not 0 <= value < 100 for value in temperatures):
-            raise BadInputError("a temperature is 0 (the most probable token) or positive", "--temperatures 0,0.5")
+            raise BadInputError(
+                f"--temperatures {min(temperatures):g}: a temperature is 0 (the most probable "
+                "token) or positive, below 100",
+                "--temperatures 0,0.5",
+            )
         return temperatures
 
     @model_validator(mode="after")
@@ -34,7 +38,8 @@ class ChoosingSpec(Spec):
         return self
 
     def chooser(self) -> Policy:
-        """The policy. A game result that is written as a move is no move: no game is resigned here.
+        """Return the policy. A game result written as a move is an illegal move, because no game is resigned here.
 
-        Raises NotFoundError for an unknown one, BadInputError for temperatures that do not fit its tries."""
+        Raises NotFoundError for an unknown policy, and BadInputError for temperatures that do not fit its tries.
+        """
         return make_policy(self.policy, self.temperatures or GREEDY, resigns=False)

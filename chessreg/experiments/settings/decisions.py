@@ -1,7 +1,7 @@
 """Decisions: positions with a best move, and the game and ply of each.
 
-A model of positions reads the position, a model of games the game before it: of the same decisions, so that the two
-compare (Junkin's specification 9.2, the control that the paper lacks).
+A model of positions reads the position, and a model of games the game before it. Both decide on the same positions,
+which makes them comparable (Junkin's specification 9.2, the control that the paper lacks).
 """
 
 from __future__ import annotations
@@ -23,13 +23,15 @@ if TYPE_CHECKING:
     from chessreg.runs.inputs import Inputs
 
 GAMES_AT_ONCE = 2000
-BOARD_CHARACTERS = slice(0, 65)  # side to move and squares: counters and rights are written in several ways
+BOARD_CHARACTERS = slice(0, 65)  # side to move and squares; counters and rights have several spellings
 
 
 @dataclass(frozen=True)
 class Decisions:
-    """Positions at rows `places` int64 [n] of a dataset. Where their games are known, decision i is in game `game[i]`
-    (a row of `games`, int64) after `ply[i]` plies."""
+    """Positions at rows `places` int64 [n] of a dataset.
+
+    If their games are known, decision i is in game `game[i]` (a row of `games`, int64) after `ply[i]` plies.
+    """
 
     positions: Positions
     places: np.ndarray
@@ -41,30 +43,34 @@ class Decisions:
         return len(self.places)
 
     def chosen(self, which: np.ndarray) -> Decisions:
-        """Some of them, by index or by bool [n]."""
+        """Return the decisions at these indices, or where a mask bool [n] is True."""
         game, ply = (None if each is None else each[which] for each in (self.game, self.ply))
         return Decisions(self.positions, self.places[which], self.games, game, ply)
 
     def columns(self, *names: str) -> dict[str, list[str]]:
-        """These columns of the positions, in order."""
+        """Return these columns of the positions, in order."""
         values: dict[str, list[str]] = self.positions.take(self.places, list(names)).to_pydict()
         return values
 
     def drawn(self, key: str) -> np.ndarray:
-        """An order of the decisions int64 [n], drawn by game and ply: what a file holds besides, and in which order,
-        does not change which of two comes first. The first thousand of it are of many games, as the file's are not."""
+        """Return an order of the decisions, int64 [n], drawn by game and ply.
+
+        The order of two decisions does not depend on other positions in the file or on their order. The first thousand
+        come from many games, unlike those of the file.
+        """
         hashes = column_to_numpy(self.positions.take(self.places, ["game_hash"])["game_hash"]).tolist()
         plies = column_to_numpy(self.positions.take(self.places, ["ply"])["ply"]).tolist()
         return np.argsort([uniform(key, *each) for each in zip(hashes, plies, strict=True)], kind="stable")
 
     def groups(self) -> np.ndarray:
-        """int64 [n]: a number for each game, from 0 in the order in which games first come. What clusters intervals."""
+        """Return the number of each decision's game, int64 [n], in order of first occurrence. Intervals are clustered
+        by it."""
         hashes = column_to_numpy(self.positions.take(self.places, ["game_hash"])["game_hash"])
         _, first, group = np.unique(hashes, return_index=True, return_inverse=True)
         return np.argsort(np.argsort(first))[group]
 
     def prompts(self, encoding: Encoding) -> list[tuple[int, ...] | None]:
-        """What a model reads before each decision: the position, or the game before it. None for a position that the
+        """Return the prompt of each decision: the position, or the game before it. None for a position that the
         encoding cannot write."""
         if encoding.content == "position":
             fens = self.columns("fen")["fen"]
@@ -79,9 +85,11 @@ class Decisions:
         ]
 
     def histories(self, encoding: Encoding) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-        """The distinct games' ids, and where each game begins in them, int64 [games + 1]; for each decision how many
-        tokens of its game it sees, and which of these games it is in, int64 [n]. BadInputError where games are not
-        known."""
+        """Return the tokens of the distinct games, and the part of them that each decision reads.
+
+        The four arrays are: all ids; int64 [games + 1], the start of each game in them; int64 [n], the number of tokens
+        of its game that each decision reads; int64 [n], its game. Raises BadInputError if the games are unknown.
+        """
         rows, item = np.unique(self._game, return_inverse=True)
         assert self.games is not None
         assert self.ply is not None
@@ -104,8 +112,8 @@ class Decisions:
     def _game(self) -> np.ndarray:
         if self.game is None:
             raise BadInputError(
-                "a model of games reads the game before a position, and these games are not known",
-                "--source-games DATASET names the games that the positions are of",
+                "a model of games reads the game before a position, and these games are unknown",
+                "give --source-games DATASET, the games of the positions",
             )
         return self.game
 
@@ -120,15 +128,15 @@ def encode_position(encoding: Encoding, fen: str) -> tuple[int, ...] | None:
 def load_decisions(
     inputs: Inputs, reference: str, games: str | None, field: str, games_field: str = "games", checked: bool = True
 ) -> Decisions:
-    """The positions of a dataset that have a best move, in file order; with `games` only those that occur in one of
-    these games. field, games_field: the names under which the run says that it read them.
+    """Return the positions of a dataset that have a best move, in file order; with `games` only positions of these
+    games.
 
-    Raises BadInputError where none is left; and, `checked` (70,000 positions a second), where a game has another
-    position at that ply.
+    `field` and `games_field` are the names under which the run records these inputs. Raises BadInputError if no
+    position is left, and with `checked` (70,000 positions a second) if a game has another position at that ply.
     """
     items, part = inputs.items(reference, field)
     if items.content == "games":
-        raise BadInputError("a dataset of games knows no best moves", "give a dataset of positions")
+        raise BadInputError("a dataset of games has no best moves", "give a dataset of positions")
     places = items.rows(part)
     known = np.array([move is not None for move in items.take(places, ["best"])["best"].to_pylist()], bool)
     places = places[known] if len(places) else places
@@ -143,7 +151,7 @@ def load_decisions(
 
 
 def locate_in_games(positions: Positions, places: np.ndarray, games: Games, part: DatasetPart | None) -> Decisions:
-    """Those of the positions at these rows that occur in a game of the dataset, or of the part of it."""
+    """Return the positions at these rows that occur in a game of the dataset, or of a part of it."""
     inside = games.rows(part)
     game = positions.games_of(games)[places]
     game = np.where(np.isin(game, inside), game, -1)
@@ -151,8 +159,8 @@ def locate_in_games(positions: Positions, places: np.ndarray, games: Games, part
     there = game >= 0
     if not there.any():
         raise BadInputError(
-            "none of these games has one of the positions",
-            "a position's column game is the id in its game's tag Site (https://lichess.org/ID)",
+            "none of the positions occurs in these games",
+            "a position's column game must be the id in its game's tag Site (https://lichess.org/ID)",
         )
     return Decisions(positions, places[there], games, game[there], ply[there])
 
@@ -173,13 +181,13 @@ def check_decisions(found: Decisions) -> None:
         begin = np.searchsorted(written.source, np.arange(len(some) + 1))
         item = np.searchsorted(some, found.game[mine])
         at = begin[item] + found.ply[mine]
-        inside = at < begin[item + 1] - 1  # a decision comes before a move of the game
+        inside = at < begin[item + 1] - 1  # a decision precedes a move of the game
         texts = found.chosen(mine).columns("fen")["fen"]
         own = fen.boards(texts).ids.reshape(-1, fen.length)[:, BOARD_CHARACTERS]
         there = written.ids.reshape(-1, fen.length)[np.where(inside, at, 0), BOARD_CHARACTERS]
         wrong = np.flatnonzero(~inside | (own != there).any(1))
         if len(wrong):
             raise BadInputError(
-                f"{texts[wrong[0]]} is not what its game has after {found.ply[mine][wrong[0]]} plies",
-                "give the games that the positions were taken from",
+                f"{texts[wrong[0]]} is not the position of its game after {found.ply[mine][wrong[0]]} plies",
+                "give the games that contain the positions",
             )

@@ -1,4 +1,4 @@
-"""Which games of a dataset, or which positions, an experiment looks at: a pure function of its settings."""
+"""The selection of games or positions of a dataset: a pure function of the settings."""
 
 from __future__ import annotations
 
@@ -20,29 +20,29 @@ if TYPE_CHECKING:
 
 
 class GameSelection(Spec):
-    """The settings that name games, for kinds that read a dataset."""
+    """The settings that select games, for kinds that read a dataset."""
 
     dataset: DatasetRef = Field(description="games: a dataset, or one part of it (NAME:PART)")
     games: int = Field(10_000, ge=1, description="at most this many games, the first in file order")
     min_plies: Plies = Field(0, ge=0, description="leave out shorter games")
-    keep_duplicates: bool = Field(False, description="also games whose moves occurred before in the file")
+    keep_duplicates: bool = Field(False, description="also use games whose moves occurred before in the file")
 
 
 class GameBatches(ExecutionOptions):
-    """The execution options of kinds that pass games through a model."""
+    """The execution options of kinds that run a model on games."""
 
     batch_games: int = Field(32, ge=1, description="games in one forward pass")
 
     @property
     def encoded_together(self) -> int:
-        """Games that are encoded at once, and sorted by length into batches."""
+        """Games that are encoded together, and sorted by length into batches."""
         return 16 * self.batch_games
 
 
 def select_games(spec: GameSelection, inputs: Inputs, field: str = "dataset") -> tuple[Games, np.ndarray]:
-    """The dataset, and the places of the selected games in it, int64 [n], in file order.
+    """Return the dataset, and the rows of the selected games in it, int64 [n], in file order.
 
-    field: the name under which the run says that it read them.
+    `field` is the name under which the run records this input. Raises BadInputError if no game is selected.
     """
     games, part = inputs.dataset(spec.dataset, field)
     places = games.rows(part)
@@ -59,8 +59,11 @@ def select_games(spec: GameSelection, inputs: Inputs, field: str = "dataset") ->
 
 
 def select_items(spec: GameSelection, inputs: Inputs, field: str = "dataset") -> tuple[Games | Positions, np.ndarray]:
-    """`select` for kinds that also read a dataset of positions: of these `games` counts the positions, `min_plies` the
-    plies before each, and a duplicate is a position that occurred before in the file."""
+    """Return the same as `select_games`, also for a dataset of positions.
+
+    There `games` counts positions, `min_plies` the plies before each, and a duplicate is a position that occurred
+    before in the file.
+    """
     items, part = inputs.items(spec.dataset, field)
     if items.content == "games":
         return select_games(spec, inputs, field)
@@ -73,14 +76,14 @@ def select_items(spec: GameSelection, inputs: Inputs, field: str = "dataset") ->
     chosen = places[keep][: spec.games]
     if not len(chosen):
         raise BadInputError(
-            f"no position of {format_dataset(inputs, spec.dataset)} is after {spec.min_plies} plies",
+            f"no position of {format_dataset(inputs, spec.dataset)} comes after {spec.min_plies} plies",
             "lower --min-plies",
         )
     return items, chosen
 
 
 def format_dataset(inputs: Inputs, dataset: str) -> str:
-    """What a user types for a dataset, or a part, that a spec refers to."""
+    """Return the name that a user types for a dataset, or a part of it, that a spec refers to."""
     from chessreg.entities.run import as_typed_dataset
 
     with inputs.database.read() as sql:
@@ -88,21 +91,22 @@ def format_dataset(inputs: Inputs, dataset: str) -> str:
 
 
 def extract_selection(settings: Mapping[str, Any]) -> GameSelection:
-    """The settings of a spec that say which games it reads."""
+    """Return the settings of a spec that select games."""
     return GameSelection(**{name: value for name, value in settings.items() if name in GameSelection.model_fields})
 
 
 def select_cached_items(inputs: Inputs, reference: str) -> tuple[Games | Positions, np.ndarray]:
-    """The dataset of a cache run, and the places of its games or positions in it."""
+    """Return the dataset of a cache run, and the rows of its games or positions in it."""
     return select_items(extract_selection(inputs.run(reference, "cache").spec), inputs)
 
 
 def build_turn_prompts(
     encoding: Encoding, games: Games, places: np.ndarray, side: str
 ) -> list[dict[int, tuple[int, ...]]]:
-    """The prompts of one side's turns in the games at these rows: {plies played: tokens}, rising, one dict a game.
+    """Return the prompts of one side's turns in the games at these rows: one dict per game, plies played → tokens,
+    ascending.
 
-    `side` is white or black. A turn is one at which the game went on.
+    `side` is white or black. A turn needs a following move of the game.
     """
     tokens = encoding.games(games, places)
     sites = encoding.sites(f"{side}-turns", tokens)

@@ -1,8 +1,8 @@
-"""Leakage, measured: what the games of an evaluation share with those that a model, probe or vector was made from.
+"""Leakage, measured: the overlap of evaluated games with the games behind a model, probe or vector.
 
-overlap.refuse(inputs, spec.checkpoint, games, places, spec.allow_overlap)          # in Kind.check: whole games only
-found = overlap.measure(inputs, spec.checkpoint, Evaluated.of(games, places))       # in Kind.run
-detail["overlap"] = {"checkpoint": found.columns()}
+overlap.refuse_overlap(inputs, spec.checkpoint, games, places, spec.allow_overlap) # in Kind.check: whole games found =
+overlap.measure_overlap(inputs, spec.checkpoint, EvaluatedGames.of(games, places)) # in Kind.run detail["overlap"] =
+{"checkpoint": found.columns()}
 """
 
 from __future__ import annotations
@@ -27,20 +27,21 @@ if TYPE_CHECKING:
 
 OPENING_PLIES = 20  # Karvonen's uniqueness check compares the first 20 half-moves (specification 1.4)
 GAMES_AT_ONCE = 2000
-TRAINED_ON = "trained_on"  # what a run read training games as, so that they are not taken for the games it looked at
+# the name under which a run records training games as inputs, to distinguish them from evaluated games
+TRAINED_ON = "trained_on"
 
 AllowOverlap = bool
-ALLOW_OVERLAP = Field(False, description="go on although evaluated games are among those that were trained on")
+ALLOW_OVERLAP = Field(False, description="continue although evaluated games are among the training games")
 """For a spec that evaluates: `allow_overlap: AllowOverlap = ALLOW_OVERLAP`."""
 
 TrainingItems = list[tuple["Games | Positions", np.ndarray]]
-"""Datasets with the places in them, int64 [n], of the games or positions that something was made from."""
+"""Datasets with the rows, int64 [n], of the games or positions that something was made from."""
 
 
 @dataclass(frozen=True)
 class EvaluatedGames:
-    """Games under evaluation: a hash of each move list, uint64 [games]; of its first 20 plies, uint64 [games with so
-    many]; and of each position looked at, uint64 [positions]."""
+    """Hashes of evaluated games: of each move list, uint64 [games]; of its first 20 plies, uint64 [games with 20
+    plies]; and of each evaluated position, uint64 [positions]."""
 
     games: np.ndarray
     openings: np.ndarray
@@ -50,8 +51,11 @@ class EvaluatedGames:
     def of(
         cls, items: Games | Positions, places: np.ndarray, item: np.ndarray | None = None, ply: np.ndarray | None = None
     ) -> EvaluatedGames:
-        """Games of a dataset. The positions are those after `ply` int [n] plies of the games `item` int [n]; without
-        them every position of every game. Of a dataset of positions they are all."""
+        """Return the hashes of games of a dataset.
+
+        The positions are those after `ply` int [n] plies of the games `item` int [n]; without them every position of
+        every game. For a dataset of positions, they are all positions at `places`.
+        """
         hashes = []
         if items.content == "positions":
             hashes += [positions.hashes for _, positions in labels.iterate_positions(items, places)]
@@ -71,15 +75,18 @@ class EvaluatedGames:
 
     @classmethod
     def at(cls, items: Games | Positions, places: np.ndarray, positions: np.ndarray) -> EvaluatedGames:
-        """These positions (hashes of boards) of the games at rows of a dataset; of a dataset of
-        positions they are all."""
+        """Return the hashes of the games at these rows, with the given hashes of positions.
+
+        A dataset of positions has only the positions.
+        """
         if items.content == "positions":
             return cls(join_hashes([]), join_hashes([]), positions)
         return cls(items.hashes[places], hash_openings(items.moves(places)), positions)
 
     @classmethod
     def of_moves(cls, packed: Sequence[bytes]) -> EvaluatedGames:
-        """Games as packed moves, for example the games that a model has just played. Positions: all."""
+        """Return the hashes of games given as packed moves, such as the games that a model just played, with all
+        positions."""
         hashes = []
         for start in range(0, len(packed), GAMES_AT_ONCE):
             boards, offsets = boards_after(packed[start : start + GAMES_AT_ONCE])
@@ -89,10 +96,10 @@ class EvaluatedGames:
 
 @dataclass(frozen=True)
 class TrainingOverlap:
-    """How much of what is evaluated was trained on. The counts are None where the training games are unknown.
+    """The overlap of evaluated games with training games. The counts are `None` if the training games are unknown.
 
-    `games` of `of_games` games have a move list that was trained on, `openings` of `of_openings` share their first 20
-    plies with a training game, and `positions` of `of_positions` distinct positions occur in one.
+    `games` of `of_games` games have a move list of the training data. `openings` of `of_openings` share their first 20
+    plies with a training game. `positions` of `of_positions` distinct positions occur in a training game.
     """
 
     games: int | None
@@ -105,7 +112,7 @@ class TrainingOverlap:
     why_unknown: str | None = None
 
     def columns(self) -> dict[str, Any]:
-        """Plain values, for `detail["overlap"]["checkpoint"]` or `["probe"]` of an entity row."""
+        """Return plain values, for `detail["overlap"]["checkpoint"]` or `["probe"]` of an entity row."""
         return asdict(self)
 
     def __str__(self) -> str:
@@ -120,9 +127,10 @@ class TrainingOverlap:
 def measure_overlap(
     inputs: Inputs, reference: str, evaluated: EvaluatedGames, on_progress: Callable[[float, str], None] | None = None
 ) -> TrainingOverlap:
-    """What `evaluated` shares with the games behind a reference: a checkpoint, or a probe, vector or cache run.
+    """Return the overlap of `evaluated` with the games behind a reference: a checkpoint, or a probe, vector or cache
+    run.
 
-    Reads the training games once, in pieces: about 3 million positions a second. `on_progress` gets their share.
+    Reads the training games once, in pieces of about 3 million positions a second. `on_progress` gets their share.
     """
     trained, why = load_training_items(inputs, reference)
     if trained is None or why is not None:
@@ -132,20 +140,20 @@ def measure_overlap(
 
 
 def measure_game_overlap(trained: TrainingItems, evaluated: EvaluatedGames) -> TrainingOverlap:
-    """What `evaluated` shares with these games of datasets."""
+    """Return the overlap of `evaluated` with these games of datasets."""
     return _count_overlap(trained, evaluated, None)
 
 
 def refuse_overlap(
     inputs: Inputs, reference: str, games: Games | Positions, places: np.ndarray, allow: bool, what: str = "the model"
 ) -> None:
-    """Raise BadInputError when whole games of an evaluation were trained on, unless that is allowed. Quick."""
+    """Raise BadInputError if whole games of an evaluation are training games, unless that is allowed. Fast."""
     trained, _ = load_training_items(inputs, reference)
     refuse_game_overlap(trained or [], games.hashes[places], allow, what)
 
 
 def refuse_game_overlap(trained: TrainingItems, hashes: np.ndarray, allow: bool, what: str) -> None:
-    """The same for games that are at hand, by move hashes uint64 [n]."""
+    """Raise BadInputError if games with these move hashes uint64 [n] are training games, unless that is allowed."""
     if allow:
         return
     mine = HashSet(hashes)
@@ -154,21 +162,19 @@ def refuse_game_overlap(trained: TrainingItems, hashes: np.ndarray, allow: bool,
         seen[find_hits(mine, games.hashes[places])] = True
     shared = int(np.isin(hashes, mine.sorted[seen]).sum())
     if shared:
-        alike = (
-            "" if shared == len(hashes) else "games of a few plies are often alike: --min-plies 20 leaves them out; "
-        )
+        alike = "" if shared == len(hashes) else "short games are often equal: leave them out with --min-plies 20; "
         raise BadInputError(
             f"{shared:,} of the {len(hashes):,} games to evaluate are among those that {what} was made from",
-            f"{alike}chessreg dataset split makes parts that share none; --allow-overlap goes on all the same",
+            f"{alike}make disjoint parts with chessreg dataset split, or continue with --allow-overlap",
         )
 
 
 def load_training_items(inputs: Inputs, reference: str) -> tuple[TrainingItems | None, str | None]:
-    """The games that a checkpoint, probe, vector or cache was made from, as far as they are known (None: not at all),
-    and why some are not.
+    """Return the games that a checkpoint, probe, vector or cache was made from, and why some of them are unknown.
 
-    A probe's and a vector's are the games of its cache, the held-out ones too; a vector's without a cache are those
-    that were put into classes. Those of a model before it was tuned are its too.
+    The games are `None` if all are unknown. A probe and a vector have the games of their cache, including held-out
+    ones. A vector without a cache has the games that were put into classes. A tuned model also has the games of the
+    model before tuning.
     """
     run = None if reference.startswith("sha256:") else inputs.run(reference, complete=False)
     for source in ("cache", "probe", "of"):  # a vector is made from a cache, a probe's weights or another vector
@@ -180,8 +186,8 @@ def load_training_items(inputs: Inputs, reference: str) -> tuple[TrainingItems |
         checkpoint, _ = inputs.checkpoint(reference)
     except NotFoundError:
         if run is not None:
-            return None, f"a {run.kind} run does not say what it was made from"
-        return None, "it was imported, and its file does not say"
+            return None, f"a {run.kind} run does not record its training games"
+        return None, "it was imported, and its file does not name its training games"
     if checkpoint.training_datasets is None:
         return None, "the checkpoint was imported without --trained-on"
     training: TrainingItems = []
@@ -195,12 +201,12 @@ def load_training_items(inputs: Inputs, reference: str) -> tuple[TrainingItems |
 
 
 def explain_unknown_parent(inputs: Inputs, checkpoint: tables.Checkpoint) -> str | None:
-    """Why the training games of a tuned model are not all known: those of the model that it was tuned from are not."""
+    """Return why some training games of a tuned model are unknown, if those of the model before tuning are."""
     with inputs.database.read() as session:
         while checkpoint.parent_id is not None and "tuned_from" in (checkpoint.detail.get("source") or {}):
             checkpoint = session.get_one(tables.Checkpoint, checkpoint.parent_id)
         told = checkpoint.training_datasets is not None
-    return None if told else "the model that it was tuned from was imported without --trained-on"
+    return None if told else "the model before tuning was imported without --trained-on"
 
 
 def _count_overlap(
@@ -237,18 +243,18 @@ def _count_overlap(
 
 
 def find_hits(wanted: HashSet, hashes: np.ndarray) -> np.ndarray:
-    """Which members of the set are among the hashes, as places in `wanted.sorted`, int64."""
+    """Return the members of the set that are among the hashes, as indices into `wanted.sorted`, int64."""
     places = wanted.places(hashes)
     return places[places >= 0]
 
 
 def hash_openings(packed: Sequence[bytes]) -> np.ndarray:
-    """uint64: a hash of the first 20 plies of each game that has so many."""
+    """Return the hash of the first 20 plies of each game that has 20 plies, uint64."""
     return hash_move_lists(moves[: 2 * OPENING_PLIES] for moves in packed if len(moves) >= 2 * OPENING_PLIES)
 
 
 def number_plies(offsets: np.ndarray) -> np.ndarray:
-    """The ply of every board, int64 [positions], from offsets int64 [games + 1]."""
+    """Return the ply of every board, int64 [positions], from offsets int64 [games + 1]."""
     return np.arange(offsets[-1], dtype=np.int64) - np.repeat(offsets[:-1], np.diff(offsets))
 
 

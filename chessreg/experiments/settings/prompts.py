@@ -1,4 +1,4 @@
-"""The prompt of a language model as settings of kinds: the checkpoint's own, or others in their place."""
+"""Settings of a language model's prompt: the checkpoint's own prompt, or changes of it."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ if TYPE_CHECKING:
 
 
 class PromptSpec(Spec):
-    """A prompt's settings; one that is not given is the checkpoint's own. Specs hold a template as its text, so that
-    two of one name are never taken for each other."""
+    """The settings of a prompt; those left out are the checkpoint's.
+
+    A spec holds the text of a template, so templates with the same name are never confused.
+    """
 
     template: str | None = Field(
         None,
@@ -41,7 +43,7 @@ class PromptSpec(Spec):
         description="notation of moves: uci (the author's code) or san (the paper). Left out: the checkpoint's own",
     )
     last_separator: bool | None = Field(
-        None, description="the last legal move too is followed by a comma and a space (the author's code)"
+        None, description="also put a comma and a space after the last legal move (the author's code)"
     )
 
     @field_validator("template")
@@ -50,7 +52,7 @@ class PromptSpec(Spec):
         return None if template is None else read_template(template)
 
     def prompt_settings(self, own: PromptSettings | None = None) -> PromptSettings:
-        """The settings, those that are not given as in `own`."""
+        """Return the settings; those left out are as in `own`."""
         own = own or PromptSettings()
         names = PromptSettings.__dataclass_fields__
         given: dict[str, Any] = {name: getattr(self, name) for name in names if getattr(self, name) is not None}
@@ -58,7 +60,7 @@ class PromptSpec(Spec):
 
 
 def check_prompted_model(checkpoint: tables.Checkpoint) -> None:
-    """Raise BadInputError for a checkpoint that reads no prompts."""
+    """Raise BadInputError for a checkpoint that does not read prompts."""
     if not checkpoint.tokenizer.startswith(PREFIX):
         raise BadInputError(
             f"the checkpoint reads {checkpoint.tokenizer}, not prompts",
@@ -67,22 +69,22 @@ def check_prompted_model(checkpoint: tables.Checkpoint) -> None:
 
 
 def check_prompt_room(written: PromptEncoding, block_size: int) -> None:
-    """Raise BadInputError where not even the first position and an answer fit a model's context."""
+    """Raise BadInputError if the first position and an answer do not fit a model's context."""
     import chess
 
     needed = len(written.prompt(chess.Board())) + written.max_move_tokens - 1
     if needed > block_size:
         raise BadInputError(
-            f"the model reads {block_size} tokens; the first position and its answer are {needed}",
-            "use a shorter template, without the legal moves, or a longer context",
+            f"the model reads {block_size} tokens, but the first position and its answer have {needed}",
+            "use a shorter template, a template without the legal moves, or a longer context",
         )
 
 
 def load_labelled_positions(references: Sequence[str], inputs: Inputs, field: str) -> dict[str, list[Any]]:
-    """The positions of these datasets that have a best move (of a puzzle its solution's first), in file order, a copy
-    of an earlier position left out: columns `fen`, `best`, `game`, `row`, and `dataset`, a reference's place.
+    """Return the positions of these datasets that have a best move, in file order, without copies of earlier positions.
 
-    Raises BadInputError for games, and where no position has a best move.
+    The best move of a puzzle is its solution's first move. The columns are `fen`, `best`, `game`, `row`, and `dataset`,
+    the index of a reference. Raises BadInputError for games, and if no position has a best move.
     """
     columns = ("row", "fen", "best", "game")
     found: dict[str, list[Any]] = {name: [] for name in (*columns, "dataset")}
@@ -90,7 +92,7 @@ def load_labelled_positions(references: Sequence[str], inputs: Inputs, field: st
     for number, reference in enumerate(references):
         items, part = inputs.items(reference, field)
         if items.content == "games":
-            raise BadInputError("a dataset of games knows no best moves", "give a dataset of positions")
+            raise BadInputError("a dataset of games has no best moves", "give a dataset of positions")
         places, seen = items.new_rows(part, seen)
         table = items.take(places, list(columns))
         table = table.filter(table["best"].is_valid())
@@ -103,7 +105,7 @@ def load_labelled_positions(references: Sequence[str], inputs: Inputs, field: st
 
 
 def draw_sample(count: int, most: int, *key: int | str) -> list[int]:
-    """At most `most` of the numbers 0..count-1, drawn with this key, in rising order."""
+    """Return at most `most` of the numbers 0 to count - 1, drawn with this key, ascending."""
     if count <= most:
         return list(range(count))
     return sorted(generator(*key).permutation(count)[:most].tolist())

@@ -1,8 +1,8 @@
-"""Positions of which every legal move has a win probability (ChessBench's action values), and the metrics of Ruoss et
-al. 2024 (Appendix A) that compare a model with them.
+"""Positions whose legal moves all have a win probability (ChessBench's action values), and metrics on them.
 
-A model of values predicts the return of every legal move. Any other model is measured by its probabilities of the legal
-moves, as the paper measures behavioral cloning: it has no L2 error, and its log loss is that of the best move.
+The metrics of Ruoss et al. 2024 (Appendix A) compare a model with these win probabilities. A model of values predicts
+the return of every legal move. Any other model is measured by its probabilities of the legal moves, as the paper
+measures behavioral cloning. It has no L2 error, and its log loss is that of the best move.
 """
 
 from __future__ import annotations
@@ -24,8 +24,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ScoredDecisions(Decisions):
-    """Positions, each once, at the row of its first move. `returns[i]` float64 [moves] are the win probabilities of the
-    legal moves of position i in the order of their actions; `best[i]` is the first of the best moves, UCI."""
+    """Distinct positions, each at the row of its first move.
+
+    `returns[i]` float64 [moves] are the win probabilities of the legal moves of position i, in the order of their
+    actions. `best[i]` is the first of the best moves, UCI.
+    """
 
     returns: tuple[np.ndarray, ...] = ()
     best: tuple[str, ...] = ()
@@ -41,9 +44,12 @@ class ScoredDecisions(Decisions):
 
 
 def load_scored_decisions(inputs: Inputs, reference: str, field: str) -> ScoredDecisions | None:
-    """The positions of a dataset whose rows give a win probability to every legal move, in the order of their first
-    rows. A position with a move too few or too many is left out, as in the paper. None for a dataset of another kind,
-    and where no position is complete."""
+    """Return the positions of a dataset whose rows give every legal move a win probability, in the order of their first
+    rows.
+
+    Positions with a missing or an additional move are left out, as in the paper. Return None for another kind of
+    dataset, and if no position is complete.
+    """
     items, part = inputs.items(reference, field)
     if items.content == "games":
         return None
@@ -72,11 +78,12 @@ def load_scored_decisions(inputs: Inputs, reference: str, field: str) -> ScoredD
 
 @dataclass(frozen=True)
 class ReturnMetrics:
-    """One position. `top` says whether the model's first move is one of the best; `log_loss` and `entropy` are in bits.
+    """The metrics of one position.
 
-    `tau` is Kendall's τ-b between the orders of the moves. `tau_argsort` is the number that DeepMind's code reports as
-    such: that of the two permutations by which the moves are sorted. `l2` is the mean squared error of win
-    probabilities, and `consistency` the squared difference between a state's value and that of its best move.
+    `top` says whether the model's first move is one of the best. `log_loss` and `entropy` are in bits. `tau` is
+    Kendall's τ-b between the orders of the moves. `tau_argsort` is the value that DeepMind's code reports instead: that
+    of the two permutations that sort the moves. `l2` is the mean squared error of win probabilities. `consistency` is
+    the squared difference between a state's value and that of its best move.
     """
 
     top: bool
@@ -93,7 +100,7 @@ class ReturnMetrics:
 
 
 def compute_value_metrics(values: MoveValues, returns: np.ndarray) -> ReturnMetrics:
-    """The metrics of a model of values; returns float64 [moves] in the order of actions."""
+    """Return the metrics of a model of values. `returns` float64 [moves] are in the order of actions."""
     from chessreg.models.decoding.values import compute_bucket_values, find_buckets
 
     log_probs = values.log_probs.astype(np.float64)
@@ -114,7 +121,8 @@ def compute_value_metrics(values: MoveValues, returns: np.ndarray) -> ReturnMetr
 
 
 def compute_move_metrics(log_probs: np.ndarray, returns: np.ndarray) -> ReturnMetrics:
-    """The metrics of a model of moves: log-probabilities float64 [moves] in the order of actions, of any sum."""
+    """Return the metrics of a model of moves, from unnormalized log-probabilities float64 [moves] in the order of
+    actions."""
     own = log_probs - np.logaddexp.reduce(log_probs)
     return ReturnMetrics(
         top=bool(returns[own.argmax()] == returns.max()),
@@ -126,9 +134,9 @@ def compute_move_metrics(log_probs: np.ndarray, returns: np.ndarray) -> ReturnMe
 
 
 def compute_kendall_tau(one: np.ndarray, other: np.ndarray) -> float:
-    """Kendall's τ-b of two orders of the same things; 1 for a single thing, 0 where all are tied in one of them.
+    """Return Kendall's τ-b of two orders of the same items; 1 for a single item, 0 if one order ties all of them.
 
-    >>> kendall_tau(np.array([1, 2, 3]), np.array([1, 3, 2]))
+    >>> compute_kendall_tau(np.array([1, 2, 3]), np.array([1, 3, 2]))
     0.3333333333333333
     """
     if len(one) == 1:

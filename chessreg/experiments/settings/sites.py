@@ -1,4 +1,4 @@
-"""Sites as a setting of other kinds: the tokens of games at which a model is looked at."""
+"""Token positions (sites) of games at which a model is read, as a setting of kinds."""
 
 from __future__ import annotations
 
@@ -16,26 +16,26 @@ if TYPE_CHECKING:
     from chessreg.games.datasets.dataset import Games
     from chessreg.games.datasets.positions import Positions
 
-BOARDS_PER_GAME = 8  # in one forward pass, where items are boards
+BOARDS_PER_GAME = 8  # in one forward pass, if items are boards
 COMMON_SITES = {"dots": "white-turns", "even-spaces": "black-turns"}
-"""Names that specs hold for sites which every encoding has."""
+"""Names in specs for sites that every encoding has under another name."""
 
 
 def resolve_site_name(name: str, of: Encoding) -> str:
-    """The encoding's own name of these sites."""
+    """Return the encoding's name of these sites."""
     return name if name in of.site_names else COMMON_SITES.get(name, name)
 
 
 @dataclass(frozen=True, eq=False)
 class EncodedGames:
-    """Games as tokens, and the sites of them that a model with this context can see. Items are games or boards."""
+    """Games as tokens, with the sites that fit a model's context. Items are games or boards."""
 
     encoding: Encoding
     tokens: Tokens
     sites: Sites
     games: int
     whole: np.ndarray
-    """bool [items]: those that the model's context holds whole."""
+    """bool [items]: whether the whole item fits the model's context."""
 
     @classmethod
     def of(
@@ -47,9 +47,13 @@ class EncodedGames:
         name: str,
         alignment: Alignment = "post-ply",
     ) -> EncodedGames:
-        """The games, or positions, at these rows of a dataset, as a model with a context of `block_size` tokens reads
-        them: of a longer game its beginning. NotFoundError for sites that the encoding does not have, BadInputError for
-        positions where it writes games, and for a position that is longer than the context."""
+        """Return the games, or positions, at these rows of a dataset, for a model with a context of `block_size`
+        tokens.
+
+        Only the beginning of a longer game is read. Raises NotFoundError for sites that the encoding does not have.
+        Raises BadInputError for positions if the encoding writes games, and for a position that is longer than the
+        context.
+        """
         if items.content == "positions":
             ply = items.take(places, ["ply"])["ply"].to_numpy().astype(np.int64)
             tokens = replace(written.boards(items.fens(places)), ply=ply)
@@ -60,34 +64,37 @@ class EncodedGames:
         longest = int(lengths.max(initial=0))
         if written.content == "position" and longest > block_size:
             raise BadInputError(
-                f"a position is {longest} tokens by {written.name}, the model reads {block_size}",
+                f"a position has {longest} tokens in {written.name}, but the model reads {block_size}",
                 "use a prompt template without the legal moves, or a model with a longer context",
             )
         return cls(written, tokens, sites.take(sites.token < block_size), len(places), lengths <= block_size)
 
     @cached_property
     def game(self) -> np.ndarray:
-        """int64 [sites]: which of the games each site is of; ascending."""
+        """int64 [sites]: the game of each site, ascending."""
         return self.tokens.source[self.sites.item]
 
     @cached_property
     def number(self) -> np.ndarray:
-        """int64 [sites]: which of its game's sites each one is, from 0."""
+        """int64 [sites]: the number of each site among the sites of its game, from 0."""
         game = self.game
         return np.arange(len(game)) - np.searchsorted(game, np.arange(self.games))[game]
 
     @property
     def counts(self) -> np.ndarray:
-        """int64 [games]: sites of each game."""
+        """int64 [games]: number of sites of each game."""
         return np.bincount(self.game, minlength=self.games)
 
     def take(self, keep: np.ndarray) -> EncodedGames:
-        """The same games with the sites that a mask bool [sites] chooses."""
+        """Return the same games with the sites at which a mask bool [sites] is True."""
         return EncodedGames(self.encoding, self.tokens, self.sites.take(keep), self.games, self.whole)
 
     def between(self, skip_sites: int, max_sites: int | None, last_sites: int | None) -> EncodedGames:
-        """The same games with the sites numbered skip_sites ≤ number < max_sites, and of these the `last_sites` ones at
-        the end of a game that the context holds whole: what is cut off has no end to be seen."""
+        """Return the same games with the sites numbered skip_sites ≤ number < max_sites.
+
+        With `last_sites`, only the last sites of games that fit the context as a whole: a truncated game has no known
+        end.
+        """
         game, number = self.game, self.number
         keep = number >= skip_sites
         if max_sites is not None:
@@ -97,7 +104,7 @@ class EncodedGames:
         return self.take(keep)
 
     def part(self, low: int, high: int) -> EncodedGames:
-        """Games low to high alone."""
+        """Return games low to high alone."""
         first, last = np.searchsorted(self.tokens.source, (low, high))
         offsets = self.tokens.offsets[first : last + 1]
         tokens = Tokens(
@@ -111,8 +118,10 @@ class EncodedGames:
         return EncodedGames(self.encoding, tokens, moved, high - low, self.whole[first:last])
 
     def batches(self, order: np.ndarray, batch_games: int) -> Iterator[np.ndarray]:
-        """Items in this order, so many games at a time; of boards, which are short, as many as make up for it, and none
-        without a site."""
+        """Yield batches of items in this order.
+
+        A batch of boards has more items, because boards are short, and leaves out boards without a site.
+        """
         size = batch_games
         if self.encoding.content == "position":
             order, size = order[self.widths[order] > 0], batch_games * BOARDS_PER_GAME
@@ -120,7 +129,8 @@ class EncodedGames:
             yield order[low : low + size]
 
     def sites_of(self, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The sites of these items, item by item: place of the item among them int64 [s], number of the site."""
+        """Return the sites of these items, item by item: index of the item among them int64 [s], and number of the site
+        int64 [s]."""
         starts = np.searchsorted(self.sites.item, items)
         counts = np.searchsorted(self.sites.item, items, "right") - starts
         within = np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
@@ -128,9 +138,9 @@ class EncodedGames:
 
     @cached_property
     def widths(self) -> np.ndarray:
-        """int64 [items]: tokens up to the last site of each item, 0 without one; a board is always whole.
+        """int64 [items]: tokens up to the last site of each item, 0 without a site. A board is always read as a whole.
 
-        In a game nothing that follows can change a site, for attention is causal.
+        Later tokens of a game cannot change a site, because attention is causal.
         """
         if self.encoding.content == "position":
             lengths = np.diff(self.tokens.offsets)
@@ -140,7 +150,7 @@ class EncodedGames:
         return width
 
     def padded(self, items: np.ndarray, width: int) -> np.ndarray:
-        """Their first tokens int64 [items, width], short ones padded with zeros on the right."""
+        """Return the first tokens of these items int64 [items, width], padded with zeros on the right."""
         tokens = np.zeros((len(items), width), np.int64)
         for row, item in enumerate(items.tolist()):
             ids = self.tokens.item(item)[:width]

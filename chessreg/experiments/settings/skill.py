@@ -1,4 +1,4 @@
-"""Classes of skill as a setting of other kinds: of probes of skill and of contrastive vectors."""
+"""Skill classes as a setting, for skill probes and contrastive vectors."""
 
 from __future__ import annotations
 
@@ -18,34 +18,38 @@ if TYPE_CHECKING:
 
 
 class SkillSettings(Settings):
-    """How ratings become classes; see `chessreg.games.datasets.skill.SkillRule`."""
+    """The settings that turn ratings into classes; see `chessreg.games.datasets.skill.SkillRule`."""
 
-    rating: Literal["white_elo", "black_elo"] = Field("white_elo", description="whose rating (Karvonen: White's)")
-    bins: Annotated[int, AtMost(1000, "ratings hardly have more values")] = Field(
+    rating: Literal["white_elo", "black_elo"] = Field(
+        "white_elo", description="player whose rating is used (Karvonen: White)"
+    )
+    bins: Annotated[int, AtMost(1000, "ratings have hardly more values")] = Field(
         6, ge=2, description="quantile bins (Karvonen: six, by pandas.qcut)"
     )
     edges: Annotated[tuple[float, ...], Distinct()] = Field(
         (), description="inner edges of fixed bins, such as 1550,2050. Left out: quantile bins"
     )
     keep: Annotated[tuple[int, ...], Distinct()] = Field(
-        (0, -1), description="bins kept as classes, 0 the lowest, -1 the highest"
+        (0, -1), description="bins to keep as classes, 0 the lowest, -1 the highest"
     )
     strata: str = Field(
         "within",
-        description="bins within each source and time control; balanced: over them; pooled: neither; or one of them, "
-        "as lichess.org/rapid",
+        description="within: bins within each source and time control; balanced: bins over all, with equally "
+        "many games of each class per stratum; pooled: bins over all; or one stratum, such as "
+        "lichess.org/rapid",
     )
-    mixed_scales: bool = Field(False, description="take ratings of different scales for one")
+    mixed_scales: bool = Field(False, description="treat ratings of different scales as one scale")
 
     def rule(self, seed: int) -> SkillRule:
-        """The rule; `seed` draws the games that balance the strata. BadInputError for settings that fit no rule."""
+        """Return the rule. `seed` draws the games that balance the strata. Raises BadInputError for inconsistent
+        settings."""
         from chessreg.games.datasets.skill import SkillRule
 
         return SkillRule(**self.model_dump(), seed=seed)
 
 
 def load_rating_scale(inputs: Inputs, reference: str) -> str | None:
-    """The rating scale of a dataset reference's dataset (lichess, stockfish, fide), None when it is not known."""
+    """Return the rating scale (lichess, stockfish, fide) of a dataset reference, or None if it is unknown."""
     identity = reference.removeprefix("dataset:")[:64]
     with inputs.database.read() as session:
         return session.scalars(select(tables.Dataset.rating_scale).where(tables.Dataset.identity == identity)).first()
@@ -59,7 +63,7 @@ def load_skill_classes(
     seed: int,
     fitted: SkillReport | None = None,
 ) -> SkillClasses:
-    """Classes of the games at row positions `places` of a dataset reference. Raises as `skill_classes`."""
+    """Return the classes of the games at rows `places` of a dataset reference. Raises the errors of `skill_classes`."""
     from chessreg.games.datasets.skill import classify_skill
 
     games, _ = inputs.dataset(dataset)
@@ -67,8 +71,10 @@ def load_skill_classes(
 
 
 def permute_classes(classes: np.ndarray, stratum: np.ndarray, seed: int) -> np.ndarray:
-    """The classes or ratings [games] dealt anew among the games of each stratum object [games]: every count stays, what
-    they say of skill goes."""
+    """Return the classes or ratings [games] permuted among the games of each stratum object [games].
+
+    Every count stays the same, and the relation to skill is lost.
+    """
     dealt = classes.copy()
     for name in sorted(set(map(str, stratum))):
         mine = np.flatnonzero(stratum == name)

@@ -224,14 +224,14 @@ def test_layer_sets_and_scales_multiply():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"layers": (1,), "layer_sets": ("2",)}, "both say what to edit"),
-        ({"scale": 3.0, "scales": (1.0, 2.0)}, "both say how strongly"),
+        ({"layers": (1,), "layer_sets": ("2",)}, "both set the layers to edit"),
+        ({"scale": 3.0, "scales": (1.0, 2.0)}, "both set the strength of the edit"),
         ({"layers_label": "4-7"}, "give --layers"),
         ({"shuffled_label_controls": 0, "shuffled_probe": "x"}, "--shuffled-label-controls is 0"),
-        ({"black_probe": "x", "token_mask": "last"}, "all tokens are edited"),
+        ({"black_probe": "x", "token_mask": "last"}, "edits all tokens"),
         ({"black_probe": "x", "scale_rule": "single_target"}, "by a length"),
         ({"piece": 0.0}, "leave no direction"),
-        ({"per_game": 31}, "30 states at most"),
+        ({"per_game": 31}, "--per-game 31 is more than --last-move 30"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(settings, message):

@@ -403,7 +403,7 @@ def test_an_imported_probe_edits_as_one_of_ours_and_needs_its_checkpoint(edited,
     assert rows["clean", -1].text == ours[unit]["clean", -1].text
     # the same directions; centring takes the residual's own mean out of the logit, so the scale differs
     assert rows["edit", -1].detail["scales"] != ours[unit]["edit", -1].detail["scales"]
-    with pytest.raises(BadInputError, match="does not say which checkpoint"):
+    with pytest.raises(BadInputError, match="is imported, and its checkpoint is unknown"):
         edited(probe="unknown")
 
 
@@ -435,7 +435,7 @@ def test_heat_maps_on_the_command_line(edited, world, tmp_path, capsys):
     made = sorted(path.name for path in tmp_path.iterdir() if path.suffix)
     assert made == ["board.png", "five.png", "five.svg", "one.svg"]
     for words, wanted, message in [
-        ((f"{run}:{unit}", "--class", "X"), 4, "no class of a piece probe"),
+        ((f"{run}:{unit}", "--class", "X"), 4, "is not a class of a piece probe"),
         ((f"{run}:999",), 3, "has no state 999"),
         ((f"{run}:{unit}", "--condition", "edit-9"), 3, "no condition"),
         ((f"{run}:{unit}", "--output", str(tmp_path / "a.gif")), 4, "no picture by its name"),
@@ -577,7 +577,7 @@ def test_a_wrong_layer_is_half_the_depth_away_and_takes_the_same_direction(edite
         (one.vector is other.vector, one.scale, one.op) == (True, 2.0, "subtract")
         for one, other in zip(wrong, real, strict=True)
     )
-    with pytest.raises(BadInputError, match="this model has one"):
+    with pytest.raises(BadInputError, match="needs a model with more than one layer"):
         edited(wrong_layer_control=True)
 
 

@@ -181,7 +181,7 @@ def test_a_later_board_by_its_moves_patches_as_that_of_its_game(squares, everyth
     for settings, said in (
         ({**told, "patch": "unit", "later": ""}, "--patch needs a later board"),
         ({**told, "later": "Ke7"}, "Ke7"),
-        ({**GAMES, "later": "Nc3"}, "--later follows on --moves"),
+        ({**GAMES, "later": "Nc3"}, "--later continues --moves"),
     ):
         with pytest.raises(BadInputError, match=said):
             ran(squares, **settings)
@@ -453,7 +453,7 @@ def test_the_published_code_edits_layer_0_with_the_probe_of_the_embeddings(squar
     }  # fmt: skip
     with pytest.raises(BadInputError, match="no probe reads layer -1 for layer 0"):
         ran(squares, **settings)
-    with pytest.raises(BadInputError, match=r"--embedding-probe is of .*resid_post, not of the embeddings"):
+    with pytest.raises(BadInputError, match=r"--embedding-probe reads .*resid_post, not the embeddings"):
         ran(squares, **settings, embedding_probe="probe-0")
     _, by_unit = ran(squares, **settings, embedding_probe="probe-of-embeddings")
     assert done(by_unit)
@@ -495,29 +495,32 @@ def test_a_scale_that_falls_with_the_position(squares):
         ({**CASE, "board": "d6=."}, "d6, which is empty"),
         ({**CASE, "board": "e1=."}, "without one white king"),
         ({**CASE, "board": "e2=K"}, "without one white king"),
-        ({**CASE, "board": "e3=k"}, "without one black king"),
+        ({**CASE, "board": "e3=k"}, "does not leave exactly one black king"),
         ({**CASE, "board": "d1=p"}, "a pawn on rank 1 or 8"),
         ({**CASE, "board": "f7=P"}, "leaves Black's king in check, and White is to move"),
-        ({**CASE, "board": "d5=p"}, "is the board as it is"),
+        ({**CASE, "board": "d5=p"}, "changes nothing"),
         ({**CASE, "board": "d5=x"}, "no change of a board"),
         ({**CASE, "board": "d5=. d5=p"}, "names d5 twice"),
         ({**GAMES, "board": "d5=."}, "position of --moves"),
         ({**CASE, "probe": "probe-black"}, "--probe was fitted at black-turns, and White is to move after 2 plies"),
         ({**GAMES, "black_probe": "probe-dots"}, "--black-probe was fitted at dots, where White is to move"),
         ({**CASE, "layers": (3,), "probe_shift": -1}, "the model has no layer 3"),
-        ({**CASE, "layers": (), "probe_shift": -5}, "no layer [567]: the probe of [012] is best, and --probe-shift -5"),
+        (
+            {**CASE, "layers": (), "probe_shift": -5},
+            "no layer [567]: the probe of [012] is best, and --probe-shift is -5",
+        ),
         ({**GAMES, "black_probe": None}, "Black is to move after 9 plies .*--black-probe"),
-        ({**GAMES, "prefixes": (34, 36)}, "about 69 tokens after 34 plies, and the model's context is 64 tokens"),
+        ({**GAMES, "prefixes": (34, 36)}, "about 69 tokens after 34 plies, but the model's context is 64 tokens"),
         ({**CASE, "probe": "reference-board"}, "another checkpoint"),
-        ({**CASE, "checkpoint": "reference", "probe": "reference-board"}, "does not name a square or a move"),
+        ({**CASE, "checkpoint": "reference", "probe": "reference-board"}, "do not name squares or moves"),
         ({"moves": " ".join(["Nf3", "Nf6", "Ng1", "Ng8"] * 8)}, "65 tokens, .* 64 positions"),
-        ({**CASE, "scale_rule": "single_target"}, "is of whole moves"),
+        ({**CASE, "scale_rule": "single_target"}, "is not available for edits that read the next token"),
         ({**CASE, "layers": (3,)}, "no probe reads layer 3"),
         ({**CASE, "layers": (0,), "probe_shift": -1}, "no probe reads layer -1 for layer 0: --probe-shift is -1"),
-        ({**GAMES, "per_game": 3}, "--per-game both say which states"),
-        ({**GAMES, "other_probes": ("probe-white",)}, "go together"),
-        ({**GAMES, "prefixes": (4, -1)}, "--prefixes are plies"),
-        ({**GAMES, "prefixes": (600, 500)}, "every game ends within 500 plies, the longest has [0-9]{2,3}"),
+        ({**GAMES, "per_game": 3}, "--per-game both set the states to use"),
+        ({**GAMES, "other_probes": ("probe-white",)}, "needs --other-black-probes"),
+        ({**GAMES, "prefixes": (4, -1)}, "--prefixes must be plies"),
+        ({**GAMES, "prefixes": (600, 500)}, "every game ends earlier, the longest after [0-9]{2,3} plies"),
         ({**CASE, "other_probes": ("probe-0", "probe-1", "probe-white")}, "no probe reads layer 1"),
         ({**CASE, "prefixes": (4,)}, "--prefixes needs games"),
     ],

@@ -158,7 +158,7 @@ def test_a_tournament_is_seen_from_the_player_that_is_asked_for(session, tmp_pat
     assert (table["B"]["rating"], table["C"]["rating"], table["B"]["anchor"]) == (1600, 1700, "headers")
     assert (table["A"]["w"], table["A"]["d"], table["A"]["l"]) == (2, 1, 1)
     assert 1650 < table["A"]["rating"] < 1800
-    with pytest.raises(BadInputError, match="every player's rating is taken as known"):
+    with pytest.raises(BadInputError, match="every player's rating is known"):
         session.run(RatingSpec(runs=("event",), anchor=("A=1500", "B=1500", "C=1500"), resamples=50))
 
 

@@ -218,7 +218,7 @@ def test_the_papers_lost_numbers_stand_beside_ours(session):
         ({"first_ply": 1, "last_ply": 2}, "no position is reached by 2 move orders within plies 1 to 2"),
         ({"classes": 1}, "no phase has two positions: 1 in all"),
         ({"checkpoint": "fen"}, "reads boards, not games"),
-        ({"layers": (4,)}, "layer 4 is not one of the model's 0 to 0"),
+        ({"layers": (4,)}, "the model has no layer 4; its layers are 0 to 0"),
         ({"hook_points": ("blocks.*.nowhere",)}, "no hook point 'blocks"),
         ({"resamples": 0}, "greater than or equal to 1"),
     ],

@@ -153,9 +153,9 @@ def test_a_match_with_other_openings_makes_no_pairs(session, play):
     ("settings", "said"),
     [
         ({"stop": "sprt:-0.05,0.05"}, "pairs of games"),
-        ({"against": "base"}, "--against is what --stop compares with"),
+        ({"against": "base"}, "--against has no effect without --stop"),
         ({"stop": "sprt:1"}, "is no rule"),
-        ({"stop": "sprt:-0.5,0", "color": "both"}, "all lost or won"),
+        ({"stop": "sprt:-0.5,0", "color": "both"}, "the bounds must be between"),
     ],
 )
 @pytest.mark.parametrize("spec", [PlaySpec, EngineMatchSpec])

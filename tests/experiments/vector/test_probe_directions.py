@@ -24,7 +24,7 @@ def test_a_skill_probes_direction_is_its_highest_class_minus_its_lowest():
     np.testing.assert_allclose(compute_class_difference(weight, "low").vector, -weight[:, 0, 0])
     with pytest.raises(BadInputError, match="no low class"):
         compute_class_difference(weight[:, :, :1], "low")
-    with pytest.raises(BadInputError, match="no one class difference"):
+    with pytest.raises(BadInputError, match="does not have a single class difference"):
         compute_class_difference(np.zeros((12, 64, 13), np.float32))
 
 
@@ -71,7 +71,7 @@ def test_a_board_probes_direction_raises_what_it_shall_read_and_no_other_square(
     from chessreg.games.datasets.labels import PIECE_CLASSES
     from chessreg.runs.fitted import load_probe
 
-    with pytest.raises(BadInputError, match="no one class difference"):
+    with pytest.raises(BadInputError, match="does not have a single class difference"):
         world_session.run(vector_spec(source="probe", probe="reference-board"))
     inputs = world_session.inputs
     spec = vector_spec(source="board", probe="reference-board", board="e5=p d1=.", direction_norm="none")
