@@ -1,4 +1,4 @@
-"""`vector-apply`: how well a vector's direction alone separates the games of strong and weak players."""
+"""`vector-apply`: accuracy with which a vector's direction alone separates games of strong and weak players."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FOLD_COUNT = 2
 
 
 class VectorApplySpec(Spec):
-    vector: Annotated[str, Ref("run:vector")] = Field(description="the vectors, real ones or controls")
+    vector: Annotated[str, Ref("run:vector")] = Field(description="the vectors, original ones or controls")
     cache: Annotated[str, Ref("run:cache")] = Field(description="activations of other games of the same model")
     layers: Layers = Field((), description="layers, 0-based. Left out: all that are cached and have a vector")
     first_ply: Plies = Field(50, ge=0, description="only sites from this ply on (Karvonen: dot 25)")
@@ -42,18 +42,18 @@ class VectorApplySpec(Spec):
 class Projection(BaseModel):
     """Columns of a score of this kind: one game along one direction."""
 
-    game_class: int = Field(description="0 of a weak player, 1 of a strong one")
+    game_class: int = Field(description="0 for a weak player, 1 for a strong one")
     projection: float = Field(description="mean residual of the game's sites along the direction, of unit norm")
 
 
 class VectorApply(Kind):
     """Accuracy along a direction: strong and weak players' games separated by their projection on a vector.
 
-    Karvonen 2024, section 4, adds such vectors but does not test them as readers. A probe reads with all directions
-    at once; this kind reads with the added one alone. A game counts as strong if the projection of its mean residual
-    is above the midpoint between the classes' means. That midpoint comes from the other half of the classed games
-    (those at even and odd places). An accuracy of one half or less means that the direction does not separate the
-    classes, or separates them the wrong way round. One unit is one layer.
+    Karvonen 2024, section 4, adds such vectors but does not test how well they separate games. A probe uses all
+    directions at once; this kind uses only the added one. A game counts as strong if the projection of its mean
+    residual is above the midpoint between the classes' means. That midpoint comes from the other half of the classed
+    games (those at even and odd places). An accuracy of one half or less means that the direction does not separate the
+    classes, or separates them in the wrong direction. One unit is one layer.
     """
 
     name = "vector-apply"
@@ -80,7 +80,7 @@ class VectorApply(Kind):
         row: tables.ActivationCache = inputs.rows(tables.ActivationCache, run)[0]
         made = next(iter(read_vector_rows(inputs, spec.vector).values()))
         if made.checkpoint_id not in (None, row.checkpoint_id):
-            raise BadInputError("the vector was made of another checkpoint than the cache is of")
+            raise BadInputError("the vector and the cache are of different checkpoints")
 
     def run(self, task: Task[VectorApplySpec, ExecutionOptions]) -> None:
         spec, inputs = task.spec, task.inputs
@@ -90,7 +90,7 @@ class VectorApply(Kind):
         rows = mask_cached_rows(cache, spec.first_ply, spec.last_ply)
         every, positions = np.unique(cache.array.game[rows], return_counts=True)
         if not len(every):
-            raise BadInputError(f"no cached site is from ply {spec.first_ply} on", "lower --first-ply")
+            raise BadInputError(f"no cached site has ply {spec.first_ply} or a later one", "lower --first-ply")
         classed = load_skill_classes(inputs, cache.dataset, every, spec.skill, spec.seed)
         highest = int(classed.classes.max())
         kept = np.flatnonzero((classed.classes == 0) | (classed.classes == highest))
@@ -98,14 +98,16 @@ class VectorApply(Kind):
         fold = np.arange(len(places)) % FOLD_COUNT
         for number in range(FOLD_COUNT):
             if len(set(strong[fold == number].tolist())) < 2:
-                raise BadInputError("half of these games are all of one class", "cache more games")
+                raise BadInputError("all games of one half have the same class", "cache more games")
         for unit in task.units:
             layer = layers[unit]
             vector = load_vector(inputs, spec.vector, layer).astype(np.float64)
             if len(vector) != cache.array.d_model:
-                raise BadInputError(f"the vector has {len(vector)} numbers, the cache d_model {cache.array.d_model}")
+                raise BadInputError(
+                    f"the vector has {len(vector)} numbers, but the cache has d_model {cache.array.d_model}"
+                )
             if not np.linalg.norm(vector) > 0:
-                raise BadInputError(f"the vector of layer {layer} is 0 and has no direction")
+                raise BadInputError(f"the vector of layer {layer} is 0, so it has no direction")
             along = (
                 sum_cached_activations(cache, layer, places, rows) @ (vector / np.linalg.norm(vector)) / positions[kept]
             )
@@ -125,9 +127,9 @@ class VectorApply(Kind):
 
 
 def compute_thresholds(along: np.ndarray, strong: np.ndarray, fold: np.ndarray) -> np.ndarray:
-    """For each game, float64 [games], the middle between the mean projections of the classes in the other folds.
+    """Return, for each game, the midpoint between the mean projections of the two classes in the other fold.
 
-    along float64 [games], strong bool [games], fold int [games].
+    along float64 [games], strong bool [games], fold int [games]; returns float64 [games].
     """
     middle = [
         (along[(fold != number) & strong].mean() + along[(fold != number) & ~strong].mean()) / 2

@@ -108,7 +108,7 @@ def test_davis_files_of_several_hook_points_phases_and_labels_are_one_command(he
     assert here("import", "probe", davis_file(tmp_path, 3, 0), broken)
     assert here.state() == before  # all are checked before any is imported
     assert here("import", "probe", *files[:2], "--layers", "3,4")
-    assert "the paths say --layers" in here.err
+    assert "by the paths, --layers is" in here.err
 
 
 def test_vectors_keep_the_sums_of_the_file_and_say_so(here: Any, tmp_path: Path) -> None:
@@ -144,7 +144,7 @@ def test_names_tell_what_bare_tensors_do_not(here: Any, tmp_path: Path) -> None:
     assert (row["layer"], row["label"], row["train_games"], row["positions"]) == (1, "piece", None, "unknown")
     nameless = path.rename(tmp_path / "probe.pth")
     assert here("import", "probe", nameless) == 4
-    assert f"{nameless} does not say its layer" in here.err
+    assert f"{nameless} does not state its layer" in here.err
     assert here("import", "probe", nameless, "--layers", "1") == 4
     assert "residual convention" in here.err
     same = here.json("import", "probe", nameless, "--layers", "1", "--model", MODEL, "--label", "piece")
@@ -166,12 +166,12 @@ def test_refusals_leave_nothing_behind(here: Any, tmp_path: Path, world: Path) -
         (("probe", bomb), 4, "would execute code"),
         (("probe", tmp_path / "no.pth"), 3, "no file"),
         (("probe", tmp_path), 3, "is a folder, not a file"),
-        (("probe", first, second), 4, f"{first} and {second} are both of layer 0"),
-        (("probe", first, deep, "--layers", "0,4"), 4, f"{deep} says that it is of layer 5, not 4"),
+        (("probe", first, second), 4, f"{first} and {second} both have layer 0"),
+        (("probe", first, deep, "--layers", "0,4"), 4, f"{deep} states layer 5, not 4"),
         (("probe", probe_file(tmp_path, 0), probe_file(tmp_path, 1, model_name="x")), 4, "different models"),
         (("probe", probe_file(tmp_path, 0, **wide), "--checkpoint", "small"), 4, "d_model 64"),
         (("probe", probe_file(tmp_path, 0, n_layers=8), "--checkpoint", "small"), 4, "8 layers"),
-        (("probe", deep, "--checkpoint", "small"), 4, f"{deep} is of layer 5"),
+        (("probe", deep, "--checkpoint", "small"), 4, f"{deep} has layer 5"),
         (("probe", probe_file(tmp_path, 0), "--checkpoint", "nobody"), 3, "nobody"),
         (("vector", probe_file(tmp_path, 0)), 4, "64 squares"),
     ):

@@ -29,7 +29,7 @@ def test_other_settings_for_the_same_bytes_are_refused(here):
     here.json("import", "results", GAMES, "--name", "others")
     before = here.state()
     assert here("import", "results", GAMES, "--limit", "time=0.5") == 4
-    assert "these bytes are in run others already, imported with other settings" in here.err
+    assert "these bytes are already in run others, imported with other settings" in here.err
     assert "hint: chessreg runs archive others" in here.err
     assert here.state()[0] == before[0]
 
@@ -39,9 +39,9 @@ def test_other_settings_for_the_same_bytes_are_refused(here):
     [
         (["nothing.csv"], 3, "no file nothing.csv"),
         ([GAMES, "--format", "xml"], 3, "there is no format of results 'xml'"),
-        ([GAMES, "--format", "grid-search"], 4, "has not the columns of the grid-search CSV"),
+        ([GAMES, "--format", "grid-search"], 4, "lacks the columns of the grid-search CSV"),
         ([MEANS, "--limit", "time=1"], 4, "--limit does not apply to a grid-search file"),
-        ([GAMES, "--rename", "model"], 4, "--rename 'model' is no OLD=NEW"),
+        ([GAMES, "--rename", "model"], 4, "--rename 'model' is not OLD=NEW"),
         ([GAMES, "--players", "Nobody"], 4, "no player of the file is called 'Nobody'"),
         ([GAMES, "--opening", "book:x.pgn"], 4, "imported games have standard or random openings"),
     ],

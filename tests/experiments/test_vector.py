@@ -209,7 +209,7 @@ CACHED = {"source": "contrastive", "cache": "a"}
         ({"source": "board", "probe": "a"}, "--board: field required"),
         ({**CACHED, "direction_norm": "unit"}, "--direction-norm belongs to --source probe or board"),
         ({**CACHED, "whole_games": True}, "--last-ply"),
-        ({**CACHED, "first_ply": 9, "last_ply": 8}, "no ply lies between"),
+        ({**CACHED, "first_ply": 9, "last_ply": 8}, "no ply is between"),
         ({**CACHED, "cascade_scale": 0.2}, "--cascade-scale belongs to --source cascade or cascade-uncached"),
     ],
 )

@@ -136,7 +136,7 @@ NEVER = {  # what no machine can do, and the option that the message names
     "train --architecture gpt2 --datasets none": "no dataset 'none'",
     f"{TRAIN} --device mps": "--device",
     "imported-games --file /etc/passwd": "passwd",
-    "imported-aggregates --file /etc/passwd": "not the columns of the grid-search CSV",
+    "imported-aggregates --file /etc/passwd": "lacks the columns of the grid-search CSV",
     "imported-probe --files /etc/passwd": "probe-file is not a file of tensors",
     "imported-vector --files /etc/passwd": "vector-file is not a file of tensors",
 }

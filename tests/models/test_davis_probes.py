@@ -108,7 +108,7 @@ def broken(folder, what):
         ("torch", r"model.safetensors holds no linear probe, but the keys submodules.0.weight"),
         ("cut", "model.safetensors is damaged"),
         ("name", "has 13 classes, which are not those of to_color"),
-        ("layer", "does not say its layer"),
+        ("layer", "does not state its layer"),
         ("phase", r"phase-7/model.safetensors: there is no phase 7"),
         ("missing", r"holds no submodules\.0\.weight, but submodules\.5\.weight \[13, 8\]"),
         ("nan", "holds NaN or infinite values"),
@@ -141,18 +141,18 @@ def test_an_import_names_place_and_phase_and_refuses_what_does_not_go_together(s
     for files, options, why in (
         ([paths[0], embeddings], {}, "of different hook points"),
         ([paths[0], other], {}, "of different phases: 1, 2"),
-        (paths, {"layers": (3, 4)}, r"the paths say --layers \(0, 1\), not \(3, 4\)"),
-        (paths, {"phase": 0}, "the paths say --phase 2, not 0"),
+        (paths, {"layers": (3, 4)}, r"by the paths, --layers is \(0, 1\), not \(3, 4\)"),
+        (paths, {"phase": 0}, "by the paths, --phase is 2, not 0"),
         (
             [paths[0], saved(tmp_path, "plain.safetensors")],
             {},
-            f"{tmp_path / 'plain.safetensors'} does not say its layer",
+            f"{tmp_path / 'plain.safetensors'} does not state its layer",
         ),
     ):
         with pytest.raises(BadInputError, match=why):
             build_import_spec(ImportedProbe, files, session.inputs, **options)
     plain = saved(tmp_path, "plain.safetensors")
-    with pytest.raises(BadInputError, match="does not say its layer"):
+    with pytest.raises(BadInputError, match="does not state its layer"):
         build_import_spec(ImportedProbe, [plain], session.inputs)
     named = build_import_spec(
         ImportedProbe, [plain], session.inputs, layers=(0,), phase=0, hook_point="ln_final.hook_out"

@@ -49,7 +49,7 @@ REFUSED = {
                                     ("move-accuracy", OF_GAMES, "these games are unknown"),
                                     ("decoding", OF_GAMES, "the games before these positions are unknown"),
                                     ("token-legality", OF_BOARDS, "so a game has no tokens to score"),
-                                    ("markov", OF_BOARDS, "reads boards, not games"))
+                                    ("markov", OF_BOARDS, "encodes positions, not games"))
        for name in names for adapter in ADAPTERS},
     **{(name, f"{mask}-fen-encoder", kind): "vocabulary of 31"
        for name in ENCODINGS if name != "fen-77" for mask in ("causal", "bidirectional") for kind in KINDS + OTHERS},

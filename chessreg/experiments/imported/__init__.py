@@ -1,4 +1,4 @@
-"""Others' results as runs: games, published means and counts, training curves, probes and vectors."""
+"""Kinds that import published results as runs: games, means and counts, training curves, probes and vectors."""
 
 from chessreg.experiments.imported.aggregates import ImportedAggregates
 from chessreg.experiments.imported.curves import ImportedCurves

@@ -1,4 +1,4 @@
-"""`imported-aggregates`: means that others published, where the games behind them are lost."""
+"""`imported-aggregates`: published means whose games are not available."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from chessreg.runs.task import Task
 
 OPPONENT = "several engines"
-"""A mean over levels of Stockfish; the file does not say which."""
+"""The stored opponent of a mean over levels of Stockfish; the file does not list the levels."""
 
 
 class ImportedAggregatesSpec(FileSpec):
@@ -115,16 +115,17 @@ class ImportedAggregates(ImportedFile):
 
 
 def read_aggregates(spec: ImportedAggregatesSpec, inputs: Inputs) -> tuple[list[Aggregate], Path]:
-    """The file's rows, and where its bytes are. Raises BadInputError for a row that cannot be read."""
+    """Return the file's rows and its path in the store. Raises BadInputError for an unreadable row."""
     path = locate_import(spec, inputs)
     text = read_source_text(path)
     if not grid.is_grid_search(text):
-        raise BadInputError("the file has not the columns of the grid-search CSV", f"{', '.join(sorted(grid.COLUMNS))}")
+        raise BadInputError("the file lacks the columns of the grid-search CSV", f"{', '.join(sorted(grid.COLUMNS))}")
     return grid.read_grid_search(text), path
 
 
 def build_aggregate_intervention(row: Aggregate, checkpoint_id: UUID) -> dict[str, Any]:
-    """The intervention that a row's file name names; its vector is not here, so it has no reference."""
+    """Return the intervention row for a row's file name. Its vector is not in the registry, so `input_references` is
+    empty."""
     columns = {
         "checkpoint_id": checkpoint_id,
         "source": row.source,
@@ -139,7 +140,7 @@ def build_aggregate_intervention(row: Aggregate, checkpoint_id: UUID) -> dict[st
 
 
 def summarize_aggregates(rows: list[Aggregate]) -> dict[str, Any]:
-    """Counts of an import, and what its rows leave open."""
+    """Return the number of rows, models and metrics of an import, and the rows with incomplete data (`oddities`)."""
     odd = {
         "layers cut off": ([r.row for r in rows if r.detail["truncated_name"]], "the author's file name was cut"),
         "layers not told": ([r.row for r in rows if r.source and not r.layers], "the file name has no layer"),

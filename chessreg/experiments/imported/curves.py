@@ -1,4 +1,4 @@
-"""`imported-curves`: losses and accuracies by step that another's training script printed."""
+"""`imported-curves`: losses and accuracies by step, from the log of a published training script."""
 
 from __future__ import annotations
 
@@ -80,13 +80,13 @@ class ImportedCurves(ImportedFile):
 
 
 def read_log(spec: ImportedCurvesSpec, inputs: Inputs) -> tuple[TrainingLog, Path]:
-    """The log's values, and where its bytes are. Raises BadInputError for a line that cannot be read."""
+    """Return the log's values and its path in the store. Raises BadInputError for an unreadable line."""
     path = locate_import(spec, inputs)
     return training_log.read_training_log(read_source_text(path)), path
 
 
 def summarize_log(log: TrainingLog) -> dict[str, Any]:
-    """Counts of an import, and what does not fit."""
+    """Return the number of lines and values of an import, and the repeated or non-finite values (`oddities`)."""
     again = sorted({point.line for point in log.points if point.repeat})
     odd = (
         ("told again", again, "another value of the same step; both are kept"),

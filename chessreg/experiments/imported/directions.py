@@ -1,4 +1,4 @@
-"""`imported-probe` and `imported-vector`: probes and vectors of others, from their files, usable like our own."""
+"""`imported-probe` and `imported-vector`: published probes and vectors, from their files."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class ImportedOptions(ExecutionOptions):
 
 
 class _ImportedDirections(Kind):
-    """What both kinds share."""
+    """The part that both kinds share: files, units and estimate."""
 
     tables = ("metric_point",)
     options = ImportedOptions
@@ -62,9 +62,9 @@ class _ImportedDirections(Kind):
 class ImportedProbe(_ImportedDirections):
     """Linear probes from published files: Karvonen's saved probes of every version, Davis's safetensors.
 
-    Karvonen 2024, section 3; Davis 2026, section 3.3. Imported probes are accepted wherever a probe run is. Facts
-    that a file does not state stay unknown. The accuracy stored in Karvonen's files covers one batch of two games,
-    so it is not recorded as a score. One unit is one file.
+    Karvonen 2024, section 3; Davis 2026, section 3.3. Imported probes are accepted wherever a probe run is. Facts that
+    a file does not state stay unknown. The accuracy stored in Karvonen's files covers one batch of two games, so it is
+    not recorded as a score. One unit is one file.
     """
 
     name = "imported-probe"
@@ -109,9 +109,9 @@ class ImportedProbe(_ImportedDirections):
 class ImportedVector(_ImportedDirections):
     """Activation vectors from files: Karvonen's contrasts, differences of skill probes, tensors from other programs.
 
-    Karvonen 2024, section 4. They are accepted wherever a vector run is. A contrast is kept as the author stores it, a
-    difference of sums over eight positions: his coefficient is the scale. A tensor alone is kept as it is, with source
-    `user`. One unit is one file.
+    Karvonen 2024, section 4. Imported vectors are accepted wherever a vector run is. A contrast keeps the author's
+    form, a difference of sums over eight positions, so his coefficient is the scale. A tensor without metadata is
+    stored unchanged, with source `user`. One unit is one file.
     """
 
     name = "imported-vector"
@@ -163,11 +163,12 @@ class ImportedVector(_ImportedDirections):
             emit_measured(task, unit, {"norm": direction.norm, **direction.norms(), **sides})
 
 
-# -- reading, and what must fit ---------------------------------------------------------------------------------------
+# -- reading and checking ----------------------------------------------------------------------------------------
 
 
 def read_probes(spec: ImportedProbeSpec, inputs: Inputs) -> list[ProbeFile]:
-    """The files' probes. Raises BadInputError for one that is no probe, or files that do not go together."""
+    """Return the probe of each file. Raises BadInputError for a file that is not a probe, and for files that cannot
+    belong to one run."""
     files = read_all_files(spec.files, inputs, read_probe_file)
     check_files_together(spec, inputs, files)
     check_imported_probes(spec, files)
@@ -175,7 +176,8 @@ def read_probes(spec: ImportedProbeSpec, inputs: Inputs) -> list[ProbeFile]:
 
 
 def read_vectors(spec: ImportedVectorSpec, inputs: Inputs) -> list[VectorFile]:
-    """The files' vectors. Raises BadInputError for one that is no vector, or files that do not go together."""
+    """Return the vector of each file. Raises BadInputError for a file that is not a vector, and for files that cannot
+    belong to one run."""
     from chessreg.models.importers.directions import read_vector_file
 
     files = read_all_files(spec.files, inputs, read_vector_file)
@@ -191,11 +193,12 @@ def build_import_spec(
     name: str | None = None,
     **options: Any,
 ) -> ImportedProbeSpec | ImportedVectorSpec:
-    """The spec of importing these files. Their names tell what they do not: layer, model, label, cascade. `name` is the
-    run's, which is also the label of tensors without metadata, unless `options` has one.
+    """Return the spec of an import of these files.
 
-    Everything is checked here, so that what is refused leaves nothing in the store. `inputs` None: there is no registry
-    yet, so `checkpoint` names nothing. Raises BadInputError and, for a file that is not there, NotFoundError.
+    Layer, model, label and cascade come from `options`, then from the files, then from their names. `name` is the
+    run's; it is also the label of tensors without metadata, unless `options` has one. `inputs` is `None` where no
+    registry exists yet; `checkpoint` is not looked up then. All checks happen here, so a refused file leaves nothing in
+    the store. Raises BadInputError, and NotFoundError for a missing file.
     """
     named, bare = read_direction_files(kind, paths)
     settings: dict[str, Any] = {}
@@ -217,7 +220,7 @@ def build_import_spec(
     }
     options = {
         name: value for name, value in options.items() if value not in (None, "", ()) and value != in_files.get(name)
-    }  # equal entries count once
+    }  # an option that repeats what the files contain leaves the spec unchanged
     spec = kind.spec(files=tuple(map(str, paths)), **{**settings, **options})
     check_files_together(spec, inputs, bare)
     fits: Callable[..., None] = check_imported_probes if kind is ImportedProbe else check_imported_vectors
@@ -236,7 +239,8 @@ def get_residual_setting(inputs: Inputs | None, checkpoint: str | None) -> dict[
 def read_direction_files(
     kind: type[ImportedProbe] | type[ImportedVector], paths: Sequence[Path]
 ) -> tuple[list[Any], list[Any]]:
-    """What the files hold: with what their names tell, and without. Both are called by their paths in messages."""
+    """Return two lists of the files' contents: read with their names, and without. Error messages call both by their
+    paths."""
     from chessreg.models.importers.directions import read_vector_file
 
     read: Callable[..., Any] = read_probe_file if kind is ImportedProbe else read_vector_file

@@ -1,5 +1,5 @@
-"""An imported file of results: the bundled sample, its artifact row, its refusal when it is in already, its report;
-and what the kinds that import one have in common."""
+"""Parts shared by the kinds that import a file of results: the bundled sample, the artifact row, the refusal of a
+second import of the same bytes, and the report."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from chessreg.runs.spec import ExecutionOptions, Ref, Spec
 from chessreg.runs.task import Task
 
 SAMPLE = "sample"
-"""Instead of a file: the small one that comes with chessreg."""
+"""The value of --file that means the bundled file of the kind."""
 REPORT = "report"
 REPORT_FILE = "report.json"
 
@@ -30,7 +30,7 @@ REPORT_FILE = "report.json"
 class FileSpec(Spec):
     file: Annotated[str, Ref("results")] = Field(description="the file; `sample` is one that comes with chessreg")
     bundled: ClassVar[str]
-    """The name of that one."""
+    """The name of the bundled file, in chessreg/data."""
 
     @model_validator(mode="before")
     @classmethod
@@ -43,7 +43,7 @@ class ImportOptions(ExecutionOptions):
 
 
 class ImportedFile(Kind):
-    """A kind that imports a file: the same bytes once, and a report as one more unit when all others are in."""
+    """A kind that imports a file. It refuses bytes that are imported already, and stores a report as its last unit."""
 
     options = ImportOptions
 
@@ -51,7 +51,7 @@ class ImportedFile(Kind):
         refuse_reimport(inputs.database, self.name, resolve_spec(self, spec, inputs).run_id, spec)
 
     def report(self, spec: Any, inputs: Inputs) -> dict[str, Any]:
-        """Counts of the import, and what its rows leave open."""
+        """Return the counts of the import and its `oddities`: rows with incomplete or contradictory data."""
         raise NotImplementedError
 
     def reduce(self, task: Task[Any, ImportOptions]) -> None:
@@ -61,29 +61,32 @@ class ImportedFile(Kind):
 
 
 def locate_import(spec: FileSpec, inputs: Inputs) -> Path:
-    """Where the file's bytes are."""
+    """Return the path of the imported file in the store."""
     return inputs.store.artifact(inputs.artifact("file", spec.file).digest).file
 
 
 def replace_sample(values: Any, name: str) -> Any:
-    """Settings with the path of this bundled file where they say `sample`."""
+    """Return the settings with `sample` replaced by the path of the bundled file `name`."""
     if isinstance(values, dict) and values.get("file") == SAMPLE:
         return {**values, "file": str(locate_sample(name))}
     return values
 
 
 def locate_sample(name: str) -> Path:
-    """A file that comes with chessreg."""
+    """Return the path of a file that comes with chessreg."""
     return Path(str(files("chessreg") / "data" / name))
 
 
 def record_imported_file(task: Task[Any, Any], reference: str, kind: str) -> None:
-    """The imported file as an artifact row."""
+    """Record the imported file as an artifact row."""
     task.record_artifact(task.store.artifact(reference.removeprefix("sha256:")), kind)
 
 
 def refuse_reimport(database: Database, kind: str, run_id: UUID | None, spec: Any) -> None:
-    """Raise BadInputError when the same bytes were imported with other settings: their games would count twice."""
+    """Raise BadInputError if a run with other settings imported the same bytes and is neither archived nor invalid.
+
+    The games of these bytes would count twice.
+    """
     with database.read() as session:
         runs = session.scalars(select(tables.Run).where(tables.Run.kind == kind)).all()
         same = [run for run in runs if run.spec.get("file") == spec.file and run.id != run_id]
@@ -100,7 +103,7 @@ def refuse_reimport(database: Database, kind: str, run_id: UUID | None, spec: An
         if counted:
             called = names.read_name(session, "run", counted[0].id) or counted[0].id.hex[-6:]
             raise BadInputError(
-                f"these bytes are in run {called} already, imported with other settings: they would count twice",
+                f"these bytes are already in run {called}, imported with other settings; they would count twice",
                 f"chessreg runs archive {called}",
             )
 
@@ -111,7 +114,7 @@ def publish_report(task: Task[Any, Any], unit: int, report: dict[str, Any]) -> N
 
 
 def load_import_report(inputs: Inputs, run_id: UUID) -> dict[str, Any]:
-    """The report of a complete import. Raises NotFoundError when its bytes are not here."""
+    """Return the report of a complete import. Raises NotFoundError if its artifact is not in the store."""
     with inputs.database.read() as session:
         spec_hash = session.get_one(tables.Run, run_id).spec_hash
     artifact = inputs.artifact(REPORT, f"run:{spec_hash}/{REPORT}")

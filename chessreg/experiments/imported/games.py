@@ -1,4 +1,5 @@
-"""`imported-games`: games that others played, as rows beside ours."""
+"""`imported-games`: games of other programs and players, stored as rows of the same tables as games of this
+registry."""
 
 from __future__ import annotations
 
@@ -28,12 +29,12 @@ from chessreg.runs.task import Task
 
 
 class ImportedGame(BaseModel):
-    """Columns of an imported game: the file's own words about it."""
+    """Columns that only an imported game has, as its file states them."""
 
     given_id: str = Field("", description="the game's id in its file")
     white: str = Field(description="White's name in the file")
     black: str = Field(description="Black's name in the file")
-    white_score_given: str | None = Field(None, description="White's score as the file has it: 1, 0, 1/2, 0.5")
+    white_score_given: str | None = Field(None, description="White's score as the file states it: 1, 0, 1/2, 0.5")
     black_score_given: str | None = None
     white_illegal_tries: int | None = Field(None, description="White's illegal tries over the whole game")
     black_illegal_tries: int | None = None
@@ -47,16 +48,19 @@ class ImportedGame(BaseModel):
     time_control: str | None = None
     termination_given: str | None = None
     extra: dict[str, str] = Field(default_factory=dict, description="columns that no known version of the format has")
-    oddities: list[str] = Field(default_factory=list, description="what does not fit, as in the import's report")
+    oddities: list[str] = Field(
+        default_factory=list, description="contradictions between the row and its moves, as in the import's report"
+    )
 
 
 class ImportedGames(ImportedFile):
-    """Games that others played: replayed, compared with what their rows say, and set beside ours.
+    """Games of other programs and players: replayed, compared with their rows, and stored next to games of this
+    registry.
 
     The CSV files of chess_gpt_eval (Karvonen 2024, section 4.2 and Figure 2) and PGN tournaments. One unit is one row
-    of the file. What a file does not tell is unknown, never guessed: the tries of a turn, an engine's version, the
-    evaluation at a move limit (unless --adjudication asks the Stockfish that is here). Every oddity is in the run's
-    report, which `chessreg import results` prints.
+    of the file. Facts that a file does not state stay unknown: the tries of a turn, an engine's version, the evaluation
+    at a move limit (unless --adjudication asks the local Stockfish). The run's report, which `chessreg import results`
+    prints, lists every contradiction.
     """
 
     name = "imported-games"
@@ -75,7 +79,7 @@ class ImportedGames(ImportedFile):
         known = {name for game in file.games for name in (game.white.name, game.black.name)}
         if missing := [name for name in spec.players if name not in known]:
             listed = ", ".join(sorted(known)[:8])
-            raise BadInputError(f"no player of the file is called {missing[0]!r}", f"it has {listed}")
+            raise BadInputError(f"no player of the file is called {missing[0]!r}", f"its players are {listed}")
         if spec.checkpoint:
             resolve_own_checkpoint(inputs, file, spec)
         if spec.adjudication != "none":
@@ -116,23 +120,26 @@ class ImportedGames(ImportedFile):
         return read_imported_games(spec, inputs)[0].report()
 
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
-        """A board for the start and one after every ply, with the illegal tries."""
+        """Return one board for the start and one for the position after every ply, with the illegal tries."""
         run_id = row["run_id"] if isinstance(row["run_id"], UUID) else UUID(str(row["run_id"]))
         return next(stored_games(inputs.database, [(run_id, int(row["unit"]))])).board_views()
 
 
 def read_imported_games(spec: ImportedGamesSpec, inputs: Inputs) -> tuple[ForeignFile, Path]:
-    """The file's games, and where its bytes are."""
+    """Return the file's games and its path in the store."""
     path = locate_import(spec, inputs)
     return read_games(path, spec.format), path
 
 
 def build_imported_columns(game: ForeignGame, arm: Arm, spec: ImportedGamesSpec) -> dict[str, Any]:
-    """The columns of a game beside its key and its detail, from the side of the arm's player."""
+    """Return the columns of a game except its key and its `detail`, from the side of the arm's player.
+
+    Turns of the opening do not count: `turns`, `tries` and `first_try_legal` begin after `spec.opening_plies`.
+    """
     plies = spec.opening_plies
     turns = game.turns(arm.color)
     tries, first = game.tries(arm.color), game.first_try_legal(arm.color)
-    if plies:  # turns of the opening are nobody's
+    if plies:  # the opening plies count for neither side
         before = min(turns, (plies + 1) // 2 if arm.color == chess.WHITE else plies // 2)
         turns -= before
         if tries is not None:
@@ -160,9 +167,9 @@ def build_imported_columns(game: ForeignGame, arm: Arm, spec: ImportedGamesSpec)
 
 
 def evaluate_stopped_games(games: Iterable[ForeignGame], limit: str) -> dict[int, int]:
-    """Row → White's centipawns at the end of each game that was stopped in play; empty for the limit `none`.
+    """Return, by row, White's centipawns at the end of each game that was stopped in play; empty for the limit `none`.
 
-    The position is the one after White's last move, as chess_gpt_eval evaluates it (specification 7.6).
+    The evaluated position is the one after White's last move, as in chess_gpt_eval (specification 7.6).
     """
     stopped = [game for game in games if game.result == "*" and game.termination in ADJUDICATED]
     if limit == "none" or not stopped:
@@ -174,7 +181,7 @@ def evaluate_stopped_games(games: Iterable[ForeignGame], limit: str) -> dict[int
 
 
 def build_judged_board(game: ForeignGame) -> chess.Board:
-    """The position after White's last move."""
+    """Return the position after White's last move."""
     board = chess.Board()
     for move in game.moves[: len(game.moves) - 1 + len(game.moves) % 2]:
         board.push(move)

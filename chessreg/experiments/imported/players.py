@@ -1,5 +1,7 @@
-"""The players of others' results in our registry: external models, engines without a binary, and the arms of an import,
-which are the games of one player with one color against one opponent."""
+"""The players of imported games as rows of the registry: external models, engines without a binary, and arms.
+
+An arm is the games of one player with one color against one opponent.
+"""
 
 from __future__ import annotations
 
@@ -30,12 +32,12 @@ EXTERNAL = "external"
 
 
 def derive_external_id(name: str) -> UUID:
-    """The id of the external model of this name: the same on every machine and in every file."""
+    """Return the id of the external model of this name; it is the same on every machine and for every file."""
     return uuid_from_digest(canonical_digest({"external model": name}))
 
 
 def build_external_row(name: str, layers: int | None = None) -> dict[str, Any]:
-    """The checkpoint row of a model of others' games: a name; what the file does not say is NULL."""
+    """Return the checkpoint row of an external model: its name, and NULL for everything the file does not state."""
     return {
         "id": derive_external_id(name),
         "artifact": None,
@@ -48,13 +50,14 @@ def build_external_row(name: str, layers: int | None = None) -> dict[str, Any]:
 
 
 def build_foreign_engine_row(player: MatchPlayer, version: str) -> dict[str, Any]:
-    """The row of `engine` for a program that others ran: its binary is not known."""
+    """Return the row of `engine` for an engine of an imported file. Its binary is unknown."""
     columns: dict[str, Any] = {"name": player.engine, "version": version, "binary_sha256": None, "options": {}}
     return {"id": uuid_from_digest(canonical_digest(columns)), **columns}
 
 
 def choose_side(game: ForeignGame, preferred: Sequence[str]) -> chess.Color:
-    """The side whose result a game is: the first preferred player in it, else a model before an engine, else White."""
+    """Return the side whose result a game counts for: the first preferred player in it, else a model before an engine,
+    else White."""
     for name in preferred:
         for color in (chess.WHITE, chess.BLACK):
             if game.side(color).name == name:
@@ -63,15 +66,15 @@ def choose_side(game: ForeignGame, preferred: Sequence[str]) -> chess.Color:
 
 
 def list_model_names(games: Iterable[ForeignGame]) -> list[str]:
-    """The names of the players that are no engines, in order of appearance."""
+    """Return the names of the players that are not engines, in order of appearance."""
     players = (player for game in games for player in (game.white, game.black))
     return list(dict.fromkeys(player.name for player in players if not player.is_engine))
 
 
 def simplify_name(player: str) -> str | None:
-    """A player's name as a thing can be called, or None where nothing is left of it.
+    """Return a player's name as a valid name of an entity, or None if no valid character remains.
 
-    >>> plain_name("replicate/meta/llama-2-7b:527827021d87"), plain_name("adam_lichess_16layers.pt")
+    >>> simplify_name("replicate/meta/llama-2-7b:527827021d87"), simplify_name("adam_lichess_16layers.pt")
     ('replicate-meta-llama-2-7b', 'adam_lichess_16layers.pt')
     """
     text = re.sub(r"[^A-Za-z0-9._+-]+", "-", player.partition(":")[0]).strip("._+-")[:100]
@@ -79,7 +82,7 @@ def simplify_name(player: str) -> str | None:
 
 
 def name_externals(database: Database, run_id: UUID) -> None:
-    """Give the external models of an import their names, where nobody named them and the name is free."""
+    """Name the external models of an import that have no name yet, each by its player's name if that is free."""
     with database.read() as session:
         used = session.scalars(select_external_checkpoints(run_id)).all()
         called = names.read_names(session, "checkpoint")
@@ -95,7 +98,7 @@ def name_externals(database: Database, run_id: UUID) -> None:
 
 
 def select_external_checkpoints(run_id: UUID) -> Any:
-    """SELECT of the external checkpoints in a run's matches, as players or opponents."""
+    """Return the SELECT of the external checkpoints in a run's matches, as players or opponents."""
     match, checkpoint = tables.Match, tables.Checkpoint
     players = select(match.checkpoint_id).where(match.run_id == run_id)
     opponents = select(match.opponent_checkpoint_id).where(match.run_id == run_id)
@@ -107,7 +110,7 @@ def select_external_checkpoints(run_id: UUID) -> Any:
 
 
 def parse_layer_count(model: str) -> int | None:
-    """The number of layers in a model's name: `lichess_16layers` has 16."""
+    """Return the number of layers that a model's name states, or None: 16 for `lichess_16layers`."""
     match = re.search(r"(\d+)_?layers?", model)
     return int(match[1]) if match else None
 
@@ -121,7 +124,7 @@ def rename_player(rename: Mapping[str, str], name: str) -> str:
 
 @dataclass(frozen=True)
 class Arm:
-    """Games of one player with one color against one opponent; `number` is the match's."""
+    """The games of one player with one color against one opponent; `number` is that of its row in `match`."""
 
     number: int
     player: MatchPlayer
@@ -130,7 +133,7 @@ class Arm:
 
 
 class Arms:
-    """The arms of an import. Games of a file belong to one match when player, opponent and color are the same."""
+    """The arms of an import. Games of a file belong to one match if player, opponent and color are the same."""
 
     def __init__(self, file: ForeignFile, spec: ImportedGamesSpec) -> None:
         self.spec = spec
@@ -148,7 +151,8 @@ class Arms:
             self.planned[arm.number] = self.planned.get(arm.number, 0) + 1
 
     def called(self, player: MatchPlayer) -> MatchPlayer:
-        """The player under its new name; an engine whose limit the file does not tell has that of the settings."""
+        """Return the player under its new name. An engine without a limit in the file gets the limit of the
+        settings."""
         if player.name in self.rename:
             new = self.rename[player.name]
             return replace(player, name=new, text=player.text if player.is_engine else new)
@@ -158,8 +162,10 @@ class Arms:
         return player
 
     def is_model(self, player: MatchPlayer, format: str) -> bool:
-        """Whether a player gets the row of an external model: all who are no engine where models play, and in a
-        tournament those that the settings name."""
+        """Return whether a player gets the row of an external model.
+
+        Every player except engines gets one; in a PGN file only the players that the settings name.
+        """
         return not player.is_engine and (format != "pgn" or player.name in self.preferred)
 
     @property
@@ -168,7 +174,7 @@ class Arms:
 
 
 def record_arms(task: Task[ImportedGamesSpec, Any], file: ForeignFile, arms: Arms) -> None:
-    """The rows that the games refer to: engines, external models, matches."""
+    """Record the rows that the games refer to: engines, external models, matches."""
     spec = task.spec
     own = resolve_own_checkpoint(task.inputs, file, spec) if spec.checkpoint else None
     ids: dict[str, UUID] = {}
@@ -216,21 +222,25 @@ def build_match_columns(
 
 
 def resolve_own_checkpoint(inputs: Inputs, file: ForeignFile, spec: ImportedGamesSpec) -> tuple[str, UUID]:
-    """The player that `checkpoint` is, under its new name. Raises BadInputError when that is not clear."""
+    """Return the name, after renaming, and the checkpoint id of the player that --checkpoint is.
+
+    Raises BadInputError unless exactly one player can be that model.
+    """
     assert spec.checkpoint is not None
     row, _ = inputs.checkpoint(spec.checkpoint)
     players = list(spec.players) or list_model_names(file.games)
     if len(players) != 1:
         listed = ", ".join(players[:5]) or "none"
         raise BadInputError(
-            f"checkpoint {row.id.hex[-6:]} can be one player, and the file has {len(players)} models: {listed}",
-            "say which with --players NAME",
+            f"checkpoint {row.id.hex[-6:]} can be only one player, but the file has {len(players)} models: {listed}",
+            "name it with --players NAME",
         )
     return rename_player(parse_renames(spec.rename), players[0]), row.id
 
 
 def name_adjudicator(limit: str) -> str | None:
-    """Name and version of the program that evaluates, for the match's record."""
+    """Return name and version of the engine that evaluates stopped games, for the row of the match; None for limit
+    `none`."""
     if limit == "none":
         return None
     engine = identify_engine()

@@ -1,4 +1,4 @@
-"""Saved probes and vectors on their way in: what they say of themselves, what must fit, what is kept of it."""
+"""Checks of imported probes and vectors against the settings, and the columns that are stored of them."""
 
 from __future__ import annotations
 
@@ -26,8 +26,10 @@ UNKNOWN = "unknown model"
 
 
 def read_probe_file(path: Path, name: str | None = None) -> ProbeFile:
-    """A saved probe: safetensors are Davis's, anything else is to be Karvonen's. `name` is the file's own where `path`
-    is a copy of it. Raises BadInputError."""
+    """Return the probe of a file: Davis's if it is safetensors, else Karvonen's.
+
+    `name` is the original file name if `path` is a copy. Raises BadInputError for a file that is neither.
+    """
     from chessreg.models.importers import davis_probes, directions, source
 
     if source.is_safetensors(path):
@@ -39,15 +41,15 @@ def check_imported_probes(spec: ImportedProbeSpec, files: Sequence[ProbeFile]) -
     for file in files:
         if not (spec.label or file.origin.label):
             shape = " x ".join(map(str, file.weight.shape))
-            raise BadInputError(f"{file.origin.file} does not say what its probe ({shape}) reads off", "give --label")
+            raise BadInputError(f"{file.origin.file} does not state the label of its probe ({shape})", "give --label")
     if len({spec.label or file.origin.label for file in files}) > 1:
-        raise BadInputError("these probes read off different things", "import each label by itself")
+        raise BadInputError("these probes have different labels", "import each label by itself")
 
     require_hook_point(spec.hook_point)
 
 
 def require_hook_point(pattern: str) -> None:
-    """Raise BadInputError for a pattern that models have no hook point of."""
+    """Raise BadInputError for a pattern that no model has a hook point for."""
     if pattern not in PATTERNS:
         raise BadInputError(f"no hook point {clipped(pattern)!r}", f"there are {', '.join(PATTERNS)}")
 
@@ -55,8 +57,11 @@ def require_hook_point(pattern: str) -> None:
 def group_files_by_place(
     paths: Sequence[Path], inputs: Inputs | None = None, checkpoint: str | None = None
 ) -> dict[str, tuple[Path, ...]]:
-    """Return the files of each label, phase and hook point that the paths of Davis's probes name; all in one group
-    if there is only one, or if a path names none. `checkpoint`: their model, whose depth says which is the last."""
+    """Return the files of each label, phase and hook point, as the paths of Davis's probes name them.
+
+    All files form one group "" if a path names none of these. `checkpoint` is their model, whose number of layers tells
+    which residual index is the last.
+    """
     from chessreg.models.importers.davis_probes import DAVIS_LAYERS, describe_path
 
     blocks = (
@@ -74,10 +79,10 @@ def group_files_by_place(
 def parse_path_settings(
     files: Sequence[ProbeFile], paths: Sequence[Path], inputs: Inputs | None, options: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The settings layers, hook_point and phase that the paths of Davis's files tell.
+    """Return the settings `layers`, `hook_point` and `phase` that the paths of Davis's files name.
 
-    Raises BadInputError for a path that tells no layer, for files of different places or phases, and where an option
-    says something else.
+    Raises BadInputError for a path without a layer, for files of different hook points or phases, and for an option
+    that differs from the paths.
     """
     from chessreg.models.importers.davis_probes import DAVIS_LAYERS, get_hook_point
 
@@ -87,7 +92,7 @@ def parse_path_settings(
     places = []
     for file, path in zip(files, paths, strict=True):
         if file.origin.residual_index is None:
-            raise BadInputError(f"{path} does not say its layer", "its path has layer-NN, or give --layers")
+            raise BadInputError(f"{path} does not state its layer", "put layer-NN in its path, or give --layers")
         places.append(get_hook_point(file.origin.residual_index, blocks))
     for what, values in (
         ("hook points", {pattern for pattern, _ in places}),
@@ -104,19 +109,22 @@ def parse_path_settings(
     for name, value in settings.items():
         if options.get(name) not in (None, (), "", value):
             flag = f"--{name.replace('_', '-')}"
-            raise BadInputError(f"the paths say {flag} {value}, not {options[name]}", f"leave out {flag}")
+            raise BadInputError(f"by the paths, {flag} is {value}, not {options[name]}", f"leave out {flag}")
     return settings
 
 
 def describe_tokens(spec: ImportedProbeSpec, origin: FileOrigin) -> dict[str, Any]:
-    """What is known of the tokens that a probe was fitted at; Davis's: of the last five of each game, labelled with the
-    board before the ply (specification 1.3 and 4.2)."""
+    """Return what is known of the tokens that a probe was fitted at.
+
+    Davis fitted at the last five tokens of each phase in a game, labelled with the board before the ply (specification
+    1.3 and 4.2).
+    """
     phase = {} if spec.phase is None else {"phase": spec.phase}
     return {**phase, "last_sites": 5, "alignment": "pre-ply"} if origin.raw else phase
 
 
 def name_imported_sites(spec: ImportedProbeSpec, origin: FileOrigin) -> str:
-    """The name of the tokens that a probe was fitted at."""
+    """Return the name of the tokens that a probe was fitted at, at most 32 characters."""
     if spec.phase is None:
         return (origin.positions or "unknown")[:32]
     from chessreg.encodings import get_encoding, get_phase_site
@@ -129,22 +137,35 @@ def check_imported_vectors(spec: ImportedVectorSpec, files: Sequence[VectorFile]
     for file in files:
         resolve_source(spec, file)
     if len({(file.source, file.origin.first_position) for file in files}) > 1:
-        raise BadInputError("these vectors were not made the same way", "import contrasts and probes' each by itself")
+        raise BadInputError(
+            "these vectors were made in different ways", "import contrasts and differences of probes separately"
+        )
 
 
 def resolve_source(spec: ImportedVectorSpec, file: VectorFile) -> str:
-    """contrastive, cascade, probe or user. A file of a cascade does not record that it is one: the settings do."""
+    """Return the source of a vector: contrastive, cascade, probe or user.
+
+    A file does not record whether its contrast is a cascade; the settings do. Raises BadInputError if the file
+    contradicts the settings.
+    """
     if spec.source in ("auto", "user", file.source):
         return file.source if spec.source == "auto" else spec.source
     if file.source == "user":
-        raise BadInputError(f"{file.origin.file} is a tensor alone, whose source is user", "leave out --source")
+        raise BadInputError(
+            f"{file.origin.file} is a tensor without metadata, so its source is user", "leave out --source"
+        )
     if "probe" in (spec.source, file.source):
-        raise BadInputError(f"{file.origin.file} is of source {file.source}, not {spec.source}", "leave out --source")
+        raise BadInputError(
+            f"the source of {file.origin.file} is {file.source}, not {spec.source}", "leave out --source"
+        )
     return spec.source
 
 
 def read_all_files(references: Sequence[str], inputs: Inputs, read: Callable[..., F]) -> list[F]:
-    """Every file, by its content alone: in the store it has no name, so messages call it by its number and digest."""
+    """Return the content of every file.
+
+    A file in the store has no name, so messages call it by its number and the start of its digest.
+    """
     files: list[F] = []
     for number, reference in enumerate(references, 1):
         path = inputs.store.artifact(inputs.artifact("files", reference).digest).file
@@ -155,15 +176,18 @@ def read_all_files(references: Sequence[str], inputs: Inputs, read: Callable[...
 
 
 def check_files_together(spec: ImportSpec, inputs: Inputs | None, files: Sequence[ProbeFile | VectorFile]) -> None:
-    """Raises BadInputError unless the files are of one model, that of the checkpoint if one is named, one a layer."""
+    """Raise BadInputError unless the files have different layers of one model, which is the checkpoint's if one is
+    named."""
     if spec.layers and len(spec.layers) != len(files):
-        raise BadInputError(f"{len(files)} files, but {len(spec.layers)} layers", "give one layer a file, in order")
+        raise BadInputError(
+            f"{len(files)} files, but {len(spec.layers)} layers", "give one layer for each file, in order"
+        )
     by_layer: dict[int, str] = {}
     for unit, file in enumerate(files):
         layer = resolve_layer(spec, unit, file.origin)
         if layer in by_layer:
             raise BadInputError(
-                f"{by_layer[layer]} and {file.origin.file} are both of layer {layer}", "import one file a layer"
+                f"{by_layer[layer]} and {file.origin.file} both have layer {layer}", "import one file for each layer"
             )
         by_layer[layer] = file.origin.file
     models = {resolve_model(spec, file.origin) for file in files}
@@ -176,27 +200,26 @@ def check_files_together(spec: ImportSpec, inputs: Inputs | None, files: Sequenc
 
 def resolve_model(spec: ImportSpec, origin: FileOrigin) -> str | None:
     if spec.model and origin.model and spec.model != origin.model:
-        raise BadInputError(
-            f"{origin.file} says that its model is {origin.model}, not {spec.model}", "leave out --model"
-        )
+        raise BadInputError(f"{origin.file} states the model {origin.model}, not {spec.model}", "leave out --model")
     return origin.model or spec.model or None
 
 
 def resolve_layer(spec: ImportSpec, unit: int, origin: FileOrigin) -> int:
-    """The layer of a file, 0-based. Raises BadInputError when it is unknown, or file and settings differ."""
+    """Return the 0-based layer of a file. Raises BadInputError if it is unknown, or if file and settings differ."""
     explicit = spec.layers[unit] if spec.layers else None
     layer = origin.layer if explicit is None else explicit
     if layer is None:
-        raise BadInputError(f"{origin.file} does not say its layer", "give --layers, 0-based, one a file")
+        raise BadInputError(f"{origin.file} does not state its layer", "give --layers, 0-based, one for each file")
     if explicit is not None and origin.layer is not None and explicit != origin.layer:
-        raise BadInputError(
-            f"{origin.file} says that it is of layer {origin.layer}, not {explicit}", "leave out --layers"
-        )
+        raise BadInputError(f"{origin.file} states layer {origin.layer}, not {explicit}", "leave out --layers")
     return layer
 
 
 def is_centred(spec: ImportSpec, origin: FileOrigin) -> bool:
-    """Whether the file's residual stream had mean 0 over d_model (specification 2.3)."""
+    """Return whether the file's residual stream had mean 0 over d_model (specification 2.3).
+
+    Raises BadInputError if neither file nor settings name the model or the convention.
+    """
     if spec.residual != "auto":
         return spec.residual == "centred"
     if origin.raw:
@@ -204,7 +227,7 @@ def is_centred(spec: ImportSpec, origin: FileOrigin) -> bool:
     model = resolve_model(spec, origin)
     if model is None:
         raise BadInputError(
-            f"{origin.file} does not say of which model it is, so its residual convention is not known",
+            f"{origin.file} does not name its model, so its residual convention is not known",
             "give --model, or --residual centred (TransformerLens, folded) or raw",
         )
 
@@ -214,7 +237,8 @@ def is_centred(spec: ImportSpec, origin: FileOrigin) -> bool:
 def resolve_checkpoint(
     spec: ImportSpec, inputs: Inputs | None, files: Sequence[ProbeFile | VectorFile]
 ) -> tables.Checkpoint | None:
-    """The checkpoint that was named, if it can be the files' model by its width and layers. Raises BadInputError."""
+    """Return the named checkpoint; None if none is named. Raises BadInputError if its d_model or layers do not fit the
+    files."""
     if spec.checkpoint is None or inputs is None:
         return None
     checkpoint, _ = inputs.checkpoint(inputs.reference("checkpoint", spec.checkpoint))
@@ -222,28 +246,26 @@ def resolve_checkpoint(
     for unit, file in enumerate(files):
         width = len(file.weight if isinstance(file, ProbeFile) else file.vector)
         if width != checkpoint.d_model:
-            raise BadInputError(
-                f"{file.origin.file} is of a model with d_model {width}, {name} has {checkpoint.d_model}"
-            )
+            raise BadInputError(f"{file.origin.file} has d_model {width}, but {name} has {checkpoint.d_model}")
         n_layers = file.origin.n_layers
         if n_layers is not None and n_layers != checkpoint.layers:
             raise BadInputError(
-                f"{file.origin.file} is of a model with {n_layers} layers, {name} has {checkpoint.layers}"
+                f"the model of {file.origin.file} has {n_layers} layers, but {name} has {checkpoint.layers}"
             )
         if (layer := resolve_layer(spec, unit, file.origin)) >= checkpoint.layers:
             raise BadInputError(
-                f"{file.origin.file} is of layer {layer}, {name} has layers 0 to {checkpoint.layers - 1}"
+                f"{file.origin.file} has layer {layer}, but {name} has layers 0 to {checkpoint.layers - 1}"
             )
     return checkpoint
 
 
-# -- what is kept -----------------------------------------------------------------------------------------------------
+# -- stored columns ----------------------------------------------------------------------------------------------
 
 
 def build_imported_detail(
     spec: ImportSpec, origin: FileOrigin, layer: int, pattern: str = RESID_POST
 ) -> dict[str, Any]:
-    """The columns of every imported direction; `logged` is the file's own record."""
+    """Return the columns of every imported direction; `logged` is the record in the file."""
     centred = is_centred(spec, origin)
     return {
         "hook_point": hook_point(layer, pattern),
@@ -259,14 +281,14 @@ def build_imported_detail(
 
 
 def count_games_by_side(origin: FileOrigin) -> dict[str, int]:
-    """The numbers of games of strong and of weak players in a vector's file."""
+    """Return the numbers of games of strong and of weak players that a vector's file states."""
     counts = origin.logged.get("metadata") or origin.logged
     counts_of_side = {side: counts.get(f"count_{side}_elo") for side in ("high", "low")}
     return {f"games_{side}": int(count) for side, count in counts_of_side.items() if count is not None}
 
 
 def measure_two_sides(weight: np.ndarray) -> dict[str, float]:
-    """Norms and cosine of a two-class probe's columns, weight [d_model, 1, 2]."""
+    """Return norms and cosine of a two-class probe's columns, weight [d_model, 1, 2]; empty for any other shape."""
     if weight.shape[1:] != (1, 2):
         return {}
     low, high = weight[:, 0, 0], weight[:, 0, 1]

@@ -45,13 +45,15 @@ class ImportedGamesSpec(FileSpec):
     @model_validator(mode="before")
     @classmethod
     def _bundled(cls, values: Any) -> Any:
-        """Replace `sample` by the bundled file, and find the format of a file that is here. Raises BadInputError for a
-        file without a game to import, before it is stored."""
+        """Replace `sample` by the bundled file, and detect the format of an existing file.
+
+        Raises BadInputError for a file without a game to import, before the file is stored.
+        """
         if not isinstance(values, dict):
             return values
         values = replace_sample(values, cls.bundled)
         path = expanded(str(values.get("file", "")))
-        if os.path.isfile(path):  # False too for a name that no file can have
+        if os.path.isfile(path):  # also False for a name that no file can have
             values = {**values, "format": values.get("format") or find_format(path).name}
             if FORMATS[values["format"]].holds == "games":
                 read_games(path, values["format"])
@@ -62,7 +64,7 @@ class ImportedGamesSpec(FileSpec):
     def _of_games(cls, format: str) -> str:
         if format and FORMATS[format].holds != "games":
             raise BadInputError(
-                f"a {format} file holds {FORMATS[format].holds}, no games", "chessreg import results FILE"
+                f"a {format} file holds {FORMATS[format].holds}, not games", "chessreg import results FILE"
             )
         return format
 
@@ -108,7 +110,7 @@ class ImportSpec(Spec):
     @model_validator(mode="before")
     @classmethod
     def _bundled(cls, values: Any) -> Any:
-        """The bundled file by its word."""
+        """Replace `sample` by the path of the bundled file."""
         files = values.get("files") if isinstance(values, dict) else None
         if isinstance(files, (list, tuple)) and SAMPLE in files:
             place = str(locate_sample("sample-direction.pth"))
@@ -146,8 +148,8 @@ class ImportedVectorSpec(ImportSpec):
 
 
 def parse_renames(rename: Sequence[str]) -> dict[str, str]:
-    """OLD=NEW pairs as a mapping. Raises BadInputError for any other text."""
+    """Return OLD=NEW pairs as a mapping. Raises BadInputError for any other text."""
     pairs = [text.rpartition("=") for text in rename]
     if wrong := [text for text, (old, _, new) in zip(rename, pairs, strict=True) if not (old.strip() and new.strip())]:
-        raise BadInputError(f"--rename {wrong[0]!r} is no OLD=NEW", "for example --rename model.pt=karvonen-16")
+        raise BadInputError(f"--rename {wrong[0]!r} is not OLD=NEW", "for example --rename model.pt=karvonen-16")
     return {old.strip(): new.strip() for old, _, new in pairs}

@@ -1,4 +1,4 @@
-"""`imported-sweep`: wins, draws and losses by level that others published, where the games behind them are lost."""
+"""`imported-sweep`: published wins, draws and losses by level whose games are not available."""
 
 from __future__ import annotations
 
@@ -43,13 +43,17 @@ class ImportedSweepSpec(FileSpec):
     checkpoint: Annotated[str | None, Ref("checkpoint")] = Field(
         None, description="checkpoint of this registry that played. Left out: --players"
     )
-    color: Literal["both", "white", "black"] = Field("both", description="the model's, which no such file tells")
+    color: Literal["both", "white", "black"] = Field(
+        "both", description="the model's color; the file does not state it"
+    )
     assist: Assist | Literal["unknown"] = Field(
         "unknown", description="when Stockfish played the model's move: none, author or on-repetition, as for play"
     )
-    engine_version: str = Field(UNKNOWN, description="Stockfish's version, which no such file tells")
-    limit: str = Field(UNKNOWN, description="its limit, which no such file tells, such as time=0.1")
-    opening: str = Field("standard", description="standard or random:PLIES, which no such file tells")
+    engine_version: str = Field(UNKNOWN, description="Stockfish's version; the file does not state it")
+    limit: str = Field(
+        UNKNOWN, description="limit of each of Stockfish's moves, such as time=0.1; the file does not state it"
+    )
+    opening: str = Field("standard", description="standard or random:PLIES; the file does not state it")
     policy: str = Field("retry:5", description="how the model's moves were chosen (Junkin's code: retry:5)")
 
     @field_validator("limit")
@@ -135,13 +139,13 @@ class ImportedSweep(ImportedFile):
 
 
 def read_counts(spec: ImportedSweepSpec, inputs: Inputs) -> tuple[list[LevelCount], Path]:
-    """The file's lines, and where its bytes are. Raises BadInputError for a line that cannot be read."""
+    """Return the file's lines and its path in the store. Raises BadInputError for an unreadable line."""
     path = locate_import(spec, inputs)
     return sweep.read_sweep(read_source_text(path)), path
 
 
 def record_sweep_model(task: Task[ImportedSweepSpec, ImportOptions]) -> tuple[str, UUID]:
-    """Name and id of the model; an external one is recorded."""
+    """Return name and checkpoint id of the model. An external model is recorded first."""
     spec = task.spec
     if spec.checkpoint is not None:
         row, _ = task.inputs.checkpoint(spec.checkpoint)
@@ -153,7 +157,7 @@ def record_sweep_model(task: Task[ImportedSweepSpec, ImportOptions]) -> tuple[st
 
 
 def summarize_sweep(counts: list[LevelCount]) -> dict[str, Any]:
-    """Counts of an import, and what its lines leave open."""
+    """Return the number of games and results of an import, and its repeated or shorter levels (`oddities`)."""
     levels = [count.level for count in counts]
     again = [count for place, count in enumerate(counts) if count.level in levels[:place]]
     oddities = [("level told twice", again, "both lines count")] if again else []

@@ -1,4 +1,4 @@
-"""`markov`: states after different move orders to one position, compared with states of any positions."""
+"""`markov`: test whether states after different move orders to one position are more alike than random states."""
 
 from __future__ import annotations
 
@@ -35,22 +35,25 @@ if TYPE_CHECKING:
 __all__ = ["Markov", "MarkovOptions", "MarkovSpec"]
 
 
-CLASS = "class"  # the name of the row that says what a class is; the others are named by their hook points
+CLASS = "class"  # the name of the rows that describe a class; the other rows of a class have the name of a hook point
 COSINES = ("raw", "centred")
 
 
 class MarkovClass(BaseModel):
-    """A class: of the row `class` what it is, of the row of a hook point how alike its states are there."""
+    """Columns of a class: of the row `class` its move orders, of the row of a hook point the cosines of its states
+    there."""
 
     phase: str | None = Field(None, description="the phase of the last token")
     games: list[int] | None = Field(None, description="rows of the members' games in the dataset")
-    plies: list[int] | None = Field(None, description="plies of each that are read")
+    plies: list[int] | None = Field(None, description="number of plies read of each of these games")
     layer: int | None = None
-    excess: float | None = Field(None, description="the mean cosine less the population's")
+    excess: float | None = Field(None, description="mean cosine minus the population's")
     apart: float | None = Field(None, description="mean cosine of pairs whose last moves differ")
-    same_last: float | None = Field(None, description="with another board after as many plies and the same last move")
-    nearest: float | None = Field(None, description="with a board that one piece tells apart")
-    centred: float | None = Field(None, description="the mean cosine of states less the mean of their phase")
+    same_last: float | None = Field(
+        None, description="mean cosine with states after as many plies and the same last move, on another board"
+    )
+    nearest: float | None = Field(None, description="mean cosine with states whose board differs in one piece")
+    centred: float | None = Field(None, description="mean cosine after the mean state of the phase is subtracted")
     centred_excess: float | None = None
     centred_apart: float | None = None
     centred_same_last: float | None = None
@@ -58,23 +61,23 @@ class MarkovClass(BaseModel):
 
 
 class MarkovTest(BaseModel):
-    """The test at one hook point. The row's value is T, its p is (1 + at_least) / (1 + resamples)."""
+    """The test at one hook point. The row's value is T; its p is (1 + at_least) / (1 + resamples)."""
 
     hook_point: str
     layer: int
-    cosine: str = Field(description="raw, or centred: of states less the mean of their phase")
+    cosine: str = Field(description="raw, or centred: after the mean state of the phase is subtracted")
     classes: int
     reached: int = Field(description="positions that could have been chosen")
     within: float = Field(description="mean over classes of the mean cosine within a class")
     population: float = Field(description="mean cosine of random pairs of one phase, of the reference population")
     population_sd: float
-    members_mean: float | None = Field(None, description="the same of pairs of the chosen move orders")
+    members_mean: float | None = Field(None, description="the same for pairs of the chosen move orders")
     members_sd: float | None = None
     null_mean: float = Field(description="mean of T over random sets of the classes' sizes")
     null_sd: float
     null_low: float = Field(description="its 2.5 % quantile")
     null_high: float = Field(description="its 97.5 % quantile")
-    at_least: int = Field(description="random groupings whose T is no smaller")
+    at_least: int = Field(description="random groupings with T at least as large")
     resamples: int
     d: float | None = Field(description="Cohen's d: (within - population) / population_sd")
 
@@ -131,10 +134,10 @@ class Markov(Kind):
             "metric_point": len(points) * len(COSINES) * spec.resamples,
         }
         reached = (
-            f"{classes.reached:,} positions are reached by {spec.min_members} move orders or more, {classes.orders:,} "
-            f"orders in all; {len(classes):,} of them with {members:,} are taken"
+            f"{classes.reached:,} positions are reached by at least {spec.min_members} move orders, "
+            f"{classes.orders:,} orders in all; the run takes {len(classes):,} of them with {members:,} orders"
         )
-        states = f"{needed:,} states at {len(points)} hook points, partners of the controls included"
+        states = f"{needed:,} states at {len(points)} hook points, including the partners of the controls"
         operations = reading_operations(spec.checkpoint, inputs, needed)
         return Estimate(rows, needed * len(points) * checkpoint.d_model * 4, (reached, states), operations)
 
@@ -171,12 +174,12 @@ class Markov(Kind):
 
 
 def list_class_games(classes: Classes) -> np.ndarray:
-    """The rows of the games that the classes' members are prefixes of, ascending, int64."""
+    """Return the rows of the games whose prefixes the classes contain, ascending, int64."""
     return np.unique(classes.prefixes.game[classes.member])
 
 
 def emit_markov_overlap(task: Task[MarkovSpec, MarkovOptions], games: Games, classes: Classes) -> None:
-    """What the members' games, and their positions, share with the games that the model was trained on."""
+    """Emit the overlap of the members' games and positions with the model's training games."""
     mine = classes.prefixes.take(classes.member)
     evaluated = overlap.EvaluatedGames.of(games, list_class_games(classes), mine.game, mine.ply)
     counted = overlap.measure_overlap(task.inputs, task.spec.checkpoint, evaluated)
@@ -190,7 +193,7 @@ def emit_markov_overlap(task: Task[MarkovSpec, MarkovOptions], games: Games, cla
 def emit_class(
     task: Task[MarkovSpec, MarkovOptions], phases: tuple[str, ...], games: Games, classes: Classes, unit: int
 ) -> None:
-    """The row of a class: its position, how many move orders there are, and which."""
+    """Emit the row of one class: its position, the number of its move orders, and their games and plies."""
     mine = classes.prefixes.take(classes.member[classes.number == unit])
     board = chess.Board()
     for move in unpack_moves(games.moves(mine.game[:1])[0][: 2 * int(mine.ply[0])]):
@@ -203,8 +206,11 @@ def emit_class(
 def compare_hook_point(
     spec: MarkovSpec, classes: Classes, states: Mapping[str, np.ndarray], centre: bool
 ) -> tuple[SimilarityTest, dict[str, np.ndarray], Population]:
-    """The test of one hook point, the classes' mean cosines with each control, float64 [classes], NaN of none, and the
-    population of the members."""
+    """Return the test of one hook point, the mean cosine of each class by control (float64 [classes], NaN without a
+    partner), and the population of the members.
+
+    `centre` subtracts the mean state of each phase first.
+    """
     from chessreg.experiments.markov import similarity
 
     layout = similarity.Layout(classes.number, classes.prefixes.phase[classes.member])
@@ -227,7 +233,7 @@ def emit_tests(
     layer: int,
     tests_of: Mapping[str, tuple[SimilarityTest, dict[str, np.ndarray], Population]],
 ) -> None:
-    """The rows of a hook point: of each class, of the tests, and of the random groupings."""
+    """Emit the rows of a hook point: one for each class, one for each test, and T of every random grouping."""
     unit = task.resolved.units - 1
     for cosine, (test, _, members) in tests_of.items():
         low, high = np.quantile(test.null, [0.025, 0.975])
@@ -271,7 +277,8 @@ def emit_tests(
 
 
 def build_order_frames(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
-    """One board for each move order to the position of a class. Raises NotFoundError for a unit that is none."""
+    """Return one board for each move order to the position of a class. Raises NotFoundError for a unit that is not a
+    class."""
     run_id, prediction = UUID(str(row["run_id"])), tables.Prediction
     with inputs.database.read() as session:
         statistics = session.scalars(
@@ -282,7 +289,7 @@ def build_order_frames(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
         spec = MarkovSpec(**session.get_one(tables.Run, run_id).spec)
         extra: dict[str, Any] = dict(statistics.detail or {}) if statistics else {}
     if not extra:
-        raise NotFoundError(f"unit {row['unit']} is no position", 'chessreg query "markov by layer" --rows 1')
+        raise NotFoundError(f"unit {row['unit']} is not a position", 'chessreg query "markov by layer" --rows 1')
     games, _ = inputs.dataset(spec.dataset)
     views = []
     orders = list(zip(extra["games"], extra["plies"], strict=True))

@@ -1,7 +1,7 @@
 """Prefixes of games that reach one position by different move orders, and prefixes to compare them with.
 
-Davis 2026, section 4.5: two move lists are equivalent if they lead to the same board. Lists that occur twice are
-dropped, for equal lists have equal states; only lists that end in the same phase are compared (specification 7).
+Davis 2026, section 4.5: two move lists are equivalent if they lead to the same board. Each move list is kept once,
+because equal lists have equal states; only lists that end in the same phase are compared (specification 7).
 """
 
 from __future__ import annotations
@@ -26,20 +26,20 @@ from chessreg.noise import Stream, generator
 if TYPE_CHECKING:
     from chessreg.runs.inputs import Inputs
 
-READ_SITES = "turns"  # the last token of a beginning: after it the model writes the next move
+READ_SITES = "turns"  # the last token of a prefix, after which the model writes the next move
 GAMES_AT_ONCE = 2000
 BOARDS_AT_ONCE = 100_000
-MAX_PARTNER_TRIES = 8  # prefixes that are looked at for one with another board
+MAX_PARTNER_TRIES = 8  # prefixes to try before a member gets no partner
 HASH_SALTS = np.array([0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9], np.uint64)
-"""Odd numbers that tell apart what is added to a hash."""
+"""Odd factors that make the added parts of a hash independent."""
 
 
 @dataclass(frozen=True, eq=False)
 class Prefixes:
     """Prefixes of games, every move list once; each array [n].
 
-    game int64 (row of the dataset), ply int64, phase int64; move int64: the last move, packed; hash uint64: names the
-    move list; placement uint64: names the pieces on their squares; key uint64: equal in one class.
+    game int64: row of the dataset; ply int64; phase int64; move int64: the last move, packed; hash uint64: of the move
+    list; placement uint64: hash of the pieces on their squares; key uint64: equal within a class.
     """
 
     game: np.ndarray
@@ -54,7 +54,7 @@ class Prefixes:
         return len(self.game)
 
     def take(self, keep: np.ndarray) -> Prefixes:
-        """Those that a mask bool [n] or an index array chooses."""
+        """Return the prefixes that a mask bool [n] or an index array selects."""
         return Prefixes(*(getattr(self, field.name)[keep] for field in fields(self)))
 
     @classmethod
@@ -66,11 +66,11 @@ class Prefixes:
 class Classes:
     """The chosen classes, a partner of each member for each control, and the reference population.
 
-    `member` int64 [m]: places in `prefixes`, class by class; `number` int64 [m]: the class of each, ascending;
-    `same_last` int64 [m]: a beginning of as many plies with the same last move and another board, -1 without one;
-    `nearest` int64 [m]: one of as many plies whose board differs by one piece, -1 without one; `reference` int64 [m]:
-    random prefixes, each of the phase of the member in its place, None where the members are the population. `reached`
-    counts the positions that at least `min_members` move orders reach, `orders` these move orders.
+    `member` int64 [m]: indices into `prefixes`, class by class. `number` int64 [m]: the class of each, ascending.
+    `same_last` int64 [m]: a prefix of as many plies with the same last move and another board, -1 without one.
+    `nearest` int64 [m]: a prefix of as many plies whose board differs in one piece, -1 without one. `reference` int64
+    [m]: random prefixes, each of the phase of the member at its index; None if the members are the population.
+    `reached` counts the positions that at least `min_members` move orders reach, `orders` these move orders.
     """
 
     prefixes: Prefixes
@@ -87,29 +87,31 @@ class Classes:
 
     @property
     def sizes(self) -> np.ndarray:
-        """int64 [classes]: members."""
+        """Members of each class, int64 [classes]."""
         return np.bincount(self.number)
 
     @property
     def others(self) -> dict[str, np.ndarray]:
-        """The prefixes that the members are compared with, int64 [m] each, -1 without one."""
+        """The prefixes that the members are compared with, by control: int64 [m] each, -1 without one."""
         others = {"same_last": self.same_last, "nearest": self.nearest}
         return others if self.reference is None else {**others, "reference": self.reference}
 
     def needed(self, low: int, high: int) -> np.ndarray:
-        """The prefixes that classes low to high need, those compared with too, ascending, int64."""
+        """Return the prefixes that classes low to high (exclusive) need, including those of the controls, ascending,
+        int64."""
         mine = slice(*np.searchsorted(self.number, (low, high)))
         every = np.concatenate([self.member[mine], *(other[mine] for other in self.others.values())])
         return np.unique(every[every >= 0])
 
 
 def find_classes(spec: MarkovSpec, inputs: Inputs) -> tuple[Games, Classes]:
-    """The dataset and the classes of a spec. Raises BadInputError where there are none, or boards are what is read."""
+    """Return the dataset and the classes of a spec. Raises BadInputError if there are none, or if the model reads
+    positions."""
     checkpoint, _ = inputs.checkpoint(spec.checkpoint)
     written = inputs.encoding(spec.checkpoint)
     if written.content == "position":
         raise BadInputError(
-            f"{written.name} reads boards, not games: its states cannot depend on the order of moves",
+            f"{written.name} encodes positions, not games, so its states cannot depend on the order of moves",
             "give a model that reads games",
         )
     games, places = select_games(spec, inputs)
@@ -118,7 +120,7 @@ def find_classes(spec: MarkovSpec, inputs: Inputs) -> tuple[Games, Classes]:
 
 @lru_cache(maxsize=2)
 def _find_classes(spec: MarkovSpec, folder: Path, places: tuple[int, ...], written: str, block_size: int) -> Classes:
-    """A function of its arguments: a dataset's folder never changes."""
+    """Return the classes; cached by the arguments, because a dataset's folder never changes."""
     games = Games(folder)
     prefixes = collect_prefixes(spec, get_encoding(written), block_size, games, np.array(places, np.int64))
     classes = choose_classes(spec, prefixes)
@@ -136,7 +138,8 @@ def _find_classes(spec: MarkovSpec, folder: Path, places: tuple[int, ...], writt
 def collect_prefixes(
     spec: MarkovSpec, written: Encoding, block_size: int, games: Games, places: np.ndarray
 ) -> Prefixes:
-    """The prefixes of the games at these rows that fit a context of `block_size` tokens, every move list once."""
+    """Return the prefixes of the games at these rows that fit a context of `block_size` tokens, every move list
+    once."""
     parts = []
     for start in range(0, len(places), GAMES_AT_ONCE):
         parts.append(_read_prefixes(spec, written, block_size, games, places[start : start + GAMES_AT_ONCE]))
@@ -167,9 +170,9 @@ def _read_prefixes(spec: MarkovSpec, written: Encoding, block_size: int, games: 
 
 
 def choose_classes(spec: MarkovSpec, prefixes: Prefixes) -> Classes:
-    """The classes that a spec chooses, in the order of their numbers, which is drawn; no partners yet.
+    """Return the classes that a spec chooses, without partners. Their order is drawn by seed.
 
-    Raises BadInputError where there is no class, or of no phase more than one: then random sets are the classes.
+    Raises BadInputError if there is no class, or if no phase has two: random sets would equal the classes.
     """
     _, group, sizes = np.unique(prefixes.key, return_inverse=True, return_counts=True)
     reached = sizes >= spec.min_members
@@ -181,7 +184,7 @@ def choose_classes(spec: MarkovSpec, prefixes: Prefixes) -> Classes:
         )
     inside = np.flatnonzero(reached[group])
     drawn = hash01(spec.seed, prefixes.hash[inside])
-    rank = np.full(len(sizes), np.inf)  # a class is drawn by its member that is drawn first
+    rank = np.full(len(sizes), np.inf)  # the rank of a class is the smallest number drawn for its members
     np.minimum.at(rank, group[inside], drawn)
     order = inside[np.lexsort((drawn, rank[group[inside]]))]
     begins = np.flatnonzero(np.diff(group[order], prepend=-1))
@@ -191,7 +194,7 @@ def choose_classes(spec: MarkovSpec, prefixes: Prefixes) -> Classes:
     rows = rows[: spec.classes]
     if np.bincount(prefixes.phase[[row[0] for row in rows]]).max() < 2:
         raise BadInputError(
-            f"random sets are of one phase, and no phase has two positions: {len(rows)} in all",
+            f"random sets stay within one phase, and no phase has two positions; there are {len(rows)} in all",
             "more --games or --classes, a wider range of --first-ply to --last-ply, or --equal placement",
         )
     member = np.concatenate(rows)
@@ -201,7 +204,7 @@ def choose_classes(spec: MarkovSpec, prefixes: Prefixes) -> Classes:
 
 
 def _drop_common_games(rows: Sequence[np.ndarray], game: np.ndarray, most: int) -> list[np.ndarray]:
-    """Classes, none of which shares a game with one before it."""
+    """Return at most `most` classes in order, without those that share a game with an earlier one."""
     seen: set[int] = set()
     kept: list[np.ndarray] = []
     for row in rows:
@@ -213,8 +216,10 @@ def _drop_common_games(rows: Sequence[np.ndarray], game: np.ndarray, most: int) 
 
 
 def draw_prefixes(spec: MarkovSpec, prefixes: Prefixes, member: np.ndarray) -> np.ndarray:
-    """Random prefixes without regard to class, none twice, int64 [members]: each of the phase of the member in its
-    place, and with `same-plies` of its ply."""
+    """Return random prefixes without regard to class, none twice, int64 [members].
+
+    Each has the phase of the member at its index; with reference population `same-plies` also its number of plies.
+    """
     random = generator(spec.seed, Stream.MARKOV_REFERENCE)
     group = prefixes.phase if spec.reference_population == "prefixes" else prefixes.ply * 8 + prefixes.phase
     drawn = np.empty(len(member), np.int64)
@@ -225,8 +230,10 @@ def draw_prefixes(spec: MarkovSpec, prefixes: Prefixes, member: np.ndarray) -> n
 
 
 def find_same_last_partners(seed: int, prefixes: Prefixes, member: np.ndarray) -> np.ndarray:
-    """For each member one of as many plies, in the same phase, with the same last move and another placement, drawn by
-    seed; -1 where there is none among the first that are looked at. int64 [members]."""
+    """Return a partner for each member, int64 [members]: same ply, phase and last move, another placement.
+
+    Drawn by seed; -1 if none of the first `MAX_PARTNER_TRIES` candidates has another placement.
+    """
     alike = (prefixes.ply * 8 + prefixes.phase) << 16 | prefixes.move
     order = np.lexsort((prefixes.hash, alike))
     starts, stops = (np.searchsorted(alike[order], alike[member], side) for side in ("left", "right"))
@@ -241,10 +248,10 @@ def find_same_last_partners(seed: int, prefixes: Prefixes, member: np.ndarray) -
 
 
 def find_nearest_partners(seed: int, games: Games, prefixes: Prefixes, member: np.ndarray) -> np.ndarray:
-    """For each member one of as many plies, in the same phase, from whose board one piece tells its own apart: it
-    stands elsewhere, is another one, or is missing; drawn by seed, -1 where there is none. int64 [members].
+    """Return a partner for each member, int64 [members]: same ply and phase, and a board that differs in one piece.
 
-    Two boards are so near if they are the same once a piece is taken off one or both.
+    Two boards differ in one piece if they are equal after one piece is removed from one or both. Drawn by seed; -1
+    without a candidate.
     """
     own = [(keys, member[rows], rows) for keys, rows in _hash_with_piece_off(build_boards(games, prefixes, member))]
     keys = np.concatenate([_key_boards(keys, prefixes, at) for keys, at, _ in own])
@@ -272,7 +279,8 @@ def find_nearest_partners(seed: int, games: Games, prefixes: Prefixes, member: n
 
 
 def _hash_with_piece_off(boards: np.ndarray) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Hashes of boards int8 [n, 64] as they are, then without the piece on a1, b1, …: uint64 [m], rows int64 [m]."""
+    """Yield hashes uint64 [m] and rows int64 [m] of boards int8 [n, 64]: unchanged, then without the piece on a1, b1,
+    …"""
     yield hash_positions(boards, np.zeros(len(boards), np.int64)), np.arange(len(boards))
     for square in range(64):
         rows = np.flatnonzero(boards[:, square])
@@ -283,22 +291,22 @@ def _hash_with_piece_off(boards: np.ndarray) -> Iterator[tuple[np.ndarray, np.nd
 
 
 def _key_boards(hashes: np.ndarray, prefixes: Prefixes, rows: np.ndarray) -> np.ndarray:
-    """Hashes of boards that are equal for prefixes of equal ply and phase alone, uint64 [n]."""
+    """Return hashes uint64 [n] of boards that are equal only for prefixes of equal ply and phase."""
     keys: np.ndarray = hashes + HASH_SALTS[0] * (prefixes.ply[rows] * 8 + prefixes.phase[rows]).astype(np.uint64)
     return keys
 
 
 def _count_up(counts: np.ndarray) -> np.ndarray:
-    """0, 1, … of each count, end to end, int64.
+    """Return 0, 1, … up to each count, concatenated, int64.
 
-    >>> _counted(np.array([2, 0, 3])).tolist()
+    >>> _count_up(np.array([2, 0, 3])).tolist()
     [0, 1, 0, 1, 2]
     """
     return np.arange(counts.sum()) - np.repeat(np.cumsum(counts) - counts, counts)
 
 
 def build_boards(games: Games, prefixes: Prefixes, rows: np.ndarray) -> np.ndarray:
-    """The boards after the prefixes at these rows, int8 [n, 64]."""
+    """Return the boards after the prefixes at these rows, int8 [n, 64]."""
     boards = np.empty((len(rows), 64), np.int8)
     places, which = np.unique(prefixes.game[rows], return_inverse=True)
     for start in range(0, len(places), GAMES_AT_ONCE):

@@ -1,6 +1,6 @@
-"""How alike states are within classes, and in random sets of the same sizes.
+"""Cosines of states within classes and within random sets of the same sizes.
 
-The mean cosine over the pairs of m unit vectors is (‖sum‖² - m) / (m (m - 1)): sums, not pairs, are what is computed.
+The mean cosine over the pairs of m unit vectors is (‖sum‖² - m) / (m (m - 1)), so no pair is computed by itself.
 """
 
 from __future__ import annotations
@@ -14,32 +14,35 @@ import torch
 
 from chessreg.noise import Stream, generator
 
-COSINE_TOLERANCE = 1e-6  # cosines of float32 vectors that differ by less are equal
-ROWS_AT_ONCE = 1 << 13  # states that random sets hold at once: their sums stay in the processor's cache
+COSINE_TOLERANCE = 1e-6  # cosines of float32 vectors that differ by less count as equal
+ROWS_AT_ONCE = 1 << 13  # states of the random sets that are summed together; their sums stay in the processor's cache
 
 
 @dataclass(frozen=True, eq=False)
 class Layout:
-    """Which state belongs to which class, and what may be compared: `number` int64 [n], ascending, the class of each;
-    `phase` int64 [n], equal within a class."""
+    """The class of each state, and the states that may be compared.
+
+    `number` int64 [n]: the class of each, ascending. `phase` int64 [n]: equal within a class.
+    """
 
     number: np.ndarray
     phase: np.ndarray
 
     @cached_property
     def sizes(self) -> np.ndarray:
-        """int64 [classes]."""
+        """Members of each class, int64 [classes]."""
         return np.bincount(self.number)
 
     @cached_property
     def phases(self) -> list[np.ndarray]:
-        """The states of each phase, int64, in order of phases."""
+        """The rows of the states of each phase, int64, in order of phases."""
         return [np.flatnonzero(self.phase == phase) for phase in np.unique(self.phase)]
 
 
 @dataclass(frozen=True)
 class Population:
-    """Cosines of random pairs of one phase, phases as frequent as among the classes: mean and standard deviation."""
+    """Mean and standard deviation of the cosines of random pairs within a phase; each phase weighs as many as it has
+    classes."""
 
     mean: float
     deviation: float
@@ -47,10 +50,11 @@ class Population:
 
 @dataclass(frozen=True, eq=False)
 class SimilarityTest:
-    """Davis 2026, section 4.5: T is the mean over classes of the mean cosine within a class, less the population's.
+    """The test of Davis 2026, section 4.5: T is the mean over classes of the mean cosine within a class, minus the
+    population's mean.
 
-    `within` float64 [classes]; `null` float64 [resamples]: T of random sets. `d` is Cohen's (mean within - mean of the
-    population) / standard deviation of the population; None where that is 0.
+    `within` float64 [classes]; `null` float64 [resamples]: T of random sets. `d` is Cohen's d: (mean of `within` - mean
+    of the population) / standard deviation of the population; None if that deviation is 0.
     """
 
     within: np.ndarray
@@ -63,7 +67,7 @@ class SimilarityTest:
 
     @property
     def at_least(self) -> int:
-        """Random groupings whose T is no smaller, but for rounding."""
+        """Number of random groupings whose T is at least as large, within `COSINE_TOLERANCE`."""
         return int((self.null >= self.statistic - COSINE_TOLERANCE).sum())
 
     @property
@@ -74,9 +78,10 @@ class SimilarityTest:
 def normalize_states(
     states: np.ndarray, centre: bool, layout: Layout, others: Sequence[np.ndarray] = ()
 ) -> list[torch.Tensor]:
-    """States float [n, d] as unit vectors float32; `centre` takes off the mean of their phase first.
+    """Return states float [n, d] as unit vectors float32; with `centre` after the mean of their phase is subtracted.
 
-    `others` are states that belong to these, row by row (NaN: none): they come back likewise; the mean is without them.
+    `others` float [n, d] are the partners of `states`, row by row (NaN: no partner). They get the same treatment, with
+    the mean of `states`. Returns one tensor for `states` and one for each of `others`.
     """
     moved = [np.array(one, np.float32) for one in (states, *others)]
     if centre:
@@ -92,10 +97,10 @@ def normalize_states(
 
 
 def compute_pair_means(units: torch.Tensor, squares: np.ndarray, drawn: np.ndarray, sizes: np.ndarray) -> np.ndarray:
-    """Mean cosine over the pairs of each set, float64 [sets]; NaN of a set of one.
+    """Return the mean cosine over the pairs of each set, float64 [sets]; NaN for a set of one.
 
-    units float32 [n, d], of length 1 or 0, and the `squares` of these lengths float64 [n]; `drawn` int64: the members
-    of the sets, set by set; `sizes` int64 [sets].
+    units float32 [n, d] have length 1 or 0; squares float64 [n] are these lengths squared; drawn int64: the members of
+    the sets, set by set; sizes int64 [sets].
     """
     starts = np.cumsum(sizes) - sizes
     bags = torch.nn.functional.embedding_bag(torch.from_numpy(drawn), units, torch.from_numpy(starts), mode="sum")
@@ -107,13 +112,16 @@ def compute_pair_means(units: torch.Tensor, squares: np.ndarray, drawn: np.ndarr
 
 
 def compute_squared_lengths(units: torch.Tensor) -> np.ndarray:
-    """Of vectors float32 [n, d]: float64 [n]."""
+    """Return the squared lengths of vectors float32 [n, d], float64 [n]."""
     squared: np.ndarray = torch.linalg.vector_norm(units, dim=1, dtype=torch.float64).square().numpy()
     return squared
 
 
 def measure_population(units: torch.Tensor, layout: Layout) -> Population:
-    """Of all pairs of each phase: the mean from the norm of the sum, the second moment from the Gram matrix."""
+    """Return the population of all pairs of each phase.
+
+    The mean comes from the norm of the sum of the vectors, the second moment from their Gram matrix.
+    """
     first = second = weight = 0.0
     for rows in layout.phases:
         if len(rows) < 2:
@@ -131,9 +139,9 @@ def measure_population(units: torch.Tensor, layout: Layout) -> Population:
 
 
 def deal_random_sets(layout: Layout, seed: int, resample: int, replacement: bool) -> np.ndarray:
-    """The members of random sets of the classes' sizes, each from its class's phase, int64 [n].
+    """Return the members of random sets of the classes' sizes, each set within its class's phase, int64 [n].
 
-    Without replacement the states are dealt anew to the classes: every one is used once.
+    Without `replacement` each state occurs once: the states of a phase are permuted among its classes.
     """
     random = generator(seed, Stream.MARKOV_NULL, resample)
     drawn = np.empty(len(layout.number), np.int64)
@@ -150,8 +158,10 @@ def run_similarity_test(
     seed: int,
     replacement: bool,
 ) -> SimilarityTest:
-    """The test of unit vectors float32 [n, d] against the reference population `whole`. The random sets are of these
-    vectors, so that p does not depend on the population."""
+    """Return the test of unit vectors float32 [n, d] against the reference population `whole`.
+
+    The random sets consist of these vectors, so p does not depend on the reference population.
+    """
     sizes, every = layout.sizes, np.arange(len(layout.number))
     squares = compute_squared_lengths(units)
     within = compute_pair_means(units, squares, every, sizes)
@@ -166,8 +176,11 @@ def run_similarity_test(
 
 
 def measure_differing_pairs(units: torch.Tensor, layout: Layout, kind: np.ndarray) -> np.ndarray:
-    """Mean cosine over those pairs of each class whose `kind` int64 [n] differs (their last moves), float64 [classes];
-    NaN where there is none."""
+    """Return the mean cosine over the pairs of each class whose `kind` int64 [n] differs, float64 [classes]; NaN
+    without one.
+
+    The kind is the last move of a prefix.
+    """
     sizes = layout.sizes
     pairs = sizes * (sizes - 1)
     squares = compute_squared_lengths(units)
@@ -184,8 +197,10 @@ def measure_differing_pairs(units: torch.Tensor, layout: Layout, kind: np.ndarra
 
 
 def measure_partners(units: torch.Tensor, others: torch.Tensor, layout: Layout) -> np.ndarray:
-    """Mean over the members of each class of the cosine with their partner, float64 [classes]; a partner that is NaN
-    is none; NaN where no member has one."""
+    """Return the mean cosine of each class's members with their partners, float64 [classes].
+
+    A row of `others` that is NaN is no partner; a class without partners has NaN.
+    """
     cosines = (units.double() * others.double()).sum(dim=1).numpy()
     there = np.isfinite(cosines)
     classes = len(layout.sizes)

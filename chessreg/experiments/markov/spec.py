@@ -20,31 +20,32 @@ class MarkovSpec(GameSelection):
         (),
         description=f"hook points to read: {', '.join(PATTERNS)} (* for each layer). Left out: {RESID_POST}",
     )
-    first_ply: Plies = Field(6, ge=1, description="the shortest beginning of a game, in plies")
-    last_ply: Plies = Field(40, ge=1, description="the longest beginning of a game, in plies")
+    first_ply: Plies = Field(6, ge=1, description="shortest prefix of a game, in plies")
+    last_ply: Plies = Field(40, ge=1, description="longest prefix of a game, in plies")
     equal: Literal["position", "placement"] = Field(
         "position",
-        description="what equal boards share: the whole position (pieces, side to move, castling rights, en passant), "
-        "or the placement of the pieces",
+        description="when boards count as equal: by position (pieces, side to move, castling rights, en "
+        "passant), or by the placement of the pieces alone",
     )
     min_members: int = Field(2, ge=2, description="move orders that a position must have")
-    max_members: int = Field(16, ge=2, description="at most so many move orders of a position, drawn by seed")
-    classes: int = Field(2000, ge=1, description="at most so many positions, drawn by seed")
-    distinct_games: bool = Field(False, description="take no position that shares a game with one taken before")
-    resamples: int = Field(1000, ge=1, le=1_000_000, description="random groupings that stand for chance")
+    max_members: int = Field(16, ge=2, description="most move orders of one position, drawn by seed")
+    classes: int = Field(2000, ge=1, description="most positions, drawn by seed")
+    distinct_games: bool = Field(False, description="skip positions that share a game with an earlier one")
+    resamples: int = Field(1000, ge=1, le=1_000_000, description="random groupings for the null distribution")
     replacement: bool = Field(
-        False, description="draw each random set with replacement; else the move orders are dealt anew to the positions"
+        False,
+        description="draw each random set with replacement, instead of permuting the move orders among the positions",
     )
     reference_population: Literal["members", "same-plies", "prefixes"] = Field(
         "prefixes",
-        description="the population whose mean cosine T subtracts and whose deviation d divides by: the chosen move "
-        "orders; as many random beginnings of the same plies; or as many of any ply (Davis's wider population). T "
-        "and d against the chosen move orders are always reported too",
+        description="population for T (its mean cosine) and d (its deviation): the chosen move orders; as "
+        "many random prefixes of the same plies; or as many of any ply (Davis's wider "
+        "population). T and d against the chosen move orders are always reported too",
     )
     partner_controls: bool = Field(
         True,
-        description="also compare with another board after as many plies and the same last move, and with a board that "
-        "one piece tells apart",
+        description="also compare with another board after as many plies and the same last move, and with a "
+        "board that differs in one piece",
     )
 
     allow_overlap: bool = ALLOW_OVERLAP
@@ -60,5 +61,5 @@ class MarkovSpec(GameSelection):
 
 class MarkovOptions(GameBatches):
     group_classes: int = Field(
-        256, ge=1, description="positions whose states are stored together, the most a crash can cost"
+        256, ge=1, description="positions whose states are stored together; a crash loses at most one such group"
     )

@@ -1,4 +1,4 @@
-"""The states of prefixes of games: read from the model a group of classes at a time, stored, and taken up again."""
+"""The model's states after prefixes of games: computed for a group of classes at a time, stored, and read back."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ def store_states(
     low: int,
     high: int,
 ) -> None:
-    """The states that classes low to high need, all hook points in one pass, as one artifact of unit low.
+    """Store the states that classes low to high (exclusive) need, as one artifact of unit `low`.
 
-    Raises DivergedError for NaN or infinite activations.
+    One forward pass reads all hook points. Raises DivergedError for NaN or infinite activations.
     """
     from safetensors.numpy import save_file
 
@@ -65,8 +65,8 @@ class StoredStates:
     """The states that the units of a run have stored, in the order of its classes' members."""
 
     def __init__(self, task: Task[MarkovSpec, MarkovOptions], classes: Classes) -> None:
-        """Raises ChessregError where states of a class are missing."""
-        inputs = Inputs(task.inputs.database, task.store)  # of its own: a run is no input of itself
+        """Locate the states of all members and partners. Raises ChessregError if the states of a class are missing."""
+        inputs = Inputs(task.inputs.database, task.store)  # a new one: a run's own outputs are not among its inputs
         output = tables.Output
         with task.inputs.database.read() as session:
             rows = session.execute(
@@ -85,7 +85,7 @@ class StoredStates:
             key = prefixes.game[wanted] * stride + prefixes.ply[wanted]
             place = np.minimum(np.searchsorted(every[order], key), max(len(every) - 1, 0))
             if not len(every) or (every[order][place] != key)[wanted >= 0].any():
-                raise ChessregError("states of some positions are not in the store", "chessreg doctor --digests")
+                raise ChessregError("the store lacks states of some positions", "chessreg doctor --digests")
             self._rows[name] = np.where(wanted >= 0, order[place], -1)
 
     @staticmethod
@@ -100,8 +100,11 @@ class StoredStates:
         return values
 
     def at(self, point: str) -> dict[str, np.ndarray]:
-        """States float32 [members, d_model] at a hook point: of the members, and of the prefixes that they are compared
-        with (NaN: none)."""
+        """Return the states float32 [members, d_model] at a hook point, by name: of the members and of each control's
+        partners.
+
+        A missing partner is NaN.
+        """
         every = np.concatenate([self._read(point, path) for path in self._paths])
         states = {}
         for name, rows in self._rows.items():

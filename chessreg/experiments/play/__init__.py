@@ -1,4 +1,4 @@
-"""`play`: games of a model against an opponent of the ladder, many at once, with an intervention as an option."""
+"""`play`: games of a model against the opponents of a ladder, optionally with an intervention."""
 
 from __future__ import annotations
 
@@ -58,13 +58,13 @@ __all__ = ["Play", "PlayOptions", "PlaySpec"]
 
 
 BYTES_PER_PLY = 2
-BYTES_PER_GAME = 900  # a fragment's share of one game
+BYTES_PER_GAME = 900  # estimated share of one game in a fragment
 
 PAPER: dict[str, Any] = {
     "opponent": "stockfish:0@nodes=100000",
     "color": "white",
     "finished_openings": "redraw",
-    "policy": "retry:5",  # at the temperatures that are its default
+    "policy": "retry:5",  # with its default temperatures
     "move_tokens": 10,
     "resignation": "counts",
     "move_limit": 90,
@@ -72,7 +72,7 @@ PAPER: dict[str, Any] = {
     "adjudication": "nodes=100000",
     "adjudicate_at": 0,
 }
-"""What Karvonen 2024 states (sections 2.2 and 4.3, Appendix E); its code where it is silent (specification 7.2)."""
+"""The settings of Karvonen 2024 (sections 2.2 and 4.3, Appendix E), completed by its code (specification 7.2)."""
 
 AUTHOR_2024: dict[str, Any] = {
     **PAPER,
@@ -81,8 +81,11 @@ AUTHOR_2024: dict[str, Any] = {
     "adjudication": "time=0.1",
     "adjudicate_at": 90,
 }
-"""What the code of chess_gpt_eval does (specification 7.2, 7.3, 7.6): MAX_MOVES = 89 plays 90 full moves, and the
-notebook evaluates every stopped game as it stood after White's 90th move, random opening included."""
+"""The settings of the chess_gpt_eval code (specification 7.2, 7.3, 7.6).
+
+MAX_MOVES = 89 plays 90 full moves. The notebook evaluates every stopped game at the position after White's 90th move,
+counted with the random opening.
+"""
 
 JUNKIN_2025: dict[str, Any] = {
     "ladder": ("stockfish:0-10@time=0.1",),
@@ -94,8 +97,10 @@ JUNKIN_2025: dict[str, Any] = {
     "context": "crop",
     "adjudication": "none",
 }
-"""What Junkin 2025 states (Appendix I): more than five illegal moves in a row lose, 500 games a color a level. Its
-opening book is not published: `--opening book:FILE` is yours. The limit, which it does not state, is its code's."""
+"""The settings of Junkin 2025, Appendix I: more than five illegal moves in a row lose, 500 games by color and level.
+
+Its opening book is not published; `--opening book:FILE` is the user's. The move limit comes from its code.
+"""
 
 AUTHOR_2025: dict[str, Any] = {
     **JUNKIN_2025,
@@ -104,9 +109,13 @@ AUTHOR_2025: dict[str, Any] = {
     "resignation": "counts",
     "assist": "author",
 }
-"""What its code does (specification 4.2): 50 games a color from the start, and Stockfish finishes won games. Tries
-after the first are drawn from all tokens (the code: from the 200 most probable, of a language model as its folder
-says), and a language model's answer is read as UCI (the code: as SAN, of which python-chess takes UCI for a form)."""
+"""The settings of Junkin's code (specification 4.2): 50 games by color from the start, and Stockfish finishes won
+games.
+
+Two differences remain. Tries after the first are drawn from all tokens (the code: from the 200 most probable; a
+language model by the settings of its folder). A language model's answer is read as UCI (the code: as SAN, where
+python-chess accepts UCI too).
+"""
 
 LADDER: dict[str, Any] = {
     "ladder": ("random", "capture", "stockfish:-1+random=0.4", "stockfish:-1+random=0.2", "stockfish:-1+random=0.1",
@@ -115,11 +124,12 @@ LADDER: dict[str, Any] = {
     "color": "both",
     "opening": "random:6",
 }  # fmt: skip
-"""From a random mover to level 10, both colors of each opening."""
+"""Opponents from a random mover to level 10, both colors for each opening."""
 
 
 class PlaySpec(MatchSpec):
-    model_config = ConfigDict(validate_default=True)  # defaults are spelled out too: equal specs hash equally
+    # defaults are normalized too, so that equal specs have equal hashes
+    model_config = ConfigDict(validate_default=True)
 
     checkpoint: CheckpointRef = Field(description="the model that plays")
     opponent: str = Field(
@@ -192,22 +202,25 @@ class PlaySpec(MatchSpec):
     @model_validator(mode="before")
     @classmethod
     def _first_rung(cls, values: Any) -> Any:
-        """A ladder's first rung is its `opponent`, so that equal ladders hash equally."""
+        """Set `opponent` to a ladder's first rung, so that equal ladders have equal hashes."""
         if not isinstance(values, dict) or not isinstance(texts := values.get("ladder") or (), (tuple, list)):
             return values
         if not texts or not all(isinstance(text, str) for text in texts):
             return values
         rungs = tuple(rung.text for rung in parse_ladder(texts))
         if (given := values.get("opponent")) is not None and given != rungs[0]:
-            raise BadInputError("--opponent and --ladder both say whom the model plays", "give one of them")
+            raise BadInputError("--opponent and --ladder both set the model's opponent", "give one of them")
         return {**values, "ladder": rungs, "opponent": rungs[0]}
 
     @model_validator(mode="after")
     def _of_a_ladder(self) -> Self:
         if self.ladder and self.stop != "none":
-            raise BadInputError("--stop decides one match, and a ladder is several", "give --opponent")
+            raise BadInputError("--stop ends one match, but a ladder has several", "give --opponent")
         if len(self.ladder) > 1 and self.color == "both" and self.games % 2:
-            raise BadInputError(f"{self.games} games a rung are no pairs of both colors", f"--games {self.games + 1}")
+            raise BadInputError(
+                f"{self.games} games against each opponent cannot be divided into pairs of both colors",
+                f"--games {self.games + 1}",
+            )
         return self
 
     @field_validator("evaluate_draws")
@@ -218,12 +231,12 @@ class PlaySpec(MatchSpec):
     def without_effect(self) -> dict[str, str]:
         idle = super().without_effect()
         if self.policy in ("trie", "legal"):
-            idle |= dict.fromkeys(("move_tokens", "resignation"), f"the policy {self.policy} writes no text of its own")
+            idle |= dict.fromkeys(("move_tokens", "resignation"), f"the policy {self.policy} writes no free text")
         return idle
 
     @property
     def opponents(self) -> tuple[EngineSpec, ...]:
-        """Whom the model plays, `games` games each, in this order."""
+        """The opponents in order; the model plays `games` games against each."""
         return tuple(parse_engine(text) for text in self.ladder or (self.opponent,))
 
     @field_validator("temperatures")
@@ -236,19 +249,19 @@ class PlaySpec(MatchSpec):
     @field_validator("move_tokens")
     @classmethod
     def _only_where_text_is_written(cls, move_tokens: int, info: ValidationInfo) -> int:
-        if "policy" not in info.data:  # it was refused
+        if "policy" not in info.data:  # the policy was refused
             return move_tokens
         return make_policy(info.data["policy"], (), move_tokens=move_tokens).move_tokens
 
     @field_validator("finished_openings")
     @classmethod
     def _only_where_plies_are_drawn(cls, rule: str, info: ValidationInfo) -> str:
-        """Equal specs hash equally: without random plies there is nothing to keep."""
+        """Return `redraw` if no plies are drawn, so that equal specs have equal hashes."""
         return rule if info.data.get("opening", "").startswith("random") else "redraw"
 
     @property
     def opening_source(self) -> str:
-        """The openings' text as the match keeps it."""
+        """The text of the openings in the row of the match."""
         if self.finished_openings == "keep" and self.opening.startswith("random:"):
             return self.opening.replace("random:", "random-2024:")
         return self.opening
@@ -262,14 +275,14 @@ class PlayOptions(ExecutionOptions):
 class GameDetail(BaseModel):
     """Columns of a game that only this kind has."""
 
-    legal_mass: float | None = Field(None, description="mean exact probability of a legal move, policy legal only")
+    legal_mass: float | None = Field(None, description="mean exact probability of a legal move; only with policy legal")
     assisted: int | None = Field(None, description="plies that Stockfish played for the model; `tries` has 0 at each")
     draw_cp: int | None = Field(
         None, description="centipawns for the model before its last move of a drawn game; a mate in n is 10,000 - n"
     )
     training_openings: int | None = Field(
         None,
-        description="training games of the model with the same first 20 plies; none: it is not known what they are",
+        description="training games of the model with the same first 20 plies; none if its training games are unknown",
     )
     training_games: int | None = Field(None, description="training games of the model with exactly these moves")
 
@@ -277,14 +290,14 @@ class GameDetail(BaseModel):
 class Play(Kind):
     """Games of a model against Stockfish or a simple mover, with or without an intervention.
 
-    Karvonen 2024, Figure 2 and Tables 3 and 7; Junkin 2025, Appendix I. One unit is one game; game n has opening n in
-    every arm, so arms are compared in pairs. A ladder is one run with matches for each rung. Stockfish's handicapped
-    levels cannot be seeded: reproducing a match against one compares distributions; against others games come out move
-    by move.
+    Karvonen 2024, Figure 2 and Tables 3 and 7; Junkin 2025, Appendix I. One unit is one game. Game n has opening n in
+    every arm, so arms are compared in pairs. A ladder is one run with one match for each rung and color. Stockfish's
+    handicapped levels cannot be seeded, so a reproduction compares distributions of results; against other opponents it
+    compares games move by move.
     """
 
     name = "play"
-    version = 2  # 2: the context is cropped as the author crops it, to the model's last position
+    version = 2  # 2: a full context keeps the text up to the model's last position, as the author's code does
     main_settings = (
         "opponent",
         "games",
@@ -316,8 +329,8 @@ class Play(Kind):
         return spec.games * len(spec.opponents)
 
     def check(self, spec: PlaySpec, inputs: Inputs) -> None:
-        """Raise for what would only fail later: an engine, a checkpoint, a vector or a book that is not here,
-        and a policy that the model cannot play by."""
+        """Raise NotFoundError for a missing engine, checkpoint, vector or book, and BadInputError for a policy that the
+        model cannot follow."""
         checkpoint, folder = inputs.checkpoint(spec.checkpoint)
         inputs.encoding(spec.checkpoint)  # raises NotFoundError
         check_policy(spec.policy, read_info(folder).head)
@@ -334,17 +347,17 @@ class Play(Kind):
                 find_stockfish()
             except NotFoundError as error:
                 raise NotFoundError(
-                    f"{error.message}: it evaluates the games that reach the move limit",
+                    f"{error.message}: the run needs it to evaluate games at the move limit",
                     f"{error.hint}; or give --adjudication none",
                 ) from error
 
     def estimate(self, spec: PlaySpec, inputs: Inputs) -> Estimate:
         remarks: tuple[str, ...] = (
-            f"at most {2 * spec.move_limit} plies a game; illegal tries are as many as the model makes",
+            f"at most {2 * spec.move_limit} plies per game; the number of illegal tries depends on the model",
         )
         games = self.units(spec, inputs)
         if spec.color == "both" and spec.games % 2:
-            remarks = ("the last opening is played with White alone: an even number of games is of pairs", *remarks)
+            remarks = ("the last opening is played with White alone; an even number of games gives pairs", *remarks)
         if len(spec.opponents) > 1:
             remarks = (f"{spec.games} games with each of {len(spec.opponents)} opponents", *remarks)
         turns = games * min(spec.move_limit, MOVES_PER_GAME)
@@ -365,7 +378,7 @@ class Play(Kind):
         play_match(task)
 
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
-        """A board for the start and one after every ply, with the illegal tries."""
+        """Return one board for the start and one for the position after every ply, with the illegal tries."""
         run_id = row["run_id"] if isinstance(row["run_id"], UUID) else UUID(str(row["run_id"]))
         return next(stored_games(inputs.database, [(run_id, int(row["unit"]))])).board_views()
 
@@ -374,7 +387,7 @@ class Play(Kind):
 
 
 def play_match(task: Task[PlaySpec, PlayOptions]) -> None:
-    """Play the units of this attempt. Only finished games are handed back."""
+    """Play the units of this attempt. Only finished games are stored."""
     import torch
 
     from chessreg.models.devices import prepare_device
@@ -417,8 +430,11 @@ def play_match(task: Task[PlaySpec, PlayOptions]) -> None:
 
 
 class Cores:
-    """Who computes where. Under a time limit the model's threads and the engines never share a core: an engine that
-    waits for one searches less in its time. Otherwise one core is left to engines. `used` notes the model's threads."""
+    """Divides the cores between model and engines.
+
+    Under a time limit the model's threads and the engines never share a core, because an engine that waits for a core
+    searches less. Otherwise one core is left to the engines. `used` collects the numbers of threads of the model.
+    """
 
     def __init__(self, options: PlayOptions, device: str, timed: bool, engines: bool, used: set[int]) -> None:
         self.options, self.timed, self.engines, self.used, self.reserved = options, timed, engines, used, 0
@@ -427,7 +443,8 @@ class Cores:
         self.share(False)
 
     def share(self, engines_slow: bool) -> None:
-        """One thread for the model while the engines are slower: its other threads would spin on cores they need."""
+        """Give the model one thread while the engines are slower, because further threads would occupy cores that they
+        need."""
         from chessreg.models.devices import count_usable_cores, prepare_device
 
         usual = max(1, count_usable_cores() - self.engines)
@@ -439,7 +456,7 @@ class Cores:
 def emit_played_game(
     task: Task[PlaySpec, PlayOptions], game: PlayedGame, training: TrainingGames | None, stopping: EarlyStopping
 ) -> None:
-    """The rows of one finished game."""
+    """Emit the rows of one finished game."""
     columns = build_game_columns(game)
     mass = round(sum(game.legal_mass) / len(game.legal_mass), 4) if game.legal_mass else None
     openings, games = training.like(columns["moves"]) if training else (None, None)
@@ -462,9 +479,9 @@ def record_play_match(
     checkpoint: tables.Checkpoint,
     intervention: interventions.LoadedIntervention | None,
 ) -> None:
-    """The rows that the games refer to: engine, intervention, book, match.
+    """Record the rows that the games refer to: engine, intervention, book, match.
 
-    Raises BadInputError when an earlier attempt of this run met another engine: its games cannot be pooled with these.
+    Raises BadInputError if an earlier attempt of this run used another engine, because their games cannot be pooled.
     """
     spec = task.spec
     with task.inputs.database.read() as session:
@@ -508,19 +525,22 @@ def record_play_match(
         first += len(plan_matches(spec))
 
 
-# -- games that were trained on ----------------------------------------------------------------------------------
+# -- training games ----------------------------------------------------------------------------------------------
 
 
 class TrainingGames:
-    """The games that a model was trained on, as sorted hashes uint64 [games]: of their first 20 plies (of all, where a
-    game has fewer) and of all their moves. 16 bytes a game."""
+    """Sorted hashes uint64 [games] of a model's training games: of their first 20 plies, and of all their moves.
+
+    A shorter game has all its plies in the first hash. 16 bytes per game.
+    """
 
     def __init__(self, openings: np.ndarray, games: np.ndarray) -> None:
         self.openings, self.games = np.sort(openings), np.sort(games)
 
     @classmethod
     def of(cls, inputs: Inputs, checkpoint: str) -> TrainingGames | None:
-        """The training games of a checkpoint, an input reference; None where they are unknown or not here."""
+        """Return the training games of a checkpoint (an input reference); None if they are unknown or not in the
+        store."""
         training, why = load_training_items(inputs, checkpoint)
         if training is None or why is not None or not all(isinstance(games, Games) for games, _ in training):
             return None
@@ -534,7 +554,8 @@ class TrainingGames:
         return cls(np.concatenate(openings), np.concatenate(whole))
 
     def like(self, moves: bytes) -> tuple[int, int]:
-        """How many training games have the same first 20 plies as these packed moves, and how many the same moves."""
+        """Return the number of training games with the same first 20 plies as these packed moves, and with the same
+        moves."""
         start = hash_moves(moves[: BYTES_PER_PLY * OPENING_PLIES])
         return _count_hashes(self.openings, start), _count_hashes(self.games, hash_moves(moves))
 

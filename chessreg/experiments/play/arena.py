@@ -1,9 +1,9 @@
-"""Many games at once on one decoding session: while some wait for the engines, the model writes in the others.
+"""Many games at once in one decoding session: the model decodes some games while engines answer in the others.
 
-Game r has row r of the session, whose key-value cache lives from move to move; a game that ends leaves its row to the
-next game. Every pass of the model goes on with all texts that are being written, whatever character or try they are
-at, and reads what the engines have answered meanwhile, so no game waits for another. What is played does not depend on
-how games share passes: draws are keyed by game, ply and try.
+Game r has row r of the session, whose key-value cache persists between moves; the row of an ended game goes to the next
+game. Each forward pass extends every draft in progress, at whatever character or try it is, and then reads the answers
+that engines have given meanwhile, so no game waits for another. The moves do not depend on this schedule, because draws
+are keyed by game, ply and try.
 """
 
 from __future__ import annotations
@@ -28,17 +28,15 @@ if TYPE_CHECKING:
     from chessreg.models.edits import ResidualEdit
     from chessreg.models.language_model import LanguageModel
 
-TICK_SECONDS = 0.2  # how long a wait for engines may last before the caller hears of it
-WAIT_SMOOTHING = 0.8  # how slowly the arena changes its mind about who is slower, model or engines
-COMPACT_RATIO = 4  # rows are closed up once one in so many is empty: it copies the cache
-ADMIT_RATIO = (
-    4  # where engines are slower, prompts wait until one game in so many has one: a pass for each would be dear
-)
+TICK_SECONDS = 0.2  # longest wait for engines before the caller's `tick` is called
+WAIT_SMOOTHING = 0.8  # weight of the past in the estimate of which is slower, model or engines
+COMPACT_RATIO = 4  # rows are compacted, which copies the cache, once one in this many is empty
+ADMIT_RATIO = 4  # where engines are slower, prompts wait until one game in this many has one, to save forward passes
 
 
 @dataclass(frozen=True)
 class ModelPlayer:
-    """The player under test: a model, how its moves are read off it, and the edits of its residual stream."""
+    """The player under test: a model, the policy that chooses its moves, and the edits of its residual stream."""
 
     model: LanguageModel
     policy: Policy
@@ -61,9 +59,10 @@ class EngineRoles:
 class Arena:
     """Plays games of one model under one set of rules against one pool of engines.
 
-    `noise` begins every key of a draw; `opening_of` gives the opening of a unit, `opponent_of` its opponent where it is
-    not the pool's. `tick` is called often, with the games in play, and may raise to end them all. `engines_slow` is
-    called when the model begins or ends to wait for the engines: they then want every core.
+    `noise` starts the key of every draw. `opening_of` returns the opening of a unit, and `opponent_of` its opponent if
+    that is not the pool's. `tick` is called at least every `TICK_SECONDS` during waits and once per pass, with the
+    games in play; it may raise to end them all. `engines_slow` is called with True when the model starts to wait for
+    the engines, which then need every core, and with False when that ends.
     """
 
     def __init__(
@@ -86,14 +85,14 @@ class Arena:
         self.roles, self.opponent_of, self.batch_games, self.tick = roles, opponent_of, batch_games, tick
         self.engines_slow, self.slow, self.waits = engines_slow, False, 0.5
         self.waited = self.worked = 0.0  # seconds since the last prompts were read
-        self.history = self.encoding.content == "history"  # a position is never cropped: half of it is none
+        self.history = self.encoding.content == "history"  # a position cannot be cropped
         longest = max(policy.move_tokens if self.history else 0, self.encoding.max_move_tokens)
-        self.room = model.block_size - (longest - 1)  # a move's last token is never fed
+        self.room = model.block_size - (longest - 1)  # the last token of a move is never an input of the model
         self.waiting: Iterator[int] = iter(())
         self.session = self._session(0)
         self.games: list[PlayedGame | None] = []
-        self.awaited: dict[int, Future[Any]] = {}  # row → the move, or the advice, that is awaited
-        self.drafts: dict[int, Draft] = {}  # row → the model's turn in the making
+        self.awaited: dict[int, Future[Any]] = {}  # row → the move or the evaluated lines that an engine computes
+        self.drafts: dict[int, Draft] = {}  # row → the model's move in progress
         self.finished: deque[PlayedGame] = deque()
         self.judged: list[tuple[PlayedGame, Future[Evaluation]]] = []
 
@@ -103,7 +102,7 @@ class Arena:
         return open_session(self.model, rows, self.edits)
 
     def play(self, units: Iterable[int]) -> Iterator[PlayedGame]:
-        """Finished games, in the order in which they end."""
+        """Yield finished games in the order in which they end."""
         units = list(units)
         self.waiting = iter(units)
         rows = min(self.batch_games, len(units))
@@ -119,7 +118,7 @@ class Arena:
             yield from self._drain()
         yield from self._drain()
 
-    # -- a round: the engines' moves in, one pass of the model, the next questions out ------------------------------
+    # -- one round: the engines' moves, one forward pass, new queries ------------------------------------------------
 
     def _round(self) -> None:
         for row in [row for row, answer in self.awaited.items() if answer.done()]:
@@ -175,7 +174,7 @@ class Arena:
         return game
 
     def _admit(self, ready: list[int]) -> None:
-        """The model reads what was played in these games, with what it wrote in others, and their turns begin."""
+        """Read the prompts of these games, keep the rows of the others, and start a draft for each of their moves."""
         self._compare()
         wanted: list[Any] = list(self.session.tokens)
         turns = []
@@ -193,7 +192,7 @@ class Arena:
         self.drafts.update((draft.row, draft) for draft in begin_drafts(self.session, turns))
 
     def _compare(self) -> None:
-        """Notice whether the model waits for the engines longer than it works."""
+        """Update the estimate of whether the model waits for the engines longer than it computes."""
         if self.waited + self.worked:
             self.waits = WAIT_SMOOTHING * self.waits + (1 - WAIT_SMOOTHING) * (self.waited > self.worked)
         self.waited = self.worked = 0.0
@@ -202,13 +201,13 @@ class Arena:
             self.engines_slow(self.slow)
 
     def _fill(self) -> None:
-        """Free rows to waiting games."""
+        """Assign free rows to waiting games."""
         for row, game in enumerate(self.games):
             if game is None:
                 self.games[row] = self._next_game()
 
     def _next_game(self) -> PlayedGame | None:
-        """The next game that waits. One whose opening ended it is finished as it is."""
+        """Return the next waiting game. A game that its opening already ended goes to `finished`."""
         for unit in self.waiting:
             game = PlayedGame(unit, self.opening_of(unit), self.rules)
             if game.end is None:
@@ -217,7 +216,7 @@ class Arena:
         return None
 
     def _leave(self) -> None:
-        """Ended games give up their rows."""
+        """Free the rows of ended games, and start the evaluations that they need."""
         for row, game in enumerate(self.games):
             if game is None or game.end is None:
                 continue
@@ -231,7 +230,7 @@ class Arena:
                 self.finished.append(game)
 
     def _compact(self) -> None:
-        """Close up rows for which no game waits, if passes read them along."""
+        """Remove empty rows for which no game waits, unless the session can skip them."""
         if self.session.packable:
             return
         kept = [row for row, game in enumerate(self.games) if game is not None]
@@ -245,17 +244,18 @@ class Arena:
         self.drafts = {place[row]: replace(draft, row=place[row]) for row, draft in self.drafts.items()}
 
     def _context(self, game: PlayedGame) -> list[int] | None:
-        """What the model reads, ending where its move begins. None: it does not fit, and the game has ended."""
+        """Return the tokens of the model's context up to its next move; None if they do not fit and the game has
+        ended."""
         tokens = list(self.encoding.prompt(game.sans if self.history else game.board))
         if len(tokens) <= self.room or (self.history and self.rules.context_full == "crop"):
             return tokens
         game.fill_context()
         return None
 
-    # -- the ends of games ----------------------------------------------------------------------------------------
+    # -- ends of games ----------------------------------------------------------------------------------------------
 
     def _judge(self, block: bool) -> None:
-        """Evaluations that have come in; with `block`, after waiting a little for one."""
+        """Store finished evaluations in their games; `block` waits up to `TICK_SECONDS` for one first."""
         if block:
             wait([future for _, future in self.judged], timeout=TICK_SECONDS, return_when="FIRST_COMPLETED")
             self.tick(filter(None, self.games))

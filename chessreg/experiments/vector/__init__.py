@@ -1,4 +1,4 @@
-"""`vector`: directions in the residual stream, for every layer: contrasts, probes' differences, and their controls."""
+"""`vector`: directions in the residual stream of every layer: contrasts, differences of probe weights, and controls."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from chessreg.runs.task import Task
 
 
-SECONDS_PER_LAYER = 0.1  # of directions that need no pass over games, to write them
+SECONDS_PER_LAYER = 0.1  # time to write a direction that needs no pass over games
 __all__ = ["Vector", "VectorOptions", "VectorSpec", "load_direction", "load_vector", "read_vector_rows"]
 
 
@@ -123,7 +123,7 @@ class Vector(Kind):
 
 
 def measure_vector_overlap(task: Task[VectorSpec, VectorOptions], origin: VectorOrigin) -> dict[str, Any]:
-    """What the contrasted games share with the model's training games, for the detail of the vectors."""
+    """Return the overlap of the contrasted games with the model's training games, for the `detail` of the vectors."""
     if origin.games is None or not isinstance(task.spec, Contrast):
         return {}
     evaluated = overlap.EvaluatedGames.of(origin.games.games, origin.games.places)
@@ -139,7 +139,10 @@ def publish_vector(
     direction: Direction,
     more: dict[str, Any],
 ) -> None:
-    """The vector of one layer as an artifact (safetensors and meta.json), and its row."""
+    """Publish the vector of one layer as an artifact (safetensors and meta.json), and its row.
+
+    `more` is added to meta.json.
+    """
     from safetensors.numpy import save_file
 
     spec = task.spec

@@ -1,4 +1,4 @@
-"""Contrasts: the arithmetic of directions and of controls of the same norm, and the games that are compared."""
+"""The difference of class means that defines a contrast, and the games that it compares."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ GAMES_AT_ONCE = 5000
 
 
 def compute_contrast(sums: np.ndarray, positions: np.ndarray, classes: np.ndarray, reduction: Reduction) -> Direction:
-    """Highest class minus lowest, from sums over positions float [games, d_model] (Karvonen 2024, section 4.1).
+    """Return the highest class minus the lowest, from sums over positions float [games, d_model].
 
-    positions int [games] were summed per game; classes int [games], 0 the lowest. `averaged`: means over positions.
-    `summed`: means over games of the games' sums, as the author's code stores them; it needs games of equally many
-    positions, and is then exactly that many times the average. BadInputError when they differ.
+    Karvonen 2024, section 4.1. positions int [games]: positions summed in each game. classes int [games]: 0 is the
+    lowest. `averaged` takes means over positions. `summed` takes means over games of the games' sums, as the author's
+    code stores them; it equals the average times the number of positions. Raises BadInputError for `summed` if games
+    differ in their number of positions.
     """
     if reduction == "summed":
         check_equal_positions(positions)
@@ -45,15 +46,16 @@ def compute_contrast(sums: np.ndarray, positions: np.ndarray, classes: np.ndarra
 
 
 def check_equal_positions(positions: np.ndarray) -> None:
-    """Raise BadInputError when games differ in their number of positions: their sums would measure length."""
+    """Raise BadInputError if games differ in their number of positions, because their sums would depend on their
+    length."""
     if len(np.unique(positions)) > 1:
         raise BadInputError(
-            f"sums over positions compare games of {positions.min()} and of {positions.max()} positions",
-            "--whole-games with --last-ply leaves out the short ones; --reduction averaged needs neither",
+            f"sums need games of equal length, but games have from {positions.min()} to {positions.max()} positions",
+            "--whole-games with --last-ply leaves out the short ones; or give --reduction averaged",
         )
 
 
-# -- the games that are contrasted ------------------------------------------------------------------------------------
+# -- contrasted games --------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -61,25 +63,25 @@ class ClassedGames:
     """The games of a contrast, in file order. All arrays are [games]."""
 
     games: Games
-    places: np.ndarray  # int64, row positions in the dataset
-    classes: np.ndarray  # int8, 0 the lowest
-    stratum: np.ndarray  # object
-    positions: np.ndarray  # int64, sites of each
-    report: SkillReport  # of all games that were put into classes, before the first ones were taken
+    places: np.ndarray  # int64, rows of the dataset
+    classes: np.ndarray  # int8, 0 is the lowest
+    stratum: np.ndarray  # object: the stratum within which labels are permuted
+    positions: np.ndarray  # int64, number of sites
+    report: SkillReport  # of all classed games, before `total` and `per_class`
     sites: str
     checkpoint: tables.Checkpoint
-    cache: CachedActivations | None  # None: the model is run
-    incomplete: int  # games left out for want of sites
+    cache: CachedActivations | None  # None: the activations come from a forward pass
+    incomplete: int  # games left out because they have too few sites
 
     def counts(self) -> dict[str, int]:
-        """Games of the lowest and of the highest class."""
+        """Return the numbers of games in the lowest and in the highest class."""
         return {
             "games_low": int((self.classes == 0).sum()),
             "games_high": int((self.classes == self.classes.max()).sum()),
         }
 
     def describe(self) -> dict[str, Any]:
-        """What a vector's detail keeps of its games."""
+        """Return the facts about the games that the `detail` of a vector records."""
         most, mean = int(self.positions.max()), float(self.positions.mean())
         return {
             "games": len(self.places),
@@ -91,10 +93,10 @@ class ClassedGames:
 
 
 def gather_games(spec: Contrast, inputs: Inputs) -> ClassedGames:
-    """The games that a contrast or cascade compares.
+    """Return the games that a contrast or cascade compares.
 
     Quantiles are of the games that have positions in the range (with whole_games: all of them), as in the author's data
-    (specification 1.4). Raises BadInputError when no game has a position, or a class has no game.
+    (specification 1.4). Raises BadInputError if no game has a position, or if a class has no game.
     """
     cache: CachedActivations | None = None
     if isinstance(spec, OfCache):
@@ -126,7 +128,7 @@ def gather_games(spec: Contrast, inputs: Inputs) -> ClassedGames:
     chosen = game_classes.first(spec.total, spec.per_class)
     classes = game_classes.classes[chosen]
     if not ((classes == 0).any() and (classes == game_classes.classes.max()).any()):
-        raise BadInputError(f"the first {len(chosen)} games are all of one class", "raise --total or --per-class")
+        raise BadInputError(f"the first {len(chosen)} games all have the same class", "raise --total or --per-class")
     if spec.reduction == "summed":
         check_equal_positions(positions[there][chosen])
     return ClassedGames(

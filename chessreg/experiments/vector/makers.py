@@ -1,4 +1,4 @@
-"""How each source makes its directions: layer by layer, from what the spec names."""
+"""Functions that make the directions of each source, layer by layer."""
 
 from __future__ import annotations
 
@@ -56,18 +56,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class VectorOrigin:
-    """What all directions of a run have in common, for their rows."""
+    """Facts that all directions of a run share, for their rows."""
 
-    checkpoint_id: UUID | None  # None: of a model that is not in this registry
-    source: str  # as contrastive:white_elo, random:contrastive:white_elo, probe:skill
+    checkpoint_id: UUID | None  # None: the model is not in this registry
+    source: str  # such as contrastive:white_elo, random:contrastive:white_elo, probe:skill
     sites: str
     detail: dict[str, Any]
-    games: ClassedGames | None = None  # of contrasts
+    games: ClassedGames | None = None  # only for contrasts
     hook_point: str = RESID_POST  # with * for the layer
 
 
 Made = tuple[VectorOrigin, Iterator[tuple[int, Direction]]]
-"""The origin, and (layer, direction) of each wanted layer, in order."""
+"""The origin, and an iterator over (layer, direction) of the requested layers, in order."""
 
 Maker = Callable[["Task[Any, VectorOptions]", list[int]], Made]
 MAKERS: Registry[Maker] = Registry("source of vectors")
@@ -98,9 +98,9 @@ def make_contrastive(task: Task[Contrast, VectorOptions], layers: list[int]) -> 
 def iterate_contrasts(
     task: Task[Any, VectorOptions], spec: Contrast, games: ClassedGames, classes: np.ndarray, layers: list[int]
 ) -> Iterator[tuple[int, Direction]]:
-    """The contrast of every layer: from the cache a layer at a time, else from one forward pass for all.
+    """Yield (layer, contrast): from the cache one layer at a time, else from one forward pass for all layers.
 
-    A control finds the sums of that pass where the real run kept them.
+    A control reuses the sums that the original run kept.
     """
     if games.cache is not None:
         rows = sums.mask_cached_rows(games.cache, spec.first_ply, spec.last_ply)
@@ -128,7 +128,8 @@ def iterate_contrasts(
 
 
 def load_kept_sums(task: Task[Control, VectorOptions], layer: int, places: np.ndarray) -> np.ndarray | None:
-    """The sums float32 [games, d_model] that the run behind a control kept, when they are here and of these games."""
+    """Return the sums float32 [games, d_model] that the original run of a control kept; None if they are not in the
+    store or belong to other games."""
     try:
         artifact = task.inputs.artifact("of", f"{task.spec.of}/sums-{layer}")
     except (NotFoundError, NotInStoreError):
@@ -140,7 +141,7 @@ def load_kept_sums(task: Task[Control, VectorOptions], layer: int, places: np.nd
 def load_contrast_model(
     task: Task[Any, VectorOptions], spec: Contrast, games: ClassedGames
 ) -> tuple[LanguageModel, EncodedGames]:
-    """The model, and the games with their sites."""
+    """Return the model, and the games encoded with the sites of the contrast."""
     from chessreg.models.devices import prepare_device
     from chessreg.models.language_model import LanguageModel
 
@@ -149,14 +150,14 @@ def load_contrast_model(
     encoded = sums.encode_ply_sites(
         model.encoding, model.block_size, games.games, games.places, games.sites, spec.first_ply, spec.last_ply
     )
-    if games.cache is not None:  # the cache may hold fewer sites than the games have
+    if games.cache is not None:  # the cache can hold fewer sites than the games have
         encoded = encoded.take(mask_cached_sites(encoded, games, spec))
     assert np.array_equal(encoded.counts, games.positions)
     return model, encoded
 
 
 def mask_cached_sites(encoded: EncodedGames, games: ClassedGames, spec: Contrast) -> np.ndarray:
-    """bool [sites]: those of the games' sites that are cached."""
+    """Return a mask bool [sites] of the games' sites that are cached."""
     assert games.cache is not None
     array = games.cache.array
     rows = sums.mask_cached_rows(games.cache, spec.first_ply, spec.last_ply)
@@ -178,10 +179,10 @@ def make_cascade(task: Task[Cascade, VectorOptions], layers: list[int]) -> Made:
 def iterate_cascade(
     task: Task[Any, VectorOptions], spec: Cascade, games: ClassedGames, classes: np.ndarray, layers: list[int]
 ) -> Iterator[tuple[int, Direction]]:
-    """Each layer's contrast while the vectors of the run's earlier layers are added at every token.
+    """Yield (layer, contrast), each computed while the vectors of the earlier layers are added at every token.
 
-    One pass for each layer: what is added changes all later activations. Layers that are not asked for, but come
-    before one that is, are computed too, or read when this run has them.
+    Each layer needs one forward pass, because an added vector changes all later activations. Earlier layers that were
+    not requested are computed too, or read if this run has stored them.
     """
     import torch
 
@@ -207,7 +208,7 @@ def iterate_cascade(
 
 
 def load_stored_vector(task: Task[Any, VectorOptions], layer: int) -> np.ndarray | None:
-    """The vector of a layer that an earlier attempt at this run made, if one did."""
+    """Return the vector of a layer that an earlier attempt of this run stored, or None."""
     from sqlalchemy import select
 
     with task.inputs.database.read() as session:
@@ -222,7 +223,7 @@ def load_stored_vector(task: Task[Any, VectorOptions], layer: int) -> np.ndarray
 
 @MAKERS.named("shuffled")
 def make_shuffled(task: Task[ShuffledVector, VectorOptions], layers: list[int]) -> Made:
-    """The contrast of another run again from labels permuted within each stratum, with that run's norms."""
+    """Repeat the contrast of another run with labels permuted within each stratum, scaled to that run's norms."""
     spec = task.spec
     real = find_labelled_contrast(spec, task.inputs)
     games = gather_games(real, task.inputs)
@@ -237,7 +238,7 @@ def make_shuffled(task: Task[ShuffledVector, VectorOptions], layers: list[int]) 
 
 @MAKERS.named("shuffled-probe")
 def make_shuffled_probe(task: Task[ShuffledProbeVector, VectorOptions], layers: list[int]) -> Made:
-    """The directions of another run again, of probes that were fitted to shuffled labels, with that run's norms."""
+    """Repeat the directions of another run with probes fitted to shuffled labels, scaled to that run's norms."""
     spec = task.spec
     real = find_probe_readout(spec, task.inputs)
     first = read_vector_rows(task.inputs, spec.of)[layers[0]]
@@ -251,7 +252,7 @@ def make_shuffled_probe(task: Task[ShuffledProbeVector, VectorOptions], layers: 
 def match_norms(
     task: Task[Any, VectorOptions], again: Iterable[tuple[int, Direction]]
 ) -> Iterator[tuple[int, Direction]]:
-    """These directions with the norms of the run that they are a control of."""
+    """Yield these directions, scaled to the norms of the control's original vectors."""
     of = task.spec.of
     for layer, made in again:
         norm = load_direction(task.inputs, of, layer).norm
@@ -259,11 +260,12 @@ def match_norms(
 
 
 def find_labelled_contrast(spec: ShuffledVector, inputs: Inputs) -> Contrast:
-    """The contrast whose labels a control permutes. BadInputError for vectors that were made without labels."""
+    """Return the contrast whose labels a control permutes. Raises BadInputError for vectors that were made without
+    labels."""
     real = load_original_spec(spec, inputs)
     if isinstance(real, OfProbe):
         raise BadInputError(
-            "vectors from a probe need another probe, of shuffled labels",
+            "a control of vectors from a probe needs a probe fitted to shuffled labels",
             f"run the probe {inputs.run(real.probe, 'probe').id.hex[-6:]} again with --shuffled-label-control 1, then "
             "--source shuffled-probe",
         )
@@ -273,14 +275,17 @@ def find_labelled_contrast(spec: ShuffledVector, inputs: Inputs) -> Contrast:
 
 
 def find_probe_readout(spec: ShuffledProbeVector, inputs: Inputs) -> SkillDirection | BoardDirection:
-    """The readout whose probe was fitted again to shuffled labels. BadInputError for vectors of another source, and
-    for a --probe that was fitted otherwise than that of the vectors but for the labels."""
+    """Return the spec of the vectors whose probe was fitted again to shuffled labels.
+
+    Raises BadInputError for vectors of another source, and if --probe differs from the original probe in more than its
+    labels.
+    """
     real = load_original_spec(spec, inputs)
     if not isinstance(real, (SkillDirection, BoardDirection)):
         name = "a file" if real is None else str(real.source)
         if not isinstance(real, Contrast):
             raise build_no_labels_error(name)
-        raise BadInputError(f"labels of {name} vectors are shuffled without a probe", "--source shuffled")
+        raise BadInputError(f"the labels of {name} vectors are shuffled without a probe", "--source shuffled")
     check_shuffled_probe(spec, real, inputs)
     return real
 
@@ -293,16 +298,18 @@ def load_original_spec(spec: Control, inputs: Inputs) -> Any:
 
 def build_no_labels_error(source: str) -> BadInputError:
     return BadInputError(
-        f"vectors from {source} have no labels here that could be shuffled",
+        f"the registry has no labels to shuffle for vectors from {source}",
         "give a contrastive, cascade or probe run, or --source random",
     )
 
 
 def check_shuffled_probe(spec: ShuffledProbeVector, real: OfProbe, inputs: Inputs) -> None:
-    """Raise BadInputError unless --probe was fitted as the probe behind the vectors, but for its labels."""
+    """Raise BadInputError unless --probe differs from the original probe of the vectors in its labels alone."""
     theirs = inputs.run(real.probe, "probe")
     if not is_fitted_probe(theirs.kind):
-        raise BadInputError("these vectors are of an imported probe, whose labels are not here", "--source random")
+        raise BadInputError(
+            "the probe of these vectors is imported, so its labels are not in the registry", "--source random"
+        )
     mine = inputs.run(spec.probe, "probe")
     if mine.kind != theirs.kind or mine.spec["shuffled_label_control"] is None:
         raise BadInputError("--probe was not fitted to shuffled labels", "run it with --shuffled-label-control 1")
@@ -310,13 +317,13 @@ def check_shuffled_probe(spec: ShuffledProbeVector, real: OfProbe, inputs: Input
     for name in theirs.spec.keys() - free:
         if mine.spec[name] != theirs.spec[name]:
             raise BadInputError(
-                f"--probe differs from that of the vectors in more than its labels: {name} is {mine.spec[name]}, "
+                f"--probe differs from the vectors' probe in more than its labels: its {name} is {mine.spec[name]}, "
                 f"theirs {theirs.spec[name]}"
             )
 
 
 def copy_origin(row: tables.Probe | tables.Vector, source: str, detail: dict[str, Any]) -> VectorOrigin:
-    """The origin of directions made from another run's rows: of the same model, sites and hook point."""
+    """Return the origin of directions made from another run's rows: the same model, sites and hook point."""
     return VectorOrigin(
         row.checkpoint_id, source[:64], row.positions, detail, hook_point=get_hook_pattern(row.hook_point)
     )
@@ -324,7 +331,7 @@ def copy_origin(row: tables.Probe | tables.Vector, source: str, detail: dict[str
 
 @MAKERS.named("random")
 def make_random(task: Task[RandomVector, VectorOptions], layers: list[int]) -> Made:
-    """Directions drawn from the sphere, with the norms of another run's."""
+    """Draw directions uniformly from the sphere, scaled to the norms of another run's vectors."""
     spec = task.spec
     rows = read_vector_rows(task.inputs, spec.of)
     kept = ("positions", "positions_summed", "residual", "model")
@@ -342,8 +349,8 @@ def make_random(task: Task[RandomVector, VectorOptions], layers: list[int]) -> M
 @MAKERS.named("probe")
 @MAKERS.named("board")
 def make_readout(task: Task[SkillDirection | BoardDirection, VectorOptions], layers: list[int]) -> Made:
-    """The difference of a skill probe's class weights, or the direction of a changed board; of unit norm unless asked
-    otherwise."""
+    """Take the difference of a skill probe's class weights, or the direction of a changed board; of unit norm unless
+    the spec says `none`."""
     spec = task.spec
     first = read_probe_rows(task.inputs, spec.probe)[layers[0]]
     detail = {
@@ -358,7 +365,7 @@ def make_readout(task: Task[SkillDirection | BoardDirection, VectorOptions], lay
         detail |= {"side": spec.side} if spec.side != "both" else {}
         read = first.label
     if first.checkpoint_id is None:
-        detail["model"] = first.detail.get("model")  # what the file says
+        detail["model"] = first.detail.get("model")  # as the imported file states it
 
     def taken() -> Iterator[tuple[int, Direction]]:
         for layer in layers:
@@ -375,13 +382,13 @@ def check_board_probe(spec: BoardDirection, inputs: Inputs) -> None:
     row = next(iter(read_probe_rows(inputs, spec.probe).values()))
     if row.label != "piece":
         raise BadInputError(
-            f"source board needs a probe of the pieces on squares, and that one reads {row.label}",
+            f"source board needs a probe of the pieces on squares, but this one predicts {row.label}",
             "chessreg run probe --label piece",
         )
 
 
 def read_direction(spec: SkillDirection | BoardDirection, inputs: Inputs, probe: str, layer: int) -> Direction:
-    """The direction of a layer of these probes that `spec` asks for."""
+    """Return the direction of one layer that `spec` takes from these probes, float32 [d_model]."""
     weight = np.asarray(load_probe(inputs, probe, layer).weight)
     return (
         compute_board_direction(weight, spec.board)

@@ -1,4 +1,4 @@
-"""The settings of a vector run, by the source of its directions."""
+"""The settings of a vector run, one class for each source of directions."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from chessreg.runs.fitted import read_probe_rows, read_vector_rows
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.spec import ExecutionOptions, Layers, Plies, Ref, Spec
 
-PAPER_CASCADE = 0.15  # times vectors that are sums over eight positions (specification 5.1)
-AUTHORS_POSITIONS = 8  # dots 25 to 32: what Karvonen's stored averages are sums over (specification 5.1)
+PAPER_CASCADE = 0.15  # factor of vectors that are sums over eight positions (specification 5.1)
+AUTHORS_POSITIONS = 8  # dots 25 to 32, over which Karvonen's stored averages sum (specification 5.1)
 
 CacheRef = Annotated[str, Ref("run:cache")]
 ProbeRef = Annotated[str, Ref("run:probe")]
@@ -27,11 +27,11 @@ VectorRef = Annotated[str, Ref("run:vector")]
 
 
 def convert_coefficient(coefficient: float, positions_summed: int, authors_positions: int = AUTHORS_POSITIONS) -> float:
-    """The scale at which a stored vector acts as the paper's coefficient does on the author's.
+    """Return the scale at which a stored vector has the effect of the paper's coefficient on the author's vector.
 
-    positions_summed is how many positions the stored vector's sides sum (1: averages). The author's are sums over 8.
+    positions_summed: positions summed in each side of the stored vector (1: averages). The author's sum 8.
 
-    >>> scale_of(0.1, positions_summed=1), scale_of(0.1, positions_summed=8)
+    >>> convert_coefficient(0.1, positions_summed=1), convert_coefficient(0.1, positions_summed=8)
     (0.8, 0.1)
     """
     return coefficient * authors_positions / positions_summed
@@ -41,19 +41,20 @@ class VectorSettings(Spec):
     """The settings of every source."""
 
     layers: Layers = Field((), description="layers, 0-based. Left out: every layer of the input")
-    place: ClassVar[str]  # of the layers, for an error
+    place: ClassVar[str]  # where the layers come from, for an error message
 
     def layers_there(self, inputs: Inputs) -> Sequence[int]:
-        """The layers that can be made."""
+        """Return the layers for which a direction can be made."""
         raise NotImplementedError
 
 
-# -- contrasts of games of strong and of weak players ------------------------------------------------------------------
+# -- contrasts of games of strong and of weak players -------------------------------------------------------------
 
 
 class Contrast(VectorSettings):
     reduction: Literal["averaged", "summed"] = Field(
-        "averaged", description="mean per site, or of sums over each game's sites as the author stores them"
+        "averaged",
+        description="mean over sites, or mean of each game's sums over sites, as the author's code stores them",
     )
     first_ply: Plies = Field(50, ge=0, description="only sites from this ply on (Karvonen: dot 25)")
     last_ply: Plies | None = Field(
@@ -61,7 +62,9 @@ class Contrast(VectorSettings):
         ge=0,
         description="only token positions up to this ply (Karvonen: dot 32, ply 64). Left out: to the end of the game",
     )
-    whole_games: bool = Field(False, description="only games that have every site of that range, as the author's")
+    whole_games: bool = Field(
+        False, description="only games that have every site of that range, as in the author's data"
+    )
     skill: SkillSettings = Field(SkillSettings(), description="the classes of games")
     total: int | None = Field(
         None, ge=2, description="use only the first N classed games (the author's code: 2,000). Left out: all"
@@ -74,9 +77,9 @@ class Contrast(VectorSettings):
     @model_validator(mode="after")
     def _is_a_range(self) -> Self:
         if self.last_ply is not None and self.last_ply < self.first_ply:
-            raise BadInputError(f"no ply lies between {self.first_ply} and {self.last_ply}", "raise --last-ply")
+            raise BadInputError(f"no ply is between {self.first_ply} and {self.last_ply}", "raise --last-ply")
         if self.whole_games and self.last_ply is None:
-            raise BadInputError("whole games need an end of the range", "give --last-ply (the author's: 64)")
+            raise BadInputError("--whole-games needs an end of the range", "give --last-ply (the author's: 64)")
         return self
 
     @property
@@ -85,7 +88,7 @@ class Contrast(VectorSettings):
         return RESID_POST
 
     def model(self, inputs: Inputs) -> str:
-        """The reference of the model whose activations are contrasted."""
+        """Return the input reference of the model whose activations are contrasted."""
         raise NotImplementedError
 
 
@@ -127,7 +130,9 @@ class Cascade(Contrast):
 
 
 class CachedContrast(OfCache):
-    source: Literal["contrastive"] = Field(description="cached activations of strong players' games minus weak ones'")
+    source: Literal["contrastive"] = Field(
+        description="mean cached activation of strong players' games minus that of weak players' games"
+    )
     hook_point: str = Field(
         RESID_POST, description=f"which of the cached hook points, * for each layer: one of {', '.join(PATTERNS)}"
     )
@@ -138,7 +143,7 @@ class CachedContrast(OfCache):
 
 
 class UncachedContrast(OfModel):
-    source: Literal["contrastive-uncached"] = Field(description="the same, of games that the model reads now")
+    source: Literal["contrastive-uncached"] = Field(description="the same, with games that the model reads in this run")
 
 
 class CachedCascade(OfCache, Cascade):
@@ -151,7 +156,7 @@ class UncachedCascade(OfModel, Cascade):
     source: Literal["cascade-uncached"] = Field(description="the same, without a cache")
 
 
-# -- readouts of probes, and controls ----------------------------------------------------------------------------------
+# -- readouts of probes, and controls ----------------------------------------------------------------------------
 
 
 class OfProbe(VectorSettings):
@@ -178,7 +183,7 @@ class BoardDirection(OfProbe):
     @classmethod
     def _one_order(cls, board: str) -> str:
         if not (changes := normalize_board_changes(board)):
-            raise ValueError("it changes no square")
+            raise ValueError("the board changes no square")
         return changes
 
 
@@ -231,11 +236,11 @@ VectorSpec = Annotated[
 
 class VectorOptions(ExecutionOptions):
     batch_games: int = Field(32, ge=1, description="games in one forward pass")
-    keep_sums: bool = Field(True, description="keep each game's sums: shuffled controls then need no pass of their own")
+    keep_sums: bool = Field(True, description="store each game's sums, so that shuffled controls need no forward pass")
 
 
-# The author's games were also cut to 365 characters, of which 66 words had to be whole (specification 1.4): in nearly
-# all games that is `--min-plies 66`, a setting of the cache where there is one.
+# The author also cut games to 365 characters and required 66 complete words (specification 1.4). For nearly all games
+# that equals `--min-plies 66`, a setting of the cache if there is one.
 AUTHORS: dict[str, Any] = {
     "reduction": "summed",
     "first_ply": 50,
@@ -246,8 +251,9 @@ AUTHORS: dict[str, Any] = {
 
 
 def resolve_vector_layers(spec: VectorSettings, inputs: Inputs) -> tuple[int, ...]:
-    """The layers to make, ascending. Raises BadInputError for one that the cache, model, probes or vectors lack."""
+    """Return the layers to make, ascending. Raises BadInputError for a layer that cache, model, probes or vectors
+    lack."""
     there = sorted(spec.layers_there(inputs))
     if missing := set(spec.layers) - set(there):
-        raise BadInputError(f"layer {min(missing)} is not in {spec.place}", f"it has {', '.join(map(str, there))}")
+        raise BadInputError(f"{spec.place} has no layer {min(missing)}", f"its layers are {', '.join(map(str, there))}")
     return tuple(sorted(set(spec.layers))) or tuple(there)

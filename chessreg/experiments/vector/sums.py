@@ -1,6 +1,6 @@
-"""Sums over the sites of each game, of every layer: all that a contrast needs of the activations.
+"""Sums of activations over the sites of each game, by layer, from which contrasts are computed.
 
-They come from a cache, or from the model in one forward pass over the games that are wanted (nothing is cached then).
+They come from a cache, or from one forward pass over the games, which stores no activations.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from chessreg.models.language_model import LanguageModel
     from chessreg.runs.activations import CachedActivations
 
-SLICE_ROWS = 1 << 16  # cached rows read at once
-GROUP_GAMES = 128  # games between two savings of a forward pass that may be interrupted
+SLICE_ROWS = 1 << 16  # cached rows in memory at once
+GROUP_GAMES = 128  # games between two saves of a resumable forward pass
 
 
 def encode_ply_sites(
@@ -37,20 +37,23 @@ def encode_ply_sites(
     first_ply: int,
     last_ply: int | None,
 ) -> EncodedGames:
-    """The games at these rows of a dataset, with their sites of plies first_ply to last_ply inclusive."""
+    """Return the games at these rows of a dataset, with their sites of plies first_ply to last_ply inclusive."""
     encoded = EncodedGames.of(written, block_size, games, places, sites)
     ply = encoded.sites.ply
     return encoded.take((ply >= first_ply) & (ply <= (np.iinfo(ply.dtype).max if last_ply is None else last_ply)))
 
 
 def mask_cached_rows(cache: CachedActivations, first_ply: int, last_ply: int | None) -> np.ndarray:
-    """bool [rows]: the cached positions with plies first_ply to last_ply inclusive."""
+    """Return a mask bool [rows] of the cached positions with plies first_ply to last_ply inclusive."""
     ply = cache.array.ply
     return (ply >= first_ply) & (ply <= (np.iinfo(ply.dtype).max if last_ply is None else last_ply))
 
 
 def sum_cached_activations(cache: CachedActivations, layer: int, places: np.ndarray, rows: np.ndarray) -> np.ndarray:
-    """Sums float64 [games, d_model] over the rows where `rows` bool [cached rows] is True, for games `places`."""
+    """Return sums float64 [games, d_model] over the cached rows where `rows` (bool [cached rows]) is True.
+
+    `places` int64 [games] are the dataset rows of the games.
+    """
     order = np.argsort(places)
     index = np.minimum(np.searchsorted(places, cache.array.game, sorter=order), len(places) - 1)
     index = order[index]
@@ -75,10 +78,11 @@ def sum_model_activations(
     edits: Sequence[ResidualEdit] = (),
     on_progress: Callable[[int], None] = lambda done: None,
 ) -> np.ndarray:
-    """Sums float32 [layers, games, d_model] over the sites of each game, all layers in one forward pass.
+    """Return sums float32 [layers, games, d_model] over the sites of each game, all layers in one forward pass.
 
-    Items are taken in batches of similar length; what follows a game's last site is not computed. A game without a
-    site has sum 0. `edits` change the residual stream of every pass. on_progress gets the number of games done.
+    Games of similar length share a batch, and tokens after a game's last site are not computed. A game without a site
+    has sum 0. `edits` apply to every pass. `on_progress` gets the number of finished games. Raises DivergedError for
+    NaN or infinite activations.
     """
     import torch
 
@@ -114,7 +118,7 @@ def sum_resumable(
 ) -> np.ndarray:
     """Return what `sum_model_activations` does. Saves each group of games in `folder`, so that a killed pass resumes.
 
-    The folder must be of this run alone: layers, games and sites are a function of the run's spec.
+    The folder must belong to this run alone, because file names state only layers and games.
     """
     name = "sums-" + "_".join(map(str, layers))
     folder.mkdir(parents=True, exist_ok=True)
@@ -133,10 +137,10 @@ def sum_resumable(
 
 
 def read_group_sums(path: Path) -> np.ndarray:
-    """The sums of one group that an earlier attempt left. Raises ChessregError for a damaged file."""
+    """Return the sums of one group that an earlier attempt saved. Raises ChessregError for a damaged file."""
     try:
         piece: np.ndarray = np.load(path, allow_pickle=False)
-    except Exception as error:  # damage can raise nearly anything in numpy
+    except Exception as error:  # numpy raises many types for damaged files
         raise ChessregError(f"{path} is damaged: {first_line(error)}", "remove it to compute it again") from error
     return piece
 

@@ -97,7 +97,7 @@ def choose_legal(logprobs: Mapping[str, float], temperature: float, *key: int | 
 
 @dataclass(frozen=True)
 class MoveDistribution:
-    """The distribution of a model over the legal moves of one position: `logprobs` is what `score_legal_moves` returns."""
+    """The distribution of a model over the legal moves of one position: `logprobs` comes from `score_legal_moves`."""
 
     logprobs: Mapping[str, float]
 

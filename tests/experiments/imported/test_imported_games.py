@@ -74,7 +74,7 @@ def test_the_same_bytes_under_another_name_are_recognised_and_other_settings_ref
     copy.write_bytes(locate_sample("sample-results.csv").read_bytes())
     again = session.run(ImportedGamesSpec(file=str(copy)))
     assert (again.run_id, again.attempt_id) == (first.run_id, None)
-    with pytest.raises(BadInputError, match="these bytes are in run sample already"):
+    with pytest.raises(BadInputError, match="these bytes are already in run sample"):
         session.run(ImportedGamesSpec(file=str(copy), engine_version="16"))
     with session.database.write() as sql:
         names.add_annotation(sql, "run", first.run_id, "archive")
@@ -118,7 +118,7 @@ def test_games_can_be_those_of_a_checkpoint_that_is_here(world_session, tmp_path
     report = world_session.run(ImportedGamesSpec(file=str(file), checkpoint="reference"))
     assert {m.checkpoint_id for m in rows(world_session, tables.Match, report.run_id)} == {checkpoint}
     file.write_text(file.read_text().replace("own.pt", "two.pt", 1) + "\n")
-    with pytest.raises(BadInputError, match="can be one player, and the file has 2 models"):
+    with pytest.raises(BadInputError, match="can be only one player, but the file has 2 models"):
         world_session.run(ImportedGamesSpec(file=str(file), checkpoint="reference"))
     with pytest.raises(BadInputError, match="no player of the file is called 'nobody'"):
         world_session.run(ImportedGamesSpec(file=str(file), players=("nobody",)))

@@ -190,7 +190,7 @@ def test_the_rows_behind_a_cell_are_positions_and_each_draws_its_move_orders(ses
     assert len(views) == row["members"]
     assert {view.fen for view in views} == {row["position"].split()[0]}
     assert len({view.caption for view in views}) == len(views)
-    with pytest.raises(NotFoundError, match="is no position"):
+    with pytest.raises(NotFoundError, match="is not a position"):
         markov.Markov().board_views({"run_id": run.id, "unit": 9999}, session.inputs)
 
 
@@ -217,7 +217,7 @@ def test_the_papers_lost_numbers_stand_beside_ours(session):
         ({"min_members": 5, "max_members": 4}, "^--max-members 4 is less than --min-members 5$"),
         ({"first_ply": 1, "last_ply": 2}, "no position is reached by 2 move orders within plies 1 to 2"),
         ({"classes": 1}, "no phase has two positions: 1 in all"),
-        ({"checkpoint": "fen"}, "reads boards, not games"),
+        ({"checkpoint": "fen"}, "encodes positions, not games"),
         ({"layers": (4,)}, "the model has no layer 4; its layers are 0 to 0"),
         ({"hook_points": ("blocks.*.nowhere",)}, "no hook point 'blocks"),
         ({"resamples": 0}, "greater than or equal to 1"),

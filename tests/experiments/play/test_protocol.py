@@ -74,7 +74,10 @@ def test_settings_without_effect_do_not_make_another_run(session):
 @pytest.mark.parametrize(
     ("typed", "complaint"),
     [
-        ({"policy": "legal", "move_tokens": 10}, "--move-tokens 10 has no effect: the policy legal writes no text"),
+        (
+            {"policy": "legal", "move_tokens": 10},
+            "--move-tokens 10 has no effect: the policy legal writes no free text",
+        ),
         ({"policy": "trie", "resignation": "illegal"}, "--resignation illegal has no effect: the policy trie writes"),
         ({"finished_openings": "keep"}, "--finished-openings keep has no effect: no plies are drawn"),
         ({"adjudication": "none", "adjudicate_at": 90}, "--adjudicate-at 90 has no effect: no stopped game is"),

@@ -65,7 +65,7 @@ def test_shuffled_controls_of_a_streamed_vector_need_no_pass_of_their_own(world_
 
 def test_vectors_without_labels_cannot_be_shuffled(world_session):
     made(world_session, vector_spec(source="random", of="skill", seed=6), "random-6")
-    with pytest.raises(BadInputError, match="no labels here"):
+    with pytest.raises(BadInputError, match="no labels to shuffle"):
         world_session.run(vector_spec(source="shuffled", of="random-6"))
 
 
@@ -102,11 +102,11 @@ def test_the_shuffled_control_of_a_probes_vector_is_of_a_probe_of_shuffled_label
         ("of-probe", "dealt-None", "not fitted to shuffled labels"),
         ("of-probe", "dealt-otherwise", "epochs is 2, theirs 1"),
         ("skill", "dealt-1", "without a probe"),
-        ("controls-of-nothing", "dealt-1", "no labels here"),
+        ("controls-of-nothing", "dealt-1", "no labels to shuffle"),
     ):
         with pytest.raises(BadInputError, match=message):
             world_session.run(vector_spec(source="shuffled-probe", of=wrong, probe=probe))
-    with pytest.raises(BadInputError, match="need another probe"):
+    with pytest.raises(BadInputError, match="needs a probe fitted to shuffled labels"):
         world_session.run(vector_spec(source="shuffled", of="of-probe"))
 
 
@@ -146,5 +146,5 @@ def test_an_imported_vector_has_random_controls_but_no_labels_to_shuffle(world_s
         assert control.checkpoint_id == row.checkpoint_id
         assert control.detail["model"] == row.detail["model"]
         assert "its-random" in {entry["name"] for entry in vectors.cosines(inputs, theirs, layer)}
-    with pytest.raises(BadInputError, match="from a file have no labels"):
+    with pytest.raises(BadInputError, match="no labels to shuffle for vectors from a file"):
         world_session.run(vector_spec(source="shuffled", of="imported"))
