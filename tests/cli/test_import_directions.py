@@ -246,9 +246,9 @@ def test_a_tensor_without_a_label_has_the_imports_name(here: Any, tmp_path: Path
     ("made", "layer", "complaint"),
     [
         (torch.zeros(192), 1, "the vector.*zeros"),
-        (np.ones(31), 1, "the vector is of a model with d_model 31"),
+        (np.ones(31), 1, "the vector has d_model 31"),
         (np.ones((2, 192)), 1, "the vector.*no tensor of floats"),
-        (torch.ones(192), 8, "the vector is of layer 8"),
+        (torch.ones(192), 8, "the vector has layer 8"),
     ],
 )
 def test_errors_of_a_vector_from_python_name_no_file(here: Any, made: Any, layer: int, complaint: str) -> None:

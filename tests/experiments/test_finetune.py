@@ -347,7 +347,7 @@ def test_models_and_datasets_that_do_not_fit_are_refused(world_session: Any) -> 
         ({"checkpoint": "reference", "datasets": ("puzzles",)}, "reads pgn-char-32, not prompts"),
         ({"checkpoint": "fen", "datasets": ("puzzles",)}, "reads fen-77, not prompts"),
         ({"family": "llama", "datasets": ("sample:fit",)}, "games"),
-        ({**llama, "template": "junkin-1", "block_size": 128, "steps": 1}, "the model reads 128 tokens; the first"),
+        ({**llama, "template": "junkin-1", "block_size": 128, "steps": 1}, "the model reads 128 tokens, but the first"),
     ):
         with pytest.raises(ChessregError, match=message) as caught:
             world_session.run(FinetuneSpec(**settings), HOW)

@@ -281,7 +281,7 @@ def test_a_model_of_games_needs_the_games_that_the_positions_are_of(session: Ses
         asked(session, "causal", dataset="wrong")
     (tmp_path / "other.csv").write_text(f"fen,best,game,ply\n{chess.STARTING_FEN},e2e4,unknown1,0\n")
     add_dataset(session.database, session.store, [tmp_path / "other.csv"], name="other")
-    with pytest.raises(BadInputError, match="none of these games"):
+    with pytest.raises(BadInputError, match="none of the positions occurs in these games"):
         asked(session, "causal", dataset="other")
 
 

@@ -229,7 +229,7 @@ def test_a_game_is_left_to_fit_on_and_one_alone_is_refused(world_session):
         assert (~data.held_out(0.9999, 0, by)).any()
     one = CacheSpec(checkpoint="reference", dataset="sample:fit", games=1)
     world_session.run(one, CacheOptions(threads=1), name="one-game")
-    with pytest.raises(BadInputError, match="one game is too few to fit on and to measure on"):
+    with pytest.raises(BadInputError, match="one game is too few to fit and to evaluate a probe"):
         world_session.run(ProbeSpec(cache="one-game", epochs=1))
 
 

@@ -76,7 +76,7 @@ def test_sums_over_games_of_unequal_length_are_refused():
     from chessreg.experiments.vector.contrast import compute_contrast
 
     sums, classes = np.ones((4, 3)), np.array([0, 0, 1, 1])
-    with pytest.raises(BadInputError, match="games of 6 and of 8 positions"):
+    with pytest.raises(BadInputError, match="games have from 6 to 8 positions"):
         compute_contrast(sums, np.array([8, 8, 6, 8]), classes, "summed")
     averaged = compute_contrast(sums * [[8], [8], [6], [8]], np.array([8, 8, 6, 8]), classes, "averaged")
     np.testing.assert_allclose(averaged.vector, 0, atol=1e-7)  # each position counts once

@@ -273,5 +273,5 @@ def test_labels_are_dealt_among_the_pieces_that_the_probe_knows():
 
 def test_probes_that_hold_nan_are_refused():
     weight = np.full((8, 64, 13), np.nan, np.float32)
-    with pytest.raises(BadInputError, match="layer 3 holds NaN"):
+    with pytest.raises(BadInputError, match="layer 3 has NaN"):
         check_finite(FittedProbe(weight, "blocks.3.hook_resid_post", 3, "piece", False))

@@ -507,7 +507,7 @@ def test_a_scale_that_falls_with_the_position(squares):
         ({**CASE, "layers": (3,), "probe_shift": -1}, "the model has no layer 3"),
         (
             {**CASE, "layers": (), "probe_shift": -5},
-            "no layer [567]: the probe of [012] is best, and --probe-shift is -5",
+            "no layer [567]: the probe of layer [012] is best, and --probe-shift is -5",
         ),
         ({**GAMES, "black_probe": None}, "Black is to move after 9 plies .*--black-probe"),
         ({**GAMES, "prefixes": (34, 36)}, "about 69 tokens after 34 plies, but the model's context is 64 tokens"),

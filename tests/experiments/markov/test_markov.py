@@ -216,7 +216,7 @@ def test_the_papers_lost_numbers_stand_beside_ours(session):
         ({"first_ply": 9, "last_ply": 8}, "^--last-ply 8 is before --first-ply 9$"),
         ({"min_members": 5, "max_members": 4}, "^--max-members 4 is less than --min-members 5$"),
         ({"first_ply": 1, "last_ply": 2}, "no position is reached by 2 move orders within plies 1 to 2"),
-        ({"classes": 1}, "no phase has two positions: 1 in all"),
+        ({"classes": 1}, "no phase has two positions; there are 1 in all"),
         ({"checkpoint": "fen"}, "encodes positions, not games"),
         ({"layers": (4,)}, "the model has no layer 4; its layers are 0 to 0"),
         ({"hook_points": ("blocks.*.nowhere",)}, "no hook point 'blocks"),

@@ -144,7 +144,7 @@ def test_a_match_with_other_openings_makes_no_pairs(session, play):
     for setting, text in (({"opening_seed": 1}, "--opening-seed 0"), ({"color": "black"}, "--color white")):
         with pytest.raises(BadInputError, match=f"was played with {text}"):
             play(games=4, stop="sprt:-0.05,0.05", against=base.run_id.hex, **LOST, **setting)
-    with pytest.raises(BadInputError, match="has 4 games, and this one 5") as refused:
+    with pytest.raises(BadInputError, match="has 4 games, and this one has 5") as refused:
         play(games=5, stop="sprt:-0.05,0.05", against=base.run_id.hex, **LOST)
     assert refused.value.hint == "--games 4"
 
