@@ -41,7 +41,7 @@ class DecodingSpec(PromptSpec):
     )
     length: Literal["free", "answer"] = Field(
         "free", description="end of an autoregressive answer: where the model ends it, or, as in the author's "
-"code, after as many tokens as the correct answer has, which reveals its length"
+"code, after the number of tokens of the correct answer, which reveals its length"
     )  # fmt: skip
     samples: Annotated[int, AtMost(1000, "more samples add no information")] = Field(
         0,

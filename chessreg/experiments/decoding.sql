@@ -9,29 +9,29 @@
 -- default: checkpoint, prompt, dataset, mode; legal, best; n
 -- columns:
 --   checkpoint: the model
---   learned [tokens]: tokens with a loss in its training, without that of a model that it was tuned from
---   prompt: how a position was asked: template, layout, counters, notation of moves
+--   learned [tokens]: tokens with a loss in its training, without the training of its base model
+--   prompt: form of the prompt: template, layout, counters, notation of moves
 --   legal_list: whether the prompt lists the legal moves
 --   dataset: the positions, and their part
---   length: where an answer alone ends: free, where the model ends it; answer, where the right one does
---   mode: teacher-forced, every token behind the right ones before it; autoregressive, behind the model's own
---   n [positions]: positions that were asked
---   n_games [games]: games that they are of
+--   length: end of an autoregressive answer: free, where the model ends it; answer, where the right answer ends
+--   mode: teacher-forced, each token follows the right earlier tokens; autoregressive, it follows the model's own
+--   n [positions]: evaluated positions
+--   n_games [games]: games of these positions
 --   left_out [positions]: positions whose prompt and answer do not fit the model
 --   valid [%]: answers in the form of a move; games are resampled
 --   legal [%]: answers that are a legal move
 --   best [%]: answers that are the best move
 --   first [%]: answers that are the legal move listed first
---   near [%]: answers of which at most one character is another than the best move's, or missing
---   nats [nats]: told: mean cross-entropy of the best move, summed over its tokens and its end
+--   near [%]: answers that differ from the best move in at most one character
+--   nats [nats]: teacher-forced mean cross-entropy of the best move, summed over its tokens and its end
 --   delta_valid [%]: autoregressive minus teacher-forced, same positions
 --   delta_legal [%]: the same of legal answers
 --   delta_best [%]: the same of best moves
 --   run: the decoding run
---   done [positions]: units that are there
+--   done [positions]: completed units
 --   planned [positions]: units of the run
---   checkpoint_id [hidden]: its id
---   run_id [hidden]: its id
+--   checkpoint_id [hidden]: id of the checkpoint
+--   run_id [hidden]: id of the run
 -- statistics:
 --   valid = percent(valid, n)
 --   legal = percent(legal, n)
@@ -49,7 +49,7 @@
 --   series: checkpoint, prompt, dataset, length, run
 
 -- statement: answers
--- Every answer, with what makes two runs ask the same positions; its game, or where none is known itself.
+-- Every answer, with the settings that decide which positions a run asks, and its game (unknown: the answer itself).
 SELECT p.run_id, p.unit, p.attempt_id, p.item, p.name AS mode, p.text, p.value AS best, p.prompt, p.legal_list,
        coalesce(p.game, 'position ' || p.item) AS game, p.valid, p.legal, p."first", p.near, p.nats, p.tokens,
        q.dataset AS reference, q.positions, q.length, q.seed

@@ -8,20 +8,20 @@
 -- default: checkpoint, prompt, dataset, distance; share; samples, n
 -- columns:
 --   checkpoint: the model
---   prompt: how a position was asked: template, layout, counters, notation of moves
+--   prompt: form of the prompt: template, layout, counters, notation of moves
 --   dataset: the positions, and their part
---   temperature: of the samples
+--   temperature: temperature of the samples
 --   top_p: share of the probability that samples come from
 --   distance [tokens]: insertions, deletions and substitutions between a sample and the greedy answer
---   share [%]: of all samples; games are resampled
---   samples [samples]: at this distance
---   n [positions]: positions that were asked
---   n_games [games]: games that they are of
+--   share [%]: share of all samples; games are resampled
+--   samples [samples]: samples at this distance
+--   n [positions]: evaluated positions
+--   n_games [games]: games of these positions
 --   run: the decoding run
---   done [positions]: units that are there
+--   done [positions]: completed units
 --   planned [positions]: units of the run
---   checkpoint_id [hidden]: its id
---   run_id [hidden]: its id
+--   checkpoint_id [hidden]: id of the checkpoint
+--   run_id [hidden]: id of the run
 -- statistics:
 --   share = percent(hits, every)
 -- plot: edit distance of answers
@@ -37,7 +37,7 @@ FROM decoding_prediction AS p
 WHERE p.run_id IN (SELECT run_id FROM scoped) AND starts_with(p.name, 'distance ')
 
 -- statement: base
--- Every position at every distance of its run: the samples that are so far away, and all of them.
+-- Every position at every distance of its run: the samples at this distance, and all samples.
 SELECT dense_rank() OVER (ORDER BY c.place, r.created_at, b.run_id, m.distance) AS cell, b.*, m.distance,
        coalesce(s.samples, 0) AS samples, r.run, r.done, r.planned, k.checkpoint_id, c.checkpoint,
        coalesce(d.dataset, q.dataset) AS dataset, q.temperature, q.top_p

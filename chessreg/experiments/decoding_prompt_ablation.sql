@@ -1,6 +1,6 @@
 -- title: prompt ablation
 -- topic: legal moves
--- question: What does listing the legal moves in the prompt change?
+-- question: How does a list of the legal moves in the prompt change the answers?
 -- aliases: prompts, fine-tuned against zero-shot, legal list ablation, legal list, prompt effect
 -- paper: Junkin and Nathanson 2025, section 4.3 and the ablation of its six prompts
 -- kinds: decoding
@@ -8,30 +8,30 @@
 -- default: checkpoint, prompt, legal_list, length; legal, best, tuned_legal; n
 -- columns:
 --   checkpoint: the model
---   learned [tokens]: tokens with a loss in its training, without that of a model that it was tuned from
---   tuned_from: the checkpoint that it was tuned from
---   prompt: how a position was asked: template, layout, counters, notation of moves
+--   learned [tokens]: tokens with a loss in its training, without the training of its base model
+--   tuned_from: checkpoint of its base model
+--   prompt: form of the prompt: template, layout, counters, notation of moves
 --   legal_list: whether the prompt lists the legal moves
 --   dataset: the positions, and their part
---   length: where an answer ends: free, where the model ends it; answer, where the right one does
---   n [positions]: positions that were asked
---   n_games [games]: games that they are of
+--   length: end of an answer: free, where the model ends it; answer, where the right answer ends
+--   n [positions]: evaluated positions
+--   n_games [games]: games of these positions
 --   left_out [positions]: positions whose prompt and answer do not fit the model
 --   valid [%]: autoregressive answers in the form of a move; games are resampled
 --   legal [%]: answers that are a legal move
 --   best [%]: answers that are the best move
 --   first [%]: answers that are the legal move listed first
---   tuned_valid [%]: minus the model that it was tuned from, same prompt, same positions
+--   tuned_valid [%]: valid minus that of its base model, same prompt, same positions
 --   tuned_legal [%]: the same of legal answers
 --   tuned_best [%]: the same of best moves
---   list_legal [%]: legal answers minus those of the model that was tuned in all alike without a list of legal moves, and
---       is asked as it was tuned; layout, counters and notation are those of this prompt. Of several models the first
+--   list_legal [%]: legal minus that of the first model with the same tuning but no list of legal moves, asked with the
+--       prompt of its tuning; layout, counters and notation are those of this prompt
 --   list_best [%]: the same of best moves
 --   run: the decoding run
---   done [positions]: units that are there
+--   done [positions]: completed units
 --   planned [positions]: units of the run
---   checkpoint_id [hidden]: its id
---   run_id [hidden]: its id
+--   checkpoint_id [hidden]: id of the checkpoint
+--   run_id [hidden]: id of the run
 -- statistics:
 --   valid = percent(valid, n)
 --   legal = percent(legal, n)
@@ -50,8 +50,8 @@
 -- statements of: decoding.sql to answers
 
 -- statement: asked
--- Each run: its model, and what this was tuned from and with; `written`: how positions and moves are, whatever the
--- template; `as_tuned`: the template is that of the tuning.
+-- Each run with its model, base model and tuning. `written`: notation of positions and moves, for any template.
+-- `as_tuned`: the template is that of the tuning.
 SELECT a.run_id, any_value(a.prompt) AS prompt, any_value(a.legal_list) AS legal_list, any_value(a.reference) AS reference,
        any_value(a.positions) AS positions, any_value(a.length) AS length, any_value(a.seed) AS seed,
        any_value(k.checkpoint_id) AS checkpoint_id, any_value(c.checkpoint) AS checkpoint, any_value(c.place) AS place,
@@ -75,7 +75,7 @@ LEFT JOIN runs AS t ON t.run_id = f.run_id
 GROUP BY a.run_id
 
 -- statement: others
--- The run that stands before the tuning of another, and that of the model tuned without a list; the first, of several.
+-- For each run the first run of its base model, and the first of the model tuned without a list.
 SELECT a.run_id,
        arg_min(b.run_id, b.begun) FILTER (b.checkpoint_id = a.parent_id AND b.prompt = a.prompt) AS before_id,
        arg_min(b.run_id, b.begun) FILTER (b.tuning = a.tuning AND b.written = a.written AND a.legal_list

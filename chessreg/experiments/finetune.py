@@ -72,7 +72,7 @@ class FinetuneSpec(PromptSpec):
     lora_alpha: float = Field(32.0, gt=0, description="LoRA's product is multiplied by alpha / rank (author's: 32)")
     lora_dropout: Annotated[float, Share()] = Field(0.0, description="dropout before LoRA's matrices (author's: 0.1)")
     lora_targets: Literal["all", "attention"] = Field(
-        "all", description="matrices that LoRA adapts: all of the blocks, or those of queries, keys and values"
+        "all", description="matrices that LoRA adapts: all of the blocks, or only queries, keys and values"
     )
     steps: Annotated[int, AtMost(1_000_000_000, "every schedule is shorter")] = Field(
         10_000, ge=0, description="updates; 0: the model without training"

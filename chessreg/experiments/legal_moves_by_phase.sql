@@ -8,24 +8,24 @@
 -- default: checkpoint, dataset, phase; strict, loose, mass; positions, n_games
 -- columns:
 --   checkpoint: the model
---   encoding: how chess is written for it
+--   encoding: the model's encoding of chess
 --   dataset: the games, and their part
 --   games_of: the first in file order, or the shortest (Davis's code)
---   phase: what the model has read: of UCI squares an origin, a destination, a promotion, or the beginning
---   positions [tokens]: predictions
---   n_games [games]: games that they are from
---   strict [%]: most probable tokens that continue a legal move as the game's own begins; games are resampled
---   loose [%]: most probable tokens that are legal by Davis's rule, which does not ask for the origin
+--   phase: what the model read last; for UCI squares an origin, a destination, a promotion, or the beginning
+--   positions [tokens]: predicted tokens
+--   n_games [games]: games of these positions
+--   strict [%]: most probable tokens that continue a legal move after the tokens read; games are resampled
+--   loose [%]: most probable tokens that are legal by Davis's rule, which ignores the origin
 --   mass [%]: mean probability of all strictly legal tokens
---   near_promotion [tokens]: after a promotion so many predictions are counted apart
---   after_promotion [%]: strictly legal ones among these
---   near [tokens]: how many these are
+--   near_promotion [tokens]: number of predictions after a promotion that are counted separately
+--   after_promotion [%]: strictly legal tokens among these predictions
+--   near [tokens]: number of these predictions
 --   errors [tokens]: predictions that are not strictly legal
 --   run: the run
---   done [games]: units that are there
+--   done [games]: completed units
 --   planned [games]: units of the run
---   checkpoint_id [hidden]: its id
---   run_id [hidden]: its id
+--   checkpoint_id [hidden]: id of the checkpoint
+--   run_id [hidden]: id of the run
 -- statistics:
 --   strict = percent(correct, n)
 --   loose = percent(loose, loose_n)

@@ -8,17 +8,17 @@
 -- default: checkpoint, moves; legal, mass, valid; positions, games
 -- columns:
 --   checkpoint: the model
---   moves: full moves of the game, ten by ten
---   positions [positions]: turns that were looked at
---   games [games]: games that they are from
+--   moves: full moves of the game, in bins of ten
+--   positions [positions]: evaluated turns
+--   games [games]: games of these positions
 --   legal [%]: turns whose greedy text is a legal move, with its interval; games are resampled
---   mass [%]: mean exact probability of a legal move, where it was computed
---   valid [%]: mean probability of a text in the form of a move, legal or not, where it was computed
+--   mass [%]: mean exact probability of a legal move; none: not computed
+--   valid [%]: mean probability of a text in the form of a move, legal or not; none: not computed
 --   run: the legality run
---   done [games]: units that are there
+--   done [games]: completed units
 --   planned [games]: units of the run
---   checkpoint_id [hidden]: its id
---   run_id [hidden]: its id
+--   checkpoint_id [hidden]: id of the checkpoint
+--   run_id [hidden]: id of the run
 -- statistics:
 --   legal = percent(legal, positions)
 --   mass = percent(mass, massed)

@@ -336,8 +336,8 @@ def build_verdicts(
     best: Sequence[chess.Move],
     returns: Sequence[np.ndarray | None],
 ) -> list[Verdict]:
-    """Return the verdicts of the rows of a session that hold these boards. `returns` are those of a
-    `ScoredDecisions`."""
+    """Return the verdicts of the rows of a session that hold these boards. `returns` come from
+    a `ScoredDecisions`."""
     from chessreg.models.decoding.legal import score_legal_moves, sum_legal_mass
 
     scored = score_legal_moves(session, boards, encoding, rows)

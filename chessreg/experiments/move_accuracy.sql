@@ -10,33 +10,33 @@
 -- default: checkpoint, encoding, seed, dataset; best, legal, mass; n
 -- columns:
 --   checkpoint: the model
---   encoding: how chess is written for it
---   attention: what a token sees: causal, those before it; bidirectional, all
+--   encoding: the model's encoding of chess
+--   attention: tokens that a token attends to: causal, the earlier ones; bidirectional, all
 --   layers [layers]: blocks
 --   d_model: width of the residual stream
---   seed: that it was trained with, where it was trained here
+--   seed: seed of its training; none: trained elsewhere
 --   model [hidden]: these in one line
---   learned: moves, or characters, that it was trained on
---   intervention: source, layers (0-based), scale and positions of the edit; none is the model as it is
+--   learned: moves or characters of its training
+--   intervention: source, layers (0-based), scale and positions of the edit; none: the unedited model
 --   dataset: the positions, and their part
---   of_games: the games that they are of, where these are named
---   n [positions]: positions that were asked
---   n_games [games]: games that they are of
---   unread [positions]: positions that the model cannot read or has no room for, left out
---   best [%]: greedy answers, of all that can be written, that are the best move; games are resampled
---   legal_best [%]: the same of the most probable legal move
+--   of_games: dataset of the positions' games; none: not given
+--   n [positions]: evaluated positions
+--   n_games [games]: games of these positions
+--   unread [positions]: skipped positions, which the model cannot read or which exceed its context
+--   best [%]: greedy answers, among all texts, that are the best move; games are resampled
+--   legal_best [%]: share of positions whose most probable legal move is the best move
 --   valid [%]: greedy answers in the form of a move
 --   legal [%]: greedy answers that are a legal move
 --   mass [%]: mean exact probability of a legal move
 --   nats [nats]: mean cross-entropy of the best move, summed over its tokens
 --   nats_token [nats]: the same for each token
 --   rank: mean rank of the best move among the legal ones
---   uniform [%]: what a uniform choice among the legal moves would find
+--   uniform [%]: expected best of a uniform choice among the legal moves
 --   run: the move-accuracy run
---   done [games]: units that are there
+--   done [games]: completed units
 --   planned [games]: units of the run
---   checkpoint_id [hidden]: its id
---   run_id [hidden]: its id
+--   checkpoint_id [hidden]: id of the checkpoint
+--   run_id [hidden]: id of the run
 -- statistics:
 --   best = percent(best, n)
 --   legal_best = percent(legal_best, n)
@@ -59,7 +59,7 @@
 --   series: intervention, dataset, of_games, run
 
 -- statement: asked
--- Every position that a run asked, with what makes two runs ask the same ones.
+-- Every position of a run, with the settings that decide which positions it asks.
 SELECT p.run_id, p.unit, p.attempt_id, p.item, p.text, p.value AS nats, p.ply, p.best, p.legal_best, p.valid, p.legal,
        p.mass, p.rank, p.legal_moves, p.chosen, p.tokens, coalesce(i.intervention, 'none') AS intervention,
        q.dataset AS reference, q.source_games AS games_reference, q.unseen_of, q.positions

@@ -9,21 +9,21 @@
 -- default: checkpoint, minus, differs, dataset; best, legal; n
 -- columns:
 --   checkpoint: the model
---   minus: its twin: of equal layers and width, asked the same positions; trained with the same seed, where both say so
---   differs: what they differ in: the mask, or what is read (a position, or the game before it). Both learned as many
---       moves; else it says whether they were trained with equal model FLOPs (within 10 %), or unequal amounts,
---       or that this is not known
+--   minus: its twin with equal layers and width, on the same positions; trained with the same seed if both record it
+--   differs: the difference of the two: the mask, or the input (a position, or the game before it). If their
+--       numbers of trained moves differ, it also states whether their model FLOPs are equal (within 10 %), unequal
+--       or unknown
 --   layers [layers]: blocks of each
 --   d_model: width of the residual stream of each
---   seed: that it was trained with, where it was trained here
---   learned: moves that it was trained on
---   twin_learned: moves that the twin was trained on
---   flops: model FLOPs of the first one's training: 6 for each weight of its blocks and token that went through them
---   twin_flops: the same of the twin's
+--   seed: seed of its training; none: trained elsewhere
+--   learned: moves of its training
+--   twin_learned: moves of the twin's training
+--   flops: model FLOPs of the first model's training: 6 for each weight of its blocks and each processed token
+--   twin_flops: the same for the twin
 --   dataset: the positions, and their part
---   of_games: the games that they are of
---   n [positions]: positions that both were asked
---   n_games [games]: games that they are of
+--   of_games: dataset of the positions' games
+--   n [positions]: positions that both evaluated
+--   n_games [games]: games of these positions
 --   best [%]: best moves of greedy answers, the first minus the twin, same positions; games are resampled
 --   legal_best [%]: the same of the most probable legal move
 --   legal [%]: the same of legal greedy answers
@@ -31,8 +31,8 @@
 --   nats [nats]: the same of the cross-entropy of the best move: below 0 the first is better
 --   run: the first model's run
 --   minus_run: the twin's
---   checkpoint_id [hidden]: its id
---   run_id [hidden]: its id
+--   checkpoint_id [hidden]: id of the checkpoint
+--   run_id [hidden]: id of the run
 -- statistics:
 --   best = percent_difference(best, n, other_best, n)
 --   legal_best = percent_difference(legal_best, n, other_legal_best, n)
@@ -47,7 +47,7 @@
 -- statements of: move_accuracy.sql to asked
 
 -- statement: models
--- The unedited models but for language models, the bidirectional one first, a model of games last.
+-- The unedited models except language models; the bidirectional one first, a model of games last.
 SELECT a.run_id, any_value(k.checkpoint_id) AS checkpoint_id, any_value(c.checkpoint) AS checkpoint,
        any_value(c.place) AS place, any_value(c.layers) AS layers, any_value(c.d_model) AS d_model,
        any_value(c.tokens_seen) AS learned, any_value(c.flops) AS flops, any_value(a.reference) AS reference,

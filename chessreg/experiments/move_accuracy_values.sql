@@ -9,9 +9,9 @@
 -- default: checkpoint, dataset; top, tau, log_loss, l2; n
 -- columns:
 --   checkpoint: the model
---   intervention: source, layers (0-based), scale and positions of the edit; none is the model as it is
+--   intervention: source, layers (0-based), scale and positions of the edit; none: the unedited model
 --   dataset: the positions, and their part
---   n [positions]: positions that were asked
+--   n [positions]: evaluated positions
 --   top [%]: action accuracy: the model's first legal move has the highest win probability
 --   tau: mean of Kendall's τ-b between the model's order of the legal moves and that of their win probabilities
 --   tau_argsort: the same of the permutations that sort the moves, which DeepMind's code reports
@@ -20,10 +20,10 @@
 --   l2: mean squared error of win probabilities, of a model of values
 --   consistency: mean squared difference of the returns of a state and of its best move, of a model of state values
 --   run: the move-accuracy run
---   done [games]: units that are there
+--   done [games]: completed units
 --   planned [games]: units of the run
---   checkpoint_id [hidden]: its id
---   run_id [hidden]: its id
+--   checkpoint_id [hidden]: id of the checkpoint
+--   run_id [hidden]: id of the run
 -- statistics:
 --   top = percent(top, n)
 --   tau = mean(tau, n)

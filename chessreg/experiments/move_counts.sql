@@ -9,17 +9,17 @@
 -- columns:
 --   dataset: the positions, and their part
 --   moves: legal moves
---   n [positions]: positions with so many
---   share [%]: their share of all
---   within [%]: positions with so many or fewer, with its interval; blocks of 10,000 positions are resampled
+--   n [positions]: positions with this number of legal moves
+--   share [%]: share of all positions
+--   within [%]: positions with at most this number; blocks of 10,000 positions are resampled
 --   beyond [per 10,000]: positions with more
---   positions [positions]: all that were counted
+--   positions [positions]: all counted positions
 --   run: the run
---   done: units that are there, each 10,000 positions
+--   done: completed units, each 10,000 positions
 --   planned: units of the run
---   checkpoint [hidden]: none: no model is asked
+--   checkpoint [hidden]: none, because no model is used
 --   checkpoint_id [hidden]: none
---   run_id [hidden]: of the run
+--   run_id [hidden]: id of the run
 -- statistics:
 --   within = percent(below, every)
 --   beyond = mean(above, every)
@@ -41,7 +41,7 @@ FROM metric_point AS p
 WHERE p.name = 'positions' AND p.run_id IN (SELECT run_id FROM scoped)
 
 -- statement: base
--- Every block at every number of legal moves: positions with so many, with so many or fewer, and all of them.
+-- Every block at every number of legal moves: positions with exactly this number, with at most this number, and all.
 SELECT dense_rank() OVER (ORDER BY run_place(b.run_id), m.moves) AS cell, b.run_id, b.unit, b.attempt_id, m.moves,
        coalesce(c.n, 0) AS n, b.every, coalesce(sum(c.n) OVER up_to, 0)::BIGINT AS below, r.run, r.done, r.planned,
        coalesce(d.dataset, q.dataset) AS dataset, NULL::UUID AS checkpoint_id, NULL::VARCHAR AS checkpoint

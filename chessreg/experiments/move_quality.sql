@@ -2,31 +2,31 @@
 -- topic: play
 -- question: How many centipawns does the model lose per move?
 -- aliases: centipawn loss, move quality by intervention, average centipawn loss, acpl, blunders, centipawns lost
--- paper: beyond Karvonen 2024, section 4.3: what an edit of skill does to the moves
+-- paper: beyond Karvonen 2024, section 4.3: the effect of skill edits on the moves
 -- kinds: move-quality
 -- made by: chessreg run move-quality
 -- default: checkpoint, intervention, color, judge; loss, delta_loss, best; n
 -- columns:
 --   checkpoint: the model whose moves are judged
---   intervention: source, layers (0-based), scale and positions of the edit; none is the model as it is
---   color: the model's
---   games_of: where the moves are from: opponent, opening and policy of the match, or a dataset and its part
+--   intervention: source, layers (0-based), scale and positions of the edit; none: the unedited model
+--   color: the model's color
+--   games_of: source of the moves: opponent, opening and policy of the match, or a dataset and its part
 --   judge: the engine that judges, and its version
---   limit: what bounds one search of the judge
---   cap [cp]: evaluations count as at most so many centipawns
---   moves: full moves of the game, ten by ten
---   n_games [games]: games with a move there
---   n [moves]: moves that were judged
---   illegal [moves]: first tries that were no legal move, not judged
+--   limit: limit of one search of the judge
+--   cap [cp]: largest evaluation, in centipawns; larger ones count as this
+--   moves: full moves of the game, in bins of ten
+--   n_games [games]: games with a move in this bin
+--   n [moves]: judged moves
+--   illegal [moves]: illegal first tries, which are not judged
 --   loss [cp]: mean loss of a move against the judge's best one, with its interval; openings are resampled
 --   median_loss [cp]: median over openings of the median loss of a game's moves, with its interval
 --   delta_loss [cp]: mean loss minus that of the model without intervention, games from the same openings
 --   best [%]: moves that lose nothing
 --   runs: the runs that judged
---   done [games]: units that are there
+--   done [games]: completed units
 --   planned [games]: units of the runs
---   checkpoint_id [hidden]: its id
---   intervention_id [hidden]: its id
+--   checkpoint_id [hidden]: id of the checkpoint
+--   intervention_id [hidden]: id of the intervention
 -- statistics:
 --   loss = mean(lost, judged)
 --   median_loss = median(middle)
@@ -49,7 +49,7 @@
 --   where: moves <> 'all'
 
 -- statement: judged_runs
--- One row per run with what all of its games share.
+-- One row per run with the settings that all of its games share.
 SELECT r.run_id, r.run, r.done, r.planned, q.judge_limit AS "limit", q.cap, p.run_id AS play_id,
        coalesce(s.dataset, q.dataset) AS dataset
 FROM scoped AS r
@@ -58,8 +58,8 @@ LEFT JOIN runs AS p ON 'run:' || p.spec_hash = q.play
 LEFT JOIN datasets AS s ON s.reference = q.dataset
 
 -- statement: cells
--- One row per judged game, with its arm: it is of its own match in the play run, as a ladder has several, or of the
--- dataset. Arms of one protocol differ in their intervention alone.
+-- One row per judged game, with its arm: its match in the play run (a ladder has several), or the dataset. Arms of one
+-- protocol differ in their intervention alone.
 SELECT g.*, c.checkpoint, coalesce(i.intervention, 'none') AS intervention,
        e.name || ' ' || e.version AS judge,
        dense_rank() OVER (ORDER BY c.place, g.color, g.games_of, e.name, e.version, g.engine_id,
@@ -84,7 +84,7 @@ LEFT JOIN interventions AS i ON i.intervention_id = g.intervention_id
 LEFT JOIN engine AS e ON e.id = g.engine_id
 
 -- statement: base
--- One row per move and table row: every move is in the row `all`, and in that of its ten moves.
+-- One row per move and table row: every move is in the row `all`, and in the row of its bin.
 SELECT 1000 * k.arm + m.number AS cell, k.arm, k.protocol, m.number, m.moves, k.opening_stream, k.opening_number,
        p.run_id, p.unit, p.item AS ply, p.attempt_id, p.value AS loss, p.text, p.best, p.best_cp, p.move_cp, k.game, k.run, k.checkpoint_id,
        k.checkpoint, k.intervention
@@ -116,7 +116,7 @@ GROUP BY ALL
 ORDER BY b.cell
 
 -- statement: clusters
--- A cluster is one opening; beside its moves stand those of the plain model from the same opening.
+-- A cluster is one opening; the same row has the moves of the plain model from the same opening.
 WITH opened AS (
     SELECT protocol, arm, number, cell, opening_stream, opening_number,
            sum(TRY_CAST(loss AS DECIMAL(18, 3)))::DOUBLE AS lost, count(loss) AS judged, median(loss) AS middle,

@@ -1,6 +1,6 @@
 -- title: perplexity
 -- topic: language modelling
--- question: What is the model's perplexity per token and per ply?
+-- question: How large is the model's perplexity per token and per ply?
 -- aliases: perplexity per ply, canonical perplexity, davis table 2, ppl, loss per token, cross entropy
 -- paper: Davis 2026, Table 2; conventions of Toshniwal et al. 2022
 -- kinds: perplexity
@@ -8,21 +8,21 @@
 -- default: checkpoint, dataset; ppl_token, ppl_ply, nll_ply; n_games, plies
 -- columns:
 --   checkpoint: the model
---   encoding: how chess is written for it
+--   encoding: the model's encoding of chess
 --   dataset: the games, and their part
---   end_token: whether the end of a game is predicted too
+--   end_token: whether the model predicts the end of a game too
 --   n_games [games]: games that fit the model's context
---   too_long [games]: games that do not, left out
---   tokens [tokens]: tokens predicted
+--   too_long [games]: skipped games, which do not fit the context
+--   tokens [tokens]: predicted tokens
 --   plies [plies]: plies of these games, with end_token one more for each game
 --   ppl_token: exp of the mean negative log-likelihood of a token, with its interval; games are resampled
 --   ppl_ply: exp of the total divided by the plies: comparable between encodings
 --   nll_ply [nats]: its logarithm
 --   run: the perplexity run
---   done [games]: units that are there
+--   done [games]: completed units
 --   planned [games]: units of the run
---   checkpoint_id [hidden]: its id
---   run_id [hidden]: its id
+--   checkpoint_id [hidden]: id of the checkpoint
+--   run_id [hidden]: id of the run
 -- statistics:
 --   ppl_token = exp_mean(nll, tokens)
 --   ppl_ply = exp_mean(nll, plies)

@@ -1,6 +1,6 @@
 -- title: skill of other games
 -- topic: probes
--- question: How does a skill probe judge other games?
+-- question: Which skill does a probe predict for other games?
 -- aliases: skill of random openings, karvonen section 4.3, skill estimate, apply probe, skill of games
 -- paper: Karvonen 2024, section 4.3
 -- kinds: probe-apply
@@ -8,21 +8,21 @@
 -- default: checkpoint, probe, games_of, layer; low, high; n_games
 -- columns:
 --   checkpoint: the model that reads the games
---   probe: the run whose skill probes are asked
+--   probe: the run of the skill probes
 --   games_of: the games: name of their dataset, and part
 --   layer: 0-based
 --   chosen: highest accuracy on the validation games of the probe's run
---   n_games [games]: games that were read
---   n [positions]: positions of theirs
---   low [%]: positions read as the lowest class, with its interval; games are resampled
---   low_by_vote [%]: games of which most positions are read as the lowest class
+--   n_games [games]: evaluated games
+--   n [positions]: positions of these games
+--   low [%]: positions predicted as the lowest class; games are resampled
+--   low_by_vote [%]: games with most positions predicted as the lowest class
 --   low_by_mean [%]: games whose mean logit is highest for the lowest class
---   high [%]: positions read as the highest class
---   run: the run that asked it
---   done [layers]: units that are there
+--   high [%]: positions predicted as the highest class
+--   run: the probe-apply run
+--   done [layers]: completed units
 --   planned [layers]: units of the run
---   checkpoint_id [hidden]: its id
---   run_id [hidden]: its id
+--   checkpoint_id [hidden]: id of the checkpoint
+--   run_id [hidden]: id of the run
 -- statistics:
 --   low = percent(lowest, positions)
 --   low_by_vote = percent(low_vote, games)
@@ -35,7 +35,7 @@
 --   series: checkpoint, games_of, probe, run
 
 -- statement: asked
--- The runs that asked a skill probe, with the run that fitted it and the layer that its validation games choose.
+-- The runs that applied a skill probe, with the run that fitted it and the layer that its validation games choose.
 SELECT r.run_id, r.run, r.done, r.planned, r.created_at, coalesce(f.run, 'unknown') AS probe, b.layer AS best_layer,
        coalesce(d.dataset, k.dataset) AS games_of
 FROM scoped AS r

@@ -38,7 +38,7 @@ class CompositionSpec(Spec):
     direction: ClassDirection = Field(
         "raw",
         description="direction of a class: raw, its weights (Davis); class-centred, minus their mean over "
-        "classes; empty-minus-piece, minus those of the empty square",
+        "classes; empty-minus-piece, minus the empty square's weights",
     )
 
 

@@ -7,29 +7,29 @@
 -- made by: chessreg run probe-composition --joint-probe JOINT --color-probe COLOR --type-probe TYPE
 -- default: checkpoint, residual_index, parts, direction, pawns; cosine, retrieval; n
 -- columns:
---   checkpoint: the model; none: of imported probes whose model is not here
---   positions: at which tokens; pooled: all phases of the probes together
+--   checkpoint: the model; none: imported probes without a checkpoint
+--   positions: tokens at which the probe reads; pooled: all phases of the probes together
 --   phases [hidden]: numbers of the phases
 --   residual_index: 0 the embeddings, L the output of the L-th block; none: after the final LayerNorm
---   hook_point: where in the model
+--   hook_point: hook point of the activations
 --   layer [hidden]: 0-based
 --   parts: probes of color and type, or means of the joint probe's own weights
 --   direction: raw weights, class-centred, or empty-minus-piece
---   pawns: ranks 2-7: without pawns on the first and last rank, where none can stand; everywhere
---   n [pairs]: of a square and a piece
---   cosine: of color plus type with the joint direction, with its interval; squares are resampled
---   retrieval [%]: of pieces: the nearest of the 13 joint directions is the right one
---   retrieval_of_13 [%]: the same with the empty square's direction among the questions (the author's pooled numbers)
+--   pawns: ranks 2-7 (without pawns on the first and last rank, where no pawn can be), or everywhere
+--   n [pairs]: pairs of a square and a piece
+--   cosine: cosine of color plus type with the joint direction; squares are resampled
+--   retrieval [%]: pieces whose closest one of the 13 joint directions is the right one
+--   retrieval_of_13 [%]: the same for pieces and the empty square (the author's pooled numbers)
 --   wrong_color: cosine of the other color plus the type
---   wrong_type: of the color plus another type, mean over the five
---   color_alone: of the color's direction
---   type_alone: of the type's direction
+--   wrong_type: cosine of the color plus another type, mean over the five
+--   color_alone: cosine of the color's direction
+--   type_alone: cosine of the type's direction
 --   empty: cosine of the empty square's color plus type with its joint direction
---   imported [hidden]: the joint probes are others' files
+--   imported [hidden]: whether the joint probes are imported
 --   runs: the runs
---   done [units]: units that are there
+--   done [units]: completed units
 --   planned [units]: units of the runs
---   checkpoint_id [hidden]: its id
+--   checkpoint_id [hidden]: id of the checkpoint
 --   run_id [hidden]: id of the first of the runs
 -- statistics:
 --   cosine = mean(cosines, pairs)

@@ -8,24 +8,24 @@
 -- default: checkpoint, intervention, policy, rating; first, line, legal; n
 -- columns:
 --   checkpoint: the model
---   encoding: how chess is written for it
---   intervention: source, layers (0-based), scale and positions of the edit; none is the model as it is
---   policy: how its moves are chosen, and at which temperatures where these were set
+--   encoding: the model's encoding of chess
+--   intervention: source, layers (0-based), scale and positions of the edit; none: the unedited model
+--   policy: policy that chooses its moves, and the temperatures if set
 --   dataset: the puzzles, and their part
---   rating: of the puzzles, four hundred by four hundred
---   n [puzzles]: puzzles that were asked
---   unread [puzzles]: puzzles whose position the model cannot read, left out
---   mean_rating: mean rating of those asked
---   first [%]: puzzles whose first move is the solution's or mates, with its interval; puzzles are resampled
---   line [%]: puzzles of which every move is
+--   rating: rating of the puzzles, in bins of 400
+--   n [puzzles]: evaluated puzzles
+--   unread [puzzles]: skipped puzzles, whose position the model cannot read
+--   mean_rating: mean rating of the evaluated puzzles
+--   first [%]: puzzles whose first move is the solution's or mates; puzzles are resampled
+--   line [%]: puzzles whose every move is
 --   legal [%]: puzzles in which no move was illegal
 --   share [%]: mean probability of the solution's first move among the legal ones
 --   mass [%]: mean exact probability of a legal move in the puzzle's position
 --   run: the puzzles run
---   done [puzzles]: units that are there
+--   done [puzzles]: completed units
 --   planned [puzzles]: units of the run
---   checkpoint_id [hidden]: its id
---   run_id [hidden]: its id
+--   checkpoint_id [hidden]: id of the checkpoint
+--   run_id [hidden]: id of the run
 -- statistics:
 --   first = percent(first, asked)
 --   line = percent(solved, asked)

@@ -9,29 +9,29 @@
 -- default: checkpoint, optimizer, learning_rate, batch_tokens, steps, d_model, layers; parameters
 -- columns:
 --   checkpoint: the model
---   source: where its weights come from
---   optimizer: what it was trained with; empty where nobody recorded it
---   schedule: how the learning rate falls
---   learning_rate: the largest
---   final_learning_rate: the smallest, at the end
---   warmup_steps [steps]: until the full rate
---   weight_decay: on matrices
---   beta1: AdamW's
---   beta2: AdamW's
+--   source: source of its weights
+--   optimizer: optimizer of its training; empty: not recorded
+--   schedule: schedule of the learning rate
+--   learning_rate: largest learning rate
+--   final_learning_rate: learning rate at the end
+--   warmup_steps [steps]: steps until the largest learning rate
+--   weight_decay: weight decay of matrices
+--   beta1: beta1 of AdamW
+--   beta2: beta2 of AdamW
 --   grad_clip: largest gradient norm
---   batch_tokens [characters]: in one update
---   batch_moves [moves]: supervised moves in one update, of a model that learns moves
---   block_size [characters]: the context
---   steps [steps]: updates
---   tokens_seen [characters]: in all
+--   batch_tokens [characters]: characters in one update
+--   batch_moves [moves]: supervised moves in one update, for a model that learns moves
+--   block_size [characters]: length of the context
+--   steps [steps]: number of updates
+--   tokens_seen [characters]: characters in all updates
 --   dropout: share of activations dropped
 --   d_model: width of the residual stream
 --   heads: attention heads
 --   layers [layers]: blocks
 --   parameters: with embeddings
 --   without_embeddings: parameters without embeddings
---   run: the training run, where it was trained here
---   checkpoint_id [hidden]: its id
+--   run: the training run; none: trained elsewhere
+--   checkpoint_id [hidden]: id of the checkpoint
 
 -- statement: ran
 SELECT run_id, optimizer, schedule, learning_rate, final_fraction, warmup_steps, weight_decay, beta1, beta2, grad_clip,
@@ -43,7 +43,7 @@ SELECT run_id, 'adamw', 'cosine', learning_rate, final_fraction, warmup_steps, w
 FROM finetune_run
 
 -- statement: trained
--- What a training run's spec says, and what the training script left in an imported checkpoint.
+-- The settings of a training run, or those that the training script saved in an imported checkpoint.
 SELECT c.checkpoint_id, c.checkpoint, c.place AS checkpoint_place, c.source_format AS source,
        c.d_model, c.heads, c.layers, c.parameters,
        c.parameters_without_embeddings AS without_embeddings, c.tokens_seen, k.block_size, k.run_id,

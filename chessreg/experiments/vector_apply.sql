@@ -2,28 +2,28 @@
 -- topic: steering vectors
 -- question: How well does projecting onto a vector separate the classes?
 -- aliases: vector accuracy, accuracy along a direction, projection, separation
--- paper: none: what Karvonen 2024, section 4, leaves open of its skill vectors
+-- paper: none: a test of the skill vectors of Karvonen 2024, section 4, that the paper does not make
 -- kinds: vector-apply
 -- made by: chessreg run vector-apply
 -- default: checkpoint, vector, games_of, layer; accuracy, minus_majority; n_games
 -- columns:
 --   checkpoint: the model
---   vector: the run whose directions are looked along
---   source: where they come from; random and shuffled are controls
---   stands_for: the run whose vectors a control takes the place of
+--   vector: the run of the directions
+--   source: source of the directions; random and shuffled are controls
+--   stands_for: the run whose vectors the control replaces
 --   games_of: the games: name of their dataset, and part
---   strata: how games were put into classes
+--   strata: grouping within which games were put into classes
 --   layer: 0-based
---   n_games [games]: of weak and of strong players
---   accuracy [%]: games on the right side of the middle between the classes, with its interval; games are resampled
---   majority [%]: always naming the more frequent class
+--   n_games [games]: games of weak and of strong players
+--   accuracy [%]: games on the right side of the midpoint between the classes; games are resampled
+--   majority [%]: accuracy of always predicting the more frequent class
 --   minus_majority [%]: accuracy minus majority, same games
 --   separation: difference of the classes' mean projections, in standard deviations within them
---   run: the run that looked
---   done [layers]: units that are there
+--   run: the vector-apply run
+--   done [layers]: completed units
 --   planned [layers]: units of the run
---   checkpoint_id [hidden]: its id
---   run_id [hidden]: its id
+--   checkpoint_id [hidden]: id of the checkpoint
+--   run_id [hidden]: id of the run
 -- statistics:
 --   accuracy = percent(correct, n)
 --   majority = percent(majority, n)

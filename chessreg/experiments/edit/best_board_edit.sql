@@ -9,28 +9,28 @@
 -- columns:
 --   checkpoint: the model
 --   run: the sweep
---   choice: best edit (the one that is best on half of the games), or best of scales per state (for every state the
---       best count over all edits: an upper bound, chosen on what it is reported on)
+--   choice: best edit (the best on half of the games), or best of scales per state (for every state the best count
+--       over all edits: an upper bound, chosen on the games that it is reported on)
 --   intervention: the edit
---   layers [hidden]: its layers, 0-based; of the best of scales those that all edits of the run have, if they do
---   layers_label: what a paper calls them
---   scale [hidden]: its value of the scale rule
---   tried [edits]: edits that it was chosen from
---   selected_on: the games on which the edits were compared, by the share of sampled texts legal without the piece
---   chosen_modified [%]: that share there (biased: it was chosen for it)
---   reported_on: the games behind what follows
+--   layers [hidden]: its layers, 0-based; for best of scales per state the layers that all edits of the run share
+--   layers_label: name of these layers in a paper
+--   scale [hidden]: value of the scale rule's parameter
+--   tried [edits]: number of compared edits
+--   selected_on: games on which the edits were compared, by the share of sampled texts legal without the piece
+--   chosen_modified [%]: that share on these games (biased by the choice)
+--   reported_on: games of the following columns
 --   states [states]: states of those games
---   games [games]: those games
+--   games [games]: number of those games
 --   original [%]: sampled texts that are legal on the original board, with its interval; games are resampled
 --   modified [%]: legal on the board without the piece
 --   exact_modified [%]: mean exact probability of a legal move there, canonical spelling
 --   greedy_modified [%]: greedy texts that are legal there
 --   delta_modified [%]: modified minus clean, same games
---   done [states]: units that are there
+--   done [states]: completed units
 --   planned [states]: units of the run
---   checkpoint_id [hidden]: its id
---   intervention_id [hidden]: of the best edit, its id
---   run_id [hidden]: its id
+--   checkpoint_id [hidden]: id of the checkpoint
+--   intervention_id [hidden]: id of the best edit
+--   run_id [hidden]: id of the run
 -- statistics:
 --   chosen_modified = percent(chosen_modified, chosen_samples)
 --   original = percent(original, samples)
@@ -77,7 +77,7 @@ SELECT run_id, condition FROM (
 WHERE place = 1
 
 -- statement: choices
--- What is reported, state by state: the winner on the half that did not choose it, and the best of all edits on all.
+-- The reported rows by state: the winner on the half that did not choose it, and the best of all edits on all states.
 SELECT c.run_id, 'best edit' AS choice, c.unit, c.item, c.attempt_id, w.condition, c.half, c.samples, c.original,
        c.modified, c.greedy_modified, c.mass_modified
 FROM counted AS c JOIN winners AS w ON w.run_id = c.run_id AND w.condition = c.condition
@@ -122,7 +122,7 @@ GROUP BY k.cell
 ORDER BY k.cell
 
 -- statement: clusters
--- A cluster is one game; beside its counts stand those of the clean model in the same states.
+-- A cluster is one game; the same row has the counts of the clean model in the same states.
 WITH summed AS (
     SELECT k.cell, c.half, c.item, whole(sum(c.samples)) AS samples, whole(sum(c.original)) AS original,
            whole(sum(c.modified)) AS modified, whole(sum(c.greedy_modified)) AS greedy_modified, count(*) AS states,

@@ -10,24 +10,24 @@
 -- default: checkpoint, condition, layers, scale; modified, original, delta_random; states
 -- columns:
 --   checkpoint: the model
---   condition: clean (no edit), edit (the piece taken off), or a control of the same length: random, or shuffled (the
+--   condition: clean (no edit), edit (the piece removed), or a control of the same length: random, or shuffled (the
 --       direction of another piece), wrong-layer (the same directions half the model's depth away), sham (length 0),
 --       encode-decode (the residual as SAEs reconstruct it)
 --   intervention: source, layers (0-based), scale and positions of the edit
---   layer [hidden]: the layer, where one alone is edited
---   layers: all of them
+--   layer [hidden]: the edited layer, if there is only one
+--   layers: all edited layers
 --   scale: length of the subtracted direction, or the value of the scale rule
 --   scale_rule [hidden]: single_scale, single_target or average_target
 --   edits_tried [hidden]: edits in the run: more than one is a sweep
---   states [states]: positions with a piece to take off
---   unique_states [states]: different ones among them
---   games [games]: games that they are from
+--   states [states]: positions with a piece to remove
+--   unique_states [states]: different positions among them
+--   games [games]: games of these positions
 --   samples [texts]: sampled texts
 --   original [%]: sampled texts that are legal on the original board, with its interval; games are resampled
 --   modified [%]: legal on the board without the piece
 --   exact_original [%]: mean exact probability of a legal move on the original board
 --   exact_modified [%]: on the board without the piece
---   spelled_original [%]: the same for every spelling that a reader takes, on the original board
+--   spelled_original [%]: the same for every accepted spelling, on the original board
 --   spelled_modified [%]: on the board without the piece
 --   greedy_original [%]: greedy texts that are legal on the original board
 --   greedy_modified [%]: greedy texts that are legal on the board without the piece
@@ -37,20 +37,20 @@
 --   delta_exact [%]: exact_modified minus clean, same games
 --   delta_random [%]: modified minus that of the random directions, same games
 --   delta_shuffled [%]: modified minus that of the shuffled ones
---   skipped [states]: no piece to take off: the clean greedy text is illegal or moves the king
+--   skipped [states]: states without a piece to remove: the clean greedy text is illegal or moves the king
 --   overlap: whole games among these that the model was trained on, and that the probe was fitted on
---   overlap_model_games [hidden]: the same as numbers; none: not known
+--   overlap_model_games [hidden]: number of these games; none: unknown
 --   overlap_model_openings [hidden]: games whose first 20 plies the model was trained on
---   overlap_model_positions [hidden]: different positions that it was trained on
+--   overlap_model_positions [hidden]: number of different positions that it was trained on
 --   overlap_probe_games [hidden]: games that the probe was fitted on
 --   overlap_probe_openings [hidden]: games whose first 20 plies it was fitted on
---   overlap_probe_positions [hidden]: different positions that it was fitted on
+--   overlap_probe_positions [hidden]: number of different positions that it was fitted on
 --   run: the edit run
---   done [states]: units that are there
+--   done [states]: completed units
 --   planned [states]: units of the run
---   checkpoint_id [hidden]: its id
---   intervention_id [hidden]: of an edit, its id
---   run_id [hidden]: its id
+--   checkpoint_id [hidden]: id of the checkpoint
+--   intervention_id [hidden]: id of the intervention
+--   run_id [hidden]: id of the run
 -- statistics:
 --   original = percent(original, samples)
 --   modified = percent(modified, samples)
@@ -120,7 +120,7 @@ JOIN cells AS k ON k.run_id = t.run_id AND k.condition = t.condition
     AND k.intervention_id IS NOT DISTINCT FROM t.intervention_id
 
 -- statement: positions
--- Every state with what its position is, and whether it is the first of the run there.
+-- Every state with its position, and whether it is the run's first state of that position.
 SELECT run_id, unit, position, position IS NULL OR unit = min(unit) OVER (PARTITION BY run_id, position) AS is_first
 FROM (SELECT run_id, unit, coalesce(max(position), max(fen)) AS position
       FROM edits_trial WHERE kind = 'edit' AND sample < 0 AND condition <> 'skipped' GROUP BY ALL)
@@ -156,7 +156,7 @@ LEFT JOIN (SELECT run_id, count(*) AS skipped FROM trial WHERE condition = 'skip
 ORDER BY arm.cell
 
 -- statement: clusters
--- A cluster is one game; beside its counts stand those of the clean model and of the controls of the same edit. Sums of
+-- A cluster is one game; the same row has the counts of the clean model and of the controls of the same edit. Sums of
 -- probabilities are exact decimals: the order in which threads add up floating-point numbers would show.
 WITH played AS (
     SELECT b.cell, b.run_id, b.item, any_value(b.kind) AS kind,

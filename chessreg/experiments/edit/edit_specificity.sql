@@ -1,6 +1,6 @@
 -- title: edit specificity
 -- topic: board edits
--- question: Does an edit change only what it should?
+-- question: Does an edit change anything except its target?
 -- aliases: specificity, frontier of edits, damage of edits, side effects, kl after edit
 -- paper: none: beyond Karvonen 2024, section 4.2
 -- kinds: edit
@@ -8,29 +8,30 @@
 -- default: checkpoint, condition, layer_set, scale; effect, moved, kl; states
 -- columns:
 --   checkpoint: the model
---   condition: edit (the piece taken off), or a control: random, shuffled (the direction of another piece), wrong-layer
+--   condition: edit (the piece removed), or a control: random, shuffled (the direction of another piece), wrong-layer
 --       (the same directions half the model's depth away), sham (length 0), encode-decode (the residual as SAEs
 --       reconstruct it, at the same layers and tokens)
 --   intervention: source, layers (0-based), scale and positions of the edit
 --   layer_set: its layers as text; a control has the layers of its edit
---   scale: its value of the scale rule; a control has the value of its edit
+--   scale: value of the scale rule's parameter's parameter; a control has that of its edit
 --   edits_tried [hidden]: edits in the run: more than one is a sweep
---   states [states]: positions with a piece to take off
---   games [games]: games that they are from
---   effect [%]: what is aimed at: mean exact probability of a legal move on the board without the piece; games are
+--   states [states]: positions with a piece to remove
+--   games [games]: games of these positions
+--   effect [%]: mean exact probability of a legal move on the board without the piece, the aim of the edit; games are
 --       resampled
 --   gain [%]: effect minus that of the clean model, same games
---   read_empty [%]: mean probability that the probe of the last layer gives to an empty square where the piece stands
---   moved [%]: damage: share of the choice among moves legal on both boards that went from one to another
+--   read_empty [%]: mean probability of an empty square, by the probe of the last layer, for the square of the piece
+--   moved [%]: damage: probability, among moves legal on both boards, that moved from one move to another
 --   kl [nats]: damage: Kullback-Leibler divergence of the clean choice among these moves from the edited one
---   squares_changed [%]: damage: the 63 other squares whose most probable class, by that probe, is another than clean
---   frontier: of edits, whether no other edit of the run has as much effect with less moved
---   measured [states]: states of which damage is known; runs of earlier versions have none
+--   squares_changed [%]: damage: share of the 63 other squares whose most probable class, by that probe, differs from
+--       clean
+--   frontier: for an edit, whether no other edit of the run has as much effect with less moved
+--   measured [states]: states with a known damage; runs of earlier versions have none
 --   run: the edit run
---   done [states]: units that are there
+--   done [states]: completed units
 --   planned [states]: units of the run
---   checkpoint_id [hidden]: its id
---   run_id [hidden]: its id
+--   checkpoint_id [hidden]: id of the checkpoint
+--   run_id [hidden]: id of the run
 -- statistics:
 --   effect = percent(mass_modified, states)
 --   gain = percent_difference(mass_modified, states, base_mass_modified, base_states)
@@ -61,7 +62,7 @@ WHERE kind = 'edit' AND run_id IN (SELECT run_id FROM scoped)
 ORDER BY states DESC, run, reason, hint
 
 -- statement: trials
--- The greedy row of every state and condition; numbers of conditions and of edits are told by their names.
+-- The greedy row of every state and condition; their names contain the numbers of conditions and of edits.
 SELECT t.run_id, t.unit, t.condition, regexp_replace(t.condition, '-[0-9]+$', '') AS kind, t.intervention_id, t.setting,
        t.attempt_id, t.item, t.ply, t.text, exact(t.mass_modified::VARCHAR) AS mass_modified,
        exact(t.read_empty::VARCHAR) AS read_empty, exact(t.squares_changed::VARCHAR) AS squares_changed,
@@ -70,7 +71,7 @@ FROM edits_trial AS t
 WHERE t.kind = 'edit' AND t.sample = -1 AND t.condition <> 'skipped' AND t.run_id IN (SELECT run_id FROM scoped)
 
 -- statement: cells
--- One row per run, kind of condition and edit that it is, or stands beside.
+-- One row per run, kind of condition, and the edit that it is or that it is a control of.
 SELECT a.run_id, a.kind, a.setting, a.intervention_id, i.checkpoint_id, c.checkpoint, i.intervention,
        layers_text(TRY_CAST(e.layers AS BIGINT[])) AS layer_set, e.scale, r.run, r.done, r.planned,
        count(*) FILTER (a.kind = 'edit') OVER (PARTITION BY a.run_id) AS edits_tried,
@@ -107,7 +108,7 @@ FROM cells AS k JOIN means AS m ON m.cell = k.cell
 ORDER BY k.cell
 
 -- statement: clusters
--- A cluster is one game; beside its sums stand those of the clean model in the same states.
+-- A cluster is one game; the same row has the sums of the clean model in the same states.
 WITH summed AS (
     SELECT run_id, item, cell, sum(mass_modified)::DOUBLE AS mass_modified, count(mass_modified) AS states,
            sum(read_empty)::DOUBLE AS read_empty, count(read_empty) AS measured,

@@ -8,26 +8,26 @@
 -- default: checkpoint, type, layers, scale; target, gain, argmax_kept; cases
 -- columns:
 --   checkpoint: the model
---   type: Probe, Random, Patch, …: as in the query `legal move mass by edit`
+--   type: Probe, Random, Patch, … as in the query `legal move mass by edit`
 --   layers: edited, 0-based
---   scale: value of the scale rule
---   tried [edits]: layers times scales that were tried
---   chosen: whether it has the most mass on the target board on one half of the games, of its type in this run
---   chosen_on: mass on the target board on the half that chose: biased for what is chosen
---   cases [cases]: prefixes of the other half of the games, on which everything that follows is reported
---   games [games]: these games
+--   scale: value of the scale rule's parameter
+--   tried [edits]: number of compared pairs of layers and scale
+--   chosen: whether it has the most mass on the target board, of its type in this run, on one half of the games
+--   chosen_on: mass on the target board on that half (biased for the chosen edit)
+--   cases [cases]: prefixes of the other half of the games, which the following columns are computed from
+--   games [games]: number of these games
 --   original: mean probability of tokens that begin a legal move on the original board; games are resampled
---   target: the same on the board that the edit aims at
+--   target: the same on the target board of the edit
 --   gain: target minus the clean model's, same cases
 --   original_change: original minus the clean model's, same cases
 --   argmax_kept [%]: cases whose most probable token is the clean model's
 --   kl [nats]: mean Kullback-Leibler divergence of the clean distribution from the edited one
 --   run: the edit run
---   done [states]: units that are there
+--   done [states]: completed units
 --   planned [states]: units of the run
---   checkpoint_id [hidden]: its id
---   intervention_id [hidden]: its id
---   run_id [hidden]: its id
+--   checkpoint_id [hidden]: id of the checkpoint
+--   intervention_id [hidden]: id of the intervention
+--   run_id [hidden]: id of the run
 -- statistics:
 --   chosen_on = mean(chosen_target, chosen_cases)
 --   original = mean(original, cases)
@@ -47,7 +47,7 @@
 -- statements of: legal_move_mass_by_edit.sql to paired
 
 -- statement: winners
--- Of each type the edit with the most mass on the target board on the half of the games that chooses.
+-- The edit of each type with the most mass on the target board, on the choosing half of the games.
 SELECT cell FROM (
     SELECT k.cell, row_number() OVER (PARTITION BY k.run_id, k.kind
                                       ORDER BY sum(b.target)::DOUBLE / count(*) DESC, k.setting) AS place

@@ -116,7 +116,7 @@ class Editor:
         edits: Sequence[ResidualEdit] = (),
         setting: int | None = None,
     ) -> list[StateReading]:
-        """Emit the rows of one condition, and return what was read of the states under it.
+        """Emit the rows of one condition, and return the readings of the states under it.
 
         For every state they have the exact legal mass on both boards, the greedy text and the sampled texts. With
         `clean`, the readings of the clean model, they also have the side effects of the edit.

@@ -2,28 +2,28 @@
 -- topic: board edits
 -- question: Which of two edits moves more probability?
 -- aliases: difference of edits, paired edits, compare edits, paired test, sae edits against probe edits
--- paper: Davis, Vasquez Ferrer & Sukthankar 2026, section 4.8, whose samples are paired
+-- paper: Davis, Vasquez Ferrer & Sukthankar 2026, section 4.8 (paired samples)
 -- kinds: edit-next-token
 -- made by: chessreg run edit-next-token --preset davis-corrected
 -- default: checkpoint, type, minus, scale; difference, paired_holm_log10_p; cases
 -- columns:
 --   checkpoint: the model
---   type: Probe, Random, Patch, …: as in the query `legal move mass by edit`
---   minus: the type that it is held against, of the same run, layers and scale
+--   type: Probe, Random, Patch, … as in the query `legal move mass by edit`
+--   minus: the type that it is compared with, of the same run, layers and scale
 --   layers [hidden]: edited, 0-based
---   scale: value of the scale rule
+--   scale: value of the scale rule's parameter
 --   cases [cases]: prefixes of games that both edit
---   games [games]: games that they are of
---   target: mean probability, of the first, of tokens that begin a legal move on the board that the edit aims at
---   other: the same of the second
+--   games [games]: games of these positions
+--   target: for the first, mean probability of tokens that begin a legal move on the target board
+--   other: the same for the second
 --   difference: the first minus the second, same cases; games are resampled
---   paired_log10_p: of the differences, one-sided, as of independent cases
+--   paired_log10_p: of the differences, one-sided, treating cases as independent
 --   paired_holm_log10_p: the same, corrected by Holm over the rows of the run
 --   run: the edit run
---   done [states]: units that are there
+--   done [states]: completed units
 --   planned [states]: units of the run
---   checkpoint_id [hidden]: its id
---   run_id [hidden]: its id
+--   checkpoint_id [hidden]: id of the checkpoint
+--   run_id [hidden]: id of the run
 -- statistics:
 --   target = mean(target, cases)
 --   other = mean(other, cases)
@@ -40,7 +40,7 @@
 -- statements of: legal_move_mass_by_edit.sql to types
 
 -- statement: drawn
--- Every case under every type: of several draws of a random or shuffled direction the mean.
+-- Every case under every type; several draws of a random or shuffled direction are averaged.
 SELECT t.run_id, t.unit, t.setting, a.type, any_value(t.attempt_id) AS attempt_id, any_value(t.item) AS item,
        any_value(t.ply) AS ply, any_value(t.piece) AS piece, any_value(t.square) AS square,
        avg(t.target::DOUBLE) AS target
@@ -49,13 +49,13 @@ JOIN types AS a ON a.run_id = t.run_id AND a.kind = t.kind AND a.setting IS NOT 
 GROUP BY t.run_id, t.unit, t.setting, a.type
 
 -- statement: ranked
--- Of two types the one that stands first here is held against the other.
+-- The order of the types: in a pair, the earlier one is compared with the later one.
 SELECT *, list_position(['Probe', 'SAE-Probe', 'CD-Probe', 'DM-Probe', 'Patch', 'Shuffled', 'Wrong layer', 'Random',
                          'Length 0', 'None'], sort) AS rank
 FROM types
 
 -- statement: pairs
--- Two types of one run, layers and scale; the clean model stands beside each of them.
+-- Two types of one run, layers and scale; the clean model is compared with each of them.
 SELECT a.run_id, a.setting, a.type, b.type AS minus, s.layers, s.scale, a.checkpoint_id,
        dense_rank() OVER (ORDER BY c.place, r.created_at, a.run_id, a.setting, a.type, b.type) AS cell, c.checkpoint,
        r.run, r.done, r.planned

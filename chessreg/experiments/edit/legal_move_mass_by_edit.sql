@@ -9,20 +9,21 @@
 -- default: checkpoint, type, layers, scale; target, original, minus_random; cases
 -- columns:
 --   checkpoint: the model
---   protocol: the settings that paper, published code and corrected differ in; own: none of these
---   type: None (the clean model), Random, Patch (the residual of a later board), Probe, SAE-Probe, CD-Probe (difference of
---       means of latents), DM-Probe (of residuals); Shuffled (another piece's direction), Wrong layer, Length 0. Of several
---       edits by probes of one sort those of --other-probes have their place among these behind it: SAE-Probe 2
+--   protocol: which preset the settings match: paper, published code or corrected; own: none of these
+--   type: None (the clean model), Random, Patch (the residual of a later board), Probe, SAE-Probe, CD-Probe (difference
+--       of
+--       means of latents), DM-Probe (of residuals); Shuffled (another piece's direction), Wrong layer, Length 0. For
+--       several edits by probes of one sort, those of --other-probes have their number: SAE-Probe 2
 --   probe [hidden]: the run of the probe whose directions are added
 --   layers: edited, 0-based; a control has the layers of its edit
---   scale: value of the scale rule
---   scale_rule [hidden]: what it is a share of
---   cases [cases]: prefixes of games that are edited
---   games [games]: games that they are of
---   kings [cases]: cases whose piece is a king: without it moves are pseudo-legal
+--   scale: value of the scale rule's parameter
+--   scale_rule [hidden]: the rule that turns the scale into a length
+--   cases [cases]: edited prefixes of games
+--   games [games]: games of these positions
+--   kings [cases]: cases that remove a king, where pseudo-legal moves count as legal
 --   original: mean probability of tokens that begin a legal move on the original board; games are resampled
 --   original_sd: its standard deviation over cases
---   target: the same on the board that the edit aims at
+--   target: the same on the target board of the edit
 --   target_sd: its standard deviation
 --   future: the same on the later board of the game
 --   future_sd: its standard deviation
@@ -32,16 +33,16 @@
 --   argmax_kept [%]: cases whose most probable token is the clean model's
 --   kl [nats]: mean Kullback-Leibler divergence of the clean distribution from the edited one
 --   edit_norm [hidden]: mean length of the edit at its lowest layer
---   welch_log10_p: of target against the clean model's, one-sided, as of independent samples (as published)
+--   welch_log10_p: p of target against the clean model's, one-sided, treating samples as independent (as published)
 --   welch_holm_log10_p: the same, corrected by Holm over the rows of the run
---   paired_log10_p: of the differences, one-sided, as of independent cases
---   cohens_d: of target against the clean model's
+--   paired_log10_p: p of the differences, one-sided, treating cases as independent
+--   cohens_d: Cohen's d of target against the clean model's
 --   run: the edit run
---   done [states]: units that are there
+--   done [states]: completed units
 --   planned [states]: units of the run
---   checkpoint_id [hidden]: its id
---   intervention_id [hidden]: its id
---   run_id [hidden]: its id
+--   checkpoint_id [hidden]: id of the checkpoint
+--   intervention_id [hidden]: id of the intervention
+--   run_id [hidden]: id of the run
 -- statistics:
 --   original = mean(original, cases)
 --   target = mean(target, cases)
@@ -83,8 +84,8 @@ SELECT DISTINCT t.run_id, t.setting, i.layers, i.scale
 FROM trials AS t JOIN intervention AS i ON i.id = t.intervention_id WHERE t.kind = 'edit'
 
 -- statement: types
--- The paper's name of every condition: one type each. A probe is called after what it was made of, and `number` is its
--- place among --other-probes.
+-- The paper's name of every condition: one type each. A probe's name contains its source; `number` is its place among
+-- --other-probes.
 WITH named AS (
     SELECT t.run_id, t.kind, t.setting, min(t.intervention_id) AS intervention_id,
            any_value(i.checkpoint_id) AS checkpoint_id,
@@ -124,7 +125,7 @@ FROM trials AS t
 JOIN cells AS k ON k.run_id = t.run_id AND k.kind = t.kind AND k.setting IS NOT DISTINCT FROM t.setting
 
 -- statement: paired
--- Every case beside the clean model's and, where the run has one of the same layers and scale, a random direction's.
+-- Every case with that of the clean model and, if the run has one of the same layers and scale, of a random direction.
 SELECT b.*, n.original AS none_original, n.target AS none_target, r.target AS random_target
 FROM base AS b
 LEFT JOIN trials AS n ON n.run_id = b.run_id AND n.unit = b.unit AND n.kind = 'clean'

@@ -1,6 +1,6 @@
 -- title: legal move mass by expansion
 -- topic: board edits
--- question: Does the expansion factor of the SAE matter for edits?
+-- question: How does the expansion factor of the SAE change edits?
 -- aliases: edits by size of sae, sae size, expansion factor
 -- paper: Davis, Vasquez Ferrer & Sukthankar 2026, sections 4.3 and 4.8: autoencoders of several expansions
 -- kinds: edit-next-token
@@ -9,19 +9,18 @@
 -- columns:
 --   checkpoint: the model
 --   type: SAE-Probe, or CD-Probe (difference of means of latents)
---   expansion: latents of the SAE that the probe was decoded by, over the model's width
---   minus: the smaller expansion that it is held against, of the same layers, scale and games, edited alike by probes that
---       were made alike but for the SAE
+--   expansion: latents of the SAE that decodes the probe, divided by the model's d_model
+--   minus: the smaller expansion that it is compared with; layers, scale, games and all settings but the SAE are equal
 --   layers [hidden]: edited, 0-based
---   scale: value of the scale rule
+--   scale: value of the scale rule's parameter
 --   cases [cases]: prefixes of games that both edit
---   games [games]: games that they are of
---   target: mean probability, of the larger, of tokens that begin a legal move on the board that the edit aims at
---   other: the same of the smaller
+--   games [games]: games of these positions
+--   target: for the larger, mean probability of tokens that begin a legal move on the target board
+--   other: the same for the smaller
 --   difference: the larger minus the smaller, same cases; games are resampled
 --   run: the edit run of the larger
 --   other_run: that of the smaller
---   checkpoint_id [hidden]: its id
+--   checkpoint_id [hidden]: id of the checkpoint
 --   run_id [hidden]: id of the run of the larger
 -- statistics:
 --   target = mean(target, cases)
@@ -43,8 +42,9 @@ JOIN (SELECT spec_hash, settings_text(spec, ['sae', 'expansion', 'layers', 'min_
 GROUP BY i.intervention_id
 
 -- statement: edits
--- The conditions whose directions an SAE decodes, with its expansion, and which cases they edit; `alike`: how, and by
--- what probes. What a protocol says of other edits of the run is no matter.
+-- The conditions whose directions an SAE decodes, with its expansion and the edited cases. `alike`: the settings of
+-- edit
+-- and probes; those of other edits of the run do not count.
 SELECT t.run_id, t.condition, any_value(r.run) AS run, any_value(r.created_at) AS created_at,
        any_value(coalesce(p.expansion, TRY_CAST(s.expansions AS BIGINT[])[1])) AS expansion, any_value(i.checkpoint_id) AS checkpoint_id,
        any_value(CASE p.source WHEN 'sae-latents' THEN 'SAE-Probe' ELSE 'CD-Probe' END) AS type,

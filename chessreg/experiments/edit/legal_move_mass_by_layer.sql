@@ -8,29 +8,29 @@
 -- default: checkpoint, type, layer, scale; target, original, gain; cases
 -- columns:
 --   checkpoint: the model
---   type: Probe, Random, Patch, …: as in the query `legal move mass by edit`
---   layer: edited, 0-based; of several the lowest
---   layers [hidden]: all that are edited
---   scale: value of the scale rule
---   cases [cases]: prefixes of games that are edited
---   games [games]: games that they are of
+--   type: Probe, Random, Patch, … as in the query `legal move mass by edit`
+--   layer: the lowest edited layer, 0-based
+--   layers [hidden]: all edited layers
+--   scale: value of the scale rule's parameter
+--   cases [cases]: edited prefixes of games
+--   games [games]: games of these positions
 --   original: mean probability of tokens that begin a legal move on the original board; games are resampled
---   target: the same on the board that the edit aims at
+--   target: the same on the target board of the edit
 --   target_sd: its standard deviation over cases
---   q025: 2.5 % of the cases have less on the target board
---   q10: 10 % have less
---   q25: 25 % have less
---   median: half of them have less
---   q75: 75 % have less
---   q90: 90 % have less
---   q975: 97.5 % have less
+--   q025: 2.5 % quantile of target over cases
+--   q10: 10 % quantile
+--   q25: 25 % quantile
+--   median: median of target over cases
+--   q75: 75 % quantile
+--   q90: 90 % quantile
+--   q975: 97.5 % quantile
 --   gain: target minus the clean model's, same cases
 --   run: the edit run
---   done [states]: units that are there
+--   done [states]: completed units
 --   planned [states]: units of the run
---   checkpoint_id [hidden]: its id
---   intervention_id [hidden]: its id
---   run_id [hidden]: its id
+--   checkpoint_id [hidden]: id of the checkpoint
+--   intervention_id [hidden]: id of the intervention
+--   run_id [hidden]: id of the run
 -- statistics:
 --   original = mean(original, cases)
 --   target = mean(target, cases)

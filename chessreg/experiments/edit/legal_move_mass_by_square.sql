@@ -8,22 +8,22 @@
 -- default: checkpoint, type, scale, piece, square; target, original; cases
 -- columns:
 --   checkpoint: the model
---   type: Probe, Random, Patch, …: as in the query `legal move mass by edit`
+--   type: Probe, Random, Patch, … as in the query `legal move mass by edit`
 --   layers [hidden]: edited, 0-based
---   scale: value of the scale rule
---   piece: taken off, PNBRQK of White, pnbrqk of Black
---   square: where it stood
+--   scale: value of the scale rule's parameter
+--   piece: the removed piece, PNBRQK of White, pnbrqk of Black
+--   square: the square of the removed piece
 --   cases [cases]: prefixes of games with that piece there
---   games [games]: games that they are of
+--   games [games]: games of these positions
 --   original: mean probability of tokens that begin a legal move on the original board; games are resampled
 --   target: the same on the board without the piece
 --   clean_target: the same of the clean model
 --   run: the edit run
---   done [states]: units that are there
+--   done [states]: completed units
 --   planned [states]: units of the run
---   checkpoint_id [hidden]: its id
---   intervention_id [hidden]: its id
---   run_id [hidden]: its id
+--   checkpoint_id [hidden]: id of the checkpoint
+--   intervention_id [hidden]: id of the intervention
+--   run_id [hidden]: id of the run
 -- statistics:
 --   original = mean(original, cases)
 --   target = mean(target, cases)

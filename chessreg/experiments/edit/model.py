@@ -298,7 +298,7 @@ def compute_square_logits(
 ) -> np.ndarray:
     """Return the logits of probes at the last token, float32 [probes, 64, 13].
 
-    `residuals` float [probes, d_model] are those of the probes' layers. For centred probes the mean that the edits
+    `residuals` float [probes, d_model] come from the probes' layers. For centred probes the mean that the edits
     themselves add is not removed, as in TransformerLens (specification 2.3).
     """
     tokens = np.array(prompt)

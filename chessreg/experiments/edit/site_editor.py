@@ -146,7 +146,7 @@ class CaseEdits(EditedModel[NextTokenEditSpec]):
     ) -> np.ndarray:
         """Return the unscaled vectors that a condition adds at a layer, float32 [cases, d_model].
 
-        `sites` int64 [cases] are the sites of the cases in `tokens`, and `later` int64 those of the later boards.
+        `sites` int64 [cases] are the sites of the cases in `tokens`, and `later` int64 the sites of the later boards.
         `cached` keeps vectors by source, draw and layer.
         """
         source = "edit" if condition.source == SHAM else condition.source

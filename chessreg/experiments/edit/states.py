@@ -117,8 +117,8 @@ def remove_moving_piece(state: State, move: chess.Move) -> Removal:
 def explain_skip(spec: EditSettings, board: chess.Board, move: chess.Move | None) -> str | None:
     """Return the reason to skip a state, given the clean model's greedy move: `illegal`, `king`, `no moves`, or None.
 
-    The author's guard asks for legal moves of the original board, which always has one. The fixed guard asks for those
-    of the modified board.
+    The author's guard asks for legal moves of the original board, which always has one. The fixed guard asks for
+    legal moves of the modified board.
     """
     if move is None:
         return "illegal"

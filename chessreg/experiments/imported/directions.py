@@ -220,7 +220,7 @@ def build_import_spec(
     }
     options = {
         name: value for name, value in options.items() if value not in (None, "", ()) and value != in_files.get(name)
-    }  # an option that repeats what the files contain leaves the spec unchanged
+    }  # an option that repeats the files' metadata leaves the spec unchanged
     spec = kind.spec(files=tuple(map(str, paths)), **{**settings, **options})
     check_files_together(spec, inputs, bare)
     fits: Callable[..., None] = check_imported_probes if kind is ImportedProbe else check_imported_vectors

@@ -1,6 +1,6 @@
 -- title: interventions of others
 -- topic: board edits
--- question: What did published grid searches of interventions give?
+-- question: Which scores did published grid searches of interventions report?
 -- aliases: grid search, imported aggregates, published interventions
 -- paper: Karvonen 2024, section 4.2 and Table 6 (the author's grid searches)
 -- kinds: imported-aggregates
@@ -8,22 +8,22 @@
 -- default: checkpoint, intervention, opening, metric; value, low, high; n
 -- columns:
 --   checkpoint: the model that played
---   intervention: source, layers (0-based) and scale of the edit; none is the model as it is
+--   intervention: source, layers (0-based) and scale of the edit; none: the unedited model
 --   opening: standard or random:PLIES
---   metric: what the value is: a mean score, or a percentage of games without a forfeit
+--   metric: a mean score, or a percentage of games without a forfeit
 --   value: as published
---   low: its published interval
---   high: its upper end
+--   low: lower end of its published interval
+--   high: upper end of its published interval
 --   delta: value minus the mean of the model's values without intervention, of the same metric, table and opening
---   n [games]: games behind it, where that is told
---   without_forfeit [%]: games without a forfeit, where that is told beside a score
+--   n [games]: games behind the value; none: not published
+--   without_forfeit [%]: games without a forfeit, if published with the score
 --   bins: the classes of skill whose difference the vector is
 --   truncated: the author's file name was cut, so layers may be missing
 --   table: the table of the author's notebook
 --   runs: the import
---   name [hidden]: the author's own name for it
---   checkpoint_id [hidden]: its id
---   intervention_id [hidden]: its id
+--   name [hidden]: the author's name of the intervention
+--   checkpoint_id [hidden]: id of the checkpoint
+--   intervention_id [hidden]: id of the intervention
 
 -- statement: cells
 SELECT a.*, m.* EXCLUDE (run_id, match), s.run, s.created_at

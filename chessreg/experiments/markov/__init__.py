@@ -50,7 +50,7 @@ class MarkovClass(BaseModel):
     excess: float | None = Field(None, description="mean cosine minus the population's")
     apart: float | None = Field(None, description="mean cosine of pairs whose last moves differ")
     same_last: float | None = Field(
-        None, description="mean cosine with states after as many plies and the same last move, on another board"
+        None, description="mean cosine with states on another board, with equal ply and last move"
     )
     nearest: float | None = Field(None, description="mean cosine with states whose board differs in one piece")
     centred: float | None = Field(None, description="mean cosine after the mean state of the phase is subtracted")

@@ -67,8 +67,8 @@ class Classes:
     """The chosen classes, a partner of each member for each control, and the reference population.
 
     `member` int64 [m]: indices into `prefixes`, class by class. `number` int64 [m]: the class of each, ascending.
-    `same_last` int64 [m]: a prefix of as many plies with the same last move and another board, -1 without one.
-    `nearest` int64 [m]: a prefix of as many plies whose board differs in one piece, -1 without one. `reference` int64
+    `same_last` int64 [m]: a prefix with equal ply and last move and another board, -1 without one.
+    `nearest` int64 [m]: a prefix of equal ply whose board differs in one piece, -1 without one. `reference` int64
     [m]: random prefixes, each of the phase of the member at its index; None if the members are the population.
     `reached` counts the positions that at least `min_members` move orders reach, `orders` these move orders.
     """
@@ -97,7 +97,7 @@ class Classes:
         return others if self.reference is None else {**others, "reference": self.reference}
 
     def needed(self, low: int, high: int) -> np.ndarray:
-        """Return the prefixes that classes low to high (exclusive) need, including those of the controls, ascending,
+        """Return the prefixes that classes low to high (exclusive) need, including the controls' prefixes, ascending,
         int64."""
         mine = slice(*np.searchsorted(self.number, (low, high)))
         every = np.concatenate([self.member[mine], *(other[mine] for other in self.others.values())])
@@ -204,7 +204,7 @@ def choose_classes(spec: MarkovSpec, prefixes: Prefixes) -> Classes:
 
 
 def _drop_common_games(rows: Sequence[np.ndarray], game: np.ndarray, most: int) -> list[np.ndarray]:
-    """Return at most `most` classes in order, without those that share a game with an earlier one."""
+    """Return at most `most` classes in order, except classes that share a game with an earlier one."""
     seen: set[int] = set()
     kept: list[np.ndarray] = []
     for row in rows:

@@ -9,41 +9,41 @@
 -- columns:
 --   checkpoint: the model
 --   twin_of: the model whose untrained twin this is
---   cosine: raw, or centred: of states less the mean of their phase
---   hook_point [hidden]: where in the model
+--   cosine: raw, or centred: after the mean state of the phase is subtracted
+--   hook_point [hidden]: hook point of the activations
 --   site: the hook point, * for the layer
 --   layer: 0-based; the paper counts from 1
 --   classes [positions]: positions that several move orders reach
---   sequences [move orders]: these move orders
+--   sequences [move orders]: move orders of all these positions
 --   within: mean over positions of the mean cosine between their move orders
---   t: the paper's T: within, less the mean cosine of random pairs of one phase; with its interval, positions resampled
+--   t: the paper's T: within minus the mean cosine of random pairs of one phase; positions are resampled
 --   null_mean: mean of T over random groupings of the same sizes, and the middle 95 % of them
 --   null_mean_low [hidden]: the 2.5 % quantile of T over random groupings
 --   null_mean_high [hidden]: the 97.5 % quantile
 --   null_sd: the standard deviation of T over random groupings
---   p: share of random groupings whose T is no smaller, the observed one among them; the smallest possible is
+--   p: share of random groupings with T at least as large, counting the observed one; the smallest possible is
 --       1 / (1 + resamples)
 --   p_holm: after Holm's correction over the hook points of the run
 --   d: Cohen's d: T in standard deviations of the cosine of random pairs, with its interval, positions resampled
---   t_members: T against random pairs of these move orders, whatever the reference population
+--   t_members: T against random pairs of these move orders, for any reference population
 --   d_members: d against the same pairs
 --   apart: mean cosine of move orders to one position whose last moves differ
---   same_last: with another board after as many plies and the same last move
---   beyond_last: within less same_last, with its interval; T that a shared last move explains is not in it
---   log10_p_last: of the paired t test that this is above 0, positions as independent, as a logarithm
---   nearest: with a board that one piece tells apart, after as many plies
---   beyond_nearest: within less nearest, with its interval
---   reference_population: of the random pairs: members (the move orders), same-plies or prefixes (random beginnings)
---   equal: what equal boards share: position, or placement of the pieces alone
+--   same_last: mean cosine with another board after as many plies and the same last move
+--   beyond_last: within minus same_last, the part of T that a shared last move does not explain
+--   log10_p_last: log10 of p of the paired t test of beyond_last > 0, with positions as independent
+--   nearest: mean cosine with a board that differs in one piece, after as many plies
+--   beyond_nearest: within minus nearest
+--   reference_population: population of the random pairs: members (the move orders), same-plies or prefixes
+--   equal: when boards count as equal: by position, or by placement of the pieces alone
 --   replacement [hidden]: random sets are drawn with replacement
 --   resamples [groupings]: random groupings
---   reach [positions]: that could have been chosen
---   overlap: whole games among those that the prefixes are of that the model was trained on
+--   reach [positions]: positions that could have been chosen
+--   overlap: whole games of the prefixes that the model was trained on
 --   run: the markov run
---   done [units]: units that are there
+--   done [units]: completed units
 --   planned [units]: units of the run
---   checkpoint_id [hidden]: its id
---   run_id [hidden]: its id
+--   checkpoint_id [hidden]: id of the checkpoint
+--   run_id [hidden]: id of the run
 -- statistics:
 --   t = mean(excess, positions)
 --   d = mean(effect, effect_n)

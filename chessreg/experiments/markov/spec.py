@@ -38,13 +38,13 @@ class MarkovSpec(GameSelection):
     )
     reference_population: Literal["members", "same-plies", "prefixes"] = Field(
         "prefixes",
-        description="population for T (its mean cosine) and d (its deviation): the chosen move orders; as "
-        "many random prefixes of the same plies; or as many of any ply (Davis's wider "
+        description="population for T (its mean cosine) and d (its deviation): the chosen move orders; "
+        "equally many random prefixes of the same plies; or of any ply (Davis's wider "
         "population). T and d against the chosen move orders are always reported too",
     )
     partner_controls: bool = Field(
         True,
-        description="also compare with another board after as many plies and the same last move, and with a "
+        description="also compare with another board of equal ply and last move, and with a "
         "board that differs in one piece",
     )
 

@@ -150,7 +150,7 @@ class PlaySpec(MatchSpec):
     )
     finished_openings: Literal["redraw", "keep"] = Field(
         "redraw",
-        description="random plies that end the game: draw anew, or keep it (chess_gpt_eval: 5 restarts at most)",
+        description="random plies that end the game: draw others, or keep them (chess_gpt_eval: 5 restarts at most)",
     )
     book: Annotated[str | None, Ref("book")] = Field(
         None, description="file of the opening book. Left out: taken from --opening book:FILE"
@@ -174,13 +174,13 @@ class PlaySpec(MatchSpec):
     move_limit: Moves = Field(90, ge=1, description="full moves after the opening, then the game is stopped")
     adjudication: str = Field("nodes=100000", description="Stockfish's limit for evaluating a stopped game, or none")
     adjudicate_at: Moves = Field(
-        0, ge=0, description="evaluate it as it stood after White's move of this number; 0: as it ended"
+        0, ge=0, description="evaluate the position after White's move of this number; 0: the last position"
     )
     context: Literal["adjudicate", "forfeit", "crop"] = Field(
         "adjudicate", description="when the model's context is full: stop the game, forfeit it, or drop the oldest text"
     )
     precision: Literal["float32", "bfloat16", "float16"] = Field(
-        "float32", description="what the model computes in (the author: float16 on a GPU)"
+        "float32", description="number format of the model's computation (the author: float16 on a GPU)"
     )
     claim_draws: bool = Field(
         False, description="end a game as drawn at the third repetition or after fifty moves, as a claim would"

@@ -1,7 +1,7 @@
 """Many games at once in one decoding session: the model decodes some games while engines answer in the others.
 
 Game r has row r of the session, whose key-value cache persists between moves; the row of an ended game goes to the next
-game. Each forward pass extends every draft in progress, at whatever character or try it is, and then reads the answers
+game. Each forward pass extends every draft in progress, at any character or try, and then reads the answers
 that engines have given meanwhile, so no game waits for another. The moves do not depend on this schedule, because draws
 are keyed by game, ply and try.
 """
@@ -47,7 +47,7 @@ class ModelPlayer:
 class EngineRoles:
     """Tasks of the engine other than playing.
 
-    It evaluates games that stopped in play under the limit `adjudicate`, and drawn games as they stood before the
+    It evaluates games that stopped in play under the limit `adjudicate`, and the position of drawn games before the
     model's last move under `judge_draws`; None leaves that evaluation out. `assist`: when it plays the model's move.
     """
 

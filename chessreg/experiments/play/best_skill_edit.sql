@@ -9,31 +9,31 @@
 -- columns:
 --   checkpoint: the model that played
 --   source: where the directions come from
---   goal: positive (the highest score is sought) or negative (the lowest)
---   color: the model's
---   opponent: the opponent as it was asked for
---   engine_version: its program's version
+--   goal: positive (the edit with the highest score wins) or negative (the lowest)
+--   color: the model's color
+--   opponent: the opponent as requested
+--   engine_version: version of the opponent's engine
 --   opening: standard, random:PLIES or book:DIGEST
 --   policy: how the model's move is chosen
---   move_limit [moves]: after so many moves of the model the game is stopped and adjudicated
---   rules: what else is not as `run play` has it by default: temperatures, a full context, adjudication
---   intervention: the edit that is best on the openings that it was chosen on; none where no edit qualifies
+--   move_limit [moves]: full moves of the model after which the game is stopped and adjudicated
+--   rules: other settings that differ from the defaults of `run play`: temperatures, a full context, adjudication
+--   intervention: the best edit on the choosing openings; none if no edit qualifies
 --   layers [hidden]: its layers, 0-based
 --   scale [hidden]: its scale
---   tried [edits]: edits of this source, goal and protocol
---   qualified [edits]: those that it was chosen from: neither all points lost nor all won, and legal often enough
---   legality_floor [%]: how often that is: 98 % of first tries (the paper's condition), or 2 points less than the model
+--   tried [edits]: number of edits of this source, goal and protocol
+--   qualified [edits]: number of edits to choose from: neither all points lost nor all won, and legality at the floor
+--   legality_floor [%]: required legality: 98 % of first tries (the paper's condition), or 2 points less than the model
 --       without intervention where that is lower; of policy legal, the mean exact probability of a legal move
---   legality [%]: of the chosen edit, on the openings that it was chosen on
+--   legality [%]: legality of the chosen edit, on the choosing openings
 --   selected_on: the openings on which the edits were compared: those of even number
---   chosen_score: points per game there (biased: it was chosen for it)
---   reported_on: the others
+--   chosen_score: points per game on these openings (biased by the choice)
+--   reported_on: the other openings, of odd number
 --   score: points per game on them, with its interval; openings are resampled
 --   delta_score: score minus that of the model without intervention, on the same openings
 --   n [games]: games on the openings reported on
 --   runs: the runs that played
---   checkpoint_id [hidden]: its id
---   intervention_id [hidden]: its id
+--   checkpoint_id [hidden]: id of the checkpoint
+--   intervention_id [hidden]: id of the intervention
 -- statistics:
 --   chosen_score = score(chosen_points, chosen)
 --   score = score(points, scored)
@@ -114,7 +114,7 @@ LEFT JOIN arm AS a ON a.protocol = b.protocol AND a.intervention_id = b.interven
 ORDER BY b.cell
 
 -- statement: clusters
--- A cluster is one opening; beside its points stand those of the plain model from the same opening.
+-- A cluster is one opening; the same row has the points of the plain model from the same opening.
 WITH opened AS (
     SELECT protocol, intervention_id, opening_stream, opening_number, sum(score) AS points, count(score) AS scored
     FROM played

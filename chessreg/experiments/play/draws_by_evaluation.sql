@@ -8,22 +8,22 @@
 -- default: checkpoint, intervention, opponent, evaluation; share; n
 -- columns:
 --   checkpoint: the model that played
---   intervention: source, layers (0-based), scale and positions of the edit; none is the model as it is
+--   intervention: source, layers (0-based), scale and positions of the edit; none: the unedited model
 --   assist: when Stockfish played the model's move
 --   policy: how the model chose its moves
---   opening: how the games began
---   move_limit [moves]: after so many moves of the model a game is stopped
---   rules [hidden]: what else is not as `run play` has it by default
+--   opening: source of the openings
+--   move_limit [moves]: full moves of the model after which a game is stopped
+--   rules [hidden]: other settings that differ from the defaults of `run play`
 --   opponent: the opponents whose games are counted
---   evaluation: for the model, before its last move of the drawn game; mate in n, or centipawns
+--   evaluation: evaluation for the model before its last move of a drawn game: mate in n, or centipawns
 --   n [games]: draws with this evaluation
---   share [%]: of the draws that were evaluated, with its interval; openings are resampled
---   draws [games]: draws that were evaluated (--evaluate-draws)
---   others [games]: draws that were not
+--   share [%]: share of the evaluated draws; openings are resampled
+--   draws [games]: evaluated draws (--evaluate-draws)
+--   others [games]: draws without an evaluation
 --   games [games]: games played
 --   runs: the runs that played
---   checkpoint_id [hidden]: its id
---   intervention_id [hidden]: its id
+--   checkpoint_id [hidden]: id of the checkpoint
+--   intervention_id [hidden]: id of the intervention
 -- statistics:
 --   share = percent(there, draws)
 -- plot: draws by evaluation
@@ -33,7 +33,7 @@
 --   series: checkpoint, intervention, assist, policy, opening
 
 -- statement: cells
--- One row per arm; all opponents of a model together, in games by the same rules, where it chose its moves alike.
+-- One row per arm: all opponents of a model together, for equal rules and choice of moves.
 SELECT *, dense_rank() OVER (ORDER BY own_name, checkpoint_place, intervention_id IS NOT NULL, intervention, intervention_id,
                                       assist <> 'none', assist, policy, opening, move_limit, rules) AS arm
 FROM arms
@@ -90,7 +90,7 @@ FROM play_game AS g JOIN cells AS c ON c.run_id = g.run_id AND c.match = g.match
 HAVING count(*) > 0 AND count(g.draw_cp) = 0
 
 -- statement: clusters
--- A cluster is one opening: how many of its evaluated draws were so.
+-- A cluster is one opening: the number of its evaluated draws with this evaluation.
 WITH opened AS (
     SELECT arm, list_sort(list(cell)) AS ends
     FROM base WHERE bin < 99

@@ -131,7 +131,7 @@ class Probe(Kind):
     def reader(self, tensors: Mapping[str, np.ndarray], device: str) -> Reader:
         """Return the function from residuals float32 [n, d_model] to logits float32 [n, squares, classes].
 
-        `tensors` are those of one layer that `fit` returned.
+        `tensors` are the tensors that `fit` returned for one layer.
         """
         return linear_reader(tensors["weight"], device)
 

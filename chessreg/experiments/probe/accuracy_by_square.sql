@@ -1,25 +1,25 @@
 -- title: accuracy by square
 -- topic: probes
--- question: How accurately is each square read?
+-- question: How accurately does the probe predict each square?
 -- aliases: square accuracy, probe accuracy by square, heat map, per square accuracy
--- paper: beyond Karvonen 2024, Table 1: which squares are read well
+-- paper: beyond Karvonen 2024, Table 1: accuracy by square
 -- kinds: probe
 -- made by: chessreg run probe
 -- default: checkpoint, label, positions, layer, split, square; accuracy
 -- columns:
---   checkpoint: the model that was probed
+--   checkpoint: the probed model
 --   twin_of: the model whose untrained twin this is
---   label: what is read off the residual stream
---   positions: at which characters
+--   label: the label that the probe predicts from the residual stream
+--   positions: characters at which the probe reads the residual stream
 --   layer: 0-based
 --   split: validation or test
 --   square: a1 to h8
 --   accuracy [%]: right predictions on this square
 --   run: the probe run
---   done [units]: units that are there
+--   done [units]: completed units
 --   planned [units]: units of the run
---   checkpoint_id [hidden]: its id
---   run_id [hidden]: its id
+--   checkpoint_id [hidden]: id of the checkpoint
+--   run_id [hidden]: id of the run
 -- plot: accuracy by square
 --   aliases: square accuracy boards
 --   form: board

@@ -1,6 +1,6 @@
 -- title: best probe layers
 -- topic: probes
--- question: Which layer is best, and how far is it above a random-init control?
+-- question: Which layer is best, and how much better than a random-init control?
 -- aliases: probe accuracy of the best layer, karvonen table 1, best layer, random-init control, untrained control,
 --       probe control, random init baseline
 -- paper: Karvonen 2024, Table 1
@@ -11,38 +11,37 @@
 --   checkpoint: the model
 --   weights: trained, or untrained: its twins with random weights
 --   probe: the experiment kind that fitted it: probe is linear
---   label: what is read off the residual stream
---   positions: at which characters
---   strata: of skill: how games were put into classes: within each source, over all, or sources balanced
---   selected_on: which games chose the layer: validation, or test (as the paper did: biased upwards)
+--   label: the label that the probe predicts from the residual stream
+--   positions: characters at which the probe reads the residual stream
+--   strata: for skill: classes of games were made within each source, over all, or with balanced sources
+--   selected_on: games that chose the layer: validation, or test (as in the paper, biased upwards)
 --   layer: the chosen layer, 0-based
---   layers_tried [layers]: among how many
+--   layers_tried [layers]: number of layers that were compared
 --   seeds [runs]: probe runs that differ in their seed, pooled
---   models [models]: models that were probed: 1, or the number of twins
+--   models [models]: number of probed models: 1, or the number of twins
 --   n_games [games]: test games, each scored by every run
 --   n [predictions]: squares (or positions) scored
---   accuracy [%]: right on the test games, with its interval; games are resampled, and seeds, or twins where there are
---       several
---   majority [%]: always naming what is most frequent in the fitting games
+--   accuracy [%]: right predictions on the test games; games and seeds are resampled, or twins if there are several
+--   majority [%]: accuracy of always predicting the most frequent class of the fitting games
 --   minus_majority [%]: accuracy minus majority, same games
---   source [%]: of skill: going by source and time control alone
---   length [%]: of skill: going by the length of the game alone
+--   source [%]: for skill: accuracy of predicting from source and time control alone
+--   length [%]: for skill: accuracy of predicting from the length of the game alone
 --   untrained [%]: accuracy of the twins, at the layer chosen in the same way
---   untrained_layer: that layer
+--   untrained_layer: the layer chosen for the twins
 --   minus_untrained [%]: accuracy minus that of the twins, same games
 --   overlap: whole games among those of all splits that the model was trained on, and that the probe was fitted on
---   overlap_model_games [hidden]: the same as numbers, the most of any run; none: not known
+--   overlap_model_games [hidden]: number of these games, the largest of any run; none: unknown
 --   overlap_model_openings [hidden]: games whose first 20 plies the model was trained on
---   overlap_model_positions [hidden]: different positions that it was trained on
+--   overlap_model_positions [hidden]: number of different positions that it was trained on
 --   overlap_probe_games [hidden]: games that the probe was fitted on
 --   overlap_probe_openings [hidden]: games whose first 20 plies it was fitted on
---   overlap_probe_positions [hidden]: different positions that it was fitted on
---   fitted_on: dataset and part that was fitted on, and which of its games and sites where not all; none: not known
---   tested_on: likewise of the test games
+--   overlap_probe_positions [hidden]: number of different positions that it was fitted on
+--   fitted_on: dataset and part of the fitting games, and the selection of games and sites; none: unknown
+--   tested_on: the same for the test games
 --   train_games [games]: games fitted on
---   epochs: passes over them
+--   epochs: passes over the fitting games
 --   runs: the probe runs
---   done [units]: units that are there
+--   done [units]: completed units
 --   planned [units]: units of the runs
 --   checkpoint_id [hidden]: the trained model's id
 --   run_id [hidden]: id of the first of the runs
@@ -63,8 +62,8 @@
 --   panels: label, positions, selected_on
 
 -- statement: cells
--- One row per probe. Runs of one pool differ in seed and replicate alone, and untrained twins in their weights: what they
--- were fitted and tested on is the same.
+-- One row per probe. Runs of one pool differ in seed and replicate alone, untrained twins also in their weights; their
+-- fitting and test data are the same.
 SELECT p.run_id, p.unit, p.layer, p.label, p.positions, p.train_games, p.epochs, p.checkpoint_id AS probed_id,
        coalesce(CASE WHEN c.random_init THEN c.parent_id END, p.checkpoint_id) AS checkpoint_id,
        coalesce(parent.checkpoint, c.checkpoint) AS checkpoint, coalesce(parent.place, c.place) AS checkpoint_place,
@@ -85,7 +84,7 @@ SELECT *, dense_rank() OVER (ORDER BY label, positions, probe, checkpoint_place,
 FROM cells
 
 -- statement: chosen
--- For each pool, kind of weights and way of choosing: the layer with the highest share of right answers.
+-- For each pool, kind of weights and `selected_on`: the layer with the highest share of right answers.
 SELECT pool, weights, selected_on, layer, layers_tried,
        4 * pool + 2 * (weights = 'untrained')::BIGINT + (selected_on = 'test')::BIGINT AS cell
 FROM (
@@ -103,7 +102,7 @@ FROM (
 WHERE place = 1
 
 -- statement: drawn
--- What a cell's games were met by, numbered: its twins where there are several, else its runs (seeds).
+-- The numbered draws that a cell's games are crossed with: its twins if there are several, else its runs (seeds).
 SELECT DISTINCT h.cell, k.run_id, dense_rank() OVER (
     PARTITION BY h.cell ORDER BY CASE WHEN m.models > 1 THEN k.probed_id ELSE k.run_id END) AS draw
 FROM chosen AS h
@@ -165,7 +164,7 @@ LEFT JOIN chosen AS u
 ORDER BY h.cell
 
 -- statement: clusters
--- A cluster is one game, with the answers of each run (of a twin: of all its runs), and those of the untrained twins.
+-- A cluster is one game, with the answers of each run (for a twin: of all its runs), and those of the untrained twins.
 WITH answered AS (
     SELECT b.cell, d.draw, b.item, whole(sum(correct)) AS correct, whole(sum(n)) AS n
     FROM base AS b JOIN drawn AS d ON d.cell = b.cell AND d.run_id = b.run_id

@@ -306,7 +306,7 @@ def build_empty_selection_error(
         name = inputs.encoding(cache.checkpoint).phases[selection.phase]
         return BadInputError(
             f"no cached position of {field} has phase {selection.phase} ({name})",
-            f"the cache has the sites {cache.sites}: cache --sites all, or those of that phase",
+            f"the cache has the sites {cache.sites}: cache --sites all, or the sites of that phase",
         )
     if selection.last_sites is not None:
         return BadInputError(f"{field} has no game that fits the model's context as a whole", "leave out --last-sites")

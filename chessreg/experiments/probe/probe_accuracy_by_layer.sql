@@ -1,6 +1,6 @@
 -- title: probe accuracy by layer
 -- topic: probes
--- question: How accurately does a probe read the label from each layer?
+-- question: How accurately does a probe predict the label at each layer?
 -- aliases: probe accuracy, probes, karvonen figure 3, linear probe, linear probes, board probe, board state probe,
 --       layer accuracy, probes, board probe accuracy, piece probes
 -- paper: Karvonen 2024, Figure 3
@@ -8,40 +8,40 @@
 -- made by: chessreg run probe
 -- default: checkpoint, label, positions, layer, split; accuracy, majority; n_games
 -- columns:
---   checkpoint: the model that was probed
+--   checkpoint: the probed model
 --   twin_of: the model whose untrained twin this is
---   label: what is read off the residual stream
---   positions: at which characters
---   hook_point [hidden]: where in the model
+--   label: the label that the probe predicts from the residual stream
+--   positions: characters at which the probe reads the residual stream
+--   hook_point [hidden]: hook point of the activations
 --   layer: 0-based; the paper counts from 1
 --   split: validation (held out of fitting, used to choose) or test
 --   n_games [games]: games scored
---   n [predictions]: squares (or positions) scored in them
+--   n [predictions]: squares (or positions) scored
 --   accuracy [%]: right predictions, with its interval; games are resampled
---   majority [%]: always naming what is most frequent in the fitting games
+--   majority [%]: accuracy of always predicting the most frequent class of the fitting games
 --   boards [%]: positions with every square right
---   unseen [%]: right predictions in positions that no fitted position equals
---   by_game [%]: of skill: games whose class most of their positions vote for
---   source [%]: of skill: going by source and time control alone
---   length [%]: of skill: going by the length of the game alone
+--   unseen [%]: right predictions in positions that do not occur in the fitting games
+--   by_game [%]: for skill: games whose class is the majority vote of their positions
+--   source [%]: for skill: accuracy of predicting from source and time control alone
+--   length [%]: for skill: accuracy of predicting from the length of the game alone
 --   chosen: highest accuracy on the validation games among the layers of its run
---   layers_tried [layers]: among how many
+--   layers_tried [layers]: number of layers that were compared
 --   overlap: whole games among those of all its splits that the model was trained on, and that the probe was fitted on
---   overlap_model_games [hidden]: the same as numbers; none: not known
+--   overlap_model_games [hidden]: number of these games; none: unknown
 --   overlap_model_openings [hidden]: games whose first 20 plies the model was trained on
---   overlap_model_positions [hidden]: different positions that it was trained on
+--   overlap_model_positions [hidden]: number of different positions that it was trained on
 --   overlap_probe_games [hidden]: games that the probe was fitted on
 --   overlap_probe_openings [hidden]: games whose first 20 plies it was fitted on
---   overlap_probe_positions [hidden]: different positions that it was fitted on
+--   overlap_probe_positions [hidden]: number of different positions that it was fitted on
 --   train_games [games]: games fitted on
---   epochs: passes over them
+--   epochs: passes over the fitting games
 --   run: the probe run
---   done [units]: units that are there
+--   done [units]: completed units
 --   planned [units]: units of the run
---   model [hidden]: the model, or which model's untrained twins
---   fit [hidden]: fit 1, fit 2, …: runs of one number differ in seed and model alone
---   checkpoint_id [hidden]: its id
---   run_id [hidden]: its id
+--   model [hidden]: the model, or the model of the untrained twins
+--   fit [hidden]: fit 1, fit 2, …; runs with the same number differ in seed and model alone
+--   checkpoint_id [hidden]: id of the checkpoint
+--   run_id [hidden]: id of the run
 -- statistics:
 --   accuracy = percent(correct, n)
 --   majority = percent(majority, majority_n)
@@ -61,7 +61,7 @@
 --   where: split = 'test'
 
 -- statement: cells
--- One row per probe and split. A run is a cell of its own: nothing is pooled over settings or seeds.
+-- One row per probe and split. Each run is a separate cell: nothing is pooled over settings or seeds.
 SELECT p.run_id, p.unit, s.split, s.correct, s.n, p.checkpoint_id, c.checkpoint,
        CASE WHEN c.random_init THEN coalesce(parent.checkpoint, right(replace(c.parent_id::VARCHAR, '-', ''), 6)) END
            AS twin_of,

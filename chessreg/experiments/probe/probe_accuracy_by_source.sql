@@ -1,30 +1,30 @@
 -- title: probe accuracy by source
 -- topic: probes
--- question: Do SAE latents or token embeddings read the label as well as residuals?
+-- question: Do SAE latents or token embeddings predict the label as well as residuals?
 -- aliases: probes of latents beside linear probes, davis table 4 beside table 5, latents or residuals, sae probes,
 --       embedding baseline, embedding control
--- paper: Davis, Vasquez Ferrer & Sukthankar 2026, section 4.4: Table 4 held against Table 5
+-- paper: Davis, Vasquez Ferrer & Sukthankar 2026, section 4.4: Table 4 compared with Table 5
 -- kinds: probe
 -- made by: chessreg run probe --cache CACHE --test-cache TEST --phase white-origin --source sae-latents --sae SAE
 -- default: checkpoint, label, source, hook_point, split; accuracy, linear_minus; n_games
 -- columns:
---   checkpoint: the model that was probed
---   label: what is read off; piece is the paper's joint label of color and type
---   source: what the probe is made of: an SAE's latents, a difference of means of latents, or of residuals
---   positions: at which tokens; pooled: all phases of one fit
+--   checkpoint: the probed model
+--   label: the label that the probe predicts; piece is the paper's joint label of color and type
+--   source: features of the probe: an SAE's latents, or a difference of means of latents or of residuals
+--   positions: tokens at which the probe reads; pooled: all phases of one fit
 --   phase [hidden]: number of the phase
---   hook_point: where in the model
+--   hook_point: hook point of the activations
 --   layer [hidden]: 0-based
 --   split: validation (held out of fitting) or test
 --   n_games [games]: games scored
 --   n [predictions]: squares of positions scored
 --   accuracy [%]: right predictions; games are resampled
---   linear [%]: those of the probe of the residual that has the same caches, tokens, alignment and place, and of
---       validation the same games held out; of several the first
+--   linear [%]: right predictions of the first probe of residuals with the same caches, tokens, alignment, hook point
+--       and (for validation) held-out games
 --   linear_minus [%]: linear minus this, same games
 --   runs: the probe runs
---   linear_runs: those of the residual
---   checkpoint_id [hidden]: its id
+--   linear_runs: the runs of the probes of residuals
+--   checkpoint_id [hidden]: id of the checkpoint
 --   run_id [hidden]: id of the first of the runs
 -- statistics:
 --   accuracy = percent(correct, n)
@@ -38,8 +38,9 @@
 --   panels: positions
 
 -- statement: cells
--- `settings`: what fits that differ in their phase alone share; `scored`: what decides, beside caches and tokens, which
--- positions are scored, and by which labels.
+-- `settings`: settings shared by fits that differ in their phase alone. `scored`: settings, other than caches and
+-- tokens,
+-- that decide which positions are scored and by which labels.
 SELECT p.run_id, p.unit, s.split, p.label, p.positions, r.phase, r.cache, coalesce(r.test_cache, '') AS test_cache,
        settings_text(o.spec, ['phase', 'layers', 'min_positions']) AS settings,
        [r.alignment, r.skip_sites::VARCHAR, r.max_sites::VARCHAR, r.last_sites::VARCHAR, r.skill::VARCHAR,
@@ -54,7 +55,7 @@ JOIN (SELECT DISTINCT run_id, unit, split FROM probe_score WHERE item >= 0) AS s
 LEFT JOIN checkpoints AS c ON c.checkpoint_id = p.checkpoint_id
 
 -- statement: linear
--- Of several probes of the residual that fit, the first.
+-- The first matching probe of residuals.
 SELECT * FROM (
     SELECT *, row_number() OVER (PARTITION BY checkpoint_id, label, cache, test_cache, positions, scored, hook_point,
                                               split

@@ -1,30 +1,30 @@
 -- title: probe f1 by class
 -- topic: probes
--- question: What is the F1 score of each piece or class?
+-- question: How large is the F1 score of each piece or class?
 -- aliases: f1, f1 by piece, karvonen table 9, confusion matrix, per class accuracy
 -- paper: Karvonen 2024, Table 9 and Appendix F
 -- kinds: probe
 -- made by: chessreg run probe
 -- default: checkpoint, label, positions, layer, name; f1; n_games
 -- columns:
---   checkpoint: the model that was probed
+--   checkpoint: the probed model
 --   twin_of: the model whose untrained twin this is
---   label: what is read off the residual stream
---   positions: at which characters
+--   label: the label that the probe predicts from the residual stream
+--   positions: characters at which the probe reads the residual stream
 --   layer: 0-based; the layer that the run's validation games choose
 --   class [hidden]: number of the class
---   name: what the class means; my pieces are those of the side to move
+--   name: meaning of the class; my pieces are those of the side to move
 --   n_games [games]: test games scored
---   true_positives [predictions]: predicted and there
---   false_positives [predictions]: predicted, not there
---   false_negatives [predictions]: there, not predicted
+--   true_positives [predictions]: predicted and true
+--   false_positives [predictions]: predicted, but not true
+--   false_negatives [predictions]: true, but not predicted
 --   f1: from the counts of all games, with its interval; games are resampled two by two
---   f1_author: as the paper's code has it: the mean of the F1 of every two consecutive games
+--   f1_author: the F1 of the paper's code: the mean of the F1 of every two consecutive games
 --   run: the probe run
---   done [units]: units that are there
+--   done [units]: completed units
 --   planned [units]: units of the run
---   checkpoint_id [hidden]: its id
---   run_id [hidden]: its id
+--   checkpoint_id [hidden]: id of the checkpoint
+--   run_id [hidden]: id of the run
 -- statistics:
 --   f1 = score(twice_true, total)
 --   f1_author = score(f1_of_pair, pairs)

@@ -1,33 +1,33 @@
 -- title: probe metrics by class
 -- topic: probes
--- question: What are precision, recall, F1 and AUC of each class?
+-- question: How large are precision, recall, F1 and AUC of each class?
 -- aliases: davis metrics by class, precision, recall, auc, roc, class metrics
 -- paper: Davis, Vasquez Ferrer & Sukthankar 2026, section 4.4 (each class of Table 5)
 -- kinds: probe
 -- made by: chessreg run probe --cache CACHE --test-cache TEST --phase white-origin
 -- default: checkpoint, label, residual_index, split, name; f1, auc; support
 -- columns:
---   checkpoint: the model that was probed
+--   checkpoint: the probed model
 --   twin_of: the model whose random-init control this is
---   label: what is read off; piece is the paper's joint label of color and type
---   positions: at which tokens; pooled: all phases of one fit
+--   label: the label that the probe predicts; piece is the paper's joint label of color and type
+--   positions: tokens at which the probe reads; pooled: all phases of one fit
 --   phase [hidden]: number of the phase
 --   residual_index: 0 the embeddings, L the output of the L-th block; none: after the final LayerNorm
---   hook_point: where in the model
+--   hook_point: hook point of the activations
 --   split: validation (held out of fitting) or test
 --   class [hidden]: number of the class
---   name: what the class means
---   support [predictions]: how often it is the truth
---   true_positives [predictions]: named and there
---   false_positives [predictions]: named, not there
---   false_negatives [predictions]: there, not named
---   precision [%]: there, of those named
---   recall [%]: named, of those there
+--   name: meaning of the class
+--   support [predictions]: number of squares with this class
+--   true_positives [predictions]: predicted and true
+--   false_positives [predictions]: predicted, but not true
+--   false_negatives [predictions]: true, but not predicted
+--   precision [%]: share of the predicted that are true
+--   recall [%]: share of the true that are predicted
 --   f1 [%]: harmonic mean of the two
---   auc: of probes of one phase the ROC-AUC of softmax against all other classes
---   auc_logits: the same of raw logits
+--   auc: for probes of one phase the ROC-AUC of softmax against all other classes
+--   auc_logits: the same for raw logits
 --   runs: the probe runs
---   checkpoint_id [hidden]: its id
+--   checkpoint_id [hidden]: id of the checkpoint
 --   run_id [hidden]: id of the first of the runs
 
 -- statements of: probe_metrics_by_layer.sql to facts
@@ -50,7 +50,7 @@ SELECT 1000 * g.probes + c.class AS cell, g.* EXCLUDE (classes, digits), c.class
 FROM games_scored AS g CROSS JOIN LATERAL (SELECT unnest(range(g.classes)) AS class) AS c
 
 -- statement: areas
--- ROC-AUC of each class of a cell; of pooled phases the mean over these, by their positions.
+-- ROC-AUC of each class of a cell; for pooled phases the mean over phases, weighted by their positions.
 SELECT m.cell, a.step AS class, regexp_extract(a.name, '_auc_(.*)$', 1) AS scores,
        sum(exact(a.value) * s.n) / sum(s.n) AS area
 FROM members AS m

@@ -1,48 +1,49 @@
 -- title: probe metrics by layer
 -- topic: probes
--- question: What are accuracy, F1 and AUC of each probe, by layer?
+-- question: How large are accuracy, F1 and AUC of each probe, by layer?
 -- aliases: probe metrics, davis table 5, davis table 4, macro f1
 -- paper: Davis, Vasquez Ferrer & Sukthankar 2026, Table 5
 -- kinds: probe
 -- made by: chessreg run probe --cache CACHE --test-cache TEST --phase white-origin
 -- default: checkpoint, label, residual_index, split; accuracy, f1, minus_untrained; n_games
 -- columns:
---   checkpoint: the model that was probed
+--   checkpoint: the probed model
 --   twin_of: the model whose random-init control this is
---   label: what is read off; piece is the paper's joint label of color and type
---   source: what the probe is fitted on: the residual, an SAE's latents, or a difference of means
---   positions: at which tokens; pooled: all phases of one fit, each position read by the probe of its phase
---   phase [hidden]: number of the phase; none: of every phase in one probe
+--   label: the label that the probe predicts; piece is the paper's joint label of color and type
+--   source: features of the probe: the residual, an SAE's latents, or a difference of means
+--   positions: tokens at which the probe reads; pooled: all phases of one fit, each position read by the probe of its
+--       phase
+--   phase [hidden]: number of the phase; none: one probe of all phases
 --   residual_index: 0 the embeddings, L the output of the L-th block; none: after the final LayerNorm
---   hook_point: where in the model
+--   hook_point: hook point of the activations
 --   layer [hidden]: 0-based
 --   split: validation (held out of fitting) or test
 --   n_games [games]: games scored
 --   n [predictions]: squares of positions scored
 --   accuracy [%]: right predictions, with its interval; games are resampled. It is also weighted recall
---   majority [%]: always naming what is most frequent on that square in the fitting games
+--   majority [%]: accuracy of always predicting the most frequent class of the square in the fitting games
 --   boards [%]: positions with every square right
---   precision [%]: mean over classes, weighted by how often each is the truth
---   f1 [%]: mean over classes, weighted so
---   macro_precision [%]: plain mean over the classes that are there or are named
---   macro_recall [%]: plain mean so
---   macro_f1 [%]: plain mean so
---   auc: of probes of one phase the ROC-AUC of softmax, each class against the others, weighted by how often each is
---       the truth; of pooled phases the mean over these
---   auc_logits: the same of raw logits, which have no common zero across classes
---   macro_auc [hidden]: plain mean over classes, of softmax
---   macro_auc_logits [hidden]: plain mean over classes, of raw logits
---   flat_auc [hidden]: of all classes together, of softmax
---   flat_auc_logits [hidden]: of all classes together, of raw logits
+--   precision [%]: mean over classes, weighted by their frequency
+--   f1 [%]: mean over classes, weighted by their frequency
+--   macro_precision [%]: unweighted mean over the classes that occur or are predicted
+--   macro_recall [%]: unweighted mean over these classes
+--   macro_f1 [%]: unweighted mean over these classes
+--   auc: for probes of one phase the ROC-AUC of softmax, each class against the others, weighted by class frequency;
+--       for pooled phases the mean over phases
+--   auc_logits: the same for raw logits, which have no common zero across classes
+--   macro_auc [hidden]: unweighted mean over classes, from softmax
+--   macro_auc_logits [hidden]: unweighted mean over classes, from raw logits
+--   flat_auc [hidden]: of all classes together, from softmax
+--   flat_auc_logits [hidden]: of all classes together, from raw logits
 --   untrained [%]: accuracy of the random-init controls at the same tokens and layer
 --   minus_untrained [%]: accuracy minus that of the controls, same games
 --   twins [models]: random-init controls
---   train_positions [positions]: fitted on
---   epochs: passes over them
+--   train_positions [positions]: positions fitted on
+--   epochs: passes over the fitting games
 --   runs: the probe runs
---   done [units]: units that are there
+--   done [units]: completed units
 --   planned [units]: units of the runs
---   checkpoint_id [hidden]: its id
+--   checkpoint_id [hidden]: id of the checkpoint
 --   run_id [hidden]: id of the first of the runs
 -- statistics:
 --   accuracy = percent(correct, n)
@@ -61,8 +62,8 @@
 --   where: split = 'test'
 
 -- statement: cells
--- One row per probe and split. `pool_settings`: what fits that differ in their phase alone share. `family_settings`: what
--- the random-init controls of a model share with it.
+-- One row per probe and split. `pool_settings`: settings shared by fits that differ in their phase alone.
+-- `family_settings`: settings that the random-init controls of a model share with it.
 SELECT p.run_id, p.unit, s.split, p.label, coalesce(r.source, 'residual') AS source, p.positions, r.phase, p.hook_point,
        regexp_replace(p.hook_point, '\.[0-9]+\.', '.*.') AS pattern, p.layer,
        residual_index(p.hook_point, p.layer) AS residual_index, p.train_positions, p.epochs, p.checkpoint_id AS probed_id,
@@ -105,7 +106,7 @@ FROM (
 )
 
 -- statement: facts
--- What a cell's probes have in common.
+-- The settings that a cell's probes share.
 SELECT cell, any_value(checkpoint) AS checkpoint, any_value(twin_of) AS twin_of, any_value(label) AS label,
        any_value(source) AS source, CASE WHEN bool_or(pooled) THEN 'pooled' ELSE any_value(positions) END AS positions,
        CASE WHEN NOT bool_or(pooled) THEN any_value(phase) END AS phase, any_value(hook_point) AS hook_point,
@@ -129,7 +130,7 @@ JOIN members AS m ON m.run_id = s.run_id AND m.unit = s.unit AND m.split = s.spl
 WHERE s.item >= 0 AND t.counts IS NOT NULL
 
 -- statement: by_class
--- Counts of each class over all games, and what follows from them; without a prediction, precision is 0 as in the
+-- Counts of each class over all games, with precision, recall and F1; without a prediction, precision is 0 as in the
 -- author's library.
 SELECT cell, class, tp, fp, fn, tp + fn AS support,
        CASE WHEN tp + fp > 0 THEN tp / (tp + fp) ELSE 0 END AS precision_of,
@@ -144,7 +145,7 @@ FROM (
 )
 
 -- statement: areas
--- ROC-AUC of each class of a cell; of pooled phases the mean over these, by their positions.
+-- ROC-AUC of each class of a cell; for pooled phases the mean over phases, weighted by their positions.
 SELECT m.cell, a.step AS class, regexp_extract(a.name, '_auc_(.*)$', 1) AS scores,
        sum(exact(a.value) * s.n) / sum(s.n) AS area
 FROM members AS m
@@ -154,7 +155,7 @@ JOIN (SELECT cell, run_id, unit, whole(sum(n)) AS n FROM base GROUP BY ALL) AS s
 GROUP BY ALL
 
 -- statement: controls
--- Of each cell of a trained model those of its random-init controls: same label, tokens, place and settings.
+-- The cells of the random-init controls of each trained model's cell: same label, tokens, hook point and settings.
 SELECT f.cell, t.cell AS twin_cell, t.checkpoint_id AS twin_id,
        dense_rank() OVER (PARTITION BY f.cell ORDER BY t.cell) AS draw
 FROM facts AS f

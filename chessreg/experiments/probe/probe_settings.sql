@@ -7,22 +7,22 @@
 -- made by: chessreg run probe
 -- default: checkpoint, label, positions, optimizer; learning_rate, weight_decay, epochs; train_games
 -- columns:
---   checkpoint: the model that was probed
---   label: what is read off the residual stream
---   positions: at which characters
---   optimizer: the one that the probes are fitted with
---   learning_rate: its largest rate
---   weight_decay: its weight decay
---   beta1: its first decay of moments
---   beta2: its second
+--   checkpoint: the probed model
+--   label: the label that the probe predicts from the residual stream
+--   positions: characters at which the probe reads the residual stream
+--   optimizer: optimizer of the fit
+--   learning_rate: largest learning rate
+--   weight_decay: weight decay
+--   beta1: decay rate of the first moment
+--   beta2: decay rate of the second moment
 --   train_games [games]: games fitted on
---   epochs: passes over them
---   batch_positions [positions]: in one step; none: of whole games
---   batch_games [games]: in one step, where it sees whole games
---   layers [layers]: probed in each run
---   seeds: of the runs
+--   epochs: passes over the fitting games
+--   batch_positions [positions]: positions in one step; none: whole games
+--   batch_games [games]: games in one step, if it uses whole games
+--   layers [layers]: number of probed layers in each run
+--   seeds: seeds of the runs
 --   runs: the probe runs with these settings
---   checkpoint_id [hidden]: its id
+--   checkpoint_id [hidden]: id of the checkpoint
 
 -- statement: cells
 SELECT p.run_id, p.unit, p.checkpoint_id, c.checkpoint, c.place AS checkpoint_place, p.label, p.positions,

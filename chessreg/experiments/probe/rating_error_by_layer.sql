@@ -1,6 +1,6 @@
 -- title: rating error by layer
 -- topic: probes
--- question: How far off is the rating that a probe predicts?
+-- question: How large is the error of the rating that a probe predicts?
 -- aliases: rating error, skill regression, karvonen section 3.2, skill probe, elo probe, rating probe,
 --       mean absolute error, skill probes
 -- paper: Karvonen 2024, section 3.2
@@ -8,24 +8,24 @@
 -- made by: chessreg run probe
 -- default: checkpoint, rating, layer, split; error, majority_error, less_than_majority; n_games
 -- columns:
---   checkpoint: the model that was probed
+--   checkpoint: the probed model
 --   twin_of: the model whose untrained twin this is
---   rating: whose rating is read; shuffled: by a probe that was fitted to ratings dealt anew
+--   rating: side whose rating the probe predicts; shuffled: a probe fitted to permuted ratings
 --   layer: 0-based
 --   split: validation or test
 --   chosen: smallest error on the validation games among the layers of its run
 --   n_games [games]: games scored
---   n [predictions]: positions scored in them
+--   n [predictions]: positions scored
 --   error [Elo]: mean absolute error of a position, with its interval; games are resampled
---   majority_error [Elo]: always naming the mean rating of the fitting games
---   length_error [Elo]: going by the length of the game
---   source_error [Elo]: going by source and time control
---   less_than_majority [Elo]: error minus majority_error, same games: below 0 the probe reads something
+--   majority_error [Elo]: error of always predicting the mean rating of the fitting games
+--   length_error [Elo]: error of predicting from the length of the game
+--   source_error [Elo]: error of predicting from source and time control
+--   less_than_majority [Elo]: error minus majority_error, same games; below 0 the probe is better
 --   run: the probe run
---   done [units]: units that are there
+--   done [units]: completed units
 --   planned [units]: units of the run
---   checkpoint_id [hidden]: its id
---   run_id [hidden]: its id
+--   checkpoint_id [hidden]: id of the checkpoint
+--   run_id [hidden]: id of the run
 -- statistics:
 --   error = mean(absolute, positions)
 --   majority_error = mean(majority, positions)
@@ -51,7 +51,7 @@ LEFT JOIN checkpoints AS parent ON c.random_init AND parent.checkpoint_id = c.pa
 WHERE p.label IN ('rating', 'rating-shuffled')
 
 -- statement: read
--- One row per game and layer: the sum of absolute errors over its positions, and what the baselines would have missed.
+-- One row per game and layer: the sum of absolute errors over its positions, of the probe and of the baselines.
 SELECT k.*, p.item, p.attempt_id, p.value, string_split(p.name, ':')[1] AS split, string_split(p.name, ':')[2] || CASE WHEN k.label = 'rating' THEN '' ELSE ' shuffled' END AS rating,
        p.positions,
        p.elo,

@@ -1,29 +1,29 @@
 -- title: square accuracy by ply
 -- topic: probes
--- question: How does board reading change along the game?
+-- question: How does the accuracy of board probes change along the game?
 -- aliases: accuracy by ply, probe accuracy by ply, accuracy over the game
--- paper: beyond Karvonen 2024, Table 1: where in the game the board is read well
+-- paper: beyond Karvonen 2024, Table 1: accuracy by ply
 -- kinds: probe
 -- made by: chessreg run probe
 -- default: checkpoint, label, positions, layer, ply; accuracy, boards; n_games
 -- columns:
---   checkpoint: the model that was probed
+--   checkpoint: the probed model
 --   twin_of: the model whose untrained twin this is
---   label: what is read off the residual stream
---   positions: at which characters
+--   label: the label that the probe predicts from the residual stream
+--   positions: characters at which the probe reads the residual stream
 --   layer: 0-based; the layer that the run's validation games choose
 --   ply: half-moves played before the position
 --   n_games [games]: test games with that position
---   n [predictions]: squares (or positions) scored there
+--   n [predictions]: squares (or positions) scored at that ply
 --   accuracy [%]: right predictions, with its interval; games are resampled
 --   boards [%]: positions with every square right
 --   run: the probe run
---   done [units]: units that are there
+--   done [units]: completed units
 --   planned [units]: units of the run
---   model [hidden]: the model, or which model's untrained twins
---   fit [hidden]: fit 1, fit 2, …: runs of one number differ in seed and model alone
---   checkpoint_id [hidden]: its id
---   run_id [hidden]: its id
+--   model [hidden]: the model, or the model of the untrained twins
+--   fit [hidden]: fit 1, fit 2, …; runs with the same number differ in seed and model alone
+--   checkpoint_id [hidden]: id of the checkpoint
+--   run_id [hidden]: id of the run
 -- statistics:
 --   accuracy = percent(correct, n)
 --   boards = percent(exact, positions)

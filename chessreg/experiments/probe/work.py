@@ -529,7 +529,7 @@ def load_features(inputs: Inputs, spec: ProbeSpec, layers: list[int]) -> Feature
 
 
 def name_probe_sites(inputs: Inputs, cache: CachedActivations, spec: ProbeSpec) -> str:
-    """Return the name of the tokens that a probe is fitted at: the cache's sites, or those of its phase."""
+    """Return the name of the tokens that a probe is fitted at: the cache's sites, or the sites of the spec's phase."""
     if spec.phase is None:
         return cache.sites
     from chessreg.encodings import get_phase_site

@@ -1,6 +1,6 @@
 -- title: elo by estimator
 -- topic: ratings
--- question: What Elo do different estimators give the same players?
+-- question: Which Elo do different estimators give to the same players?
 -- aliases: estimators, ladder elo, junkin elo, junkin ratings, rating estimators
 -- paper: Junkin 2025, section 4 and Appendix I, Table 3
 -- kinds: rating
@@ -11,29 +11,29 @@
 --   player: a model with its intervention and help, an engine with its limit, or a name
 --   checkpoint: the model
 --   assist: when Stockfish played the model's move; ratings with help are not the model's own
---   origin: of its games
---   estimator: how it rates; `performance` is the rating by the games against one opponent alone, `known` a rating that
---       was known beforehand, `anchors' own error` the headline with what the table of known ratings may be off by
+--   origin: origin of its games
+--   estimator: method of rating; `performance` uses the games against one opponent alone, `known` is a rating given in
+--       advance, `anchors' own error` is the headline with the uncertainty of the table of known ratings
 --   draw_weight: points of a draw
---   against: of a performance, the opponent
+--   against: the opponent of a performance
 --   rating [Elo]: as estimated
 --   rating_low [Elo]: its interval's lower end; the only thing known of a player that won every game
 --   rating_high [Elo]: the upper end; the only thing known of one that lost every game
---   counted [games]: that the rating rests on: those against opponents of known rating; of bradley-terry and davidson
---       all; empty: it was known
---   games [games]: of the player, all; of a performance, against that opponent
---   w [games]: of these, won
---   d [games]: drawn
---   l [games]: lost
+--   counted [games]: games that determine the rating: those against opponents of known rating; for bradley-terry and
+--       davidson all; empty: a known rating
+--   games [games]: all games of the player; for a performance those against that opponent
+--   w [games]: won games among these
+--   d [games]: drawn games
+--   l [games]: lost games
 --   score: points per game of these, a draw a half
---   scoring: what draws and stopped games count
+--   scoring: points of draws and stopped games
 --   policy: how the model's move is chosen
---   opening: how its games begin
---   colors: of the rated players, whose games count
---   known: where known ratings come from
---   level [hidden]: of the opponent of a performance, or of a known player
---   checkpoint_id [hidden]: its id
---   intervention_id [hidden]: its id
+--   opening: source of its openings
+--   colors: colors of the rated players whose games count
+--   known: source of the known ratings
+--   level [hidden]: level of the opponent of a performance, or of a known player
+--   checkpoint_id [hidden]: id of the checkpoint
+--   intervention_id [hidden]: id of the intervention
 -- plot: elo by estimator
 --   form: bars
 --   x: estimator
@@ -59,10 +59,10 @@ SELECT t.run_id, t.unit, t.attempt_id, r.run, r.created_at, t.player, t.rating, 
        TRY_CAST(regexp_extract(coalesce(t.against, t.player), '^stockfish:(-?\d+)', 1) AS BIGINT) AS level,
        TRY_CAST(t.checkpoint_id AS UUID) AS checkpoint_id, TRY_CAST(t.intervention_id AS UUID) AS intervention_id
 FROM rating_rating AS t JOIN scoped AS r ON r.run_id = t.run_id JOIN rating_run AS q ON q.run_id = t.run_id
-WHERE coalesce(t.rating, t.low, t.high) IS NOT NULL  -- of a player that met nobody whom the others met nothing is known
+WHERE coalesce(t.rating, t.low, t.high) IS NOT NULL  -- a player without common opponents has no rating
 
 -- statement: base
--- The line of the anchors' own error stands behind the headline of every player that has one.
+-- The row `anchors' own error` follows the headline of every player that has one.
 SELECT row_number() OVER (ORDER BY created_at, run_id, estimator = 'known',
                                    CASE WHEN estimator = 'known' THEN level END, assist <> 'none', player,
                                    against IS NOT NULL, unit, level, place) AS cell, *

@@ -1,6 +1,6 @@
 -- title: ratings
 -- topic: ratings
--- question: What is each player's rating in its pool, with its interval?
+-- question: How high is each player's rating in its pool?
 -- aliases: rating table, elo table, elo ratings, rating list, player ratings, rating of the model, elo estimates,
 --       estimated elo
 -- paper: Junkin 2025, Appendix I; Karvonen 2024, section 4.2
@@ -8,29 +8,29 @@
 -- made by: chessreg run rating
 -- default: estimator, player; rating, score; games, opponents
 -- columns:
---   run: the rating run; ratings of different runs are of different pools
---   estimator: how it rates
+--   run: the rating run; different runs have different pools
+--   estimator: method of rating
 --   player: a model with its intervention, an engine with its limit, or a name
 --   rating [Elo]: estimated, or known beforehand (an anchor)
 --   rating_low [Elo]: its interval's lower end; the only thing known of a player that won every game
 --   rating_high [Elo]: the upper end; the only thing known of one that lost every game
---   anchor: where a known rating comes from; empty: it is estimated
---   games [games]: of the player, all
---   w [games]: won
---   d [games]: drawn
---   l [games]: lost
---   score: points per game of all, a draw a half
---   unscored [games]: that count nothing under this scoring
---   opponents [players]: different ones
---   anchored_games [games]: against opponents of known rating: bradley-terry and davidson rest on all games, the
---       other estimators on these
---   systematic [Elo]: by which all ratings may be off together, as the anchors may
---   scoring: what draws and stopped games count
---   draw_weight: points of a draw, where the run says it
+--   anchor: source of a known rating; empty: an estimated rating
+--   games [games]: all games of the player
+--   w [games]: won games
+--   d [games]: drawn games
+--   l [games]: lost games
+--   score: points per game, a draw counts half
+--   unscored [games]: games that this scoring ignores
+--   opponents [players]: number of different opponents
+--   anchored_games [games]: games against opponents of known rating; bradley-terry and davidson use all games, the
+--       other estimators these
+--   systematic [Elo]: common error of all ratings, from the error of the anchors
+--   scoring: points of draws and stopped games
+--   draw_weight: points of a draw, if the run sets it
 --   policy: how the model's move is chosen
---   opening: how its games begin
---   checkpoint_id [hidden]: its id
---   intervention_id [hidden]: its id
+--   opening: source of its openings
+--   checkpoint_id [hidden]: id of the checkpoint
+--   intervention_id [hidden]: id of the intervention
 
 -- statement: cells
 SELECT t.run_id, t.unit, t.attempt_id, r.run, t.estimator, t.player, t.rating, t.low AS rating_low, t.high AS rating_high,

@@ -9,7 +9,7 @@
 -- default: checkpoint, layer, architecture, expansion; loss_recovered, l0, explained_variance; n
 -- columns:
 --   checkpoint: the model
---   hook_point: where in the model
+--   hook_point: hook point of the activations
 --   layer: its layer, 0-based
 --   architecture: of the autoencoder
 --   features [latents]: of its code

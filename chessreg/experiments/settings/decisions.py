@@ -56,7 +56,7 @@ class Decisions:
         """Return an order of the decisions, int64 [n], drawn by game and ply.
 
         The order of two decisions does not depend on other positions in the file or on their order. The first thousand
-        come from many games, unlike those of the file.
+        come from many games, while the first of the file come from few.
         """
         hashes = column_to_numpy(self.positions.take(self.places, ["game_hash"])["game_hash"]).tolist()
         plies = column_to_numpy(self.positions.take(self.places, ["ply"])["ply"]).tolist()

@@ -201,7 +201,7 @@ def load_training_items(inputs: Inputs, reference: str) -> tuple[TrainingItems |
 
 
 def explain_unknown_parent(inputs: Inputs, checkpoint: tables.Checkpoint) -> str | None:
-    """Return why some training games of a tuned model are unknown, if those of the model before tuning are."""
+    """Return why some training games of a tuned model are unknown, which is the case if the games of its base model are unknown."""
     with inputs.database.read() as session:
         while checkpoint.parent_id is not None and "tuned_from" in (checkpoint.detail.get("source") or {}):
             checkpoint = session.get_one(tables.Checkpoint, checkpoint.parent_id)

@@ -80,7 +80,7 @@ def load_scored_decisions(inputs: Inputs, reference: str, field: str) -> ScoredD
 class ReturnMetrics:
     """The metrics of one position.
 
-    `top` says whether the model's first move is one of the best. `log_loss` and `entropy` are in bits. `tau` is
+    `top` is True if the model's first move is one of the best. `log_loss` and `entropy` are in bits. `tau` is
     Kendall's τ-b between the orders of the moves. `tau_argsort` is the value that DeepMind's code reports instead: that
     of the two permutations that sort the moves. `l2` is the mean squared error of win probabilities. `consistency` is
     the squared difference between a state's value and that of its best move.

@@ -1,6 +1,6 @@
 -- title: vectors by layer
 -- topic: steering vectors
--- question: Which steering vectors exist, and how long are they?
+-- question: Which steering vectors exist, and how large are their norms?
 -- aliases: vectors, directions, steering vectors, contrastive vectors, vector norm, skill vectors
 -- paper: Karvonen 2024, section 4.1
 -- kinds: vector, imported-vector
@@ -8,26 +8,26 @@
 -- default: checkpoint, source, positions, layer; norm; games_high, games_low
 -- columns:
 --   checkpoint: the model
---   source: where the directions come from; random and shuffled are controls
---   stands_for: the run whose vectors a control takes the place of
---   positions: at which characters the residual stream was read
+--   source: source of the directions; random and shuffled are controls
+--   stands_for: the run whose vectors the control replaces
+--   positions: characters at which the residual stream was read
 --   layer: 0-based
---   hook_point [hidden]: where in the model
+--   hook_point [hidden]: hook point of the activations
 --   norm: length of the vector
 --   high_norm: length of the mean residual of the strong games
---   low_norm: of the weak ones
+--   low_norm: length of the mean residual of the weak games
 --   games_high [games]: strong games
 --   games_low [games]: weak games
---   seed: of the run, or of the labels of a shuffled probe: draws of a control differ in it
+--   seed: seed of the run, or of the permuted labels of a shuffled probe; draws of a control differ in it
 --   overlap: whole games among these that the model was trained on
---   overlap_model_games [hidden]: the same as a number; none: not known
+--   overlap_model_games [hidden]: number of these games; none: unknown
 --   overlap_model_openings [hidden]: games whose first 20 plies the model was trained on
---   overlap_model_positions [hidden]: different positions that it was trained on
+--   overlap_model_positions [hidden]: number of different positions that it was trained on
 --   run: the vector run
---   done [layers]: units that are there
+--   done [layers]: completed units
 --   planned [layers]: units of the run
---   checkpoint_id [hidden]: its id
---   run_id [hidden]: its id
+--   checkpoint_id [hidden]: id of the checkpoint
+--   run_id [hidden]: id of the run
 
 -- statement: base
 SELECT dense_rank() OVER (ORDER BY c.place, v.source, r.created_at, v.run_id, v.layer, v.unit) AS cell, v.run_id, v.unit,
