@@ -115,13 +115,13 @@ def test_a_broken_encoding_is_named_when_it_is_asked_for_and_the_others_are_ther
         "sys.modules[spec.name] = made = importlib.util.module_from_spec(spec)\n"
         "spec.loader.exec_module(made)\n"
         "try:\n"
-        "    made.encoding('mine')\n"
+        "    made.get_encoding('mine')\n"
         "except Exception as error:\n"
-        "    print(json.dumps([made.names(), str(error)]))\n"
+        "    print(json.dumps([made.list_encodings(), str(error)]))\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     names, why = json.loads(done.stdout)
     assert "pgn-char-32" in names
-    assert "there is no encoding 'mine'" in why
+    assert "no encoding is called 'mine'" in why
     assert f"{tmp_path / 'mine.py'} line 2 cannot be loaded: SyntaxError: invalid syntax" in why

@@ -1,7 +1,8 @@
-"""Encodings: how chess is written for a model, and where in what is written a board is looked at.
+"""Encodings: how chess is written as tokens for a model, and the board at each token.
 
-To add one: a file here that registers an object which fulfils `base.Encoding`; tests/encodings holds it to the
-contract."""
+To add one, put a file here that registers an object with the interface `base.Encoding`. The conformance tests in
+tests/encodings then check it.
+"""
 
 from __future__ import annotations
 
@@ -30,52 +31,56 @@ __all__ = [
 ]
 
 _encodings: Registry[Encoding] = Registry("encoding")
-_broken: list[str] = []  # why files here cannot be loaded
+_broken: list[str] = []  # errors of files here that cannot be loaded
 
 
 def register_encoding(made: Encoding) -> None:
-    """Make an encoding known by its name. ValueError when the name is taken."""
+    """Register an encoding under its name. Raises ValueError if the name is taken."""
     _encodings.register(made.name, made)
 
 
 def list_encodings() -> list[str]:
-    """All registered names, in the order of their registration."""
+    """Return the names of all registered encodings, in the order of registration."""
     return _encodings.names()
 
 
 def get_encoding(name: str, folder: Path | None = None) -> Encoding:
-    """The encoding of this name. A prompt's is read from the `folder` of its checkpoint.
+    """Return the encoding with this name. A prompt encoding (`prompt-…`) is read from `folder`, its checkpoint's
+    folder.
 
-    NotFoundError lists those that there are, or says that the folder is missing or a file here broken.
+    Raises NotFoundError for an unknown name (the message lists the known ones, or the file here that failed to load)
+    and for a prompt encoding without `folder`.
     """
     if name not in _encodings and not name.startswith(PREFIX) and _broken:
-        raise NotFoundError(f"there is no encoding {name!r}", "; ".join(_broken))
+        raise NotFoundError(f"no encoding is called {name!r}", "; ".join(_broken))
     if not name.startswith(PREFIX):
         return _encodings[name]
     if folder is None:
-        raise NotFoundError(
-            f"{name} is the encoding of a checkpoint with a tokenizer of its own", "only that checkpoint is asked so"
-        )
+        raise NotFoundError(f"{name} is the encoding of one checkpoint with its own tokenizer", "name that checkpoint")
     return PromptEncoding.load(folder, name)
 
 
 def get_phase_number(name: str) -> int:
-    """The number of a phase that some encoding calls so (each name has one number). NotFoundError lists the names."""
+    """Return the number of the phase with this name; a name has the same number in every encoding that uses it.
+
+    Raises NotFoundError for an unknown name.
+    """
     known = {phase: number for made in _encodings.values() for number, phase in enumerate(made.phases)}
     if name not in known:
-        raise NotFoundError(f"there is no phase {clipped(name)!r}", f"there are {', '.join(known)}")
+        raise NotFoundError(f"no phase is called {clipped(name)!r}", f"known: {', '.join(known)}")
     return known[name]
 
 
 def get_phase_site(written: Encoding, phase: int) -> str:
-    """The name of the sites of a phase: where the encoding has such sites their own, as white-origins."""
+    """Return the name of the sites of a phase: its own sites if the encoding has them (`white-origins`), else the
+    phase's name."""
     name = written.phases[phase]
     return f"{name}s" if f"{name}s" in written.site_names else name
 
 
 for _made in (PgnChar(), davis, lcb, Fen77()):
     register_encoding(_made)
-for _file in pkgutil.iter_modules(__path__):  # those added later register themselves
+for _file in pkgutil.iter_modules(__path__):  # files added later register themselves
     try:
         plugins.own(f"{__name__}.{_file.name}")
     except ChessregError as error:

@@ -1,7 +1,7 @@
-"""What every encoding can do: chess written as tokens, the sites of boards in them, and the moves as token sequences.
+"""The interface of an encoding: chess as tokens, the sites of boards among the tokens, and moves as token sequences.
 
-A *history* encoding writes a game as one sequence, to which every ply appends. A *position* encoding writes every board
-as a sequence of its own. Everything above this floor speaks of items (games or boards), sites, boards and answers.
+A *history* encoding writes a game as one sequence to which every ply appends. A *position* encoding writes every board
+as a separate sequence. All code above this package works with items (games or boards), sites, boards and answers.
 """
 
 from __future__ import annotations
@@ -22,22 +22,23 @@ if TYPE_CHECKING:
     from chessreg.games.datasets.dataset import Games
 
 Alignment = Literal["post-ply", "pre-ply"]
-"""Which board a token that completes a move is labelled with: the one after the move (correct), or the one before it,
-as Davis's code does (specification 1.3). It matters where a move ends with a token of its own: in UCI squares."""
+"""The board that labels a token which completes a move: the board after the move (`post-ply`, correct), or the board
+before it (`pre-ply`, as in Davis's code; specification 1.3). The two differ only where a move ends with its own token,
+as in UCI squares."""
 
 Content = Literal["history", "position"]
 Notation = Literal["uci", "san"]
 Form = tuple[frozenset[int], ...]
-"""Sets of ids, one for each place of a text."""
+"""The possible shape of a text: one set of token ids per position."""
 Ids = Sequence[int] | np.ndarray
 
 
 @dataclass(frozen=True, eq=False)
 class Tokens:
-    """Items end to end: item i is `ids[offsets[i]:offsets[i + 1]]`.
+    """Items concatenated: item i is `ids[offsets[i]:offsets[i + 1]]`.
 
-    `ids` integer [n]; `offsets` int64 [items + 1]; `source` int64 [items]: which of the given games or boards an
-    item is of; `ply` int64 [items]: plies played on the board that the item begins with.
+    `ids` integer [n]; `offsets` int64 [items + 1]; `source` int64 [items] is the index of the item's game or board in
+    the input; `ply` int64 [items] is the number of plies played before the item's first board.
     """
 
     ids: np.ndarray
@@ -49,19 +50,20 @@ class Tokens:
         return len(self.offsets) - 1
 
     def item(self, number: int) -> np.ndarray:
-        """The ids of one item."""
+        """Return the ids of item `number`, integer [length]."""
         return self.ids[self.offsets[number] : self.offsets[number + 1]]
 
     @classmethod
     def of(cls, items: Sequence[Ids]) -> Tokens:
-        """Games, or boards, that are tokens already. The ply of a board is not in its tokens' place: 0 for all."""
+        """Return already tokenized games or boards as Tokens, with `source` 0, 1, … and `ply` 0 (unknown)."""
         arrays = [np.asarray(item) for item in items]
         ids = np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
         return cls.laid(ids, np.fromiter(map(len, arrays), np.int64, len(arrays)))
 
     @classmethod
     def laid(cls, ids: np.ndarray, lengths: np.ndarray) -> Tokens:
-        """Items of these lengths (int [items]) from ids that lie end to end, one for each game or board."""
+        """Return concatenated ids as Tokens; `lengths` int [items] has the length of each item. `ply` is 0
+        (unknown)."""
         offsets = np.zeros(len(lengths) + 1, np.int64)
         np.cumsum(lengths, out=offsets[1:])
         return cls(ids, offsets, np.arange(len(lengths), dtype=np.int64), np.zeros(len(lengths), np.int64))
@@ -69,8 +71,11 @@ class Tokens:
 
 @dataclass(frozen=True, eq=False)
 class Sites:
-    """Tokens at which a model is looked at, item by item: `item`, `token` (its index in the item) and `ply` (plies
-    played on the board that it stands for) int64 [s]; `phase` int8 [s], an index into `Encoding.phases`."""
+    """Token positions at which activations are read.
+
+    `item`, `token` (index within the item) and `ply` (plies played on the token's board) are int64 [s]; `phase` int8
+    [s] is an index into `Encoding.phases`.
+    """
 
     item: np.ndarray
     token: np.ndarray
@@ -81,105 +86,114 @@ class Sites:
         return len(self.item)
 
     def take(self, keep: np.ndarray | slice) -> Sites:
-        """Those that a mask bool [s], an index array or a slice chooses."""
+        """Return the sites chosen by a mask bool [s], an index array or a slice."""
         return Sites(self.item[keep], self.token[keep], self.ply[keep], self.phase[keep])
 
 
 @runtime_checkable
 class Encoding(Protocol):
-    """How chess is written for a model. Ids that are read are 0..size-1, ids that are written 0..answer_size-1."""
+    """How chess is written for a model. A model reads ids 0..size-1 and writes ids 0..answer_size-1."""
 
     name: str
     size: int
     answer_size: int
-    """The same as `size` where the model writes what it reads."""
+    """Equal to `size` if the model reads and writes the same vocabulary."""
     content: Content
     notation: Notation
-    """How a move is written: by its squares, or in SAN. In UCI a text has the form of a move if it is one of 1,968."""
+    """How a move is written: UCI (from and to square) or SAN. In UCI, 1,968 texts have the form of a move."""
     stop_ids: frozenset[int]
-    """Ids that end a move while the model writes one; none where a move ends by itself (`complete`)."""
+    """Ids that end a written move; empty if a move ends by itself (see `complete`)."""
     boundary_ids: frozenset[int]
-    """Ids between games: what a model writes from there on is no part of this one."""
+    """Ids that separate games. Tokens that a model writes from such an id on do not belong to the present game."""
     max_move_tokens: int
-    """More tokens than this that are not complete are no move."""
+    """The maximum number of tokens of a move, including its end token."""
     phases: tuple[str, ...]
 
     @property
     def vocabulary(self) -> tuple[str, ...]:
-        """The text of every id that is read."""
+        """The text of each id that a model reads."""
         ...
 
     @property
     def site_names(self) -> tuple[str, ...]:
-        """Every encoding has `all`, `last`, `turns` (the last token of each prompt), `white-turns`, `black-turns`."""
+        """The site names. Every encoding has `all`, `last`, `turns` (the last token of each prompt), `white-turns`,
+        `black-turns`."""
         ...
 
     def encode(self, text: str) -> np.ndarray:
-        """Ids of a text, integer [n]. BadInputError names what cannot be written, and its place."""
+        """Return the ids of a text, integer [n]. Raises BadInputError that names the first character or word it cannot
+        encode."""
         ...
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
-        """The text of ids that are read. BadInputError for an id outside the vocabulary."""
+        """Return the text of ids. Raises BadInputError for an id outside the vocabulary."""
         ...
 
     def games(self, games: Games, places: Sequence[int] | np.ndarray) -> Tokens:
-        """The games at these rows of a dataset: whole games, or every board of them."""
+        """Encode the games at rows `places` of a dataset: one item per game (history) or per board (position)."""
         ...
 
     def boards(self, boards: Sequence[str | chess.Board]) -> Tokens:
-        """Positions (FENs or boards). BadInputError from a history encoding, which needs the games."""
+        """Encode positions (FENs or boards), one item each. History encodings raise BadInputError, because they need
+        the games."""
         ...
 
     def sites(self, name: str, tokens: Tokens, alignment: Alignment = "post-ply") -> Sites:
-        """The sites of this name, item by item. NotFoundError for an unknown name."""
+        """Return the sites with this name, ordered by item. Raises NotFoundError for an unknown name."""
         ...
 
     def prompt(self, at: chess.Board | Sequence[str]) -> tuple[int, ...]:
-        """Tokens after which the model writes the next move: at a board with its moves on the stack, or after moves in
-        SAN. BadInputError from a history encoding for a board whose game is not known."""
+        """Return the tokens after which the model writes the next move.
+
+        `at` is a board with its moves on the stack, or the moves of a game in SAN. A history encoding raises
+        BadInputError for a board whose move stack is not the whole game.
+        """
         ...
 
     def answers(self, board: chess.Board) -> dict[chess.Move, tuple[int, ...]]:
-        """Every legal move as the model would have to write it after the prompt, in python-chess's order."""
+        """Return {legal move: its canonical tokens after the prompt}, in python-chess's order of moves."""
         ...
 
     def answer(self, board: chess.Board, move: chess.Move) -> tuple[int, ...]:
-        """One move so. BadInputError for a move that cannot be written."""
+        """Return the canonical tokens of one move. Raises BadInputError for a move that cannot be written."""
         ...
 
     def origin_of(self, number: int) -> int | None:
-        """The square whose piece moves when an answer begins with this id; None where the id alone does not tell."""
+        """Return the from-square of all answers that begin with id `number`; None if the id does not determine it."""
         ...
 
     def answer_text(self, ids: Ids) -> str:
-        """The text of what a model wrote, without the token that ends a move."""
+        """Return the text of a written answer, without the token that ends a move."""
         ...
 
     def accepted(self, board: chess.Board) -> tuple[str, ...]:
-        """Every text that `parse` reads as a legal move here, sorted."""
+        """Return all texts that `parse` reads as a legal move on this board, sorted."""
         ...
 
     def accepted_ids(self, board: chess.Board) -> tuple[tuple[int, ...], ...]:
-        """The tokens of each of `accepted`, without a token that ends a move."""
+        """Return the tokens of each text in `accepted`, without the token that ends a move."""
         ...
 
     @property
     def forms(self) -> tuple[Form, ...]:
-        """What a move may look like on any board, without a token that ends it: a text is a move in form (Junkin's
-        *valid*, specification 3.1) if each of its ids is in the set at its place. Of UCI the 1,968 moves."""
+        """The forms that a move can have on any board, without the token that ends it.
+
+        A text is *valid* (Junkin's specification 3.1) if each of its ids is in the set at its position of one form. In
+        UCI these are the 1,968 moves.
+        """
         ...
 
     def parse(self, written: str | Ids, board: chess.Board) -> chess.Move | None:
-        """The legal move that written text or ids name on this board; None when they name none."""
+        """Return the legal move that a text or ids describe on this board; None if they describe none."""
         ...
 
     def complete(self, ids: Ids, board: chess.Board) -> bool:
-        """The ids written so far are a whole move, or can become none: nothing more is to be written."""
+        """Return whether a model should stop writing after `ids`: they are a whole move, or cannot become one."""
         ...
 
 
 class TokenView:
-    """Every token of `tokens` with what sites are chosen by; each array [n]."""
+    """The tokens with the properties that select sites; each array has shape [n]."""
 
     def __init__(self, tokens: Tokens) -> None:
         self.ids, self._tokens = tokens.ids, tokens
@@ -188,29 +202,32 @@ class TokenView:
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        """int64 [items]."""
+        """The length of each item, int64 [items]."""
         return np.diff(self._tokens.offsets)
 
     @cached_property
     def item(self) -> np.ndarray:
-        """int64."""
+        """The item of each token, int64 [n]."""
         return np.repeat(np.arange(len(self._tokens), dtype=np.int64), self.lengths)
 
     @cached_property
     def last(self) -> np.ndarray:
-        """bool: the last token of its item."""
+        """Whether each token is the last of its item, bool [n]."""
         mask = np.zeros(len(self.ids), bool)
         mask[(self._tokens.offsets[1:] - 1)[self.lengths > 0]] = True
         return mask
 
 
 Select = Callable[[TokenView], np.ndarray]
-"""Which tokens are sites: bool [n]."""
+"""Returns which tokens are sites: bool [n]."""
 
 
 def select_sites(registry: Registry[tuple[Select, int]], name: str, tokens: Tokens, view: TokenView) -> Sites:
-    """The sites of this name of tokens whose `view` has ply and phase. A site's offset moves it so many tokens on, in
-    the same state; past the end of an item there is none."""
+    """Return the sites with this name. `view` holds the ply and phase of each token.
+
+    A registered site has an offset: the site is that many tokens after the selected one, with the same ply and phase.
+    Sites past the end of their item are dropped.
+    """
     select, offset = registry[name]
     chosen = np.flatnonzero(select(view))
     item = view.item[chosen]
@@ -221,13 +238,13 @@ def select_sites(registry: Registry[tuple[Select, int]], name: str, tokens: Toke
 
 
 def check_alignment(alignment: str) -> None:
-    """BadInputError for an alignment that there is not."""
+    """Raise BadInputError unless the alignment is `post-ply` or `pre-ply`."""
     if alignment not in ("post-ply", "pre-ply"):
-        raise BadInputError(f"no label alignment {alignment!r}", "known: post-ply, pre-ply")
+        raise BadInputError(f"the label alignment {alignment!r} does not exist", "known: post-ply, pre-ply")
 
 
 def check_ids(ids: Iterable[int] | np.ndarray, size: int, name: str) -> np.ndarray:
-    """The ids as int64 [n]. BadInputError for one that is not in 0..size-1."""
+    """Return the ids as int64 [n]. Raises BadInputError for an id outside 0..size-1."""
     array = np.asarray(ids if isinstance(ids, np.ndarray) else list(ids), np.int64)
     if array.size and not (array.min() >= 0 and array.max() < size):
         wrong = array[(array < 0) | (array >= size)][0]
@@ -236,7 +253,7 @@ def check_ids(ids: Iterable[int] | np.ndarray, size: int, name: str) -> np.ndarr
 
 
 def resolve_sans(at: chess.Board | Sequence[str], name: str) -> Sequence[str]:
-    """The moves, in SAN, that lead to a board; BadInputError where its stack does not hold the whole game."""
+    """Return the moves in SAN that lead to `at`. Raises BadInputError if a board's move stack is not the whole game."""
     if not isinstance(at, chess.Board):
         return at
     check_whole_game(at, name)
@@ -244,7 +261,7 @@ def resolve_sans(at: chess.Board | Sequence[str], name: str) -> Sequence[str]:
 
 
 def check_whole_game(board: chess.Board, name: str) -> None:
-    """BadInputError where a board's move stack does not begin at the initial position."""
+    """Raise BadInputError unless the board's move stack begins at the initial position."""
     if board.root() != chess.Board():
         raise BadInputError(
             f"{name} writes games, and the moves that led to {board.fen()} are not known",
@@ -253,12 +270,12 @@ def check_whole_game(board: chess.Board, name: str) -> None:
 
 
 def resolve_board(at: chess.Board | Sequence[str]) -> chess.Board:
-    """The board itself, or the one after these moves in SAN."""
+    """Return `at` itself if it is a board, else the board after these moves in SAN."""
     return at if isinstance(at, chess.Board) else play_sans(at)
 
 
 def history_encoding_error(name: str) -> BadInputError:
-    """The refusal of a history encoding that is given positions."""
+    """Return the error of a history encoding that receives positions."""
     return BadInputError(
         f"{name} writes games, not positions", "use a dataset of games, or a position encoding such as fen-77"
     )

@@ -1,10 +1,12 @@
-"""`fen-77`: a position as 77 characters of its FEN, and every move as one of 1,968 actions (Ruoss et al. 2024; Junkin's
-specification 1.1, 1.2).
+"""`fen-77`: a position as 77 characters derived from its FEN, and a move as one of 1,968 actions.
+
+Source: Ruoss et al. 2024; Junkin's specification 1.1, 1.2. The tokens are:
 
     0        side to move               1-64    squares a8 … h8, a7 … h1, `.` for an empty one
     65-68    castling, as in the FEN    69-70   en passant    71-73, 74-76  half-move clock, full-move number
 
-Short fields are filled with `.` on the right. What a model reads before it (Junkin's nanoGPT: a 0) is the model's.
+Short fields are padded on the right with `.`. A token that a model puts in front (Junkin's nanoGPT: 0) is not part of
+the encoding.
 """
 
 from __future__ import annotations
@@ -41,9 +43,9 @@ _EMPTY = _CHARACTERS.index(".")
 FEN77_TOKENS = 77
 _FIELDS = {"castling": (65, 4), "en-passant": (69, 2), "halfmoves": (71, 3), "fullmoves": (74, 3)}
 SQUARE_OF = np.full(FEN77_TOKENS, -1, np.int8)
-"""The square (a1 = 0) that each token is, -1 for the others."""
+"""The square of each token (a1 = 0); -1 for tokens that are not squares."""
 SQUARE_OF[1:65] = np.arange(64).reshape(8, 8)[::-1].reshape(64)
-_BATCH_FENS = 1 << 10  # FENs: the working arrays stay in the cache
+_BATCH_FENS = 1 << 10  # keeps the working arrays in the CPU cache
 _FEN = re.compile(r"\S+ [wb] (?:-|[KQkq]{1,4}) (?:-|[a-h][36]) \d{1,3} \d{1,3}", re.ASCII)
 _TAIL = re.compile(r"([wb]) (-|[KQkq]{1,4}) (-|[a-h][36]) (\d{1,3}) (\d{1,3})", re.ASCII)
 _RUNS = [(b"%d" % run, b"1" * run) for run in range(2, 9)]
@@ -52,15 +54,15 @@ _OF_BYTE = bytes(
     {"1": _EMPTY, "/": _SLASH, " ": _END}.get(c, _CHARACTERS.index(c) if c in "pnbrqkPNBRQK" else _BAD)
     for c in map(chr, range(256))
 )
-"""Byte of a FEN's first field, its runs written as ones, → token, or one of the three above."""
+"""Maps a byte of a FEN's first field (its digits expanded to ones) to a token, or to one of the three codes above."""
 
 
 class FenError(BadInputError):
-    """A FEN that has no 77 characters."""
+    """Raised when a FEN cannot be written as 77 characters."""
 
 
 SITES: Registry[tuple[range, str]] = Registry("site of fen-77")
-"""Name → tokens, and the side to move of the boards that have them: w, b, or both."""
+"""Site name → (token positions, sides to move of the boards that have the site: "w", "b" or "wb")."""
 for _name, _tokens in {
     "last": range(FEN77_TOKENS - 1, FEN77_TOKENS),
     "turns": range(FEN77_TOKENS - 1, FEN77_TOKENS),
@@ -75,7 +77,8 @@ SITES.register("black-turns", (range(FEN77_TOKENS - 1, FEN77_TOKENS), "b"))
 
 
 def list_actions() -> Iterator[str]:
-    """The 1,968 moves in the reference's order: queen's and knight's moves of every square, then promotions."""
+    """Yield the 1,968 moves (UCI) in the reference's order: queen and knight moves from each square, then
+    promotions."""
     empty = chess.Board(None)
     for origin in chess.SQUARES:
         for piece in (chess.QUEEN, chess.KNIGHT):
@@ -92,8 +95,11 @@ def list_actions() -> Iterator[str]:
 
 
 def make_uci_forms(ids: Callable[[str], int], width: int) -> tuple[Form, ...]:
-    """The forms of the 1,968 moves as UCI texts, `width` characters a token where squares are written: `ids` gives the
-    token of a character (1) or of a square (2), and of a promotion's piece."""
+    """Return the forms of the 1,968 UCI moves.
+
+    `ids` maps a text to its token; `width` is the number of characters per token in the squares of a move: 1 (a
+    character) or 2 (a square). A promotion piece is one token.
+    """
     behind: dict[tuple[str, ...], set[str]] = {}
     promoted: dict[tuple[str, ...], set[str]] = {}
     for move in list_actions():
@@ -110,7 +116,8 @@ def make_uci_forms(ids: Callable[[str], int], width: int) -> tuple[Form, ...]:
 
 
 class _Tails(dict[str, bytes]):
-    """What follows the squares of a FEN → its 13 tokens and, in two bytes, the plies before. KeyError for none."""
+    """Cache: the part of a FEN after the squares → its 13 tokens, then the ply as two bytes. KeyError for an invalid
+    part."""
 
     most = 1 << 16
 
@@ -131,7 +138,7 @@ class _Tails(dict[str, bytes]):
 
 
 class Fen77:
-    """The encoding: reads 31 characters, writes 1,968 actions.
+    """The `fen-77` encoding: a model reads 31 characters and writes 1,968 actions.
 
     >>> fen = Fen77()
     >>> fen.encode(chess.STARTING_FEN)[:10].tolist()
@@ -161,17 +168,17 @@ class Fen77:
 
     @cached_property
     def actions(self) -> tuple[str, ...]:
-        """The text of each action."""
+        """The UCI text of each action."""
         return tuple(list_actions())
 
     @cached_property
     def action_ids(self) -> dict[str, int]:
-        """Move in UCI → action. Whether a text is in it is what the paper calls syntactically valid."""
+        """UCI text → action. The paper calls a text syntactically valid if it is a key here."""
         return {move: number for number, move in enumerate(self.actions)}
 
     @cached_property
     def _action_of_code(self) -> np.ndarray:
-        """int16 [65536]: the action of a packed move (`chessreg.games.boards.moves`), -1 where it is none."""
+        """The action of each packed move (`games.boards.moves`), int16 [65536]; -1 if the move is not an action."""
         table = np.full(1 << 16, -1, np.int16)
         for number, text in enumerate(self.actions):
             move = chess.Move.from_uci(text)
@@ -179,7 +186,8 @@ class Fen77:
         return table
 
     def actions_of(self, codes: np.ndarray) -> np.ndarray:
-        """The actions int16 [n] of packed moves uint16 [n]. BadInputError for one that is no action."""
+        """Return the actions int16 [n] of packed moves uint16 [n]. Raises BadInputError for a move that is not an
+        action."""
         actions = self._action_of_code[codes]
         if (actions < 0).any():
             code = int(codes[(actions < 0).argmax()])
@@ -191,14 +199,14 @@ class Fen77:
         return tuple(SITES)
 
     def encode(self, text: str) -> np.ndarray:
-        """The 77 ids of a FEN, uint8. FenError names the FEN and what is wrong with it."""
+        """Return the 77 ids of a FEN, uint8 [77]. Raises FenError that names the problem."""
         return self.boards([text]).ids
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
-        """The FEN of 77 ids."""
+        """Return the FEN of 77 ids."""
         array = check_ids(ids, self.size, self.name)
         if len(array) != FEN77_TOKENS:
-            raise BadInputError(f"{len(array)} ids are no board of {self.name}", f"a board is {FEN77_TOKENS} ids")
+            raise BadInputError(f"{len(array)} ids are not a board of {self.name}", f"a board is {FEN77_TOKENS} ids")
         text = self._characters[array].tobytes().decode()
         ranks = "/".join(text[start : start + 8] for start in range(1, 65, 8))
         pieces = re.sub(r"\.+", lambda run: str(len(run[0])), ranks)
@@ -206,9 +214,11 @@ class Fen77:
         return " ".join((pieces, text[0], *rest))
 
     def games(self, games: Games, places: Sequence[int] | np.ndarray) -> Tokens:
-        """Every position of these games, game by game; `source`: the game of each, `ply`: after how many plies.
+        """Encode every position of these games, ordered by game; `source` is the game's index in `places`, `ply` the
+        ply.
 
-        FenError where a game has 1,000 moves or more."""
+        Raises FenError for a game with 1,000 moves or more.
+        """
         positions = compute_fen_fields(games.moves(places))
         count = len(positions.ply)
         if count and positions.fullmoves.max() > 999:
@@ -234,7 +244,7 @@ class Fen77:
         return Tokens(out.reshape(-1), offsets, source, positions.ply)
 
     def boards(self, boards: Sequence[str | chess.Board]) -> Tokens:
-        """FENs, or boards, in any number. FenError names the first that has no 77 characters."""
+        """Encode FENs or boards. Raises FenError for the first FEN that does not encode to 77 characters."""
         fens = [board if isinstance(board, str) else board.fen() for board in boards]
         out = np.empty((len(fens), FEN77_TOKENS), np.uint8)
         ply = np.empty(len(fens), np.int64)
@@ -245,9 +255,11 @@ class Fen77:
         return Tokens(out.reshape(-1), offsets, np.arange(len(fens), dtype=np.int64), ply)
 
     def _encode(self, fens: Sequence[str], out: np.ndarray, ply: np.ndarray) -> None:
-        """Fills uint8 [fens, 77] and the plies before int64 [fens]. FenError for the first that is no FEN.
+        """Write the tokens of FENs into `out` uint8 [fens, 77] and their plies into `ply` int64 [fens].
 
-        Runs of empty squares are written out in all FENs at once; of what follows the squares there are few kinds."""
+        Expands runs of empty squares in all FENs together, and looks up the other fields in a cache, because they have
+        few distinct values. Raises FenError for the first invalid FEN.
+        """
         parts = [fen.partition(" ") for fen in fens]
         heads = (" ".join([head for head, _, _ in parts]) + " ").encode("latin-1", "replace")
         for run, ones in _RUNS:
@@ -272,7 +284,7 @@ class Fen77:
         ply[:] = rest[:, 13:].copy().view("<u2")[:, 0]
 
     def _refusal(self, fens: Sequence[str]) -> FenError:
-        """What is wrong with the first bad one of these FENs."""
+        """Return the error of the first invalid FEN."""
         for fen in fens:
             fields = fen.split(" ")
             if len(fields) != 6:
@@ -280,17 +292,17 @@ class Fen77:
             try:
                 chess.BaseBoard(fields[0])
             except ValueError as error:
-                return FenError(f"{fen!r} is no FEN: {error}", "a FEN is like rnbqkbnr/… w KQkq - 0 1")
+                return FenError(f"{fen!r} is not a FEN: {error}", "a FEN is like rnbqkbnr/… w KQkq - 0 1")
             if any(field.isascii() and field.isdigit() and int(field) > 999 for field in fields[4:]):
                 return FenError(f"{fen!r} has a counter above 999", f"{self.name} has three digits for each")
             if re.fullmatch(r"[A-Ha-hKQkq]+", fields[2]) and not re.fullmatch(r"[KQkq]{1,4}", fields[2]):
                 return FenError(f"{fen!r} has Chess960 castling rights", f"{self.name} writes standard chess")
             if not _FEN.fullmatch(fen):
-                return FenError(f"{fen!r} is no FEN", "a FEN is like rnbqkbnr/… w KQkq - 0 1")
-        return FenError("one of the FENs is none", "a FEN is like rnbqkbnr/… w KQkq - 0 1")
+                return FenError(f"{fen!r} is not a FEN", "a FEN is like rnbqkbnr/… w KQkq - 0 1")
+        return FenError("one of the FENs is invalid", "a FEN is like rnbqkbnr/… w KQkq - 0 1")
 
     def sites(self, name: str, tokens: Tokens, alignment: Alignment = "post-ply") -> Sites:
-        """A position is one board: both alignments are the same."""
+        """Return sites; both alignments are the same, because an item is one board."""
         check_alignment(alignment)
         chosen, sides = SITES[name]
         if not np.array_equal(tokens.offsets, np.arange(len(tokens) + 1) * FEN77_TOKENS):
@@ -314,7 +326,7 @@ class Fen77:
         return (number,)
 
     def _no_action(self, uci: str) -> BadInputError:
-        return BadInputError(f"{uci} is none of the {self.answer_size:,} actions of {self.name}")
+        return BadInputError(f"{uci} is not one of the {self.answer_size:,} actions of {self.name}")
 
     def origin_of(self, number: int) -> int | None:
         return chess.parse_square(self.actions[number][:2])

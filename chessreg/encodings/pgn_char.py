@@ -1,7 +1,7 @@
-"""`pgn-char-32`: Karvonen's 32 PGN characters (specification 1.1, 1.2): `;1.e4 e5 2.Nf3`, canonical SAN, no result.
+"""`pgn-char-32`: games as Karvonen's 32 PGN characters, `;1.e4 e5 2.Nf3`: canonical SAN, no result.
 
-The state at character i is the board after as many plies as there are spaces among characters 0..i: a space belongs to
-the move that follows it (specification 3.2).
+Source: specification 1.1, 1.2. The number of plies played on the board at character i is the number of spaces in
+characters 0..i, because a space belongs to the move that follows it (specification 3.2).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _CHARACTERS = " #+-.0123456789;=BKNOQRabcdefghx"
 _SPACE, _DOT = _CHARACTERS.index(" "), _CHARACTERS.index(".")
 
 SITES: Registry[tuple[Select, int]] = Registry("site of pgn-char-32")
-"""Name → which characters, and how many characters after those, in the same state."""
+"""Site name → (function that selects characters, offset of the site from the selected character)."""
 
 for _name, _select in {
     "dots": lambda view: view.ids == _DOT,
@@ -61,7 +61,7 @@ SITES.register("all", (lambda view: np.ones(len(view.ids), bool), 0))
 
 
 class PgnChar:
-    """The encoding.
+    """The `pgn-char-32` encoding.
 
     >>> pgn = PgnChar()
     >>> pgn.encode(";1.e4 e5 2.Nf3").tolist()
@@ -82,7 +82,7 @@ class PgnChar:
     boundary_ids = frozenset({_CHARACTERS.index(";")})
     max_move_tokens = 10
     phases: tuple[str, ...] = ("white", "black")
-    """Whose move the character belongs to."""
+    """The side whose move the character belongs to."""
 
     def __init__(self) -> None:
         self._characters = np.frombuffer(_CHARACTERS.encode(), np.uint8)
@@ -97,9 +97,10 @@ class PgnChar:
         return self.texts([text]).ids
 
     def texts(self, texts: Sequence[str]) -> Tokens:
-        """Game texts end to end, ids uint8. BadInputError names an unknown character, its index and its text."""
+        """Encode game texts, one item each; ids are uint8. Raises BadInputError that names an unknown character and its
+        index."""
         joined = "".join(texts)
-        # Latin-1 keeps one byte a character; everything beyond it becomes `?`, which is unknown too.
+        # Latin-1 has one byte per character; any other character becomes `?`, which is not in the vocabulary either.
         ids = self._ids[np.frombuffer(joined.encode("latin-1", "replace"), np.uint8)]
         tokens = Tokens.laid(ids, np.fromiter(map(len, texts), np.int64, len(texts)))
         if (ids == 255).any():
@@ -122,7 +123,8 @@ class PgnChar:
         raise history_encoding_error(self.name)
 
     def sites(self, name: str, tokens: Tokens, alignment: Alignment = "post-ply") -> Sites:
-        """A move ends with the space that belongs to the next one, so both alignments are the same."""
+        """Return sites; both alignments are the same, because a move ends with the space that belongs to the
+        next move."""
         check_alignment(alignment)
         view = TokenView(tokens)
         spaces = np.zeros(len(tokens.ids) + 1, np.int64)
@@ -142,7 +144,7 @@ class PgnChar:
         return {move: tuple(tokens.item(number).tolist()) for number, move in enumerate(texts)}
 
     def answer(self, board: chess.Board, move: chess.Move) -> tuple[int, ...]:
-        """Canonical SAN and its space."""
+        """Return the canonical SAN followed by a space."""
         return tuple(self.encode(board.san(move) + " ").tolist())
 
     def origin_of(self, number: int) -> int | None:
@@ -171,7 +173,7 @@ class PgnChar:
             move = board.parse_san(parts[0])
         except ValueError:
             return None
-        return move or None  # python-chess reads `--` as a null move, which is falsy and no chess move
+        return move or None  # python-chess reads `--` as a null move, which is falsy
 
     def complete(self, ids: Ids, board: chess.Board) -> bool:
         return len(ids) > 0 and int(ids[-1]) in self.stop_ids
@@ -188,16 +190,17 @@ _PROMOTIONS = {
 
 
 def list_spellings(board: chess.Board, alphabet: Iterable[str] | None = None) -> frozenset[str]:
-    """All texts that `board.parse_san` reads as a legal move; with an `alphabet` those of its characters alone.
+    """Return all texts that `board.parse_san` reads as a legal move, restricted to the characters of `alphabet` if
+    given.
 
-    `parse_san` ignores `x`, `-`, `+` and `#`, takes more of an origin than is needed, and `0-0` for `O-O`. A model may
-    write any of these, so the probability that its text is legal is a sum over all of them. Null moves are none.
+    `parse_san` ignores `x`, `-`, `+` and `#`, accepts a redundant origin, and reads `0-0` as `O-O`. A model may write
+    any of these, so the probability of a legal move is a sum over all spellings. Null moves are excluded.
 
     >>> sorted(list_spellings(chess.Board("8/8/8/8/8/1k6/8/K7 w - - 0 1"), "Kab1"))
     ['K1b1', 'Ka1b1', 'Kab1', 'Kb1', 'a1b1']
     """
     moves = list(board.legal_moves)
-    # (piece letter, origin, target, promotion) → how many legal moves it may mean; one makes it a spelling
+    # (piece letter, origin, target, promotion) → number of legal moves it can mean; unambiguous if 1
     meant: Counter[tuple[str, str, int, int | None]] = Counter()
     written: set[str] = set()
     for move in moves:
@@ -207,11 +210,11 @@ def list_spellings(board: chess.Board, alphabet: Iterable[str] | None = None) ->
         origins = {"", file, rank, file + rank}
         if letter == "P":
             letter = ""
-            origins.discard(file + rank)  # a full origin without a letter means any piece: below
+            origins.discard(file + rank)  # a full origin without a letter means any piece: handled below
             if move.from_square & 7 != move.to_square & 7:
                 origins = {file}  # a pawn's capture needs its file
         if board.is_castling(move):
-            origins = set()  # `Kg1` is no castling
+            origins = set()  # `Kg1` is not castling
             rook = chess.square(7 if board.is_kingside_castling(move) else 0, move.from_square >> 3)
             meant["", file + rank, rook, None] += 1  # the king takes its rook, as Chess960 writes it
             castle = "O-O" if board.is_kingside_castling(move) else "O-O-O"
@@ -233,7 +236,7 @@ def list_spellings(board: chess.Board, alphabet: Iterable[str] | None = None) ->
 
 
 def make_san_forms(ids: Mapping[str, int]) -> tuple[Form, ...]:
-    """The forms of moves in SAN, disambiguation and signs included, where each of these characters is one id."""
+    """Return the forms of SAN moves, with disambiguation and check signs; `ids` maps a character to its id."""
     square, sets = ("abcdefgh", "12345678"), list[tuple[str, ...]]()
     for origin in ((), ("abcdefgh",), ("12345678",), square):
         for taken in ((), ("x",)):

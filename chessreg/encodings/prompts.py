@@ -1,12 +1,12 @@
-"""Prompt templates over any pretrained tokenizer: a position in words, its FEN one token a character, and the answer as
-the characters of a move (Junkin's specification 1.3 to 1.5).
+"""Prompt templates over any pretrained tokenizer: the FEN with one token per character, the answer as a move's
+characters.
 
-Templates are kept verbatim with their punctuation and known by the sha256 of their text, never by a number alone: paper
-and code differ in full stops and spaces. Layout, counters, notation and the legal list are settings, because there too
-the paper says one thing and the code does another.
+Source: Junkin's specification 1.3 to 1.5. Templates are kept verbatim and identified by the sha256 of their text,
+because paper and code differ in punctuation. Layout, counters, notation and the list of legal moves are settings for
+the same reason.
 
-A prompt belongs to a checkpoint, not to the house: the folder of its weights holds `tokenizer.json`, as it was given,
-and `prompt.json` with the settings. The encoding's name holds a digest of both, and is checked when they are read.
+A prompt belongs to a checkpoint: the folder of the weights contains `tokenizer.json`, unchanged, and `prompt.json` with
+the settings. The encoding's name contains a digest of both, which is checked on loading.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from chessreg.games.datasets.dataset import Games
 
 TEMPLATES: Registry[str] = Registry("prompt template")
-"""Name → text with {FEN}, {LM} (the legal moves) and {BM} (the best move, which is the answer)."""
+"""Template name → text with {FEN}, {LM} (the legal moves) and {BM} (the best move, which is the answer)."""
 _FIRST = "You are a chess grandmaster. This is the board position in FEN notation: {FEN}"
 _FIRST_OF_CODE = _FIRST + "The legal moves are: {LM}Which of these is the best move? Best move: "
 _THIRD = (
@@ -69,19 +69,19 @@ for _name, _text in {
     "junkin-4": _FOURTH % "..",
     "junkin-5": "[FEN '{FEN}'] Legal Moves: {LM}. Based on the current board, determine the best move from the "
     "provided options. Best Move: {BM}",
-    # the end of the sixth is lost in the paper: this is the code's
+    # the end of the sixth is missing in the paper; this text is the code's
     "junkin-6": "As a world-class chess engine, your task is to analyze the following board position and select the "
     "best move. Board in FEN: {FEN}. Legal moves available: {LM}. Choose the strongest move from the list. "
     "Best move: {BM}",
     "junkin-1-code": _FIRST_OF_CODE + "{BM}",
     "junkin-small": "FEN: {FEN}Best Move: {BM}",
-    # in the code alone, where the answer is the first of a list: the seventh has a backslash and an n, the eighth a new
+    # only in the code, where the answer is the first of a list: the seventh has a backslash and an n, the eighth a new
     # line
     "junkin-7": _FIRST_OF_CODE + "\\n1. {BM}",
     "junkin-8": _FIRST_OF_CODE + "\n1. {BM}",
     "junkin-f": "You are a chess grandmaster. This is the board in FEN notation: {FEN}. The legal moves are: "
     "{LM}. Which of these is the best move? Best move: {BM}",
-    # in the form of Appendix F, one full stop behind the moves; Appendix K prints two
+    # as in Appendix F, with one full stop after the moves; Appendix K prints two
     "junkin-3f": _THIRD % ".",
     "junkin-4f": _FOURTH % ".",
 }.items():
@@ -97,61 +97,63 @@ MERGED_TEMPLATES = (
     "junkin-1-code",
     "junkin-small",
 )
-"""The templates whose words are merged in the tokenizer of models of initial weights."""
+"""The templates whose words become tokens in the tokenizer of models with random initial weights."""
 
 _EXPANDED = re.compile(r"([pnbrqkPNBRQK./]{71}) ([wb] (?:-|[KQkq]{1,4}) (?:-|[a-h][36])) (?:(\d{1,3} \d{1,3})|\. \.)")
-"""A FEN in the layout with slashes: the squares, three fields, the counters unless they are blanked."""
+"""A FEN in the layout with slashes: squares, three fields, counters (or `. .` if blanked)."""
 _MOVE_CHARACTERS = {"uci": 5, "san": 7}  # characters of a move
 
 Layout = Literal["ruoss77", "flattened_with_slashes"]
 Counters = Literal["kept", "blanked"]
 
 TEXTS_BEFORE = ("\n", "|", "~")
-"""Texts behind which the inside of a prompt is encoded: few tokens hold one of these and a letter."""
+"""Texts in front of which the inside of a prompt is encoded, because few tokens contain one of them and a letter."""
 PREFIX = "prompt-"
-"""How the names of prompt encodings begin."""
+"""The prefix of the names of prompt encodings."""
 TOKENIZER_FILE, PROMPT_FILE = "tokenizer.json", "prompt.json"
 ENCODING_FILES = (TOKENIZER_FILE, PROMPT_FILE)
-"""What a checkpoint's folder holds of its prompt encoding."""
+"""The files of a prompt encoding in a checkpoint's folder."""
 
 
 class PromptTokenizer(Protocol):
-    """A pretrained tokenizer as prompts use it."""
+    """The interface of a pretrained tokenizer for prompts."""
 
     size: int
     bos: int | None
-    """What a sequence begins with, if anything."""
+    """The id that begins a sequence, if any."""
     end: int
-    """What a model writes after its answer."""
+    """The id that a model writes after its answer."""
     pad: int | None
 
     @property
     def digest(self) -> str:
-        """A digest of everything that decides how it writes."""
+        """A digest of everything that determines the tokens of a text."""
         ...
 
     def encode(self, text: str) -> list[int]:
-        """The tokens of a text that a prompt begins with, without special tokens."""
+        """Return the tokens of a text at the start of a prompt, without special tokens."""
         ...
 
     def encode_inside(self, text: str) -> list[int]:
-        """The tokens of a text that follows another one in a prompt."""
+        """Return the tokens of a text that follows another text in a prompt."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of tokens; specials are left out."""
+        """Return the text of tokens, without special tokens."""
         ...
 
     def character(self, character: str) -> int | None:
-        """The token that is this character alone, None where there is none."""
+        """Return the token that is exactly this character; None if the vocabulary lacks it."""
         ...
 
 
 class PretrainedTokenizer:
-    """A Hugging Face `tokenizer.json`, and which of its tokens begin a sequence, end an answer and pad."""
+    """A Hugging Face `tokenizer.json` with its tokens for the beginning of a sequence, the end of an answer and
+    padding."""
 
     def __init__(self, path: Path, *, end: str, bos: str | None = None, pad: str | None = None) -> None:
-        """Raises NotFoundError without the file; BadInputError where it is damaged, or lacks a special token."""
+        """Read `path`. Raises NotFoundError if it is missing, BadInputError if it is damaged or lacks a special
+        token."""
         self.path, self._tokenizer = path, _read_tokenizer(path)
         self.size = int(self._tokenizer.get_vocab_size())
         self.special = {"bos": bos, "end": end, "pad": pad}
@@ -167,11 +169,11 @@ class PretrainedTokenizer:
 
     @classmethod
     def of_folder(cls, folder: Path, *, end: str | None = None, bos: str | None = None) -> PretrainedTokenizer:
-        """The tokenizer of a Hugging Face folder.
+        """Return the tokenizer of a Hugging Face folder.
 
-        `end` is by default the eos token that tokenizer_config.json or config.json names, `bos` what the tokenizer
-        itself puts in front of a text (Llama's does, GPT-NeoX's does not). Raises NotFoundError without a
-        tokenizer.json, BadInputError where nothing says how an answer ends.
+        `end` defaults to the eos token named in tokenizer_config.json or config.json; `bos` to the token that the
+        tokenizer puts in front of a text (Llama's does, GPT-NeoX's does not). Raises NotFoundError without a
+        tokenizer.json, BadInputError if no file names the end token.
         """
         path = folder / TOKENIZER_FILE
         tokenizer = _read_tokenizer(path)
@@ -186,10 +188,10 @@ class PretrainedTokenizer:
 
         end = token("eos") if end is None else end
         if end is None:
-            raise BadInputError(f"{folder.name} does not say which token ends a text", "name it with --end TOKEN")
+            raise BadInputError(f"{folder.name} does not name the token that ends a text", "name it with --end TOKEN")
         try:
             plain, whole = (tokenizer.encode("a", add_special_tokens=special) for special in (False, True))
-        except Exception as error:  # tokenizers raises no class of its own
+        except Exception as error:  # tokenizers raises plain Exception
             raise BadInputError(f"{folder.name}/{TOKENIZER_FILE} cannot write a text: {error}") from error
         begun = whole.tokens[: whole.ids.index(plain.ids[0])] if plain.ids and plain.ids[0] in whole.ids else []
         pad = token("pad")
@@ -204,12 +206,15 @@ class PretrainedTokenizer:
     def encode(self, text: str) -> list[int]:
         try:
             return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
-        except Exception as error:  # the library has no class of its own for this
+        except Exception as error:  # tokenizers raises plain Exception
             raise BadInputError(f"the tokenizer cannot write {text[:40]!a}: {error}") from error
 
     def encode_inside(self, text: str) -> list[int]:
-        """A tokenizer of SentencePiece writes `▁`, a space, before a text: inside a prompt it does not. Raises
-        BadInputError for a text that it merges with every other one before it."""
+        """Return the tokens of a text that follows another text in a prompt.
+
+        A SentencePiece tokenizer writes `▁` (a space) before a text, but not inside a prompt. Raises BadInputError if
+        the text merges with every text tried in front of it.
+        """
         if not self._begins_apart or not text:
             return self.encode(text)
         ids = self._behind(text)
@@ -220,11 +225,11 @@ class PretrainedTokenizer:
         return ids
 
     def _behind(self, text: str) -> list[int] | None:
-        """The tokens of a text behind another one, by their offsets; None where a token holds some of both."""
+        """Return the tokens of a text after another one, found by their offsets; None if a token spans both texts."""
         for before in TEXTS_BEFORE:
             try:
                 whole = self._tokenizer.encode(before + text, add_special_tokens=False)
-            except Exception:  # the library has no class of its own; another text may do
+            except Exception:  # tokenizers raises plain Exception; another text may work
                 continue
             first = next((k for k, (_, end) in enumerate(whole.offsets) if end > len(before)), len(whole.ids))
             ids = list(whole.ids)
@@ -236,10 +241,12 @@ class PretrainedTokenizer:
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
 
     def character(self, character: str) -> int | None:
-        """Looked up alone. A token that stands for more or less than the character does not count: two of it must read
-        as two characters, with nothing between them."""
+        """Return the token that is exactly this character; None if the vocabulary lacks it.
+
+        A candidate counts only if two of it decode to two characters with nothing between them.
+        """
         ids = self.encode_inside(character)
-        lead = self.encode(TEXTS_BEFORE[0])  # a space that a text begins with is not read
+        lead = self.encode(TEXTS_BEFORE[0])  # a leading space would be dropped
         text = self._tokenizer.decode(lead) + 2 * character
         for number in (*(ids if len(ids) == 1 else ()), self._tokenizer.token_to_id(character)):
             if number is not None and self._tokenizer.decode([*lead, number, number]) == text:
@@ -248,10 +255,10 @@ class PretrainedTokenizer:
 
 
 def make_tokenizer(folder: Path, merged: bool) -> PretrainedTokenizer:
-    """A byte-level tokenizer of chessreg's own, for models of initial weights: written to `folder`, and returned.
+    """Train a byte-level tokenizer for models with random initial weights; write it to `folder` and return it.
 
-    merged: with the merges that byte pair encoding finds in the published templates, so that their words are one token
-    or few; without, every byte is a token. `<s>` begins a sequence, `</s>` ends an answer, `<pad>` pads.
+    If `merged`, byte-pair encoding merges the words of the published templates into one or a few tokens; otherwise
+    every byte is a token. `<s>` begins a sequence, `</s>` ends an answer, `<pad>` pads.
     """
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
@@ -274,20 +281,21 @@ def make_tokenizer(folder: Path, merged: bool) -> PretrainedTokenizer:
 
 
 def _read_tokenizer(path: Path) -> Any:
-    """The library's tokenizer of this file."""
+    """Return the `tokenizers.Tokenizer` of a file. Raises NotFoundError or BadInputError."""
     from tokenizers import Tokenizer
 
     if not path.is_file():
         raise NotFoundError(f"{path.parent.name} has no {path.name}", "a prompt needs a folder with its tokenizer.json")
     try:
         return Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises nothing narrower
+    except Exception as error:  # tokenizers raises plain Exception
         reason = str(error).partition("\n")[0]
-        raise BadInputError(f"{path.name} is no tokenizer: {reason}", "give a Hugging Face tokenizer.json") from error
+        hint = "give a Hugging Face tokenizer.json"
+        raise BadInputError(f"{path.name} is not a tokenizer: {reason}", hint) from error
 
 
 def _read_json_object(path: Path) -> dict[str, Any]:
-    """The contents of a JSON file of a folder; empty where it is not there or no object."""
+    """Return the object in a JSON file; empty if the file is missing or holds anything else."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
@@ -297,11 +305,11 @@ def _read_json_object(path: Path) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class PromptSettings:
-    """What decides a prompt beside the tokenizer.
+    """The settings of a prompt other than the tokenizer.
 
-    `template` is a name of `TEMPLATES` or a text; `layout` the 77 characters (the code) or an expanded FEN with its
-    slashes (the paper's example); `counters` kept (the code) or blanked (its README); `notation` uci (the code) or san
-    (the paper); `last_separator`: also the last legal move is followed by `, ` (the code).
+    `template` is a name in `TEMPLATES` or a text. `layout` is the 77 characters (the code) or an expanded FEN with
+    slashes (the paper's example). `counters` are kept (the code) or blanked (its README). `notation` is uci (the code)
+    or san (the paper). `last_separator`: whether `, ` also follows the last legal move (the code).
     """
 
     template: str = "junkin-small"
@@ -317,31 +325,32 @@ class PromptSettings:
 
     @property
     def called(self) -> str:
-        """The template's registered name, `own` for any other text."""
+        """The template's registered name, or `own` for any other text."""
         return next((name for name, text in TEMPLATES.items() if text == self.text), "own")
 
     @property
     def legal_list(self) -> bool:
+        """Whether the template lists the legal moves."""
         return "{LM}" in self.text
 
     @property
     def digest(self) -> str:
-        """sha256 of the settings with the template's text in place of its name."""
+        """sha256 of the settings, with the template's text in place of its name."""
         return hashlib.sha256(json.dumps(asdict(self) | {"template": self.text}, sort_keys=True).encode()).hexdigest()
 
 
 class PromptEncoding:
-    """The encoding of positions by one template over one vocabulary. Its name holds a digest of both.
+    """The encoding of positions by one template and one tokenizer. Its name contains a digest of both.
 
     Sites: `last` and `turns` are the prompt's last token, after which the answer is written; `squares` the 64 tokens of
-    the board, each a character of its own; `fen` all 77 of the position (in that layout); `all` every token.
+    the board; `fen` all 77 tokens of the position (only in that layout); `all` every token.
     """
 
     content: Content = "position"
     phases: tuple[str, ...] = ("white", "black")
 
     def __init__(self, vocabulary: PromptTokenizer, settings: PromptSettings | None = None) -> None:
-        """Raises BadInputError for a template without its parts, or a character that has no token of its own."""
+        """Raises BadInputError for an invalid template or setting, and for a character that is not a separate token."""
         self.settings, self._words, self._fen = settings or PromptSettings(), vocabulary, Fen77()
         for field, known in (("layout", Layout), ("counters", Counters), ("notation", Notation)):
             if (value := getattr(self.settings, field)) not in get_args(known):
@@ -370,9 +379,9 @@ class PromptEncoding:
 
     @classmethod
     def load(cls, folder: Path, name: str | None = None) -> PromptEncoding:
-        """The encoding that a checkpoint's folder holds.
+        """Return the encoding stored in a checkpoint's folder.
 
-        Raises NotFoundError where it holds none; BadInputError where it is damaged, or is another than `name`.
+        Raises NotFoundError without a prompt.json in it, BadInputError if it is damaged or differs from `name`.
         """
         if not (folder / PROMPT_FILE).is_file():
             raise NotFoundError(f"{folder.name} holds no {PROMPT_FILE}", "import its weights with --encoding prompt")
@@ -382,19 +391,19 @@ class PromptEncoding:
             tokenizer = PretrainedTokenizer(folder / TOKENIZER_FILE, **record["special"])
         except (KeyError, TypeError) as error:
             raise BadInputError(
-                f"{folder.name}/{PROMPT_FILE} is damaged: {error}", "import the weights anew"
+                f"{folder.name}/{PROMPT_FILE} is damaged: {error}", "import the weights again"
             ) from error
         made = cls(tokenizer, settings)
         if name is not None and made.name != name:
-            raise BadInputError(f"{folder.name} holds the encoding {made.name}, not {name}", "import the weights anew")
+            raise BadInputError(f"{folder.name} holds the encoding {made.name}, not {name}", "import the weights again")
         return made
 
     def with_settings(self, settings: PromptSettings) -> PromptEncoding:
-        """The same tokenizer with other settings of the prompt."""
+        """Return an encoding with the same tokenizer and other settings."""
         return PromptEncoding(self._words, settings)
 
     def save(self, folder: Path) -> None:
-        """Write what `load` reads. BadInputError for a vocabulary that no file holds."""
+        """Write the files that `load` reads. Raises BadInputError for a tokenizer that is not stored in a file."""
         if not isinstance(self._words, PretrainedTokenizer):
             raise BadInputError(f"{self.name} has no {TOKENIZER_FILE} to keep")
         if self._words.path.resolve() != (folder / TOKENIZER_FILE).resolve():
@@ -412,7 +421,7 @@ class PromptEncoding:
         return number
 
     def _check_words(self) -> None:
-        """BadInputError where the tokenizer does not write the template's words as they are."""
+        """Raise BadInputError unless the tokens of a prompt decode to the template's exact text."""
         board = chess.Board()
         ids = self.boards([board]).ids.tolist()
         read = self._words.decode(ids[self._words.bos is not None :])
@@ -432,13 +441,13 @@ class PromptEncoding:
 
     @cached_property
     def vocabulary(self) -> tuple[str, ...]:
-        """The text of every token; of one that has none, its number in angle brackets."""
+        """The text of each token; a token without text is its number in angle brackets."""
         return tuple(self._words.decode([number]) or f"<{number}>" for number in range(self.size))
 
     # -- positions ------------------------------------------------------------------------------------------------
 
     def _shown(self, ids: np.ndarray) -> str:
-        """The characters of the position of one board, from its 77 ids."""
+        """Return the text of one board's position, given its 77 ids."""
         blanked = self.settings.counters == "blanked"
         characters = [self._fen.vocabulary[number] for number in ids.tolist()]
         if self.settings.layout == "ruoss77":
@@ -448,11 +457,11 @@ class PromptEncoding:
         return " ".join((ranks, side, castling, en_passant, *((".", ".") if blanked else counters)))
 
     def _position(self, ids: np.ndarray) -> np.ndarray:
-        """The tokens of the position of one board, from its 77 ids."""
+        """Return the tokens of one board's position, given its 77 ids: int32 [length]."""
         return np.array([self._characters[character] for character in self._shown(ids)], np.int32)
 
     def _legal_moves(self, board: chess.Board) -> list[int]:
-        """The list of legal moves, in python-chess's order."""
+        """Return the tokens of the list of legal moves, in python-chess's order."""
         ids: list[int] = []
         for number, text in enumerate(self._texts(board).values()):
             ids += [*(self._separator if number else ()), *self._written(text)]
@@ -464,31 +473,31 @@ class PromptEncoding:
         return ids.astype(np.int32, copy=False)
 
     def encode(self, text: str) -> np.ndarray:
-        """The prompt of a FEN, int32. FenError for what is none."""
+        """Return the prompt of a FEN, int32 [length]. Raises FenError for an invalid FEN."""
         return self.boards([text]).ids
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
-        """The FEN of a prompt; blanked counters are 0 and 1."""
+        """Return the FEN of a prompt; blanked counters become 0 and 1."""
         array = check_ids(ids, self.size, self.name)
         start = len(self._before)
         if array[:start].tolist() != self._before:
-            raise BadInputError(f"these ids are no prompt of {self.name}", "encode a FEN")
+            raise BadInputError(f"these ids are not a prompt of {self.name}", "encode a FEN")
         if self.settings.layout == "ruoss77":
             place_of = {number: place for place, number in enumerate(self._table.tolist())}
             position = [place_of.get(number, -1) for number in array[start : start + FEN77_TOKENS].tolist()]
             if len(position) != FEN77_TOKENS or -1 in position:
-                raise BadInputError(f"these ids are no prompt of {self.name}", "encode a FEN")
+                raise BadInputError(f"these ids are not a prompt of {self.name}", "encode a FEN")
             fen = self._fen.decode(np.array(position))
             return fen if self.settings.counters == "kept" else " ".join([*fen.split(" ")[:4], "0", "1"])
         written = {number: character for character, number in self._characters.items()}
         whole = _EXPANDED.match("".join(written.get(number, "?") for number in array[start:].tolist()))
         if whole is None:
-            raise BadInputError(f"these ids are no prompt of {self.name}", "encode a FEN")
+            raise BadInputError(f"these ids are not a prompt of {self.name}", "encode a FEN")
         pieces = re.sub(r"\.+", lambda run: str(len(run[0])), whole[1])
         return f"{pieces} {whole[2]} {whole[3] or '0 1'}"
 
     def games(self, games: Games, places: Sequence[int] | np.ndarray) -> Tokens:
-        """Every position of these games, as `Fen77.games`."""
+        """Encode every position of these games, in the same order as `Fen77.games`."""
         boards = None
         if self.settings.legal_list:
             boards = (board for packed in games.moves(places) for board in replay_boards(packed))
@@ -501,7 +510,8 @@ class PromptEncoding:
         return self._prompts(fens, (chess.Board(one) if isinstance(one, str) else one for one in boards))
 
     def _prompts(self, fens: Tokens, boards: Iterable[chess.Board] | None) -> Tokens:
-        """The prompts of positions that are encoded as fen-77."""
+        """Return the prompts of positions that are encoded as fen-77; `boards` are needed if the template lists legal
+        moves."""
         every = fens.ids.reshape(-1, FEN77_TOKENS)
         if boards is None and self.settings.layout == "ruoss77" and len(every):
             first = self._tokens(self._position(every[0]), None)
@@ -519,11 +529,10 @@ class PromptEncoding:
         return Tokens(laid.ids, laid.offsets, fens.source, fens.ply)
 
     def sites(self, name: str, tokens: Tokens, alignment: Alignment = "post-ply") -> Sites:
-        """`squares`: the 64 characters of the board, `fen`: all of the position's in the 77-character layout; `turns`:
-        the last token. Both alignments are the same."""
+        """Return sites (see the class); both alignments are the same, because an item is one board."""
         check_alignment(alignment)
         start, slashes = len(self._before), self.settings.layout != "ruoss77"
-        side = start + (72 if slashes else 0)  # the side to move stands behind the board, or before it
+        side = start + (72 if slashes else 0)  # the side to move comes after the board, or before it
         lengths = np.diff(tokens.offsets)
         black = np.zeros(len(tokens), bool)
         whole = lengths > side
@@ -549,7 +558,7 @@ class PromptEncoding:
     # -- moves ----------------------------------------------------------------------------------------------------
 
     def _texts(self, board: chess.Board) -> dict[chess.Move, str]:
-        """Every legal move as it is written, in python-chess's order."""
+        """Return {legal move: its text}, in python-chess's order."""
         if self.settings.notation == "uci":
             return {move: move.uci() for move in board.legal_moves}
         return {move: board.san(move) for move in board.legal_moves}
@@ -561,7 +570,7 @@ class PromptEncoding:
         return {move: (*self._written(text), self._words.end) for move, text in self._texts(board).items()}
 
     def answer(self, board: chess.Board, move: chess.Move) -> tuple[int, ...]:
-        """The characters of the move, and the token that ends the text."""
+        """Return the tokens of the move's characters and the token that ends the text."""
         text = move.uci() if self.settings.notation == "uci" else board.san(move)
         return (*self._written(text), self._words.end)
 
@@ -602,10 +611,10 @@ class PromptEncoding:
 def make_prompt_encoding(
     folder: Path, *, template: str = "junkin-small", end: str | None = None, bos: str | None = None, **settings: Any
 ) -> PromptEncoding:
-    """The encoding of a template over the tokenizer of a Hugging Face folder. `template` is as `read_template` takes
-    it; the other settings are those of `PromptSettings`.
+    """Return the encoding of a template over the tokenizer of a Hugging Face folder.
 
-    Raises NotFoundError without such a template or without a tokenizer.json, BadInputError as the classes do.
+    `template` is as in `read_template`; `settings` are fields of `PromptSettings`. Raises NotFoundError for an unknown
+    template or a missing tokenizer.json, BadInputError for an unusable tokenizer, template or setting.
     """
     if template not in TEMPLATES:
         template = read_template(template)
@@ -617,34 +626,35 @@ def make_prompt_encoding(
 
 
 def read_template(given: str) -> str:
-    """A template as its text, given by its name, as this text, or as the path of a text file, in which a line break at
-    the end is no part of it.
+    """Return the text of a template given as a name in `TEMPLATES`, as a text, or as the path of a text file.
 
-    Raises NotFoundError where there is no such template, BadInputError for a file or a text that is none.
+    A line break at the end of the file is dropped. Raises NotFoundError for an unknown template, BadInputError for an
+    unreadable file or invalid text.
     """
     text = TEMPLATES.get(given, given)
     if "{" not in text:
         path = expanded(given)
-        if not os.path.isfile(path):  # also of what is too long for a name
+        if not os.path.isfile(path):  # also handles texts that are too long for a file name
             raise NotFoundError(f"no prompt template and no file {given[:60]!r}", f"known: {', '.join(TEMPLATES)}")
         refuse_registry(path)
         try:
             text = path.read_text(encoding="utf-8").removesuffix("\n")
         except (OSError, ValueError) as error:
-            raise BadInputError(f"{path} is no text: {error}", "write the template in UTF-8") from error
+            raise BadInputError(f"{path} is not text: {error}", "write the template in UTF-8") from error
     check_template(text)
     return text
 
 
 def check_template(text: str) -> None:
-    """Raise BadInputError for a template without its parts, or with a part that is none."""
+    """Raise BadInputError unless the text has one {FEN}, at most one {LM} after it, {BM} at the end, and no
+    other part."""
     named = re.findall(r"\{([A-Z_]+)\}", text)
     if unknown := [name for name in named if name not in ("FEN", "LM", "BM")]:
         raise BadInputError(f"a prompt template has no {{{unknown[0]}}}", "its parts are {FEN}, {LM} and {BM}")
     if named.count("LM") > 1:
-        raise BadInputError("a prompt template has {LM} once, or not; here it stands twice", "leave one out")
+        raise BadInputError("a prompt template has {LM} at most once; this one has it twice", "remove one {LM}")
     if text.count("{FEN}") != 1 or not text.endswith("{BM}") or "{LM}" in text.partition("{FEN}")[0]:
         raise BadInputError(
-            "a prompt template has one {FEN}, perhaps {LM} behind it, and ends in {BM}: "
+            "a prompt template has one {FEN}, optionally {LM} after it, and ends in {BM}: "
             f"{clipped(text)!r} does not"
         )

@@ -1,6 +1,6 @@
-"""The tokenizer files of an exported checkpoint: `AutoTokenizer` then gives the ids that the encoding gives.
+"""The tokenizer files of an exported checkpoint, with which `AutoTokenizer` gives the same ids as the encoding.
 
-A position has no such files: its fields are padded to fixed places, which the steps of a tokenizer.json cannot express.
+Position encodings have no such files: a tokenizer.json cannot pad fields to fixed positions.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ if TYPE_CHECKING:
     from chessreg.encodings import Encoding
 
 SQUARE_OR_PIECE = r"[a-h][1-8]|[PNRBQKqrbn]|</?\w+>"
-"""A token in the text of a game in UCI squares."""
+"""Matches one token in the text of a game in UCI squares."""
 
 
 def write_tokenizer_files(encoding: Encoding, folder: Path) -> list[str]:
-    """Write tokenizer.json and tokenizer_config.json for an encoding of games, and return the names of the files.
+    """Write tokenizer.json and tokenizer_config.json for an encoding of games; return the names of the files.
 
-    Texts are the encoding's: `;1.e4 e5` in characters, `e2e4 e7e5` in squares, with `<s>` in front. A character that is
-    not in the vocabulary is an error, as in `encoding.encode`.
+    Texts are as in the encoding: `;1.e4 e5` in characters, `e2e4 e7e5` in squares with `<s>` in front. An unknown
+    character is an error, as in `encoding.encode`. Returns no names for other encodings.
     """
     if isinstance(encoding, PgnChar):
         steps = {"pre_tokenizer": make_split_step(r"[\s\S]", "Isolated")}
@@ -65,4 +65,5 @@ def write_tokenizer_files(encoding: Encoding, folder: Path) -> list[str]:
 
 
 def make_split_step(pattern: str, behavior: str) -> dict[str, Any]:
+    """Return a pre-tokenizer step of tokenizer.json that splits at a regular expression."""
     return {"type": "Split", "pattern": {"Regex": pattern}, "behavior": behavior, "invert": False}

@@ -1,8 +1,8 @@
-"""`uci-square-72` (Davis) and `uci-square-77` (LCB): a move is the token of its origin, of its target, and of a piece
-where a pawn promotes; castling is the king's move. Davis's specification 1.1 to 1.3.
+"""`uci-square-72` (Davis) and `uci-square-77` (LCB): a move is the token of its origin square, its target square and,
+for a promotion, the piece. Castling is the king's move. Source: Davis's specification 1.1 to 1.3.
 
-Promotion pieces are lower-case whatever the text has, and nothing is written as `<unk>`: Davis's published model very
-likely knew promotions only as that (1.1).
+Promotion pieces are always lower case, and nothing is written as `<unk>`, although Davis's published model very likely
+saw promotions only as `<unk>` (1.1).
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
     from chessreg.games.datasets.dataset import Games
 
 WHITE_ORIGIN, WHITE_DESTINATION, BLACK_ORIGIN, BLACK_DESTINATION, PROMOTION, SPECIAL = range(6)
-"""Phases, by the token that is read (Davis 1.3)."""
+"""The phases: the kind of token that is read (Davis 1.3)."""
 
 _PIECE = re.compile(r"[a-h][1-8]|[qrbnQRBN]|</?\w+>|\s+")
 _PROMOTED = {chess.QUEEN: "q", chess.ROOK: "r", chess.BISHOP: "b", chess.KNIGHT: "n"}
@@ -51,18 +51,18 @@ _LCB_SQUARES = (
 
 
 class _View(TokenView):
-    """Tokens of games with their phases; the plies played when each has been read."""
+    """The tokens of games with their phase and the number of plies played once each token is read."""
 
     def __init__(self, tokens: Tokens, phase_of: np.ndarray, bos: int, alignment: Alignment) -> None:
-        """phase_of int8 [ids]: 0 for squares, PROMOTION or SPECIAL for the others."""
+        """`phase_of` int8 [ids] is 0 for squares, else PROMOTION or SPECIAL."""
         super().__init__(tokens)
         kind = phase_of[self.ids]
         square = kind == 0
         seen = np.zeros(len(self.ids) + 1, np.int64)
         np.cumsum(square, out=seen[1:])
-        before = seen[:-1] - np.repeat(seen[tokens.offsets[:-1]], self.lengths)  # squares of this game
+        before = seen[:-1] - np.repeat(seen[tokens.offsets[:-1]], self.lengths)  # number of squares read in this game
         self.phase = np.where(square, before % 4, kind).astype(np.int8)
-        promotes = np.zeros(len(self.ids), bool)  # the next token is this move's promotion
+        promotes = np.zeros(len(self.ids), bool)  # whether the next token is this move's promotion
         promotes[:-1] = (kind[1:] == PROMOTION) & ~self.last[:-1]
         target = square & (before % 2 == 1)
         self.turn = (target & ~promotes) | (kind == PROMOTION) | (self.ids == bos)
@@ -95,7 +95,7 @@ for _name, _select in {
 
 
 class UciSquare:
-    """The encoding, over a vocabulary that has `<s>`, 64 squares and q, r, b, n at any ids.
+    """The UCI-square encoding over a vocabulary that contains `<s>`, 64 squares and q, r, b, n at any ids.
 
     >>> davis.encode("e2e4 d7d5 e4d5").tolist()
     [1, 16, 32, 55, 39, 32, 39]
@@ -113,7 +113,7 @@ class UciSquare:
     promotion_case = "lower"
 
     def __init__(self, name: str, vocabulary: Sequence[str], closing: Sequence[str] = ()) -> None:
-        """`closing`: tokens that end a whole game of a dataset."""
+        """`closing` are the tokens that end a whole game of a dataset."""
         self.name, self.vocabulary = name, tuple(vocabulary)
         self.size = self.answer_size = len(vocabulary)
         self._id = {text: number for number, text in enumerate(vocabulary)}
@@ -130,14 +130,14 @@ class UciSquare:
         self._piece_of = {self._id[letter]: piece for piece, letter in _PROMOTED.items()}
         self.boundary_ids = frozenset(self._id[text] for text in ("<pad>", "<s>", "</s>"))
         self.masked_ids = frozenset(self._id[text] for text in "PNRBQK" if text in self._id)
-        """Piece letters of LCB's oracle models: their logits are masked in evaluation (Davis 1.2)."""
+        """Piece letters of LCB's oracle models, whose logits are masked in evaluation (Davis 1.2)."""
 
     @property
     def site_names(self) -> tuple[str, ...]:
         return tuple(SITES)
 
     def encode(self, text: str) -> np.ndarray:
-        """`<s>` and the moves, uint8; whole or cut anywhere between two tokens."""
+        """Return `<s>` and the moves, uint8 [n]. The text may end after any token."""
         ids = [] if text.lstrip().startswith("<s>") else [self._bos]
         place = 0
         while place < len(text):
@@ -146,7 +146,8 @@ class UciSquare:
             word = piece.lower() if len(piece) == 1 else piece
             if match is None or (not piece.isspace() and (word == "<unk>" or word not in self._id)):
                 raise BadInputError(
-                    f"{text[place : place + 8]!r} at index {place} is no square, promotion or special of {self.name}",
+                    f"{text[place : place + 8]!r} at index {place} is not a square, promotion or special token of "
+                    f"{self.name}",
                     "moves are written like e2e4 e7e8q",
                 )
             if not piece.isspace():
@@ -155,7 +156,7 @@ class UciSquare:
         return np.array(ids, np.uint8)
 
     def decode(self, ids: Iterable[int] | np.ndarray) -> str:
-        """The moves; a `<s>` in front is not shown, other specials are words of their own."""
+        """Return the moves as text. A leading `<s>` is dropped; other special tokens become separate words."""
         array = check_ids(ids, self.size, self.name)
         texts: list[str] = []
         squares = 0  # of the present move
@@ -179,7 +180,7 @@ class UciSquare:
         return self.packed(games.moves(places))
 
     def packed(self, games: Sequence[bytes]) -> Tokens:
-        """Whole games from packed moves, ids uint8: `<s>`, the moves, what closes a game."""
+        """Encode whole games from packed moves; ids are uint8: `<s>`, the moves, then the closing tokens."""
         plies = np.fromiter(map(len, games), np.int64, len(games)) // 2
         codes = np.frombuffer(b"".join(games), "<u2")
         promotion = codes >> 12
@@ -204,9 +205,13 @@ class UciSquare:
         raise history_encoding_error(self.name)
 
     def sites(self, name: str, tokens: Tokens, alignment: Alignment = "post-ply") -> Sites:
-        """`post-ply`: at the token that completes a move (its destination, or its promotion) the board after it;
-        `pre-ply`: at every token the board before the move that it belongs to. Both are the board before at an origin.
-        Whole games only: a text cut before a promotion's piece takes the destination for the end of its move."""
+        """Return sites.
+
+        With `post-ply`, the board of the token that completes a move (its destination or promotion) is the one after
+        the move. With `pre-ply`, the board of every token is the one before its move. The board of an origin is always
+        the one before its move. Only for whole games: in a text that is cut before a promotion piece, the destination
+        counts as the move's end.
+        """
         check_alignment(alignment)
         return select_sites(SITES, name, tokens, _View(tokens, self._phase_of, self._bos, alignment))
 
@@ -242,7 +247,8 @@ class UciSquare:
         return make_uci_forms(self._id.__getitem__, 2)
 
     def parse(self, written: str | Ids, board: chess.Board) -> chess.Move | None:
-        """Of ids, those up to the end of the first move count; of a text its first word."""
+        """Return the legal move in the first word of a text, or in the ids up to the end of the first move;
+        else None."""
         if isinstance(written, str):
             parts = written.split()
             try:
@@ -259,7 +265,7 @@ class UciSquare:
         return move if move and board.is_legal(move) else None
 
     def complete(self, ids: Ids, board: chess.Board) -> bool:
-        """After the destination, unless a pawn of the side to move stands on its last rank there."""
+        """Return whether the move is complete: after the destination, unless a pawn reaches its last rank there."""
         squares = [self._square_of[int(number)] for number in ids[:2] if int(number) in self._square_of]
         if len(squares) < min(len(ids), 2) or len(ids) > 2:
             return True
@@ -267,7 +273,7 @@ class UciSquare:
 
 
 def _is_promotion(board: chess.Board, origin: int, target: int) -> bool:
-    """A pawn of the side to move goes from the one square to its last rank."""
+    """Return whether a pawn of the side to move goes from `origin` to its last rank."""
     return chess.square_rank(target) == (7 if board.turn else 0) and board.piece_at(origin) == chess.Piece(
         chess.PAWN, board.turn
     )

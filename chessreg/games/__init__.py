@@ -1,1 +1,1 @@
-"""Chess data: reading games, tokenizers, labels per position, splits, openings, engines and rating estimators."""
+"""Chess data: games and positions, labels, splits, openings, engines and rating estimators."""

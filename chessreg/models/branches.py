@@ -1,7 +1,7 @@
-"""Games with branches: moves that were not played, learned by a GPT-2 that reads a game once (Junkin 9.2).
+"""Games with branches: unplayed moves, learned by a GPT-2 that reads each game once (Junkin 9.2).
 
-A branch's tokens see the game before its place, and themselves: as if each move were a row of its own, at the cost of
-one pass over the game. Imports torch and numpy only, as the training loop does.
+The tokens of a branch see the game before it, and themselves: the same as a separate row per move, at the cost of one
+pass over the game. Imports only torch and numpy, as `training` does.
 """
 
 from __future__ import annotations
@@ -21,10 +21,13 @@ from chessreg.models.training import Trainer, TrainerOptions, make_autocast, mak
 
 @dataclass(frozen=True)
 class Branches:
-    """Games and their branches, as one pass of a GPT-2: tokens and positions int64 [row, game + branches], padded on
-    the right of either part; mask float32 [row, 1, branches, game + branches] is added to the scores of the branches'
-    queries, the game before them is causal. The token after place `source` int64 [n] of the flattened rows is `labels`
-    int64 [n], a loss that counts `weights` float32 [n]; `move` int64 [n] is the branch's number, -1 of a game's own."""
+    """Games and their branches as one pass of a GPT-2.
+
+    Tokens and positions are int64 [row, game + branches], each part padded on the right. `mask` float32 [row, 1,
+    branches, game + branches] is added to the scores of the branches' queries; the game before them is causal. The
+    token after place `source` int64 [n] of the flattened rows is `labels` int64 [n], with loss weight `weights` float32
+    [n]. `move` int64 [n] is the branch's number, -1 for tokens of the game.
+    """
 
     tokens: Tensor
     positions: Tensor
@@ -36,7 +39,7 @@ class Branches:
     moves: int
 
     def logits(self, model: GPT2, options: TrainerOptions) -> Tensor:
-        """float32 [n, outputs]: the model's output for each label."""
+        """Return the model's output for each label, float32 [n, outputs]."""
         device = options.device
         with make_autocast(options):
             hidden = model.hidden(self.tokens.to(device), self.positions.to(device), mask=self.mask.to(device))
@@ -44,10 +47,11 @@ class Branches:
 
 
 class BranchCorpus:
-    """Games as token ids, and moves to predict at places in them, each a branch that sees only the game before it.
+    """Games as token ids, and moves to predict in them, each a branch that sees only the game before it.
 
-    tokens and offsets are as in `Corpus`. Branch i is of game `game[i]`, after its first `seen[i]` tokens, and its move
-    is answers[answer_offsets[i]:answer_offsets[i + 1]]. A game is cut behind its last branch, and left out without one.
+    `tokens` and `offsets` are as in `Corpus`. Branch i belongs to game `game[i]`, after its first `seen[i]` tokens; its
+    move is answers[answer_offsets[i]:answer_offsets[i + 1]]. A game is cut after its last branch; games without one are
+    dropped.
     """
 
     def __init__(
@@ -72,7 +76,7 @@ class BranchCorpus:
         """The most tokens that a branch needs before its last one."""
 
     def batches(self, batch_moves: int, rng: np.random.Generator) -> list[list[list[int]]]:
-        """The games of an epoch in batches of `batch_moves` branches, each of games of similar length."""
+        """Return the games of an epoch in batches of `batch_moves` branches, each of games of similar length."""
         order = rng.permutation(len(self.games))
         buckets = [order[start : start + 4096] for start in range(0, len(order), 4096)]
         order = np.concatenate([bucket[np.argsort(self.lengths[bucket], kind="stable")] for bucket in buckets])
@@ -81,7 +85,7 @@ class BranchCorpus:
         return [cut[number][:, None].tolist() for number in rng.permutation(len(cut))]
 
     def pieces(self, rows: list[list[int]], game_loss: float, most_tokens: int) -> Iterator[Branches]:
-        """These games in passes of at most `most_tokens` tokens, their own tokens weighted by `game_loss`."""
+        """Yield these games in passes of at most `most_tokens` tokens; their own tokens have the weight `game_loss`."""
         start, chosen = 0, np.array(rows)[:, 0]
         while start < len(chosen):
             stop, longest = start, 0
@@ -94,10 +98,10 @@ class BranchCorpus:
             start = stop
 
     def laid(self, rows: np.ndarray, game_loss: float = 0.0) -> Branches:
-        """These games and their branches as one pass."""
+        """Return these games and their branches as one pass."""
         mine = [np.arange(self.first[row], self.first[row + 1]) for row in rows]
         spans = [int(self.seen[own[-1]]) for own in mine]
-        inner = [self.end[own] - self.begin[own] - 1 for own in mine]  # tokens of a branch that are read
+        inner = [self.end[own] - self.begin[own] - 1 for own in mine]  # number of tokens of each branch that are read
         game, branches = max(spans), max(int(each.sum()) for each in inner)
         tokens = np.zeros((len(rows), game + branches), np.int64)
         positions = np.zeros_like(tokens)
@@ -137,15 +141,17 @@ class BranchCorpus:
 
 
 def compute_branch_loss(model: GPT2, piece: Branches, options: TrainerOptions) -> Tensor:
-    """The weighted sum of the cross-entropy of every label, in nats."""
+    """Return the weighted sum of the cross-entropy of every label, in nats."""
     losses = F.cross_entropy(piece.logits(model, options), piece.labels.to(options.device), reduction="none")
     return (losses * piece.weights.to(options.device)).sum()
 
 
 @torch.no_grad()
 def measure_branches(model: GPT2, corpus: BranchCorpus, options: TrainerOptions) -> tuple[float, float]:
-    """Nats per move, summed over its tokens, and the share of moves whose every token is the most probable one: of
-    those, and no others, the greedy text is the move. Of all games of the corpus."""
+    """Return (nats per move, summed over its tokens; share of moves whose every token is the most probable one).
+
+    The greedy text is the move exactly in that share. Covers all games of the corpus.
+    """
     summed, right = 0.0, 0
     model.eval()
     order = np.argsort(corpus.lengths, kind="stable")[:, None].tolist()
@@ -159,8 +165,8 @@ def measure_branches(model: GPT2, corpus: BranchCorpus, options: TrainerOptions)
 
 
 class BranchTrainer(Trainer):
-    """A GPT-2 that learns branches. `config.batch_moves` moves make an update, whose loss is nats per move; the game's
-    own tokens count `config.game_loss` of a nat."""
+    """Trains a GPT-2 on branches. An update has `config.batch_moves` moves, with a loss in nats per move; the tokens of
+    the game have the weight `config.game_loss`."""
 
     config: BranchTraining
     corpus: BranchCorpus  # type: ignore[assignment]

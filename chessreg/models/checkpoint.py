@@ -1,10 +1,9 @@
-"""A checkpoint on disk: a folder with config.json, model.safetensors and chessreg.json; of one that reads prompts also
-its tokenizer.json and prompt.json.
+"""A checkpoint on disk: a folder with config.json, model.safetensors and chessreg.json; for a model that reads prompts
+also tokenizer.json and prompt.json.
 
-The first two are in Hugging Face's format where the architecture is one of theirs, and any other tool loads them.
-chessreg.json adds what that format has no place for: encoding, attention, head, residual convention, where the weights
-came from. Functions import torch where they handle weights, and encodings (python-chess) where they need a prompt's
-files.
+The first two have Hugging Face's format if the architecture is one of theirs, and any other tool loads them.
+chessreg.json adds encoding, attention, head, residual convention and the origin of the weights, for which that format
+has no fields. Functions import torch only to handle weights, and encodings (python-chess) only for a prompt's files.
 """
 
 from __future__ import annotations
@@ -26,17 +25,18 @@ if TYPE_CHECKING:
 
 FORMAT_VERSION = 1
 CONFIG, WEIGHTS, INFO = "config.json", "model.safetensors", "chessreg.json"
-REQUIRED = "family", "n_layer", "n_embd"  # of `Network.shape()`
+REQUIRED = "family", "n_layer", "n_embd"  # keys of `Network.shape()`
 
 
 @dataclass(frozen=True)
 class CheckpointInfo:
-    """The contents of chessreg.json.
+    """The content of chessreg.json.
 
-    residual is "raw", or "centred" for weights whose residual stream has mean 0 over d_model (specification of
-    Karvonen's TransformerLens files). parameters counts each weight once, a tied head included in the embedding, and
-    leaves out biases that are all zero and frozen; parameters_without_embeddings also leaves out token and position
-    embeddings and an output head of its own. source holds format, digest and whatever the importer or trainer recorded.
+    `residual` is "raw", or "centred" for weights whose residual stream has mean 0 over d_model (specification of
+    Karvonen's TransformerLens files). `parameters` counts each weight once, a tied head as part of the embedding,
+    without biases that are all zero and frozen; `parameters_without_embeddings` also excludes token and position
+    embeddings and an untied output head. `source` has format, digest and everything recorded by the importer or
+    trainer.
     """
 
     encoding: str
@@ -61,7 +61,7 @@ class CheckpointInfo:
         tokens_seen: int | None = None,
         source: Mapping[str, Any] | None = None,
     ) -> CheckpointInfo:
-        """The info of a model in memory; architecture and counts are read off it.
+        """Return the info of a model in memory, with its architecture and counts.
 
         Raises BadInputError for a `shape()` that lacks a required key.
         """
@@ -83,8 +83,11 @@ class CheckpointInfo:
         )
 
     def as_json(self) -> dict[str, Any]:
-        """What is written: `encoding` under its first name, and no attention or head that GPT-2 had before there were
-        others. So the bytes of those checkpoints, and with them the digests that specs name, stay as they were."""
+        """Return the stored form.
+
+        `encoding` has its first name, and the defaults of attention and head are omitted, so that the bytes of older
+        GPT-2 checkpoints, and the digests in specs, do not change.
+        """
         content = asdict(self)
         content["tokenizer"] = content.pop("encoding")
         for name, default in (("attention", "causal"), ("head", "next-token")):
@@ -94,7 +97,7 @@ class CheckpointInfo:
 
     @classmethod
     def of_json(cls, content: Mapping[str, Any]) -> CheckpointInfo:
-        """Raises TypeError for a content that lacks something or has more."""
+        """Return the info of a stored form. Raises TypeError for missing or unknown fields."""
         renamed = {"encoding" if name == "tokenizer" else name: value for name, value in content.items()}
         return cls(**renamed)
 
@@ -116,8 +119,10 @@ def save_checkpoint(
 
 
 def read_info(folder: Path) -> CheckpointInfo:
-    """The contents of chessreg.json. Raises NotFoundError without a checkpoint there, BadInputError for an unreadable
-    one."""
+    """Return the content of chessreg.json.
+
+    Raises NotFoundError if the folder is not a checkpoint, BadInputError for an unreadable file.
+    """
     path = Path(folder) / INFO
     if not path.is_file():
         raise NotFoundError(f"{folder} is not a checkpoint: it has no {INFO}", "chessreg import checkpoint FILE")
@@ -132,15 +137,17 @@ def read_info(folder: Path) -> CheckpointInfo:
 
 
 def list_checkpoint_files(folder: Path) -> list[str]:
-    """Return the files of a checkpoint's folder that belong to it: the tokenizer only of a model that reads prompts,
-    because that of any other is made on export."""
+    """Return the files of a checkpoint's folder that belong to it.
+
+    They include the tokenizer only for a model that reads prompts; for other models it is made on export.
+    """
     from chessreg.encodings import prompts
 
     return [CONFIG, WEIGHTS, INFO, *(prompts.ENCODING_FILES if (folder / prompts.PROMPT_FILE).is_file() else ())]
 
 
 def copy_encoding(source: Path, folder: Path) -> None:
-    """Give a checkpoint's folder what another holds of its prompt encoding, if it holds any."""
+    """Copy the prompt encoding of one checkpoint's folder to another, if there is one."""
     from chessreg.encodings import prompts
 
     for name in set(list_checkpoint_files(source)) & set(prompts.ENCODING_FILES):
@@ -148,7 +155,7 @@ def copy_encoding(source: Path, folder: Path) -> None:
 
 
 def load_model(folder: Path, dtype: torch.dtype | None = None) -> Network:
-    """The model of a checkpoint folder on the CPU, in eval mode, in float32 or the given dtype."""
+    """Return the model of a checkpoint folder on the CPU, in eval mode, in float32 or the given dtype."""
     import torch
 
     from chessreg.models.adapters import get_adapter
@@ -163,7 +170,7 @@ def load_model(folder: Path, dtype: torch.dtype | None = None) -> Network:
 
 
 def compute_checkpoint_digest(folder: Path) -> str:
-    """sha256 over configuration, weights, encoding and residual convention: the checkpoint's identity."""
+    """Return the checkpoint's identity: sha256 of configuration, weights, encoding and residual convention."""
     info = read_info(folder)
     total = hashlib.sha256()
     for name in (CONFIG, WEIGHTS):

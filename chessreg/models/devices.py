@@ -1,4 +1,4 @@
-"""Where a model computes: the device and thread settings of a run."""
+"""The device and thread settings of a run."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from chessreg.errors import BadInputError
 
 
 def count_usable_cores() -> int:
-    """CPU cores that this process may use: those it is bound to, or fewer by OMP_NUM_THREADS."""
+    """Return the CPU cores that this process may use: its CPU affinity, or fewer if OMP_NUM_THREADS is set."""
     bound = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     limit = os.environ.get("OMP_NUM_THREADS", "")
     return min(bound, int(limit)) if limit.isdigit() and int(limit) else bound
 
 
 def count_idle_cores() -> int:
-    """Of these, how many other work leaves idle, by the last minute's load; at least 1.
+    """Return how many of the usable cores are idle, by the last minute's load; at least 1.
 
-    For short work that somebody waits for: threads that wait for a busy core made it ten times slower.
+    Use it for short interactive work: threads that waited for busy cores made such work ten times slower.
     """
     return max(1, count_usable_cores() - round(os.getloadavg()[0]))
 
@@ -34,22 +34,20 @@ def check_threads(threads: int) -> None:
 
 
 def check_device(device: str) -> None:
-    """Raise BadInputError when a device is not on this machine. Imports torch only for a GPU."""
+    """Raise BadInputError for a device that this machine lacks. Imports torch only for a GPU."""
     if device in ("auto", "cpu"):
         return
     kind, colon, number = device.partition(":")
     if kind != "cuda" or (colon and not (number.isascii() and number.isdigit() and len(number) < 4)):
-        raise BadInputError(f"--device {device!r} is no device", "auto, cpu, cuda or cuda:N")
+        raise BadInputError(f"--device {device!r} is not a device", "auto, cpu, cuda or cuda:N")
     import torch
 
     if int(number or 0) >= (count := torch.cuda.device_count()):
-        raise BadInputError(
-            f"--device {device}: there is no device {device}", f"this machine has {count} CUDA devices; use cpu"
-        )
+        raise BadInputError(f"--device {device} does not exist", f"this machine has {count} CUDA devices; use cpu")
 
 
 def check_device_count(device: str, devices: int) -> None:
-    """Raise BadInputError for more processes than there are CUDA devices, or cores where the device is a CPU."""
+    """Raise BadInputError for more processes than CUDA devices, or than cores if the device is a CPU."""
     if devices == 1:
         return
     if ":" in device:
@@ -65,20 +63,22 @@ def check_device_count(device: str, devices: int) -> None:
 
 
 def release_memory() -> None:
-    """Give the memory of a finished run back to the system, for processes that do many runs one after the other.
+    """Return the memory of a finished run to the system, in processes that execute many runs.
 
-    The command line lets the garbage collector look for reference cycles seldom, and glibc keeps what is freed: a
-    process that played forty matches grew to 10 GB.
+    The command line runs the garbage collector seldom, and glibc keeps freed memory: a process that played forty
+    matches grew to 10 GB.
     """
-    gc.collect(1)  # what the run made is young; to look through all that was imported takes 0.15 s
+    gc.collect(1)  # the run's objects are young; a full collection takes 0.15 s
     with suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).malloc_trim(0)
 
 
 @contextmanager
 def flush_denormals() -> Iterator[None]:
-    """Numbers below 1e-38 are 0 meanwhile. Softmax and Adam make many, and a product with them takes a hundred times as
-    long."""
+    """Treat numbers below 1e-38 as 0 inside the block.
+
+    Softmax and Adam create many, and products with them take a hundred times as long.
+    """
     import torch
 
     torch.set_flush_denormal(True)
@@ -90,7 +90,7 @@ def flush_denormals() -> Iterator[None]:
 
 @contextmanager
 def tf32_products(allowed: bool) -> Iterator[None]:
-    """In the block, CUDA devices may round the factors of float32 matrix products to TF32, or may not."""
+    """Allow or forbid CUDA devices to round the factors of float32 matrix products to TF32 inside the block."""
     import torch
 
     before = torch.backends.cuda.matmul.allow_tf32
@@ -102,9 +102,9 @@ def tf32_products(allowed: bool) -> Iterator[None]:
 
 
 def prepare_device(device: str = "auto", threads: int = 0) -> str:
-    """Set this process's threads (0: as many as it may use) and return the device's name, `auto` resolved.
+    """Set this process's threads (0: all usable cores) and return the device's name, with `auto` resolved.
 
-    Raises BadInputError when the device is not there.
+    Raises BadInputError for a device that this machine lacks.
     """
     check_device(device)
     import torch

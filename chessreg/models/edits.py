@@ -1,7 +1,7 @@
 """Edits of the residual stream: a vector added to, or subtracted from, `blocks.L.hook_resid_post`.
 
 Karvonen 2024, sections 3.4 and 4: board edits subtract a probe's direction, skill edits add one. An edit of every token
-has two forms that give the same result: a hook after the block, and a bias of the block's last matrix (7.1 there).
+has two forms with the same result: a hook after the block, and a bias of the block's last matrix (7.1 there).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TokenMask:
-    """Which tokens of a sequence an edit touches.
+    """Selects the tokens of a sequence that an edit changes.
 
-    of(tokens int [n], encoding) → bool [n]. prefix_stable says whether a token's membership depends only on the tokens
-    up to it: then keys and values computed once stay right as the sequence grows.
+    `of(tokens int [n], encoding)` returns bool [n]. `prefix_stable` means that a token's membership depends only on the
+    tokens up to it, so that cached keys and values stay valid as the sequence grows.
     """
 
     name: str
@@ -39,12 +39,12 @@ TOKEN_MASKS: Registry[TokenMask] = Registry("token mask")
 
 
 def register_token_mask(mask: TokenMask) -> None:
-    """Make a token mask known by its name. Raises ValueError when the name is taken."""
+    """Register a token mask under its name. Raises ValueError if the name is taken."""
     TOKEN_MASKS[mask.name] = mask
 
 
 def get_token_mask(name: str) -> TokenMask:
-    """The token mask of this name, or NotFoundError. `white_segments` is `white-segments`."""
+    """Return the token mask with this name; `white_segments` is `white-segments`. Raises NotFoundError."""
     return TOKEN_MASKS[name.replace("_", "-")]
 
 
@@ -53,8 +53,11 @@ register_token_mask(TokenMask("last", False, lambda tokens, encoding: np.arange(
 
 
 def _make_site_mask(name: str, prefix_stable: bool = True) -> TokenMask:
-    """The sites of this name. Those of segments depend on the tokens up to them alone; of UCI squares a turn begins
-    with a destination only where no promotion follows."""
+    """Return the mask of the sites with this name.
+
+    Sites of segments depend only on the tokens up to them; in UCI squares, a turn begins with a destination only if no
+    promotion follows.
+    """
 
     def mask(tokens: np.ndarray, encoding: Encoding) -> np.ndarray:
         from chessreg.encodings import Tokens
@@ -75,14 +78,15 @@ register_token_mask(_make_site_mask("turns", prefix_stable=False))
 class ResidualEdit:
     """residual ± scale · vector after block `layer` (0-based), at the tokens of a mask.
 
-    vector is [d_model], or [batch, d_model] for a direction of its own for each row, or [batch, length, d_model] for
-    one of each token; scale is a number, [batch] or [batch, length]. The vector is not normalised here. `reference`
-    multiplies the scale at each token by the norm of what it makes of the residual [batch, length, d_model] there
-    (Davis equation 1, where it is the model's final LayerNorm; `Network.norm`). The form `mlp-bias` adds the vector to
-    the bias of the block's `mlp.c_proj` instead of hooking the block's output: the same at every token, as
-    chess_gpt_eval does it, for one vector at all tokens. `instead` puts what it makes of the residual float32
-    [batch, length, d_model] in its place, before the vector is added: an autoencoder's reconstruction.
-    Raises BadInputError for other shapes or an unknown op, form or token mask.
+    `vector` is [d_model], [batch, d_model] for one direction per row, or [batch, length, d_model] for one per token;
+    `scale` is a number, [batch] or [batch, length]. The vector is not normalized here. `reference` multiplies the scale
+    at each token by the norm of `reference(residual)` there (Davis equation 1, where it is the model's final LayerNorm;
+    `Network.norm`). The form `mlp-bias` adds the vector to the bias of the block's `mlp.c_proj` instead of hooking the
+    block's output, as in chess_gpt_eval; it needs one vector at all tokens and gives the same result. `instead`
+    replaces the residual float32 [batch, length, d_model] by `instead(residual)` before the vector is added, such as an
+    autoencoder's reconstruction.
+
+    Raises BadInputError for other shapes and for an unknown op, form or token mask.
     """
 
     layer: int
@@ -98,10 +102,10 @@ class ResidualEdit:
         if self.vector.dim() not in (1, 2, 3):
             raise BadInputError(f"an edit's vector is [d_model] or [batch, d_model], not {list(self.vector.shape)}")
         if self.op not in ("add", "subtract"):
-            raise BadInputError(f"an edit adds or subtracts; there is no op {self.op}")
+            raise BadInputError(f"an edit adds or subtracts; op {self.op!r} does not exist")
         get_token_mask(self.token_mask)
         if self.form not in ("hook", "mlp-bias"):
-            raise BadInputError(f"an edit is a hook or an mlp-bias; there is no form {self.form}")
+            raise BadInputError(f"an edit is a hook or an mlp-bias; form {self.form!r} does not exist")
         if self.form == "mlp-bias" and (self.token_mask != "all" or self.per_row or self.reference or self.instead):
             raise BadInputError("a bias is one vector at every token", "other tokens or rows need the form hook")
 
@@ -111,15 +115,15 @@ class ResidualEdit:
 
     @property
     def rows(self) -> int:
-        """How many rows it has directions or scales for; 1 where one serves all."""
+        """The number of rows with a separate direction or scale; 1 if one serves all rows."""
         parts = [self.vector] if self.vector.dim() == 2 else []
         if isinstance(self.scale, Tensor) and self.scale.dim() == 1:
             parts.append(self.scale)
         return max(map(len, parts), default=1)
 
     def take(self, rows: Tensor) -> ResidualEdit:
-        """The edit of a batch that consists of these rows of the present one; of rows [batch, length], of one in which
-        each token has a row of its own."""
+        """Return the edit for a batch of these rows. With rows [batch, length], each token takes its own row's
+        direction."""
         vector = self.vector[rows.to(self.vector.device)] if self.vector.dim() == 2 else self.vector
         scale = self.scale
         if isinstance(scale, Tensor) and scale.dim() == 1:
@@ -127,8 +131,8 @@ class ResidualEdit:
         return replace(self, vector=vector, scale=scale)
 
     def delta(self, residual: Tensor) -> Tensor:
-        """What is added, [1 or batch, 1 or length, d_model], in the residual's dtype and on its device: the one cast
-        there is."""
+        """Return the summand [1 or batch, 1 or length, d_model] in the residual's dtype and on its device (the only
+        cast)."""
         scale = self.scale.float()[..., None] if isinstance(self.scale, Tensor) and self.scale.dim() else self.scale
         signed = self.vector.float() * (scale.to(self.vector.device) if isinstance(scale, Tensor) else scale)
         signed = -signed if self.op == "subtract" else signed
@@ -140,14 +144,16 @@ class ResidualEdit:
         return signed.to(residual.device, residual.dtype)
 
     def applied(self, residual: Tensor, mask: Tensor | None = None) -> Tensor:
-        """The residual [batch, length, d_model] edited at the tokens of a mask bool [batch, length]; None: at all."""
+        """Return the residual [batch, length, d_model], edited at the tokens of a mask bool [batch, length] (None: all
+        tokens)."""
         delta = self.delta(residual)
         return residual + (delta if mask is None else delta * mask[:, :, None].to(residual.device, residual.dtype))
 
 
 @contextmanager
 def apply_edits(network: Network, edits: Sequence[tuple[ResidualEdit, Tensor | None]]) -> Iterator[None]:
-    """Apply edits to every forward pass inside, in order; each with a mask bool [batch, length] or None (all).
+    """Apply edits, in order, to every forward pass inside the block; each has a mask bool [batch, length] or None
+    (all).
 
     Raises NotFoundError for a layer that the model does not have.
     """
@@ -157,7 +163,7 @@ def apply_edits(network: Network, edits: Sequence[tuple[ResidualEdit, Tensor | N
     try:
         for edit, mask in edits:
             if not 0 <= edit.layer < len(blocks):
-                raise NotFoundError(f"no layer {edit.layer}: the model has layers 0 to {len(blocks) - 1}")
+                raise NotFoundError(f"layer {edit.layer} does not exist: the model has layers 0 to {len(blocks) - 1}")
             if edit.form == "mlp-bias":
                 biases.append(_add_bias(network.bias_matrix(edit.layer), edit))
             else:
@@ -171,9 +177,9 @@ def apply_edits(network: Network, edits: Sequence[tuple[ResidualEdit, Tensor | N
 
 
 def _add_bias(matrix: nn.Linear, edit: ResidualEdit) -> tuple[nn.Linear, nn.Parameter]:
-    """Give a block's last matrix a bias with the edit in it; returns the matrix and the bias that it had.
+    """Add the edit to the bias of a block's last matrix; return the matrix and its previous bias.
 
-    chess_gpt_eval sets the bias; its models have none, so adding is the same there, and right for folded models too.
+    chess_gpt_eval sets the bias. Its models have none, so adding is equivalent, and also correct for folded models.
     """
     bias: nn.Parameter = matrix.bias
     matrix.bias = nn.Parameter(bias.detach() + edit.delta(bias)[0, 0], requires_grad=False)

@@ -1,8 +1,8 @@
-"""Fine-tuning of language models on prompts (Junkin 3.4): the loss is over the answer alone, whole or through LoRA.
+"""Fine-tuning of language models on prompts (Junkin 3.4): the loss is over the answer, of all weights or through LoRA.
 
-The loop is that of `training`; batch k of epoch e is a function of (seed, e, k). Prompts are written when their batch
-comes, so that a million of them with their legal moves need no memory. A position whose prompt and answer do not fit
-the model's context is left out, and counted: the author's code cut it off, with the answer (specification 1.5).
+The loop is that of `training`; batch k of epoch e is a function of (seed, e, k). Prompts are encoded per batch, so that
+a million prompts with legal moves need no memory. A position whose prompt and answer exceed the model's context is left
+out and counted; the author's code truncated it, including the answer (specification 1.5).
 """
 
 from __future__ import annotations
@@ -36,17 +36,17 @@ if TYPE_CHECKING:
 QUERIES_KEYS_VALUES = frozenset(
     ("q_proj", "k_proj", "v_proj", "query_key_value", "c_attn", "qkv_proj", "query", "key", "value", "Wqkv", "W_pack")
 )
-"""What architectures call the matrices that make queries, keys and values."""
-HELDOUT_TOKENS = 16_384  # in one forward pass
+"""Names, in various architectures, of the matrices that produce queries, keys and values."""
+HELDOUT_TOKENS = 16_384  # per forward pass
 
 
 @dataclass(frozen=True)
 class FinetuneConfig(TrainConfig):
-    """What decides the tuned weights beside the prompts.
+    """Everything that determines the tuned weights, apart from the prompts.
 
-    `source` is the digest of the checkpoint that training begins with; without one the weights are drawn, of `family`
-    and n_layer, n_head, n_embd, block_size, vocab_size. lora_rank 0 tunes every weight; `dropout` is that of LoRA.
-    `quantized`: the matrices that LoRA adapts are held in 4 bits (NF4 with double quantization: QLoRA).
+    `source` is the digest of the initial checkpoint; without one, weights are drawn for `family` and n_layer, n_head,
+    n_embd, block_size, vocab_size. lora_rank 0 tunes every weight; `dropout` is LoRA's. `quantized`: the matrices
+    adapted by LoRA are stored in 4 bits (NF4 with double quantization: QLoRA).
     """
 
     block_size: int = 1023
@@ -61,8 +61,10 @@ class FinetuneConfig(TrainConfig):
 
 
 class PromptCorpus:
-    """Positions as FENs, and for each the move to answer, in UCI. Labels are of the answers' tokens and their ends; of
-    `every`: over every token, as in pretraining."""
+    """Positions as FENs, each with the move (UCI) to answer.
+
+    Labels are the tokens of the answers and their ends; with `every`, all tokens, as in pretraining.
+    """
 
     def __init__(
         self,
@@ -79,10 +81,11 @@ class PromptCorpus:
         return len(self.fens)
 
     def rows(self, places: Sequence[int]) -> list[tuple[np.ndarray, int]]:
-        """The tokens of each of these positions that fits, prompt and answer with its end, and how many the prompt has.
-        A FEN that the encoding cannot write (a counter of 1,000) does not fit.
+        """Return (tokens of prompt and answer with its end, length of the prompt) for each of these positions that
+        fits.
 
-        Raises BadInputError for a move that cannot be written.
+        A FEN that the encoding cannot write (a counter of 1,000) does not fit. Raises BadInputError for a move that
+        cannot be written.
         """
         boards, rows = self.written(places), []
         try:
@@ -94,19 +97,21 @@ class PromptCorpus:
             answer = self.encoding.answer(
                 board if isinstance(board, chess.Board) else EMPTY_BOARD, chess.Move.from_uci(self.moves[place])
             )
-            if len(prompt) + len(answer) <= self.block_size + 1:  # the answer's end is predicted, and not read
+            if len(prompt) + len(answer) <= self.block_size + 1:  # the answer's end is predicted, but not read
                 rows.append((np.concatenate([prompt, answer]), len(prompt)))
         return rows
 
     def written(self, places: Sequence[int]) -> list[Any]:
-        """The positions as the encoding is to get them: as boards only where legal moves or SAN need them."""
+        """Return the positions as the encoding's input: as boards only if legal moves or SAN need them."""
         fens = [self.fens[place] for place in places]
         settings = self.encoding.settings
         return [chess.Board(fen) for fen in fens] if settings.legal_list or settings.notation == "san" else fens
 
     def batches(self, places: Sequence[int], most: int) -> list[tuple[Tensor, Tensor]]:
-        """Inputs and labels int64 [row, length - 1] of these positions, in portions of at most `most` tokens, the
-        shortest first. Padding is on the right, and has no labels."""
+        """Return inputs and labels int64 [row, length - 1] in portions of at most `most` tokens, shortest rows first.
+
+        Padding is on the right and has no labels.
+        """
         rows = sorted(self.rows(places), key=lambda row: len(row[0]))
         portions: list[list[tuple[np.ndarray, int]]] = []
         for row in rows:
@@ -120,7 +125,7 @@ EMPTY_BOARD = chess.Board(None)
 
 
 def pad_rows(rows: Sequence[tuple[np.ndarray, int]]) -> tuple[Tensor, Tensor]:
-    """Rows of tokens, each with the place of its first label, as inputs and labels int64 [row, length - 1]."""
+    """Return rows of (tokens, index of the first label) as inputs and labels int64 [row, length - 1]."""
     width = max(len(ids) for ids, _ in rows) - 1
     inputs, labels = torch.zeros(len(rows), width, dtype=torch.int64), torch.full((len(rows), width), IGNORED_LABEL)
     for number, (ids, first) in enumerate(rows):
@@ -131,9 +136,9 @@ def pad_rows(rows: Sequence[tuple[np.ndarray, int]]) -> tuple[Tensor, Tensor]:
 
 
 def make_language_model(config: FinetuneConfig) -> Any:
-    """A Hugging Face model of the config's family and shape; its weights come from torch's generator.
+    """Return a Hugging Face model of the config's family and shape, with weights from torch's generator.
 
-    A Llama has tied embeddings, as Llama-3.2-1B, and SwiGLU of 8/3 d_model; a GPT-NeoX, as Pythia, neither.
+    A Llama has tied embeddings, like Llama-3.2-1B, and SwiGLU of 8/3 d_model; a GPT-NeoX, like Pythia, has neither.
     """
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -152,19 +157,19 @@ def make_language_model(config: FinetuneConfig) -> Any:
         pad_token_id=None,
     )
     made = AutoModelForCausalLM.from_config(shape)
-    made.config.architectures = [type(made).__name__]  # by which other tools know what to load
+    made.config.architectures = [type(made).__name__]  # the class that other tools load
     return made
 
 
 class TunedModel(nn.Module):
-    """A Hugging Face model in training, perhaps with LoRA's matrices in it."""
+    """A Hugging Face model in training, optionally with LoRA's matrices."""
 
     adapter: Any
-    """The same model as the library peft holds it; None without LoRA."""
+    """The same model as a peft model; None without LoRA."""
 
     def __init__(self, hf: Any, config: FinetuneConfig, explicit: bool, source: Path | None = None) -> None:
-        """explicit: attention by explicit scores, on a CPU in bfloat16 half as fast again as the fused kernel. source:
-        the folder that the weights are of, where they are quantized."""
+        """`explicit`: compute attention scores explicitly, on a CPU in bfloat16 1.5 times as fast as the fused kernel.
+        `source`: the folder of the weights if they are quantized."""
         super().__init__()
         self.source = source
         fused = not explicit and getattr(hf, "_supports_sdpa", True)
@@ -173,11 +178,15 @@ class TunedModel(nn.Module):
         hf.train()
         self.plain_head = has_plain_head(hf)
         self.hf = hf
-        object.__setattr__(self, "adapter", add_lora(hf, config) if config.lora_rank else None)  # no second module
+        object.__setattr__(
+            self, "adapter", add_lora(hf, config) if config.lora_rank else None
+        )  # do not register it as a submodule
 
     def train(self, mode: bool = True) -> TunedModel:
-        """As of any module; of a quantized model for LoRA's dropout alone: on a CPU the library bitsandbytes lays
-        matrices that are not in training out for inference, and cannot go back."""
+        """Set the training mode; in a quantized model only of LoRA's dropout.
+
+        On a CPU, bitsandbytes converts matrices in eval mode to a layout for inference and cannot convert them back.
+        """
         if self.source is None:
             return super().train(mode)
         self.training = mode
@@ -187,7 +196,7 @@ class TunedModel(nn.Module):
         return self
 
     def forward(self, tokens: Tensor, wanted: Tensor) -> Tensor:
-        """Logits [n, vocab] at the n tokens of `wanted`, bool [batch, length]."""
+        """Return logits [n, vocab] at the n tokens of `wanted`, bool [batch, length]."""
         if not self.plain_head:
             whole: Tensor = self.hf(input_ids=tokens, use_cache=False).logits
             return whole[wanted]
@@ -196,7 +205,7 @@ class TunedModel(nn.Module):
         return logits
 
     def trained(self) -> Network:
-        """The model as it is now, float32 on the CPU, LoRA's matrices added to those that they adapt; a copy."""
+        """Return a copy of the model in float32 on the CPU, with LoRA's matrices merged."""
         if self.adapter is None:
             return wrap_hugging_face(copy.deepcopy(self.hf).float().cpu().eval())
         if self.source is not None:
@@ -204,7 +213,7 @@ class TunedModel(nn.Module):
         return wrap_hugging_face(copy.deepcopy(self.adapter).float().cpu().merge_and_unload().eval())
 
     def save_adapter(self, folder: Path) -> None:
-        """LoRA's matrices alone, as the library peft reads them: adapter_config.json, adapter_model.safetensors."""
+        """Write LoRA's matrices in peft's format: adapter_config.json and adapter_model.safetensors."""
         from peft import get_peft_model_state_dict
         from safetensors.torch import save_file
 
@@ -219,7 +228,7 @@ class TunedModel(nn.Module):
 
 
 def disable_dropout(hf: Any) -> None:
-    """Turn off the dropout that a model's own configuration has, as GPT-2's: the author tunes without."""
+    """Set the dropout in a model's own configuration (GPT-2 has some) to 0, as the author does."""
     for module in hf.modules():
         if isinstance(module, nn.Dropout):
             module.p = 0.0
@@ -230,16 +239,18 @@ def disable_dropout(hf: Any) -> None:
 
 @torch.no_grad()
 def has_plain_head(hf: Any) -> bool:
-    """Whether the logits of a model without dropout are the output matrix times the last hidden state: some families
-    scale or cap them."""
-    tokens = torch.arange(min(8, hf.config.vocab_size), device=hf.device)[None]  # rows of padding may be zero
+    """Return whether the logits of a model without dropout are the output matrix times the last hidden state.
+
+    Some families scale or cap them.
+    """
+    tokens = torch.arange(min(8, hf.config.vocab_size), device=hf.device)[None]  # embeddings of padding may be zero
     logits = hf(input_ids=tokens, use_cache=False).logits
     hidden = hf.base_model(input_ids=tokens, use_cache=False).last_hidden_state
     return bool(torch.allclose(hf.get_output_embeddings()(hidden), logits, rtol=1e-3, atol=1e-3))
 
 
 def list_matrices(hf: Any) -> list[str]:
-    """The names of the matrices in the blocks of a model, each once, without the path before them."""
+    """Return the distinct names of the matrices in a model's blocks, without their paths."""
     from transformers.pytorch_utils import Conv1D
 
     paths = [name.split(".") for name, module in hf.named_modules() if isinstance(module, nn.Linear | Conv1D)]
@@ -247,10 +258,11 @@ def list_matrices(hf: Any) -> list[str]:
 
 
 def choose_lora_targets(hf: Any, which: str) -> list[str]:
-    """The matrices that LoRA adapts: `all` of the blocks, or those that make queries, keys and values (`attention`).
-    The author's list for Llama names parts that it lacks, so that only these were adapted (specification 2.1).
+    """Return the matrices that LoRA adapts: `all` matrices of the blocks, or those of queries, keys and values
+    (`attention`).
 
-    Raises BadInputError for a model whose queries, keys and values have no known name.
+    The author's list for Llama contains names that do not exist, so that only these were adapted (specification 2.1).
+    Raises BadInputError for a model whose queries, keys and values have unknown names.
     """
     names = list_matrices(hf)
     if which == "attention":
@@ -264,7 +276,7 @@ def choose_lora_targets(hf: Any, which: str) -> list[str]:
 
 
 def add_lora(hf: Any, config: FinetuneConfig) -> Any:
-    """The model with LoRA's matrices, which alone can change. NotFoundError without the library peft."""
+    """Return the model with LoRA's matrices, its only trainable weights. Raises NotFoundError without peft."""
     require_peft()
     from peft import LoraConfig, get_peft_model
     from transformers.pytorch_utils import Conv1D
@@ -278,12 +290,13 @@ def add_lora(hf: Any, config: FinetuneConfig) -> Any:
         task_type="CAUSAL_LM",
     )
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", FutureWarning)  # the two libraries' own affair
+        warnings.simplefilter("ignore", FutureWarning)  # concerns only the two libraries
         return get_peft_model(hf, lora)
 
 
 def load_quantized(folder: Path, device: str) -> Any:
-    """A folder's model on the device with its blocks' matrices in NF4, computed in bfloat16 (the author's trial)."""
+    """Return a folder's model on the device with its blocks' matrices in NF4, computed in bfloat16 (the author's
+    trial)."""
     from transformers import AutoModelForCausalLM, BitsAndBytesConfig
 
     how = BitsAndBytesConfig(
@@ -299,8 +312,7 @@ def load_quantized(folder: Path, device: str) -> Any:
 
 @torch.no_grad()
 def dequantize_model(adapter: Any, folder: Path) -> Any:
-    """The model that a quantized one under LoRA is, float32 on the CPU: its matrices as 4 bits give them, LoRA's
-    added."""
+    """Return a quantized model under LoRA as a plain model in float32 on the CPU, with LoRA's matrices merged."""
     from bitsandbytes.functional import dequantize_4bit
     from transformers.pytorch_utils import Conv1D
 
@@ -314,13 +326,13 @@ def dequantize_model(adapter: Any, folder: Path) -> Any:
         whole = dequantize_4bit(weight.data, weight.quant_state).float()
         if hasattr(module, "get_delta_weight"):
             whole = whole + module.get_delta_weight("default").float()
-        transposed = isinstance(matrices_of[name], Conv1D)  # of GPT-2: the quantized one is a Linear
+        transposed = isinstance(matrices_of[name], Conv1D)  # GPT-2's Conv1D became a Linear
         matrices_of[name].weight.copy_((whole.t() if transposed else whole).cpu())
     return plain
 
 
 def require_quantization(device: str) -> None:
-    """Raise NotFoundError without the library bitsandbytes, BadInputError for a device that it cannot quantize on."""
+    """Raise NotFoundError without bitsandbytes, BadInputError for a device on which it cannot quantize."""
     import importlib.util
 
     if importlib.util.find_spec("bitsandbytes") is None:
@@ -333,7 +345,7 @@ def require_quantization(device: str) -> None:
 
         packed, state = quantize_4bit(torch.ones(64, 64, device=device), quant_type="nf4")
         dequantize_4bit(packed, state)
-    except Exception as error:  # of a library that is built for other devices
+    except Exception as error:  # the library may be built for other devices
         raise BadInputError(
             f"--tune qlora: bitsandbytes cannot quantize on {device}: {first_line(error)}",
             "give --device cuda, or --tune lora",
@@ -341,7 +353,7 @@ def require_quantization(device: str) -> None:
 
 
 def require_peft() -> None:
-    """Raise NotFoundError, with the command that helps, where the library peft is not installed."""
+    """Raise NotFoundError, with the install command, if peft is not installed."""
     import importlib.util
 
     if importlib.util.find_spec("peft") is None:
@@ -349,7 +361,7 @@ def require_peft() -> None:
 
 
 class Finetuner(Trainer):
-    """The trainer of prompts. `state.pt` holds, of a model under LoRA, LoRA's matrices alone."""
+    """Trains a language model on prompts. Under LoRA, `state.pt` contains only LoRA's matrices."""
 
     config: FinetuneConfig
     corpus: Any
@@ -362,7 +374,7 @@ class Finetuner(Trainer):
         options: TrainerOptions | None = None,
         source: Path | None = None,
     ) -> None:
-        """source: the folder of the checkpoint that training begins with."""
+        """`source` is the folder of the initial checkpoint."""
         self.source = source
         super().__init__(config, corpus, folder, options)  # type: ignore[arg-type]
 
@@ -393,7 +405,7 @@ class Finetuner(Trainer):
             raise ValueError(f"{self.state_path} holds the weights of another model")
 
     def parts(self) -> list[tuple[Tensor, Tensor]]:
-        """Raises BadInputError where no position of the batch fits the model."""
+        """Raises BadInputError if no position of the batch fits the model."""
         if self.position == len(self.batches):
             self.epoch, self.position = self.epoch + 1, 0
             self.batches = self.epoch_batches()
@@ -418,8 +430,8 @@ class Finetuner(Trainer):
 
     @torch.no_grad()
     def measured(self, heldout: PromptCorpus) -> tuple[float, float | None]:
-        """Nats per token of the answers, their end included, and the share of answers that are, token by token behind
-        the right ones, the most probable."""
+        """Return (nats per answer token, including the end; share of answers whose every token is the most probable
+        one)."""
         summed, count, right, answers = 0.0, 0, 0, 0
         self.model.eval()
         for inputs, labels in heldout.batches(range(len(heldout)), HELDOUT_TOKENS):

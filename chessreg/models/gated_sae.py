@@ -1,8 +1,8 @@
-"""A gated sparse autoencoder: encoder, decoder, loss, gradient and one step of training.
+"""A gated sparse autoencoder: encoder, decoder, loss, gradient and one training step.
 
-Rajamanoharan et al. 2024 (Davis, section 3.2). A latent is active where the gate path is above 0; the magnitude path,
-which shares the gate's directions and has its own scale and bias, gives its activation. Imports torch and numpy only,
-as `training` does.
+Rajamanoharan et al. 2024 (Davis, section 3.2). A latent is active if the gate path is above 0; its activation comes
+from the magnitude path, which shares the gate's directions and has separate scales and biases. Imports only torch and
+numpy, as `training` does.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ Precision = Literal["float32", "tf32", "bfloat16"]
 
 @dataclass(frozen=True)
 class GatedSae:
-    """Parameters of one autoencoder, float32, and what it reads: a residual times `scale`.
+    """The parameters of one autoencoder, float32. It reads residuals multiplied by `scale`.
 
-    W_gate [features, d_model]; b_gate, r_mag, b_mag [features]; b_dec [d_model]. W_dec [features, d_model] holds the
-    decoder's columns as rows, each of unit norm: row i is what latent i writes.
+    W_gate [features, d_model]; b_gate, r_mag, b_mag [features]; b_dec [d_model]. W_dec [features, d_model] has the
+    decoder's columns as rows of unit norm: row i is the direction that latent i writes.
     """
 
     W_gate: Tensor
@@ -42,7 +42,7 @@ class GatedSae:
 
     @classmethod
     def initial(cls, d_model: int, features: int, seed: int, scale: float = 1.0, device: str = "cpu") -> GatedSae:
-        """Random unit columns, gate directions equal to them, all biases 0 (specification 3.1)."""
+        """Return an autoencoder with random unit columns, equal gate directions and zero biases (specification 3.1)."""
         drawn = torch.randn(features, d_model, generator=torch.Generator().manual_seed(seed))
         columns = (drawn / drawn.norm(dim=1, keepdim=True)).to(device)
         none = torch.zeros(features, device=device)
@@ -58,38 +58,40 @@ class GatedSae:
         return self.W_gate.shape[0]
 
     def parameters(self) -> dict[str, Tensor]:
+        """Return the parameters by name."""
         return {name: getattr(self, name) for name in NAMES}
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """What is stored of it, float32."""
+        """Return the stored arrays, float32."""
         return {name: np.ascontiguousarray(value.cpu().numpy()) for name, value in self.parameters().items()}
 
     @torch.no_grad()
     def encode(self, residual: Tensor) -> Tensor:
-        """The latent code [..., features] of residuals [..., d_model] as they are in the model."""
+        """Return the latent code [..., features] of residuals [..., d_model] at the model's scale."""
         u = (residual * self.scale - self.b_dec) @ self.W_gate.T
         magnitude = torch.relu(u * self.r_mag.exp() + self.b_mag)
         return torch.where(u + self.b_gate > 0, magnitude, 0.0)
 
     @torch.no_grad()
     def decode(self, latents: Tensor) -> Tensor:
-        """The residuals [..., d_model], at the model's scale, that latents [..., features] decode to."""
+        """Return the residuals [..., d_model], at the model's scale, of latents [..., features]."""
         return (latents @ self.W_dec + self.b_dec) / self.scale
 
     def reconstruction(self, residual: Tensor) -> Tensor:
-        """The residuals [..., d_model] encoded and decoded, float32."""
+        """Return residuals [..., d_model] encoded and decoded, float32."""
         return self.decode(self.encode(residual))
 
 
 class Loss(dict[str, Tensor]):
-    """Means over a batch: `loss`, and of it `sse` (squared error of the reconstruction), `l1` (of the gate path),
-    `auxiliary`; and `l0`, latents that are on."""
+    """Means over a batch: `loss`, its parts `sse` (squared reconstruction error), `l1` (of the gate path) and
+    `auxiliary`, and `l0`, the number of active latents."""
 
 
 def rows_at_once(device: torch.device, features: int) -> int:
-    """Return how many rows of a batch a step processes at once: CPU_ROWS, or as many as fit GPU_MEMORY_SHARE of a GPU.
+    """Return how many rows of a batch a step processes at once: CPU_ROWS, or the number that fits GPU_MEMORY_SHARE of a
+    GPU.
 
-    The number depends on the device and not on its free memory, so that a resumed training adds in the same order.
+    It does not depend on free memory, so that a resumed training adds in the same order.
     """
     if device.type != "cuda":
         return CPU_ROWS
@@ -106,16 +108,16 @@ def compute_gradients(
     rows: int | None = None,
     precision: Precision = "float32",
 ) -> tuple[Loss, Tensor]:
-    """The loss over scaled residuals x [n, d_model], its parts, and which latents fired (bool [features]).
+    """Return the loss over scaled residuals x [n, d_model], and which latents fired (bool [features]).
 
     L = |x - x̂(f)|² + coefficient · |ReLU(π)|₁ + |x - x̂'(ReLU(π))|², the mean over the n rows; x̂' has W_dec and b_dec
-    detached, so that the decoder learns of the first term alone (specification 3.1). `out` gets the gradient of each
-    parameter; what it held is lost. Seven matrix products, all else in place on `rows` rows at a time, by default as
-    many as the device has room for.
+    detached, so that the decoder learns only from the first term (specification 3.1). `out` receives the gradient of
+    each parameter, overwriting previous values. Seven matrix products; everything else happens in place on `rows` rows
+    at a time (default: `rows_at_once`).
 
-    precision: of the matrix products. "tf32" lets a GPU round their factors to TF32; a CPU computes as in float32.
-    "bfloat16" rounds factors and results, and everything of the size [rows, features] is kept in it. Parameters,
-    biases, sums over rows and the gradients in `out` are float32 in each.
+    `precision` of the matrix products: "tf32" lets a GPU round their factors to TF32 (a CPU computes in float32);
+    "bfloat16" rounds factors and results, and stores all arrays [rows, features] in it. Parameters, biases, sums over
+    rows and the gradients in `out` are always float32.
     """
     with tf32_products(precision == "tf32"):
         kind = torch.bfloat16 if precision == "bfloat16" else x.dtype
@@ -125,7 +127,7 @@ def compute_gradients(
 def _compute_gradients(
     sae: GatedSae, x: Tensor, coefficient: float, out: Mapping[str, Tensor], rows: int, kind: torch.dtype
 ) -> tuple[Loss, Tensor]:
-    """`compute_gradients`, with factors and results of products in `kind`."""
+    """Implement `compute_gradients`, with factors and results of products in `kind`."""
     n, slope = len(x), sae.r_mag.exp()
     for value in out.values():
         value.zero_()
@@ -176,25 +178,26 @@ def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
 
 
 def zero_where_inactive(positive: Tensor, values: Tensor) -> None:
-    """Set values to 0 where `positive` is not above 0: a ReLU's backward pass, several times faster than a mask."""
+    """Set values to 0 where `positive` <= 0: the backward pass of a ReLU, several times faster than a mask."""
     torch.ops.aten.threshold_backward.grad_input(values, positive, 0.0, grad_input=values)
 
 
 @torch.no_grad()
 def remove_parallel_part(gradient: Tensor, columns: Tensor) -> None:
-    """Take from the gradient of unit columns [features, d_model] its part along each, which would change its length."""
+    """Remove from the gradient of unit columns [features, d_model] the part along each column, which would change its
+    length."""
     gradient -= (gradient * columns).sum(1, keepdim=True) * columns
 
 
 @torch.no_grad()
 def normalize_columns(columns: Tensor) -> None:
-    """Give every column [features, d_model] unit length again. The decoder's bias keeps its length."""
+    """Scale every column [features, d_model] to unit length."""
     columns /= columns.norm(dim=1, keepdim=True).clamp_min(torch.finfo(columns.dtype).tiny)
 
 
 class Adam:
-    """`torch.optim.Adam` of these tensors: the function that it calls, without the class, whose first use imports
-    torch's compiler."""
+    """Equivalent to `torch.optim.Adam`, through the function that it calls: the class's first use imports torch's
+    compiler."""
 
     def __init__(self, parameters: Mapping[str, Tensor], beta1: float, beta2: float) -> None:
         self.parameters, self.betas = dict(parameters), (beta1, beta2)
@@ -202,11 +205,13 @@ class Adam:
         self.square = {name: torch.zeros_like(value) for name, value in parameters.items()}
         self.steps = 0
         device = next(iter(parameters.values())).device
-        self.counts = [torch.zeros((), device=device) for _ in parameters]  # `steps` as torch's kernel takes it
+        self.counts = [
+            torch.zeros((), device=device) for _ in parameters
+        ]  # `steps` in the form that torch's kernel needs
 
     @torch.no_grad()
     def step(self, gradient: Mapping[str, Tensor], learning_rate: float) -> None:
-        """One step down the gradient."""
+        """Take one step down the gradient."""
         from torch.optim.adam import adam
 
         names = list(self.parameters)
@@ -216,7 +221,7 @@ class Adam:
             [self.mean[name] for name in names],
             [self.square[name] for name in names],
             [],
-            self.counts,  # one more afterwards
+            self.counts,  # incremented by the call
             fused=True,
             amsgrad=False,
             beta1=self.betas[0],
@@ -250,8 +255,8 @@ def train_step(
     rows: int | None = None,
     precision: Precision = "float32",
 ) -> tuple[Loss, Tensor]:
-    """Update `sae` on scaled residuals x [n, d_model]; returns the same as
-    `compute_gradients`. `gradient` is overwritten.
+    """Update `sae` on scaled residuals x [n, d_model]; return the result of `compute_gradients`. `gradient` is
+    overwritten.
 
     On a GPU nothing waits for the device.
     """

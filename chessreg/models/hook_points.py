@@ -49,7 +49,7 @@ def get_hook_layer(name: str, n_layers: int) -> int:
 
 
 def check_editable(what: str, name: str) -> None:
-    """Raise BadInputError if directions are not of the residual stream after a block, the only place of edits."""
+    """Raise BadInputError unless directions are of the residual stream after a block, the only place of edits."""
     if get_hook_pattern(name) != RESID_POST:
         raise BadInputError(
             f"an edit changes {RESID_POST}; {what} is of {get_hook_pattern(name)}",
@@ -60,10 +60,10 @@ def check_editable(what: str, name: str) -> None:
 def list_hook_points(
     patterns: Sequence[str], layers: Sequence[int], n_layers: int, available: Sequence[str] = PATTERNS
 ) -> list[str]:
-    """Return the hook points of these patterns without repetition, in the order given; `*` is each of `layers`.
+    """Return the hook points of these patterns without repetition, in the order given; `*` becomes each of `layers`.
 
-    Raises NotFoundError for a name that fits none of the patterns `available`, BadInputError for a layer that the model
-    does not have.
+    Raises NotFoundError for a name that matches none of the patterns in `available`, BadInputError for a layer that the
+    model does not have.
     """
     points: dict[str, None] = {}
     for name in patterns:

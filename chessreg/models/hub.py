@@ -1,8 +1,8 @@
-"""Karvonen's weights and games on the Hugging Face hub: where they are, and their metadata there.
+"""Karvonen's weights and games on the Hugging Face hub: their addresses and metadata.
 
 The hub publishes the SHA-256 of a large file, so that an interrupted download resumes and a complete one is verified.
 huggingface_hub reads that metadata; its own download is not used, because it deletes partial files. `HF_ENDPOINT` names
-a mirror, as in Hugging Face's own tools.
+a mirror, as in Hugging Face's tools.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ ENDPOINT = "https://huggingface.co"
 
 @dataclass(frozen=True)
 class HubSource:
-    """A file of a repository, by a short name. Other files of that repository can be named too."""
+    """A file of a repository with a short name. Other files of that repository can be named as well."""
 
     name: str
     holds: Literal["checkpoint", "games"]
@@ -36,7 +36,7 @@ class HubSource:
 
     @property
     def called(self) -> str:
-        """What its import is called unless another name is given."""
+        """The default name of its import."""
         return self.name.replace("/", "-")
 
 
@@ -61,19 +61,19 @@ SOURCES = {
 
 
 def list_fetch_sources() -> dict[str, HubSource | BenchFile]:
-    """What can be fetched by name, of the hub and of ChessBench."""
+    """Return all downloads by name, of the hub and of ChessBench."""
     return {**SOURCES, **chessbench.SOURCES}
 
 
 def get_fetch_source(name: str) -> HubSource | BenchFile:
-    """The source of this name. NotFoundError lists those that there are."""
+    """Return the download with this name. Raises NotFoundError that lists the known names."""
     if name not in list_fetch_sources():
-        raise NotFoundError(f"there is no {name!r} to fetch", f"known: {', '.join(list_fetch_sources())}")
+        raise NotFoundError(f"no download is called {name!r}", f"known: {', '.join(list_fetch_sources())}")
     return list_fetch_sources()[name]
 
 
 def hub_url(source: HubSource, file: str | None = None, revision: str = "main", endpoint: str | None = None) -> str:
-    """The address of a file: of the mirror `endpoint`, else of HF_ENDPOINT, else of the hub."""
+    """Return the URL of a file, on the mirror `endpoint` or HF_ENDPOINT if given."""
     from huggingface_hub import hf_hub_url
 
     base = (endpoint or os.environ.get("HF_ENDPOINT") or ENDPOINT).rstrip("/")
@@ -84,7 +84,8 @@ def hub_url(source: HubSource, file: str | None = None, revision: str = "main", 
 
 
 def read_hub_metadata(url: str, missing: str) -> HfFileMetadata:
-    """The hub's metadata of a file, without fetching it. Raises NotFoundError, or ChessregError for a failed answer."""
+    """Return the hub's metadata of a file, without downloading it. Raises NotFoundError, or ChessregError for a failed
+    request."""
     from huggingface_hub import get_hf_file_metadata
     from huggingface_hub.errors import HfHubHTTPError, HTTPError, RepositoryNotFoundError
 
@@ -93,7 +94,7 @@ def read_hub_metadata(url: str, missing: str) -> HfFileMetadata:
     except HfHubHTTPError as error:
         status = error.response.status_code
         if status in (404, 410) or isinstance(error, RepositoryNotFoundError):
-            raise NotFoundError(f"there is no {url}", missing) from error
+            raise NotFoundError(f"{url} does not exist", missing) from error
         raise ChessregError(f"{url} answered {status}", "try again later") from error
     except (HTTPError, OSError) as error:
         raise download.make_network_error(url, error) from error
@@ -108,15 +109,15 @@ def fetch_hub_file(
     endpoint: str | None = None,
     on_progress: Progress | None = None,
 ) -> Fetched:
-    """Download a file of the source into `folder`/OWNER--REPOSITORY; at once when it is there and its digest is right.
+    """Download a file into `folder`/OWNER--REPOSITORY. Returns immediately if it exists and its digest is correct.
 
-    What broke off is gone on with; where the hub publishes no digest it begins anew.
-    Raises as `games.foreign.download.download_file` does.
+    An interrupted download resumes; without a published digest it starts again. Raises the errors of
+    `games.foreign.download.download_file`.
     """
     if file is not None and (Path(file).is_absolute() or ".." in Path(file).parts):
-        raise BadInputError(f"{file!r} is no file of a repository", "give its path in the repository")
+        raise BadInputError(f"{file!r} is not a file of a repository", "give its path in the repository")
     url = hub_url(source, file, revision, endpoint)
-    missing = f"{url.partition('/resolve/')[0]} lists the files that there are"
+    missing = f"{url.partition('/resolve/')[0]} lists its files"
     metadata = read_hub_metadata(url, missing)
     published = metadata.etag if re.fullmatch("[0-9a-f]{64}", metadata.etag or "") else None
     target = folder / source.repository.replace("/", "--") / (file or source.file)

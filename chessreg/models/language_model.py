@@ -1,4 +1,4 @@
-"""A loaded checkpoint: logits, residual streams of chosen layers in one pass, and decoding sessions."""
+"""A loaded checkpoint: logits, residual streams of chosen layers, and decoding sessions."""
 
 from __future__ import annotations
 
@@ -23,19 +23,19 @@ if TYPE_CHECKING:
 
 
 class _Reached(Exception):
-    """The last wanted hook point is reached; nothing after it needs computing."""
+    """Raised at the last wanted hook point, to skip the rest of the pass."""
 
 
 class LanguageModel:
-    """A checkpoint in memory, and its chessreg.json (`info`). Layers are 0-based.
+    """A checkpoint in memory with its chessreg.json (`info`). Layers are 0-based.
 
-    The weights are in `network`, unchanged: hooks and edits are registered for one pass and removed.
+    The weights are in `network` and never change: hooks and edits are registered for one pass and removed.
     """
 
     def __init__(
         self, network: Network, info: CheckpointInfo | None = None, name: str = "model", folder: Path | None = None
     ) -> None:
-        """`folder` is the checkpoint's; a model that reads prompts needs it for its tokenizer."""
+        """`folder` is the checkpoint's folder; a model that reads prompts needs it for its tokenizer."""
         self.network = network.eval()
         self.info = info or CheckpointInfo.of(network, "pgn-char-32")
         self.name, self.folder = name, folder
@@ -44,7 +44,7 @@ class LanguageModel:
     def load(
         cls, folder: Path | str, device: str | torch.device = "cpu", dtype: torch.dtype = torch.float32
     ) -> LanguageModel:
-        """The checkpoint in this folder, computing in `dtype` whatever it is stored in.
+        """Return the checkpoint in this folder, computing in `dtype` whatever its stored dtype.
 
         Raises NotFoundError or BadInputError as `checkpoint.read_info` and `checkpoint.load_model` do.
         """
@@ -53,24 +53,24 @@ class LanguageModel:
 
     @cached_property
     def encoding(self) -> Encoding:
-        """How chess is written for it. Only this imports python-chess: tensors go in and out without it."""
+        """The model's encoding. Only this imports python-chess; tensors need no encoding."""
         from chessreg.encodings import get_encoding
 
         return get_encoding(self.info.encoding, self.folder)
 
     @property
     def attention(self) -> AttentionKind:
-        """What a token sees: "causal", those before it, or "bidirectional", all."""
+        """The tokens that a token sees: "causal" (earlier ones) or "bidirectional" (all)."""
         return self.network.attention
 
     @property
     def head(self) -> HeadKind:
-        """What it predicts: the next token after each, the best action, or the return of actions or positions."""
+        """The prediction: the next token after each token, the best action, or the return of actions or positions."""
         return self.network.head
 
     @property
     def adapter(self) -> str:
-        """The name of its architecture, and so of the adapter that serves it."""
+        """The name of its architecture, and of the adapter that serves it."""
         return self.network.architecture
 
     @property
@@ -91,12 +91,12 @@ class LanguageModel:
 
     @property
     def vocab_size(self) -> int:
-        """Ids that it reads."""
+        """The number of ids that it reads."""
         return self.network.vocab_size
 
     @property
     def outputs(self) -> int:
-        """Ids that it writes: those that it reads, or actions."""
+        """The number of ids that it writes: its vocabulary, or actions."""
         return self.network.outputs
 
     @property
@@ -113,10 +113,11 @@ class LanguageModel:
 
     @torch.inference_mode()
     def logits(self, tokens: Tensor, *, edits: Sequence[ResidualEdit] = (), lengths: Tensor | None = None) -> Tensor:
-        """Logits [batch, length, outputs] of token ids [batch, length]; of other heads [batch, 1, outputs or buckets].
+        """Return logits [batch, length, outputs] of token ids [batch, length]; for other heads [batch, 1, outputs or
+        buckets].
 
-        Rows may be padded on the right where attention is causal.
-        lengths [batch] are the rows' own lengths; edits at the last position need them when rows are padded.
+        Rows may be padded on the right if attention is causal. `lengths` [batch] are the rows' unpadded lengths, needed
+        by edits at the last position of padded rows.
         """
         self._check(tokens)
         with apply_edits(self.network, self._masked(edits, tokens, lengths)):
@@ -127,8 +128,11 @@ class LanguageModel:
     def return_log_probs(
         self, tokens: Tensor, actions: Tensor | None = None, *, edits: Sequence[ResidualEdit] = ()
     ) -> Tensor:
-        """Log-probabilities float32 [batch, buckets] of the return of positions [batch, 77], for the side to move; of a
-        model of action values, of `actions` int64 [batch] there."""
+        """Return log-probabilities float32 [batch, buckets] of the return of positions [batch, 77], for the side to
+        move.
+
+        For a model of action values, of `actions` int64 [batch] in these positions.
+        """
         self._check(tokens)
         tokens = tokens.to(self.device)
         with apply_edits(self.network, self._masked(edits, tokens, None)):
@@ -145,11 +149,12 @@ class LanguageModel:
         edits: Sequence[ResidualEdit] = (),
         lengths: Tensor | None = None,
     ) -> Tensor:
-        """`blocks.L.hook_resid_post` for each of `layers`: [layers, batch, length, d_model], in the model's dtype.
+        """Return `blocks.L.hook_resid_post` for each of `layers`: [layers, batch, length, d_model], in the model's
+        dtype.
 
-        One forward pass, which ends at the last wanted layer and computes no logits. positions int [batch, n] keeps
-        only those (then [layers, batch, n, d_model]). Padding on the right is harmless: attention is causal.
-        Edits are applied first, so their own layer is seen edited. Raises NotFoundError for an unknown layer.
+        One forward pass, which ends at the last wanted layer and computes no logits. `positions` int [batch, n]
+        restricts the result to [layers, batch, n, d_model]. Padding on the right is harmless if attention is causal.
+        Edits are applied first, so their own layer is edited in the result. Raises NotFoundError for an unknown layer.
         """
         wanted = [hook_point(self._layer(layer)) for layer in layers]
         return self._seen(tokens, wanted, positions, edits, lengths)
@@ -163,7 +168,7 @@ class LanguageModel:
         edits: Sequence[ResidualEdit] = (),
         lengths: Tensor | None = None,
     ) -> Tensor:
-        """The activations at hook points of the network's own, as `residuals` gives them."""
+        """Return the activations at hook points of the network itself, like `residuals`."""
         self._check(tokens)
         chosen = None if positions is None else positions.to(self.device, torch.int64)[:, :, None]
         length = tokens.shape[1] if positions is None else positions.shape[1]
@@ -193,7 +198,7 @@ class LanguageModel:
             )
 
     def check_writes(self) -> None:
-        """Raise BadInputError for a model of values, whose moves are not written token by token."""
+        """Raise BadInputError for a model of values, which writes no tokens."""
         if self.head in VALUE_HEADS:
             raise BadInputError(
                 f"a model with the head {self.head} predicts returns and writes no tokens",
@@ -201,7 +206,7 @@ class LanguageModel:
             )
 
     def bridge(self, hook_points: Sequence[str] = ()) -> Any:
-        """A TransformerBridge on which these TransformerLens hook points fire, for hooks of one's own.
+        """Return a TransformerBridge on which these TransformerLens hook points fire, for custom hooks.
 
         Raises NotFoundError for a name that no such model has. See adapters/bridge.py.
         """
@@ -210,25 +215,25 @@ class LanguageModel:
         return open_bridge(self.network, hook_points)
 
     def activations(self, tokens: Tensor, hook_points: Sequence[str]) -> dict[str, Tensor]:
-        """{TransformerLens name: activation [batch, length, …]} in one pass, each in its hook's own dtype.
+        """Return {TransformerLens name: activation [batch, length, …]} from one pass, each in its hook's dtype.
 
-        Of hook points that the adapter has (`network.hook_points`) no bridge is built. Raises NotFoundError for a name
-        that no such model has.
+        No bridge is built for hook points of the adapter (`network.hook_points`). Raises NotFoundError for an unknown
+        name.
         """
         names = list(dict.fromkeys(hook_points))
         if self.network.hook_points.keys() >= set(names):
             return dict(zip(names, self._seen(tokens, names), strict=True))
         with torch.inference_mode():
             _, cache = self.bridge(hook_points).run_with_cache(tokens.to(self.device), names_filter=list(hook_points))
-        return {name: cache[name] for name in hook_points}  # aliases of a hook come too: keep the given names
+        return {name: cache[name] for name in hook_points}  # the cache also has aliases of a hook
 
     @torch.inference_mode()
     def activations_at(
         self, tokens: Tensor, hook_points: Sequence[str], row: Tensor, token: Tensor
     ) -> dict[str, Tensor]:
-        """The same at tokens `token` int64 [n] of rows `row` int64 [n]: {TransformerLens name: activation [n, …]}.
+        """Return {TransformerLens name: activation [n, …]} at tokens `token` int64 [n] of rows `row` int64 [n].
 
-        Where the last of them is what a block with `at_places` (see Network) gives, it is computed for these alone.
+        If the last hook point is a block with `at_places` (see Network), that block computes only these tokens.
         """
         at = row.to(self.device), token.to(self.device)
         points, picked = self.network.hook_points, dict[str, Tensor]()
@@ -242,7 +247,7 @@ class LanguageModel:
 
         def end(block: Any, arguments: tuple[Any, ...]) -> None:
             given = block.at_places(arguments[0], *at, self.network.attention == "causal")
-            picked.update({name: given for name in hook_points if points[name] is block})  # it may go by two names
+            picked.update({name: given for name in hook_points if points[name] is block})  # it may have two names
             raise _Reached
 
         block = points[last]
@@ -253,8 +258,10 @@ class LanguageModel:
 
     @contextmanager
     def watching(self, names: set[str], keep: Callable[[str, Tensor], None], leave: bool = False) -> Iterator[None]:
-        """Give the activation at each of these hook points to `keep`; `leave` the forward pass, and the `with`, after
-        the last of them."""
+        """Pass the activation at each of these hook points to `keep`.
+
+        With `leave`, the forward pass and the `with` block end after the last hook point.
+        """
         points = [(name, module) for name, module in self.network.hook_points.items() if name in names]
         last = points[-1][0]
 
@@ -278,7 +285,7 @@ class LanguageModel:
     def _masked(
         self, edits: Sequence[ResidualEdit], tokens: Tensor, lengths: Tensor | None
     ) -> list[tuple[ResidualEdit, Tensor | None]]:
-        """Each edit with its positions in this batch."""
+        """Return each edit with its token mask in this batch."""
         masked: list[tuple[ResidualEdit, Tensor | None]] = []
         for edit in edits:
             if edit.token_mask == "all":
@@ -294,7 +301,7 @@ class LanguageModel:
 
     def _layer(self, layer: int) -> int:
         if not 0 <= layer < self.n_layers:
-            raise NotFoundError(f"no layer {layer} in {self.name}: it has layers 0 to {self.n_layers - 1}")
+            raise NotFoundError(f"{self.name} has no layer {layer}: its layers are 0 to {self.n_layers - 1}")
         return layer
 
     def _check(self, tokens: Tensor) -> None:
@@ -307,17 +314,15 @@ class LanguageModel:
 
 
 ActivationPass = tuple[Tensor, Tensor, Tensor, Tensor]
-"""A forward pass and the rows that it gives: tokens int64 [batch, length]; of n activations their row and token there,
-and the row that each gets in a larger array, int64 [n]."""
+"""A forward pass and its target rows: tokens int64 [batch, length]; for n activations their row, their token, and their
+row in a larger array, each int64 [n]."""
 
 
 def collect_activations(
     model: LanguageModel, points: Sequence[str], rows: int, passes: Iterable[ActivationPass]
 ) -> dict[str, Tensor]:
-    """Return hook point → activations float32 [rows, d_model] on the model's device, where they are computed.
-
-    Rows that no pass gives are undefined.
-    """
+    """Return hook point → activations float32 [rows, d_model] on the model's device. Rows without a pass
+    are undefined."""
     made = {point: torch.empty(rows, model.d_model, device=model.device) for point in points}
     for tokens, row, token, target in passes:
         place = target.to(model.device)
@@ -329,10 +334,10 @@ def collect_activations(
 def compute_stored_activations(
     model: LanguageModel, tokens: Tensor, points: Sequence[str], row: Tensor, token: Tensor, dtype: str
 ) -> list[np.ndarray]:
-    """Return one array [n, d_model] per hook point, in the stored type (bfloat16 as uint16), from one forward pass.
+    """Return one array [n, d_model] per hook point in the stored type (bfloat16 as uint16), from one forward pass.
 
-    `row` and `token` int64 [n] are places in `tokens`, as in `LanguageModel.activations_at`. Raises DivergedError for
-    NaN or infinite activations, BadInputError for activations that are too large for `dtype` alone.
+    `row` and `token` int64 [n] are as in `LanguageModel.activations_at`. Raises DivergedError for NaN or infinite
+    activations, BadInputError for activations that exceed the range of `dtype`.
     """
     residuals = model.activations_at(tokens, points, row, token)
     kind = {"float16": torch.float16, "bfloat16": torch.bfloat16, "float32": torch.float32}[dtype]

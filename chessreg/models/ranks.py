@@ -1,8 +1,9 @@
-"""Data-parallel training: N processes, one per device, that each take a share of every batch and add their gradients.
+"""Data-parallel training: N processes, one per device, each of which takes a share of every batch; gradients are
+summed.
 
-Rank 0 is the process of the run: it alone writes states, measures and reports. The other processes hold the same model
-and follow it step by step. Batch k is the same for every number of processes, so losses agree to rounding, and a
-training resumes with any number.
+Rank 0 is the process of the run: only it writes states, measures and reports. The other processes have the same model
+and follow it step by step. Batch k is the same for any number of processes, so losses agree to rounding, and a training
+resumes with any number.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ from chessreg.models.training import explain_lost_process
 if TYPE_CHECKING:
     from chessreg.models.training import Trainer, TrainerOptions
 
-GROUP_TIMEOUT = timedelta(hours=6)  # rank 0 may measure the model while the others wait
+GROUP_TIMEOUT = timedelta(hours=6)  # rank 0 may measure the model while the other processes wait
 
 
 @contextmanager
 def run_ranks(trainer: Trainer, devices: int) -> Iterator[None]:
-    """Make the trainer rank 0 of `devices` processes while the block runs; with 1 nothing is done."""
+    """Make the trainer rank 0 of `devices` processes inside the block; with 1 nothing is started."""
     if devices == 1:
         yield
         return
@@ -62,7 +63,7 @@ def run_ranks(trainer: Trainer, devices: int) -> Iterator[None]:
 
 
 def join_group(folder: Path, options: TrainerOptions) -> None:
-    """Enter the group of processes. Raises ChessregError when the others do not come."""
+    """Join the group of processes. Raises ChessregError if the other processes do not join."""
     backend = "nccl" if options.device.startswith("cuda") else "gloo"
     store = dist.FileStore(str(folder / "rendezvous"), options.devices)
     with explain_lost_process(options.devices):
@@ -80,7 +81,8 @@ def follow_rank(
     options: TrainerOptions,
     threads: int,
 ) -> None:
-    """Be rank `number` + 1 until the training ends. Ends with rank 0, whatever ends it; Ctrl-C is rank 0's alone."""
+    """Run as rank `number` + 1 until the training ends. Ends when rank 0 ends for any reason; Ctrl-C reaches only rank
+    0."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=exit_with_parent, args=(os.getppid(),), daemon=True).start()
     torch.set_num_threads(max(1, threads))
@@ -91,13 +93,14 @@ def follow_rank(
 
 
 def exit_with_parent(parent: int) -> None:
+    """Exit this process when its parent has ended."""
     while os.getppid() == parent:
         time.sleep(1)
     os._exit(1)
 
 
 def write_corpus(corpus: Any, folder: Path) -> None:
-    """Write a corpus so that the other processes map its arrays from files and share the memory."""
+    """Write a corpus so that the other processes can map its arrays from files and share the memory."""
     arrays = {name: value for name, value in vars(corpus).items() if isinstance(value, np.ndarray)}
     for name, value in arrays.items():
         np.save(folder / f"{name}.npy", value)
@@ -106,6 +109,7 @@ def write_corpus(corpus: Any, folder: Path) -> None:
 
 
 def read_corpus(folder: Path) -> Any:
+    """Return the corpus written by `write_corpus`."""
     kind, arrays, rest = pickle.loads((folder / "corpus.pickle").read_bytes())
     corpus = object.__new__(kind)
     vars(corpus).update(rest, **{name: np.load(folder / f"{name}.npy", mmap_mode="r") for name in arrays})

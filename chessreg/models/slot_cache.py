@@ -1,11 +1,11 @@
-"""A key-value cache in which column p of a row holds the row's position p; attention of each row over its own keys.
+"""A key-value cache in which column p of a row is the row's position p, and attention of each row over its own keys.
 
-Rows of different lengths then need no padding columns, no holes and no compaction: taking tokens back is forgetting a
-length, and whatever stands beyond it is overwritten by the next append. Every query carries a mask of its own.
+Rows of different lengths then need no padding columns, gaps or compaction: removing tokens only changes a length, and
+the columns beyond it are overwritten by the next append. Every query has its own mask.
 
-For passes on a CPU over rows of different lengths there is attention by rows. One call for all rows reads each row's
-keys up to the end of the longest, and rows that wait are read along: from memory, which is most of a decoding pass.
-By rows each row is a call of its own over its part of the cache, in place.
+Attention by rows serves passes on a CPU over rows of different lengths. One call for all rows reads each row's keys up
+to the longest row's end, including idle rows: memory traffic that dominates a decoding pass. By rows, each row is a
+separate call over its part of the cache, in place.
 """
 
 from __future__ import annotations
@@ -18,14 +18,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
-GROWTH_COLUMNS = 128  # columns are added in steps, so that growing copies the cache rarely
-CALL_COST_KEYS = 64  # keys that could be read in the time that a call takes by itself
+GROWTH_COLUMNS = 128  # columns are added in steps, so that the cache is rarely copied
+CALL_COST_KEYS = 64  # overhead of a call, in keys read
 
 
 @dataclass(frozen=True)
 class RowSpan:
-    """One row of a pass: its place in the cache, which of the pass's tokens are its own, how many keys it has, and what
-    is added to their scores [tokens, keys] (None: every token sees every key)."""
+    """One row of a pass: its row in the cache, its tokens in the pass, its number of keys, and the summand of its
+    scores [tokens, keys] (None: every token sees every key)."""
 
     row: int
     tokens: slice
@@ -35,7 +35,7 @@ class RowSpan:
 
 @dataclass(frozen=True)
 class RowKeys:
-    """A layer's keys and values of all rows [row, head, column, d_head], and what this pass reads of them."""
+    """A layer's keys and values of all rows [row, head, column, d_head], and the spans that this pass reads."""
 
     keys: Tensor
     values: Tensor
@@ -44,10 +44,11 @@ class RowKeys:
 
 @dataclass
 class CacheSlots:
-    """Where one pass writes and reads: rows [r] (None: all, in order), columns [r, q], the first `width` columns.
+    """The columns that one pass writes and reads: rows [r] (None: all, in order), columns [r, q], the first `width`
+    columns.
 
-    fresh says that no row has earlier tokens, so that nothing needs reading back. With spans rows are read one by one,
-    and [r, q] is [tokens, 1]: a row comes once for each of its tokens.
+    `fresh` means that no row has earlier tokens, so that nothing is read back. With `spans`, rows are read one by one,
+    and [r, q] is [tokens, 1]: a row is repeated for each of its tokens.
     """
 
     rows: Tensor | None
@@ -58,7 +59,7 @@ class CacheSlots:
 
 
 class SlotLayer:
-    """One layer's keys and values, [row, head, column, d_head]; zeros where nothing was written, never garbage."""
+    """One layer's keys and values, [row, head, column, d_head]; unwritten columns are zero."""
 
     def __init__(self, rows: int) -> None:
         self.row_count = rows
@@ -67,7 +68,7 @@ class SlotLayer:
         self.values: Tensor | None = None
 
     def update(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor] | RowKeys:
-        """Write a pass's keys and values, and return what it attends to: its own, or all that the cache has for it."""
+        """Write a pass's keys and values, and return those it attends to: its own, or all in the cache."""
         slots = self.slots
         assert slots is not None
         kept_keys = self.keys = self._grown(self.keys, keys, slots.width)
@@ -81,25 +82,25 @@ class SlotLayer:
             return keys, values
         if slots.rows is None:
             return kept_keys[:, :, : slots.width], kept_values[:, :, : slots.width]
-        # whole rows first: that is one copy of memory a row, four times faster than picking columns at the same time
+        # select whole rows first: one memory copy per row, four times faster than selecting columns at the same time
         picked = kept_keys.index_select(0, slots.rows), kept_values.index_select(0, slots.rows)
         return picked[0][:, :, : slots.width], picked[1][:, :, : slots.width]
 
     def take(self, rows: Tensor) -> None:
-        """Become the cache of these rows, some of which may be repeated."""
+        """Reduce the cache to these rows, which may repeat."""
         self.row_count = len(rows)
         if self.keys is not None and self.values is not None:
             self.keys, self.values = self.keys.index_select(0, rows), self.values.index_select(0, rows)
 
     def copy(self) -> SlotLayer:
-        """A layer of its own with the same keys and values."""
+        """Return an independent copy."""
         other = SlotLayer(self.row_count)
         if self.keys is not None and self.values is not None:
             other.keys, other.values = self.keys.clone(), self.values.clone()
         return other
 
     def _grown(self, kept: Tensor | None, new: Tensor, width: int) -> Tensor:
-        """At least `width` columns."""
+        """Return `kept` with at least `width` columns."""
         if kept is None:
             kept = new.new_zeros(self.row_count, new.shape[1], 0, new.shape[3])
         missing = width - kept.shape[2]
@@ -116,11 +117,12 @@ class SlotCache:
         self.layers = [SlotLayer(rows) for _ in range(n_layers)]
 
     def update(self, keys: Tensor, values: Tensor, layer: int) -> tuple[Tensor, Tensor] | RowKeys:
-        """What a layer's attention reads in this pass, after its new keys and values [row, head, q, d_head] came in."""
+        """Write a layer's new keys and values [row, head, q, d_head]; return those that its attention reads in this
+        pass."""
         return self.layers[layer].update(keys, values)
 
     def place(self, slots: CacheSlots) -> None:
-        """Say where the next forward pass writes and reads."""
+        """Set the columns that the next forward pass writes and reads."""
         for layer in self.layers:
             layer.slots = slots
 
@@ -130,7 +132,7 @@ class SlotCache:
             layer.take(rows)
 
     def copy(self) -> SlotCache:
-        """A cache of its own with the same keys and values."""
+        """Return an independent copy."""
         other = SlotCache(0, self.row_count)
         other.layers = [layer.copy() for layer in self.layers]
         return other
@@ -143,8 +145,11 @@ def plan_row_spans(
     visible: Sequence[np.ndarray] | None,
     dtype: torch.dtype,
 ) -> list[RowSpan]:
-    """What each row of a pass reads, rows without new tokens left out. Of each: the column of its first new token, the
-    number of its tokens, and what they see, bool [tokens, keys] (None: every column up to their own)."""
+    """Return the spans that a pass reads, without rows that have no new tokens.
+
+    For each row: the column of its first new token, the number of new tokens, and their visible keys, bool [tokens,
+    keys] (None: all columns up to their own).
+    """
     row_spans, begin = [], 0
     for i, (row, start, count) in enumerate(zip(rows, first.tolist(), counts.tolist(), strict=True)):
         if not count:
@@ -160,7 +165,8 @@ def plan_row_spans(
 
 
 def attend_by_rows(query: Tensor, cached: RowKeys) -> Tensor:
-    """Attention [token, head, 1, d_head] of queries of this shape: every token is a batch row of its own."""
+    """Return attention [token, head, 1, d_head] of queries of this shape, in which every token is a
+    separate batch row."""
     scale = query.shape[-1] ** -0.5
     attended = []
     for span in cached.spans:

@@ -171,7 +171,7 @@ class TokenFile:
 def _split_groups(
     counts: np.ndarray, lengths: np.ndarray, tokens: np.ndarray, groups: np.ndarray
 ) -> Iterator[list[Ids]]:
-    """The texts of each of these `groups`: group i has counts[i] texts, text j has lengths[j] tokens."""
+    """Yield the texts of each of these `groups`: group i has counts[i] texts, text j has lengths[j] tokens."""
     first = np.cumsum(counts, dtype=np.int64) - counts
     ends = np.cumsum(lengths, dtype=np.int64)
     for group in groups.tolist():
@@ -264,7 +264,7 @@ def make_token_file(
 
 
 def _flatten_groups(groups: Sequence[Sequence[Ids]]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Groups of texts as the three arrays that `_split_groups` reads."""
+    """Return groups of texts as the three arrays that `_split_groups` reads."""
     every = [ids for own in groups for ids in own]
     return (
         np.array([len(own) for own in groups], np.int32),
@@ -274,7 +274,7 @@ def _flatten_groups(groups: Sequence[Sequence[Ids]]) -> tuple[np.ndarray, np.nda
 
 
 def _encode_games(encoding: Encoding, games: Games, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Token ids uint8 [n] of the games at these rows, and the length of each item, int32."""
+    """Return the token ids uint8 [n] of the games at these rows, and the length of each item, int32."""
     ids, lengths = [], []
     for start in range(0, len(rows), BATCH_GAMES):
         tokens = encoding.games(games, rows[start : start + BATCH_GAMES])
@@ -286,7 +286,7 @@ def _encode_games(encoding: Encoding, games: Games, rows: np.ndarray) -> tuple[n
 def _draw_positions(
     encoding: Encoding, ignored: Sequence[int], games: Games, rows: np.ndarray, count: int
 ) -> tuple[np.ndarray, np.ndarray, list[list[Ids]], list[list[Ids]]]:
-    """Drawn turns of these games: item int [n], tokens up to the move int [n], answers and spellings of each."""
+    """Draw turns of these games; return item int [n], tokens up to the move int [n], answers and spellings of each."""
     from chessreg.games.boards.moves import replay_boards
 
     tokens = encoding.games(games, rows)

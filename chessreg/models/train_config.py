@@ -1,9 +1,9 @@
-"""Training configurations: all that decides the trained weights, apart from the data.
+"""Training configurations: everything that determines the trained weights, apart from the data.
 
-Plain dataclasses with marked fields. The specs of kind `train` inherit them, so a setting is written once: `Doc` is its
-help, and the bounds are checked by the spec. They import neither pydantic, so that a machine with torch and numpy alone
-can train, nor torch, so that help and launch forms need not wait for it. The defaults are Karvonen's (2024, Table 5)
-where the paper gives one.
+Plain dataclasses with marked fields. The specs of kind `train` inherit them, so each setting is defined once: `Doc` is
+its help, and the spec checks the bounds. They import neither pydantic, so that a machine with only torch and numpy can
+train, nor torch, so that help and launch forms load quickly. The defaults are Karvonen's (2024, Table 5) if the paper
+gives one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Attention = Annotated[
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """The model's size, the optimizer and the schedule: what every training has."""
+    """The model's size, the optimizer and the schedule, common to all trainings."""
 
     n_layer: Annotated[
         int, Doc("layers (Karvonen Table 5: 8 and 16)"), AtLeast(1), AtMost(1000, "no model has more")
@@ -49,17 +49,17 @@ class TrainConfig:
 
     @property
     def drawn_by(self) -> int:
-        """The seed of all that is drawn."""
+        """The seed of all random draws."""
         return self.seed
 
     @property
     def explicit_attention(self) -> bool:
-        """Whether attention to fewer than 256 tokens computes its scores on a CPU: faster than the fused kernel, with
-        other last digits."""
+        """Whether attention over fewer than 256 tokens computes explicit scores on a CPU: faster than the fused kernel,
+        with other last digits."""
         return False
 
     def rate(self, step: int) -> float:
-        """The factor on the learning rates at this step (0-based)."""
+        """Return the factor on the learning rates at this step (0-based)."""
         if step < self.warmup_steps:
             return (step + 1) / self.warmup_steps
         if self.schedule == "trapezoid":
@@ -71,7 +71,7 @@ class TrainConfig:
 
 @dataclass(frozen=True)
 class GPT2Training(TrainConfig):
-    """A GPT-2."""
+    """Training of a GPT-2."""
 
     block_size: Annotated[
         int, Doc("context, in tokens (Table 5)"), AtLeast(8), AtMost(1_000_000, MEMORY)
@@ -84,11 +84,11 @@ class GPT2Training(TrainConfig):
 
 @dataclass(frozen=True)
 class TextTraining(GPT2Training):
-    """A GPT-2 that learns the next token of games.
+    """Training of a GPT-2 on the next token of games.
 
-    packing "blocks" fills rows of block_size + 1 tokens, each beginning with a game, as the paper does; "games" gives
-    every game its own row, so that a token's position is its place in its game, and batches rows of similar length;
-    "stream" takes the items of the corpus as they are (`training.Corpus.stream`).
+    packing "blocks" fills rows of block_size + 1 tokens, each starting with a game, as in the paper. "games" gives
+    every game its own row, so that a token's position is its index in its game, and batches rows of similar length.
+    "stream" uses the items of the corpus unchanged (`training.Corpus.stream`).
     """
 
     packing: Annotated[
@@ -102,7 +102,7 @@ class TextTraining(GPT2Training):
 
 @dataclass(frozen=True)
 class BranchTraining(GPT2Training):
-    """A GPT-2 that learns moves as branches of the games in which they could be played (branches.py)."""
+    """Training of a GPT-2 on moves as branches of the games in which they could be played (branches.py)."""
 
     batch_moves: Annotated[int, Doc("moves to predict in one update"), AtLeast(1), AtMost(1_000_000_000, MEMORY)] = 256
     game_loss: Annotated[float, Doc("weight of the loss on the tokens of the game itself"), AtLeast(0)] = 0.0
@@ -110,7 +110,7 @@ class BranchTraining(GPT2Training):
 
 @dataclass(frozen=True)
 class PositionTraining(TrainConfig):
-    """A FEN encoder that learns the move of a position."""
+    """Training of a FEN encoder on the move of a position."""
 
     attention: Attention = "causal"
     embedding: Annotated[
@@ -123,7 +123,7 @@ class PositionTraining(TrainConfig):
 
 @dataclass(frozen=True)
 class SearchlessTraining(TrainConfig):
-    """DeepMind's transformer of positions, which learns moves or returns (Ruoss et al. 2024)."""
+    """Training of DeepMind's transformer of positions on moves or returns (Ruoss et al. 2024)."""
 
     head: Annotated[
         Literal["action", "action-value", "state-value"],
@@ -139,4 +139,4 @@ class SearchlessTraining(TrainConfig):
 
 
 OF_POSITIONS = (PositionTraining, SearchlessTraining)
-"""Trainings whose items are positions, each with one thing to predict."""
+"""Trainings whose items are positions with one label each."""

@@ -1,8 +1,8 @@
 """The training loop: token ids in, a Hugging Face checkpoint and a loss curve out (Karvonen 2024, Table 5).
 
-Imports torch and numpy only, so that the same file trains on a bare GPU box. Everything that decides the result is in a
-`TrainConfig` (train_config.py); batch k of epoch e is a function of (seed, e, k), so a resumed run sees exactly the
-batches that an uninterrupted one would.
+Imports only torch and numpy, so that the same file trains on any GPU machine. Everything that determines the result is
+in a `TrainConfig` (train_config.py); batch k of epoch e is a function of (seed, e, k), so a resumed run sees the same
+batches as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ from chessreg.models.train_config import (
 
 TrainableModel = GPT2 | FenEncoder | SearchlessChess
 
-SEED_COUNT = 2**64  # torch and numpy take these many, from 0 on
-IGNORED_LABEL = -100  # the label of padding: cross_entropy skips it
+SEED_COUNT = 2**64  # torch and numpy accept seeds below this
+IGNORED_LABEL = -100  # the label of padding, which cross_entropy skips
 
 
 def make_initial_model(config: TrainConfig, vocab_size: int) -> TrainableModel:
-    """The model of a configuration with its initial weights, drawn from torch's generator."""
+    """Return the model of a configuration with initial weights from torch's generator."""
     shape, explicit = (config.n_layer, config.n_head, config.n_embd), config.explicit_attention
     if isinstance(config, PositionTraining):
         kernel = functools.partial(compute_attention, causal=config.attention == "causal", explicit=explicit)
@@ -68,23 +68,25 @@ def make_initial_model(config: TrainConfig, vocab_size: int) -> TrainableModel:
 
 @dataclass(frozen=True)
 class TrainerOptions:
-    """What does not decide the result: where and in what portions it is computed."""
+    """Options that do not affect the result: where and in what portions it is computed."""
 
     device: str = "cpu"
-    micro_tokens: int = 16_384  # the most tokens in one forward pass; a batch is several (gradient accumulation)
+    micro_tokens: int = 16_384  # maximum tokens per forward pass; a batch has several (gradient accumulation)
     autocast: bool = True
     compile: bool = False
     log_steps: int = 20
     checkpoint_seconds: float = 300.0
-    devices: int = 1  # processes, which share each batch (ranks.py)
-    rank: int = 0  # which of them this is
+    devices: int = 1  # number of processes that share each batch (ranks.py)
+    rank: int = 0  # the number of this process
 
 
 @dataclass(frozen=True)
 class TrainPoint:
-    """One point of the loss curve. Losses are nats per token, or per move where moves are learned (then tokens_seen are
-    moves too); heldout_accuracy is the share of moves that the most probable action, or text, is. `measured` is what
-    else was measured of the model, by name."""
+    """One point of the loss curve.
+
+    Losses are nats per token, or per move if moves are learned (tokens_seen then counts moves); heldout_accuracy is the
+    share of moves that are the most probable action or text. `measured` has further measurements of the model by name.
+    """
 
     step: int
     tokens_seen: int
@@ -97,21 +99,23 @@ class TrainPoint:
 
 
 class Corpus:
-    """Games as token ids below `vocab_size`: `tokens` uint8 [n], game i at offsets[i]:offsets[i + 1]. Every game begins
-    with `;`."""
+    """Games as token ids below `vocab_size`: `tokens` uint8 [n], game i at offsets[i]:offsets[i + 1]. Games begin with
+    `;`."""
 
     def __init__(self, tokens: np.ndarray, offsets: np.ndarray, vocab_size: int = 32) -> None:
         self.tokens, self.offsets, self.vocab_size = tokens, offsets, vocab_size
         self.lengths = np.diff(offsets)
 
     def row(self, games: list[int], limit: int) -> np.ndarray:
-        """The games one after the other, cut at `limit` tokens."""
+        """Return the concatenated games, cut at `limit` tokens."""
         pieces = [self.tokens[self.offsets[g] : self.offsets[g + 1]] for g in games]
         return np.concatenate(pieces)[:limit]
 
     def stream(self, length: int, games: int = 1000) -> Corpus:
-        """The games one after the other, cut into items of `length` tokens wherever that falls; of every `games` games
-        the remainder is left out (Davis specification 1.5)."""
+        """Return the concatenated games cut into items of `length` tokens, whatever the borders of games.
+
+        Of every `games` games, the remainder is dropped (Davis specification 1.5).
+        """
         pieces = []
         for start in range(0, len(self.lengths), games):
             end = min(start + games, len(self.lengths))
@@ -122,10 +126,10 @@ class Corpus:
 
 
 class PositionCorpus:
-    """Positions as token ids, uint8 [n, 77], and the action to predict for each, int16 [n]; or with an action behind
-    each, uint16 [n, 78], and the bucket of its return."""
+    """Positions as token ids, uint8 [n, 77], with the action to predict, int16 [n]; or followed by an action, uint16
+    [n, 78], with the bucket of its return."""
 
-    vocab_size = 0  # the model of positions has its own
+    vocab_size = 0  # unused: a model of positions has a fixed vocabulary
 
     def __init__(self, tokens: np.ndarray, actions: np.ndarray) -> None:
         self.tokens, self.actions = tokens, actions
@@ -133,12 +137,12 @@ class PositionCorpus:
 
 
 def make_epoch_generator(seed: int, epoch: int) -> np.random.Generator:
-    """The generator of an epoch; numpy takes no negative seeds."""
+    """Return the generator of an epoch. numpy accepts no negative seeds."""
     return np.random.default_rng([seed % SEED_COUNT, epoch])
 
 
 def make_epoch_batches(corpus: Corpus | PositionCorpus, config: TrainConfig, epoch: int) -> list[list[list[int]]]:
-    """The batches of one epoch: batch → rows → the games of a row. A pure function of (corpus, config, epoch)."""
+    """Return the batches of one epoch: batch → rows → games of a row. A pure function of (corpus, config, epoch)."""
     rng = make_epoch_generator(config.drawn_by, epoch)
     order = rng.permutation(len(corpus.lengths))
     if isinstance(config, OF_POSITIONS):
@@ -175,8 +179,10 @@ def make_epoch_batches(corpus: Corpus | PositionCorpus, config: TrainConfig, epo
 
 
 def collate_rows(corpus: Corpus | PositionCorpus, rows: list[list[int]], limit: int) -> tuple[Tensor, Tensor]:
-    """Inputs and labels, int64 [row, length - 1], right-padded; the label of padding is IGNORED. Of positions inputs
-    [row, 77 or 78] and labels [row, 1]."""
+    """Return inputs and labels, int64 [row, length - 1], padded on the right; the label of padding is IGNORED_LABEL.
+
+    For positions: inputs [row, 77 or 78] and labels [row, 1].
+    """
     if isinstance(corpus, PositionCorpus):
         places = np.array(rows)[:, 0]
         chosen = corpus.tokens[places].astype(np.int64), corpus.actions[places, None].astype(np.int64)
@@ -200,12 +206,13 @@ def compute_attention(
     causal: bool = True,
     explicit: bool = False,
 ) -> Tensor:
-    """Attention of q, k, v [batch, head, length, d_head]; the same shape comes back.
+    """Return the attention of q, k, v, each [batch, head, length, d_head], in the same shape.
 
-    mask [batch, 1, n, length] is added to the scores of the last n queries; those before are causal among themselves.
-    On a CPU the fused kernel's backward pass is slow for small heads. From 256 tokens on slices of 128 queries, each
-    over the keys it can see, take half its time (2 cores, d_head 32, length 416); below, `explicit` scores take 0.4
-    of it in bfloat16 and more in float32 (tests/benchmarks/bench_train.py). Elsewhere the fused kernel is used.
+    `mask` [batch, 1, n, length] is added to the scores of the last n queries; the earlier ones are causal among
+    themselves. On a CPU, the fused kernel's backward pass is slow for small heads. From 256 tokens on, slices of 128
+    queries, each over the keys it can see, take half its time (2 cores, d_head 32, length 416); below, `explicit`
+    scores take 0.4 of it in bfloat16 and more in float32 (tests/benchmarks/bench_train.py). Otherwise the fused kernel
+    is used.
     """
     batch, heads, length, d_head = q.shape
     if mask is not None:
@@ -234,7 +241,8 @@ def compute_attention(
 
 
 def make_optimizers(model: TrainableModel, config: TrainConfig) -> list[torch.optim.Optimizer]:
-    """AdamW on everything, or Muon on the blocks' matrices and AdamW on the rest. Decay only on matrices."""
+    """Return AdamW for all weights, or Muon for the blocks' matrices and AdamW for the rest. Only matrices have weight
+    decay."""
     matrices = {id(p) for p in model.matrices()} if config.optimizer == "muon" else set()
     rest = [p for p in model.parameters() if id(p) not in matrices]
     groups: list[dict[str, Any]] = [
@@ -253,6 +261,7 @@ def make_optimizers(model: TrainableModel, config: TrainConfig) -> list[torch.op
 
 
 def make_autocast(options: TrainerOptions) -> AbstractContextManager[Any]:
+    """Return the context manager of the forward pass: bfloat16 autocast, or nothing."""
     device = options.device.split(":")[0]
     return torch.autocast(device, torch.bfloat16) if options.autocast else nullcontext()
 
@@ -260,7 +269,7 @@ def make_autocast(options: TrainerOptions) -> AbstractContextManager[Any]:
 def compute_total_loss(
     forward: Callable[[Tensor], Tensor], inputs: Tensor, labels: Tensor, options: TrainerOptions
 ) -> Tensor:
-    """The summed cross-entropy of the unpadded characters, in nats."""
+    """Return the summed cross-entropy of the unpadded tokens, in nats."""
     with make_autocast(options):
         logits = forward(inputs.to(options.device))
     return F.cross_entropy(logits.float().flatten(0, 1), labels.to(options.device).flatten(), reduction="sum")
@@ -270,8 +279,10 @@ def compute_total_loss(
 def measure_loss(
     model: TrainableModel, corpus: Corpus | PositionCorpus, options: TrainerOptions, games: int = 500
 ) -> tuple[float, float | None]:
-    """Nats per token over the first `games` games, each in its own row; of positions, of which there are 16 times as
-    many, nats per move and the share of moves that are the most probable action."""
+    """Return nats per token over the first `games` games, each in its own row, and None.
+
+    For positions (16 times `games`): nats per move, and the share of moves that are the most probable action.
+    """
     positions = isinstance(corpus, PositionCorpus)
     limit, at_once = model.block_size + 1, 256 if positions else 16
     most = min(16 * games if positions else games, len(corpus.lengths))
@@ -293,12 +304,13 @@ def measure_loss(
 
 
 def split_batch(inputs: Tensor, labels: Tensor, options: TrainerOptions) -> Iterator[tuple[Tensor, Tensor]]:
+    """Yield a batch in portions of at most `micro_tokens` tokens, at least one per process."""
     rows = max(1, min(options.micro_tokens // inputs.shape[1], -(-len(inputs) // options.devices)))
     yield from zip(inputs.split(rows), labels.split(rows), strict=True)
 
 
 def sum_over_processes(tensors: list[Tensor], options: TrainerOptions) -> None:
-    """Replace each tensor by its sum over all processes. Raises ChessregError when one of them is gone."""
+    """Replace each tensor by its sum over all processes. Raises ChessregError if one of them has ended."""
     with explain_lost_process(options.devices):
         for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
             work.wait()
@@ -306,6 +318,7 @@ def sum_over_processes(tensors: list[Tensor], options: TrainerOptions) -> None:
 
 @contextmanager
 def explain_lost_process(devices: int) -> Iterator[None]:
+    """Convert RuntimeError inside the block to the ChessregError of a training that lost a process."""
     try:
         yield
     except RuntimeError as error:
@@ -317,12 +330,12 @@ STATE = "state.pt"
 
 
 class Trainer:
-    """A model, its optimizers, its place in the data and its curve; `run` goes on until `config.steps`.
+    """A model, its optimizers, its position in the data and its loss curve; `run` trains until `config.steps`.
 
-    `folder/state.pt` holds all of it; a Trainer made over a folder that has one goes on from there, on the batch that
-    comes next. The config may differ from the saved one only in `steps` (the same training, longer or shorter).
+    The state is stored in `folder/state.pt`; a Trainer over a folder with a state resumes at the next batch. The config
+    may differ from the saved one only in `steps`.
 
-    Raises BadInputError for a corpus that makes no batch.
+    Raises BadInputError for a corpus without a batch.
     """
 
     def __init__(
@@ -334,14 +347,14 @@ class Trainer:
         self.model = self.initial().to(self.options.device)
         self.optimizers = make_optimizers(self.model, config)
         self.step = self.tokens_seen = self.epoch = self.position = 0
-        self.left_out = 0  # items that were drawn and have no room in the model
-        self.tokens_read: int | None = 0  # that went through the model, padding too; None: an old state did not say
+        self.left_out = 0  # drawn items that do not fit the model
+        self.tokens_read: int | None = 0  # tokens through the model, including padding; None: not in an old state
         self.batches = self.epoch_batches()
         if not self.batches:
             hint = "a smaller --block-size, --packing games, or more games"
             raise BadInputError("all games together fill no row of the model's context", hint)
         self.curve: list[TrainPoint] = []
-        self.since: list[Tensor] = []  # the losses of the steps since the last point of the curve
+        self.since: list[Tensor] = []  # losses of the steps since the last point of the curve
         if self.state_path.exists():
             self.load()
 
@@ -350,44 +363,44 @@ class Trainer:
         return self.folder / STATE
 
     def initial(self) -> Any:
-        """The model that training begins with; what is drawn comes from torch's generator."""
+        """Return the initial model; random draws come from torch's generator."""
         return make_initial_model(self.config, self.corpus.vocab_size)
 
     def epoch_batches(self) -> list[list[list[int]]]:
-        """The batches of the present epoch."""
+        """Return the batches of the current epoch."""
         return make_epoch_batches(self.corpus, self.config, self.epoch)
 
     def weights(self) -> dict[str, Tensor]:
-        """The weights that training changes, by name."""
+        """Return the weights that training changes, by name."""
         return dict(self.model.state_dict())
 
     def set_weights(self, weights: dict[str, Tensor]) -> None:
-        """Set what `weights` gave."""
+        """Set weights returned by `weights`."""
         self.model.load_state_dict(weights)
 
     def parts(self) -> list[tuple[Tensor, Tensor]]:
-        """The next batch as inputs and labels, in portions of one forward pass."""
+        """Return the next batch as inputs and labels, in portions of one forward pass."""
         batch = collate_rows(self.corpus, self.next_rows(), self.model.block_size + 1)
         return list(split_batch(*batch, self.options))
 
     def counted(self, inputs: Tensor, labels: Tensor) -> int:
-        """How many tokens or moves one portion predicts."""
+        """Return the number of tokens or moves that one portion predicts."""
         return int((labels != IGNORED_LABEL).sum())
 
     def read(self, inputs: Tensor, labels: Tensor) -> int:
-        """How many tokens go through the model with one portion, padding and a FEN encoder's own token included."""
+        """Return the number of tokens in one portion, including padding and the first token of a model of positions."""
         return inputs.numel() + (len(inputs) if isinstance(self.config, OF_POSITIONS) else 0)
 
     def summed_loss(self, forward: Callable[..., Tensor], inputs: Tensor, labels: Tensor) -> Tensor:
-        """The summed cross-entropy of one portion, in nats."""
+        """Return the summed cross-entropy of one portion, in nats."""
         return compute_total_loss(forward, inputs, labels, self.options)
 
     def measured(self, heldout: Any) -> tuple[float, float | None]:
-        """The held-out loss and accuracy, as `measure_loss` gives them."""
+        """Return the held-out loss and accuracy, like `measure_loss`."""
         return measure_loss(self.model, heldout, self.options)
 
     def save(self) -> None:
-        """Write the state. A crash, a power cut or a full disk (DiskFullError) leaves the old one."""
+        """Write the state. A crash, a power failure or a full disk (DiskFullError) leaves the previous state."""
         from store.files import replace_file
 
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -405,7 +418,7 @@ class Trainer:
             torch.save(state, file)
 
     def load(self) -> None:
-        """Raises ChessregError for a state that is damaged, or of another training."""
+        """Load the state. Raises ChessregError if it is damaged or belongs to another training."""
         try:
             state = torch.load(self.state_path, map_location=self.options.device, weights_only=True)
             differing = {k for k, v in asdict(self.config).items() if state["config"].get(k) != v} - {"steps"}
@@ -420,18 +433,19 @@ class Trainer:
             self.curve = [TrainPoint(**point) for point in state["curve"]]
         except (MemoryError, torch.OutOfMemoryError):
             raise
-        except Exception as error:  # what torch raises at a file that is none of its own is not one type
+        except Exception as error:  # torch raises various types for files that it did not write
             raise ChessregError(
-                f"the saved state {self.state_path} cannot be read: {first_line(error)}", "remove it to begin anew"
+                f"the saved state {self.state_path} cannot be read: {first_line(error)}",
+                "remove it to start from scratch",
             ) from error
         self.batches = self.epoch_batches()
 
     def trained(self) -> TrainableModel:
-        """The model as it is now, float32 on the CPU, in eval mode; a copy."""
+        """Return a copy of the model in float32 on the CPU, in eval mode."""
         return self.model.trained()
 
     def next_rows(self) -> list[list[int]]:
-        """The next batch as rows of the corpus."""
+        """Return the next batch as rows of the corpus."""
         if self.position == len(self.batches):
             self.epoch, self.position = self.epoch + 1, 0
             self.batches = self.epoch_batches()
@@ -440,9 +454,9 @@ class Trainer:
         return rows
 
     def train_step(self, forward: Callable[[Tensor], Tensor]) -> Tensor:
-        """One update; returns the batch's mean loss as a tensor, so that nothing waits for the device."""
+        """Make one update; return the batch's mean loss as a tensor, so that nothing waits for the device."""
         parts = self.parts()
-        if self.config.dropout:  # the same draws when a run is taken up again, others in every process
+        if self.config.dropout:  # the same draws in a resumed run, different ones in every process
             torch.manual_seed((self.config.drawn_by << 32 | self.options.rank << 56 | self.step) % SEED_COUNT)
         count = sum(self.counted(*part) for part in parts)
         summed = torch.zeros((), device=self.options.device)
@@ -466,15 +480,15 @@ class Trainer:
         return summed
 
     def share_gradients(self, summed: Tensor) -> None:
-        """Add up the gradients and the loss of all processes."""
+        """Sum the gradients and the loss over all processes."""
         weights = [p for p in self.model.parameters() if p.requires_grad]
         for parameter in weights:
-            if parameter.grad is None:  # this process had no part of the batch
+            if parameter.grad is None:  # this process had no share of the batch
                 parameter.grad = torch.zeros_like(parameter)
         sum_over_processes([*(p.grad for p in weights if p.grad is not None), summed], self.options)
 
     def agreed(self, stop: bool) -> bool:
-        """Whether to stop, as rank 0 says."""
+        """Return whether to stop; rank 0 decides for all processes."""
         if self.options.devices == 1:
             return stop
         told = torch.tensor(float(stop), device=self.options.device)
@@ -485,7 +499,7 @@ class Trainer:
         return torch.compile(self.model) if self.options.compile else self.model
 
     def follow(self) -> None:
-        """Train as `run` does in another process, which alone writes and reports."""
+        """Train as another rank's `run` does, which alone writes and reports."""
         forward = self.forward_pass()
         while self.step < self.config.steps and not self.agreed(False):
             self.train_step(forward)
@@ -498,10 +512,10 @@ class Trainer:
         should_stop: Callable[[], bool] = lambda: False,
         measure: Callable[[Any], Mapping[str, float]] | None = None,
     ) -> None:
-        """Train until `config.steps`, or until `should_stop()`; the state is saved every few minutes and at the end.
+        """Train until `config.steps`, or until `should_stop()`; save the state every few minutes and at the end.
 
-        on_point gets a TrainPoint every `options.log_steps` steps, with a held-out loss, and with what `measure` gives
-        of a copy of the model, every `heldout_steps`.
+        `on_point` receives a TrainPoint every `options.log_steps` steps; every `heldout_steps` steps it includes a
+        held-out loss and the result of `measure` for a copy of the model.
         """
         forward = self.forward_pass()
         saved = clock = time.monotonic()
@@ -525,7 +539,7 @@ class Trainer:
                 self.since, tokens, clock = [], self.tokens_seen, time.monotonic()
                 try:
                     on_point(point)
-                except BaseException:  # it was asked to end: no step is done twice
+                except BaseException:  # the run was interrupted: save, so that no step is repeated
                     self.save()
                     raise
             if time.monotonic() - saved > self.options.checkpoint_seconds:

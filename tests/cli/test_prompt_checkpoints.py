@@ -177,7 +177,7 @@ def test_a_folder_that_is_called_by_a_dot_has_its_name_in_errors(typed: Any, tmp
         (without("tokenizer.json"), [], "llama has no tokenizer.json"),
         (without_config_and_tokenizer, [], "config.json is not JSON"),
         (missing_king, [], "no token for the character 'K' alone"),
-        (no_end, [], "does not say which token ends a text"),
+        (no_end, [], "does not name the token that ends a text"),
         (template("no place {BM}"), ["--template", "template.txt"], "a prompt template has one {FEN}"),
         (template("{FEN} once, {FEN} twice {BM}"), ["--template", "template.txt"], "a prompt template has one {FEN}"),
         (None, ["--template", "nowhere"], "no prompt template and no file 'nowhere'"),

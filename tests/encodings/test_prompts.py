@@ -137,7 +137,7 @@ def test_a_missing_character_is_named(missing: str) -> None:
 
 @pytest.mark.parametrize(
     ("template", "why"),
-    [("{FEN} {XX} {BM}", "has no {XX}.*{FEN}, {LM} and {BM}"), ("{FEN} {LM} {LM} {BM}", "{LM} once.*stands twice")],
+    [("{FEN} {XX} {BM}", "has no {XX}.*{FEN}, {LM} and {BM}"), ("{FEN} {LM} {LM} {BM}", "{LM} at most once.*twice")],
 )
 def test_a_part_that_is_none_or_stands_twice_is_named(template: str, why: str) -> None:
     with pytest.raises(BadInputError) as refused:

@@ -198,7 +198,7 @@ def test_an_interrupted_download_goes_on_where_it_was(session: Session, server: 
     server.break_at = 10_000
     with pytest.raises(ChessregError, match="broke at 10000 of") as caught:
         fetched(session, "karvonen/8layers")
-    assert "goes on from here" in caught.value.hint
+    assert "resumes here" in caught.value.hint
     with session.database.read() as sql:
         assert sql.query(tables.Checkpoint).count() == 0
     server.break_at = None
@@ -247,7 +247,7 @@ def test_another_file_of_the_repository_and_a_missing_one(session: Session, serv
     server.files[MODEL.replace("lichess_8layers_ckpt_no_optimizer.pt", other)] = server.files[MODEL]
     fetched(session, "karvonen/8layers", file=other, name="untrained")
     assert row_of(session, tables.Checkpoint).detail["source"]["file"] == other
-    with pytest.raises(NotFoundError, match="there is no http") as caught:
+    with pytest.raises(NotFoundError, match=r"http.* does not exist") as caught:
         fetched(session, "karvonen/8layers", file="nothing.pt")
     assert caught.value.hint.endswith("lists the files that there are")
     with pytest.raises(BadInputError, match="no file of a repository"):
@@ -381,7 +381,7 @@ def test_files_of_chessbench_with_another_digest_are_refused(session: Session, s
     server.files["/data/test/behavioral_cloning_data.bag"] = states
     with pytest.raises(BadInputError, match=r"arrived damaged: its SHA-256 is .* the published one fc1d27fc98"):
         fetched(session, "chessbench/test/behavioral_cloning", endpoint=server.url)
-    with pytest.raises(NotFoundError, match=r"there is no http.*puzzles\.csv"):
+    with pytest.raises(NotFoundError, match=r"http.*puzzles\.csv does not exist"):
         fetched(session, "chessbench/puzzles", endpoint=server.url)
     with pytest.raises(BadInputError, match="no revisions"):
         fetched(session, "chessbench/puzzles", endpoint=server.url, revision="v1")

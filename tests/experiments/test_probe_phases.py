@@ -189,7 +189,7 @@ def test_presets_differ_where_paper_code_and_correction_do():
         ({"phase": 5}, r"phase 5 \(special\) has 37 positions to fit on in 41 games; --min-positions requires 1,000"),
         ({"phase": 4}, r"phase 4 \(promotion\)"),
         ({"phase": 6}, r"uci-square-72 has no phase 6 .*0 white-origin"),
-        ({"phase": "white-orign"}, "there is no phase 'white-orign'"),
+        ({"phase": "white-orign"}, "no phase is called 'white-orign'"),
         ({"label": "joynt"}, "there is no label 'joynt'"),
         ({"last_sites": 5, "max_sites": 3}, "--last-sites and --max-sites both set the token positions to read"),
         ({"min_positions": 10**6}, r"the cache has [\d,]+ positions to fit on in 41 games"),

@@ -207,4 +207,4 @@ def test_a_damaged_state_is_told_in_one_line_with_its_file(world_session: Any) -
     state.write_bytes(b"PK\x03\x04 no archive")
     with pytest.raises(ChessregError, match=r"state\.pt cannot be read") as caught:
         world_session.run(spec, HOW)
-    assert (caught.value.hint, "\n" in str(caught.value)) == ("remove it to begin anew", False)
+    assert (caught.value.hint, "\n" in str(caught.value)) == ("remove it to start from scratch", False)

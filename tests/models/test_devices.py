@@ -24,7 +24,7 @@ def test_idle_cores_are_what_other_work_leaves(monkeypatch, load, idle):
 
 
 def test_a_device_that_is_none_is_refused():
-    with pytest.raises(BadInputError, match="'tpu' is no device"):
+    with pytest.raises(BadInputError, match="'tpu' is not a device"):
         prepare_device("tpu", 1)
     with pytest.raises(BadInputError, match="no device cuda:99"):
         prepare_device("cuda:99", 1)

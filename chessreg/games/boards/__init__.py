@@ -1,1 +1,1 @@
-"""Chess itself: moves, SAN, openings, attacked squares, how games end, and boards as pictures."""
+"""Boards: moves, SAN, openings, attacked squares, the end of a game, and pictures."""

@@ -1,7 +1,7 @@
 """Attacked squares and pinned pieces of many positions at once, from tables of the empty board.
 
-Boards are int8 [n, 64], squares a1=0 … h8=63, P=1 … K=6, negative for Black. Sides are bool [n], True for White;
-bit n of a bit board is square n.
+Boards are int8 [n, 64], squares a1=0 … h8=63, P=1 … K=6, negative for Black. Sides are bool [n], True for White. Bit n
+of a bit board is square n.
 """
 
 from __future__ import annotations
@@ -13,16 +13,19 @@ import chess
 import numpy as np
 
 DIRECTIONS = ((1, 0), (0, 1), (1, 1), (-1, 1), (-1, 0), (0, -1), (-1, -1), (1, -1))
-"""(file step, rank step). The first four raise the square number, the others lower it."""
+"""(file step, rank step). The first four increase the square number, the others decrease it."""
 NO_DIRECTION = 8
 WHITE_PAWN, KNIGHT, BISHOP, ROOK, QUEEN, KING, BLACK_PAWN = range(1, 8)
-"""Kinds of attacker: piece types, with Black's pawn as a kind of its own."""
+"""Kinds of attacker: the piece types, and Black's pawn."""
 
 
 @dataclass(frozen=True)
 class AttackTables:
-    """`attacks` uint64 [8 kinds, 64]; `direction` uint8 [64 * 64], from the first square to the second, 8 for no line;
-    `between` uint64 [64 * 64], the squares strictly between two on a line; `ray` uint64 [64 * 9], square by direction.
+    """Tables of the empty board.
+
+    `attacks` uint64 [8 kinds, 64] is a bit board per kind and square; `direction` uint8 [64 * 64] is the direction from
+    the first to the second square, 8 if they share no line; `between` uint64 [64 * 64] is the squares strictly between
+    two on a line; `ray` uint64 [64 * 9] is the squares from a square in a direction.
     """
 
     attacks: np.ndarray
@@ -33,7 +36,7 @@ class AttackTables:
 
 @functools.cache
 def build_tables() -> AttackTables:
-    """The tables, made on first use (20 ms)."""
+    """Return the tables, built on first use (20 ms)."""
     attacks = np.zeros((8, 64), np.uint64)
     direction = np.full((64, 64), NO_DIRECTION, np.uint8)
     between = np.zeros((64, 64), np.uint64)
@@ -58,28 +61,29 @@ def build_tables() -> AttackTables:
 
 
 def _log2(power_of_two: np.ndarray) -> np.ndarray:
-    """log2 of exact powers of two, uint64 [n] -> int64 [n], read off the float's exponent."""
+    """Return log2 of exact powers of two, uint64 [n] -> int64 [n], from the exponent of the float."""
     return (power_of_two.astype(np.float64).view(np.int64) >> 52) - 1023
 
 
 def lowest_bit(bits: np.ndarray) -> np.ndarray:
-    """Number of the lowest set bit, uint64 [n] of non-zero words -> int64 [n]."""
+    """Return the number of the lowest set bit, uint64 [n] of non-zero words -> int64 [n]."""
     return _log2(bits & (~bits + np.uint64(1)))
 
 
 def highest_bit(bits: np.ndarray) -> np.ndarray:
-    """Number of the highest set bit, uint64 [n] of non-zero words -> int64 [n]."""
+    """Return the number of the highest set bit, uint64 [n] of non-zero words -> int64 [n]."""
     # Clearing the bit below the top one keeps the conversion from rounding up to the next power of two.
     return _log2(bits & ~(bits >> np.uint64(1)))
 
 
 def square_bit(squares: np.ndarray) -> np.ndarray:
-    """One-bit words of squares, uint64 [n]."""
+    """Return the bit board of each square, uint64 [n]."""
     return np.uint64(1) << squares.astype(np.uint64)
 
 
 def find_first_on_ray(square: np.ndarray, direction: np.ndarray, occupied: np.ndarray) -> np.ndarray:
-    """The nearest occupied square from `square` along `direction` (0..8), int64 [n], -1 where there is none."""
+    """Return the nearest occupied square from `square` along `direction` (0..8), int64 [n]; -1 if there is no such
+    square."""
     hit = build_tables().ray[square.astype(np.int64) * 9 + direction] & occupied
     first = np.full(len(hit), -1, np.int64)
     up = (direction < 4) & (hit != 0)
@@ -93,18 +97,20 @@ _DIAGONAL = np.array([0, 0, 1, 1, 0, 0, 1, 1], bool)  # of DIRECTIONS
 
 
 def unpack_bits(bits: np.ndarray) -> np.ndarray:
-    """bool [n, 64] of bit boards uint64 [n]."""
+    """Return bit boards uint64 [n] as bool [n, 64]."""
     return np.unpackbits(bits.astype("<u8").view(np.uint8).reshape(-1, 8), axis=1, bitorder="little").astype(bool)
 
 
 def pack_bits(squares: np.ndarray) -> np.ndarray:
-    """Bit boards uint64 [n] of bool [n, 64]."""
+    """Return squares bool [n, 64] as bit boards uint64 [n]."""
     return np.packbits(squares, axis=1, bitorder="little").view("<u8").reshape(-1).astype(np.uint64, copy=False)
 
 
 def find_attacked_squares(boards: np.ndarray, by_white: np.ndarray) -> np.ndarray:
-    """Bit boards uint64 [n]: squares that a piece of this side attacks, its own pieces' squares too (as
-    `chess.Board.is_attacked_by`)."""
+    """Return bit boards uint64 [n] of the squares attacked by a side, including those of its own pieces.
+
+    Equal to `chess.Board.is_attacked_by`.
+    """
     table = build_tables()
     occupied = pack_bits(boards != 0)
     attacks = np.zeros(len(boards), np.uint64)
@@ -127,7 +133,8 @@ def find_attacked_squares(boards: np.ndarray, by_white: np.ndarray) -> np.ndarra
 
 
 def find_pinned_pieces(boards: np.ndarray, white: np.ndarray) -> np.ndarray:
-    """Bit boards uint64 [n]: pieces of this side that are pinned to their king (as `chess.Board.is_pinned`)."""
+    """Return bit boards uint64 [n] of a side's pieces that are pinned to their king. Equal to
+    `chess.Board.is_pinned`."""
     occupied = pack_bits(boards != 0)
     pinned_bits = np.zeros(len(boards), np.uint64)
     mine = np.where(white[:, None], boards, -boards)

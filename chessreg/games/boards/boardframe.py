@@ -1,6 +1,6 @@
-"""A board to look at, as pure data: what `board_views(row)` of an experiment kind returns and every board view draws.
+"""A board picture as pure data: the return value of an experiment kind's `board_views(row)`, drawn by every board view.
 
-Squares are numbered as everywhere in chessreg: a1 = 0, b1 = 1, … h8 = 63 (rank * 8 + file).
+Squares are numbered a1 = 0, b1 = 1, … h8 = 63 (rank * 8 + file).
 """
 
 from __future__ import annotations
@@ -23,9 +23,12 @@ EMPTY = "."
 
 
 class Arrow(NamedTuple):
-    """An arrow between two squares; `weight` 0..1 is how strongly it is drawn, `label` its text in a text view.
-    `role`: a model's move (empty), the move that was played, or the best one. Weights of model's moves are shares, and
-    so is then that of the move played; a weight beside no such share is told nowhere."""
+    """An arrow between two squares.
+
+    `weight` 0..1 is how strongly it is drawn; `label` is its text in a text view. `role` is empty for a model's move,
+    `played` for the move played, `best` for the best move. If weights of model's moves are shares, so is the weight of
+    the move played; otherwise no weight is printed.
+    """
 
     start: int
     end: int
@@ -35,9 +38,11 @@ class Arrow(NamedTuple):
 
     @classmethod
     def of(cls, item: Sequence[Any]) -> Arrow:
-        """From (start, end, weight, label, role) or (UCI move, weight, label, role), both with defaults.
+        """Return an Arrow from (start, end, weight, label, role) or (UCI move, weight, label, role); later fields are
+        optional.
 
-        Raises BadInputError for anything else."""
+        Raises BadInputError for anything else.
+        """
         try:
             if isinstance(item[0], str):
                 move = chess.Move.from_uci(item[0])
@@ -47,12 +52,12 @@ class Arrow(NamedTuple):
             return cls(int(item[0]), int(item[1]), weight, str(item[3]) if len(item) > 3 else "", role)
         except (ValueError, TypeError, IndexError) as error:
             raise BadInputError(
-                f"{item!r} is no arrow", "(start, end, weight, label) or (move, weight, label)"
+                f"{item!r} is not an arrow", "(start, end, weight, label) or (move, weight, label)"
             ) from error
 
 
 class ProbeReading(NamedTuple):
-    """What a probe reads on a square instead of what stands there: the class's name, and its probability 0..1."""
+    """A probe's wrong prediction on a square: the name of the predicted class, and its probability 0..1."""
 
     name: str
     probability: float
@@ -60,15 +65,15 @@ class ProbeReading(NamedTuple):
 
 @dataclass(frozen=True)
 class BoardFrame:
-    """One picture.
+    """One picture of a board.
 
-    `squares` is 64 letters, a1 first: `PNBRQK` White, `pnbrqk` Black, `.` empty. `heat` is a number 0..1 for some
-    squares (a probe's probability, say) and `heat_label` what it means; its shade goes from the first end of
-    `heat_range`, which is not shaded, to the second; where the first is higher, the shade is doubt. `caption` is lines
-    of text below the board.
-    `read` says what is read on squares that are read wrongly. `evaluation` is an engine's, in centipawns, White's view;
-    None: not known. `position` is the whole FEN and `moves` the UCI moves from the initial position, where they are
-    known. Raises BadInputError for squares, marks or numbers outside these ranges.
+    `squares` is 64 letters, a1 first: `PNBRQK` White, `pnbrqk` Black, `.` empty. `heat` maps squares to 0..1 (such as a
+    probe's probability); `heat_label` says what the number means. Shading runs from the first value of `heat_range`
+    (unshaded) to the second; if the first is higher, the shade shows doubt. `caption` has the lines below the board.
+    `read` has a probe's wrong predictions. `evaluation` is an engine's, in centipawns from White's view; None if
+    unknown. `position` is the whole FEN and `moves` the UCI moves from the initial position, if known.
+
+    Raises BadInputError for invalid squares, marks or numbers.
     """
 
     title: str
@@ -93,14 +98,14 @@ class BoardFrame:
         named = [*self.marks, *(self.heat or ()), *(self.last_move or ()), *self.read]
         named += [square for arrow in self.arrows for square in (arrow.start, arrow.end)]
         if bad := [square for square in named if not 0 <= square < 64]:
-            raise BadInputError(f"no square {bad[0]}: squares are 0 (a1) to 63 (h8)")
+            raise BadInputError(f"square {bad[0]} does not exist: squares are 0 (a1) to 63 (h8)")
         if unknown := [mark for mark in self.marks.values() if mark not in MARKS]:
-            raise BadInputError(f"no mark {unknown[0]!r}", f"one of {', '.join(MARKS)}")
+            raise BadInputError(f"the mark {unknown[0]!r} does not exist", f"one of {', '.join(MARKS)}")
         if wrong := [value for value in (self.heat or {}).values() if not 0.0 <= value <= 1.0]:
             raise BadInputError(f"heat is 0 to 1, not {wrong[0]}")
         if self.evaluation is not None and not math.isfinite(self.evaluation):
             raise BadInputError(f"an evaluation is a number of centipawns, not {self.evaluation}")
-        # read-only copies: a frame that a view holds must not change under it
+        # read-only copies, because views keep the frame
         object.__setattr__(self, "marks", MappingProxyType(dict(self.marks)))
         object.__setattr__(self, "read", MappingProxyType({s: ProbeReading(*one) for s, one in self.read.items()}))
         if self.heat is not None:
@@ -108,7 +113,7 @@ class BoardFrame:
 
     @property
     def shares(self) -> bool:
-        """Whether the arrows' weights are shares of a model's moves, which are worth telling in numbers."""
+        """Whether the arrows' weights are shares of a model's moves, which are worth printing."""
         return any(not arrow.role and arrow.weight < 1.0 for arrow in self.arrows)
 
     @classmethod
@@ -126,8 +131,11 @@ class BoardFrame:
         flipped: bool = False,
         evaluation: float | None = None,
     ) -> BoardFrame:
-        """The frame of a position. The last move and a king in check are read from a `chess.Board` and marked unless
-        given, and so are the FEN and the moves; `heat` may be 64 numbers in square order."""
+        """Return the frame of a position.
+
+        The last move, a king in check, the FEN and the moves come from a `chess.Board` unless given. `heat` may be 64
+        numbers in the order of squares.
+        """
         all_marks: dict[int, Mark] = {}
         position, moves = "", tuple[str, ...]()
         if isinstance(board, chess.Board):
@@ -159,19 +167,19 @@ class BoardFrame:
 
     @classmethod
     def from_fen(cls, fen: str, title: str = "") -> BoardFrame:
-        """The frame of a FEN, or of its first field alone. Raises BadInputError when it is neither."""
+        """Return the frame of a FEN, or of its first field alone. Raises BadInputError for an invalid FEN."""
         try:
             board = chess.Board(fen) if " " in fen.strip() else chess.BaseBoard(fen.strip())
         except ValueError as error:
-            raise BadInputError(f"{fen!r} is no FEN: {error}") from error
+            raise BadInputError(f"{fen!r} is not a FEN: {error}") from error
         return cls.from_board(board, title)
 
     def with_marks(self, marks: Mapping[int, Mark], caption: Iterable[str] = ()) -> BoardFrame:
-        """This frame with further marks and caption lines."""
+        """Return this frame with additional marks and caption lines."""
         return replace(self, marks={**self.marks, **marks}, caption=(*self.caption, *caption))
 
     def base_board(self) -> chess.BaseBoard:
-        """The pieces alone, any position, legal or not."""
+        """Return the pieces as a `chess.BaseBoard`; the position need not be legal."""
         board = chess.BaseBoard(None)
         for square, letter in enumerate(self.squares):
             if letter != EMPTY:
@@ -180,38 +188,38 @@ class BoardFrame:
 
     @property
     def fen(self) -> str:
-        """The piece placement as the first field of a FEN."""
+        """The piece placement, as in the first field of a FEN."""
         return self.base_board().board_fen()
 
     def shade(self, square: int) -> float | None:
-        """How deep the heat of a square is shaded, 0..1; None where it has none."""
+        """Return the depth of the heat's shade on a square, 0..1; None if the square has no heat."""
         low, high = self.heat_range
         value = None if self.heat is None else self.heat.get(square)
         return None if value is None else min(1.0, max(0.0, (value - low) / (high - low if high != low else 1.0)))
 
     @property
     def doubts(self) -> bool:
-        """Whether the shade grows as the heat falls."""
+        """Whether the shade grows as the heat decreases."""
         return self.heat_range[0] > self.heat_range[1]
 
     @property
     def heat_words(self) -> str:
-        """What a picture's shade means."""
+        """A description of the shading."""
         return f"{self.heat_label}, shaded where it is low" if self.doubts else self.heat_label
 
     @property
     def squares_right(self) -> int:
-        """How many of the 64 squares are not marked as read wrongly."""
+        """The number of the 64 squares that are not marked `wrong`."""
         return 64 - sum(mark == "wrong" for mark in self.marks.values())
 
     @property
     def whole_fen(self) -> str:
-        """The FEN; of a board whose side to move is not known, as if it were White's."""
+        """The FEN; White is to move if the side to move is unknown."""
         return self.position or f"{self.fen} w - - 0 1"
 
     @property
     def pgn(self) -> str:
-        """The game that leads here as PGN; where it is not known, the position alone."""
+        """The game that leads to the position as PGN; without known moves, the position alone."""
         import chess.pgn
 
         board = chess.Board() if self.moves else chess.Board(self.whole_fen)
@@ -221,24 +229,25 @@ class BoardFrame:
 
     @property
     def lichess(self) -> str:
-        """The address at which Lichess analyses the position, seen from the same side."""
+        """The URL of Lichess's analysis of the position, seen from the same side."""
         side = "black" if self.flipped else "white"
         return f"https://lichess.org/analysis/{self.whole_fen.replace(' ', '_')}?color={side}"
 
     def ranks(self) -> list[list[int]]:
-        """The squares as they are drawn: eight rows from the top of the picture, each from its left."""
+        """Return the squares in drawing order: eight rows from the top, each from the left."""
         rows = [list(range(rank * 8, rank * 8 + 8)) for rank in range(8)]
         return [row[::-1] for row in rows] if self.flipped else rows[::-1]
 
 
 def board_letters(board: chess.BaseBoard) -> str:
-    """The 64 letters of a position, a1 first."""
+    """Return the 64 letters of a position, a1 first."""
     pieces = board.piece_map()
     return "".join(pieces[square].symbol() if square in pieces else EMPTY for square in range(64))
 
 
 def move_arrows(board: chess.Board, moves: Sequence[chess.Move | None]) -> list[Arrow]:
-    """The moves that there are among these, each as heavy as it is frequent and labelled in SAN."""
+    """Return one arrow per distinct move, weighted by its share of `moves` and labelled in SAN. None counts
+    as no move."""
     count: dict[chess.Move, int] = {}
     for move in moves:
         if move:
@@ -254,10 +263,10 @@ def game_views(
     tries: Mapping[int, Sequence[str]] | None = None,
     flipped: bool = False,
 ) -> list[BoardFrame]:
-    """One frame for the start and one after every ply of a game (UCI moves), with the illegal tries of that ply in its
-    caption. Tries at ply len(moves), of a turn that found no move, stand under the last frame.
+    """Return a frame for the start and one after every ply of a game (UCI moves).
 
-    Raises BadInputError naming an illegal move.
+    `tries` maps a ply to its illegal tries, which are listed in the caption. Tries at ply len(moves), of a turn without
+    a legal move, are listed under the last frame. Raises BadInputError for an illegal move.
     """
     board = chess.Board(fen) if fen else chess.Board()
     views = [BoardFrame.from_board(board, title, caption=("start",), flipped=flipped)]

@@ -1,4 +1,4 @@
-"""Files that a user names: written whole or not at all, and never over an existing one."""
+"""Files at paths that a user names: written completely or not at all, and never over an existing file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The fields of a FEN beside the pieces, for every position of many games at once: castling, en passant, counters."""
+"""The fields of a FEN other than the pieces, for every position of many games at once: castling, en
+passant, counters."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ import numpy as np
 from chessreg.games.boards.moves import boards_after
 
 _PAWN = 1
-_CASTLING_SQUARES = (  # the squares whose emptying or capture ends the right to castle: K, Q, k, q
+_CASTLING_SQUARES = (  # a move from or to one of these squares ends the right to castle: K, Q, k, q
     (chess.E1, chess.H1),
     (chess.E1, chess.A1),
     (chess.E8, chess.H8),
@@ -21,11 +22,11 @@ _CASTLING_SQUARES = (  # the squares whose emptying or capture ends the right to
 
 @dataclass(frozen=True, eq=False)
 class FenFields:
-    """Positions after 0, 1, … plies of each game: row `offsets[g] + p`.
+    """Positions after 0, 1, … plies of each game; row `offsets[g] + p` is game g after p plies.
 
-    `boards` int8 [n, 64] as in `moves.py`; `ply` int64 [n]; `castling` uint8 [n], bits 1 K, 2 Q, 4 k, 8 q;
-    `en_passant` int8 [n], a square where a legal capture goes to, or -1; `halfmoves`, `fullmoves` int64 [n];
-    `offsets` int64 [games + 1].
+    `boards` int8 [n, 64] as in `moves.py`; `ply` int64 [n]; `castling` uint8 [n], bits 1 K, 2 Q, 4 k, 8 q; `en_passant`
+    int8 [n], the target square of a legal en-passant capture, or -1; `halfmoves`, `fullmoves` int64 [n]; `offsets`
+    int64 [games + 1].
     """
 
     boards: np.ndarray
@@ -38,12 +39,12 @@ class FenFields:
 
 
 def compute_fen_fields(packed: Sequence[bytes]) -> FenFields:
-    """Every position of games given as packed moves (`moves.py`)."""
+    """Return every position of games given as packed moves (`moves.py`)."""
     boards, offsets = boards_after(packed)
     lengths = np.diff(offsets)
     ply = np.arange(len(boards)) - np.repeat(offsets[:-1], lengths)
     codes = np.frombuffer(b"".join(packed), "<u2").astype(np.int64)
-    after = np.flatnonzero(ply > 0)  # the position that each ply leads to
+    after = np.flatnonzero(ply > 0)  # the position after each ply
     origin, target = codes & 63, codes >> 6 & 63
     pawn = np.abs(boards[after - 1, origin]) == _PAWN
     capture = boards[after - 1, target] != 0
@@ -67,7 +68,7 @@ def compute_fen_fields(packed: Sequence[bytes]) -> FenFields:
 
 
 def _plies_since(event: np.ndarray, ply: np.ndarray) -> np.ndarray:
-    """Plies since the last event of the same game, int64 [n]; more than `ply` where there was none."""
+    """Return the plies since the last event of the same game, int64 [n]; more than `ply` if no event has happened."""
     index = np.arange(len(event))
     return index - np.maximum.accumulate(np.where(event, index, -1)) if len(event) else index
 
@@ -75,9 +76,11 @@ def _plies_since(event: np.ndarray, ply: np.ndarray) -> np.ndarray:
 def _en_passant(
     boards: np.ndarray, pushed: np.ndarray, origin: np.ndarray, target: np.ndarray, after: np.ndarray
 ) -> np.ndarray:
-    """The squares of en-passant captures; `pushed` are the positions after a pawn went two squares.
+    """Return the target squares of legal en-passant captures, int8 [n]; -1 if none.
 
-    Where an enemy pawn stands beside it, python-chess says whether the capture is legal (a few in a hundred)."""
+    `pushed` are the positions after a pawn moved two squares. If an enemy pawn is next to it, python-chess decides
+    whether the capture is legal (a few in a hundred).
+    """
     squares = np.full(len(boards), -1, np.int8)
     which = np.searchsorted(after, pushed)
     to, between = target[which], (origin[which] + target[which]) // 2
@@ -93,7 +96,7 @@ def _en_passant(
 
 
 def make_board(pieces: np.ndarray, white: bool) -> chess.Board:
-    """The board of pieces int8 [64] with a side to move, without castling rights."""
+    """Return a board from pieces int8 [64] and the side to move, without castling rights."""
     board = chess.Board(None)
     for square in np.flatnonzero(pieces).tolist():
         code = int(pieces[square])

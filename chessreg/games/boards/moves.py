@@ -1,9 +1,9 @@
-"""Packed moves: uint16 little endian per ply, from | to << 6 | promotion << 12 (0 none, 2 N, 3 B, 4 R, 5 Q); the boards
-that they lead to, and the hashes that name games and positions.
+"""Packed moves, the boards they lead to, and hashes of games and positions.
 
-Squares are a1=0 … h8=63; castling is the king's move (e1g1). The format and the hash of moves are fixed for ever: both
-name games. The hash of a position (64 bits for its pieces and who is to move; castling rights and en passant do not
-count) is fixed within one version of chessreg only; it is compared, never stored.
+A packed move is a little-endian uint16: from | to << 6 | promotion << 12 (0 none, 2 N, 3 B, 4 R, 5 Q). Squares are a1=0
+… h8=63; castling is the king's move (e1g1). The format and the hash of moves never change, because both identify games.
+The hash of a position (64 bits from its pieces and side to move, without castling rights and en passant) may change
+between versions of chessreg; it is compared, never stored.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _INITIAL[48:56], _INITIAL[56:] = -1, -_INITIAL[:8]
 
 
 def pack_moves(moves: Iterable[chess.Move]) -> bytes:
-    """The packed bytes of moves.
+    """Return moves as packed bytes.
 
     >>> pack_moves([chess.Move.from_uci("e2e4")]).hex()
     '0c07'
@@ -32,12 +32,12 @@ def pack_moves(moves: Iterable[chess.Move]) -> bytes:
 
 
 def unpack_moves(packed: bytes) -> list[chess.Move]:
-    """The moves of packed bytes."""
+    """Return packed bytes as moves."""
     return [chess.Move(c & 63, c >> 6 & 63, c >> 12 or None) for c in np.frombuffer(packed, "<u2").tolist()]
 
 
 def replay_boards(packed: bytes) -> Iterator[chess.Board]:
-    """The board after 0, 1, … plies: one board object, changed in place."""
+    """Yield the board after 0, 1, … plies. It is one board object, changed in place."""
     board = chess.Board()
     yield board
     for move in unpack_moves(packed):
@@ -46,7 +46,7 @@ def replay_boards(packed: bytes) -> Iterator[chess.Board]:
 
 
 def packed_to_sans(packed: bytes) -> list[str]:
-    """The moves in canonical SAN. Slow (python-chess); a dataset's text has them already."""
+    """Return the moves in canonical SAN. Slow (python-chess); a dataset's text column already contains them."""
     board = chess.Board()
     sans: list[str] = []
     for move in unpack_moves(packed):
@@ -55,20 +55,21 @@ def packed_to_sans(packed: bytes) -> list[str]:
 
 
 def hash_moves(packed: bytes) -> int:
-    """64 bits that name a move list: the first 8 bytes of its blake2b-64, little endian."""
+    """Return 64 bits that identify a list of moves: its blake2b-64 digest, little endian."""
     return int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest(), "little")
 
 
 def hash_move_lists(packed: Iterable[bytes]) -> np.ndarray:
-    """`hash_moves` of many, uint64 [n]."""
+    """Return `hash_moves` of each list of moves, uint64 [n]."""
     blake2b = hashlib.blake2b
     return np.frombuffer(b"".join(blake2b(p, digest_size=8).digest() for p in packed), "<u8")
 
 
 def boards_after(packed: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
-    """The boards after 0, 1, … plies of games given as packed legal moves: int8 [positions, 64], squares a1, b1 … h8,
-    P=1 N=2 B=3 R=4 Q=5 K=6, negative for Black; and offsets int64 [games + 1]: row `offsets[g] + p` is game g after p
-    plies. All games move on together, ply by ply: 4 million positions a second.
+    """Return (boards int8 [positions, 64], offsets int64 [games + 1]) of games given as packed legal moves.
+
+    Row `offsets[g] + p` is game g after p plies. Squares are a1, b1 … h8, P=1 N=2 B=3 R=4 Q=5 K=6, negative for Black.
+    All games advance together, ply by ply: 4 million positions per second.
     """
     plies = np.array([len(moves) // 2 for moves in packed], np.int64)
     starts = np.cumsum([0, *plies])
@@ -76,7 +77,9 @@ def boards_after(packed: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
     boards = np.empty((int(offsets[-1]), 64), np.int8)
     boards[offsets[:-1]] = _INITIAL
     codes = np.frombuffer(b"".join(packed), "<u2").astype(np.int64)
-    order = np.argsort(-plies, kind="stable")  # the longest first: those that go on are always the first few
+    order = np.argsort(
+        -plies, kind="stable"
+    )  # the longest first, so that the unfinished games are always the first ones
     now = np.tile(_INITIAL, (len(plies), 1))
     going = len(plies)
     for ply in range(int(plies.max(initial=0))):
@@ -88,7 +91,7 @@ def boards_after(packed: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
         piece = now[rows, origin]
         kind = np.abs(piece)
         passing = np.flatnonzero((kind == chess.PAWN) & ((origin ^ target) & 7 != 0) & (now[rows, target] == 0))
-        now[passing, origin[passing] & 56 | target[passing] & 7] = 0  # the pawn that is taken en passant
+        now[passing, origin[passing] & 56 | target[passing] & 7] = 0  # the pawn captured en passant
         now[rows, origin] = 0
         now[rows, target] = np.where(promotion > 0, np.sign(piece) * promotion.astype(np.int8), piece)
         castling = np.flatnonzero((kind == chess.KING) & (np.abs(target - origin) == 2))
@@ -99,16 +102,18 @@ def boards_after(packed: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
     return boards, offsets
 
 
-_CASTLING = np.zeros(64, np.uint8)  # the rights, K=1 Q=2 k=4 q=8, that end when a square is left or entered
+_CASTLING = np.zeros(64, np.uint8)  # the rights (K=1 Q=2 k=4 q=8) that end when a piece leaves or enters a square
 _CASTLING[[chess.H1, chess.A1, chess.E1, chess.H8, chess.A8, chess.E8]] = 1, 2, 3, 4, 8, 12
 
 
 def rights_after(packed: Sequence[bytes], boards: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """The fields of a FEN beside the pieces and the side to move, uint8 [positions], of `boards_after(packed)`:
-    castling rights K=1 Q=2 k=4 q=8, and 16 times the file (a=1) of a pawn that a pawn stands beside to take en passant,
-    pinned or not."""
+    """Return castling and en-passant rights of `boards_after(packed)`, uint8 [positions].
+
+    Castling rights are K=1 Q=2 k=4 q=8. A pawn that an adjacent enemy pawn could capture en passant, pinned or not,
+    adds 16 times its file (a=1).
+    """
     codes = np.frombuffer(b"".join(packed), "<u2").astype(np.int64)
-    at = np.setdiff1d(np.arange(offsets[-1]), offsets[:-1], assume_unique=True)  # every position that a move led to
+    at = np.setdiff1d(np.arange(offsets[-1]), offsets[:-1], assume_unique=True)  # every position after a move
     origin, target = codes & 63, codes >> 6 & 63
     lost = np.zeros(int(offsets[-1]), np.uint8)
     lost[at] = _CASTLING[origin] | _CASTLING[target]
@@ -126,7 +131,7 @@ def rights_after(packed: Sequence[bytes], boards: np.ndarray, offsets: np.ndarra
 
 
 def mix_bits(values: np.ndarray) -> np.ndarray:
-    """The finaliser of SplitMix64, in place: every input bit reaches every output bit."""
+    """Apply the finalizer of SplitMix64 in place and return it: every input bit affects every output bit."""
     values ^= values >> np.uint64(30)
     values *= np.uint64(0xBF58476D1CE4E5B9)
     values ^= values >> np.uint64(27)
@@ -136,7 +141,7 @@ def mix_bits(values: np.ndarray) -> np.ndarray:
 
 
 def hash_positions(boards: np.ndarray, plies: np.ndarray) -> np.ndarray:
-    """uint64 [n] of boards int8 [n, 64] after that many plies (int [n]; even: White to move)."""
+    """Return hashes uint64 [n] of boards int8 [n, 64] after `plies` int [n] plies (even: White to move)."""
     ranks = np.ascontiguousarray(boards, np.int8).view(np.uint64)
     hashes = mix_bits((plies % 2).astype(np.uint64) ^ _KEYS[8])
     for rank in range(8):
@@ -145,7 +150,7 @@ def hash_positions(boards: np.ndarray, plies: np.ndarray) -> np.ndarray:
 
 
 class HashSet:
-    """A set of 64-bit hashes that answers for many at once, quickly when the answer is mostly no."""
+    """A set of 64-bit hashes with fast membership tests for many hashes, most of which are not in the set."""
 
     def __init__(self, hashes: np.ndarray) -> None:
         self.sorted = np.unique(hashes.astype(np.uint64, copy=False))
@@ -157,7 +162,7 @@ class HashSet:
         return len(self.sorted)
 
     def places(self, hashes: np.ndarray) -> np.ndarray:
-        """The index of each hash in `sorted`, int64 [n], -1 for one that is not there."""
+        """Return the index of each hash in `sorted`, int64 [n]; -1 if it is absent."""
         rows = np.full(len(hashes), -1, np.int64)
         maybe = np.flatnonzero(self._there[hashes & self._mask])
         place = np.searchsorted(self.sorted, hashes[maybe])
@@ -167,5 +172,5 @@ class HashSet:
         return rows
 
     def contains(self, hashes: np.ndarray) -> np.ndarray:
-        """bool [n]: whether each hash is in the set."""
+        """Return whether each hash is in the set, bool [n]."""
         return self.places(hashes) >= 0

@@ -1,9 +1,10 @@
 """Openings that both arms of a match start from: a pure function of (spec, seed, number).
 
-Sources are a registry of functions: `standard` (no moves), `random:PLIES` (uniform legal plies, never a finished game;
-the ten random turns of Karvonen 2024, section 4.3, are `random:20`), `random-2024:PLIES` (the same draws, finished
-games handed over as in chess_gpt_eval) and `book:FILE` (lines of a TSV or CSV with a `pgn`, `moves` or `opening`
-column, or of a PGN file, or positions of an EPD; each line is used once before any is used again). Files may be zipped.
+Sources are registered functions: `standard` (no moves), `random:PLIES` (uniform legal plies, never a finished game; the
+ten random turns of Karvonen 2024, section 4.3, are `random:20`), `random-2024:PLIES` (the same draws, where finished
+games are handled as in chess_gpt_eval) and `book:FILE` (lines of a TSV or CSV with a column `pgn`, `moves` or
+`opening`, of a PGN, or positions of an EPD). Each line of a book is used once before any line repeats. Files may be
+compressed.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ from chessreg.games.boards.typed import find_shortest_game
 from chessreg.named import Registry, clipped
 from chessreg.noise import Stream, generator
 
-CHECKED_LINES = 100  # lines of a book that are played through before it is taken
-MAX_BOOK_BYTES = 1 << 29  # of an unpacked book; the largest of those in use have a third of that
-MAX_SHOWN_CHARACTERS = 20  # of what is no move, as a message shows it
+CHECKED_LINES = 100  # lines of a book that are checked before it is used
+MAX_BOOK_BYTES = 1 << 29  # of an unpacked book; the largest books in use have a third of it
+MAX_SHOWN_CHARACTERS = 20  # of an invalid move, in error messages
 COLUMNS = ("pgn", "moves", "opening")
 _COMMENT = re.compile(r"\{[^}]*\}|;[^\n]*|\$\d+")
 _NUMBER = re.compile(r"\d+\.+")
@@ -39,7 +40,7 @@ _RESULTS = frozenset({"1-0", "0-1", "1/2-1/2", "*"})
 
 @dataclass(frozen=True)
 class BookLine:
-    """One line of a book: its name (may be empty) and its moves as the file has them; of an EPD its position."""
+    """One line of a book: its name (may be empty), and its moves as written in the file, or the position of an EPD."""
 
     name: str
     text: str
@@ -47,18 +48,21 @@ class BookLine:
 
 @dataclass(frozen=True)
 class Book:
-    """The distinct lines of a file, in its order. Lines that end in mate are left out: there is nothing to play."""
+    """The distinct lines of a file, in its order. Lines that end in mate are dropped, because nothing is
+    left to play."""
 
     path: str
     sha256: str
     lines: tuple[BookLine, ...]
-    positions: bool = False  # an EPD: lines are positions, and the shortest game to one is played
+    positions: bool = False  # an EPD: each line is a position, reached by a shortest game
 
     @staticmethod
     def read(path: str | Path) -> Book:
-        """Read a `.tsv`, `.csv`, `.pgn` or `.epd` book, or one of these in `.zip`, `.gz`, `.bz2` or `.zst`.
+        """Return the book in a `.tsv`, `.csv`, `.pgn` or `.epd` file, which may be compressed (`.zip`, `.gz`, `.bz2`,
+        `.zst`).
 
-        Raises NotFoundError when there is no such file, BadInputError when it holds no lines."""
+        Raises NotFoundError for a missing file, BadInputError for a file without lines.
+        """
         path = Path(path)
         try:
             stat = path.stat()
@@ -67,9 +71,10 @@ class Book:
         return _read_book(path, stat.st_mtime_ns, stat.st_size)
 
     def moves(self, number: int) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The moves of line `number` as UCI and as canonical SAN.
+        """Return the moves of line `number` as (UCI, canonical SAN).
 
-        Raises BadInputError naming an illegal move, or a position to which no short game leads."""
+        Raises BadInputError for an illegal move, and for a position that no short game reaches.
+        """
         board, sans = chess.Board(), []
         line = self.lines[number]
         if self.positions:
@@ -79,7 +84,7 @@ class Book:
         for token in _split_tokens(line.text):
             try:
                 move = board.parse_san(token)
-                if not move:  # python-chess takes "--" for a null move
+                if not move:  # python-chess reads "--" as a null move
                     raise ValueError(token)
                 sans.append(board.san_and_push(move))
             except ValueError:
@@ -91,7 +96,8 @@ class Book:
         return tuple(move.uci() for move in board.move_stack), tuple(sans)
 
     def check(self) -> None:
-        """Raise BadInputError unless the first lines, as many as take a moment, are openings."""
+        """Raise BadInputError unless the first lines are valid openings (a position takes longer, so only one is
+        checked)."""
         for number in range(1 if self.positions else min(len(self.lines), CHECKED_LINES)):
             self.moves(number)
 
@@ -99,7 +105,7 @@ class Book:
         try:
             target = chess.Board(line.text)
             if not target.is_valid() or target.is_game_over():
-                raise ValueError("it is not a position that play can go on from")
+                raise ValueError("the game cannot continue from this position")
         except ValueError as error:
             raise BadInputError(
                 f"{self.path}: {line.name or f'line {number + 1}'}: {line.text[:90]!r}: {error}"
@@ -122,7 +128,7 @@ def _read_book(path: Path, _modified: int, _size: int) -> Book:
     name, content = _unpack_book(path, data)
     suffix = Path(name).suffix.lower()
     if b"\0" in content[:4096]:
-        raise BadInputError(f"{path} is no opening book: it holds binary data", "a book is text in UTF-8")
+        raise BadInputError(f"{path} is not an opening book: it holds binary data", "a book is text in UTF-8")
     text = content.decode("utf-8-sig", "replace")
     if suffix == ".epd":
         lines = _parse_epd(text)
@@ -132,17 +138,17 @@ def _read_book(path: Path, _modified: int, _size: int) -> Book:
         lines = _parse_pgn(path, text)
     else:
         raise BadInputError(
-            f"{path} is no opening book", "a book is a .tsv, .csv, .pgn or .epd file, or one of these zipped"
+            f"{path} is not an opening book", "a book is a .tsv, .csv, .pgn or .epd file, or one of these zipped"
         )
     distinct = {line.text: line for line in reversed(lines) if line.text and not line.text.endswith("#")}
     if not distinct:
         mates = ": every one ends in mate" if any(line.text for line in lines) else ""
-        raise BadInputError(f"{path} holds no line of moves to go on from{mates}")
+        raise BadInputError(f"{path} has no line of moves that can be continued{mates}")
     return Book(str(path), hashlib.sha256(data).hexdigest(), tuple(reversed(distinct.values())), suffix == ".epd")
 
 
 def _unpack_book(path: Path, data: bytes) -> tuple[str, bytes]:
-    """Name and content of what a compressed book holds."""
+    """Return (name, content) of the file inside a compressed book, or of the book itself."""
     try:
         if path.suffix == ".zip":
             with zipfile.ZipFile(io.BytesIO(data)) as archive:
@@ -168,8 +174,10 @@ def _unpack_book(path: Path, data: bytes) -> tuple[str, bytes]:
 
 
 def _read_bounded(path: Path, file: IO[bytes] | gzip.GzipFile) -> bytes:
-    """The content of an unpacked book. Raises BadInputError for more than MOST_BYTES: a small file may unpack to all
-    memory."""
+    """Return the content of an unpacked book.
+
+    Raises BadInputError above MAX_BOOK_BYTES, because a small file could unpack to more than the memory.
+    """
     pieces, left = [], MAX_BOOK_BYTES
     while left >= 0 and (piece := file.read(min(left + 1, 1 << 20))):
         pieces.append(piece)
@@ -192,7 +200,7 @@ def _parse_table(path: Path, text: str, delimiter: str) -> list[BookLine]:
 
 
 def _parse_epd(text: str) -> list[BookLine]:
-    """The positions of an EPD: its first four fields, without counters and operations; the `id` is the name."""
+    """Return the positions of an EPD: the first four fields, without counters and operations; `id` is the name."""
     lines = []
     for line in text.splitlines():
         fields = line.split(maxsplit=4)
@@ -215,7 +223,8 @@ def _parse_pgn(path: Path, text: str) -> list[BookLine]:
 
 @dataclass(frozen=True)
 class OpeningSpec:
-    """`source` names a registered function; `argument` is what follows the colon (plies, or the path of a book)."""
+    """An opening source: `source` is a registered name, `argument` the text after the colon (plies, or the path of a
+    book)."""
 
     source: str = "standard"
     argument: str = ""
@@ -228,7 +237,7 @@ class OpeningSpec:
 
 @dataclass(frozen=True)
 class Opening:
-    """The moves before play starts. `number` is the opening's place in its stream, `name` a book's name for it."""
+    """The moves before play starts. `number` is the opening's index in its stream, `name` its name in a book."""
 
     number: int
     moves: tuple[str, ...] = ()
@@ -236,7 +245,7 @@ class Opening:
     name: str = ""
 
     def board(self) -> chess.Board:
-        """The position after the opening, with its move stack."""
+        """Return the position after the opening, with its move stack."""
         board = chess.Board()
         for move in self.moves:
             board.push_uci(move)
@@ -244,7 +253,7 @@ class Opening:
 
 
 class OpeningSource(Protocol):
-    """Makes the openings of `numbers`; may raise BadInputError for its argument."""
+    """Returns the openings with these numbers. May raise BadInputError for its argument."""
 
     def __call__(self, argument: str, seed: int, numbers: Iterable[int]) -> list[Opening]: ...
 
@@ -253,19 +262,21 @@ SOURCES: Registry[OpeningSource] = Registry("opening source", "standard, random:
 
 
 def parse_opening(text: str) -> OpeningSpec:
-    """Read `standard`, `random:20`, `random-2024:20` or `book:FILE`.
+    """Return the spec of `standard`, `random:20`, `random-2024:20` or `book:FILE`.
 
-    Raises NotFoundError for an unknown source or a missing book, BadInputError for an argument that it cannot use."""
+    Raises NotFoundError for an unknown source or a missing book, BadInputError for an invalid argument.
+    """
     source, _, argument = text.strip().partition(":")
     spec = OpeningSpec(source, argument.strip())
-    make_openings(spec, 0, ())  # a source checks its argument even for no openings
+    make_openings(spec, 0, ())  # a source checks its argument even without numbers
     return spec
 
 
 def make_openings(spec: OpeningSpec, seed: int, numbers: Iterable[int]) -> list[Opening]:
-    """The openings with these numbers, the same for every arm, batch and machine.
+    """Return the openings with these numbers, the same for every arm, batch and machine.
 
-    Raises NotFoundError for an unknown source or a missing book, BadInputError for an argument it cannot use."""
+    Raises NotFoundError for an unknown source or a missing book, BadInputError for an invalid argument.
+    """
     return SOURCES[spec.source](spec.argument, seed, numbers)
 
 
@@ -296,8 +307,10 @@ AUTHOR_RESTARTS = 5
 
 @SOURCES.named("random-2024")
 def _make_random_2024(argument: str, seed: int, numbers: Iterable[int]) -> list[Opening]:
-    """chess_gpt_eval (specification 7.2): a new start, at most five, when a side runs out of moves; the last ply may
-    itself end the game."""
+    """Return openings as chess_gpt_eval draws them (specification 7.2).
+
+    If a side runs out of moves, it starts again, at most five times; the last ply may end the game.
+    """
     if not argument.isdecimal() or not 1 <= int(argument) <= 200:
         raise BadInputError(f"random openings need 1 to 200 plies, not {argument!r}", "for example random-2024:20")
     made = []
@@ -311,11 +324,11 @@ def _make_random_2024(argument: str, seed: int, numbers: Iterable[int]) -> list[
 
 
 def _draw_plies(plies: int, seed: int, number: int, attempt: int) -> tuple[chess.Board, list[str]]:
-    """The board after so many uniformly drawn plies, fewer when there is no move left, and their SAN."""
+    """Return the board after `plies` uniformly drawn legal moves (fewer if the game ends before), and their SAN."""
     draw = generator(Stream.OPENING, seed, number, attempt)
     board, sans = chess.Board(), []
     for _ in range(plies):
-        moves = sorted(board.legal_moves, key=chess.Move.uci)  # not python-chess's own order, which may change
+        moves = sorted(board.legal_moves, key=chess.Move.uci)  # python-chess's order may change
         if not moves:
             break
         sans.append(board.san_and_push(moves[int(draw.integers(len(moves)))]))

@@ -1,7 +1,7 @@
-"""Games out of chessreg as PGN: what played, how, and what happened on the way as comments.
+"""Games as PGN, with players, settings and events (illegal tries, forfeits, adjudication) as tags and comments.
 
-The movetext is one line a game, as Lichess writes it. Illegal tries stand as `{ illegal: Nf9, Ke9 }` after the move
-that was found in the end, a forfeit and an adjudication as comments before the result.
+The movetext is one line per game, as Lichess writes it. Illegal tries are written as `{ illegal: Nf9, Ke9 }` after the
+legal move of that turn; a forfeit and an adjudication as comments before the result.
 """
 
 from __future__ import annotations
@@ -35,9 +35,12 @@ _STANDARD_TERMINATION = {
 
 @dataclass(frozen=True)
 class GameRecord:
-    """One played game. `moves` are UCI from `fen` (the standard start when None), the opening's included; `tries` are
-    the rejected texts by ply (0-based; the last may be len(moves), a turn that found no move); `adjudication_cp` is
-    White's view. `headers` are further tags; the named fields win over them."""
+    """One played game.
+
+    `moves` are UCI from `fen` (the standard start if None), including the opening. `tries` maps a ply (0-based) to its
+    rejected texts; the last key may be len(moves), a turn without a legal move. `adjudication_cp` is from White's view.
+    `headers` are additional tags; the named fields override them.
+    """
 
     moves: Sequence[str]
     white: str
@@ -56,7 +59,7 @@ class GameRecord:
     headers: Mapping[str, str] = field(default_factory=dict)
 
     def tags(self) -> dict[str, str]:
-        """All tags in the order in which they are written."""
+        """Return all tags in the order of the file."""
         tags = {"Event": "chessreg", "Site": "?", "Date": "????.??.??", "Round": "?"}
         tags.update(self.headers)
         tags.update({"White": self.white, "Black": self.black, "Result": self.result})
@@ -78,9 +81,10 @@ class GameRecord:
 
 
 def format_game(record: GameRecord) -> str:
-    """The PGN text of a game, ending in one newline. Raises BadInputError for an illegal move or an unknown result."""
+    """Return the PGN text of a game, ending in one newline. Raises BadInputError for an illegal move or an invalid
+    result."""
     if record.result not in RESULTS:
-        raise BadInputError(f"{record.result!r} is no game result", f"one of {', '.join(RESULTS)}")
+        raise BadInputError(f"{record.result!r} is not a game result", f"one of {', '.join(RESULTS)}")
     board = chess.Board(record.fen) if record.fen else chess.Board()
     first = board.ply()
     sans = []
@@ -111,10 +115,14 @@ def format_pgn(
     ending: str = "",
     first_ply: int = 0,
 ) -> str:
-    """Tags and SAN moves as PGN text. `comments` follow the move of their index; `first_ply` counts from 0."""
+    """Return tags and SAN moves as PGN text.
+
+    `comments` maps the index of a move to the comment after it; `ending` is a comment before the result; `first_ply` is
+    0-based.
+    """
     lines = [f'[{name} "{_format_tag_value(value)}"]' for name, value in tags.items()]
     tokens: list[str] = []
-    renumber = True  # Black's move is numbered at the start and after a comment
+    renumber = True  # Black's move gets a number at the start and after a comment
     for index, san in enumerate(sans):
         number, black = divmod(first_ply + index, 2)
         if not black:
@@ -132,10 +140,11 @@ def format_pgn(
 
 
 def save_pgn(games: Iterable[GameRecord | str], path: Path) -> int:
-    """Write games (records, or PGN texts ending in a newline) to a file as they come, an empty line between them, and
-    return how many. A name that ends in `.zst` is compressed. The file appears whole or not at all.
+    """Write games (records, or PGN texts ending in a newline) to a file, separated by empty lines; return their number.
 
-    Raises BadInputError when it cannot be written."""
+    A path that ends in `.zst` is compressed. The file is written completely or not at all. Raises BadInputError if it
+    cannot be written.
+    """
     aside = path.with_name(path.name + ".part")
     count = 0
     try:
@@ -159,7 +168,7 @@ def save_pgn(games: Iterable[GameRecord | str], path: Path) -> int:
 
 
 def _format_tag_value(value: str) -> str:
-    # the standard escapes quotes and backslashes, python-chess and others read the escapes as they stand
+    # the standard escapes quotes and backslashes, but python-chess and other readers do not unescape them
     return " ".join(str(value).split()).replace("\\", "/").replace('"', "'")
 
 

@@ -1,4 +1,4 @@
-"""Boards as pictures: any BoardFrame as SVG and as text; heat maps in gray through matplotlib, SVG or PNG by name."""
+"""Board pictures: a BoardFrame as SVG, text or image file, and heat maps in gray as SVG or PNG."""
 
 from __future__ import annotations
 
@@ -52,8 +52,11 @@ def _add_alpha(color: str, strength: float) -> str:
 
 
 def render_svg(frame: BoardFrame, size: int = 400) -> str:
-    """The frame as one SVG document whose board is `size` pixels wide: heat in orange, marks over it, arrows by weight,
-    title above and caption below. The marks stand in words in the document's `<desc>`."""
+    """Return the frame as an SVG document whose board is `size` pixels wide.
+
+    It shows heat in orange, marks over it, arrows by weight, the title above and the caption below. The document's
+    `<desc>` lists the marks in words.
+    """
     fill = {square: _add_alpha("#e67e22", 0.85 * (frame.shade(square) or 0.0)) for square in frame.heat or ()}
     fill.update({square: MARK_COLORS[mark] for square, mark in frame.marks.items() if mark != "check"})
     checked = next((square for square, mark in frame.marks.items() if mark == "check"), None)
@@ -97,8 +100,11 @@ def render_svg(frame: BoardFrame, size: int = 400) -> str:
 
 
 def render_text(frame: BoardFrame) -> str:
-    """The frame as lines of text, without color: pieces as figurines, a sign after a marked square, heat as a bar,
-    then the marks in words, the arrows and the caption."""
+    """Return the frame as lines of text without color.
+
+    Pieces are figurines, a sign follows a marked square, and heat is a bar. Marks, arrows and the caption follow in
+    words.
+    """
     lines = [frame.title] if frame.title else []
     for row in frame.ranks():
         cells = [_render_cell(frame, square) for square in row]
@@ -122,11 +128,11 @@ def render_text(frame: BoardFrame) -> str:
     return "\n".join([*lines, *frame.caption]) + "\n"
 
 
-MAX_LISTED_READINGS = 6  # squares that a line lists
+MAX_LISTED_READINGS = 6  # squares listed on one line
 
 
 def format_readings(frame: BoardFrame) -> str:
-    """What is read on the squares that are read wrongly, the surest first: `e4 n 0.56, …`."""
+    """Return a probe's wrong predictions, most probable first: `e4 n 0.56, …`."""
     order = sorted(frame.read, key=lambda square: (-frame.read[square].probability, square))
     named = [
         f"{chess.square_name(s)} {frame.read[s].name} {frame.read[s].probability:.2f}"
@@ -136,13 +142,13 @@ def format_readings(frame: BoardFrame) -> str:
     return ", ".join(named) + more
 
 
-MAX_MATE_MOVES = 100  # moves: an evaluation that is further from a mate's is centipawns
+MAX_MATE_MOVES = 100  # an evaluation further from that of a mate is centipawns
 
 
 def format_evaluation(centipawns: float) -> str:
-    """Return an evaluation in centipawns, White's view, in pawns, and a mate in n as `#n` or, for Black, `#-n`.
+    """Return an evaluation in centipawns (White's view) as pawns; a mate in n as `#n`, or `#-n` if Black mates.
 
-    Mates are recognized as engines here and Lichess' files encode them.
+    Recognizes mates as encoded by the engines here and by Lichess's files.
 
     >>> format_evaluation(-35), format_evaluation(9_997), format_evaluation(-29_999), format_evaluation(10_000)
     ('-0.35 for White', '#3', '#-1', '#0')
@@ -175,9 +181,9 @@ _LIGHT, _DARK = "#f0d9b5", "#b58863"
 
 @dataclass(frozen=True)
 class HeatPanel:
-    """One board of numbers: float [64] by square (a1 first), drawn from white (`low`) to black (`high`).
+    """One board of numbers: `values` float [64] by square (a1 first), drawn from white (`low`) to black (`high`).
 
-    letters are the pieces to draw over it, 64 of them, or none; ringed squares get a frame.
+    `letters` are 64 pieces to draw over it, or None; `ringed` squares get a frame.
     """
 
     title: str
@@ -189,13 +195,14 @@ class HeatPanel:
 
 
 def save_heatmaps(panels: Sequence[HeatPanel], path: Path, title: str = "", columns: int = 2) -> None:
-    """Panels in rows of `columns`, each with its scale. Raises BadInputError for another suffix than .svg and .png."""
+    """Save panels in rows of `columns`, each with a color bar. Raises BadInputError unless `path` ends in
+    .svg or .png."""
     check_picture_suffix(path)
     _save_figure(draw_heatmaps(panels, title, columns), path)
 
 
 def draw_heatmaps(panels: Sequence[HeatPanel], title: str = "", columns: int = 2) -> Figure:
-    """The figure that `save_heatmaps` writes. Squares whose value is NaN stay empty."""
+    """Return the figure that `save_heatmaps` saves. Squares whose value is NaN stay empty."""
     from matplotlib.figure import Figure
 
     rows = -(-len(panels) // columns)
@@ -219,7 +226,7 @@ def draw_heatmaps(panels: Sequence[HeatPanel], title: str = "", columns: int = 2
 
 
 def save_frame(frame: BoardFrame, path: Path) -> None:
-    """A frame as a picture: pieces, heat in orange, marks, arrows by weight, title above and caption below."""
+    """Save a frame as a picture: pieces, heat in orange, marks, arrows by weight, title above, caption below."""
     check_picture_suffix(path)
     from matplotlib.figure import Figure
 
@@ -253,9 +260,9 @@ def save_frame(frame: BoardFrame, path: Path) -> None:
 
 
 def check_picture_suffix(path: Path) -> None:
-    """Raises BadInputError for a name that does not end in .svg or .png."""
+    """Raise BadInputError unless `path` ends in .svg or .png."""
     if path.suffix.lower() not in SUFFIXES:
-        raise BadInputError(f"{path} is no picture by its name", f"end it in {' or '.join(SUFFIXES)}")
+        raise BadInputError(f"{path} is not named as a picture", f"end it in {' or '.join(SUFFIXES)}")
 
 
 def _make_square(square: int, **style: Any) -> Patch:
@@ -265,7 +272,7 @@ def _make_square(square: int, **style: Any) -> Patch:
 
 
 def _draw_piece(axis: Axes, square: int, glyph: str, inside: str) -> None:
-    """A filled figurine with a dark outline: it reads on light and on dark squares."""
+    """Draw a filled figurine with an outline, readable on light and dark squares."""
     from matplotlib.patheffects import withStroke
 
     outline = [withStroke(linewidth=1.5, foreground="#202020" if inside == "white" else "#c0c0c0")]
@@ -284,7 +291,7 @@ def _draw_coordinates(axis: Axes, title: str) -> None:
 
 
 def _save_figure(figure: Figure, path: Path) -> None:
-    """Written whole or not at all, and the same bytes every time."""
+    """Save the figure completely or not at all; equal figures give equal bytes."""
     import io
 
     import matplotlib

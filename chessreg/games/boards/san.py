@@ -1,14 +1,14 @@
 """Canonical SAN of many games at once, from moves and boards: the text column of a dataset.
 
-The text is written from the moves that the reader played, not copied from the source: it is canonical whatever the
-source's spelling was, and equal to python-chess's `Board.san` (tests hold it to that). Python-chess does 70 thousand
-plies a second, this two million.
+The text is written from the moves that the reader played, not copied from the source. It is therefore canonical, and
+equal to python-chess's `Board.san` (checked by tests), which writes 70 thousand plies per second; this code writes two
+million.
 
-Check: after a move the enemy king is attacked by the moved piece (or the castled rook) from where it now stands, or by
-a slider along a line that the move opened: through the origin, or through the square of a pawn taken en passant.
-Nothing else can attack it, since it was not in check before. Disambiguation: of the same pieces that reach the square,
-those that are pinned off that line may not go there; being in check needs no test of its own, because the square where
-one piece answers a check is the square where another would.
+Check: after a move, the enemy king is attacked by the moved piece (or the castled rook) from its new square, or by a
+slider along a line that the move opened: through the origin, or through the square of a pawn captured en passant.
+Nothing else can attack it, because it was not in check before. Disambiguation: other pieces of the same kind that reach
+the square do not count if they are pinned off that line. Being in check needs no test, because the square where one
+piece answers a check is the square where another would.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from chessreg.games.boards.attacks import (
     square_bit,
 )
 
-_SLICE = 1 << 15  # plies at a time: the working arrays stay in the cache
+_SLICE = 1 << 15  # plies per slice, which keeps the working arrays in the CPU cache
 _WIDTH = 15  # ";" + five digits + "." + seven of SAN + " "
 _LETTER = np.frombuffer(b"\0\0NBRQK", np.uint8)
 _DIAGONAL_NUMBERS = np.array([0, 0, 1, 1, 0, 0, 1, 1, 0], bool)
@@ -38,11 +38,11 @@ _DIAGONAL_NUMBERS = np.array([0, 0, 1, 1, 0, 0, 1, 1, 0], bool)
 
 @dataclass(frozen=True)
 class ReplayedGames:
-    """Moves of several games with the boards around them, as both readers give them.
+    """Moves of several games with their boards, as both readers return them.
 
-    `boards` uint8 [plies + games, 64]: codes 0 empty, 1..6 white PNBRQK, 7..12 black, a1..h8, game by game with the
+    `boards` uint8 [plies + games, 64]: codes 0 empty, 1..6 white PNBRQK, 7..12 black, a1..h8, ordered by game, the
     initial position first; `origin`, `target` uint8 [plies] squares; `promotion` int8 [plies], -1 none, 2..5 N B R Q;
-    `offsets` int64 [games + 1] into the plies; `mated` bool [games]: the last position is checkmate.
+    `offsets` int64 [games + 1] into the plies; `mated` bool [games]: whether the last position is checkmate.
     """
 
     boards: np.ndarray
@@ -54,7 +54,10 @@ class ReplayedGames:
 
 
 def write_game_texts(replay: ReplayedGames) -> tuple[np.ndarray, np.ndarray]:
-    """The game texts (`;1.e4 e5 2.Nf3`) end to end, uint8, and their offsets, int64 [games + 1]. No plies: `;`."""
+    """Return the concatenated game texts (`;1.e4 e5 2.Nf3`), uint8, and their offsets, int64 [games + 1].
+
+    The text of a game without moves is `;`.
+    """
     plies = len(replay.origin)
     lengths = np.diff(replay.offsets)
     game = np.repeat(np.arange(len(lengths)), lengths)
@@ -88,13 +91,13 @@ def write_game_texts(replay: ReplayedGames) -> tuple[np.ndarray, np.ndarray]:
     np.cumsum(sizes, out=ends[1:])
     empty = lengths == 0
     written = np.concatenate(text) if text else np.zeros(0, np.uint8)
-    if empty.any():  # a game without moves is `;` alone, which no ply writes
+    if empty.any():  # a game without moves is `;`, which no ply writes
         written = np.insert(written, ends[replay.offsets[:-1]][empty], ord(";"))
     return written, ends[replay.offsets] + np.concatenate([[0], np.cumsum(empty)])
 
 
 class _MoveSlice:
-    """One slice of plies, with what every rule asks for."""
+    """One slice of plies with the properties that the SAN rules need."""
 
     def __init__(
         self,
@@ -123,13 +126,14 @@ class _MoveSlice:
 
 
 def _find_king_squares(replay: ReplayedGames, before: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The square of White's and of Black's king before each ply, int64: carried forward from the king moves."""
+    """Return the squares of White's and of Black's king before each ply, int64, carried forward from the
+    king's moves."""
     code = replay.boards.reshape(-1)[before * 64 + replay.origin]
     first = np.zeros(len(code) + 1, bool)
     first[replay.offsets[:-1]] = True
     squares = []
     for king, home in ((6, 4), (12, 60)):
-        # known[i] holds before ply i: the home square at a game's start, the last target after a king move
+        # known[i] is before ply i: the home square at a game's start, the last target after a king move
         known = first.copy()
         value = np.full(len(code) + 1, home, np.int64)
         moved = np.flatnonzero((code == king) & ~first[1:]) + 1
@@ -141,13 +145,14 @@ def _find_king_squares(replay: ReplayedGames, before: np.ndarray) -> tuple[np.nd
 
 
 def _is_slider(code: np.ndarray, white: np.ndarray, direction: np.ndarray) -> np.ndarray:
-    """Whether the piece of this code is a slider of that side that moves along `direction`."""
+    """Return whether the piece with this code is a slider of that side that moves along `direction`, bool."""
     kind = code.astype(np.int64) - np.where(white, 0, 6)
     return (kind == QUEEN) | (kind == np.where(_DIAGONAL_NUMBERS[direction], BISHOP, ROOK))
 
 
 def _opens_line(m: _MoveSlice, at: np.ndarray, left: np.ndarray) -> np.ndarray:
-    """For plies `at`, whether the square `left` opens a line from the enemy king to a slider of the mover."""
+    """Return whether the vacated square `left` opens a line from the enemy king to a slider of the mover, for plies
+    `at`."""
     king = m.enemy_king[at]
     direction = build_tables().direction[king * 64 + left].astype(np.int64)
     blocker = find_first_on_ray(king, direction, m.occupied[m.before[at] + 1])
@@ -156,11 +161,13 @@ def _opens_line(m: _MoveSlice, at: np.ndarray, left: np.ndarray) -> np.ndarray:
 
 
 def _gives_check(m: _MoveSlice) -> np.ndarray:
-    """Whether each ply gives check, bool."""
+    """Return whether each ply gives check, bool."""
     t = build_tables()
     kind = np.where(m.promotion > 0, m.promotion, m.kind).astype(np.int64)
     kind = np.where((kind == WHITE_PAWN) & ~m.white, BLACK_PAWN, kind)
-    place = np.where(m.castling, (m.origin + m.target) >> 1, m.target)  # the castled rook stands where the king passed
+    place = np.where(
+        m.castling, (m.origin + m.target) >> 1, m.target
+    )  # the castled rook is on the square that the king crossed
     kind = np.where(m.castling, ROOK, kind)
     check = t.attacks[kind, place] >> m.enemy_king.astype(np.uint64) & np.uint64(1) != 0
     check &= t.between[place * 64 + m.enemy_king] & m.occupied[m.before + 1] == 0
@@ -172,7 +179,7 @@ def _gives_check(m: _MoveSlice) -> np.ndarray:
 
 
 def _is_pinned(m: _MoveSlice, at: np.ndarray, square: np.ndarray) -> np.ndarray:
-    """For plies `at`, whether a piece on `square` may not go to the target because it shields its own king."""
+    """Return whether a piece on `square` cannot go to the target because it shields its own king, for plies `at`."""
     t = build_tables()
     king = m.own_king[at]
     direction = t.direction[king * 64 + square].astype(np.int64)
@@ -185,9 +192,9 @@ def _is_pinned(m: _MoveSlice, at: np.ndarray, square: np.ndarray) -> np.ndarray:
 
 
 def _find_rivals(m: _MoveSlice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Plies where other pieces of the same kind may go to the same square, and those that share file and rank.
+    """Find plies where another piece of the same kind can go to the same square.
 
-    Returns (plies int64 [k], one of them shares the file bool [k], one shares the rank bool [k]).
+    Returns (plies int64 [k], whether such a piece shares the file bool [k], whether one shares the rank bool [k]).
     """
     t = build_tables()
     ambiguous = np.flatnonzero((m.kind > WHITE_PAWN) & (m.kind < KING))
@@ -211,7 +218,7 @@ def _find_rivals(m: _MoveSlice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _write_letters(m: _MoveSlice, ply: np.ndarray, mate: np.ndarray, last: np.ndarray) -> np.ndarray:
-    """The characters of each ply with number and separator, uint8 [plies, 15], zeros where nothing is written."""
+    """Return the characters of each ply with its move number and separator, uint8 [plies, 15]; zeros are unused."""
     n = len(ply)
     out = np.zeros((_WIDTH, n), np.uint8)
     number = np.where(ply % 2 == 0, ply // 2 + 1, 0)
@@ -226,7 +233,7 @@ def _write_letters(m: _MoveSlice, ply: np.ndarray, mate: np.ndarray, last: np.nd
     pawn_takes = np.flatnonzero(pawn & m.capture)
     out[7, pawn_takes] = ord("a") + (m.origin[pawn_takes] & 7)
     at, on_file, on_rank = _find_rivals(m)
-    by_file = on_rank | ~on_file  # the file tells them apart, unless one shares it; the rank then does
+    by_file = on_rank | ~on_file  # the file distinguishes them unless one shares it; then the rank does
     out[8, at[by_file]] = ord("a") + (m.origin[at[by_file]] & 7)
     out[9, at[on_file]] = ord("1") + (m.origin[at[on_file]] >> 3)
     out[10, m.capture] = ord("x")
@@ -238,7 +245,7 @@ def _write_letters(m: _MoveSlice, ply: np.ndarray, mate: np.ndarray, last: np.nd
     out[14, ~last] = ord(" ")
 
     promoted = np.flatnonzero(m.promotion > 0)
-    if len(promoted):  # "exd8=Q+" takes the same seven columns, two of them free before the capture
+    if len(promoted):  # "exd8=Q+" needs the same seven columns, two of which are free before the capture
         out[8, promoted] = out[10, promoted]
         out[9:11, promoted] = out[11:13, promoted]
         out[11, promoted] = ord("=")

@@ -1,4 +1,4 @@
-"""A position as a person types it: moves in SAN or UCI, with or without numbers, or a FEN that a short game reaches."""
+"""Typed positions: moves in SAN or UCI, with or without numbers, or a FEN that a short game reaches."""
 
 from __future__ import annotations
 
@@ -9,21 +9,20 @@ import chess
 
 from chessreg.errors import BadInputError
 
-INITIAL = "startpos"  # the initial position, where a text without moves would say nothing: the word of UCI
+INITIAL = "startpos"  # the initial position, as in UCI
 MAX_PLIES = 10
-MAX_POSITIONS = 30_000  # tried before a position counts as too far: one to five seconds
+MAX_POSITIONS = 30_000  # search limit, one to five seconds
 
 
 def find_shortest_game(target: chess.Board, max_plies: int = MAX_PLIES) -> list[chess.Move]:
-    """The moves of a shortest game from the initial position to `target`, a pure function of the position.
+    """Return the moves of a shortest game from the initial position to `target`, a pure function of the position.
 
-    Of several the first in the order of UCI text. Pieces, side to move, castling rights and en passant must agree.
+    Among several games, the first in the order of UCI texts. Pieces, side to move, castling rights and en passant must
+    match. Raises BadInputError if no game of at most `max_plies` plies reaches the position.
 
     >>> board = chess.Board("rnbqkbnr/pp1ppppp/8/2p5/4P3/8/PPPP1PPP/RNBQKBNR w KQkq -")
     >>> [move.uci() for move in find_shortest_game(board)]
     ['e2e4', 'c7c5']
-
-    Raises BadInputError when no game of at most `max_plies` plies leads there.
     """
     first = 0 if target.turn == chess.WHITE else 1
     for plies in range(first, max_plies + 1, 2):
@@ -34,13 +33,13 @@ def find_shortest_game(target: chess.Board, max_plies: int = MAX_PLIES) -> list[
             break
     raise BadInputError(
         f"no game of {max_plies} plies or fewer was found that leads to {target.epd()},"
-        " and a model reads moves, not positions",
+        " and the model reads moves, not positions",
         "use a book of games (PGN, TSV or CSV)",
     )
 
 
 def _find_moves(board: chess.Board, target: chess.Board, plies: int, dead: set[tuple[int, object]]) -> bool:
-    """Play on from `board` to `target` in exactly so many plies; the moves stay on the board when there is a way."""
+    """Search for exactly `plies` moves from `board` to `target`; on success return True and leave them on the board."""
     if plies == 0:
         return _is_same_position(board, target)
     key = (plies, board._transposition_key())
@@ -59,6 +58,7 @@ def _find_moves(board: chess.Board, target: chess.Board, plies: int, dead: set[t
 
 
 def _is_same_position(board: chess.Board, target: chess.Board) -> bool:
+    """Return whether pieces, castling rights and legal en-passant captures match."""
     return (
         board.board_fen() == target.board_fen()
         and board.clean_castling_rights() == target.clean_castling_rights()
@@ -68,8 +68,11 @@ def _is_same_position(board: chess.Board, target: chess.Board) -> bool:
 
 
 def _is_too_far(board: chess.Board, target: chess.Board, plies: int) -> bool:
-    """Whether `plies` plies cannot be enough: a ply brings one piece to its square (castling two) and takes one, a pawn
-    does not come back, and a king or rook that stands at home without its right went away and came back."""
+    """Return whether `plies` plies are certainly too few.
+
+    A ply brings one piece to its square (castling two) and captures at most one, a pawn never moves back, and a king or
+    rook at home that lost its right must have left and returned.
+    """
     rights, wanted = board.clean_castling_rights(), target.clean_castling_rights()
     if wanted & ~rights:
         return True
@@ -98,7 +101,10 @@ _NUMBER = re.compile(r"^\d+\.+")
 
 
 def parse_typed_sans(text: str) -> tuple[str, ...]:
-    """The moves that lead to a typed position, as canonical SAN from the initial position; of a FEN the shortest game.
+    """Return the moves that lead to a typed position, as canonical SAN from the initial position.
+
+    A FEN gives the moves of a shortest game. Raises BadInputError for an illegal move, and for a position that no short
+    game reaches.
 
     >>> parse_typed_sans("1. e4 e5 2.g1f3")
     ('e4', 'e5', 'Nf3')
@@ -106,25 +112,23 @@ def parse_typed_sans(text: str) -> tuple[str, ...]:
     ('e4',)
     >>> parse_typed_sans("startpos")
     ()
-
-    Raises BadInputError naming the move that is not legal, or for a position that no short game leads to.
     """
     return moves_to_sans(parse_typed_moves(text))
 
 
 def continue_typed_sans(moves: str, more: str) -> str:
-    """Typed moves that follow on these, which are canonical SAN, as canonical SAN in one line.
+    """Return typed moves `more` that follow `moves` (canonical SAN) as canonical SAN in one line.
+
+    Raises BadInputError for an illegal move.
 
     >>> continue_typed_sans("e4 e5", "g1f3 2... Nc6")
     'Nf3 Nc6'
-
-    Raises BadInputError naming the move that is not legal.
     """
     return " ".join(parse_typed_sans(f"{moves} {more}")[len(moves.split()) :])
 
 
 def parse_typed_moves(text: str) -> list[chess.Move]:
-    """The same as moves."""
+    """Return the moves that lead to a typed position; like `parse_typed_sans`, but as moves."""
     if "/" in text.partition(" ")[0]:
         return find_shortest_game(_parse_position(text))
     if text.strip() == INITIAL:
@@ -133,7 +137,7 @@ def parse_typed_moves(text: str) -> list[chess.Move]:
 
 
 def play_words(texts: Iterable[str]) -> list[chess.Move]:
-    """The moves that these words are, one after the other; empty words are passed over."""
+    """Return the moves of these words (SAN or UCI), played from the initial position; empty words are skipped."""
     board = chess.Board()
     for word in filter(None, texts):
         board.push(parse_move(board, word))
@@ -141,7 +145,7 @@ def play_words(texts: Iterable[str]) -> list[chess.Move]:
 
 
 def parse_move(board: chess.Board, word: str) -> chess.Move:
-    """One move in SAN or UCI. Raises BadInputError when it is not legal on this board."""
+    """Return a move written in SAN or UCI. Raises BadInputError if it is not legal on this board."""
     for parse in (board.parse_san, board.parse_uci):
         try:
             if move := parse(word):  # python-chess reads `--` and `0000` as null moves, which are falsy
@@ -155,13 +159,13 @@ def parse_move(board: chess.Board, word: str) -> chess.Move:
 
 
 def moves_to_sans(moves: Iterable[chess.Move]) -> tuple[str, ...]:
-    """Canonical SAN of a game's moves."""
+    """Return a game's moves in canonical SAN."""
     board = chess.Board()
     return tuple(board.san_and_push(move) for move in moves)
 
 
 def play_sans(moves: Iterable[str]) -> chess.Board:
-    """The position after these moves (SAN), with its moves on the stack."""
+    """Return the board after these moves in SAN, with its move stack."""
     board = chess.Board()
     for san in moves:
         board.push_san(san)
@@ -169,10 +173,11 @@ def play_sans(moves: Iterable[str]) -> chess.Board:
 
 
 def _parse_position(text: str) -> chess.Board:
+    """Return the board of a FEN. Raises BadInputError for an invalid FEN or an illegal position."""
     try:
         target = chess.Board(text.strip())
     except ValueError as error:
-        raise BadInputError(f"{text!r} is no FEN: {error}", "or write moves like e4 e5 Nf3") from error
+        raise BadInputError(f"{text!r} is not a FEN: {error}", "or write moves like e4 e5 Nf3") from error
     if not target.is_valid():
-        raise BadInputError(f"{text!r} is no position of a game of chess", "or write moves like e4 e5 Nf3")
+        raise BadInputError(f"{text!r} is not a legal chess position", "or write moves like e4 e5 Nf3")
     return target

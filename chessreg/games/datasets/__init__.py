@@ -1,1 +1,1 @@
-"""Datasets of games and positions: source files in, Parquet out, rows, labels and classes of skill."""
+"""Datasets of games and positions: source files in, Parquet out; labels and skill classes."""

@@ -1,13 +1,13 @@
-"""Bags, the files of ChessBench (Ruoss et al. 2024; Junkin's specification 5.2, 5.3): records, then where each ends.
+"""Bags, the files of ChessBench: records followed by their limits (Ruoss et al. 2024; Junkin's specification 5.2, 5.3).
 
     record 0, record 1, …, limit 0, limit 1, …      limits: int64, little endian, the byte at which a record ends
 
-A `.bagz` holds each record as a zstd frame of its own, an empty one as nothing. `NAME@3_data.bag` stands for three
-files, `NAME-00000-of-00003_data.bag` and on. A record is a FEN with its length before it (a varint, seven bits a byte),
-and then
+A `.bagz` stores each record as a separate zstd frame, an empty record as nothing. `NAME@3_data.bag` denotes three
+files, `NAME-00000-of-00003_data.bag` and so on. A record is a FEN after its length (a varint, seven bits per byte), and
+then
 
     behavioral_cloning   the best move          state_value   the win probability, float64, big endian
-    action_value         a move with its length before it, and the win probability after it
+    action_value         a move after its length, then the win probability after the move
 """
 
 from __future__ import annotations
@@ -34,28 +34,30 @@ CODINGS: tuple[Coding, ...] = ("behavioral_cloning", "state_value", "action_valu
 _BY_SIZE: dict[int, Coding] = {
     **dict.fromkeys((4, 5), "behavioral_cloning"), 8: "state_value", **dict.fromkeys((13, 14), "action_value"),
 }  # fmt: skip
-"""Bytes behind the FEN → coding."""
+"""Number of bytes after the FEN → coding."""
 SUFFIXES = (".bag", ".bagz")
-BATCH_RECORDS = 5_000  # their bytes and places stay in the cache
+BATCH_RECORDS = 5_000  # keeps their bytes and offsets in the CPU cache
 MAX_RECORD_BYTES = 4096
-"""A longer record is none of a position."""
+"""A longer record cannot be a position."""
 MAX_SHARDS = 99_999
 _SHARDED = re.compile(r"(.*)@(\d+)(.*)", re.DOTALL)
 
 
 class BagError(BadInputError):
-    """A file that is no bag, or a record that is of no position: the message names the file, the record, the byte."""
+    """Raised for a file that is not a bag and for an invalid record; the message names the file, the record and the
+    byte."""
 
 
 def is_bag(path: Path) -> bool:
-    """Whether a file, or a set of shards, is called as bags are."""
+    """Return whether a path is named as a bag or a set of shards."""
     return path.suffix.lower() in SUFFIXES
 
 
 def list_shards(path: Path) -> list[Path]:
-    """The files that `NAME@N_data.bag` stands for, in order; of any other name the file itself.
+    """Return the files that `NAME@N_data.bag` denotes, in order; for any other name the path itself.
 
-    NotFoundError names the first that is missing, BadInputError says that N is 0 or above MOST_SHARDS."""
+    Raises NotFoundError for the first missing file, BadInputError if N is 0 or above MAX_SHARDS.
+    """
     match = _SHARDED.fullmatch(path.name)
     if match is None or not is_bag(path) or path.exists():
         return [path]
@@ -75,7 +77,7 @@ def list_shards(path: Path) -> list[Path]:
 
 
 def encode_varint(number: int) -> bytes:
-    """A number, seven bits a byte, the lowest first.
+    """Return a number as bytes of seven bits each, the lowest first.
 
     >>> encode_varint(130).hex()
     '8201'
@@ -88,7 +90,7 @@ def encode_varint(number: int) -> bytes:
 
 
 def encode_record(fen: str, move: str | None = None, win_prob: float | None = None) -> bytes:
-    """A record: with a move behavioral cloning, with a win probability state value, with both action value.
+    """Return a record: behavioral cloning with a move, state value with a win probability, action value with both.
 
     >>> encode_record("8/8/8/8/8/8/8/8 w - - 0 1", "e2e4")[-5:]
     b'1e2e4'
@@ -102,10 +104,10 @@ def encode_record(fen: str, move: str | None = None, win_prob: float | None = No
 
 @dataclass(frozen=True, eq=False)
 class Records:
-    """Records of positions, as places in the bytes `text` that hold them.
+    """Records of positions, as offsets into the bytes `text`.
 
-    `fen_starts`, `fen_ends`, `move_starts`, `move_ends` int64 [n] (without moves, the last two are equal);
-    `win_prob` float64 [n], NaN where there is none.
+    `fen_starts`, `fen_ends`, `move_starts`, `move_ends` int64 [n] (without moves, the last two are equal); `win_prob`
+    float64 [n], NaN if the coding has none.
     """
 
     coding: Coding
@@ -120,11 +122,11 @@ class Records:
         return len(self.win_prob)
 
     def fens(self) -> list[str]:
-        """The FENs."""
+        """Return the FENs."""
         return self._cut(self.fen_starts, self.fen_ends)
 
     def moves(self) -> list[str]:
-        """The moves in UCI, empty where the records have none."""
+        """Return the moves in UCI, empty strings if the coding has none."""
         return self._cut(self.move_starts, self.move_ends)
 
     def _cut(self, starts: np.ndarray, ends: np.ndarray) -> list[str]:
@@ -135,9 +137,11 @@ class Records:
 def decode_records(
     text: bytes, starts: np.ndarray, ends: np.ndarray, coding: Coding | None = None, where: Any = None
 ) -> Records:
-    """The records text[starts:ends], int64 [n]. coding None: that of the first, known from the length of its end.
+    """Return the records text[starts:ends], int64 [n]. `coding` defaults to that of the first record, known from its
+    length.
 
-    `where(number, reason)` makes the error for a record that is of another coding, or of none."""
+    `where(number, reason)` makes the error for a record that is invalid or has another coding.
+    """
     data = np.frombuffer(text + b"\0\0", np.uint8)
     lengths = data[starts].astype(np.int64)
     wide = lengths > 127
@@ -149,7 +153,7 @@ def decode_records(
         size = int(rest[0]) if len(rest) else 4
         coding = _BY_SIZE.get(size)
         if coding is None:
-            raise (where or _make_record_error)(0, f"it is no record of {', '.join(CODINGS)}")
+            raise (where or _make_record_error)(0, f"it is not a record of {', '.join(CODINGS)}")
     good = (rest >= 4) & (ends > starts) & (lengths > 0) & ~(wide & (data[np.minimum(starts + 1, len(text))] > 127))
     move_starts = move_ends = fen_ends
     if coding == "behavioral_cloning":
@@ -163,7 +167,7 @@ def decode_records(
         move_starts, move_ends = fen_ends + 1, ends - 8
     if not good.all():
         number = int((~good).argmax())
-        raise (where or _make_record_error)(number, f"it is no record of {coding}")
+        raise (where or _make_record_error)(number, f"it is not a record of {coding}")
     win_prob = np.full(len(starts), np.nan)
     if coding != "behavioral_cloning" and len(starts):
         win_prob = data[(ends - 8)[:, None] + np.arange(8)].view(">f8")[:, 0].astype(np.float64)
@@ -178,15 +182,15 @@ def _make_record_error(number: int, reason: str) -> BagError:
 
 
 class Bag:
-    """One bag, read with every check that its layout allows; records are read lazily.
+    """One bag. All checks that its layout allows run on opening; records are read lazily.
 
     >>> bag = Bag(Path("data/test/behavioral_cloning_data.bag"))  # doctest: +SKIP
     >>> len(bag), bag[0]                                          # doctest: +SKIP
     """
 
     def __init__(self, path: Path) -> None:
-        """NotFoundError, or BagError where the file cannot be a bag: too short, or its index not at the place that it
-        names."""
+        """Raises NotFoundError for a missing file, BagError if it cannot be a bag: too short, or with an inconsistent
+        index."""
         if not path.is_file():
             raise NotFoundError(f"no file {path}") if not path.exists() else BagError(f"{path} is not a file")
         self.path = path
@@ -197,7 +201,7 @@ class Bag:
         size = self._stat.st_size
         limits_size = self._limits_path.stat().st_size
         if 0 < limits_size < 8:
-            raise self._error(f"a file of {limits_size} bytes is no bag")
+            raise self._error(f"a file of {limits_size} bytes is not a bag")
         self.end = 0
         """The byte at which the records end."""
         if limits_size:
@@ -206,10 +210,10 @@ class Bag:
                 self.end = int.from_bytes(file.read(8), "little", signed=True)
         first = 0 if self._limits_path == aside else self.end
         if not (0 <= self.end <= size) or (limits_size and not first <= limits_size - 8):
-            raise self._error(f"its last limit, byte {limits_size - 8:,}, says that the records end at {self.end:,} of "
+            raise self._error(f"its last limit, byte {limits_size - 8:,}, puts the records' end at {self.end:,} of "
                               f"{size:,} bytes")  # fmt: skip
         if (limits_size - first) % 8:
-            raise self._error(f"its limits, from byte {first:,} to {limits_size:,}, are no whole number of 8 bytes")
+            raise self._error(f"its limits, from byte {first:,} to {limits_size:,}, are not whole 8-byte integers")
         if first != self.end and self.end != size:
             raise self._error(f"its limits end at {self.end:,}, the file at {size:,} bytes")
         self._first = first
@@ -219,7 +223,7 @@ class Bag:
         return self._count
 
     def __getitem__(self, number: int) -> bytes:
-        """A record's bytes, unpacked. IndexError for one that is not there."""
+        """Return a record's bytes, unpacked. Raises IndexError for a number that is out of range."""
         if not -len(self) <= number < len(self):
             raise IndexError(f"record {number} of {len(self)}")
         number %= len(self)
@@ -231,7 +235,7 @@ class Bag:
             yield from (text[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True))
 
     def records(self, at_once: int = BATCH_RECORDS, coding: Coding | None = None) -> Iterator[Records]:
-        """The records as positions, `at_once` of them together. BagError names the first that is wrong."""
+        """Yield the records as positions, `at_once` per batch. Raises BagError for the first invalid record."""
         number = 0
         for text, starts, ends in self._read(0, len(self), at_once):
             first = number
@@ -251,7 +255,7 @@ class Bag:
             raise self._error("it was changed while it was read")
 
     def _read(self, start: int, stop: int, at_once: int) -> Iterator[tuple[bytes, np.ndarray, np.ndarray]]:
-        """Bytes, and where the records start and end in them."""
+        """Yield (bytes, starts, ends) of records, `at_once` per batch."""
         with self._limits_path.open("rb") as index, self.path.open("rb") as file:
             for first in range(start, stop, at_once):
                 last = min(first + at_once, stop)
@@ -305,11 +309,12 @@ class Bag:
 
 
 def write_bag(path: Path, records: Iterable[bytes]) -> int:
-    """Write records as a bag (a `.bagz` packed), whole or not at all; returns how many.
+    """Write records as a bag (compressed for `.bagz`), completely or not at all; return their number.
 
-    Raises as `open_new_file` does, and BadInputError for a name that is not a bag's."""
+    Raises as `open_new_file` does, and BadInputError for a path that is not named as a bag.
+    """
     if not is_bag(path):
-        raise BadInputError(f"{path} is not called as a bag is", "end its name in .bag or .bagz")
+        raise BadInputError(f"{path} is not named as a bag", "end its name in .bag or .bagz")
     pack = _make_compressor() if path.suffix.lower() == ".bagz" else bytes
     end = count = 0
     with open_new_file(path) as file, tempfile.TemporaryFile(dir=path.absolute().parent) as limits:
@@ -334,9 +339,10 @@ def _make_compressor() -> Any:
 
 
 def choose_coding(columns: dict[str, bool]) -> Coding:
-    """The coding that holds the most of what positions have: {column: whether any row has it}.
+    """Return the coding that holds most of the positions' data; `columns` maps a column to whether any row has a value.
 
-    BadInputError where they have neither best moves nor win probabilities."""
+    Raises BadInputError without best moves and win probabilities.
+    """
     if columns["win_prob"]:
         return "action_value" if columns["action"] else "state_value"
     if columns["best"]:
@@ -347,9 +353,10 @@ def choose_coding(columns: dict[str, bool]) -> Coding:
 def export_bag(
     positions: DatasetFile, rows: np.ndarray, path: Path, coding: Coding | None = None
 ) -> tuple[Coding, int]:
-    """Write positions of a dataset, at rows int64 [n], as a bag: its coding and the number of records.
+    """Write positions of a dataset, at `rows` int64 [n], as a bag; return its coding and the number of records.
 
-    BadInputError for a position that lacks what the coding needs."""
+    Raises BadInputError for a position that lacks a value that the coding needs.
+    """
     names = ("best", "action", "win_prob")
     if coding is None:
         table = positions.take(rows, names)

@@ -3,11 +3,11 @@
 A game begins at a line with a tag that does not follow another line with a tag and is not inside a comment. Comments
 are `{...}` over any number of lines, `;` to the end of the line, and lines that begin with `%`. A brace comment that is
 never closed ends at the next game: the next line with a tag, if another `{` comes between that line and the next `}`,
-or if no `}` comes at all. Tags may be interrupted by blank lines, comments and text without moves. Tags in the middle
-of a game, behind which its move numbers continue, do not begin a game: they belong to its movetext.
+or if no `}` follows. Blank lines, comments and text without moves may interrupt tags. Tags in the middle of a game,
+after which its move numbers continue, do not begin a game: they belong to its movetext.
 
-Ordinary files are searched with numpy. A block with anything unusual is scanned token by token instead; both give the
-same borders.
+Ordinary files are searched with numpy. A block with anything unusual is scanned token by token instead; both methods
+give the same borders.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from typing import NamedTuple
 import numpy as np
 
 MAX_GAME_BYTES = 8 << 20
-"""Bytes of one game with its tags and comments; a longer game is rejected, and so is a longer comment."""
+"""Maximum bytes of one game with its tags and comments, and of one comment; a longer game is rejected."""
 
 _NAME = r"[A-Za-z0-9][\w+#=:-]*"
-_VALUE = r'[^"\\\n]*(?:(?:\\.|"(?![ \t]*\]))[^"\\\n]*)*'  # quotes are escaped, or not followed by the bracket
+_VALUE = r'[^"\\\n]*(?:(?:\\.|"(?![ \t]*\]))[^"\\\n]*)*'  # quotes are escaped, or not followed by a bracket
 _TAG = rf'\[[ \t]*{_NAME}[ \t]*"{_VALUE}"[ \t]*\]'
 _ANY_TAG = re.compile(rf'\[[ \t]*({_NAME})[ \t]*"(?:({_VALUE})"[ \t]*\]|([^\n]*))', re.ASCII)
 _PLAIN_TAG = re.compile(r'^\[(\w+) "([^"\\\n]*)"\]$', re.MULTILINE)
 _TAG_NAMES = re.compile(rf"^[ \t]*\[[ \t]*({_NAME})", re.MULTILINE | re.ASCII)
 _ENDS_IN_RESULT = r"(?:1-0|0-1|1/2|\*)[ \t]*$"
 _NO_MOVES_FOLLOW = rf'(?=\n[ \t]*(?:\n|\Z|\[[ \t]*{_NAME}[ \t]*")|\Z)'
-_TEXT_AFTER_TAG = (  # on its line, and no movetext: more tags, or neither numbered nor ending in a result nor continued
+_TEXT_AFTER_TAG = (  # text after a tag on its line that is not movetext
     rf'[^\n]*"\][ \t]*$|(?![ \t]*\d+[ \t]*\.|[^\n]*{_ENDS_IN_RESULT})[^\n]*{_NO_MOVES_FOLLOW}'
 )
 _HEADER_LINE = re.compile(
@@ -48,13 +48,13 @@ _MOVE_LIKE = re.compile(r"[a-h][1-8]|[O0]-[O0]")
 _MOVE_NUMBER = re.compile(r"(?<!\S)(\d{1,4})\s*\.")
 _UNDEFINED = {byte: chr(byte) for byte in (0x81, 0x8D, 0x8F, 0x90, 0x9D)}
 _CP1252 = {byte: _UNDEFINED.get(byte) or bytes([byte]).decode("cp1252") for byte in range(0x80, 0xA0)}
-_DEEPEST_INDENT = 32  # columns; a line that is indented further is left to the exact scan
+_DEEPEST_INDENT = 32  # columns; a line with more indentation is left to the exact scan
 _FIRST_TAG = np.frombuffer(b"[Event ", np.uint8)
 
 
 class RawGame(NamedTuple):
-    """The text of a game's tags and of its moves, the line (1-based) on which it begins, and whether its source cuts
-    it short."""
+    """One game: the text of its tags and of its moves, its first line (1-based), and whether its source
+    truncates it."""
 
     tags: str
     moves: str
@@ -63,7 +63,7 @@ class RawGame(NamedTuple):
 
 
 def decode_text(block: bytes) -> str:
-    """Text of bytes in UTF-8; line by line in Windows-1252 where that fails. Line ends become `\\n`."""
+    """Return bytes as text: UTF-8, or Windows-1252 for lines that are not UTF-8. Line ends become `\\n`."""
     try:
         text = block.decode("utf-8")
     except UnicodeDecodeError:
@@ -79,15 +79,16 @@ def _decode_line(line: bytes) -> str:
 
 
 def find_game_starts(block: bytes | bytearray, *, more: bool = False) -> np.ndarray:
-    """Byte offsets of the lines on which games begin, int64, of a block that begins between two games.
+    """Return the byte offsets of the lines on which games begin, int64, in a block that begins between two games.
 
-    With `more`, further text follows the block, and borders that depend on that text are left out."""
+    With `more`, further text follows the block, and borders that depend on that text are omitted.
+    """
     quick = _find_starts_by_numpy(block)
     return np.array(_find_starts_by_scan(bytes(block), more), np.int64) if quick is None else quick
 
 
 def _find_starts_by_numpy(block: bytes | bytearray) -> np.ndarray | None:
-    """The borders of an ordinary block, None for a block that has to be scanned."""
+    """Return the borders of an ordinary block, None for a block that has to be scanned."""
     data = np.frombuffer(block, np.uint8)
     at = np.flatnonzero(data == ord("["))
     if not len(at):
@@ -109,7 +110,7 @@ def _find_starts_by_numpy(block: bytes | bytearray) -> np.ndarray | None:
     numbers = np.searchsorted(newlines, lines)
     follows = np.zeros(len(lines), bool)
     follows[1:] = numbers[1:] == numbers[:-1] + 1
-    ends = newlines[numbers[:-1][follows[1:]]] - 1  # the last characters of lines with a tag before one with another
+    ends = newlines[numbers[:-1][follows[1:]]] - 1  # the last characters of tag lines that precede another tag line
     if (data[ends] != ord("]")).any() or (data[ends - 1] != ord('"')).any():
         return None
     begins = lines[~follows]
@@ -128,7 +129,7 @@ def _find_starts_by_numpy(block: bytes | bytearray) -> np.ndarray | None:
 
 
 def _find_last_before(places: np.ndarray, marked: np.ndarray) -> np.ndarray:
-    """The last marked position before each place, int64, -1 where there is none."""
+    """Return the last marked position before each place, int64, -1 if none."""
     positions = np.concatenate([[-1], np.flatnonzero(marked)])
     return positions[np.searchsorted(positions, places) - 1]
 
@@ -136,7 +137,7 @@ def _find_last_before(places: np.ndarray, marked: np.ndarray) -> np.ndarray:
 def _find_starts_by_scan(block: bytes, more: bool) -> list[int]:
     found: list[int] = []
     place, close = 0, -1
-    group, next_line = -1, -1  # where lines with tags begin that no game has yet; where the next of them would begin
+    group, next_line = -1, -1  # start of the tag lines that belong to no game yet; start of the next such line
     while (match := _BRACKET_OR_COMMENT.search(block, place)) is not None:
         at = match.start()
         if block[at : at + 1] == b"{":
@@ -172,15 +173,15 @@ def _find_starts_by_scan(block: bytes, more: bool) -> list[int]:
 
 
 def _is_never_closed(block: bytes, at: int, close: int, border: int, more: bool) -> bool:
-    """Whether the comment that begins at `at` ends at the border, not at the `}` at `close` (the block's length where
-    there is none)."""
+    """Return whether the comment at `at` ends at the border rather than at the `}` at `close` (the block's length if
+    none)."""
     if close - at > MAX_GAME_BYTES or block.find(b"{", border, close) >= 0:
         return True
     return close == len(block) and not more
 
 
 def find_last_start(buffer: bytearray) -> int:
-    """Where the last game of a buffer begins for certain, 0 where that is at the buffer's start or nowhere."""
+    """Return where the last game of a buffer certainly begins; 0 if at the buffer's start or unknown."""
     place = buffer.rfind(b"\n[Event ")
     if place > 0 and buffer.rfind(b"{", 0, place) <= buffer.rfind(b"}", 0, place):
         line = buffer.rfind(b"\n", 0, place) + 1
@@ -191,14 +192,14 @@ def find_last_start(buffer: bytearray) -> int:
 
 
 def iterate_games(block: bytes, first_line: int) -> Iterator[RawGame]:
-    """The games of a block that begins and ends between two games. Text without tags or moves is passed over."""
+    """Yield the games of a block that begins and ends between two games. Text without tags or moves is skipped."""
     edges = find_game_starts(block)
     if not len(edges) or edges[0] > 0:
         edges = np.concatenate([[0], edges])
     newlines = np.flatnonzero(np.frombuffer(block, np.uint8) == ord("\n"))
     lines = (np.searchsorted(newlines, edges) + first_line).tolist()
     ends = [*edges[1:].tolist(), len(block)]
-    game: _OpenGame | None = None  # the last one, which is complete only when the next begins
+    game: _OpenGame | None = None  # the last game, which is complete only when the next begins
     for start, end, line in zip(edges.tolist(), ends, lines, strict=True):
         text = decode_text(block[start:end])
         border = text.find("]\n\n") + 2
@@ -221,7 +222,7 @@ def iterate_games(block: bytes, first_line: int) -> Iterator[RawGame]:
 
 @dataclass(slots=True)
 class _OpenGame:
-    """A game to which further tags or text may belong; `names` are those of its tags but the first ones'."""
+    """A game to which further tags or text may belong; `names` are the tag names after the first tags."""
 
     tags: list[str]
     moves: list[str]
@@ -229,7 +230,7 @@ class _OpenGame:
     names: set[str] = field(default_factory=set)
 
     def takes_tags(self, tags: str) -> bool:
-        """Whether it has no moves so far, and none of these tags."""
+        """Return whether the game has no moves so far and none of these tags."""
         if _MOVE_LIKE.search(_skip_comments(self.moves[-1])):
             return False
         if not self.names:
@@ -245,7 +246,7 @@ class _OpenGame:
 
 
 def _find_header_end(text: str) -> int:
-    """Where the tags of a game end, and the blank lines and remarks between and after them."""
+    """Return where a game's tags end, including the blank lines and remarks between and after them."""
     place = 0
     while (line := _HEADER_LINE.match(text, place)) is not None and line.end() > place:
         place = line.end()
@@ -253,13 +254,16 @@ def _find_header_end(text: str) -> int:
 
 
 def _skip_comments(moves: str) -> str:
-    """Movetext, without its comments if it begins with one."""
+    """Return movetext, without comments if it begins with one."""
     return blank_comments(moves) if moves.lstrip()[:1] in ("{", ";", "%") else moves
 
 
 def _is_continuation(before: str, moves: str) -> bool:
-    """Whether a movetext behind tags continues the one before them: that has no result, and the first move number is
-    another than 1. After a blank line it has to be a number that follows."""
+    """Return whether a movetext after tags continues the movetext before them.
+
+    It does if `before` has no result and the first move number of `moves` is not 1; after a blank line, the number has
+    to follow the previous one.
+    """
     if moves.lstrip().startswith("1.") or _RESULT_AT_END.search(before.rstrip()):
         return False
     first, numbers = _MOVE_NUMBER.search(blank_comments(moves)), _MOVE_NUMBER.findall(blank_comments(before))
@@ -269,12 +273,12 @@ def _is_continuation(before: str, moves: str) -> bool:
 
 
 def blank_comments(moves: str) -> str:
-    """Movetext with white space that is no line end in place of each closed comment."""
+    """Return movetext in which white space (not a line end) replaces each closed comment."""
     return _COMMENTS.sub("\x1f", moves)
 
 
 def parse_tags(text: str) -> dict[str, str]:
-    """The tag pairs of a game, escapes resolved; the last of two with one name wins."""
+    """Return the tag pairs of a game with escapes resolved; the last of two tags with the same name wins."""
     pairs = _PLAIN_TAG.findall(text)
     if len(pairs) == text.count("["):
         return dict(pairs)

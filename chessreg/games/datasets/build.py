@@ -1,7 +1,7 @@
-"""Adding a dataset: source files in, a folder with `games.parquet`, `rejects.tsv` and `dataset.json` out.
+"""Building a dataset of games: source files in, a folder with `games.parquet`, `rejects.tsv`, `dataset.json` out.
 
-Constant memory at any size: blocks of 4 MiB, at most three under way. Rows go to a scratch file first, because whether
-a move list came before is known for certain only at the end; the second pass adds that column and compresses.
+Memory is constant: blocks of 4 MiB, at most three at a time. Rows go to a scratch file first, because duplicates are
+known for certain only at the end; the second pass adds that column and compresses.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 ROW_GROUP_ROWS = 10_000
 _WORDS = ("result", "white", "black", "event", "date", "eco", "time_control", "termination")
 Progress = Callable[[int, int, int], None]
-"""Called after each block with (bytes of the sources read, bytes in all, games kept so far)."""
-_BATCH_HASHES = 1 << 23  # 64 MiB of hashes, and as much again to sort them
+"""Called after each block with (bytes of the sources read, total bytes, games kept so far)."""
+_BATCH_HASHES = 1 << 23  # 64 MiB of hashes, and the same again to sort them
 
 
 def build_dataset(
@@ -55,11 +55,12 @@ def build_dataset(
 ) -> DatasetReport:
     """Read PGN files or transcript CSVs (plain, zst, gz, bz2, zip) into the new dataset `folder`, in their order.
 
-    Raises BadInputError, and leaves nothing behind, when the folder exists, a stream cannot be decoded to its end
-    (unless `salvage`, which keeps the whole games before the break), a file is no PGN or nothing in it is a legal game.
-    Games without moves, with fewer than `min_plies`, of variants and from custom starts are skipped and counted, like
-    games that `wanted` leaves out and games with a move hash of `exclude`: input references of datasets, and the
-    hashes uint64 [n] of their games.
+    Games without moves, with fewer than `min_plies`, of variants and from custom starts are skipped and counted, as are
+    games that `wanted` rejects and games whose move hash is in `exclude`: {input reference of a dataset: hashes uint64
+    [n] of its games}. `salvage` keeps the complete games before a break in a stream.
+
+    Raises BadInputError, and leaves nothing behind, if the folder exists, a stream cannot be decoded to its end
+    (without `salvage`), a file is not a PGN, or no game is legal.
     """
     if not files:
         raise BadInputError("no file to add")
@@ -72,7 +73,7 @@ def build_dataset(
 
 
 def check_game_file(path: Path, salvage: bool = False, reader_name: str = "auto") -> None:
-    """Raise what `build_dataset` would of a file that holds no legal game. Reads it to its first one."""
+    """Raise the errors of `build_dataset` for a file without a legal game. Reads only up to the first legal game."""
     source, tally, read = open_game_source(path), Tally(), 0
     with ThreadPoolExecutor(1) as pool:
         stream = _Stream(source, get_reader(reader_name), 0, None, EVERY_GAME, pool, 1)
@@ -88,7 +89,10 @@ def check_game_file(path: Path, salvage: bool = False, reader_name: str = "auto"
 
 @contextmanager
 def create_folder(folder: Path) -> Iterator[Path]:
-    """A folder that becomes `folder` if nothing fails. Raises ChessregError where it cannot be written."""
+    """Yield a temporary folder that is renamed to `folder` on success.
+
+    Raises BadInputError if `folder` exists, ChessregError if it cannot be written.
+    """
     if folder.exists():
         raise BadInputError(f"{folder} exists already")
     aside = folder.with_name(f".{folder.name}.{uuid.uuid4().hex[:8]}")
@@ -188,7 +192,7 @@ def _build_from_sources(
 
 
 class _Stream:
-    """The blocks of one source, read by a few threads and handed on in order."""
+    """The blocks of one source, read by a few threads and returned in order."""
 
     def __init__(
         self,
@@ -243,7 +247,10 @@ def _make_no_game_error(source: GameSource, games: int, tally: Tally, before: di
 
 
 def find_duplicates(path: Path, count: int, at_once: int = _BATCH_HASHES) -> np.ndarray:
-    """bool [count]: the hash stood in an earlier row of the file. Reads it once per `at_once` rows."""
+    """Return whether each row's hash occurs in an earlier row of the file of hashes, bool [count].
+
+    Reads the file once per `at_once` rows.
+    """
     copies = np.zeros(count, bool)
     passes = max(1, -(-count // at_once))
     chunk = 1 << 20
@@ -259,7 +266,7 @@ def find_duplicates(path: Path, count: int, at_once: int = _BATCH_HASHES) -> np.
                 places.append(mine + start)
                 start += len(hashes)
         hashes, rows_ = np.concatenate(chunks), np.concatenate(places)
-        order = np.argsort(hashes, kind="stable")  # stable: the first of equal hashes is the earliest row
+        order = np.argsort(hashes, kind="stable")  # stable, so the first of equal hashes is the earliest row
         ordered = hashes[order]
         copies[rows_[order[1:][ordered[1:] == ordered[:-1]]]] = True
     return copies
@@ -268,7 +275,8 @@ def find_duplicates(path: Path, count: int, at_once: int = _BATCH_HASHES) -> np.
 def write_parquet(
     scratch: Path, path: Path, copies: np.ndarray, schema: pa.Schema, text_columns: Sequence[str]
 ) -> None:
-    """The scratch rows as Parquet with the column `duplicate`, in row groups of 10,000; `words` have a dictionary."""
+    """Write the scratch rows with the column `duplicate` as Parquet, in row groups of 10,000; `text_columns` get a
+    dictionary."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -294,14 +302,16 @@ def write_parquet(
 
 
 def describe_filters(min_plies: int, exclude: Iterable[str] = (), wanted: GameFilter = EVERY_GAME) -> dict[str, Any]:
-    """The filters as the report and the identity hold them; `exclude` are input references of datasets."""
+    """Return the filters as stored in the report and hashed in the identity; `exclude` are input references of
+    datasets."""
     references = sorted(set(exclude))
     return {"min_plies": min_plies, **({"exclude": references} if references else {}), **wanted.settings()}
 
 
 def identify_dataset(digests: Sequence[str], filters: dict[str, Any], **reader: Any) -> str:
-    """What makes two datasets the same: the bytes of their sources in order, the filters and the reader's version.
+    """Return a dataset's identity: a digest of its sources' bytes in order, its filters and its reader's version.
 
-    `get_reader`: another version than that of games, and what else tells that reader from others."""
+    `reader` overrides the version of the reader of games, and adds properties of another reader.
+    """
     parts = {"sources": list(digests), "filters": filters, "reader": READER_VERSION, **reader}
     return hashlib.sha256(json.dumps(parts, sort_keys=True).encode()).hexdigest()

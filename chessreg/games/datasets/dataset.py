@@ -1,4 +1,4 @@
-"""A dataset on disk: its description, its rows by number, its parts, and the check of its bytes."""
+"""A dataset on disk: its report, its rows by number, its parts, and verification."""
 
 from __future__ import annotations
 
@@ -28,14 +28,15 @@ _MASK = 0xFFFFFFFFFFFFFFFF
 
 
 def _mix_bits(values: np.ndarray) -> np.ndarray:
-    """The finaliser of SplitMix64: a bijection of uint64 in which every input bit reaches every output bit."""
+    """Return the finalizer of SplitMix64: a bijection of uint64 in which every input bit affects every output bit."""
     values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return values ^ (values >> np.uint64(31))
 
 
 def hash01(seed: int, hashes: np.ndarray) -> np.ndarray:
-    """A number in [0, 1) for each hash, float64, the same on every machine: `hashes` uint64 [n], seed any integer."""
+    """Return a number in [0, 1) for each hash, float64 [n], the same on every machine; `hashes` uint64 [n], any integer
+    seed."""
     key = _mix_bits(np.array([(seed * _GOLDEN + _GOLDEN) & _MASK], np.uint64))
     return (_mix_bits(hashes.astype(np.uint64, copy=False) ^ key) >> np.uint64(11)) * 2.0**-53
 
@@ -49,15 +50,15 @@ class DatasetPart:
     high: float
 
     def contains(self, hashes: np.ndarray) -> np.ndarray:
-        """bool [n] for move hashes uint64 [n]."""
+        """Return whether each move hash is in the part: bool [n] for uint64 [n]."""
         numbers = hash01(self.seed, hashes)
         return (self.low <= numbers) & (numbers < self.high)
 
 
 def parse_parts(text: str, seed: int) -> dict[str, DatasetPart]:
-    """The parts of `train=0.5,test=0.5` in the order given. Shares may add up to less than 1; the rest is in no part.
+    """Return the parts of `train=0.5,test=0.5`, in order. Shares may sum to less than 1; the remainder is in no part.
 
-    Raises BadInputError for a share that is no number in (0, 1], a name given twice, or shares above 1 in sum.
+    Raises BadInputError for a share outside (0, 1], a repeated name, or shares that sum to more than 1.
 
     >>> parse_parts("train=0.5,test=0.5", 7)["test"]
     DatasetPart(seed=7, low=0.5, high=1.0)
@@ -93,9 +94,9 @@ REJECTS_FILE = "rejects.tsv"
 
 @dataclass(frozen=True)
 class SourceFile:
-    """A file that went in: its name without folders, the sha256 of its bytes as they lay on disk, and their number.
+    """A source file: its name without folders, the sha256 of its bytes on disk, and their number.
 
-    Bytes of the name that are not UTF-8 are recorded as `?`: neither JSON nor a registry can hold them.
+    Bytes of the name that are not UTF-8 are recorded as `?`, because neither JSON nor a registry can store them.
     """
 
     name: str
@@ -108,21 +109,19 @@ class SourceFile:
 
 @dataclass(frozen=True)
 class DatasetReport:
-    """Identity and counts. `rejected` and `skipped` map a reason to a number of games.
+    """Identity and counts of a dataset. `rejected` and `skipped` map a reason to a number of games.
 
-    `found` counts every game of the sources: those kept, and each one rejected or skipped (None in datasets that were
-    made before it was counted).
-
-    `rejected` are bad games inside a good stream, listed in `rejects.tsv`; `skipped` are good games that do not belong
-    here (variants, custom starts, no moves, fewer than `min_plies`). `duplicates` are games whose move list came
-    before: they are kept, and marked in the column `duplicate`. `noncanonical` counts games whose SAN was rewritten,
-    `result_mismatches` those whose Result tag and movetext disagree (the tag is taken unless it is `*`),
-    `missing_results` those whose movetext ends without one, `cut` those that their source cuts short inside a word: the
-    whole moves before it are kept. `notes` say how a source is laid out where it is no PGN. `salvaged` is why the
+    `found` counts all games of the sources: kept, rejected or skipped (None in datasets built before it was counted).
+    `rejected` are bad games in a good stream, listed in `rejects.tsv`. `skipped` are good games that do not belong here
+    (variants, custom starts, no moves, fewer than `min_plies`). `duplicates` are games whose moves occurred before;
+    they are kept and marked in the column `duplicate`. `noncanonical` counts games whose SAN was rewritten;
+    `result_mismatches` those whose Result tag and movetext disagree (the tag wins unless it is `*`); `missing_results`
+    those whose movetext ends without a result; `cut` those that their source truncates inside a word (the complete
+    moves before it are kept). `notes` describe the layout of sources other than PGN. `salvaged` is the reason why a
     stream ended early, or None.
 
-    In a dataset of positions `games` are the distinct games that they are of (0: not known), `plies` the positions,
-    `duplicates` those that came before, and `games_sha256` is that of `positions.parquet`.
+    In a dataset of positions, `games` counts their distinct games (0 if unknown), `plies` the positions, `duplicates`
+    the repeated positions, and `games_sha256` is the digest of `positions.parquet`.
     """
 
     identity: str
@@ -148,7 +147,7 @@ class DatasetReport:
     content: str = "games"
 
     def miscounted(self) -> str | None:
-        """A sentence if the counts do not add up, else None."""
+        """Return a sentence if the counts do not add up, else None."""
         kept = self.plies if self.content == "positions" else self.games
         listed = kept + sum(self.rejected.values()) + sum(self.skipped.values())
         if self.found in (None, listed):
@@ -163,7 +162,8 @@ class DatasetReport:
 
     @classmethod
     def load(cls, folder: Path) -> DatasetReport:
-        """Read `dataset.json`. NotFoundError without one; BadInputError when it is not what `save` wrote."""
+        """Return the contents of `dataset.json`. Raises NotFoundError if it is missing, BadInputError if it
+        is damaged."""
         path = folder / REPORT_FILE
         try:
             fields: dict[str, Any] = read_json(path)
@@ -176,12 +176,12 @@ class DatasetReport:
 
 
 CONTENTS = {"games": GAMES_FILE, "positions": POSITIONS_FILE}
-"""What a dataset may hold, and the file that it is in."""
+"""Content of a dataset → its file."""
 __all__ = ["DatasetReport", "Games", "SourceFile", "Verification", "verify_games"]
 
 
 def column_to_numpy(column: pa.ChunkedArray) -> np.ndarray:
-    """Numbers or booleans without nulls, [rows]. pyarrow's own conversion loads pandas, a quarter second of a run."""
+    """Return numbers or booleans without nulls, [rows]. pyarrow's own conversion would import pandas (0.25 s)."""
     import pyarrow as pa
 
     if not pa.types.is_boolean(column.type):
@@ -194,24 +194,26 @@ def column_to_numpy(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def make_arrow_indices(places: np.ndarray) -> pa.Array:
-    """Places int64 [n] for `take`, as cheaply."""
+    """Return row positions int64 [n] as indices for `take`, without a copy."""
     import pyarrow as pa
 
     return pa.Array.from_buffers(pa.int64(), len(places), [None, pa.py_buffer(np.ascontiguousarray(places, np.int64))])
 
 
 class DatasetFile:
-    """The rows of a dataset folder. Indices are row positions in the Parquet, 0..len-1 (not the column `row`)."""
+    """The rows of a dataset folder. Indices are row positions in the Parquet file, 0..len-1 (not the column `row`)."""
 
     content: str
     file_name: ClassVar[str]
     hash_column: ClassVar[str]
-    """What rows of one part have in common: equal values are always in the same part."""
+    """Determines the part of a row: rows with equal values are always in the same part."""
 
     def __init__(self, folder: Path, within: DatasetPart | None = None) -> None:
-        """With `within`, `len`, `rows` and `table` are of that part alone; row positions stay those of the Parquet.
+        """With `within`, `len`, `rows` and `table` refer to that part; row positions remain those of the Parquet file.
 
-        NotFoundError when the folder holds no dataset, BadInputError for one of other content or a damaged Parquet."""
+        Raises NotFoundError if the folder contains no dataset, BadInputError for other content or a damaged Parquet
+        file.
+        """
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -234,15 +236,15 @@ class DatasetFile:
 
     @property
     def total(self) -> int:
-        """Rows of the Parquet, whatever part this is."""
+        """The number of rows of the Parquet file, whatever the part."""
         return int(self._file.metadata.num_rows)
 
     def part(self, part: DatasetPart) -> Self:
-        """The same dataset, seen as one part of it."""
+        """Return the same dataset, restricted to a part."""
         return type(self)(self.folder, part)
 
     def having(self, columns: Sequence[str]) -> list[str]:
-        """Those of these columns that there are: files of earlier versions have fewer."""
+        """Return the subset of `columns` present in the file (older files have fewer)."""
         return [name for name in columns if name in self._file.schema_arrow.names]
 
     @cached_property
@@ -251,7 +253,7 @@ class DatasetFile:
         return DatasetReport.load(self.folder)
 
     def stretches(self, least: int) -> Iterator[range]:
-        """The row positions of some row groups after the other, at least this many in each but the last."""
+        """Yield ranges of row positions of consecutive row groups, each with at least `least` rows except the last."""
         begin, stop = 0, 0
         for group in range(self._file.metadata.num_row_groups):
             stop += self._file.metadata.row_group(group).num_rows
@@ -260,8 +262,10 @@ class DatasetFile:
                 begin = stop
 
     def table(self, columns: Sequence[str], positions: range | None = None) -> pa.Table:
-        """These columns of all rows (of the part), in row order, or of those of `stretches`, whatever part this is.
-        BadInputError for a column that there is not."""
+        """Return columns of all rows (of the part) in row order, or of the rows at `positions` whatever the part.
+
+        Raises BadInputError for an unknown column.
+        """
         unknown = set(columns) - set(self._file.schema_arrow.names)
         if unknown:
             hint = f"columns: {', '.join(self._file.schema_arrow.names)}"
@@ -272,7 +276,7 @@ class DatasetFile:
         return table if self.within is None else table.take(make_arrow_indices(self.rows()))
 
     def _read(self, columns: Sequence[str], group: int | None = None) -> pa.Table:
-        """These columns of all rows, or of a row group. CorruptError for what no Parquet of ours holds."""
+        """Return columns of all rows, or of one row group. Raises CorruptError for a damaged file."""
         import pyarrow as pa
 
         try:
@@ -285,19 +289,18 @@ class DatasetFile:
 
     @cached_property
     def hashes(self) -> np.ndarray:
-        """What parts are cut by, of the whole Parquet, uint64 [total]: hashes of moves, or of a position's game."""
+        """The hashes that assign rows to parts, uint64 [total]: of the moves, or of a position's game."""
         return column_to_numpy(self._read([self.hash_column])[self.hash_column])
 
     def rows(self, part: DatasetPart | None = None) -> np.ndarray:
-        """Row positions of a part, or of all rows, ascending, int64."""
+        """Return the row positions of a part, or of all rows, ascending, int64 [n]."""
         chosen = [p for p in (self.within, part) if p is not None]
         if not chosen:
             return np.arange(self.total, dtype=np.int64)
         return np.flatnonzero(np.logical_and.reduce([p.contains(self.hashes) for p in chosen]))
 
     def take(self, indices: Sequence[int] | np.ndarray, columns: Sequence[str]) -> pa.Table:
-        """These columns of the rows at these positions, in the order of these positions. Reads only the row groups
-        needed."""
+        """Return columns of the rows at `indices`, in that order. Reads only the row groups needed."""
         import pyarrow as pa
 
         wanted = np.asarray(indices, np.int64)
@@ -327,17 +330,17 @@ class Games(DatasetFile):
     hash_column = "move_hash"
 
     def texts(self, indices: Sequence[int] | np.ndarray) -> list[str]:
-        """The PGN-character texts of the games at row positions."""
+        """Return the PGN-character texts of the games at row positions."""
         return self.take(indices, ["text"])["text"].to_pylist()
 
     def moves(self, indices: Sequence[int] | np.ndarray) -> list[bytes]:
-        """The packed moves (see `chessreg.games.boards.moves`) of the games at row positions."""
+        """Return the packed moves (`games.boards.moves`) of the games at row positions."""
         return self.take(indices, ["moves"])["moves"].to_pylist()
 
 
 @dataclass(frozen=True)
 class Verification:
-    """What verification found. `problems` is empty for an intact dataset."""
+    """The result of verifying a dataset. `problems` is empty for an intact dataset."""
 
     games: int
     replayed: int
@@ -346,9 +349,9 @@ class Verification:
 
 
 def verify_games(folder: Path, *, sample: int = 200, seed: int = 0) -> Verification:
-    """Compare a dataset with its report (bytes, counts, every move hash) and replay a seeded sample in python-chess.
+    """Compare a dataset with its report (bytes, counts, all move hashes) and replay a seeded sample in python-chess.
 
-    Raises NotFoundError or BadInputError when there is nothing to compare.
+    Raises NotFoundError or BadInputError if the report cannot be read.
     """
     recorded = DatasetReport.load(folder)
     if not (folder / GAMES_FILE).is_file():
@@ -390,7 +393,7 @@ def verify_games(folder: Path, *, sample: int = 200, seed: int = 0) -> Verificat
 
 
 def _find_replay_problem(packed: bytes, text: str) -> str | None:
-    """What is wrong with a game according to python-chess, or None."""
+    """Return what python-chess finds wrong with a game, or None."""
     import chess
 
     from chessreg.games.datasets.movetext import number_sans

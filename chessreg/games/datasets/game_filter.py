@@ -1,4 +1,4 @@
-"""Which games a dataset keeps, by their tags: time control, ratings, rated or casual, termination."""
+"""A filter of games by their tags: time control, ratings, rated or casual, termination."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _ELO = re.compile(r"\s*(\d{1,4})\??\s*")
 
 
 def parse_elo(value: str | None) -> int | None:
-    """The rating in an Elo tag, such as `1500` or the provisional `1500?`. None: no tag, unreadable, or 0.
+    """Return the rating in an Elo tag, such as `1500` or the provisional `1500?`; None if absent, unreadable or 0.
 
     >>> parse_elo("1500?"), parse_elo("?"), parse_elo("0")
     (1500, None, None)
@@ -26,7 +26,7 @@ def parse_elo(value: str | None) -> int | None:
 
 
 def parse_clock(text: str) -> str | None:
-    """A time control of one stage in seconds as BASE+INCREMENT, or None.
+    """Return a single-stage time control in seconds as BASE+INCREMENT, or None.
 
     >>> parse_clock("300"), parse_clock("180+2"), parse_clock("40/7200:3600")
     ('300+0', '180+2', None)
@@ -37,14 +37,14 @@ def parse_clock(text: str) -> str | None:
 
 @dataclass(frozen=True)
 class GameFilter:
-    """Conditions on a game's tags; a game must meet all of them, and without any condition every game does. A game
-    whose tags do not answer a condition does not meet it.
+    """Conditions on a game's tags, all of which must hold. A game whose tags lack the needed information does not pass.
 
-    time_control: Lichess's classes by estimated duration (base + 40 increments: ultrabullet under 30 s, bullet under
-    180 s, blitz under 480 s, rapid under 1,500 s, else classical; without a clock the class in the Event tag), or
-    clocks in seconds as BASE+INCREMENT. rated: the first word of Lichess's Event tag, Rated or Casual. min_rating,
-    max_rating: bounds of both players' Elo, both included. termination: values of the Termination tag, in any case.
-    Raises BadInputError for an unknown time control and bounds that no game meets.
+    `time_control`: Lichess's classes by estimated duration (base + 40 increments: ultrabullet under 30 s, bullet under
+    180 s, blitz under 480 s, rapid under 1,500 s, else classical; without a clock, the class in the Event tag), or
+    clocks in seconds as BASE+INCREMENT. `rated`: the first word of Lichess's Event tag, Rated or Casual. `min_rating`,
+    `max_rating`: inclusive bounds of both players' Elo. `termination`: values of the Termination tag, in any case.
+
+    Raises BadInputError for an unknown time control and for bounds that exclude every game.
     """
 
     time_control: tuple[str, ...] = ()
@@ -71,7 +71,7 @@ class GameFilter:
         object.__setattr__(self, "termination", tuple(sorted({text.strip().lower() for text in self.termination})))
 
     def settings(self) -> dict[str, Any]:
-        """The conditions, as JSON values: part of a dataset's identity."""
+        """Return the conditions as JSON values; they are part of a dataset's identity."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         return {
             name: list(value) if isinstance(value, tuple) else value
@@ -81,11 +81,11 @@ class GameFilter:
 
     @classmethod
     def of(cls, filters: Mapping[str, Any]) -> GameFilter:
-        """The conditions among the filters that a dataset's report holds."""
+        """Return the filter among the filters of a dataset's report."""
         return cls(**{field.name: filters[field.name] for field in fields(cls) if field.name in filters})
 
     def words(self) -> list[str]:
-        """The conditions as options of `chessreg dataset add`."""
+        """Return the conditions as options of `chessreg dataset add`."""
         words: list[str] = []
         for name, value in self.settings().items():
             if name == "rated":
@@ -96,7 +96,7 @@ class GameFilter:
         return words
 
     def reason(self, tags: Mapping[str, str]) -> str | None:
-        """Why a game with these tags is left out, or None."""
+        """Return why a game with these tags is rejected, or None."""
         return self._time_control(tags) or self._rated(tags) or self._rating(tags) or self._termination(tags)
 
     def _time_control(self, tags: Mapping[str, str]) -> str | None:

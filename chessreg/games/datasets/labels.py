@@ -1,7 +1,7 @@
-"""What a probe predicts of a position: label functions from positions to classes. Registered by name.
+"""Labels: named functions from positions to classes, which probes predict.
 
 Boards are int8 [positions, 64], squares a1, b1 … h8 (rank * 8 + file), P=1 N=2 B=3 R=4 Q=5 K=6, negative for Black.
-Threat, legal-move and pin are the author's for the side to move: at dots, where White is, they are his own labels.
+Threat, legal-move and pin are for the side to move. At dots, where White is to move, they equal the author's labels.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ BATCH_POSITIONS = 100_000
 
 
 class GamePositions:
-    """Positions that labels are read off, with the games around them."""
+    """Positions to label, with access to the games around them."""
 
     def __init__(
         self,
@@ -40,8 +40,9 @@ class GamePositions:
         number: np.ndarray,
         texts: Callable[[], Sequence[str]],
     ) -> None:
-        """The positions after `ply` int [n] plies of the games `packed[game]` (moves; int [n]); `number` int [games]
-        names them where they come from (their rows in the dataset), `texts` gets their texts where a label needs them.
+        """The positions after `ply` int [n] plies of the games `packed[game]`, `game` int [n].
+
+        `number` int [games] has the games' rows in the dataset; `texts` returns their texts if a label needs them.
         """
         self.texts, self.ply, self.item = texts, ply.astype(np.int64), number[game]
         self._boards, offsets = boards_after(packed)
@@ -57,32 +58,32 @@ class GamePositions:
 
     @property
     def white(self) -> np.ndarray:
-        """bool [n]: White is to move."""
+        """Whether White is to move, bool [n]."""
         return self.ply % 2 == 0
 
     @property
     def hashes(self) -> np.ndarray:
-        """uint64 [n]: equal for equal pieces and side to move."""
+        """uint64 [n], equal for equal pieces and side to move."""
         return hash_positions(self.boards, self.ply)
 
     @cached_property
     def targets(self) -> np.ndarray:
-        """Bit boards uint64 [n]: squares that a legal move goes to."""
+        """Bit boards uint64 [n] of the target squares of legal moves."""
         from chessreg.games.datasets.reader import find_move_targets
 
         return find_move_targets(self.texts())[self.at]
 
     def earlier(self, plies: int) -> np.ndarray:
-        """Boards int8 [n, 64] so many plies before; empty where the game had not begun."""
+        """Return the boards `plies` plies earlier, int8 [n, 64]; empty boards before the start of the game."""
         there = self.ply >= plies
         return np.where(there[:, None], self._boards[np.where(there, self.at - plies, self.at)], np.int8(0))
 
 
 class DatasetPositions(GamePositions):
-    """Positions of a dataset of positions: nothing is known of the games around them."""
+    """Positions of a dataset of positions, whose games are unknown."""
 
     def __init__(self, positions: Positions, places: np.ndarray) -> None:
-        """At these rows, int64 [n]."""
+        """The positions at rows `places`, int64 [n]."""
         table = positions.take(places, ["fen", "ply"])
         self.fens, self.ply = table["fen"].to_pylist(), table["ply"].to_numpy().astype(np.int64)
         self.item, self.at = places, np.arange(len(places))
@@ -97,13 +98,11 @@ class DatasetPositions(GamePositions):
         return bits
 
     def earlier(self, plies: int) -> np.ndarray:
-        raise BadInputError(
-            f"a dataset of positions does not tell what stood {plies} plies before", "give a cache of games"
-        )
+        raise BadInputError(f"a dataset of positions has no boards {plies} plies earlier", "give a cache of games")
 
 
 def read_fen_boards(fens: Sequence[str]) -> np.ndarray:
-    """Boards int8 [n, 64] of FENs, squares as above."""
+    """Return the boards of FENs, int8 [n, 64]."""
     squares = "".join(fen.partition(" ")[0].translate(_SQUARES_OF_FEN) for fen in fens).encode()
     values = _VALUES[np.frombuffer(squares, np.uint8)].reshape(-1, 8, 8)
     return values[:, ::-1].reshape(-1, 64)  # a FEN begins with the eighth rank
@@ -116,10 +115,10 @@ _VALUES[np.frombuffer(b"kqrbnp.PNBRQK", np.uint8)] = np.arange(-6, 7)
 
 @dataclass(frozen=True)
 class Label:
-    """A label of `squares` squares (64, or 1 for the position as a whole).
+    """A label of `squares` squares: 64, or 1 for the whole position.
 
-    of: positions -> classes int8 [positions, squares], 0..len(classes)-1. None for what is not read off the
-    position but belongs to its game: skill (classes by rating) and rating (a number; no classes).
+    `of` maps positions to classes int8 [positions, squares], 0..len(classes)-1. It is None for labels of the game:
+    skill (classes by rating) and rating (a number, without classes).
     """
 
     name: str
@@ -134,28 +133,29 @@ LABELS: Registry[Label] = Registry("label")
 
 
 def register_label(label: Label) -> None:
-    """Make a label known by its name. Raises ValueError when the name is taken."""
+    """Register a label under its name. Raises ValueError if the name is taken."""
     LABELS[label.name] = label
 
 
 SHUFFLED_SUFFIX = "-shuffled"
-"""What the name of a label ends in where a probe was fitted to it dealt anew: `skill-shuffled` is read like `skill`."""
+"""Suffix of a label whose classes were shuffled before a probe was fitted; `skill-shuffled` is computed
+like `skill`."""
 
 
 def get_label(name: str) -> Label:
-    """The label of this name, or of the one that was shuffled. Raises NotFoundError."""
+    """Return the label with this name, or the original of a shuffled label. Raises NotFoundError."""
     return LABELS[name.removesuffix(SHUFFLED_SUFFIX)]
 
 
 LABEL_ALIASES = {"joint": "piece"}
-"""What papers call labels that are here already: Davis's joint label of color and type."""
+"""The papers' names of labels that exist here under another name: Davis's joint label of color and type."""
 
 
 def iterate_positions(
     items: Games | Positions, item: np.ndarray, ply: np.ndarray | None = None
 ) -> Iterator[tuple[np.ndarray, GamePositions]]:
-    """The positions after `ply` int [n] plies of the games at rows `item` int [n] of a dataset, some games at a time:
-    (which of the n, the positions). Of a dataset of positions those at its rows `item`."""
+    """Yield (indices among the n, positions) in batches: the positions after `ply` int [n] plies of the games at `item`
+    int [n]; for a dataset of positions, those at rows `item`."""
     if items.content == "positions":
         for start in range(0, len(item), BATCH_POSITIONS):
             rows = np.arange(start, min(start + BATCH_POSITIONS, len(item)))
@@ -175,42 +175,43 @@ def iterate_positions(
 
 
 def classify_pieces(boards: np.ndarray) -> np.ndarray:
-    """The piece on each square, absolute colors, int8: 0 black king … 6 empty … 12 white king (Karvonen 3.1)."""
+    """Return the piece on each square in absolute colors, int8: 0 black king … 6 empty … 12 white king
+    (Karvonen 3.1)."""
     return boards.astype(np.int8, copy=False) + np.int8(6)
 
 
 def classify_colors(boards: np.ndarray) -> np.ndarray:
-    """0 a black piece, 1 empty, 2 a white piece."""
+    """Return 0 for a black piece, 1 for an empty square, 2 for a white piece."""
     return np.sign(boards) + np.int8(1)
 
 
 def classify_piece_types(boards: np.ndarray) -> np.ndarray:
-    """0 pawn, 1 knight, 2 bishop, 3 rook, 4 queen, 5 king of either color, 6 empty: Davis's order (4.1)."""
+    """Return 0 pawn, 1 knight, 2 bishop, 3 rook, 4 queen, 5 king of either color, 6 empty: Davis's order (4.1)."""
     return ((np.abs(boards) + np.int8(6)) % np.int8(7)).astype(np.int8)
 
 
 def classify_threats(positions: GamePositions) -> np.ndarray:
-    """1 where a piece of the side that is not to move attacks the square."""
+    """Return 1 for squares attacked by the side that is not to move."""
     return attacks.unpack_bits(attacks.find_attacked_squares(positions.boards, ~positions.white)).astype(np.int8)
 
 
 def classify_legal_targets(positions: GamePositions) -> np.ndarray:
-    """1 where a legal move goes to the square."""
+    """Return 1 for the target squares of legal moves."""
     return attacks.unpack_bits(positions.targets).astype(np.int8)
 
 
 def classify_pins(positions: GamePositions) -> np.ndarray:
-    """1 when a piece of the side to move is pinned to its king, int8 [n, 1]."""
+    """Return whether a piece of the side to move is pinned to its king, int8 [n, 1]."""
     return (attacks.find_pinned_pieces(positions.boards, positions.white) != 0).astype(np.int8)[:, None]
 
 
 def classify_previous_pieces(positions: GamePositions) -> np.ndarray:
-    """`classify_pieces`, 25 plies earlier; empty before the game began."""
+    """Return the classes of `piece` 25 plies earlier; empty before the start of the game."""
     return classify_pieces(positions.earlier(PREVIOUS_PLIES))
 
 
 def draw_random_classes(positions: GamePositions) -> np.ndarray:
-    """One of three classes without any meaning: a function of game, ply and square that no position determines."""
+    """Return one of three meaningless classes: a function of game, ply and square that no position determines."""
     keys = positions.item.astype(np.uint64) << np.uint64(32) | positions.ply.astype(np.uint64)
     ramp = np.arange(64, dtype=np.uint64)[None] * np.uint64(0x9E3779B97F4A7C15)
     values = (keys[:, None] + np.uint64(1)) * np.uint64(0xD1342543DE82EF95) ^ ramp
@@ -258,7 +259,7 @@ _CHANGE = re.compile(r"([a-h][1-8])=([pnbrqkPNBRQK.])")
 
 
 def parse_board_changes(text: str) -> list[tuple[int, str]]:
-    """Squares and what shall stand there, `.` for nothing: rising squares. Raises BadInputError.
+    """Return (square, new piece or `.`) of each change, ordered by square. Raises BadInputError for an invalid change.
 
     >>> parse_board_changes("d7=p d5=.")
     [(35, '.'), (51, 'p')]
@@ -267,7 +268,7 @@ def parse_board_changes(text: str) -> list[tuple[int, str]]:
     for word in text.replace(",", " ").split():
         match = _CHANGE.fullmatch(word)
         if match is None:
-            raise BadInputError(f"{word[:60]!r} is no change of a board", "write d5=. d7=p e4=P: square=piece")
+            raise BadInputError(f"{word[:60]!r} is not a change of a board", "write d5=. d7=p e4=P: square=piece")
         square = chess.parse_square(match[1])
         if square in changes:
             raise BadInputError(f"--board names {match[1]} twice")
@@ -276,7 +277,7 @@ def parse_board_changes(text: str) -> list[tuple[int, str]]:
 
 
 def normalize_board_changes(text: str) -> str:
-    """The same changes as every writer would write them.
+    """Return the changes in canonical form.
 
     >>> normalize_board_changes("d7=p, d5=.")
     'd5=. d7=p'

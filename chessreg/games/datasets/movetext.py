@@ -1,8 +1,7 @@
-"""The movetext of a game, cleaned down to SAN words and a result.
+"""Movetext cleaned to SAN words and a result.
 
-Untidy writing is corrected here, once, in front of both readers: comments, variations, annotation glyphs, `1...`,
-typographic dashes and figurines, zeros for castling, `e8Q`, `e.p.`. The readers decide whether the words are legal
-moves.
+Handles, for both readers: comments, variations, annotation glyphs, `1...`, typographic dashes and figurines, zeros for
+castling, `e8Q`, `e.p.`. The readers decide whether the words are legal moves.
 """
 
 from __future__ import annotations
@@ -27,7 +26,9 @@ _SPACED_RESULT = re.compile(
 _PARENTHESES = re.compile(r"([()])")
 _BRACKETED_PROMOTION = re.compile(r"(?<=[18])\(=?([QRBNqrbn])\)")
 _MARKS = re.compile(r"\$\d*|[!?]+|\be\.?p\.(?=\s|$)")
-_NUMBER = re.compile(r"(?<![\w=+#/-])\d+\s*\.[.\s]*(?!\d(?!-[0O]))|(?<!\S)\.{2,}")  # `4.0-0` has one, `0.25` not
+_NUMBER = re.compile(
+    r"(?<![\w=+#/-])\d+\s*\.[.\s]*(?!\d(?!-[0O]))|(?<!\S)\.{2,}"
+)  # `4.0-0` contains a move number, `0.25` does not
 _FIRST_NUMBER = re.compile(r"(?<!\S)1\s*\.(?![.\d])")
 _FIRST_FOLLOWS = re.compile(r"\s*1\s*\.(?![.\d])")
 _NEXT_WORD = re.compile(r"\s*(\d+\s*\.[.\s]*)?([^\s.]\S*)?")
@@ -54,17 +55,20 @@ _TYPOGRAPHY = str.maketrans({
     **{figurine: letter for row in ("♔♕♖♗♘♙", "♚♛♜♝♞♟") for figurine, letter in zip(row, "KQRBNP", strict=True)},
     "…": "...", "‥": "..", "×": "x", "⁄": "/", "∕": "/", "‼": "!!", "⁇": "??", "⁈": "?!", "⁉": "!?", "О": "O", "о": "o",
 })  # fmt: skip
-"""Characters that stand for ASCII ones in movetext, among them the Cyrillic letter that looks like an O."""
+"""Maps typographic characters to ASCII, among them the Cyrillic letter that resembles an O."""
 
 MAX_GAME_PLIES = 32_767
-"""Plies: what fits the column. The longest possible game under the 75-move rule has 17,697."""
-_PLAIN_LIMIT = 1 << 17  # characters: fewer plies than the longest game, whatever the moves
+"""The maximum of the column's type. The longest possible game under the 75-move rule has 17,697 plies."""
+_PLAIN_LIMIT = 1 << 17  # characters; shorter texts have fewer than MAX_GAME_PLIES plies
 
 
 class Movetext(NamedTuple):
-    """Cleaned movetext. `text` is what a reader takes (SAN words, move numbers allowed); `sans` the source's own words
-    where it was cleaned, None where it is plain; `problem` is (plies before it, reason) or None. Where a word is
-    unreadable, `text` has the moves before it, `sans` that word and those behind it too."""
+    """Cleaned movetext.
+
+    `text` is a reader's input (SAN words; move numbers allowed). `sans` are the source's own words, None if the
+    movetext is passed on unchanged. `problem` is (plies before it, reason) or None. If a word is unreadable, `text` has
+    only the moves before it, `sans` also that word and the following ones.
+    """
 
     text: str
     sans: list[str] | None
@@ -73,15 +77,15 @@ class Movetext(NamedTuple):
 
 
 def normalize_result(word: str) -> str | None:
-    """`1-0`, `0-1`, `1/2-1/2` or `*` for any spelling of it, None for anything else."""
+    """Return `1-0`, `0-1`, `1/2-1/2` or `*` for any spelling of it, else None."""
     return _RESULT_SPELLINGS.get("".join(word.translate(_TYPOGRAPHY).split()))
 
 
 def clean_movetext(moves: str) -> list[Movetext]:
-    """The games in one movetext: one, or more where a result or a blank line is followed by another first move.
+    """Return the games in one movetext. More than one if a first move follows a result or a blank line.
 
-    A movetext that looks like a plain export is passed on as it is. It counts only if the reader's own text of the game
-    is the same, and goes through `clean_by_word` otherwise.
+    A movetext that looks like a plain export is returned unchanged. The caller has to compare it with the reader's text
+    of the game and call `clean_by_word` if they differ.
     """
     if len(moves) < _PLAIN_LIMIT:
         head, _, tail = moves.strip().replace("\n", " ").rpartition(" ")
@@ -92,7 +96,7 @@ def clean_movetext(moves: str) -> list[Movetext]:
 
 
 def clean_by_word(moves: str) -> list[Movetext]:
-    """The same, word by word."""
+    """Return the same as `clean_movetext`, always word by word."""
     text = blank_comments(moves)
     broken = "a comment is not closed" if "{" in text else "a comment is closed that was not opened"
     brace = min((place for place in (text.find("{"), text.find("}")) if place >= 0), default=-1)
@@ -122,7 +126,7 @@ def clean_by_word(moves: str) -> list[Movetext]:
 
 
 def _remove_variations(text: str) -> tuple[str, str]:
-    """The text outside parentheses up to one without its counterpart, and a name of that fault or an empty text."""
+    """Return the text outside parentheses, up to the first unbalanced one, and the problem (empty if balanced)."""
     depth = opened = 0
     outside: list[str] = []
     for part in _PARENTHESES.split(text):
@@ -144,11 +148,12 @@ def _split_words(text: str) -> list[str]:
 
 
 def _split_games(text: str) -> list[str]:
-    """The text of each game in movetext that has a result or a blank line before its end.
+    """Return the text of each game in movetext that has a result or a blank line before its end.
 
-    Another game begins there if the next move is numbered 1, or where no move is numbered. A result that is followed by
-    a later move number belongs to the same game. Words after a result are dropped if the first is no move and
-    no move number is among them."""
+    Another game begins there if the next move is numbered 1, or if no move is numbered. If a later move number follows
+    a result, the game continues. Words after a result are dropped if the first is not a move and no move number is
+    among them.
+    """
     numbered = _NUMBER.search(text) is not None
     pieces: list[str] = []
     start = searched = 0
@@ -180,14 +185,14 @@ def _split_games(text: str) -> list[str]:
 
 
 def _make_movetext(words: list[str]) -> Movetext:
-    """The game of cleaned words, whose last result counts."""
+    """Return the Movetext of cleaned words; the last result counts."""
     source: list[str] = []
     result = None
     for word in words:
         spelled = _RESULT_SPELLINGS.get(word)
         if spelled is not None:
             result = spelled
-        elif not word.isdigit() or not word.strip("0"):  # a move number without its dot, but not 00
+        elif not word.isdigit() or not word.strip("0"):  # a move number without a dot, but not 00
             source.append(word)
     sans = [normalize_san(word) for word in source]
     if "" in sans:
@@ -203,7 +208,7 @@ def _make_movetext(words: list[str]) -> Movetext:
 
 
 def is_glyph(word: str) -> bool:
-    """Whether a word is an annotation that can be no move: `=`, `+/-`, `∞`, `N` for a novelty.
+    """Return whether a word is an annotation and cannot be a move: `=`, `+/-`, `∞`, `N` for a novelty.
 
     >>> [is_glyph(word) for word in ("±", "+-", "N", "Nf3", "--")]
     [True, True, True, False, False]
@@ -215,7 +220,7 @@ def is_glyph(word: str) -> bool:
 
 @functools.lru_cache(1 << 16)
 def normalize_san(word: str) -> str:
-    """A word as SAN that both readers take, "" where it is none. Check marks and disambiguation stay as they are.
+    """Return a word as SAN that both readers accept, or "" if it is not a move. Keeps check marks and disambiguation.
 
     >>> [normalize_san(word) for word in ("0-0+", "e8Q", "Ng1-f3", "Nf3+-", "hello")]
     ['O-O+', 'e8=Q', 'Ng1f3', 'Nf3', '']
@@ -224,7 +229,7 @@ def normalize_san(word: str) -> str:
     if san:
         return san
     word = _NUMBER_MARK.sub("", word)
-    for end in range(len(word), max(len(word) - 8, 1), -1):  # annotation glyphs without a space before them
+    for end in range(len(word), max(len(word) - 8, 1), -1):  # annotation glyphs attached to the move
         san = _match_san(word[:end]) if end == len(word) or _GLYPH_END.fullmatch(word, end) else ""
         if san:
             return san
@@ -242,7 +247,7 @@ def _match_san(word: str) -> str:
 
 
 def number_sans(sans: Sequence[str]) -> str:
-    """The text of a game as datasets keep it, from moves in SAN.
+    """Return the text of a game, as stored in datasets, from moves in SAN.
 
     >>> number_sans(["e4", "e5", "Nf3"])
     ';1.e4 e5 2.Nf3'

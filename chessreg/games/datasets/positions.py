@@ -1,7 +1,7 @@
-"""Datasets of positions: Parquet, CSV or bags in, a folder with `positions.parquet`, `rejects.tsv`, `dataset.json` out.
+"""Datasets of positions: Parquet, CSV or bags in; a folder with `positions.parquet`, `rejects.tsv`, `dataset.json` out.
 
-Columns are known by several names (`COLUMNS`). A CSV without a header is one of puzzles: FEN, moves, rating. A puzzle's
-first move is the opponent's (Junkin's specification 5.4), so its position is the one after that.
+Columns have several accepted names (`COLUMNS`). A CSV without a header contains puzzles: FEN, moves, rating. A puzzle's
+first move is the opponent's (Junkin's specification 5.4), so its position is the one after that move.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from chessreg.games.datasets.dataset import Games
 
 POSITION_READER_VERSION = 4
-"""Raised whenever the rows made from the same bytes may change: part of a dataset's identity."""
+"""Incremented whenever the rows made from the same bytes may change; part of a dataset's identity."""
 COLUMNS = {
     "fen": ("fen",),
     "best": ("sf_best_uci", "best_uci", "best_move", "bestmove", "best"),
@@ -61,60 +61,73 @@ COLUMNS = {
     "action": ("action",),
     "win_prob": ("win_prob", "win_probability"),
 }
-"""Column of a dataset → names that it has in files, the first that there is counting; upper or lower case."""
+"""Column of a dataset → its accepted names in files, in order of priority, in upper or lower case."""
 Batch = tuple[Sequence[int], dict[str, list[Any]]]
 _MOVES = ("best", "played", "action")
 _OPTIONAL = ("best", "played", "line", "eval_before", "eval_after", "rating", "mover_elo", "opponent_elo", "judgment",
              "game", "action", "win_prob")  # fmt: skip
-_BATCH_ROWS = 20_000  # rows of a source read at once
+_BATCH_ROWS = 20_000  # rows of a source per batch
 _MAX_LINE_BYTES = 16 << 20  # bytes
-MAX_COUNTER = 999  # of three digits, as FEN-77 and prompts write them
+MAX_COUNTER = 999  # counters have three digits in FEN-77 and prompts
 RATINGS = ("mover_elo", "opponent_elo", "rating")
 MAX_RATING = 9999
 _CASTLING = {"e1h1": ("K", "e1g1"), "e1a1": ("Q", "e1c1"), "e8h8": ("k", "e8g8"), "e8a8": ("q", "e8c8")}
-"""Castling as the king takes the rook → the right to it, and the king's move."""
+"""Castling written as king takes rook → (the right to it, the king's move)."""
 _RIGHTS = frozenset("".join(c for bit, c in enumerate("KQkq") if of >> bit & 1) or "-" for of in range(16))
 _PLAIN = re.compile(r"[pnbrqkPNBRQK1-8/]+ [wb] (?:-|(?=\S)K?Q?k?q?) (?:-|[a-h][36]) \d{1,3} \d{1,3}", re.ASCII)
 _GAME = re.compile(r"^https?://[^/]+/(\w{8})")
 
 
 class Positions(DatasetFile):
-    """The positions of a dataset folder. Parts are cut by game: no game is in two (by position where none is known)."""
+    """The positions of a dataset folder.
+
+    Parts are cut by game, so that no game is in two parts (by position if the game is unknown).
+    """
 
     content: Literal["positions"] = "positions"
     file_name = dataset.POSITIONS_FILE
     hash_column = "game_hash"
 
     def fens(self, indices: Sequence[int] | np.ndarray) -> list[str]:
-        """The FENs of the positions at rows."""
+        """Return the FENs of the positions at rows."""
         return self.take(indices, ["fen"])["fen"].to_pylist()
 
     def moves(self, indices: Sequence[int] | np.ndarray, column: str = "best") -> np.ndarray:
-        """The moves at rows in a column of moves (best, played, action), packed uint16 [n] as in `moves.py`; 0 where
-        there is none. `Fen77.actions_of` makes actions of them."""
+        """Return the moves at rows in a column of moves (best, played, action), packed uint16 [n] as in `moves.py`; 0
+        if missing.
+
+        `Fen77.actions_of` converts them to actions.
+        """
         words = self.take(indices, [column])[column].to_pylist()
         return np.array([pack_uci(word) if word else 0 for word in words], np.uint16)
 
     def evaluations(self, indices: Sequence[int] | np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """The source's evaluations before the move at rows: centipawns float64 [n], NaN where there is none or a mate,
-        and moves to mate int64 [n], 0 where there is none. Signs are the source's (Lichess: White's view)."""
+        """Return the source's evaluations before the move at rows: (centipawns float64 [n], moves to mate int64 [n]).
+
+        Centipawns are NaN if missing or a mate; moves to mate are 0 if there is no mate. Signs are the source's
+        (Lichess: White's view).
+        """
         values = self.take(indices, ["eval_before"])["eval_before"].to_numpy()
         mates = np.array([parse_mate(value) for value in values.tolist()], np.int64)
         return np.where(mates != 0, np.nan, values), mates
 
     def legal(self, indices: Sequence[int] | np.ndarray) -> LegalMoves:
-        """The legal moves of the positions at rows."""
+        """Return the legal moves of the positions at rows."""
         return find_legal_moves(self.fens(indices))
 
     def legal_counts(self, indices: Sequence[int] | np.ndarray) -> np.ndarray:
-        """How many legal moves the positions at rows have, int64 [n]; datasets of version 1 do not hold it."""
+        """Return the number of legal moves at rows, int64 [n]; computed for datasets of version 1, which lack the
+        column."""
         if not self.having(["legal"]):
             return self.legal(indices).counts
         return self.take(indices, ["legal"])["legal"].to_numpy().astype(np.int64)
 
     def games_of(self, games: Games) -> np.ndarray:
-        """The row of each position's game in a dataset of games, int64 [total]; -1 where its game is not there or not
-        known. Games are known by the id in their Site tag; of several with one id it is the first."""
+        """Return the row of each position's game in a dataset of games, int64 [total]; -1 if the game is absent or
+        unknown.
+
+        Games are matched by the id in their Site tag; the first game with an id counts.
+        """
         known, hashes = find_game_ids(games)
         distinct, first = np.unique(hashes, return_index=True)
         rows = np.append(known[first], -1)
@@ -122,15 +135,18 @@ class Positions(DatasetFile):
 
     @property
     def position_hashes(self) -> np.ndarray:
-        """uint64 [total]: equal for equal pieces, side to move, castling and legal captures en passant, however a FEN
-        writes those. Not those of boards (`games/boards/moves.py`), which know no rights."""
+        """uint64 [total], equal for equal pieces, side to move, castling rights and legal en-passant captures, however
+        the FEN is written. Differs from the hashes of boards (`games/boards/moves.py`), which ignore rights."""
         return self._read(["position_hash"])["position_hash"].to_numpy()
 
     def new_rows(
         self, part: dataset.DatasetPart | None, seen: np.ndarray | None = None
     ) -> tuple[np.ndarray, np.ndarray]:
-        """The rows of a part without a copy of an earlier one or of a position in `seen` (uint64, as in
-        `position_hashes`), int64 [n] in file order; and `seen` with all of the part's."""
+        """Return (rows, hashes) of a part: the rows that repeat no earlier row and no position in `seen`, and the
+        updated `seen`.
+
+        Rows are int64 [n] in file order; `seen` is uint64, as in `position_hashes`.
+        """
         rows = self.rows(part)
         hashes = self.position_hashes[rows]
         first = np.zeros(len(rows), bool)
@@ -141,18 +157,18 @@ class Positions(DatasetFile):
 
 
 def parse_mate(evaluation: float) -> int:
-    """The moves to mate of an evaluation, 0 for one in centipawns.
+    """Return the moves to mate of an evaluation, 0 for one in centipawns.
 
     >>> parse_mate(29996), parse_mate(-29999), parse_mate(35)
     (4, -1, 0)
     """
     most = LICHESS_MATE_CP
-    left = round(most - abs(evaluation)) if abs(evaluation) <= most else most  # NaN too
+    left = round(most - abs(evaluation)) if abs(evaluation) <= most else most  # also for NaN
     return (left if evaluation > 0 else -left) if 0 < left < 1000 else 0
 
 
 def find_game_ids(games: Games) -> tuple[np.ndarray, np.ndarray]:
-    """The rows int64 [n] of the games whose Site tag holds an id of Lichess, and their `game_hash` uint64 [n]."""
+    """Return rows int64 [n] and `game_hash` uint64 [n] of the games whose Site tag contains a Lichess id."""
     sites = games._read(["site"])["site"].to_pylist()
     ids = [_GAME.match(site or "") for site in sites]
     rows = np.array([row for row, match in enumerate(ids) if match], np.int64)
@@ -160,9 +176,11 @@ def find_game_ids(games: Games) -> tuple[np.ndarray, np.ndarray]:
 
 
 def make_position_schema() -> pa.Schema:
-    """The columns of `positions.parquet`. Moves are UCI; evaluations are the source's, in centipawns; `legal` is the
-    number of legal moves; `win_prob` [0, 1] is of the side to move, after the move `action` where there is one
-    (ChessBench, specification 5.3)."""
+    """Return the schema of `positions.parquet`.
+
+    Moves are UCI; evaluations are the source's, in centipawns; `legal` is the number of legal moves; `win_prob` [0, 1]
+    is for the side to move, after the move `action` if there is one (ChessBench, specification 5.3).
+    """
     import pyarrow as pa
 
     return pa.schema([
@@ -177,12 +195,13 @@ def make_position_schema() -> pa.Schema:
 
 
 class PositionSource:
-    """One file of positions on its way in."""
+    """A source file of positions."""
 
     def __init__(self, path: Path, names: Sequence[str], source: GameSource | None) -> None:
-        """names: the file's columns. source: of a CSV; None for a Parquet.
+        """`names` are the file's columns; `source` is the CSV's stream, None for a Parquet file.
 
-        Raises BadInputError where no column is a FEN."""
+        Raises BadInputError without a column of FENs.
+        """
         self.path, self._source, self._names = path, source, list(names)
         self.bytes_total = path.stat().st_size
         self.bytes_done = 0
@@ -206,9 +225,10 @@ class PositionSource:
         return [f"columns {', '.join(known)}", *puzzles]
 
     def batches(self) -> Iterator[Batch]:
-        """Rows of the file as {our column: values}, with the lines or rows on which they stand, counted from 1.
+        """Yield (line or row numbers counted from 1, {column of a dataset: values}).
 
-        Raises BrokenStreamError where the file cannot be read to its end."""
+        Raises BrokenStreamError if the file cannot be read to its end.
+        """
         yield from self._parquet() if self._source is None else self._csv(self._source)
 
     def _parquet(self) -> Iterator[Batch]:
@@ -251,7 +271,7 @@ class PositionSource:
                     yield batch()
                     lines, rows = [], []
         except BrokenStreamError:
-            yield batch()  # the whole rows before the break
+            yield batch()  # the complete rows before the break
             raise
         except csv.Error as error:
             raise BadInputError(f"{self.path}, line {line + 1}: {error}", "is it a CSV?") from error
@@ -261,10 +281,10 @@ class PositionSource:
 
 
 class BagSource(PositionSource):
-    """A bag of ChessBench on its way in (`bags.py`)."""
+    """A bag of ChessBench as a source of positions (`bags.py`)."""
 
     def __init__(self, path: Path) -> None:
-        """Raises BagError where the file cannot be a bag."""
+        """Raises BagError if the file cannot be a bag."""
         self.path, self._bag = path, bags.Bag(path)
         self.bytes_total, self.bytes_done = path.stat().st_size, 0
         self.columns = dict.fromkeys(COLUMNS)
@@ -275,7 +295,7 @@ class BagSource(PositionSource):
         return [f"records of {self._coding}"]
 
     def batches(self) -> Iterator[Batch]:
-        """See `PositionSource.batches`. Raises BagError for the first wrong record."""
+        """See `PositionSource.batches`. Raises BagError for the first invalid record."""
         line = 1
         try:
             for records in self._bag.records():
@@ -294,7 +314,7 @@ class BagSource(PositionSource):
 
 
 def _read_values(column: pa.Array) -> list[Any]:
-    """A column's values; bytes as text, None for NaN, which pandas writes where a value is missing."""
+    """Return a column's values: bytes as text, NaN (which pandas writes for missing values) as None."""
     import pyarrow as pa
 
     if pa.types.is_floating(column.type):
@@ -305,7 +325,8 @@ def _read_values(column: pa.Array) -> list[Any]:
 
 
 def _read_lines(source: GameSource) -> Iterator[str]:
-    """The text of a source line by line, without a byte order mark. Raises BadInputError for too long a line."""
+    """Yield the text of a source line by line, without a byte order mark. Raises BadInputError for a line that is too
+    long."""
     left, mark = b"", b"\xef\xbb\xbf"
     for chunk in source._decoded():
         whole, newline, left = (left + chunk).removeprefix(mark).rpartition(b"\n")
@@ -318,9 +339,11 @@ def _read_lines(source: GameSource) -> Iterator[str]:
 
 
 def open_positions(path: Path) -> PositionSource | None:
-    """The file as a source of positions; None if it holds games: a PGN, transcripts, or a Parquet of games.
+    """Return a file as a source of positions, or None if it contains games (PGN, transcripts or a Parquet file of
+    games).
 
-    Raises NotFoundError, and BadInputError for a damaged Parquet or bag, and for a Parquet of neither."""
+    Raises NotFoundError, and BadInputError for a damaged file and for a Parquet file of neither.
+    """
     if bags.is_bag(path):
         return BagSource(path)
     names = read_parquet_columns(path) if path.is_file() else None
@@ -348,7 +371,7 @@ def open_positions(path: Path) -> PositionSource | None:
 
 
 def _shorten_error(error: Exception) -> str:
-    """A library's error about a file's bytes, printable and short."""
+    """Return a library's error about a file's bytes in one short printable line."""
     return " ".join("".join(c if c.isprintable() else " " for c in str(error)).split())[:120]
 
 
@@ -362,16 +385,19 @@ def _is_fen(text: str) -> bool:
 
 @dataclass(frozen=True)
 class PositionFilter:
-    """Which legal positions are kept: those after `min_plies` plies, of no game and no position of `exclude`, and of a
-    game of `within`. Both are input references of datasets with their (game hashes, position hashes), uint64 [n]; a
-    dataset of games excludes by its games, one of positions by its positions."""
+    """A filter of legal positions.
+
+    A position passes after at least `min_plies` plies, if its game and the position are not in `exclude`, and if its
+    game is in `within`. Both map input references of datasets to hashes uint64 [n] (`exclude`: game and position
+    hashes). A dataset of games excludes by game, a dataset of positions by position.
+    """
 
     min_plies: int = 0
     exclude: Mapping[str, tuple[np.ndarray, np.ndarray]] = field(default_factory=dict)
     within: Mapping[str, np.ndarray] = field(default_factory=dict)
 
     def as_json(self) -> dict[str, Any]:
-        """As the report and the identity hold it: {} where every position is kept."""
+        """Return the filter as stored in the report and hashed in the identity; {} if every position passes."""
         filters = {"min_plies": self.min_plies, "exclude": sorted(self.exclude), "within": sorted(self.within)}
         return {name: value for name, value in filters.items() if value}
 
@@ -383,7 +409,7 @@ class PositionFilter:
     def keeps(
         self, legal: np.ndarray, ply: np.ndarray, games: np.ndarray, positions: np.ndarray, tally: Tally
     ) -> np.ndarray:
-        """bool [n] of rows bool [n] with these plies and hashes; what is left out is counted."""
+        """Return which of the rows `legal` bool [n] pass, bool [n]; the others are counted in `tally`."""
         if not self.as_json():
             return legal
         shut_games, shut_positions, open_games = self._sets
@@ -399,7 +425,7 @@ class PositionFilter:
 
 
 def identify_position_dataset(digests: Sequence[str], chosen: PositionFilter | None = None) -> str:
-    """The identity of positions read from files with these digests, and chosen so."""
+    """Return the identity of positions read from files with these digests through a filter."""
     filters = chosen.as_json() if chosen else {}
     return identity_of(digests, filters, reader=POSITION_READER_VERSION, content="positions")
 
@@ -412,10 +438,11 @@ def build_position_dataset(
     chosen: PositionFilter | None = None,
     on_progress: Progress | None = None,
 ) -> DatasetReport:
-    """Read files of positions into the new dataset `folder`, in their order, at constant memory: 100,000 rows a second.
+    """Read files of positions into the new dataset `folder`, in order, with constant memory: 100,000 rows per second.
 
-    Raises BadInputError, and leaves nothing behind, when the folder exists, a file holds no position, cannot be read to
-    its end (unless `salvage`, which keeps the rows before) or has nothing but bad ones. Bad rows are listed.
+    `salvage` keeps the rows before a break in a file. Bad rows are listed in `rejects.tsv`. Raises BadInputError, and
+    leaves nothing behind, if the folder exists, or a file has no positions, cannot be read to its end (without
+    `salvage`) or has only bad rows.
     """
     sources = [(path, open_positions(Path(path))) for path in files]
     for path, source in sources:
@@ -523,16 +550,17 @@ def _make_no_position_error(
 
 
 class _BadRowError(Exception):
-    """A row that is no legal position; the message is the reason, with a colon before what is particular to it."""
+    """Raised for a row that is not a legal position. Its message is the reason; details of the row follow a colon."""
 
 
 def _check_rows(
     columns: Mapping[str, list[Any]], count: int, first: int, chosen: PositionFilter, tally: Tally, unread: Counter[str]
 ) -> tuple[dict[str, pa.Array], dict[int, str]]:
-    """The columns of the rows that are kept, numbered from `first` on in the file, and what is wrong with bad ones.
+    """Return the columns of the kept rows, numbered from `first`, and {row: reason} of the bad rows.
 
-    A ply that does not fit the side to move (counted from 1, or of the move before) is taken from the FEN. Texts where
-    numbers belong, and ratings below 0 or above 9,999, are left empty, and counted in `unread` by column."""
+    A ply that does not fit the side to move (counted from 1, or of the move before) is taken from the FEN. Text in
+    place of a number, and ratings below 0 or above 9,999, become empty and are counted in `unread` by column.
+    """
     import pyarrow as pa
 
     fens, words = _read_texts(columns, count)
@@ -541,7 +569,7 @@ def _check_rows(
         bad.setdefault(place, "a puzzle without a solution")
     chances = _to_floats(columns.get("win_prob"), count)
     for place in np.flatnonzero(~((chances >= 0) & (chances <= 1))).tolist() if "win_prob" in columns else ():
-        if columns["win_prob"][place] not in (None, ""):  # NaN too
+        if columns["win_prob"][place] not in (None, ""):  # also for NaN
             bad.setdefault(place, f"a win probability outside 0 to 1: {columns['win_prob'][place]}")
     games = [_parse_game_id(_format_game_id(game)) for game in columns.get("game", ())] or [None] * count
     position_hash, game_hash, ply = _compute_keys(fens, games, _to_floats(columns.get("ply"), count), bad)
@@ -588,7 +616,8 @@ Words = dict[str, list[str | None]]  # column of moves → the text of each row
 
 
 def _read_texts(columns: Mapping[str, list[Any]], count: int) -> tuple[list[str], Words]:
-    """FENs and moves as texts; castling that takes the own rook is written as the king's move, where it is a right."""
+    """Return FENs and moves as texts. Castling written as king takes rook becomes the king's move if the
+    right exists."""
     fens = [str(fen or "").strip() for fen in columns["fen"]]
     words = {name: [str(word).strip() if word else None for word in columns.get(name, ())] or [None] * count
              for name in (*_MOVES, "line")}  # fmt: skip
@@ -601,11 +630,11 @@ def _read_texts(columns: Mapping[str, list[Any]], count: int) -> tuple[list[str]
 
 
 def _check_moves(fens: list[str], words: Words, tally: Tally) -> tuple[np.ndarray, dict[int, str]]:
-    """The number of legal moves int16 of each row, and what is wrong with bad rows; FENs and moves are normalised in
-    place.
+    """Return the number of legal moves int16 of each row, and {row: reason} of the bad rows; normalize FENs and moves
+    in place.
 
-    A FEN as python-chess writes it, with legal moves in UCI, is checked together with all others like it; what is
-    written in another way row by row."""
+    Rows in python-chess's format with UCI moves are checked together; other rows one by one.
+    """
     count = len(fens)
     plain = [place for place, fen in enumerate(fens) if _PLAIN.fullmatch(fen) and not words["line"][place]]
     moves = find_legal_moves([fens[place] for place in plain])
@@ -635,7 +664,7 @@ def _check_moves(fens: list[str], words: Words, tally: Tally) -> tuple[np.ndarra
 def _compute_keys(
     fens: list[str], games: list[str | None], given_ply: np.ndarray, bad: Collection[int]
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """position_hash and game_hash uint64, and ply int64, of each row."""
+    """Return position_hash uint64, game_hash uint64 and ply int64 of each row."""
     fields = [fen.rsplit(" ", 2) if place not in bad else ("", "0", "0") for place, fen in enumerate(fens)]
     position_hash = np.frombuffer(b"".join(_hash_text(_normalize_en_passant(four)) for four, _, _ in fields), "<u8")
     game_hash = np.array([position_hash[place] if game is None else _hash_game_id(game)
@@ -647,7 +676,7 @@ def _compute_keys(
 
 @dataclass(frozen=True)
 class _CheckedRow:
-    """A row that was checked by itself: its FEN, whether that was rewritten, its moves and the number of legal ones."""
+    """A row checked separately: its FEN, whether that was rewritten, its moves and the number of legal moves."""
 
     fen: str
     rewritten: bool
@@ -656,7 +685,7 @@ class _CheckedRow:
 
 
 def _check_row(fen: str, words: Mapping[str, str | None]) -> _CheckedRow:
-    """A row on python-chess's board. Raises _BadRowError."""
+    """Check a row with python-chess. Raises _BadRowError."""
     try:
         board = chess.Board(fen)
     except ValueError as error:
@@ -680,7 +709,7 @@ def _check_row(fen: str, words: Mapping[str, str | None]) -> _CheckedRow:
 
 
 def _play_puzzle(board: chess.Board, moves: Sequence[str]) -> dict[str, str | None]:
-    """Play a puzzle's first move on the board; its solution, whose first move is the best one."""
+    """Play a puzzle's first move on the board; return its solution, whose first move is the best move."""
     if len(moves) < 2:
         raise _BadRowError("a puzzle without a solution")
     _parse_legal_move(board, moves[0], "move of a puzzle", play=True)
@@ -690,7 +719,7 @@ def _play_puzzle(board: chess.Board, moves: Sequence[str]) -> dict[str, str | No
 
 
 def _parse_legal_move(board: chess.Board, word: str, what: str, play: bool = False) -> str:
-    """The UCI of a legal move in UCI or SAN. Raises _BadRowError."""
+    """Return the UCI of a legal move written in UCI or SAN. Raises _BadRowError."""
     for parse in (board.parse_uci, board.parse_san):
         try:
             move = parse(word)
@@ -705,7 +734,7 @@ def _parse_legal_move(board: chess.Board, word: str, what: str, play: bool = Fal
 
 @functools.lru_cache(1 << 12)
 def pack_uci(uci: str) -> int:
-    """A move in UCI, packed as in `moves.py`; 0 for a text that is no move."""
+    """Return a UCI move packed as in `moves.py`; 0 for a text that is not a move."""
     try:
         move = chess.Move.from_uci(uci)
     except ValueError:
@@ -714,7 +743,7 @@ def pack_uci(uci: str) -> int:
 
 
 def _normalize_en_passant(four: str) -> str:
-    """The first four fields of a FEN as a position is known by them: a square en passant only where a pawn may take."""
+    """Return the first four fields of a FEN, with the en-passant square only if a pawn can capture there."""
     fields = four.split(" ")
     if fields[-1] in ("", "-") or chess.Board(f"{four} 0 1").has_legal_en_passant():
         return four
@@ -731,7 +760,7 @@ def _hash_game_id(game: str) -> int:
 
 
 def _format_game_id(given: Any) -> str:
-    """A game's id as text. Whole numbers are floats in a file of pandas where other rows have none."""
+    """Return a game's id as text. pandas stores whole numbers as floats in columns with missing values."""
     if given is None:
         return ""
     return f"{given:.0f}" if isinstance(given, float) and given.is_integer() else str(given).strip()
@@ -739,13 +768,13 @@ def _format_game_id(given: Any) -> str:
 
 @functools.lru_cache(1 << 12)
 def _parse_game_id(text: str) -> str | None:
-    """A game's id, cut out of a link to Lichess; None where there is none."""
+    """Return a game's id, extracted from a Lichess link; None for an empty text."""
     link, number = _GAME.match(text), re.fullmatch(r"(\d+)\.0", text)
     return link[1] if link else number[1] if number else text or None
 
 
 def _to_floats(values: Sequence[Any] | None, count: int) -> np.ndarray:
-    """The finite numbers among values, float64 [count]; NaN for anything else."""
+    """Return the finite numbers among values, float64 [count]; NaN for anything else."""
     if not values:
         return np.full(count, np.nan)
     try:
@@ -763,14 +792,14 @@ def _to_float(value: Any) -> float:
 
 
 def _is_not_number(value: Any) -> bool:
-    """Whether a value stands where a number belongs, and is none."""
+    """Return whether a value is present but not a finite number."""
     if value is None or not str(value).strip() or (isinstance(value, float) and math.isnan(value)):
         return False
     return not math.isfinite(_to_float(value))
 
 
 def verify_positions(folder: Path, *, sample: int = 200, seed: int = 0) -> Verification:
-    """Compare a dataset of positions with its report and check a seeded sample on python-chess's board."""
+    """Compare a dataset of positions with its report, and check a seeded sample with python-chess."""
     recorded = DatasetReport.load(folder)
     path = folder / dataset.POSITIONS_FILE
     if not path.is_file():

@@ -1,9 +1,10 @@
-"""Readers play SAN words from the initial position: one protocol, a fast reader in Rust and one in python-chess.
+"""Readers, which play SAN words from the initial position: one interface, a fast reader in Rust and one in
+python-chess.
 
-Both give the same moves, texts, boards and errors; one conformance suite holds them to it. The Rust package has one
-author and no licence file, so it stays behind `reader_rust` and python-chess can do everything it does.
+Both return the same moves, texts, boards and errors (checked by a conformance suite). The Rust package has one author
+and no license file, so it is used only in `reader_rust`, and python-chess can replace it completely.
 
-Boards are handed out as int8 [positions, 64], squares a1, b1 … h8, P=1 N=2 B=3 R=4 Q=5 K=6, negative for Black.
+Boards are int8 [positions, 64], squares a1, b1 … h8, P=1 N=2 B=3 R=4 Q=5 K=6, negative for Black.
 """
 
 from __future__ import annotations
@@ -18,38 +19,47 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games.datasets.reader_python import LegalMoves, PlayedGames, PythonReader
 
 READER_VERSION = 2
-"""Raised whenever the rows made from the same bytes may change: part of a dataset's identity."""
+"""Incremented whenever the rows made from the same bytes may change; part of a dataset's identity."""
 
 
 class GameReader(Protocol):
-    """Plays movetexts: SAN words separated by white space, move numbers (`1.` or `1.e4`) allowed, nothing else."""
+    """Plays movetexts: SAN words separated by white space, with optional move numbers (`1.` or `1.e4`) and nothing
+    else."""
 
     name: str
 
     def play(self, movetexts: Sequence[str]) -> PlayedGames:
-        """Moves and canonical texts. A game stops before its first word that is not a legal, unambiguous move; marks of
-        check, needless disambiguation and a missing or needless `x` are forgiven."""
+        """Return moves and canonical texts.
+
+        A game stops before its first word that is not a legal, unambiguous move. Check marks, unnecessary
+        disambiguation and a missing or extra `x` are accepted.
+        """
         ...
 
     def boards(self, movetexts: Sequence[str]) -> tuple[np.ndarray, np.ndarray, dict[int, int]]:
-        """Boards int8 [positions, 64] after 0, 1, … plies of each game, offsets int64 [games + 1], errors as above.
-        Captures must be spelled with their `x`, as in every dataset."""
+        """Return (boards int8 [positions, 64] after 0, 1, … plies of each game, offsets int64 [games + 1], errors as in
+        `play`).
+
+        Captures must be written with `x`, as in every dataset.
+        """
         ...
 
     def targets(self, movetexts: Sequence[str]) -> np.ndarray:
-        """Bit boards uint64 [positions], in the order of `boards`: squares that a legal move goes to (of castling the
-        king's)."""
+        """Return bit boards uint64 [positions] of the target squares of legal moves, in the order of `boards`.
+
+        The target of castling is the king's.
+        """
         ...
 
     def legal(self, fens: Sequence[str]) -> LegalMoves:
-        """The legal moves of positions, each given as a FEN of six fields."""
+        """Return the legal moves of positions, given as FENs of six fields."""
         ...
 
 
 def get_reader(name: str = "auto") -> GameReader:
-    """The reader of this name: `rust`, `python`, or `auto`, which is rust where its package is installed.
+    """Return the reader `rust`, `python`, or `auto` (rust if its package is installed).
 
-    Raises NotFoundError for any other name, or for `rust` without its package.
+    Raises NotFoundError for any other name, and for `rust` without its package.
     """
     there = importlib.util.find_spec("rust_pgn_reader_python_binding") is not None
     if name == "auto":
@@ -69,11 +79,11 @@ def get_reader(name: str = "auto") -> GameReader:
 
 
 def replay_texts(texts: Sequence[str], *, cut: bool = False, name: str = "auto") -> tuple[np.ndarray, np.ndarray]:
-    """Boards of game texts (`;1.e4 e5 2.Nf3`): int8 [positions, 64] and offsets int64 [texts + 1].
+    """Return (boards int8 [positions, 64], offsets int64 [texts + 1]) of game texts (`;1.e4 e5 2.Nf3`).
 
-    Row `offsets[g] + p` is the position of game g after p plies. With `cut`, texts may end inside a move, as texts of a
-    fixed number of characters do: a game stops silently at its first word that is no legal move (specification 3.2).
-    Without it such a word raises BadInputError.
+    Row `offsets[g] + p` is the position of game g after p plies. With `cut`, texts may end inside a move, like texts of
+    a fixed number of characters: a game stops silently at its first word that is not a legal move (specification 3.2).
+    Without `cut`, such a word raises BadInputError.
     """
     movetexts = [text.removeprefix(";") for text in texts]
     many = [i for i, text in enumerate(movetexts) if ";" in text]
@@ -90,10 +100,10 @@ def replay_texts(texts: Sequence[str], *, cut: bool = False, name: str = "auto")
 
 
 def find_move_targets(texts: Sequence[str], name: str = "auto") -> np.ndarray:
-    """Squares that a legal move goes to, bit boards uint64 [positions], in the order of `replay_texts`."""
+    """Return bit boards uint64 [positions] of the target squares of legal moves, in the order of `replay_texts`."""
     return get_reader(name).targets([text.removeprefix(";") for text in texts])
 
 
 def find_legal_moves(fens: Sequence[str]) -> LegalMoves:
-    """The legal moves of positions, each given as a FEN of six fields: half a million positions a second."""
+    """Return the legal moves of positions, given as FENs of six fields: half a million positions per second."""
     return get_reader("auto").legal(fens)

@@ -1,4 +1,4 @@
-"""The reader in python-chess: the complete fallback, and the reference. About 50,000 plies a second."""
+"""The reader in python-chess: the complete fallback and the reference. About 50,000 plies per second."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from chessreg.games.boards import moves as packed
 
 @dataclass(frozen=True)
 class PlayedGames:
-    """Games as played. `moves` "<u2" [plies] packed as in `moves.py`; `offsets` int64 [games + 1] into it; `texts` the
-    canonical PGN-character text of each game's legal plies; `errors`: game -> plies played before the first bad move.
+    """Games as played.
+
+    `moves` "<u2" [plies] packed as in `moves.py`; `offsets` int64 [games + 1] into it; `texts` the canonical
+    PGN-character text of each game's legal plies; `errors`: game -> plies played before the first bad move.
     """
 
     moves: np.ndarray
@@ -26,9 +28,12 @@ class PlayedGames:
 
 @dataclass(frozen=True)
 class LegalMoves:
-    """The legal moves of positions: `codes` "<u2" [moves] packed as in `moves.py`, ascending in each position (castling
-    is the king's move); `offsets` int64 [positions + 1] into them; `bad`: position -> what is wrong with its FEN. A bad
-    one has no moves, as has one where the game is over."""
+    """The legal moves of positions.
+
+    `codes` "<u2" [moves] packed as in `moves.py`, ascending in each position (castling is the king's move); `offsets`
+    int64 [positions + 1] into them; `bad`: position -> the problem of its FEN. A bad position has no moves, like a
+    finished game.
+    """
 
     codes: np.ndarray
     offsets: np.ndarray
@@ -36,11 +41,11 @@ class LegalMoves:
 
     @property
     def counts(self) -> np.ndarray:
-        """int64 [positions]: legal moves of each."""
+        """The number of legal moves of each position, int64 [positions]."""
         return np.diff(self.offsets)
 
     def has(self, codes: np.ndarray) -> np.ndarray:
-        """bool [positions]: whether a move, packed uint16 [positions], is legal in its position."""
+        """Return whether a move, packed uint16 [positions], is legal in its position: bool [positions]."""
         hits = self.codes == np.repeat(codes, self.counts)
         return np.diff(np.concatenate([[0], np.cumsum(hits)])[self.offsets]) > 0
 
@@ -49,9 +54,9 @@ _NUMBER = re.compile(r"^\d+\.+")
 
 
 def _play_legal_moves(movetext: str, board: chess.Board, strict: bool) -> Iterator[chess.Move | None]:
-    """The moves of a movetext, played on `board` after each yield; None for a word that is not a legal move.
+    """Yield the moves of a movetext, each played on `board` after its yield; None for a word that is not a legal move.
 
-    With `strict`, an `x` must stand where a piece is taken, and only there.
+    With `strict`, `x` must be written for a capture and for nothing else.
     """
     for word in movetext.split():
         san = _NUMBER.sub("", word)
@@ -71,7 +76,7 @@ def _play_legal_moves(movetext: str, board: chess.Board, strict: bool) -> Iterat
 
 
 def _make_board_row(board: chess.Board) -> np.ndarray:
-    """One position, int8 [64]."""
+    """Return one position, int8 [64]."""
     row = np.zeros(64, np.int8)
     for square, piece in board.piece_map().items():
         row[square] = piece.piece_type if piece.color else -piece.piece_type
@@ -150,13 +155,13 @@ class PythonReader:
 
 
 def describe_status(board: chess.Board) -> str:
-    """What is wrong with a board that no game leads to, in words: the first of python-chess's findings."""
+    """Return the first problem that python-chess finds with an impossible board, in words."""
     flag = min(board.status(), key=lambda one: one.value)
     return (flag.name or "bad position").lower().replace("_", " ")
 
 
 def _make_target_mask(board: chess.Board) -> int:
-    """A bit board of the squares that a legal move goes to."""
+    """Return a bit board of the target squares of legal moves."""
     mask = 0
     for move in board.generate_legal_moves():
         mask |= 1 << move.to_square

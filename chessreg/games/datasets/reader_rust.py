@@ -1,7 +1,7 @@
-"""The reader in Rust: the only module that knows the package, its codes and its traps.
+"""The reader in Rust: the only module that uses the package, its codes and its quirks.
 
-Its boards are uint8 by square a1=0 … h8=63: 0 empty, 1..6 white PNBRQK, 7..12 black. It drops empty strings, so that
-later games shift: those never reach it, and the number of games that come back is checked.
+Its boards are uint8 by square a1=0 … h8=63: 0 empty, 1..6 white PNBRQK, 7..12 black. The package drops empty strings,
+which would shift later games, so they are never passed to it, and the number of returned games is checked.
 """
 
 from __future__ import annotations
@@ -20,12 +20,13 @@ _VALUES = np.array([0, 1, 2, 3, 4, 5, 6, -1, -2, -3, -4, -5, -6], np.int8)
 _INITIAL = np.frombuffer(b"\x04\x02\x03\x05\x06\x03\x02\x04" + b"\x01" * 8, np.uint8)
 BATCH_POSITIONS = 20_000
 _PLAIN = re.compile(r"[pnbrqkPNBRQK1-8/]+ [wb] (?:-|K?Q?k?q?) (?:-|[a-h][36]) \d{1,4} \d{1,4}", re.ASCII)
-BATCH_GAMES = 1000  # legal moves take 30 times the memory of the moves played
+BATCH_GAMES = 1000  # legal moves need 30 times the memory of the moves played
 _START = np.concatenate([_INITIAL, np.zeros(32, np.uint8), np.full(8, 7, np.uint8), _INITIAL[:8] + 6])
 
 
 def _parse_games(movetexts: Sequence[str]) -> tuple[san.ReplayedGames, dict[int, int]]:
-    """Every movetext played, with boards, in the package's codes; errors as in the protocol."""
+    """Play every movetext; return the games with boards in the package's codes, and errors as in
+    `GameReader.boards`."""
     import pyarrow as pa
     import rust_pgn_reader_python_binding as rust
 
@@ -52,7 +53,7 @@ def _parse_games(movetexts: Sequence[str]) -> tuple[san.ReplayedGames, dict[int,
     boards = np.concatenate([chunk.boards for chunk in chunks]) if len(chunks) > 1 else None
     boards = boards if boards is not None else chunks[0].boards if chunks else np.zeros(0, np.uint8)
     boards = boards.reshape(-1, 64)
-    if len(full) < len(movetexts):  # a game without moves has the initial position all the same
+    if len(full) < len(movetexts):  # a game without moves still has the initial position
         places = offsets + np.arange(len(offsets))
         empty = np.setdiff1d(np.arange(len(movetexts)), full)
         boards = np.insert(boards, (places[:-1] - np.searchsorted(empty, np.arange(len(movetexts))))[empty], _START, 0)
@@ -64,7 +65,7 @@ def _parse_games(movetexts: Sequence[str]) -> tuple[san.ReplayedGames, dict[int,
 
 
 def _replay_refused(movetexts: Sequence[str], first: PlayedGames) -> PlayedGames:
-    """Games that this reader refuses, played by python-chess: it forgives a capture's missing or needless `x`."""
+    """Replay the games that this reader refuses with python-chess, which accepts a missing or extra `x`."""
     refused = sorted(first.errors)
     second = PythonReader().play([movetexts[game] for game in refused])
     spans = [first.moves[start:end] for start, end in itertools.pairwise(first.offsets.tolist())]
@@ -79,7 +80,7 @@ def _replay_refused(movetexts: Sequence[str], first: PlayedGames) -> PlayedGames
 
 
 class RustReader:
-    """See `GameReader`. About two million plies a second with texts, six million without."""
+    """See `GameReader`. About two million plies per second with texts, six million without."""
 
     name = "rust"
 
@@ -115,11 +116,11 @@ class RustReader:
 
 
 def _find_targets(movetexts: Sequence[str]) -> np.ndarray:
-    """Bit boards uint64 [positions] of the squares that a legal move goes to."""
+    """Return bit boards uint64 [positions] of the target squares of legal moves."""
     import pyarrow as pa
     import rust_pgn_reader_python_binding as rust
 
-    # A game without moves would be dropped: it is played as one of a single move, whose first position is its own.
+    # The package drops a game without moves, so it is played with one move, and only its first position is kept.
     texts = [text if text and not text.isspace() else "e4" for text in movetexts]
     strings = pa.chunked_array([pa.array(texts, pa.large_string())])
     parsed = rust.parse_games(strings, num_threads=1, chunk_multiplier=1, store_legal_moves=True)
@@ -143,8 +144,10 @@ def _find_targets(movetexts: Sequence[str]) -> np.ndarray:
 
 
 def _find_legal_moves(fens: Sequence[str]) -> LegalMoves:
-    """Each FEN as the start of a game without moves. What the package refuses or what is written otherwise than usual
-    is left to python-chess, which is more forgiving."""
+    """Return legal moves; each FEN is parsed as the start of a game without moves.
+
+    FENs that the package refuses, or that are written in an unusual way, go to python-chess, which accepts more.
+    """
     import pyarrow as pa
     import rust_pgn_reader_python_binding as rust
 

@@ -1,4 +1,4 @@
-"""From a block of PGN to rows of `games.parquet`, with what was rejected or skipped on the way."""
+"""Converts a block of PGN to rows of `games.parquet`, and lists what is rejected or skipped."""
 
 from __future__ import annotations
 
@@ -31,11 +31,11 @@ _WORDS = {"white": "White", "black": "Black", "event": "Event", "site": "Site", 
           "time_control": "TimeControl", "termination": "Termination"}  # fmt: skip
 
 Split = Callable[[bytes, int], Iterable[RawGame]]
-"""(block, line on which it begins) → its games."""
+"""(block, its first line) → its games."""
 
 
 def make_game_schema() -> pa.Schema:
-    """The columns of `games.parquet`, one row a game; `moves` as in `moves.py`, `text` in PGN characters."""
+    """Return the schema of `games.parquet`, one row per game; `moves` as in `moves.py`, `text` in PGN characters."""
     import pyarrow as pa
 
     text_columns = ("white", "black", "event", "site", "date", "eco", "time_control", "termination")
@@ -50,7 +50,7 @@ def make_game_schema() -> pa.Schema:
 
 @dataclass
 class Tally:
-    """Counts while a dataset is being made."""
+    """Counts while a dataset is built."""
 
     games: int = 0
     plies: int = 0
@@ -65,7 +65,7 @@ class Tally:
     cut: int = 0
 
     def reject(self, reason: str) -> None:
-        """Count a rejected game by the text before the colon."""
+        """Count a rejected game under the part of its reason before the colon."""
         kind = reason.partition(":")[0]
         self.rejected[kind] = self.rejected.get(kind, 0) + 1
 
@@ -75,7 +75,7 @@ class Tally:
             self.skipped[reason] = self.skipped.get(reason, 0) + count
 
     def add(self, other: Tally) -> None:
-        """Take in the counts of a later block."""
+        """Add the counts of a later block."""
         for name in ("games", "plies", "noncanonical", "result_mismatches", "missing_results", "both_elos", "cut"):
             setattr(self, name, getattr(self, name) + getattr(other, name))
         for mine, theirs in ((self.rejected, other.rejected), (self.skipped, other.skipped)):
@@ -87,7 +87,8 @@ class Tally:
 
 @dataclass(frozen=True)
 class Reject:
-    """A bad game: its row counted from the block's first, the line of the source, the plies before the fault."""
+    """A bad game: its row counted from the block's first, its line in the source, the plies before the fault, the
+    reason."""
 
     row: int
     line: int
@@ -97,8 +98,10 @@ class Reject:
 
 @dataclass(frozen=True)
 class BlockRows:
-    """A block's games. `batch` has the schema of games, `row` counted from the block's first;
-    `games_read` counts every game."""
+    """The rows of a block.
+
+    `batch` has the schema of games, with `row` counted from the block's first game; `games_read` counts all games.
+    """
 
     batch: pa.RecordBatch
     hashes: np.ndarray
@@ -131,9 +134,9 @@ def read_block(
     excluded: moves.HashSet | None = None,
     wanted: GameFilter = EVERY_GAME,
 ) -> BlockRows:
-    """Read a block that begins on `first_line` of its source and ends between two games, which `split` finds in it.
+    """Read a block that begins on line `first_line` of its source and ends between two games; `split` finds its games.
 
-    Games that `wanted` leaves out, and those whose move hashes are in `excluded`, are skipped and counted.
+    Games that `wanted` rejects, and games whose move hashes are in `excluded`, are skipped and counted.
     """
     tally = Tally()
     games, games_read = _collect_games(split(block, first_line), tally, wanted)
@@ -151,7 +154,7 @@ def read_block(
             tally.skip(NO_MOVES)
         elif len(played[number][0]) < 2 * min_plies:
             tally.skip(f"fewer than {min_plies} plies")
-        elif reason := wanted.reason(game.tags):  # a second game in one movetext, which has no tags
+        elif reason := wanted.reason(game.tags):  # a second game in one movetext, without tags
             tally.skip(reason)
         else:
             kept.append(number)
@@ -168,7 +171,7 @@ def read_block(
 
 
 def _collect_games(raws: Iterable[RawGame], tally: Tally, wanted: GameFilter) -> tuple[list[_Game], int]:
-    """The games that belong here, not yet played, and the number of all."""
+    """Return the games to play, and the number of all games."""
     games: list[_Game] = []
     row = 0
     for raw in raws:
@@ -194,7 +197,7 @@ def _collect_games(raws: Iterable[RawGame], tally: Tally, wanted: GameFilter) ->
 
 
 def explain_nonstandard(tags: dict[str, str]) -> str | None:
-    """Why the tags of a game say that it is not one of standard chess from the standard start, or None."""
+    """Return why a game's tags exclude it (a variant, or a custom start), or None for a standard game."""
     variant = tags.get("Variant", "").strip().lower()
     if variant not in _STANDARD:
         return f"variant {_VARIANTS.get(variant, 'other than standard chess')}"
@@ -203,7 +206,7 @@ def explain_nonstandard(tags: dict[str, str]) -> str | None:
 
 
 def is_standard_start(fen: str) -> bool:
-    """Whether a FEN is the position before the first move, in any notation of the castling rights.
+    """Return whether a FEN is the initial position, in any notation of the castling rights.
 
     >>> is_standard_start("rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w HAha - 0 1")
     True
@@ -218,14 +221,14 @@ def is_standard_start(fen: str) -> bool:
 
 
 _Outcome = tuple[bytes, tuple[int, str] | None]
-"""Packed moves, and the fault of a game (plies before it, reason) or None."""
+"""Packed moves, and a game's fault (plies before it, reason) or None."""
 
 
 def _play_games(games: list[_Game], reader: GameReader, tally: Tally) -> tuple[list[_Game], list[_Outcome], list[str]]:
-    """The games with their outcomes and canonical texts.
+    """Return the games with their outcomes and canonical texts.
 
-    A plain movetext whose canonical text differs was not as plain as it looked: it is cleaned word by word, which may
-    find several games in it, and played again. So no move is lost or misread without notice.
+    If the canonical text of an unchanged movetext differs from it, the movetext is cleaned word by word, which may find
+    several games in it, and played again. So no move is lost or misread silently.
     """
     played, texts = _play_texts(reader, games)
     doubtful = [
@@ -263,7 +266,7 @@ def _play_games(games: list[_Game], reader: GameReader, tally: Tally) -> tuple[l
 
 
 def _clean_by_word(game: _Game) -> list[_Game]:
-    """The games in the movetext of a game, word by word; the tags are those of the first."""
+    """Return the games in a game's movetext, cleaned word by word; the first one keeps the tags."""
     first, *others = movetext.clean_by_word(game.raw)
     game.moves = first
     return [game, *(_Game(game.row + n, game.line, {}, game.raw, other, game.cut) for n, other in enumerate(others, 1))]
@@ -308,7 +311,7 @@ def _make_batch(
 
 
 def _choose_result(game: _Game, tally: Tally) -> str:
-    """The Result tag, unless it is empty; disagreement with the movetext is counted."""
+    """Return the Result tag, or the movetext's result if it is empty; count missing and contradictory results."""
     header = movetext.normalize_result(game.tags.get("Result", ""))
     written = game.moves.result
     tally.missing_results += written is None

@@ -1,10 +1,10 @@
-"""Classes of skill: games put into bins by one side's rating.
+"""Skill classes: games binned by one side's rating.
 
-Ratings of different sources, or of bullet and classical games, are not one scale, and a probe can tell sources apart
-without knowing anything of skill: so bins may lie within one source and time-control class.
+Ratings of different sources, or of bullet and classical games, are not on one scale, and a probe can distinguish
+sources without any notion of skill. So bins can be restricted to one source and time-control class.
 
 Karvonen 2024, section 3.2 (specification 1.4 and 4): `pandas.qcut` into six bins of White's Elo, of which the lowest
-and the highest are classified. Beyond the paper, bins lie within one source and time-control class or are balanced
+and the highest are classified. Beyond the paper, bins can lie within one source and time-control class or be balanced
 over them, and ratings of different scales are refused.
 """
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 
 COLUMNS = ("site", "event", "time_control")
-"""Columns of `games.parquet` that `strata` and `rating_scales` read."""
+"""Columns of `games.parquet` that `compute_strata` and `find_rating_scales` read."""
 
 _HOST = re.compile(r"(?:https?://)?(?:www\.)?([a-z0-9-]+(?:\.[a-z0-9-]+)*\.[a-z]{2,})(?:/|$)", re.IGNORECASE)
 _CLASSES = ("ultrabullet", "bullet", "blitz", "rapid", "classical", "correspondence", "standard")
@@ -38,7 +38,7 @@ _STAGE = re.compile(r"(?:\d+/)?(\d+)(?:\+(\d+))?")
 
 @cache
 def get_rating_source(site: str | None, event: str | None) -> str:
-    """The host of the Site tag, `generated` for our own engine games, `named site`, or `unnamed`.
+    """Return the host of the Site tag, `generated` for games of chessreg's engines, `named site`, or `unnamed`.
 
     >>> get_rating_source("https://lichess.org/ljsUecFp", "Rated Rapid game"), get_rating_source("Wijk aan Zee", None)
     ('lichess.org', 'named site')
@@ -53,7 +53,7 @@ def get_rating_source(site: str | None, event: str | None) -> str:
 
 @cache
 def estimate_seconds(time_control: str | None) -> int | None:
-    """Estimated seconds of a player's game, as Lichess counts: base + 40 increments. None: no clock, or not readable.
+    """Return Lichess's estimate of a player's seconds per game: base + 40 increments. None without a readable clock.
 
     >>> estimate_seconds("600+5"), estimate_seconds("300"), estimate_seconds("40/7200:3600"), estimate_seconds("-")
     (800, 300, 10800, None)
@@ -69,7 +69,7 @@ def estimate_seconds(time_control: str | None) -> int | None:
 
 @cache
 def classify_time_control(time_control: str | None, event: str | None) -> str:
-    """Lichess's class by estimated duration; without a readable TimeControl the class that the Event tag names.
+    """Return Lichess's class by estimated duration; without a readable TimeControl, the class named in the Event tag.
 
     >>> classify_time_control("600+5", None), classify_time_control("-", "Rated Blitz game")
     ('rapid', 'blitz')
@@ -86,7 +86,7 @@ def classify_time_control(time_control: str | None, event: str | None) -> str:
 
 
 def compute_strata(table: pa.Table) -> np.ndarray:
-    """`source/time class` of every game, an object array [n], from the columns `COLUMNS` of a dataset's table."""
+    """Return `source/time class` of each game, an object array [n]; `table` has the columns `COLUMNS`."""
     rows = zip(*(table.column(name).to_pylist() for name in COLUMNS), strict=True)
     return np.array(
         [f"{get_rating_source(site, event)}/{classify_time_control(clock, event)}" for site, event, clock in rows],
@@ -95,7 +95,7 @@ def compute_strata(table: pa.Table) -> np.ndarray:
 
 
 def find_rating_scales(table: pa.Table, dataset_scale: str | None) -> np.ndarray:
-    """Whose ratings each game's Elo tags hold, an object array [n]: the dataset's word, or else the source's."""
+    """Return the rating scale of each game's Elo tags, an object array [n]: the dataset's scale, else its source's."""
     if dataset_scale:
         return np.full(len(table), dataset_scale, object)
     known = {"lichess.org": "lichess", "generated": "stockfish"}
@@ -105,18 +105,18 @@ def find_rating_scales(table: pa.Table, dataset_scale: str | None) -> np.ndarray
 
 Rating = Literal["white_elo", "black_elo"]
 POLICIES = ("within", "balanced", "pooled")
-MIN_GAMES_PER_BIN = 3  # a stratum with fewer games than this for each quantile bin is left out
+MIN_GAMES_PER_BIN = 3  # a stratum with fewer games per quantile bin is excluded
 
 
 @dataclass(frozen=True)
 class SkillRule:
-    """How ratings become classes. BadInputError for a rule that cannot make two classes.
+    """How ratings become classes. Raises BadInputError for a rule that cannot make two classes.
 
-    bins: quantile bins, each (low, high], the lowest with its lower edge; edges: fixed bins instead, open at both ends.
-    keep: the bins that become classes 0, 1, …, counted from the lowest, -1 the highest; none: all of them.
-    strata: `within` (quantiles within each source and time-control class), `balanced` (the same edges for all, then as
-    many games of each class in every stratum), `pooled` (the same edges for all: source and skill are confounded), or
-    the name of one stratum, as `lichess.org/rapid`: its games alone.
+    `bins`: number of quantile bins, each (low, high], the lowest including its lower edge; `edges`: fixed bins instead,
+    open at both ends. `keep`: the bins that become classes 0, 1, …, counted from the lowest, -1 the highest; empty:
+    all. `strata`: `within` (quantiles within each source and time-control class), `balanced` (the same edges for all,
+    then equal numbers of games of each class in every stratum), `pooled` (the same edges for all: source and skill are
+    confounded), or the name of one stratum, such as `lichess.org/rapid`, to use only its games.
     """
 
     rating: Rating = "white_elo"
@@ -130,7 +130,7 @@ class SkillRule:
     def __post_init__(self) -> None:
         bins = len(self.edges) + 1 if self.edges else self.bins
         if bins < 2:
-            raise BadInputError("skill needs at least two bins to tell apart")
+            raise BadInputError("skill needs at least two bins")
         if any(a >= b for a, b in zip(self.edges, self.edges[1:], strict=False)):
             raise BadInputError("the edges of fixed bins must rise", f"got {', '.join(map(str, self.edges))}")
         if self.edges and self.strata == "within":
@@ -149,10 +149,10 @@ class SkillRule:
 
 @dataclass(frozen=True)
 class SkillReport:
-    """What the classes are made of, ready for JSON."""
+    """The composition of the skill classes, ready for JSON."""
 
     rating: str
-    scales: list[str]  # of the classed games
+    scales: list[str]  # of the classified games
     strata: str
     edges: dict[str, list[float]]  # stratum, or "all" → its bins' edges
     games: list[int]  # in each class
@@ -163,7 +163,7 @@ class SkillReport:
         return asdict(self)
 
     def __str__(self) -> str:
-        """One line for people: games per class, edges, what was left out."""
+        """One line with games per class, edges and exclusions."""
         parts = [f"{name} {' '.join(f'{e:.0f}' for e in edges)}" for name, edges in self.edges.items()]
         edges = ", ".join(parts[:3]) + (f" and {len(parts) - 3} more" if len(parts) > 3 else "")
         out = "".join(f"; {count:,} {reason}" for reason, count in self.dropped.items())
@@ -172,23 +172,23 @@ class SkillReport:
 
 @dataclass(frozen=True)
 class SkillClasses:
-    """The classes of n games, in the order in which the games were given."""
+    """The classes of n games, in the order of the input."""
 
-    classes: np.ndarray  # int8 [n], 0 the weakest; -1: left out
-    rating: np.ndarray  # float64 [n], Elo; NaN where the side has none
+    classes: np.ndarray  # int8 [n], 0 the weakest; -1: excluded
+    rating: np.ndarray  # float64 [n], Elo; NaN if unknown
     stratum: np.ndarray  # object [n], `source/time class`
     rule: SkillRule
     report: SkillReport
 
     @property
     def kept(self) -> np.ndarray:
-        """Positions of the classed games, int64, in order."""
+        """Indices of the classified games, int64, ascending."""
         return np.flatnonzero(self.classes >= 0)
 
     def first(self, total: int | None = None, per_class: int | None = None) -> np.ndarray:
-        """Positions of the first `total` classed games and of the first `per_class` of each class, in order.
+        """Return the indices of the first `total` classified games, of which at most `per_class` per class.
 
-        Karvonen's paper says 2,000 games of each class; his code takes the first 2,000 in total (specification 5.1).
+        Karvonen's paper says 2,000 games of each class; his code uses the first 2,000 in total (specification 5.1).
         """
         chosen = self.kept[:total]
         if per_class is None:
@@ -201,7 +201,7 @@ class SkillClasses:
 
 
 def compute_quantile_edges(values: np.ndarray, bins: int) -> np.ndarray:
-    """Edges float64 [<= bins + 1] of quantile bins as `pandas.qcut(duplicates="drop")` makes them.
+    """Return the edges float64 [<= bins + 1] of quantile bins, like `pandas.qcut(duplicates="drop")`.
 
     >>> compute_quantile_edges(np.array([1.0, 2.0, 3.0, 4.0, 5.0]), 2).tolist()
     [1.0, 3.0, 5.0]
@@ -210,7 +210,7 @@ def compute_quantile_edges(values: np.ndarray, bins: int) -> np.ndarray:
 
 
 def assign_bins(values: np.ndarray, edges: np.ndarray) -> np.ndarray:
-    """int64 [n]: the bin (low, high] of each value, -1 outside; the lowest bin has its lower edge too."""
+    """Return the bin (low, high] of each value, int64 [n]; -1 outside. The lowest bin includes its lower edge."""
     bins = np.searchsorted(edges, values, side="left") - 1
     bins[values == edges[0]] = 0
     bins[~((values >= edges[0]) & (values <= edges[-1]))] = -1
@@ -224,11 +224,11 @@ def classify_skill(
     rating_scale: str | None,
     fitted: SkillReport | None = None,
 ) -> SkillClasses:
-    """Classes of the games at row positions `places` int64 [n] of a dataset whose rating scale is `rating_scale`.
+    """Return the classes of the games at row positions `places` int64 [n] of a dataset with this rating scale.
 
-    fitted: the report of the games that a probe was fitted on; their edges are used again instead of made anew, widened
-    to every rating. Equal settings and games give equal classes, whatever the batch or the machine. Raises
-    BadInputError for mixed rating scales, an unknown stratum, and when a class would be empty.
+    `fitted` is the report of the games that a probe was fitted on; its edges are reused, widened to every rating. Equal
+    settings and games give equal classes, whatever the batch or the machine. Raises BadInputError for mixed rating
+    scales, an unknown stratum, and an empty class.
     """
     table = games.take(places, [rule.rating, *COLUMNS])
     rating = table.column(rule.rating).to_numpy(zero_copy_only=False).astype(np.float64)
@@ -279,29 +279,29 @@ def classify_skill(
 
 
 def refuse_mixed_scales(scales: Sequence[str]) -> None:
-    """Raise BadInputError when there are ratings of more than one scale."""
+    """Raise BadInputError for ratings of more than one scale."""
     counts = {name: scales.count(name) for name in sorted(set(scales))}
     if len(counts) > 1:
         listed = ", ".join(f"{count:,} games rated by {name}" for name, count in counts.items())
         raise BadInputError(
-            f"ratings of different scales cannot be one measure of skill: {listed}",
-            "choose one stratum, or ask for it with mixed scales",
+            f"ratings of different scales are not comparable: {listed}",
+            "choose one stratum, or allow mixed scales",
         )
 
 
 def _select_stratum(name: str, stratum: np.ndarray, rated: np.ndarray, leave_out: Any) -> np.ndarray:
-    """bool [n]: the games of one stratum."""
+    """Return which games are in a stratum, bool [n]."""
     if name not in set(stratum[rated]):
         there, counts = np.unique(stratum[rated].astype(str), return_counts=True)
         order = np.argsort(-counts, kind="stable")[:8]
         known = ", ".join(f"{there[i]} ({counts[i]:,})" for i in order) or "none with ratings"
-        raise BadInputError(f"there are no games of {name!r}", f"strata: {', '.join(POLICIES)}, or one of {known}")
+        raise BadInputError(f"the stratum {name!r} has no games", f"strata: {', '.join(POLICIES)}, or one of {known}")
     leave_out(rated & (stratum != name), f"not of {name}")
     return stratum == name
 
 
 def _group_games(rule: SkillRule, stratum: np.ndarray, rated: np.ndarray) -> list[tuple[str, np.ndarray]]:
-    """(name, mask) of the sets of games that share edges."""
+    """Return (name, mask) of the sets of games that share edges."""
     if rule.strata != "within":
         return [("all", rated)]
     return [(str(name), rated & (stratum == name)) for name in sorted(set(stratum[rated]))]
@@ -324,7 +324,7 @@ def _compute_edges(
 
 
 def _keep_bins(rule: SkillRule, bins: np.ndarray, edges: dict[str, list[float]], stratum: np.ndarray) -> np.ndarray:
-    """int64 [n]: class of each game, -1 for bins that are not kept. Bins that fell together count as one."""
+    """Return the class of each game, int64 [n]; -1 for bins that are not kept. Bins with equal edges count as one."""
     if not rule.keep:
         return bins
     classes = np.full(len(bins), -1, np.int64)
@@ -336,7 +336,7 @@ def _keep_bins(rule: SkillRule, bins: np.ndarray, edges: dict[str, list[float]],
 
 
 def _balance_strata(classes: np.ndarray, stratum: np.ndarray, places: np.ndarray, seed: int) -> np.ndarray:
-    """Classes with as many games of each in every stratum: a seeded draw, each game by a number of its own."""
+    """Return classes with equal numbers of games per class in every stratum, chosen by a seeded draw for each game."""
     thinned = np.full(len(classes), -1, np.int64)
     kinds = np.unique(classes[classes >= 0])
     for name in set(stratum[classes >= 0]):

@@ -1,4 +1,4 @@
-"""Source files as a stream of blocks that end between two games: plain, zst, gz, bz2 or zip, at constant memory."""
+"""Source files as a stream of blocks that end between two games: plain, zst, gz, bz2 or zip, with constant memory."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from chessreg.games.datasets import borders
 from chessreg.games.datasets.borders import RawGame
 
 BLOCK_BYTES = 4 << 20
-"""Bytes of text handled at once: about 6,000 games, 200 MB of working memory a worker."""
+"""Bytes of text per block: about 6,000 games, 200 MB of working memory per worker."""
 _MAX_UNCUT_BYTES = borders.MAX_GAME_BYTES
-"""Text without any border between games is cut here."""
-_MAX_WINDOW_BYTES = 1 << 27  # what `zstd --long` asks for; more would be a file's way to take all memory
+"""Text without a border between games is cut after this many bytes."""
+_MAX_WINDOW_BYTES = 1 << 27  # the window of `zstd --long`; a larger one could exhaust memory
 _MAGIC = {b"\x28\xb5\x2f\xfd": "zst", b"\x1f\x8b": "gz", b"BZh": "bz2", b"PK\x03\x04": "zip"}
 _ARCHIVES = (
     (257, b"ustar", "a tar archive", "tar xf"),
@@ -28,12 +28,12 @@ _ARCHIVES = (
     (0, b"\x1f\x9d", "a compress file", "uncompress"),
     (0, b"\x04\x22\x4d\x18", "an lz4 file", "unlz4"),
 )
-"""(place of the magic bytes, magic bytes, kind, command that unpacks it) of files that are not read."""
-_BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # at the start of a file, or between files that were joined
+"""(offset of the magic bytes, magic bytes, kind, command that unpacks it) of unsupported files."""
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # at the start of a file, or between concatenated files
 
 
 class BrokenStreamError(Exception):
-    """A stream that cannot be decoded to its end. The message is the reason."""
+    """Raised when a stream cannot be decoded to its end. The message is the reason."""
 
 
 class _Decoder(Protocol):
@@ -45,11 +45,11 @@ class _Decoder(Protocol):
 
 
 class GameSource:
-    """One file on its way in. After `blocks` is used up, `sha256` is that of the file's bytes as they lie on disk."""
+    """One source file. Once `blocks` is exhausted, `sha256` is the digest of the file's bytes on disk."""
 
     def __init__(self, path: Path, text: bool = True) -> None:
-        """Raises NotFoundError, or BadInputError for a folder, an empty file, and, where the file is of text, for an
-        archive or other binary data."""
+        """Raises NotFoundError; BadInputError for a folder, an empty file and, if `text`, for an archive or other
+        binary data."""
         if not path.exists():
             raise NotFoundError(f"no file {path}")
         if not path.is_file():
@@ -70,7 +70,7 @@ class GameSource:
         self.packing = next((kind for magic, kind in _MAGIC.items() if head.startswith(magic)), "")
         suffix = path.suffix.lower().lstrip(".")
         if suffix in _MAGIC.values() and suffix != self.packing:
-            raise BadInputError(f"{path} is not a {suffix} file, whatever its name says")
+            raise BadInputError(f"{path} is not a {suffix} file, despite its name")
         if not self.packing:
             _refuse_archive(path, head)
         if self.packing == "zip":
@@ -83,11 +83,11 @@ class GameSource:
 
     @property
     def notes(self) -> list[str]:
-        """How the file is laid out, for the report; nothing to say of a PGN."""
+        """Remarks on the file's layout, for the report; empty for a PGN."""
         return []
 
     def split(self, block: bytes, first_line: int) -> Iterator[RawGame]:
-        """The games of a block that begins on `first_line`."""
+        """Yield the games of a block that begins on `first_line`."""
         return borders.iterate_games(block, first_line)
 
     @property
@@ -95,11 +95,14 @@ class GameSource:
         return self._digest.hexdigest()
 
     def blocks(self) -> Iterator[bytes]:
-        """Blocks of whole games. Raises BrokenStreamError after the last of them when the stream cannot be decoded to
-        its end; what was read of a game that is cut off is in the exception's `args[1]`."""
+        """Yield blocks of complete games.
+
+        Raises BrokenStreamError after the last block if the stream cannot be decoded to its end; `args[1]` of the
+        exception is the text of the truncated game.
+        """
         buffer = bytearray()
         full = BLOCK_BYTES
-        passing = False  # over the rest of a game that is too long
+        passing = False  # skipping the rest of a game that is too long
         try:
             for chunk in self._text():
                 buffer += chunk
@@ -112,7 +115,7 @@ class GameSource:
                         passing = _is_one_game(buffer)
                         cut = len(buffer) if passing else buffer.rfind(b"\n") + 1
                     if not cut:
-                        full = len(buffer) + BLOCK_BYTES // 4  # a search for a border is not for every few bytes more
+                        full = len(buffer) + BLOCK_BYTES // 4  # do not search for a border again after a few bytes
                         break
                     yield bytes(buffer[:cut])
                     del buffer[:cut]
@@ -135,7 +138,8 @@ class GameSource:
         return data
 
     def _unzipped(self) -> Iterator[bytes]:
-        """The text of the archive's one file. Its directory is at the end, so the digest takes a reading of its own."""
+        """Yield the text of the archive's only file. The zip directory is at the end, so the digest needs a separate
+        pass."""
         with self.path.open("rb") as file:
             while data := file.read(1 << 20):
                 self._digest.update(data)
@@ -151,7 +155,7 @@ class GameSource:
         self.bytes_done = self.bytes_total
 
     def _text(self) -> Iterator[bytes]:
-        """The decoded bytes with `\\n` as the only line end and without byte order marks."""
+        """Yield the decoded bytes with `\\n` as the only line end and without byte order marks."""
         held = b""
         for chunk in self._decoded():
             data = held + chunk
@@ -163,7 +167,7 @@ class GameSource:
         yield _normalize_line_ends(held)
 
     def _decoded(self) -> Iterator[bytes]:
-        """The bytes of the file, unpacked. Raises BrokenStreamError, and BadInputError for an archive inside."""
+        """Yield the unpacked bytes of the file. Raises BrokenStreamError, and BadInputError for an archive inside."""
         begun = False
         for chunk in self._unzipped() if self.packing == "zip" else self._unpacked():
             if not begun and self.packing:
@@ -179,7 +183,7 @@ class GameSource:
                 return
             make, errors = _make_decoder(self.packing)
             decoder: _Decoder | None = None
-            # Small bites: zstd may unpack four bytes to 128 KiB.
+            # Small reads, because zstd may unpack four bytes to 128 KiB.
             while data := self._read(file, 1 << 12):
                 while data:
                     if decoder is None:
@@ -200,13 +204,14 @@ class GameSource:
 
 
 def _normalize_line_ends(data: bytes) -> bytes:
+    """Return the bytes with `\n` as the only line end and without byte order marks."""
     if b"\r" in data:
         data = data.replace(b"\r\n", b"\n").replace(b"\r", b"\n")
     return data.replace(_BYTE_ORDER_MARK, b"") if _BYTE_ORDER_MARK in data else data
 
 
 def _refuse_archive(path: Path, head: bytes) -> None:
-    """Raise BadInputError where the first bytes of a file, or of what is packed in it, are not text."""
+    """Raise BadInputError if the first bytes of a file, or of its unpacked content, are not text."""
     for place, magic, kind, command in _ARCHIVES:
         if head[place : place + len(magic)] == magic:
             hint = f"unpack it and give the files inside: {command} {path}"
@@ -221,7 +226,7 @@ def _refuse_archive(path: Path, head: bytes) -> None:
 
 
 def _find_only_member(path: Path) -> zipfile.ZipInfo:
-    """The one file of an archive, leaving out what macOS adds."""
+    """Return the only file of an archive, ignoring macOS's additions."""
     try:
         with zipfile.ZipFile(path) as archive:
             members = [m for m in archive.infolist() if not m.is_dir() and not m.filename.startswith("__MACOSX/")]
@@ -235,10 +240,11 @@ def _find_only_member(path: Path) -> zipfile.ZipInfo:
 
 
 def _make_decoder(packing: str) -> tuple[Callable[[], _Decoder], tuple[type[Exception], ...]]:
+    """Return (function that makes a decompressor, the errors that it raises)."""
     if packing == "zst":
         import zstandard
 
-        # One frame at a time: a decompressor that reads across frames does not say whether the last one ended.
+        # One frame at a time: a decompressor across frames does not report whether the last one ended.
         decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
         return decompressor.decompressobj, (zstandard.ZstdError,)
     if packing == "gz":
@@ -247,7 +253,7 @@ def _make_decoder(packing: str) -> tuple[Callable[[], _Decoder], tuple[type[Exce
 
 
 def _find_cut(buffer: bytearray) -> int:
-    """Where a full buffer is cut, 0 to read on."""
+    """Return where to cut a full buffer; 0 to read on."""
     cut = borders.find_last_start(buffer)
     if not cut:  # games without tags: after a blank line that follows a result
         for result in (b"1-0\n\n", b"0-1\n\n", b"1/2\n\n", b"*\n\n"):
@@ -257,14 +263,15 @@ def _find_cut(buffer: bytearray) -> int:
 
 
 def _is_one_game(buffer: bytearray) -> bool:
-    """Whether so much text without a border ends inside a comment, or inside a line that is no list of moves."""
+    """Return whether a long text without a border ends inside a comment or inside a line that is not a list
+    of moves."""
     return buffer.rfind(b"{") > buffer.rfind(b"}") or len(buffer) - buffer.rfind(b"\n") > _MAX_UNCUT_BYTES // 2
 
 
 def _drop_long_game(buffer: bytearray) -> tuple[bool, bytes]:
-    """Drop what comes before the next game; whether that has not come yet, and the line ends that were dropped."""
+    """Drop the text before the next game; return whether the game continues, and the line ends that were dropped."""
     begins = borders.find_game_starts(buffer, more=True)
-    # A border may be cut in two: keep the last line, or the end of a long one.
+    # A border may span the cut, so keep the last line, or the end of a long one.
     end = int(begins[0]) if len(begins) else max(buffer.rfind(b"\n"), len(buffer) - 256, 0)
     lines = b"\n" * buffer.count(b"\n", 0, end)
     del buffer[:end]

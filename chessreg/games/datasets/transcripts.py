@@ -1,18 +1,16 @@
-"""Games as rows of a table: transcript CSVs, and Parquet files of games.
+"""Games as rows of a table: transcript CSVs and Parquet files of games.
 
-Karvonen's games are published as transcript CSVs (specification of Karvonen 2024, 1.3 and 1.4).
+Karvonen's games are published as transcript CSVs (specification of Karvonen 2024, 1.3 and 1.4). A row has a column
+`transcript` (`1.e4 e5 2.Nf3` or UCI moves, optionally after a `;`) and usually WhiteElo, BlackElo and Result. Columns
+named like PGN tags are read as tags. Rows keep their order.
 
-A row has a column `transcript` (`1.e4 e5 2.Nf3` or UCI moves, a `;` before it or not) and mostly WhiteElo, BlackElo and
-Result; columns that are called as PGN tags are read as those. Rows keep their order.
+Two layouts truncate games. In the files for probes, every transcript is cut to the same number of characters (365). In
+the training corpus, every row is 1,024 characters of games, `;game;game;…`, the last of which is truncated. The word at
+such a cut is dropped even if it is a move: `O-O` may have been `O-O-O`. The moves before it are kept as a game and
+counted in the report as cut; its result is `*` unless the row contains one.
 
-Two layouts cut games short. In the files that probes are made from every transcript is cut to the same number of
-characters (365). In the training corpus every row is 1,024 characters of whole games, `;game;game;…`, the last of
-which is cut. The word at such a cut is dropped even where it happens to be a move: `O-O` may have been `O-O-O`, and
-nothing labelled depends on it. What comes before it is kept as a game and counted in the report as cut; its result is
-`*` unless the row tells it.
-
-A Parquet of games has a column `transcript`, or `movetext` with the PGN of a game (Lichess's files on Hugging Face),
-and columns named as PGN tags in any case.
+A Parquet file of games has a column `transcript`, or `movetext` with the PGN of a game (Lichess's files on Hugging
+Face), and columns named like PGN tags in any case.
 """
 
 from __future__ import annotations
@@ -41,16 +39,16 @@ TAGS = frozenset(
     (*PLAYERS, "Result", "Event", "Site", "Date", "UTCDate", "ECO", "TimeControl", "Termination", "Variant", "FEN")
 )
 _TAG_OF = {name.lower(): name for name in TAGS}
-_SAMPLE_BYTES = 1 << 18  # bytes of text by which the layout is recognised
+_SAMPLE_BYTES = 1 << 18  # bytes of text that determine the layout
 _MAX_RECORD_BYTES = 1 << 26
 _UCI = re.compile(r"[a-h][1-8][a-h][1-8][qrbnQRBN]?")
 _PREFIX = re.compile(r"(1-0|0-1|1/2-1/2|\*)#")  # the author's "results" variant writes the result before the moves
 
 
 def open_game_source(path: Path) -> GameSource:
-    """The file as a source of games: a Parquet, a transcript CSV if its first line has that column, else PGN.
+    """Return a file as a source of games: Parquet, transcript CSV if its first line has that column, else PGN.
 
-    Raises what `GameSource` does, and BadInputError for a CSV without that column.
+    Raises the errors of `GameSource`, and BadInputError for a CSV without that column.
     """
     columns = read_parquet_columns(path) if path.is_file() else None
     if columns is not None and has_game_columns(columns):
@@ -64,15 +62,15 @@ def open_game_source(path: Path) -> GameSource:
         hint = (
             f"a column fen is of positions, {TRANSCRIPT_COLUMN} of games; without a header a row is FEN, moves, rating"
         )
-        raise BadInputError(f"{path}: row 1 names no column fen or {TRANSCRIPT_COLUMN}, and is no FEN: {first}", hint)
+        raise BadInputError(f"{path}: row 1 has neither a column fen or {TRANSCRIPT_COLUMN} nor a FEN: {first}", hint)
     return GameSource(path)
 
 
 class TranscriptSource(GameSource):
-    """A transcript CSV (plain, zst, gz, bz2, or alone in a zip)."""
+    """A transcript CSV (plain, zst, gz, bz2, or the only file in a zip)."""
 
     def __init__(self, path: Path, head: bytes | None = None) -> None:
-        """Raises what `GameSource` does, and BadInputError for a CSV of matches, which has other transcripts."""
+        """Raises the errors of `GameSource`, and BadInputError for a CSV of match results, whose transcripts differ."""
         super().__init__(path)
         head = read_head(GameSource(path)) if head is None else head
         self.columns = parse_header(head)
@@ -100,7 +98,8 @@ class TranscriptSource(GameSource):
         return [f"transcripts cut to {self.length:,} characters: the whole moves of each are kept", *self.bins]
 
     def blocks(self) -> Iterator[bytes]:
-        """Blocks of whole records, without the header. Raises BrokenStreamError as `Source.blocks` does."""
+        """Yield blocks of complete records, without the header. Raises BrokenStreamError as
+        `GameSource.blocks` does."""
         buffer, header, full = bytearray(), True, BLOCK_BYTES
         try:
             for chunk in self._decoded():
@@ -130,7 +129,7 @@ class TranscriptSource(GameSource):
         return 2
 
     def split(self, block: bytes, first_line: int) -> Iterator[RawGame]:
-        """The games of a block of whole records, with the line on which each one's record begins."""
+        """Yield the games of a block of complete records, with the first line of each record."""
         reader = csv.reader(io.StringIO(decode_text(block)))
         place = self.columns.index(TRANSCRIPT_COLUMN)
         line = first_line
@@ -149,8 +148,10 @@ class TranscriptSource(GameSource):
 
 
 def split_row(transcript: str, tags: str, line: int, length: int | None = None) -> Iterator[RawGame]:
-    """The games of one transcript, cut where it has `length` characters. A result ends each, so that a reader sees
-    where it ends."""
+    """Yield the games of one transcript; the last one is truncated if the transcript has `length` characters.
+
+    A result is appended to each game, so that a reader sees where it ends.
+    """
     cut = len(transcript) == length
     pieces = transcript.removeprefix(";").split(";")
     for number, piece in enumerate(pieces, 1):
@@ -169,7 +170,7 @@ def split_row(transcript: str, tags: str, line: int, length: int | None = None) 
 
 
 def to_san(transcript: str) -> str:
-    """A transcript of UCI moves in SAN, up to the first move that is not legal; any other as it is.
+    """Return a transcript of UCI moves in SAN, up to the first illegal move; any other transcript unchanged.
 
     >>> to_san("e2e4 e7e5 g1f3"), to_san("1.e4 e5")
     ('e4 e5 Nf3', '1.e4 e5')
@@ -187,8 +188,8 @@ def to_san(transcript: str) -> str:
 
 
 def read_parquet_columns(path: Path) -> list[str] | None:
-    """The names of a Parquet file's columns, or None if the file is not a Parquet. Raises BadInputError if it is
-    damaged."""
+    """Return the column names of a Parquet file, or None if it is not Parquet. Raises BadInputError if it
+    is damaged."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -204,13 +205,13 @@ def read_parquet_columns(path: Path) -> list[str] | None:
 
 
 def has_game_columns(columns: list[str]) -> bool:
-    """Whether these are the columns of a Parquet of games."""
+    """Return whether these are the columns of a Parquet file of games."""
     lower = {name.lower() for name in columns}
     return "fen" not in lower and not lower.isdisjoint(PARQUET_MOVES)
 
 
 class ParquetGames(GameSource):
-    """A Parquet of games on its way in. A block is lines of JSON, a row each; the line of a game is its row."""
+    """A Parquet file of games. A block is lines of JSON, one per row; the line of a game is its row."""
 
     def __init__(self, path: Path, columns: list[str]) -> None:
         super().__init__(path, text=False)
@@ -222,7 +223,7 @@ class ParquetGames(GameSource):
         return [f"Parquet, a game per row: moves in {self.moves}, tags {', '.join(self.tags.values()) or 'none'}"]
 
     def blocks(self) -> Iterator[bytes]:
-        """Blocks of rows. Raises BrokenStreamError where the file cannot be read to its end."""
+        """Yield blocks of rows. Raises BrokenStreamError if the file cannot be read to its end."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 
@@ -253,12 +254,12 @@ class ParquetGames(GameSource):
 
 
 def _format_value(value: Any) -> str:
-    """A value of a row as the text of a tag or of moves."""
+    """Return a value of a row as the text of a tag or of moves."""
     return "" if value is None else value.strftime("%Y.%m.%d") if isinstance(value, date) else str(value)
 
 
 def read_head(source: GameSource) -> bytes:
-    """The first text of a source, without a byte order mark; what there is of it where the stream breaks."""
+    """Return the first text of a source, without a byte order mark; less if the stream breaks."""
     head = bytearray()
     try:
         for chunk in source._decoded():
@@ -271,7 +272,7 @@ def read_head(source: GameSource) -> bytes:
 
 
 def parse_header(head: bytes) -> list[str]:
-    """The names in the first line, [] where it is no line of a CSV."""
+    """Return the names in the first line, [] if it is not a line of a CSV."""
     try:
         return [name.strip() for name in next(csv.reader([head.split(b"\n", 1)[0].decode("utf-8")]), [])]
     except (UnicodeDecodeError, csv.Error):
@@ -279,7 +280,8 @@ def parse_header(head: bytes) -> list[str]:
 
 
 def _find_record_end(buffer: bytearray) -> int:
-    """Where the last whole record ends, 0 if nowhere: at a line's end that no quoted field spans."""
+    """Return where the last complete record ends: at a line's end outside a quoted field; 0 if there is no such line
+    end."""
     end = len(buffer)
     quotes = buffer.count(b'"')
     while (place := buffer.rfind(b"\n", 0, end)) >= 0:
@@ -291,7 +293,7 @@ def _find_record_end(buffer: bytearray) -> int:
 
 
 def format_tag_value(value: str) -> str:
-    """A cell as a tag's value; pandas writes the ratings of an incomplete column as 1500.0."""
+    """Return a cell as a tag's value. pandas writes the ratings of a column with gaps as 1500.0."""
     text = value.strip().replace("\\", "/").replace('"', "'").replace("\n", " ")
     return text.removesuffix(".0") if re.fullmatch(r"\d+\.0", text) else text
 
@@ -302,7 +304,7 @@ def find_result(tags: str) -> str:
 
 
 def _describe_bins(rows: list[dict[str, str]]) -> list[str]:
-    """The author's classes by rating, as his file names them: quantiles of both halves of his games."""
+    """Return the author's rating classes, as named in his file: quantiles of both halves of his games."""
     scores = []
     for side in ("White", "Black"):
         pairs = {(row.get(f"{side}EloBinIndex") or "", row.get(f"{side}EloBinned") or "") for row in rows}

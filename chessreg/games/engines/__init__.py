@@ -1,1 +1,1 @@
-"""Engines and matches: UCI processes, pools of opponents, games between them, ratings and stopping rules."""
+"""Engines and matches: UCI processes, engine pools, self-play, ratings and stopping rules."""

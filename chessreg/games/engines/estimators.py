@@ -1,8 +1,7 @@
-"""Rating estimators: from games between players to ratings, with intervals by resampling games.
+"""Rating estimators: ratings from games between players, with intervals by resampling games.
 
-An estimator is a function over batches of counts, registered by name: the observed games are one row of the batch, the
-bootstrap's resamples are the others, so that every estimator has intervals. Ratings are Elo: a difference of 400 is an
-expected score of 10/11.
+An estimator is a registered function over a batch of counts: row 0 is the observed games, the other rows are bootstrap
+resamples, so that every estimator has intervals. Ratings are Elo: a difference of 400 is an expected score of 10/11.
 """
 
 from __future__ import annotations
@@ -20,14 +19,17 @@ from chessreg.noise import Stream, generator
 
 WIN, DRAW, LOSS = 0, 1, 2
 ELO_SCALE = math.log(10) / 400
-MAX_ELO_DISTANCE = 6000.0  # Elo beyond the anchors: no search goes further
+MAX_ELO_DISTANCE = 6000.0  # Elo beyond the anchors where every search ends
 MAX_ITERATIONS = 60
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Games between numbered players. `first`, `second` int64 [game]; `outcome` int64 [game], WIN, DRAW or LOSS of
-    `first`; `cluster` int64 [game]: games of one opening are drawn together. `anchors`: player → its known rating."""
+    """Games between numbered players.
+
+    `first`, `second` int64 [game]; `outcome` int64 [game], WIN, DRAW or LOSS of `first`; `cluster` int64 [game]: games
+    of one opening, which are resampled together. `anchors`: player → its known rating.
+    """
 
     players: tuple[str, ...]
     first: np.ndarray
@@ -39,8 +41,11 @@ class Pool:
 
 @dataclass(frozen=True)
 class PairCounts:
-    """Results by pair of players. `pairs` int64 [pair, 2]; `results` float64 [sample, pair, 3]: wins of the first of
-    the pair, draws, losses. Sample 0 is what was played, the others are resamples."""
+    """Results by pair of players.
+
+    `pairs` int64 [pair, 2]; `results` float64 [sample, pair, 3]: wins of the pair's first player, draws, losses. Sample
+    0 is the observed games, the others are resamples.
+    """
 
     players: int
     pairs: np.ndarray
@@ -52,8 +57,8 @@ class PairCounts:
         return len(self.results)
 
     def against_anchors(self, player: int) -> tuple[np.ndarray, np.ndarray]:
-        """Of one player: the ratings of its anchored opponents, float64 [opponent], and its results against each,
-        float64 [sample, opponent, 3] with its own wins first."""
+        """Return a player's anchored opponents: (ratings float64 [opponent], results float64 [sample, opponent, 3], own
+        wins first)."""
         ratings, results = [], []
         for place, (one, other) in enumerate(self.pairs.tolist()):
             if player in (one, other) and (opponent := other if player == one else one) in self.anchors:
@@ -64,7 +69,8 @@ class PairCounts:
 
 
 class Options(NamedTuple):
-    """Options of estimators: points of a draw, step and start of the sequential ones, and a seed for their order."""
+    """Options of estimators: points per draw, step and start of the sequential estimators, and the seed of
+    their order."""
 
     draw_weight: float = 0.5
     k_factor: float = 16.0
@@ -73,50 +79,52 @@ class Options(NamedTuple):
 
 
 Estimator = Callable[[PairCounts, Options], np.ndarray]
-"""Counts → ratings, float64 [sample, player]: infinite where all was won or lost, NaN where nothing is known."""
+"""Counts → ratings, float64 [sample, player]: infinite after only wins or losses, NaN if unknown."""
 
 ESTIMATORS: Registry[Estimator] = Registry("rating estimator")
 JOINT = frozenset({"bradley-terry", "davidson"})
-"""Those that need no opponents of known rating."""
+"""Estimators that need no opponents of known rating."""
 RULES = frozenset({"junkin-batched", "sequential"})
-"""Those that update by a rule, and maximise no likelihood."""
+"""Estimators that follow an update rule instead of maximizing a likelihood."""
 
 
 class Variant(NamedTuple):
-    """An estimator with the points that a draw counts; the joint ones count it a half."""
+    """An estimator with its points per draw; the joint estimators count a draw as a half."""
 
     estimator: str
     draw_weight: float
 
 
 DRAW_WEIGHTS = (0.5, 0.0, 0.9)
-"""Points of a draw: the usual half, and the two that Junkin's code has."""
+"""Points per draw: the usual half, and the two values in Junkin's code."""
 
 SIDE_BY_SIDE: tuple[Variant, ...] = (
     *(Variant(name, weight) for name in ("anchored-ml", "junkin-batched", "sequential") for weight in DRAW_WEIGHTS),
     *(Variant(name, 0.5) for name in ("bradley-terry", "davidson")),
 )
-"""The estimators whose results are shown side by side for one pool; the first is the headline."""
+"""The estimators shown side by side for one pool; the first is the headline."""
 
 
 def select_pair(pool: Pool, player: int, opponent: int) -> Pool:
-    """The games between two players alone."""
+    """Return the games between two players only."""
     both = ((pool.first == player) & (pool.second == opponent)) | ((pool.first == opponent) & (pool.second == player))
     return replace(pool, first=pool.first[both], second=pool.second[both], outcome=pool.outcome[both],
                    cluster=pool.cluster[both])  # fmt: skip
 
 
 def expected_score(difference: np.ndarray) -> np.ndarray:
-    """Expected score at this rating difference."""
+    """Return the expected score at a rating difference, in [0, 1]."""
     score: np.ndarray = 1 / (1 + np.exp(np.clip(-ELO_SCALE * difference, -700, 700)))
     return score
 
 
 def list_unanchored(counts: PairCounts) -> list[int]:
+    """Return the players without an anchor."""
     return [player for player in range(counts.players) if player not in counts.anchors]
 
 
 def make_ratings(counts: PairCounts) -> np.ndarray:
+    """Return the anchors' ratings, NaN for all other players: float64 [sample, player]."""
     ratings = np.full((counts.samples, counts.players), np.nan)
     for player, rating in counts.anchors.items():
         ratings[:, player] = rating
@@ -127,7 +135,7 @@ CONFIDENCE_LEVEL = 0.95
 
 
 class PlayerRating(NamedTuple):
-    """A player's rating with its 95 % interval. At a score of 0 or 1 only one end is known and `rating` is None."""
+    """A player's rating with its 95 % interval. At a score of 0 or 1, `rating` and one bound are unknown (None)."""
 
     rating: float | None
     low: float | None
@@ -137,11 +145,10 @@ class PlayerRating(NamedTuple):
 def estimate_ratings(
     pool: Pool, name: str, options: Options, resamples: int, key: Sequence[int | str] = ()
 ) -> list[PlayerRating]:
-    """Every player's rating, in the pool's order. The interval is that of the resamples; the bound of a player that won
-    or lost everything is the rating at which that would happen in 1 of 20 pools. A rule that always gives the same, as
-    it does where all was lost, has no interval.
+    """Return every player's rating, in the pool's order, with an interval from `resamples` resamples.
 
-    Raises NotFoundError for an unknown estimator.
+    The bound of a player with only wins or only losses is the rating at which that happens in 1 of 20 pools. An update
+    rule whose result is constant has no interval. Raises NotFoundError for an unknown estimator.
     """
     function = ESTIMATORS[name]
     counts = resample_counts(pool, resamples, key)
@@ -150,7 +157,7 @@ def estimate_ratings(
 
 
 def resample_counts(pool: Pool, resamples: int, key: Sequence[int | str]) -> PairCounts:
-    """Counts of what was played and of `resamples` bootstrap samples of its clusters."""
+    """Return the observed counts and `resamples` bootstrap samples of the clusters."""
     low, high = np.minimum(pool.first, pool.second), np.maximum(pool.first, pool.second)
     outcome = np.where(pool.first <= pool.second, pool.outcome, LOSS - pool.outcome)
     pairs, pair = np.unique(np.stack([low, high], axis=1), axis=0, return_inverse=True)
@@ -186,15 +193,17 @@ def _add_interval(counts: PairCounts, ratings: np.ndarray, player: int, name: st
     low, high = (float(known[min(int(share * len(known)), len(known) - 1)]) for share in (tail, 1 - tail))
     if low == high and name in RULES:
         return PlayerRating(value, None, None)
-    if low == high:  # the resamples cannot differ: from how sharply the games tell ratings apart
+    if low == high:  # identical resamples: use the standard error
         spread = 1.96 * _standard_error(value, *opponents)
         low, high = value - spread, value + spread
     return PlayerRating(value, low if math.isfinite(low) else None, high if math.isfinite(high) else None)
 
 
 def _find_opponents(counts: PairCounts, ratings: np.ndarray, player: int, joint: bool) -> tuple[np.ndarray, np.ndarray]:
-    """Ratings of the opponents that `player` was measured by, and games played against each, both [opponent]: those
-    with an anchor or, of a joint estimate, all that got a rating."""
+    """Return the ratings of a player's opponents and the games against each, both [opponent].
+
+    They are the anchored opponents or, for a joint estimate, all with a finite rating.
+    """
     if not joint:
         rated, results = counts.against_anchors(player)
         return rated, results[0].sum(axis=1)
@@ -207,7 +216,8 @@ def _find_opponents(counts: PairCounts, ratings: np.ndarray, player: int, joint:
 
 
 def _find_bound(rated: np.ndarray, games: np.ndarray, won: bool) -> float | None:
-    """The rating at which winning (or losing) all of these games has a probability of 0.05."""
+    """Return the rating at which winning (or losing) all of these games has probability 0.05; None without
+    opponents."""
     if not len(rated):
         return None
     low, high = rated.min() - MAX_ELO_DISTANCE, rated.max() + MAX_ELO_DISTANCE
@@ -220,6 +230,7 @@ def _find_bound(rated: np.ndarray, games: np.ndarray, won: bool) -> float | None
 
 
 def _standard_error(rating: float, rated: np.ndarray, games: np.ndarray) -> float:
+    """Return the standard error of a rating from the Fisher information of these games; 0 without information."""
     mean = expected_score(rating - rated)
     information = float((games * mean * (1 - mean)).sum()) * ELO_SCALE**2
     return 1 / math.sqrt(information) if information > 0 else 0.0
@@ -227,8 +238,11 @@ def _standard_error(rating: float, rated: np.ndarray, games: np.ndarray) -> floa
 
 @ESTIMATORS.named("anchored-ml")
 def rate_anchored_ml(counts: PairCounts, options: Options) -> np.ndarray:
-    """Maximum likelihood of each player alone against opponents of known rating: the rating whose expected points are
-    those that were scored. Games between players without a known rating do not count."""
+    """Rate each player separately by maximum likelihood against opponents of known rating.
+
+    The rating is the one whose expected points equal the points scored. Games between players of unknown rating do not
+    count.
+    """
     solved = make_ratings(counts)
     for player in list_unanchored(counts):
         ratings, results = counts.against_anchors(player)
@@ -241,7 +255,8 @@ def rate_anchored_ml(counts: PairCounts, options: Options) -> np.ndarray:
 
 
 def solve_rating(ratings: np.ndarray, games: np.ndarray, points: np.ndarray) -> np.ndarray:
-    """The rating R with sum(games * expected(R - ratings)) = sum(points), by bisection; float64 [sample]."""
+    """Return the rating R with sum(games * expected_score(R - ratings)) = sum(points), by bisection;
+    float64 [sample]."""
     total, scored = games.sum(axis=1), points.sum(axis=1)
     low = np.full(len(games), ratings.min() - MAX_ELO_DISTANCE)
     high = np.full(len(games), ratings.max() + MAX_ELO_DISTANCE)
@@ -257,8 +272,11 @@ def solve_rating(ratings: np.ndarray, games: np.ndarray, points: np.ndarray) -> 
 
 @ESTIMATORS.named("junkin-batched")
 def rate_junkin_batched(counts: PairCounts, options: Options) -> np.ndarray:
-    """Junkin 2025, Appendix I: from `start`, one step of `k_factor` times (points - expected points) for each opponent,
-    the weakest first. Ill-conditioned beyond a few games a level: it is here to reproduce the paper's numbers."""
+    """Rate as in Junkin 2025, Appendix I.
+
+    From `start`, one step of `k_factor` times (points - expected points) per opponent, the weakest first.
+    Ill-conditioned beyond a few games per level; use it only to reproduce the paper's numbers.
+    """
     last = make_ratings(counts)
     for player in list_unanchored(counts):
         ratings, results = counts.against_anchors(player)
@@ -274,7 +292,8 @@ def rate_junkin_batched(counts: PairCounts, options: Options) -> np.ndarray:
 
 @ESTIMATORS.named("sequential")
 def rate_sequential(counts: PairCounts, options: Options) -> np.ndarray:
-    """The classical update after every game, in an order drawn from the seed; the interval has its luck in it."""
+    """Rate by the classical update after every game, in an order drawn from the seed; the interval includes its
+    variance."""
     last = make_ratings(counts)
     for player in list_unanchored(counts):
         ratings, results = counts.against_anchors(player)
@@ -292,24 +311,27 @@ def rate_sequential(counts: PairCounts, options: Options) -> np.ndarray:
     return last
 
 
-RIDGE_WEIGHT = 1e-12  # keeps a singular system solvable where only differences are determined
+RIDGE_WEIGHT = 1e-12  # keeps a singular system solvable if only differences are determined
 
 
 @ESTIMATORS.named("bradley-terry")
 def rate_bradley_terry(counts: PairCounts, options: Options) -> np.ndarray:
-    """Maximum likelihood of all players at once (Bradley and Terry 1952); a draw is half a win and half a loss. Anchors
-    keep their ratings; without any the mean is 0."""
+    """Rate all players jointly by maximum likelihood (Bradley and Terry 1952); a draw is half a win and half a loss.
+
+    Anchors keep their ratings; without anchors the mean is 0.
+    """
     return _fit_jointly(counts, with_draws=False)
 
 
 @ESTIMATORS.named("davidson")
 def rate_davidson(counts: PairCounts, options: Options) -> np.ndarray:
-    """The same with draws as a third result whose frequency is fitted (Davidson 1970): equal players draw most."""
+    """Rate jointly with draws as a third result whose frequency is fitted (Davidson 1970): equal players draw most
+    often."""
     return _fit_jointly(counts, with_draws=True)
 
 
 def _fit_jointly(counts: PairCounts, with_draws: bool) -> np.ndarray:
-    """Newton's method over all players without an anchor, a bounded step at a time, all samples together."""
+    """Fit all players without an anchor by Newton's method with bounded steps, all samples together."""
     one, other = counts.pairs.T
     games = counts.results.sum(axis=2)
     points = counts.results[..., WIN] + 0.5 * counts.results[..., DRAW]
@@ -351,10 +373,9 @@ def _fit_jointly(counts: PairCounts, with_draws: bool) -> np.ndarray:
 
 
 def _settle_scale(counts: PairCounts, ratings: np.ndarray, games: np.ndarray) -> np.ndarray:
-    """Ratings on one scale: what the games do not tie to it from both sides is infinite, or unknown.
+    """Return ratings on one scale; players that games do not connect to it in both directions are infinite or NaN.
 
-    The scale is the anchors'; without anchors it is that of the largest group whose members can be compared both ways,
-    with a mean of 0.
+    The scale is that of the anchors, or of the largest group comparable in both directions, with mean 0.
     """
     ratings = ratings + _find_runaways(counts)
     above, below = find_main_group(counts)
@@ -366,7 +387,7 @@ def _settle_scale(counts: PairCounts, ratings: np.ndarray, games: np.ndarray) ->
     ratings[:, above & ~below] = np.inf
     ratings[:, below & ~above] = -np.inf
     ratings[:, ~above & ~below] = np.nan
-    with np.errstate(invalid="ignore"):  # infinity minus itself: nothing has drifted
+    with np.errstate(invalid="ignore"):  # infinity minus infinity: no drift
         drift = ratings - ratings[0]
     ratings = np.where(np.isfinite(drift) & (np.abs(drift) > MAX_ELO_DISTANCE / 2), np.copysign(np.inf, drift), ratings)
     for player in list_unanchored(counts):
@@ -376,8 +397,11 @@ def _settle_scale(counts: PairCounts, ratings: np.ndarray, games: np.ndarray) ->
 
 
 def find_main_group(counts: PairCounts) -> tuple[np.ndarray, np.ndarray]:
-    """Who scored, through any chain of games, against the group that carries the scale, and against whom it scored: two
-    bool [player]; its members are in both. It is the anchors' group, else the one with the most games."""
+    """Return (players that scored against the main group, players that it scored against), both bool [player].
+
+    Chains of games count, and members of the group are in both. It is the anchors' group, else the one with the most
+    games.
+    """
     scored: dict[int, set[int]] = {player: set() for player in range(counts.players)}
     played = np.zeros(counts.players)
     for (a, b), (won, drawn, lost) in zip(counts.pairs.tolist(), counts.results[0].tolist(), strict=True):
@@ -386,7 +410,7 @@ def find_main_group(counts: PairCounts) -> tuple[np.ndarray, np.ndarray]:
             scored[a].add(b)
         if lost or drawn:
             scored[b].add(a)
-    for anchor in counts.anchors:  # their differences are known without games
+    for anchor in counts.anchors:  # their differences are known
         scored[anchor] |= counts.anchors.keys()
     against: dict[int, set[int]] = {player: {p for p, them in scored.items() if player in them} for player in scored}
     best: tuple[float, set[int], set[int]] = (-1.0, set(), set())
@@ -399,6 +423,7 @@ def find_main_group(counts: PairCounts) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _find_reachable(steps: Mapping[int, set[int]], start: int) -> set[int]:
+    """Return the players reachable from `start`, including `start`."""
     reached, waiting = {start}, [start]
     while waiting:
         fresh = steps[waiting.pop()] - reached
@@ -408,8 +433,10 @@ def _find_reachable(steps: Mapping[int, set[int]], start: int) -> set[int]:
 
 
 def _find_runaways(counts: PairCounts) -> np.ndarray:
-    """Plus or minus infinity for players that won (or lost) every game against those who remain when such players are
-    taken out: no finite rating is likeliest for them. 0 for all others; float64 [sample, player]."""
+    """Return ±infinity for players that won (or lost) all games against the remaining players; else 0.
+
+    Such players are removed repeatedly, because no finite rating is most likely for them. float64 [sample, player].
+    """
     runaways = np.zeros((counts.samples, counts.players))
     while True:
         left = np.isfinite(runaways)

@@ -1,22 +1,22 @@
 """Opponents: a ladder from a random mover to full-strength Stockfish, each written as one line of text.
 
-| text | what plays |
+| text | player |
 |---|---|
 | `random` | a uniformly drawn legal move |
-| `capture` | a uniformly drawn capture where there is one, else a uniformly drawn move |
+| `capture` | a uniformly drawn capture if there is one, else a uniformly drawn move |
 | `stockfish:-1` | skill 0, depth 1, one node (chess_gpt_eval's level -1) |
 | `stockfish:LEVEL@LIMIT` | Skill Level 0..20 under `nodes=N`, `time=SECONDS` or `depth=N`; default `nodes=100000` |
 | either with `+random=SHARE` | this share of the moves, drawn by key, is uniformly random instead |
 
 Stockfish of level L chooses its move once it has searched to depth L + 1 (level 0 after about 60 nodes), whatever the
-limit allows beyond that. More nodes make it stronger all the same, it seems as its hash table keeps for the next move
-what it went on to find: at 1,000 nodes level 0 as White scores 0.55 against itself, 0.32 against 10,000 and 0.28
-against 100,000 (60 games each, RESULTS.md). `capture` lost all of 100 games to level -1; the diluted rungs between them
-are for weak models (each scored 0.57 to 0.88 against the one below, 200 games).
+limit allows beyond that. More nodes still make it stronger, probably because its hash table keeps later results for the
+next move: at 1,000 nodes, level 0 as White scores 0.55 against itself, 0.32 against 10,000 and 0.28 against 100,000 (60
+games each, RESULTS.md). `capture` lost all 100 games to level -1; the diluted rungs between them are for weak models
+(each scored 0.57 to 0.88 against the one below, 200 games).
 
 The ratings of skill levels 0 to 19 are chess_gpt_eval's, from official-stockfish/Stockfish pull request 4341 (commit
-a08b8d4, January 2023): Ordo ratings against versions of Stash, anchored to CCRL, at 120 s + 1 s a game. Under another
-limit a level's strength is another, so datasets that carry these numbers say `rating_scale = stockfish`.
+a08b8d4, January 2023): Ordo ratings against versions of Stash, anchored to CCRL, at 120 s + 1 s per game. Another limit
+changes a level's strength, so datasets with these numbers record `rating_scale = stockfish`.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from chessreg.games.engines.uci import UciProcess
 from chessreg.noise import Stream, uniform
 
 ENGINE_OPTIONS: Mapping[str, int] = {"Threads": 1, "Hash": 16}
-"""Sent to every engine process, beside its Skill Level."""
+"""Options of every engine process, in addition to its Skill Level."""
 
 FULL_SKILL = 20
 DEFAULT_NODES = 100_000
-"""Karvonen's intervention tables: 100,000 nodes a move."""
+"""Nodes per move in Karvonen's intervention tables."""
 
 _GRAMMAR = (
     "an engine is one of: random, capture, stockfish:-1, stockfish:LEVEL[@nodes=N|@time=SECONDS|@depth=N]; "
@@ -54,7 +54,7 @@ _GRAMMAR = (
 
 @dataclass(frozen=True)
 class Limit:
-    """When a search ends: `nodes` and `depth` are whole numbers, `time` is seconds a move."""
+    """The end of a search: `nodes` and `depth` are whole numbers, `time` is seconds per move."""
 
     kind: Literal["nodes", "time", "depth"]
     value: float
@@ -77,14 +77,17 @@ class Limit:
 
     @property
     def patience(self) -> float:
-        """Seconds after which a silent engine counts as dead: far beyond what a loaded machine needs."""
+        """Seconds after which a silent engine counts as dead: far more than a loaded machine needs."""
         return {"nodes": 60 + self.value / 10_000, "time": 60 + 10 * self.value, "depth": 3600.0}[self.kind]
 
 
 @dataclass(frozen=True)
 class EngineSpec:
-    """An opponent. `level` and `limit` are None for the two that need no engine process; `random_share` is the share of
-    moves, 0 <= share < 1, that Stockfish does not choose."""
+    """An opponent.
+
+    `level` and `limit` are None for the two opponents without an engine process. `random_share` is the share of moves,
+    0 <= share < 1, that Stockfish does not choose.
+    """
 
     kind: Literal["random", "capture", "stockfish"]
     level: int | None = None
@@ -103,7 +106,7 @@ class EngineSpec:
 
     @property
     def name(self) -> str:
-        """For people and PGN tags: `Stockfish 3 (nodes=200)`."""
+        """The name for people and PGN tags: `Stockfish 3 (nodes=200)`."""
         if self.kind != "stockfish":
             return {"random": "Random mover", "capture": "Random capturer"}[self.kind]
         diluted = f", random={format_decimal(self.random_share)}" if self.random_share else ""
@@ -115,15 +118,15 @@ class EngineSpec:
 
     @property
     def seedable(self) -> bool:
-        """Whether it plays the same moves again. Stockfish draws at random below its full level, and a clock decides
-        how far it sees."""
+        """Whether it repeats its moves. Below its full level, Stockfish draws at random; under a time limit, speed
+        matters."""
         if not self.needs_process:
             return True
         return self.level == FULL_SKILL and self.limit is not None and self.limit.kind != "time"
 
     @property
     def skill(self) -> int:
-        """The `Skill Level` option: level -1 is skill 0 under a smaller limit."""
+        """The `Skill Level` option; level -1 is skill 0 under a smaller limit."""
         return max(0, self.level or 0)
 
     @property
@@ -140,7 +143,7 @@ class EngineSpec:
 
 
 def format_decimal(value: float) -> str:
-    """All digits of a number, without an exponent and without zeros at the end.
+    """Return all digits of a number, without an exponent and trailing zeros.
 
     >>> [format_decimal(value) for value in (0.00001, 0.25, 1e6)]
     ['0.00001', '0.25', '1000000']
@@ -150,7 +153,7 @@ def format_decimal(value: float) -> str:
 
 
 def parse_limit(text: str) -> Limit:
-    """`nodes=1000`, `time=0.1` or `depth=8`. Raises BadInputError for anything else."""
+    """Return the limit `nodes=1000`, `time=0.1` or `depth=8`. Raises BadInputError for anything else."""
     match = re.fullmatch(r"(nodes|depth)=(\d+(?:_\d+)*)|(time)=(\d+(?:\.\d*)?|\.\d+)", text.strip())
     if match is None:
         raise BadInputError(f"{text!r} is not an engine limit", "write nodes=1000, time=0.1 or depth=8")
@@ -160,19 +163,17 @@ def parse_limit(text: str) -> Limit:
 
 
 def parse_engine(text: str) -> EngineSpec:
-    """The opponent that `text` names.
+    """Return the opponent with this text. Raises BadInputError for an invalid one.
 
     >>> parse_engine("stockfish:0").text
     'stockfish:0@nodes=100000'
-
-    Raises BadInputError naming what is wrong with it.
     """
     cleaned = text.strip().lower()
     if cleaned in ("random", "capture"):
         return EngineSpec("random" if cleaned == "random" else "capture")
     match = re.fullmatch(r"stockfish:([+-]?\d+)(?:@([^+]*))?(?:\+random=(\d*\.?\d+))?", cleaned)
     if match is None:
-        raise BadInputError(f"{text!r} names no engine", _GRAMMAR)
+        raise BadInputError(f"{text!r} does not name an engine", _GRAMMAR)
     level, share = int(match[1]), float(match[3] or 0)
     if not -1 <= level <= 20:
         raise BadInputError(f"Stockfish has the levels -1 to 20, not {level}", _GRAMMAR)
@@ -187,12 +188,12 @@ def parse_engine(text: str) -> EngineSpec:
 
 
 def parse_ladder(texts: Iterable[str]) -> tuple[EngineSpec, ...]:
-    """The rungs that these texts name, in their order; `stockfish:0-10@LIMIT` names eleven.
+    """Return the rungs with these texts, in order; `stockfish:0-10@LIMIT` denotes eleven.
+
+    Raises BadInputError for an invalid opponent and for a repeated one.
 
     >>> [rung.text for rung in parse_ladder(["random", "stockfish:0-1@nodes=10"])]
     ['random', 'stockfish:0@nodes=10', 'stockfish:1@nodes=10']
-
-    Raises BadInputError for what names no engine, and for one that is named twice.
     """
     rungs: list[EngineSpec] = []
     for text in texts:
@@ -217,18 +218,18 @@ def _build_ladder() -> tuple[EngineSpec, ...]:
 
 
 LADDER: tuple[EngineSpec, ...] = _build_ladder()
-"""The rungs, weakest first; a rung's name is its `text`. A weak model is measured where it scores 20 to 80 %."""
+"""The rungs, weakest first; a rung's name is its `text`. Measure a weak model where it scores 20 to 80 %."""
 
 
 def choose_move(spec: EngineSpec, board: chess.Board, key: tuple[int | str, ...]) -> chess.Move | None:
-    """The move that needs no engine: of `random` and `capture` always, of a diluted Stockfish when this ply is a random
-    one, else None. A pure function of position and `key` (seed, unit, ply).
+    """Return the move of an opponent that needs no engine process for it, else None.
 
-    Raises BadInputError for a finished position.
+    `random` and `capture` never need one; a diluted Stockfish does not at random plies. The move is a pure function of
+    position and `key` (seed, unit, ply). Raises BadInputError for a finished position.
     """
     if spec.needs_process and not (spec.random_share and uniform(Stream.ENGINE_DILUTION, *key) < spec.random_share):
         return None
-    moves = sorted(board.legal_moves, key=chess.Move.uci)  # not python-chess's own order, which may change
+    moves = sorted(board.legal_moves, key=chess.Move.uci)  # python-chess's order may change
     if not moves:
         raise BadInputError(f"no legal move in {board.fen()}")
     if spec.kind == "capture":
@@ -237,15 +238,15 @@ def choose_move(spec: EngineSpec, board: chess.Board, key: tuple[int | str, ...]
 
 
 def find_stockfish() -> Path:
-    """The Stockfish binary: `CHESSREG_STOCKFISH`, the PATH, then where Debian and Homebrew put it.
+    """Return the Stockfish binary: `CHESSREG_STOCKFISH`, else from the PATH, else where Debian and Homebrew install it.
 
-    Raises NotFoundError whose hint is this system's install command.
+    Raises NotFoundError with the install command of this system.
     """
     named = os.environ.get("CHESSREG_STOCKFISH")
     if named:
         path = shutil.which(named)
         if path is None:
-            raise NotFoundError(f"CHESSREG_STOCKFISH names {named}, which is no program", stockfish_install_command())
+            raise NotFoundError(f"CHESSREG_STOCKFISH={named} is not a program", stockfish_install_command())
         return Path(path)
     places = (None, "/usr/games", "/usr/local/bin", "/opt/homebrew/bin", "/home/linuxbrew/.linuxbrew/bin")
     for place in places:
@@ -255,7 +256,7 @@ def find_stockfish() -> Path:
 
 
 def stockfish_install_command() -> str:
-    """What to type here to get Stockfish."""
+    """Return the command or instruction that installs Stockfish on this system."""
     sudo = "sudo " if hasattr(os, "geteuid") and os.geteuid() != 0 else ""
     if platform.system() == "Darwin":
         return "brew install stockfish"
@@ -269,7 +270,7 @@ def stockfish_install_command() -> str:
 
 @dataclass(frozen=True)
 class EngineIdentity:
-    """Which binary played. `options` are the engine's own defaults with ours (`ENGINE_OPTIONS`) set over them."""
+    """The identity of an engine binary. `options` are the engine's defaults, overridden by `ENGINE_OPTIONS`."""
 
     name: str
     version: str
@@ -279,9 +280,10 @@ class EngineIdentity:
 
 
 def identify_engine(path: Path | None = None) -> EngineIdentity:
-    """Ask the binary who it is; remembered until the file changes.
+    """Return the identity of an engine binary, cached until the file changes.
 
-    Raises NotFoundError when there is no such file, BadInputError when it is not a UCI engine."""
+    Raises NotFoundError for a missing file, BadInputError for a program that is not a UCI engine.
+    """
     path = path or find_stockfish()
     try:
         stat = path.stat()
@@ -317,28 +319,29 @@ STOCKFISH_ELO: tuple[float, ...] = (
     2788.3, 2855.5, 2923.1, 2972.9, 3024.8, 3069.5, 3111.2, 3141.3, 3170.3, 3191.1,
 )
 # fmt: on
-"""Elo of level 0, 1, … 19. Level 20 is unhandicapped and was not in the table; -1 never was."""
+"""Elo of levels 0, 1, … 19. Levels 20 (unhandicapped) and -1 are not in the table."""
 
 
 def get_level_rating(level: int) -> float | None:
-    """Elo of a skill level, or None where nobody published one (-1 and 20)."""
+    """Return the Elo of a skill level, or None if it was never published (-1 and 20)."""
     return STOCKFISH_ELO[level] if 0 <= level < len(STOCKFISH_ELO) else None
 
 
 def get_engine_rating(spec: EngineSpec) -> float | None:
-    """Elo of an opponent by its skill level, or None. The table's time control is not the spec's limit."""
+    """Return the Elo of an opponent by its skill level, or None. The table's time control differs from the spec's
+    limit."""
     return None if spec.level is None or spec.random_share else get_level_rating(spec.level)
 
 
 ANCHOR_ERROR = 100.0
-"""Elo by which the whole table may be off, by its own statement; it was measured under another time control."""
+"""The possible error of the whole table in Elo, as its author states; it was measured under another time control."""
 
 ELO_TABLES = ("levels", "levels-truncated")
-"""`levels` as published; `levels-truncated` without the decimals, as Junkin 2025 uses them (1467.6 is 1467)."""
+"""`levels` as published; `levels-truncated` without the decimals, as used by Junkin 2025 (1467.6 becomes 1467)."""
 
 
 def get_opponent_rating(opponent: str, table: str = "levels") -> float | None:
-    """Elo of an opponent as a match writes it, whatever its limit; None for one that the table has not.
+    """Return the Elo of an opponent as written in a match, independent of its limit; None if it is not in the table.
 
     >>> get_opponent_rating("stockfish:3@time=0.1"), get_opponent_rating("random")
     (1742.3, None)

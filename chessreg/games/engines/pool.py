@@ -1,10 +1,10 @@
-"""Many games at once against one opponent: worker threads, each with an engine process of its own.
+"""Engine moves for many games at once: worker threads, each with its own engine process.
 
-A search waits in a queue, a free process takes it, and a future brings the move. Games are interleaved over processes,
-so one hash table serves several games; a process forgets everything (ucinewgame) when it meets a game for the first
-time. Full-strength Stockfish under a nodes or depth limit forgets before every move, so that it plays the same moves
-with one process and with eight. Handicapped levels draw at random inside Stockfish and cannot be seeded, so they are
-not charged the 1.5 ms a move that this costs (1,000 nodes take 0.8 ms).
+A search waits in a queue, a free process runs it, and a future returns the move. Games are interleaved over processes,
+so one hash table serves several games; a process resets (ucinewgame) at its first move of each game. Full-strength
+Stockfish under a nodes or depth limit resets before every move, so that its moves do not depend on the number of
+processes. Handicapped levels draw at random and cannot be seeded, so they save the 1.5 ms per reset (1,000 nodes take
+0.8 ms).
 """
 
 from __future__ import annotations
@@ -36,8 +36,11 @@ DEFAULT_ANALYSIS = Limit("nodes", 100_000)
 
 @dataclass(frozen=True)
 class EngineMove:
-    """One engine move. `score_cp` is White's view in centipawns of the engine's best line (before a handicap picks a
-    worse one), None where no search took place; `seconds` is wall time of the search."""
+    """One engine move.
+
+    `score_cp` is White's view in centipawns of the engine's best line (before a handicap picks a worse one), None
+    without a search. `seconds` is the wall time of the search.
+    """
 
     move: chess.Move
     score_cp: int | None
@@ -47,8 +50,7 @@ class EngineMove:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """A full-strength judgement of a position: White's view in centipawns, mate in n = ±(10000 - n), and the move that
-    the engine would play."""
+    """A full-strength evaluation: White's view in centipawns, mate in n = ±(10000 - n), and the engine's best move."""
 
     score_cp: int
     nodes: int
@@ -69,13 +71,14 @@ class _Task:
 
 
 def count_free_cores(reserved: int = 0) -> int:
-    """Cores that this process may use, less `reserved` ones (for example a model's threads); at least 1."""
+    """Return the cores that this process may use, less `reserved` ones (for example for a model's threads);
+    at least 1."""
     affinity = getattr(os, "sched_getaffinity", None)  # absent on macOS
     return max(1, (len(affinity(0)) if affinity else os.cpu_count() or 1) - reserved)
 
 
 def format_position_command(board: chess.Board) -> str:
-    """The UCI command for this board with its whole history, which repetition draws depend on."""
+    """Return the UCI command for this board with its whole history, which repetition draws depend on."""
     root = board.root()
     fen = root.fen(en_passant="fen")
     start = "startpos" if fen == chess.STARTING_FEN else f"fen {fen}"
@@ -85,9 +88,9 @@ def format_position_command(board: chess.Board) -> str:
 
 
 def to_white_centipawns(result: SearchResult | Variation, turn: chess.Color) -> int | None:
-    """The score of a search as White sees it, or None where the engine printed none."""
+    """Return the score of a search from White's view, or None if the engine printed none."""
     if result.mate is not None:
-        # "mate 0" means that the side to move is mated already
+        # "mate 0" means that the side to move is already mated
         value = MATE_CP - result.mate if result.mate > 0 else -MATE_CP - result.mate
     elif result.score is not None:
         value = result.score
@@ -97,9 +100,10 @@ def to_white_centipawns(result: SearchResult | Variation, turn: chess.Color) -> 
 
 
 def parse_engine_move(board: chess.Board, answer: str | None, engine: str) -> chess.Move:
-    """The move that an engine answered in `board`, with castling as the king's move.
+    """Return the move that an engine answered on `board`, with castling as the king's move.
 
-    Raises EngineAnswerError, which names the engine, for an answer that is no legal move."""
+    Raises EngineAnswerError, which names the engine, for an illegal answer.
+    """
     try:
         move = board.parse_uci(answer or "")
     except ValueError:
@@ -113,10 +117,10 @@ def parse_engine_move(board: chess.Board, answer: str | None, engine: str) -> ch
 class EnginePool:
     """Engine moves for many games. Thread-safe; use as a context manager.
 
-    `processes` defaults to the free cores; under a time limit it never exceeds them, because engines that share a core
-    search less in the same time (`timed` says that analyses have one, where the opponent has none).
+    `processes` defaults to the free cores. Under a time limit it never exceeds them, because engines that share a core
+    search less in the same time; `timed` overrides whether there is a time limit (for analyses).
 
-    Raises NotFoundError at once when the opponent needs Stockfish and there is none.
+    Raises NotFoundError if the opponent needs Stockfish and it is not installed.
     """
 
     def __init__(
@@ -143,17 +147,17 @@ class EnginePool:
         self._closed = False
 
     def _forgets(self, spec: EngineSpec) -> bool:
-        """Whether this opponent forgets everything before each move."""
+        """Return whether this opponent resets before each move."""
         return spec.needs_process and spec.seedable
 
     def submit(
         self, game_id: Hashable, board: chess.Board, *, key: tuple[int | str, ...], spec: EngineSpec | None = None
     ) -> Future[EngineMove]:
-        """Ask for the opponent's move in `board` (read before this returns; the caller may go on changing it).
+        """Request the opponent's move on `board`, which is read before this returns.
 
-        `key` is (seed, unit, ply): it alone decides what is drawn at random outside Stockfish. `spec` is another
-        opponent than the pool's, of a ladder of them. The future raises EngineDiedError when the engine dies twice on
-        this move, BadInputError when the game is over.
+        `key` is (seed, unit, ply): it alone determines random draws outside Stockfish. `spec` is another opponent than
+        the pool's. The future raises EngineDiedError if the engine dies twice on this move, BadInputError if the game
+        is over.
         """
         spec = spec or self.spec
         future: Future[EngineMove] = Future()
@@ -182,7 +186,8 @@ class EnginePool:
     def analyse(
         self, board: chess.Board, limit: Limit = DEFAULT_ANALYSIS, only: chess.Move | None = None
     ) -> Future[Evaluation]:
-        """Full-strength evaluation of `board`, or of one move in it; every opponent's pool can, where Stockfish is."""
+        """Request a full-strength evaluation of `board`, or of one move on it. Any pool can analyse if Stockfish is
+        installed."""
         turn, asked = board.turn, board.copy(stack=False)
         go = limit.go if only is None else f"{limit.go} searchmoves {only.uci()}"
         if self._path is None:
@@ -201,7 +206,7 @@ class EnginePool:
         return _chain_future(search, finish, Future())
 
     def lines(self, board: chess.Board, limit: Limit, number: int) -> Future[list[Evaluation]]:
-        """Full-strength evaluations of the `number` best moves of `board` (of all, where it has fewer), best first."""
+        """Request full-strength evaluations of the `number` best moves of `board` (or of all moves), best first."""
         turn, asked = board.turn, board.copy(stack=False)
         if self._path is None:
             self._path = find_stockfish()
@@ -222,7 +227,7 @@ class EnginePool:
         return _chain_future(search, finish, Future())
 
     def evaluations(self, fens: Iterable[str], limit: Limit) -> Iterator[int]:
-        """Of each position in turn: White's view in centipawns. A game that is over is worth MATE_CP or nothing."""
+        """Yield White's centipawns for each position, in order. A finished game is ±MATE_CP or 0."""
         waiting: deque[Future[Evaluation] | int] = deque()
 
         def first() -> int:
@@ -241,7 +246,7 @@ class EnginePool:
             yield first()
 
     def close(self) -> None:
-        """End every engine and cancel what still waits. Safe to call twice."""
+        """End every engine and cancel waiting requests. Safe to call twice."""
         with self._lock:
             self._closed = True
             workers, self._workers = self._workers, []
@@ -261,7 +266,7 @@ class EnginePool:
 
     @property
     def pids(self) -> list[int]:
-        """Process ids of the engines that run now."""
+        """Process ids of the running engines."""
         return [pid for worker in self._workers if (pid := worker.pid) is not None]
 
     def __enter__(self) -> EnginePool:
@@ -288,10 +293,12 @@ class EnginePool:
 
 
 class _Worker(threading.Thread):
-    """One thread and the engine process that it starts, and starts again when it died."""
+    """A thread with its engine process, which it restarts after a crash."""
 
     def __init__(self, path: Path, tasks: queue.SimpleQueue[_Task | None]) -> None:
-        super().__init__(name="chessreg-engine", daemon=True)  # an unclosed pool must not hold up the interpreter
+        super().__init__(
+            name="chessreg-engine", daemon=True
+        )  # an unclosed pool must not block the exit of the interpreter
         self._path = path
         self._tasks = tasks
         self._guard = threading.Lock()
@@ -318,7 +325,7 @@ class _Worker(threading.Thread):
             self._process.close()
 
     def stop(self) -> None:
-        """End the engine, mid-search too: the thread then sees the end of its output. Called from any thread."""
+        """End the engine, even in mid-search; the thread then reads the end of its output. Call from any thread."""
         with self._guard:
             self._stopped = True
             if self._process is not None:
@@ -354,7 +361,7 @@ class _Worker(threading.Thread):
 
 
 def _chain_future(source: Future[A], function: Callable[[A], B], target: Future[B]) -> Future[B]:
-    """Let `target` follow `source`, its result passed through `function` (in the worker's thread)."""
+    """Make `target` follow `source`; `function` converts the result in the worker's thread. Return `target`."""
 
     def relay(done: Future[A]) -> None:
         if not target.set_running_or_notify_cancel():

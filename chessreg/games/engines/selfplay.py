@@ -1,11 +1,11 @@
-"""Games between Stockfish's levels: the generated data set.
+"""Games between Stockfish's levels: the generated dataset.
 
-Opening, colors and levels of game n are functions of (seed, n). The moves are not: a handicapped level draws at random
-inside Stockfish, which takes no seed.
+Opening, colors and levels of game n are functions of (seed, n). The moves are not, because a handicapped level draws at
+random inside Stockfish, which has no seed.
 
-Each core gets a worker process with two engines. It plays every P-th game and
-writes one JSON line a game; the parent reads the workers in turn, so games come in the order of their numbers. A worker
-ends when its standard input closes, that is also when the parent is killed, and its engines end with it.
+Each core gets a worker process with two engines, which plays every P-th game and writes one JSON line per game. The
+parent reads the workers in turn, so games arrive in order. A worker ends when its standard input closes, also when the
+parent is killed, and its engines end with it.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ RESIGN_MOVES = 2
 
 @dataclass(frozen=True)
 class GeneratedGame:
-    """One finished game. `moves` are UCI from the standard start, the random opening's `opening_plies` included."""
+    """One finished game. `moves` are UCI from the standard start, including the `opening_plies` of the
+    random opening."""
 
     number: int
     white: EngineSpec
@@ -61,10 +62,11 @@ class GeneratedGame:
     termination: Termination
 
     def tags(self) -> dict[str, str]:
-        """The PGN tags; a level without a published rating has no Elo tag.
+        """Return the PGN tags; a level without a published rating has no Elo tag.
 
-        What repeats stands together (a player and its rating, the result and how it came about): that alone makes a
-        compressed file a quarter smaller."""
+        Tags that repeat together are adjacent (a player and its rating, the result and its termination), which makes a
+        compressed file a quarter smaller.
+        """
         tags = {"Event": EVENT, "TimeControl": "-", "RatingScale": RATING_SCALE}
         for color, spec in (("White", self.white), ("Black", self.black)):
             tags[color] = spec.name
@@ -81,12 +83,12 @@ class GeneratedGame:
 
 @dataclass(frozen=True)
 class SelfPlay:
-    """How the levels of an engine play each other.
+    """Settings of games between the levels of an engine.
 
-    A game that reaches `max_plies` (opening included) is decided by the evaluation of the side that moved last: more
-    than 100 centipawns win, else it is drawn. In a `resign_share` of the games, chosen by (seed, number), a player
-    gives up whose own evaluation was below -RESIGN_CP for RESIGN_MOVES moves running; the others are played to the end.
-    `nodes` is the search limit of a move. Raises BadInputError for settings out of range.
+    A game that reaches `max_plies` (including the opening) is decided by the evaluation of the side that moved last:
+    more than 100 centipawns win, else it is a draw. In `resign_share` of the games, chosen by (seed, number), a player
+    resigns once its own evaluation was below -RESIGN_CP for RESIGN_MOVES consecutive moves; the other games are played
+    to the end. `nodes` is the search limit per move. Raises BadInputError for settings out of range.
     """
 
     levels: tuple[int, ...] = LEVELS
@@ -108,7 +110,7 @@ class SelfPlay:
 
 @dataclass(frozen=True)
 class _WorkerSettings:
-    """What a worker needs to know, sent as its first line."""
+    """The settings of a worker, sent to it as its first line."""
 
     engine: str
     seed: int
@@ -117,7 +119,7 @@ class _WorkerSettings:
 
 
 def draw_levels(seed: int, number: int, levels: Sequence[int]) -> tuple[int, int]:
-    """Levels of White and Black in game `number`: two independent uniform draws."""
+    """Return the levels of White and Black in game `number`: two independent uniform draws."""
     draw = generator(Stream.SELFPLAY, seed, number)
     return levels[int(draw.integers(len(levels)))], levels[int(draw.integers(len(levels)))]
 
@@ -127,8 +129,8 @@ def generate_games(
 ) -> Generator[GeneratedGame]:
     """Play games number `first` to `first + games - 1` and yield them in this order.
 
-    `processes` defaults to the cores this process may use. Raises NotFoundError without Stockfish, BadInputError for
-    less than one game, ChessregError when a worker fails.
+    `processes` defaults to the cores that this process may use. Raises NotFoundError without Stockfish, BadInputError
+    for fewer than one game, ChessregError if a worker fails.
     """
     if games < 1:
         raise BadInputError(f"cannot generate {games} games", "at least 1")
@@ -153,7 +155,7 @@ def _run_workers(games: int, works: Sequence[_WorkerSettings]) -> Generator[Gene
 
 
 def _start_worker(work: _WorkerSettings) -> subprocess.Popen[str]:
-    # a session of its own: a Ctrl-C in the terminal is the parent's to handle
+    # a separate session, so that only the parent handles Ctrl-C
     worker = subprocess.Popen(
         child.command("chessreg.games.engines.selfplay"),
         stdin=subprocess.PIPE,
@@ -164,7 +166,7 @@ def _start_worker(work: _WorkerSettings) -> subprocess.Popen[str]:
         env=child.environment(),
     )
     assert worker.stdin is not None
-    with contextlib.suppress(BrokenPipeError):  # then the first read says what happened
+    with contextlib.suppress(BrokenPipeError):  # the first read reports the error
         worker.stdin.write(json.dumps(asdict(work)) + "\n")
         worker.stdin.flush()
     return worker
@@ -192,7 +194,7 @@ def _receive_game(worker: subprocess.Popen[str], nodes: int) -> GeneratedGame:
 
 
 def _run_worker() -> None:
-    """The worker process: one line of settings in, one line a game out."""
+    """Run a worker process: read one line of settings, write one line per game."""
     received = json.loads(sys.stdin.readline())
     work = _WorkerSettings(**{**received, "settings": SelfPlay(**received["settings"])})
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -207,7 +209,7 @@ def _run_worker() -> None:
 
 
 def _end_with_parent() -> None:
-    while os.read(sys.stdin.fileno(), 1):  # not sys.stdin.read(): a buffer's lock, held by a thread, aborts an exit
+    while os.read(sys.stdin.fileno(), 1):  # not sys.stdin.read(): its lock, held by a thread, aborts an exit
         pass
     signal.raise_signal(signal.SIGTERM)
 
@@ -266,6 +268,6 @@ if __name__ == "__main__":
     try:
         _run_worker()
     except (BrokenPipeError, KeyboardInterrupt):
-        sys.exit(1)  # the parent is gone
+        sys.exit(1)  # the parent has ended
     except ChessregError as error:
         sys.exit(str(error))

@@ -1,10 +1,10 @@
 """Sequential probability ratio test of a match: play until the mean of pairs is decided between two bounds.
 
-A pair is two games from one opening, so it has five outcomes (pentanomial): with both colors the mean score of the two
-games less ½, beside a baseline's game from the same opening the difference of the two scores. The log-likelihood ratio
-of "the mean is `high`" to "the mean is `low`" is that of the most likely distributions over the five outcomes that have
-these means: the generalised test of M. Van den Bergh ("A practical introduction to the GSPRT"), as Fishtest has it for
-engines. Wald's bounds end it.
+A pair is two games from one opening, so it has five outcomes (pentanomial): with both colors, the mean score of the two
+games less ½; with a baseline's game from the same opening, the difference of the two scores. The log-likelihood ratio
+of "the mean is `high`" to "the mean is `low`" compares the most likely distributions over the five outcomes with these
+means: the generalized test of M. Van den Bergh ("A practical introduction to the GSPRT"), as used by Fishtest. It ends
+at Wald's bounds.
 """
 
 from __future__ import annotations
@@ -20,15 +20,18 @@ from chessreg.games.engines.opponents import format_decimal
 PREFIX = "sprt:"
 _HINT = "write --stop sprt:-0.05,0.05 (points per game), or sprt:LOW,HIGH,ALPHA,BETA"
 COLOR_PAIR_VALUES = (-0.5, -0.25, 0.0, 0.25, 0.5)  # two games with both colors: their mean score less ½
-DIFFERENCE_VALUES = (-1.0, -0.5, 0.0, 0.5, 1.0)  # a game beside a baseline's: its score less the other
-UNSEEN_COUNT = 1e-3  # how often an outcome that did not occur counts as seen, as in Fishtest
-MIN_PAIRS = 10  # pairs before which nothing is decided: the ratio of so few is no likelihood
+DIFFERENCE_VALUES = (-1.0, -0.5, 0.0, 0.5, 1.0)  # a game and a baseline's game: the difference of their scores
+UNSEEN_COUNT = 1e-3  # count of an outcome that did not occur, as in Fishtest
+MIN_PAIRS = 10  # no decision before this number of pairs, which are too few for the approximation
 
 
 @dataclass(frozen=True)
 class Sprt:
-    """Bounds on the mean of pairs, in points per game, and the error rates: `alpha` of saying `high` when the mean is
-    `low`, `beta` of saying `low` when it is `high`."""
+    """Bounds on the mean of pairs, in points per game, and the error rates.
+
+    `alpha` is the probability of deciding `high` when the mean is `low`, `beta` that of deciding `low` when it is
+    `high`.
+    """
 
     low: float
     high: float
@@ -47,11 +50,11 @@ class Sprt:
 
     @property
     def bounds(self) -> tuple[float, float]:
-        """The log-likelihood ratios at and beyond which the test decides `low`, or `high` (Wald 1945)."""
+        """The log-likelihood ratios at which the test decides `low` and `high` (Wald 1945)."""
         return math.log(self.beta / (1 - self.alpha)), math.log((1 - self.beta) / self.alpha)
 
     def decision(self, counts: Sequence[int], values: Sequence[float]) -> str:
-        """`low`, `high`, or empty while pairs with these counts of outcomes leave it open."""
+        """Return `low` or `high`, or an empty string while the counts of outcomes decide nothing."""
         if sum(counts) < MIN_PAIRS:
             return ""
         ratio, (lower, upper) = compute_log_likelihood_ratio(counts, values, self.low, self.high), self.bounds
@@ -59,14 +62,15 @@ class Sprt:
 
 
 def parse_stop(text: str) -> Sprt | None:
-    """`sprt:LOW,HIGH` or `sprt:LOW,HIGH,ALPHA,BETA`; None of `none`. Raises BadInputError for anything else."""
+    """Return the rule `sprt:LOW,HIGH` or `sprt:LOW,HIGH,ALPHA,BETA`; None for `none`. Raises BadInputError for anything
+    else."""
     cleaned = text.strip().lower()
     if cleaned in ("none", ""):
         return None
     number = r"([+-]?(?:\d+\.?\d*|\.\d+))"
     match = re.fullmatch(rf"sprt:{number},{number}(?:,{number},{number})?", cleaned.replace(" ", ""))
     if match is None:
-        raise BadInputError(f"{text!r} is no rule for stopping", _HINT)
+        raise BadInputError(f"{text!r} is not a stopping rule", _HINT)
     low, high, alpha, beta = (0.05 if part is None else float(part) for part in match.groups())
     if not -0.5 <= low < high <= 0.5:
         raise BadInputError(f"{text!r}: LOW is less than HIGH, both from -0.5 to 0.5 points per game", _HINT)
@@ -76,8 +80,9 @@ def parse_stop(text: str) -> Sprt | None:
 
 
 def compute_log_likelihood_ratio(counts: Sequence[int], values: Sequence[float], low: float, high: float) -> float:
-    """log P(counts | mean is high) - log P(counts | mean is low), each under its most likely distribution. low and high
-    are between the least and the greatest value, and none of these.
+    """Return log P(counts | mean is high) - log P(counts | mean is low), each under its most likely distribution.
+
+    `low` and `high` are strictly between the least and the greatest value.
 
     >>> round(compute_log_likelihood_ratio([5, 10, 20, 30, 15], COLOR_PAIR_VALUES, -0.05, 0.05), 3)
     9.945
@@ -92,7 +97,8 @@ def compute_log_likelihood_ratio(counts: Sequence[int], values: Sequence[float],
 
 
 def _solve_multiplier(shares: Sequence[float], values: Sequence[float], mean: float) -> float:
-    """The t at which shares / (1 + t (values - mean)) has this mean: the root of a falling function, by bisection."""
+    """Return the t at which shares / (1 + t (values - mean)) has this mean: the root of a decreasing function, by
+    bisection."""
     away = [value - mean for value in values]
     low, high = -1 / max(away), -1 / min(away)
     for _ in range(200):

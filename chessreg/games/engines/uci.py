@@ -1,11 +1,11 @@
-"""One UCI engine process, spoken to directly over its pipes.
+"""One UCI engine process, used directly through its pipes.
 
-python-chess's `SimpleEngine` costs about as much per move as Stockfish needs for 500 nodes (an event loop, a thread
-hand-over and the parsing of every info line). Here a move is one write, one or two reads and a look for the last score.
+python-chess's `SimpleEngine` costs about the time of 500 nodes per move (an event loop, a thread switch, and parsing of
+every info line). Here a move is one write, one or two reads and a search for the last score.
 
-No engine outlives its parent: the only write end of its standard input is ours, so whatever ends us, SIGKILL included,
-closes it, and a UCI engine that reads end of file quits, mid-search too. It runs in a session of its own, so that a
-Ctrl-C in the terminal reaches us, not the engine behind our back.
+No engine outlives its parent: the parent has the only write end of its standard input, which closes at any exit,
+including SIGKILL, and a UCI engine quits at end of file, even in mid-search. It runs in a separate session, so that
+Ctrl-C in the terminal reaches only the parent.
 """
 
 from __future__ import annotations
@@ -24,23 +24,23 @@ from typing import NamedTuple
 from chessreg.errors import BadInputError, ChessregError
 
 MULTI_PV = "MultiPV"
-HANDSHAKE_TIMEOUT_S = 20.0  # a cold disk and a 50 MB network file
+HANDSHAKE_TIMEOUT_S = 20.0  # time to read a 50 MB network file from a cold disk
 MAX_OUTPUT_BYTES = 64 << 20
-"""Output of one search; Stockfish writes some hundred kilobytes in an hour."""
+"""Maximum output of one search; Stockfish writes some hundred kilobytes per hour."""
 
 
 class EngineDiedError(ChessregError):
-    """An engine process ended or fell silent in the middle of its work. `cause` is the attempt's cause."""
+    """Raised when an engine process ends or stops responding during its work. `cause` is the attempt's cause."""
 
     cause = "engine_died"
 
 
 class EngineAnswerError(EngineDiedError):
-    """An engine answered something that is no legal move, or gave a score that cannot be read."""
+    """Raised when an engine answers an illegal move or an unreadable score."""
 
 
 class Variation(NamedTuple):
-    """One variation of a search: its first move, and centipawns or moves to mate as the side to move sees them."""
+    """One variation of a search: its first move, and centipawns or moves to mate from the side to move's view."""
 
     move: str
     score: int | None
@@ -49,10 +49,13 @@ class Variation(NamedTuple):
 
 @dataclass(frozen=True)
 class SearchResult:
-    """What one `go` printed. `score` is centipawns and `mate` moves to mate, both as the side to move sees them, and
-    None where the last score cannot be read. `move` is the text of the engine's answer, which may be anything, or None
-    for `(none)` and the null move. `seconds` is wall time around the search. `lines`: of a search under MultiPV, its
-    variations, the best first. `engine` names the process."""
+    """The output of one `go`.
+
+    `score` is centipawns and `mate` moves to mate, both from the side to move's view, None if the last score is
+    unreadable. `move` is the text of the engine's answer, unchecked, or None for `(none)` and the null move. `seconds`
+    is the wall time of the search. `lines` are the variations of a search under MultiPV, best first. `engine` names the
+    process.
+    """
 
     move: str | None
     score: int | None
@@ -66,7 +69,8 @@ class SearchResult:
 class UciProcess:
     """A running engine after its handshake.
 
-    Raises BadInputError when the program is not a UCI engine, EngineDiedError when it ends or stays silent."""
+    Raises BadInputError if the program is not a UCI engine, EngineDiedError if it ends or does not answer.
+    """
 
     def __init__(self, path: Path, options: Mapping[str, str | int]) -> None:
         self.path = path
@@ -110,18 +114,18 @@ class UciProcess:
 
     @property
     def name(self) -> str:
-        """The program and its process, for error messages."""
+        """The program and its process id, for error messages."""
         return f"{self.path.name} (process {self.pid})"
 
     def set_option(self, name: str, value: str | int) -> None:
-        """Send an option, unless it has that value already."""
+        """Send an option unless it already has that value."""
         text = str(value)
         if self._options.get(name) != text:
             self._send(f"setoption name {name} value {text}\n")
             self._options[name] = text
 
     def search(self, position: str, go: str, timeout: float, *, fresh: bool = False) -> SearchResult:
-        """Run one search: `position` and `go` are whole UCI commands; `fresh` forgets everything first (ucinewgame)."""
+        """Run one search. `position` and `go` are whole UCI commands; `fresh` resets the engine first (ucinewgame)."""
         started = time.perf_counter()
         self._send(f"ucinewgame\n{position}\n{go}\n" if fresh else f"{position}\n{go}\n")
         output = self._read_until(b"bestmove", timeout)
@@ -135,7 +139,7 @@ class UciProcess:
         return SearchResult(text, score, mate, nodes, seconds, lines, self.name)
 
     def close(self) -> None:
-        """Ask the engine to quit, end it if it does not within a second, and free the pipes. For the owning thread."""
+        """Ask the engine to quit, kill it after a second, and close the pipes. Only for the owning thread."""
         if self._process.poll() is None:
             with contextlib.suppress(EngineDiedError):
                 self._send("quit\n")
@@ -147,8 +151,10 @@ class UciProcess:
             pipe.close()
 
     def kill(self) -> None:
-        """End the engine at once and reap it; from any thread. The pipes stay: another thread may be using them, and a
-        closed descriptor's number could already belong to another file."""
+        """Kill the engine and reap it; from any thread.
+
+        The pipes stay open, because another thread may be using them, and a closed descriptor's number could be reused.
+        """
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
         self._process.wait()
@@ -162,7 +168,7 @@ class UciProcess:
             raise self._died("ended") from error
 
     def _read_until(self, word: bytes, timeout: float) -> bytes:
-        """Everything up to and including the line that starts with `word`."""
+        """Return the output up to and including the line that starts with `word`."""
         deadline = time.monotonic() + timeout
         scanned = 0
         while True:
@@ -192,13 +198,16 @@ class UciProcess:
 
 
 def _parse_integer(fields: list[bytes]) -> int | None:
-    """The first field as a number of at most seven digits; None for anything else."""
+    """Return the first field as a number of at most seven digits, else None."""
     return int(fields[0]) if fields and re.fullmatch(rb"[+-]?\d{1,7}", fields[0]) else None
 
 
 def _find_last_field(info: bytes, name: bytes, end: int | None = None) -> tuple[list[bytes], int]:
-    """The words behind the last ` name ` of an info line before `end`, and its place; -1 where there is none. What an
-    engine says behind `string` may be anything."""
+    """Return (the words after the last ` name ` of an info line before `end`, its offset); ([], -1) if there is no such
+    field.
+
+    Text after `string` is ignored, because it is arbitrary.
+    """
     while (at := info.rfind(name, 0, end)) >= 0:
         head = info[info.rfind(b"\n", 0, at) + 1 : at].split()
         if head[:1] == [b"info"] and b"string" not in head:
@@ -208,7 +217,7 @@ def _find_last_field(info: bytes, name: bytes, end: int | None = None) -> tuple[
 
 
 def _find_last_score(info: bytes) -> tuple[int | None, int | None]:
-    """Centipawns or mate of the last exact score; of the last bound when there is no exact one."""
+    """Return (centipawns, mate) of the last exact score, or of the last bound if no score is exact."""
     fallback: tuple[int | None, int | None] = (None, None)
     fields, at = _find_last_field(info, b" score ")
     while at >= 0:
@@ -225,7 +234,7 @@ def _find_last_score(info: bytes) -> tuple[int | None, int | None]:
 
 
 def _parse_variations(info: bytes) -> tuple[Variation, ...]:
-    """The last variation of each rank that a search under MultiPV printed, the best first."""
+    """Return the last variation of each rank of a search under MultiPV, best first."""
     last: dict[int, Variation] = {}
     for text in info.split(b"\n"):
         if not text.startswith(b"info"):

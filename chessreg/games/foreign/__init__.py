@@ -1,4 +1,4 @@
-"""Results that others published: files of games, aggregates, counts and training curves, read and checked."""
+"""Published third-party results: files of games, aggregates, counts and training curves, read and checked."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Format:
-    """A file format. `fits` looks at a file's text; `games` reads one, where the format is of games."""
+    """A file format. `fits` recognizes a file's text; `games` reads it if the format contains games."""
 
     name: str
     holds: Literal["games", "aggregates", "counts", "curves"]
@@ -61,7 +61,10 @@ for _format in (
 
 
 def find_format(path: Path) -> Format:
-    """The format of a file, by its content. Raises NotFoundError without the file, BadInputError for another format."""
+    """Return the format of a file, recognized by its content.
+
+    Raises NotFoundError for a missing file, BadInputError for an unknown format.
+    """
     if not path.exists():
         raise NotFoundError(f"no file {path}")
     text = read_source_text(path)
@@ -73,11 +76,11 @@ def find_format(path: Path) -> Format:
 
 
 def read_games(path: Path, name: str) -> ForeignFile:
-    """The games of a file. Raises BadInputError when it holds none, or none that can be kept."""
+    """Return the games of a file. Raises BadInputError if it has no games, or none that can be kept."""
     file_format = FORMATS[name]
     if file_format.games is None:
         raise BadInputError(
-            f"a {name} file holds {file_format.holds}, no games", f"chessreg import results {shlex.quote(str(path))}"
+            f"a {name} file holds {file_format.holds}, not games", f"chessreg import results {shlex.quote(str(path))}"
         )
     read = _read_cached(file_format.games, read_source_text(path))
     if not read.rows:
@@ -90,6 +93,6 @@ def read_games(path: Path, name: str) -> ForeignFile:
     return read
 
 
-@functools.lru_cache(maxsize=2)  # a run reads its file before it begins, in its estimate, work and report
+@functools.lru_cache(maxsize=2)  # a run reads its file before it starts, in its estimate, work and report
 def _read_cached(games: Callable[[str], ForeignFile], text: str) -> ForeignFile:
     return games(text)

@@ -1,8 +1,8 @@
 """The CSV files of chess_gpt_eval (Karvonen 2024; specification 7.2 to 7.9) and of its forks.
 
 Three column sets share sixteen columns; the others are optional: `player_*_time`, then `player_*_legal_moves`,
-`total_moves` and `illegal_moves`, then `player_*_illegal_moves_details`. player_one is always White. A transcript is a
-prompt, which may be anything, and the moves after it. Scores are text (`1`, `0`, `1/2`, `0.5`) and stay as given.
+`total_moves` and `illegal_moves`, then `player_*_illegal_moves_details`. player_one is always White. A transcript is an
+arbitrary prompt followed by the moves. Scores are text (`1`, `0`, `1/2`, `0.5`) and stored unchanged.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from chessreg.games.foreign.game import (
 POLICY = "retry:5"
 """The program asks five times, then the player forfeits (7.2)."""
 MOVE_LIMIT = 90
-"""MAX_MOVES = 89 for nanoGPT: stopped after 90 full moves. Games of other players went on."""
+"""MAX_MOVES = 89 for nanoGPT: stopped after 90 full moves. Games of other players have no limit."""
 
 REQUIRED_COLUMNS = frozenset(
     [
@@ -80,13 +80,14 @@ _TAG_LINE = re.compile(r'\[[A-Za-z][A-Za-z0-9_]* "[^"]*"\]')
 
 
 def is_chess_gpt_eval(text: str) -> bool:
+    """Return whether a text is a CSV of chess_gpt_eval."""
     return set(read_header(text)) >= REQUIRED_COLUMNS
 
 
 def read_chess_gpt_eval(text: str) -> ForeignFile:
-    """Every row, replayed and compared with its own columns. Raises BadInputError for text that is no such CSV."""
+    """Return every row as a game, replayed and compared with its columns. Raises BadInputError for another CSV."""
     if missing := REQUIRED_COLUMNS - set(read_header(text)):
-        raise BadInputError(f"this is no CSV of chess_gpt_eval: it has no column {min(missing)}", "leave out --format")
+        raise BadInputError(f"not a CSV of chess_gpt_eval: it has no column {min(missing)}", "leave out --format")
     rows = read_table(text)
     games: list[ForeignGame] = []
     rejected: list[Rejected] = []
@@ -102,7 +103,7 @@ def read_chess_gpt_eval(text: str) -> ForeignFile:
 
 
 def read_eval_row(place: int, row: dict[str, str]) -> ForeignGame | Rejected:
-    """One row's game, or why it has none."""
+    """Return a row's game, or why it was rejected."""
     prompt, moves = split_transcript(row["transcript"])
     sans, oddities = split_half_moves(moves)
     board, fault = replay_sans(sans)
@@ -133,7 +134,7 @@ def read_eval_row(place: int, row: dict[str, str]) -> ForeignGame | Rejected:
 
 
 def split_transcript(transcript: str) -> tuple[str, str]:
-    """Prompt and moves. The moves begin with the first `1.` that stands at the start, at a line's, or after a `;`.
+    """Return (prompt, moves). The moves begin at the first `1.` at the start, at the start of a line, or after a `;`.
 
     >>> split_transcript('[Variant "Standard\\']\\n1. e4 e5')
     ('[Variant "Standard\\']', '1. e4 e5')
@@ -146,7 +147,7 @@ def split_transcript(transcript: str) -> tuple[str, str]:
 
 
 def split_half_moves(text: str) -> tuple[list[str], list[Oddity]]:
-    """The SAN words, and what is odd about the numbers between them.
+    """Return (SAN words, oddities of the move numbers between them).
 
     >>> split_half_moves("1. e4 e5 2. Nf3\\n2. Nc6")
     (['e4', 'e5', 'Nf3', 'Nc6'], [Oddity(code='repeated move number', text='2. stands before both half-moves')])
@@ -167,7 +168,7 @@ def split_half_moves(text: str) -> tuple[list[str], list[Oddity]]:
 
 
 def read_source_columns(row: dict[str, str]) -> dict[str, Any]:
-    """The row's own words that have no column here: scores as given, counts, and columns of no known version."""
+    """Return the row's values that have no other field: scores, counts, and columns of unknown versions."""
     columns: dict[str, Any] = {
         "white_score_given": row["player_one_score"],
         "black_score_given": row["player_two_score"],
@@ -179,7 +180,7 @@ def read_source_columns(row: dict[str, str]) -> dict[str, Any]:
 
 
 def read_eval_ending(game: ForeignGame, board: chess.Board, row: dict[str, str]) -> None:
-    """Forfeits, resignations and the move limit, which the board does not show."""
+    """Set forfeits, resignations and the move limit, which the board does not show."""
     for color, side in SIDES.items():
         lost = "0-1" if color else "1-0"
         forfeited = parse_flag(row[f"{side}_failed_to_find_legal_move"])
@@ -208,7 +209,7 @@ def read_eval_ending(game: ForeignGame, board: chess.Board, row: dict[str, str])
 
 
 def read_tries(game: ForeignGame, row: dict[str, str]) -> None:
-    """How many turns were legal at the first try: as counted in the row, or all of them where no try was illegal."""
+    """Set the number of turns that were legal at the first try: the row's count, or all turns if no try was illegal."""
     for color, side in SIDES.items():
         turns = game.turns(color)
         illegal = read_whole_number(row[f"{side}_illegal_moves"])
@@ -229,7 +230,7 @@ def read_tries(game: ForeignGame, row: dict[str, str]) -> None:
 
 
 def read_details(game: ForeignGame, row: dict[str, str]) -> None:
-    """The illegal tries one by one, where the row lists them: then the tries of every turn are known."""
+    """Set the illegal tries listed in the row, and with them the tries of every turn."""
     for color, side in SIDES.items():
         text = row.get(f"{side}_illegal_moves_details", "").strip()
         if not text:
@@ -268,7 +269,7 @@ def read_details(game: ForeignGame, row: dict[str, str]) -> None:
 
 
 def note_legal_tries(game: ForeignGame) -> None:
-    """Note tries that are listed as illegal, but are legal in their position."""
+    """Note tries that are listed as illegal but are legal in their position."""
     wanted = {ply for ply, _, _ in game.illegal}
     board = chess.Board()
     for ply in range(max(wanted, default=-1) + 1):
@@ -283,7 +284,7 @@ def note_legal_tries(game: ForeignGame) -> None:
 
 
 def compare_counts(game: ForeignGame, board: chess.Board, row: dict[str, str]) -> None:
-    """Note counts and scores that do not fit the moves and the result."""
+    """Note counts and scores that contradict the moves or the result."""
     if read_whole_number(row["number_of_moves"]) != board.fullmove_number:
         game.odd("number of moves differs", f"{row['number_of_moves']} recorded, {board.fullmove_number} on the board")
     scores = (row["player_one_score"].strip(), row["player_two_score"].strip())
@@ -298,5 +299,6 @@ def compare_counts(game: ForeignGame, board: chess.Board, row: dict[str, str]) -
 
 
 def read_whole_number(text: str) -> int | None:
+    """Return a whole number, or None for any other text."""
     value = parse_number(text)
     return int(value) if value is not None and value.is_integer() else None

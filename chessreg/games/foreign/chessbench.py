@@ -1,7 +1,7 @@
-"""ChessBench's files (Ruoss et al. 2024; Junkin's specification 5.1): where they are, and fetching them.
+"""ChessBench's files (Ruoss et al. 2024; Junkin's specification 5.1): their addresses, and downloading them.
 
-The storage tells a file's MD5 before it is fetched (header x-goog-hash), of files that were put together from pieces
-only a tag that changes with them: what broke off is gone on with while the tag is the same.
+The server sends a file's MD5 before the download (header x-goog-hash). For files composed of pieces it sends only an
+ETag, which changes with the file: an interrupted download resumes while the ETag is unchanged.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ LICENCE = "CC-BY-4.0"
 
 @dataclass(frozen=True)
 class BenchFile:
-    """A file of positions by a short name; sha256 where it is known for certain."""
+    """A file of positions with a short name; `sha256` if known for certain."""
 
     name: str
     file: str
@@ -35,7 +35,7 @@ class BenchFile:
 
     @property
     def called(self) -> str:
-        """What its dataset is called unless another name is given."""
+        """The default name of its dataset."""
         return re.sub(r"[/_]", "-", self.name)
 
 
@@ -73,10 +73,10 @@ SOURCES = {
 
 
 def chessbench_url(source: BenchFile, file: str | None = None, endpoint: str | None = None) -> str:
-    """The address of a file: of the mirror `endpoint`, else of the storage."""
+    """Return the URL of a file, on the mirror `endpoint` if given."""
     base = (endpoint or BASE_URL).rstrip("/")
     if not re.match(r"https?://", base):
-        raise BadInputError(f"the address {base!r} is no URL", f"such as {BASE_URL}")
+        raise BadInputError(f"the address {base!r} is not a URL", f"such as {BASE_URL}")
     return f"{base}/{quote(file or source.file)}"
 
 
@@ -88,16 +88,16 @@ def fetch_bench_file(
     endpoint: str | None = None,
     on_progress: Progress | None = None,
 ) -> Fetched:
-    """Download a file into `folder`/searchless_chess; at once when it is there and its digest is right.
+    """Download a file into `folder`/searchless_chess. Returns immediately if it exists and its digest is correct.
 
-    Raises as `download.download_file` does.
+    Raises the errors of `download.download_file`.
     """
     if file is not None and (Path(file).is_absolute() or ".." in Path(file).parts):
-        raise BadInputError(f"{file!r} is no file of ChessBench", "such as data/test/state_value_data.bag")
+        raise BadInputError(f"{file!r} is not a file of ChessBench", "such as data/test/state_value_data.bag")
     url = chessbench_url(source, file, endpoint)
     missing = "to list the files: chessreg fetch"
     answer = download.open_url(url, {"Accept-Encoding": "identity"}, missing, method="HEAD")
-    assert answer is not None  # only a range can lie behind the end
+    assert answer is not None  # only a range can start behind the end
     with answer:
         tag, hashes = answer.headers.get("ETag"), answer.headers.get_all("x-goog-hash") or []
     md5 = parse_md5(hashes)
@@ -111,7 +111,7 @@ def fetch_bench_file(
 
 
 def parse_md5(headers: list[str]) -> str | None:
-    """The MD5, in hex, that headers `x-goog-hash: crc32c=…,md5=…` (base 64) tell; None where they tell none.
+    """Return the hex MD5 in headers `x-goog-hash: crc32c=…,md5=…` (base 64); None if they contain none.
 
     >>> parse_md5(["crc32c=AAAAAA==", "md5=1B2M2Y8AsgTpgAmY7PhCfg=="])
     'd41d8cd98f00b204e9800998ecf8427e'

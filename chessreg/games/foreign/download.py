@@ -1,4 +1,4 @@
-"""A file over HTTP: gone on with where a download broke off, renamed only when its digest is right."""
+"""Downloads over HTTP that resume after an interruption; a file is renamed only when its digest is correct."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ CHUNK_BYTES = 1 << 18
 TIMEOUT_S = 60.0
 
 Progress = Callable[[int, int | None], None]
-"""Called with (bytes on disk, bytes in all or None)."""
+"""Called with (bytes on disk, total bytes or None)."""
 
 
 @dataclass(frozen=True)
 class Fetched:
-    """A file that has arrived: where from, at which commit of its repository, with which digest; whether a digest was
-    published, by which it was checked."""
+    """A downloaded file: its URL, the commit of its repository, its digest, and whether it was checked against a
+    published digest."""
 
     path: Path
     url: str
@@ -49,17 +49,17 @@ def download_file(
     algorithm: str = "sha256",
     tag: str | None = None,
 ) -> Path:
-    """Download `url` to `target` and return it; at once when it is there and its digest is the expected one.
+    """Download `url` to `target` and return it; return immediately if it exists with the expected digest.
 
-    An interrupted download leaves `<target>.part`, from which the next call goes on. A `.part` that is complete and
-    differs is deleted. A download of which nothing arrived leaves no folder that was not there.
+    An interrupted download leaves `<target>.part`, from which the next call resumes. A complete `.part` with a wrong
+    digest is deleted. A download that received nothing leaves no new folders.
 
-    expected None: nobody publishes a digest, so whatever arrives whole is taken. `what` names the download in messages,
-    `missing` is the hint where the server has no such file. `tag` is what the server says of this version of the file:
-    what was fetched under another one is thrown away.
+    With `expected` None, any complete file is accepted, because no digest is published. `what` names the download in
+    messages; `missing` is the hint if the server does not have the file. `tag` identifies this version of the file: a
+    part of another version is discarded.
 
-    Raises NotFoundError when the server has no such file, BadInputError for a wrong digest or a folder that cannot be
-    written, ChessregError when the network or the disk fails.
+    Raises NotFoundError if the server does not have the file, BadInputError for a wrong digest or a folder that cannot
+    be written, ChessregError if the network or the disk fails.
     """
     called = {"sha256": "SHA-256", "md5": "MD5"}[algorithm]
     if target.exists():
@@ -69,7 +69,7 @@ def download_file(
             f"{target} is not the published file: its {called} differs", f"delete it and fetch {what} again"
         )
     part = target.with_name(f"{target.name}.part")
-    new_folders = [folder for folder in part.parents if not folder.exists()]  # the innermost first
+    new_folders = [folder for folder in part.parents if not folder.exists()]  # innermost first
     try:
         part.parent.mkdir(parents=True, exist_ok=True)
         if tag is not None:
@@ -88,19 +88,19 @@ def download_file(
     except OSError as error:
         raise make_disk_error(error, part) from error
     finally:
-        for folder in new_folders:  # those that a download made which left nothing in them
+        for folder in new_folders:  # remove new folders that stayed empty
             with suppress(OSError):
                 folder.rmdir()
     return target
 
 
 def tag_path(part: Path) -> Path:
-    """Where the tag is kept that a part was fetched under."""
+    """Return the path that stores the tag of a part."""
     return part.with_name(f"{part.name}.tag")
 
 
 def _discard_stale_part(part: Path, tag: str) -> None:
-    """Throw away a part that was fetched under another tag, or under an unknown one."""
+    """Delete a part that was downloaded under another or an unknown tag."""
     noted = tag_path(part)
     if not tag or not noted.exists() or noted.read_text(encoding="utf-8", errors="replace") != tag:
         part.unlink(missing_ok=True)
@@ -108,7 +108,7 @@ def _discard_stale_part(part: Path, tag: str) -> None:
 
 
 def read_url(url: str, missing: str = "") -> str:
-    """A small text file, whole. Raises as `download_file` does."""
+    """Return the text of a small file. Raises the errors of `download_file`."""
     answer = open_url(url, {}, missing)
     if answer is None:
         return ""
@@ -120,10 +120,10 @@ def read_url(url: str, missing: str = "") -> str:
 
 
 def _append_missing(url: str, part: Path, on_progress: Progress | None, missing: str) -> None:
-    """Append what is missing to `part`."""
+    """Append the missing bytes to `part`."""
     have = part.stat().st_size if part.exists() else 0
     answer = open_url(url, {"Range": f"bytes={have}-"} if have else {}, missing)
-    if answer is None:  # nothing follows what we have: it is complete, or too long, which the checksum tells
+    if answer is None:  # nothing follows: the part is complete, or too long, which the checksum reveals
         return
     with answer:
         if have and answer.status != 206:
@@ -156,7 +156,7 @@ def open_url(
     *,
     method: str = "GET",
 ) -> HTTPResponse | None:
-    """An open answer, or None where the requested range lies behind the end of the file (416)."""
+    """Return an open response, or None if the requested range starts behind the end of the file (416)."""
     try:
         request = urllib.request.Request(url, headers={"User-Agent": "chessreg", **headers}, method=method)
         answer: HTTPResponse = urllib.request.urlopen(request, timeout=TIMEOUT_S)
@@ -165,27 +165,25 @@ def open_url(
         if error.code == 416:
             return None
         if error.code in (404, 410):
-            raise NotFoundError(f"there is no {url}", missing) from error
+            raise NotFoundError(f"{url} does not exist", missing) from error
         raise ChessregError(f"{url} answered {error.code} {error.reason}", "try again later") from error
     except (OSError, HTTPException, ValueError) as error:
         raise make_network_error(url, error) from error
 
 
 def compute_digest(path: Path, algorithm: str = "sha256") -> str:
-    """The digest of a file's bytes, in hex."""
+    """Return the digest of a file's bytes, in hex."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, algorithm).hexdigest()
 
 
 def make_network_error(url: str, error: Exception) -> ChessregError:
     reason = getattr(error, "reason", None) or error
-    return ChessregError(
-        f"cannot read {url}: {reason}", "check the network and run the same command: it goes on from here"
-    )
+    return ChessregError(f"cannot read {url}: {reason}", "check the network and run the same command: it resumes here")
 
 
 def make_disk_error(error: OSError, part: Path) -> ChessregError:
     message = f"cannot write {part}: {describe_os_error(error)}"
     if is_disk_full(error):
-        return ChessregError(message, "free some space and run the same command: it goes on from here")
+        return ChessregError(message, "free some space and run the same command: it resumes here")
     return BadInputError(message)

@@ -1,4 +1,4 @@
-"""A game that somebody else's program recorded: the text of its file, the players, and the findings of a replay."""
+"""A game recorded by a third-party program: the text of its file, the players, and the findings of a replay."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from chessreg.games.datasets.borders import decode_text
 from chessreg.games.datasets.sources import BrokenStreamError, GameSource
 from chessreg.games.engines.opponents import EngineSpec
 
-_MAX_FIELD_CHARACTERS = 1 << 24  # characters: a transcript with a long prompt is more than csv takes by itself
+_MAX_FIELD_CHARACTERS = 1 << 24  # a transcript with a long prompt exceeds csv's default
 
 
 def read_source_text(path: Path) -> str:
-    """The whole text of a file (plain, zst, gz or bz2). Raises NotFoundError or BadInputError saying what is wrong."""
+    """Return the text of a file (plain, zst, gz or bz2). Raises NotFoundError or BadInputError."""
     try:
         return decode_text(b"".join(GameSource(path).blocks())).removeprefix("\ufeff")
     except BrokenStreamError as error:
@@ -33,13 +33,14 @@ def read_source_text(path: Path) -> str:
 
 
 def read_header(text: str) -> list[str]:
-    """The column names of a CSV: its first line's fields."""
+    """Return the column names of a CSV, from its first line."""
     line = text.split("\n", 1)[0]
     return [name.strip() for name in next(csv.reader([line]), [])] if len(line) < 10_000 else []
 
 
 def read_table(text: str) -> list[dict[str, str]]:
-    """The rows of a CSV by column; what a short row lacks is empty. Raises BadInputError for a row that is too long."""
+    """Return the rows of a CSV by column; missing fields of a short row are empty. Raises BadInputError for a row that
+    is too long."""
     csv.field_size_limit(_MAX_FIELD_CHARACTERS)
     reader = csv.reader(io.StringIO(text, newline=""))
     try:
@@ -55,12 +56,12 @@ def read_table(text: str) -> list[dict[str, str]]:
                 )
             rows.append(dict(zip(names, fields + [""] * (len(names) - len(fields)), strict=True)))
     except csv.Error as error:
-        raise BadInputError(f"line {reader.line_num} is no CSV: {error}") from error
+        raise BadInputError(f"line {reader.line_num} is not CSV: {error}") from error
     return rows
 
 
 def parse_number(text: str) -> float | None:
-    """A number, or None for an empty field and for what is none, or is too large for one."""
+    """Return a finite number, or None for any other text."""
     if re.fullmatch(r"\s*[+-]?(\d+\.?\d*|\.\d+)(e[+-]?\d+)?\s*", text, re.IGNORECASE) is None:
         return None
     value = float(text)
@@ -68,6 +69,7 @@ def parse_number(text: str) -> float | None:
 
 
 def parse_flag(text: str) -> bool:
+    """Return whether a field is `true` or `1`."""
     return text.strip().lower() in ("true", "1")
 
 
@@ -79,10 +81,11 @@ _NODES = re.compile(r"(\d+) ?nodes?")
 
 @dataclass(frozen=True)
 class MatchPlayer:
-    """A side. `text` is what a match calls it as an opponent: `stockfish:3@time=0.1`, `stockfish:3@unknown`, `gpt-4`.
+    """A side of a game.
 
-    `engine` is the program's name for an engine, None for a model or a person; `level` and `limit` are the engine's,
-    None where they are not recorded.
+    `text` identifies it as an opponent of a match: `stockfish:3@time=0.1`, `stockfish:3@unknown`, `gpt-4`. `engine` is
+    the program's name for an engine, None for a model or a person; `level` and `limit` are the engine's, None if not
+    recorded.
     """
 
     name: str
@@ -97,7 +100,7 @@ class MatchPlayer:
 
 
 def make_engine_player(name: str, level: int, limit: str | None) -> MatchPlayer:
-    """A level of Stockfish as chess_gpt_eval numbers them: -1 has a limit of its own, -2 is the random mover."""
+    """Return a level of Stockfish as numbered by chess_gpt_eval: -1 has its own limit, -2 is the random mover."""
     if level == -2:
         return MatchPlayer(name, EngineSpec("random").text, "random")
     if level == -1:
@@ -106,14 +109,17 @@ def make_engine_player(name: str, level: int, limit: str | None) -> MatchPlayer:
 
 
 def make_chess_gpt_eval_player(name: str, limit: str | None) -> MatchPlayer:
-    """`Stockfish N` is level N under `limit`; every other name is a model."""
+    """Return the player with this name: `Stockfish N` is level N under `limit`; every other name is a model."""
     match = _LEVEL.fullmatch(name.strip())
     return make_engine_player(name, int(match[1]), limit) if match else MatchPlayer(name, name)
 
 
 def make_tournament_player(name: str, is_program: bool) -> MatchPlayer:
-    """A player of a PGN: an engine when the PGN says so, or when the name is one that chessreg writes itself
-    (`Stockfish 3 (nodes=200)` is level 3). `Stockfish 16` is version 16 of an engine without a level."""
+    """Return a player of a PGN.
+
+    It is an engine if the PGN says so, or if chessreg writes such names itself (`Stockfish 3 (nodes=200)` is level 3).
+    `Stockfish 16` is version 16 of an engine without a level.
+    """
     match = _LADDER.fullmatch(name.strip())
     if match:
         level = int(match[2])
@@ -124,7 +130,7 @@ def make_tournament_player(name: str, is_program: bool) -> MatchPlayer:
 
 
 def parse_engine_limit(text: str) -> str | None:
-    """The engine's limit in a time column of chess_gpt_eval: seconds a move, or `40000 nodes`; empty is unknown.
+    """Return the engine's limit in a time column of chess_gpt_eval: seconds per move, or `40000 nodes`; None if empty.
 
     >>> parse_engine_limit("0.1"), parse_engine_limit("40000 nodes"), parse_engine_limit("")
     ('time=0.1', 'nodes=40000', None)
@@ -150,7 +156,7 @@ class Oddity:
 
 @dataclass(frozen=True)
 class Rejected:
-    """A row that holds no game that could be kept, and why."""
+    """A row without a usable game, and the reason."""
 
     row: int
     text: str
@@ -158,11 +164,11 @@ class Rejected:
 
 @dataclass
 class ForeignGame:
-    """One game as its file has it.
+    """One game as recorded in its file.
 
-    `row` counts from 0. `white_tries` and `black_tries` are the tries of each turn where the file tells them (None: it
-    does not); `illegal` is (ply, number, text) of the recorded illegal tries. `source_columns` is what the file says
-    of the game that has no column here (its scores among it), kept as it stands.
+    `row` counts from 0. `white_tries` and `black_tries` are the tries of each turn (None if not recorded); `illegal`
+    has (ply, number, text) of each recorded illegal try. `source_columns` are values of the file without another field
+    here, such as its scores, unchanged.
     """
 
     row: int
@@ -190,7 +196,7 @@ class ForeignGame:
         return self.white if color else self.black
 
     def turns(self, color: chess.Color) -> int:
-        """Turns of one side: its moves, and the turn in which it gave the game away."""
+        """Return the number of turns of one side: its moves, and the turn in which it forfeited."""
         plies = len(self.moves)
         lost_turn = self.loser_by_forfeit == color and plies % 2 == (0 if color else 1)
         return (plies + (1 if color else 0)) // 2 + lost_turn
@@ -207,9 +213,9 @@ class ForeignGame:
 
 @dataclass(frozen=True)
 class ForeignFile:
-    """What a file holds: games in row order, rows without one, and how many rows there are.
+    """The contents of a file: games in row order, rejected rows, and the number of rows.
 
-    `policy` and `move_limit` are those of the program that wrote the format, where it has any.
+    `policy` and `move_limit` are those of the program that wrote the format, if any.
     """
 
     rows: int
@@ -219,7 +225,7 @@ class ForeignFile:
     move_limit: int | None = None
 
     def report(self) -> dict[str, Any]:
-        """Counts, and every oddity by its sort with the rows that have it: plain values, for people and as JSON."""
+        """Return counts, and every oddity by code with its rows, as plain values for people and JSON."""
         by_code: dict[str, list[tuple[int, str]]] = defaultdict(list)
         for game in self.games:
             for oddity in game.oddities:
@@ -243,23 +249,24 @@ class ForeignFile:
 
 
 def replay_sans(sans: Iterable[str]) -> tuple[chess.Board, str | None]:
-    """Play SAN words from the start position. The second value is the first word that is no legal move, or None."""
+    """Play SAN words from the initial position; return the board and the first word that is not a legal
+    move, or None."""
     board = chess.Board()
     for word in sans:
         try:
             move = board.parse_san(word)
         except ValueError:
             return board, word
-        if not move:  # a null move is legal for parse_san, not in chess
+        if not move:  # parse_san accepts a null move
             return board, word
         board.push(move)
     return board, None
 
 
 def find_termination(board: chess.Board, result: str) -> str:
-    """Why a game with this last position and result stopped, as far as the board shows it; else `unknown`.
+    """Return why a game with this last position and result stopped, as far as the board shows; else `unknown`.
 
-    Draws may have been claimed: threefold repetition and fifty moves count when the position allows the claim.
+    Draws may have been claimed: threefold repetition and fifty moves count if the position allows the claim.
     """
     end = find_game_end(board)
     if end is not None:
@@ -272,7 +279,7 @@ def find_termination(board: chess.Board, result: str) -> str:
 
 
 def compare_result(game: ForeignGame, board: chess.Board) -> None:
-    """Note a recorded result that differs from that of the last position."""
+    """Note a recorded result that contradicts the last position."""
     end = find_game_end(board)
     if end is not None and end.result != game.result:
         game.odd("result differs from board", f"recorded {game.result}, the board says {end.result}")
@@ -281,7 +288,7 @@ def compare_result(game: ForeignGame, board: chess.Board) -> None:
 
 
 def note_duplicates(games: Iterable[ForeignGame]) -> None:
-    """Note games whose moves an earlier game of the same players has too."""
+    """Note games with the same players and moves as an earlier game."""
     seen: dict[tuple[str, str, bytes], int] = {}
     ids: dict[str, int] = {}
     for game in games:

@@ -1,7 +1,7 @@
 """Aggregates of skill interventions: the grid searches of chess_gpt_eval (specification 7.8), one CSV row each.
 
 A row is a mean score or a completion rate of one model under one intervention, over several opponents. Games, opponents
-and limits are not recorded; the intervention is taken from the author's file name.
+and limits are not recorded; the intervention comes from the author's file name.
 """
 
 from __future__ import annotations
@@ -34,14 +34,17 @@ COLUMNS = frozenset(
     ]
 )
 SOURCES = {"caa": "contrastive:skill", "probe": "probe:skill", "none": ""}
-"""The author's words for where a vector comes from, and ours."""
+"""The author's words for the source of a vector → chessreg's."""
 VALUES = {"n": "n", "pct_completed": "percent_without_forfeit", "ci_lo": "low", "ci_hi": "high"}
 
 
 @dataclass(frozen=True)
 class Aggregate:
-    """One row. `layers` are 0-based, as the author's file names have them, and may be incomplete where the name was cut
-    (`detail["truncated_name"]`); `values` maps the metric and n, percent_without_forfeit, low, high to numbers."""
+    """One row.
+
+    `layers` are 0-based, as in the author's file names, and may be incomplete if the name was truncated
+    (`detail["truncated_name"]`). `values` maps the metric and n, percent_without_forfeit, low, high to numbers.
+    """
 
     row: int
     model: str
@@ -59,11 +62,12 @@ class Aggregate:
 
 
 def is_grid_search(text: str) -> bool:
+    """Return whether a text is a grid-search CSV."""
     return set(read_header(text)) >= COLUMNS
 
 
 def read_grid_search(text: str) -> list[Aggregate]:
-    """Every row. Raises BadInputError naming the line and column that cannot be read."""
+    """Return every row. Raises BadInputError that names an unreadable row and column."""
     return [read_aggregate(place, row) for place, row in enumerate(read_table(text))]
 
 

@@ -1,4 +1,4 @@
-"""A month of rated games from database.lichess.org: resumed where a download broke off, renamed only when verified."""
+"""A month of rated games from database.lichess.org: resumed after an interruption, renamed only when verified."""
 
 from __future__ import annotations
 
@@ -13,30 +13,30 @@ BASE_URL = "https://database.lichess.org"
 
 
 def month_name(month: str) -> str:
-    """The file of a month. Raises BadInputError unless `month` is YYYY-MM from 2013-01 on."""
+    """Return the file name of a month. Raises BadInputError unless `month` is YYYY-MM from 2013-01 on."""
     if re.fullmatch(r"20\d\d-(0[1-9]|1[0-2])", month) is None or month < "2013-01":
-        raise BadInputError(f"{month!r} is no month of the Lichess database", "write YYYY-MM, from 2013-01 on")
+        raise BadInputError(f"{month!r} is not a month of the Lichess database", "write YYYY-MM, from 2013-01 on")
     return f"lichess_db_standard_rated_{month}.pgn.zst"
 
 
 def month_url(month: str, base_url: str = BASE_URL) -> str:
-    """The official address of a month of standard rated games."""
+    """Return the official URL of a month of standard rated games."""
     return f"{base_url.rstrip('/')}/standard/{month_name(month)}"
 
 
 def checksum_url(base_url: str = BASE_URL) -> str:
-    """The list of SHA-256 sums of all months: `<hex>  <file name>` lines."""
+    """Return the URL of the SHA-256 sums of all months: `<hex>  <file name>` lines."""
     return f"{base_url.rstrip('/')}/standard/sha256sums.txt"
 
 
 def fetch_month(month: str, folder: Path, base_url: str = BASE_URL, on_progress: Progress | None = None) -> Path:
-    """Download a month into `folder` and return its path; at once when it is there and its checksum holds.
+    """Download a month into `folder` and return its path; return immediately if it exists with the correct checksum.
 
-    An interrupted download leaves `<file>.part`, from which the next call goes on. The file gets its name only once its
-    SHA-256 equals the published one; a `.part` that is complete and differs is deleted.
+    An interrupted download leaves `<file>.part`, from which the next call resumes. The file is renamed only if its
+    SHA-256 equals the published one; a complete `.part` with another one is deleted.
 
-    Raises NotFoundError when the server has no such month, BadInputError for a bad month, a wrong checksum or a folder
-    that cannot be written, ChessregError when the network or the disk fails.
+    Raises NotFoundError if the server does not have the month, BadInputError for an invalid month, a wrong checksum or
+    a folder that cannot be written, ChessregError if the network or the disk fails.
     """
     name = month_name(month)
     return download.download_file(

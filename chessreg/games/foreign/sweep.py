@@ -1,9 +1,9 @@
-"""Wins, draws and losses against Stockfish's levels, a line a level, as Junkin's sweeps are (specification 4.3).
+"""Wins, draws and losses against Stockfish's levels, one line per level, as in Junkin's sweeps (specification 4.3).
 
-A line is `level,wins,draws,losses`, under a header or without one, or names its numbers as his first sweeps do:
-`Checkpoint: 0, Wins: 37, Draws: 62, Losses: 1`, where the first is the level. A file that several runs appended to
-repeats the header. A level is a number or `Stockfish N`: -1
-is skill 0 at one node, -2 the random mover. Neither model nor color, limit or help is recorded.
+A line is `level,wins,draws,losses`, optionally under a header, or has named numbers as in the first sweeps:
+`Checkpoint: 0, Wins: 37, Draws: 62, Losses: 1`, where the first number is the level. The header repeats in a file that
+several runs appended to. A level is a number or `Stockfish N`: -1 is skill 0 at one node, -2 the random mover. Model,
+color, limit and assistance are not recorded.
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ LINE = re.compile(r"\s*(?:stockfish\s*)?(-?\d{1,2})((?:\s*,\s*\d{1,30}){3})\s*",
 NAMED = re.compile(r"\s*(?:checkpoint|level):(.*?),\s*wins:(.*?),\s*draws:(.*?),\s*losses:(.*)", re.IGNORECASE)
 NUMBER = re.compile(r"\s*(?:stockfish\s*)?[-+]?\d+(?:\.\d*)?\s*", re.IGNORECASE)
 LEVELS = range(-2, 21)
-MAX_GAMES_PER_LEVEL = 100_000  # a rating takes each of them for one that was played
+MAX_GAMES_PER_LEVEL = 100_000  # a rating treats each as a played game
 
 
 @dataclass(frozen=True)
 class LevelCount:
-    """One line: what was won, drawn and lost against a level. `line` counts from 1."""
+    """One line: the games won, drawn and lost against a level. `line` counts from 1."""
 
     line: int
     level: int
@@ -37,7 +37,7 @@ class LevelCount:
 
 
 def is_sweep(text: str) -> bool:
-    """Whether the first line is the header, or four fields of which three are numbers."""
+    """Return whether the first line is the header, or four fields of which at least three are numbers."""
     first = NAMED.sub(r"\1,\2,\3,\4", next((line for line in text.splitlines() if line.strip()), ""))
     fields = first.split(",")
     numbers = sum(NUMBER.fullmatch(field) is not None for field in fields)
@@ -45,8 +45,10 @@ def is_sweep(text: str) -> bool:
 
 
 def read_sweep(text: str) -> list[LevelCount]:
-    """Every line; a level that is there twice stays twice. Raises BadInputError naming the line that is none, and for a
-    text without any."""
+    """Return every line; a repeated level stays repeated.
+
+    Raises BadInputError for an invalid line and for a text without lines.
+    """
     counts: list[LevelCount] = []
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or HEADER.fullmatch(line):

@@ -1,8 +1,8 @@
 """PGN files of matches and tournaments: games of named players and engines, with their ratings.
 
-How a game ended is told by the tag `Termination`, or by the comment behind the last move. cutechess-cli, fastchess and
-c-chess-cli write these: `{..., White makes an illegal move: e1e3}`, `{Black's connection stalls}`, `{White wins by
-adjudication: user decision}`. Programs of language models write the illegal move itself as the last word of the game.
+The tag `Termination`, or the comment after the last move, says how a game ended. cutechess-cli, fastchess and
+c-chess-cli write such comments: `{..., White makes an illegal move: e1e3}`, `{Black's connection stalls}`, `{White wins
+by adjudication: user decision}`. Programs of language models write the illegal move itself as the game's last word.
 """
 
 from __future__ import annotations
@@ -47,8 +47,8 @@ _TERMINATIONS = {
     "agreement": Termination.AGREEMENT,
     "unterminated": Termination.UNTERMINATED,
 }
-"""Words in a tag Termination → why the game stopped: those of the PGN standard, of cutechess-cli and fastchess, of
-Lichess, and of chess.com (`Ann won on time`)."""
+"""Words in a Termination tag → why the game stopped; from the PGN standard, cutechess-cli, fastchess, Lichess and
+chess.com (`Ann won on time`)."""
 _ENDINGS = re.compile(
     r"\b(?:(?P<side>White|Black)(?:'s)? (?P<what>makes an illegal move|found no legal move|loses on time|"
     r"connection stalls|stalls|disconnects|resigns|wins by adjudication)|Draw by (?P<draw>adjudication|agreement))"
@@ -56,7 +56,7 @@ _ENDINGS = re.compile(
 )
 _WHAT = {
     "makes an illegal move": Termination.FORFEIT_ILLEGAL,
-    "found no legal move": Termination.FORFEIT_ILLEGAL,  # in our own files
+    "found no legal move": Termination.FORFEIT_ILLEGAL,  # in chessreg's files
     "loses on time": Termination.TIME_FORFEIT,
     "connection stalls": Termination.STALLED,
     "stalls": Termination.STALLED,
@@ -66,23 +66,25 @@ _WHAT = {
     "adjudication": Termination.ADJUDICATION,
     "agreement": Termination.AGREEMENT,
 }
-"""Words of these programs in the last comment → why the game stopped."""
+"""Words in the last comment → why the game stopped."""
 _LOST_BY = frozenset({
     Termination.FORFEIT_ILLEGAL, Termination.TIME_FORFEIT, Termination.STALLED, Termination.ABANDONED,
     Termination.RESIGNATION,
 })  # fmt: skip
-"""Endings that one side brings about in its turn."""
+"""Endings that one side causes in its turn."""
 
 
 def is_tournament(text: str) -> bool:
-    """Whether a text begins as a PGN does, after comments."""
+    """Return whether a text begins like a PGN, after comments."""
     start = _REMARKS.match(text)
     return start is not None and _BEGINS.match(text, start.end()) is not None
 
 
 def read_tournament(text: str) -> ForeignFile:
-    """Every game, replayed. Listed and not kept are games from another start position, and those with an illegal move
-    that is not their last word."""
+    """Return every game, replayed.
+
+    Games from another start position, and games with an illegal move before their last word, are rejected.
+    """
     games: list[ForeignGame] = []
     rejected: list[Rejected] = []
     for raw in borders.iterate_games(text.encode("utf-8", "replace"), 1):
@@ -99,7 +101,8 @@ def read_tournament(text: str) -> ForeignFile:
 
 
 def read_game(row: int, tags: dict[str, str], moves: Movetext, written: str) -> ForeignGame | Rejected:
-    """The game of these tags and cleaned moves; `written` is the movetext with its comments."""
+    """Return the game with these tags and cleaned moves, or why it was rejected; `written` is the movetext with
+    comments."""
     if reason := rows.explain_nonstandard(tags):
         what = (
             f"it starts from another position: {tags['FEN']}"
@@ -144,10 +147,10 @@ def read_game(row: int, tags: dict[str, str], moves: Movetext, written: str) -> 
 
 
 def read_tagged_ending(game: ForeignGame, board: chess.Board, tags: dict[str, str], written: str) -> None:
-    """Why the game stopped, where the board does not show it: by the tags, then by the last comment."""
+    """Set why the game stopped, if the board does not show it: from the tags, then from the last comment."""
     given = tags.get("Termination", "").lower()
     why = next((termination for word, termination in _TERMINATIONS.items() if word in given), None)
-    if why is None and tags.get("TerminationReason", "") in list(Termination):  # of our own files
+    if why is None and tags.get("TerminationReason", "") in list(Termination):  # in chessreg's files
         why = Termination(tags["TerminationReason"])
     loser = {"0-1": chess.WHITE, "1-0": chess.BLACK}.get(game.result)
     comments = _COMMENT.findall(written)
@@ -168,7 +171,7 @@ def read_tagged_ending(game: ForeignGame, board: chess.Board, tags: dict[str, st
 
 
 def read_illegal_end(game: ForeignGame, board: chess.Board, word: str) -> None:
-    """The illegal move with which a game ends: a forfeit of the side to move, if it lost."""
+    """Record the illegal move that ends a game: a forfeit of the side to move if it lost."""
     if not game.illegal:
         game.illegal.append((len(game.moves), 0, word))
     if game.result != ("0-1" if board.turn else "1-0"):
@@ -181,7 +184,7 @@ def read_illegal_end(game: ForeignGame, board: chess.Board, word: str) -> None:
 
 
 def read_tag_columns(tags: dict[str, str]) -> dict[str, Any]:
-    """Ratings and the tags that say where and how the game was played."""
+    """Return ratings and the tags about place and conditions of the game."""
     columns: dict[str, Any] = {
         name: tags[tag] for tag, name in _KEPT.items() if tags.get(tag, "").strip() not in _NOTHING
     }

@@ -1,9 +1,9 @@
-"""What a training script printed: losses by step, and evaluations of its checkpoints (Junkin, specification 3.4, 6).
+"""The output of a training script: losses by step, and evaluations of its checkpoints (Junkin, specification 3.4, 6).
 
-`iter N: loss X, time Yms` is a step of training, `step N: train loss X, val loss Y` an evaluation of both losses, as
-nanoGPT prints them; `ckptN.pt, loss, acc` an evaluation of a checkpoint, `ckptN_causal.pt` of the variant `causal`.
-Time, name and level of Python's logging may precede it, as in his files, one of which has two such messages in a line.
-Other lines are counted and left out.
+`iter N: loss X, time Yms` is a training step and `step N: train loss X, val loss Y` an evaluation of both losses, as
+printed by nanoGPT. `ckptN.pt, loss, acc` is an evaluation of a checkpoint, `ckptN_causal.pt` of the variant `causal`.
+Time, name and level of Python's logging may precede a message, and a line may contain two messages, as in his files.
+Other lines are counted and skipped.
 """
 
 from __future__ import annotations
@@ -24,17 +24,17 @@ BEGINS = re.compile(r"\s*(iter\s+\d|step\s+\d+\s*:\s*train\b|(?:\S*/)?ckpt\d+\w*
 FORMS = {"iter": "iter N: loss X, time Yms", "step": "step N: train loss X, val loss Y"}
 FORM_OF_EVALUATION = "ckptN.pt, loss, accuracy"
 LOGGED = re.compile(r"\d{4}-\d\d-\d\d[ T]\d\d:\d\d:\d\d(?:[.,]\d+)?(?: - [^\s,]+ - [A-Z]+ -)? ")
-"""What logging writes before a message."""
-LINES_TRIED = 5_000  # lines, before a file is no training log
+"""Matches the prefix that logging writes before a message."""
+LINES_TRIED = 5_000  # lines to search before a file is not a training log
 
 
 @dataclass(frozen=True)
 class LogPoint:
-    """One value of one metric at a step. `repeat` counts the earlier values of the same metric and step: a checkpoint
-    that was evaluated twice keeps both."""
+    """One value of one metric at a step. `repeat` counts earlier values of the same metric and step, from a checkpoint
+    that was evaluated twice."""
 
     line: int
-    name: str  # loss, evaluated_loss, step_milliseconds, heldout_loss, heldout_accuracy; /VARIANT behind it
+    name: str  # loss, evaluated_loss, step_milliseconds, heldout_loss, heldout_accuracy; a /VARIANT may follow
     step: int
     value: float
     repeat: int
@@ -42,8 +42,7 @@ class LogPoint:
 
 @dataclass(frozen=True)
 class TrainingLog:
-    """The points of a log in its order, the lines whose value is no finite number, and how many lines say something
-    else."""
+    """The points of a log in order, the lines whose value is not finite, and the number of other lines."""
 
     points: tuple[LogPoint, ...]
     not_finite: tuple[int, ...]
@@ -52,16 +51,17 @@ class TrainingLog:
 
     @property
     def repeats(self) -> int:
-        """The largest number of values that one metric has at one step."""
+        """The largest number of values of one metric at one step."""
         return 1 + max((point.repeat for point in self.points), default=0)
 
 
 def is_training_log(text: str) -> bool:
+    """Return whether one of the first lines contains a training step or an evaluation."""
     return any(BEGINS.match(message) for line in text.splitlines()[:LINES_TRIED] for message in split_messages(line))
 
 
 def split_messages(line: str) -> list[str]:
-    """The messages of a line, without the prefix of `logging`.
+    """Return the messages of a line, without the prefix of `logging`.
 
     >>> split_messages("2024-11-09 03:21:01,667 - train - INFO - iter 100: loss 7.18, time 283ms")
     ['iter 100: loss 7.18, time 283ms']
@@ -70,8 +70,11 @@ def split_messages(line: str) -> list[str]:
 
 
 def read_training_log(text: str) -> TrainingLog:
-    """Every value in the log. An accuracy is stored as a share: the log's are percentages where one of them is
-    above 1 or has the sign. Raises BadInputError naming the line that begins as a value and is none."""
+    """Return every value in the log. Accuracies are shares: if one is above 1 or has a percent sign, all are
+    percentages.
+
+    Raises BadInputError for a line that starts like a value and is invalid, and for a log without losses.
+    """
     entries: list[tuple[int, str, int, float]] = []
     not_finite, others, percent = [], 0, False
     by_line = [(number, split_messages(line)) for number, line in enumerate(text.splitlines(), 1)]
@@ -112,7 +115,7 @@ def read_training_log(text: str) -> TrainingLog:
         seen[name, at] += 1
     if not any("loss" in point.name or "accuracy" in point.name for point in points):
         raise BadInputError(
-            "the log tells no loss that is a number",
+            "the log has no numeric loss",
             "lines such as: iter 100: loss 3.2, time 115ms; step 500: train loss 3.1, val loss 3.2; ckpt9.pt, 2.7, 25",
         )
     return TrainingLog(tuple(points), tuple(not_finite), others, lines)
@@ -122,4 +125,4 @@ def _parse_number(text: str, line: int) -> float:
     try:
         return float(text)
     except ValueError:
-        raise BadInputError(f"line {line}: {text[:30]!r} is no number") from None
+        raise BadInputError(f"line {line}: {text[:30]!r} is not a number") from None

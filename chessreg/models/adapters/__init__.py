@@ -1,4 +1,4 @@
-"""Adapters: one file an architecture, found by its name. A new one is a file here that registers itself."""
+"""Adapters: one file per architecture, registered by name. To add one, put a file here that registers itself."""
 
 import pkgutil
 
@@ -17,7 +17,7 @@ for _file in pkgutil.iter_modules(__path__):
 
 
 def get_adapter(architecture: str) -> type[Network]:
-    """The adapter of an architecture; TransformerLens' bridge serves those of Hugging Face that have none."""
+    """Return the adapter of an architecture; `BridgedModel` for Hugging Face architectures without one."""
     if architecture in ADAPTERS:
         return ADAPTERS[architecture]
     return BridgedModel

@@ -1,8 +1,8 @@
-"""What every architecture gives the rest of the house, written once: the contract of an adapter.
+"""The interface of an adapter: what every architecture provides to the rest of chessreg.
 
-An adapter is one file: a torch module with its blocks, residual stream, norms and cache, that registers itself by the
-name of its architecture. Everything above speaks to `Network` alone. Of the house it imports names and errors only, so
-that training runs on a bare GPU box.
+An adapter is one file: a torch module with its blocks, residual stream, norms and cache, registered by the name of its
+architecture. All other code uses only `Network`. An adapter imports only names and errors of chessreg, so that training
+runs on a machine with torch and numpy alone.
 """
 
 from __future__ import annotations
@@ -23,35 +23,35 @@ from chessreg.named import Registry
 
 AttentionKind = Literal["causal", "bidirectional"]
 HeadKind = Literal["next-token", "action", "action-value", "state-value"]
-"""What a model predicts: the next token after each; the best action after the last; buckets of the return after the
-position and an action, or after the position."""
+"""The prediction of a model: the next token after each token; the best action after the last token; buckets of the
+return after the position and an action; or buckets of the return after the position."""
 VALUE_HEADS = ("action-value", "state-value")
 
 
 class Network(nn.Module, ABC):
-    """The weights of a model and its forward pass, in the parts that sessions, edits and caches need.
+    """The weights of a model and its forward pass, split into the parts that sessions, edits and caches need.
 
     `blocks` are modules whose output is the residual stream [batch, length, d_model] after that layer; a forward hook
-    on one sees and may replace it. `hidden` then `unembed` is the whole pass. A block may have `at_places(residual,
-    row, token, causal)`: its output [n, d_model] at these places of the residual stream before it, for less than the
-    whole.
+    can read and replace it. `hidden` followed by `unembed` is the whole pass. A block may have `at_places(residual,
+    row, token, causal)`, which returns its output [n, d_model] at chosen tokens only, at a lower cost.
     """
 
     architecture: ClassVar[str]
     attention: AttentionKind = "causal"
     head: HeadKind = "next-token"
     points: ClassVar[tuple[str, ...]] = (RESID_POST,)
-    """The hook points that it has, `*` for every block."""
+    """The hook points of the architecture, with `*` for every block."""
     cached: ClassVar[bool] = False
-    """Whether `hidden` takes a SlotCache, and a mask with it: then sessions keep keys and values, and pack rows."""
+    """Whether `hidden` accepts a SlotCache and a mask; sessions then keep keys and values, and can pack rows."""
 
     n_layer: int
     d_model: int
     block_size: int
     vocab_size: int
-    """Ids that it reads: 0 to vocab_size - 1."""
+    """The model reads ids 0 to vocab_size - 1."""
     outputs: int
-    """Ids that it writes: tokens, or actions. Of a value head: the actions whose values it gives."""
+    """The number of ids that the model writes (tokens or actions); for a value head, the actions whose values it
+    predicts."""
 
     @property
     @abstractmethod
@@ -59,94 +59,109 @@ class Network(nn.Module, ABC):
 
     @property
     def hook_points(self) -> dict[str, nn.Module]:
-        """TransformerLens' name → the module whose output [batch, length, d_model] is that activation, in the order in
-        which a pass meets them. All of `points`; without more of them than the blocks' outputs this need not change."""
+        """TransformerLens name → module whose output [batch, length, d_model] is that activation, in the order of a
+        pass.
+
+        Covers all of `points`; override it if there are more points than the blocks' outputs.
+        """
         return {hook_point(layer): block for layer, block in enumerate(self.blocks)}
 
     @abstractmethod
     def hidden(
         self, tokens: Tensor, positions: Tensor | None = None, cache: Any = None, mask: Tensor | None = None
     ) -> Tensor:
-        """Final hidden states [batch, length, d_model], after the last norm. positions default to 0, 1, 2, …
+        """Return the final hidden states [batch, length, d_model], after the last norm. `positions` default to 0, 1, 2,
+        …
 
-        Rows may be padded on the right where attention is causal. cache and mask only where `cached`: mask
-        [batch, 1, length, keys] is added to the scores (None: plain causal attention). There it also takes `after`, a
-        layer and its output [batch, length, d_model]: what comes after that block is computed, and nothing before.
+        Rows may be padded on the right if attention is causal. `cache` and `mask` require `cached`: the mask [batch, 1,
+        length, keys] is added to the scores (None: plain causal attention). Such networks also accept `after`, a layer
+        and its output [batch, length, d_model], to compute only the layers after it.
         """
 
     @abstractmethod
     def unembed(self, hidden: Tensor) -> Tensor:
-        """Logits [..., outputs] of final hidden states [..., d_model]; of a value head [..., buckets]."""
+        """Return the logits [..., outputs] of final hidden states [..., d_model]; [..., buckets] for a value head."""
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits [batch, length, outputs]; of other heads [batch, 1, outputs or buckets], after the last
+        """Return the logits [batch, length, outputs]; for other heads [batch, 1, outputs or buckets], after the last
         token."""
         hidden = self.hidden(tokens)
         return self.unembed(hidden if self.head == "next-token" else hidden[:, -1:])
 
     @abstractmethod
     def shape(self) -> dict[str, Any]:
-        """The architecture for records, of values that JSON has. Required are family (the name in ADAPTERS), n_layer
-        and n_embd; n_head is shown where it is given. `load` gets it all back."""
+        """Return the architecture as JSON values, for records and for `load`.
+
+        Required are family (the name in ADAPTERS), n_layer and n_embd; n_head is shown if present.
+        """
 
     @abstractmethod
     def count_parameters(self) -> tuple[int, int]:
-        """Parameters with and without embeddings (tokens, positions, an output head of its own), each counted once."""
+        """Return the number of parameters with and without embeddings (token, position, untied output head), each
+        counted once."""
 
     @abstractmethod
     def files(self, dtype: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-        """config.json and the weights of model.safetensors, by their names on disk; equal models give equal bytes."""
+        """Return the content of config.json and the weights of model.safetensors by name; equal models give equal
+        bytes."""
 
     @classmethod
     @abstractmethod
     def load(cls, folder: Path, shape: Mapping[str, Any], dtype: torch.dtype) -> Self:
-        """The model of a checkpoint folder in eval mode. `shape` is what `shape()` gave when it was saved."""
+        """Return the model of a checkpoint folder in eval mode. `shape` is the result of `shape()` when it
+        was saved."""
 
     @abstractmethod
     def untrained(self, seed: int) -> Self:
-        """A model of this shape with initial weights: a pure function of (shape, seed)."""
+        """Return a model of this shape with initial weights: a pure function of (shape, seed)."""
 
     def with_vocabulary(self, rows: Sequence[int]) -> Network:
-        """A model whose token i is this one's token rows[i], in its embedding and in its output head.
+        """Return a model whose token i is this model's token rows[i], in its embedding and in its output head.
 
-        Raises BadInputError where the adapter cannot do this.
+        Raises BadInputError if the adapter does not support it.
         """
         raise BadInputError(
             f"the vocabulary of a {self.architecture} model cannot be reordered", "save it in the encoding's order"
         )
 
     def norm(self, layer: int | None = None) -> nn.Module:
-        """The norm that the output of a block passes next: that of the next block, or the final one (also None)."""
+        """Return the norm after a block's output: the next block's first norm, or the final norm (also for None).
+
+        Raises BadInputError if the adapter does not support it.
+        """
         raise BadInputError(
-            f"the norms of a {self.architecture} model are not to be had apart from its blocks",
+            f"a {self.architecture} model does not expose its norms",
             "--scale-rule residual-norm, or single_scale",
         )
 
     def bias_matrix(self, layer: int) -> nn.Linear:
-        """The last matrix of a block, whose bias is added to the residual stream at every token."""
+        """Return the last matrix of a block, whose bias is added to the residual stream at every token.
+
+        Raises BadInputError if the adapter does not support it.
+        """
         raise BadInputError(
-            f"an edit as a bias is not to be had in a {self.architecture} model", "give --form hook, which is the same"
+            f"a {self.architecture} model cannot be edited through a bias", "--form hook gives the same result"
         )
 
 
 class CausalDecoder(Network):
-    """An embedding of tokens, causal blocks and a final norm, with all four hook points and cached keys and values.
+    """A token embedding, causal blocks and a final norm, with all four hook points and cached keys and values.
 
-    A block takes the residual stream, the arguments that `block_arguments` gives, the cache and the mask.
+    A block's arguments are the residual stream, the result of `block_arguments`, the cache and the mask.
     """
 
     points = PATTERNS
     cached = True
     begin: nn.Module
-    """Where the residual stream starts: passes the embeddings on, a place for hooks."""
+    """The start of the residual stream: passes the embeddings on, so that hooks can be registered."""
 
     @abstractmethod
     def ends(self) -> tuple[nn.Module, nn.Module]:
-        """The embedding of tokens, and the final norm."""
+        """Return the token embedding and the final norm."""
 
     @abstractmethod
     def embedded(self, tokens: Tensor, positions: Tensor | None) -> Tensor:
-        """The residual stream [batch, length, d_model] before the first block."""
+        """Return the residual stream [batch, length, d_model] before the first block."""
 
     def block_arguments(self, tokens: Tensor, positions: Tensor | None, dtype: torch.dtype) -> tuple[Any, ...]:
         """Return the inputs of every block in a pass other than the residual stream, which has this dtype."""
@@ -176,8 +191,11 @@ class CausalDecoder(Network):
 def map_hook_points(
     embed: nn.Module, begin: nn.Module, blocks: Sequence[nn.Module], ln_final: nn.Module
 ) -> dict[str, nn.Module]:
-    """The hook points of a model that has all: what its embedding of tokens, the sum that the blocks begin with, each
-    block and the final norm give. A block begins with what the one before it gave."""
+    """Return TransformerLens name → module, for a model with all four kinds of hook points.
+
+    `embed` is the token embedding, `begin` the sum of embeddings. A block's input is the output of the module before
+    it.
+    """
     modules = {EMBED: embed}
     for layer, (before, block) in enumerate(zip((begin, *blocks), blocks, strict=False)):
         modules |= {hook_point(layer, RESID_PRE): before, hook_point(layer): block}
@@ -185,9 +203,10 @@ def map_hook_points(
 
 
 class WithoutInitialization(TorchFunctionMode):
-    """Modules made within get weights without values, to be assigned; nothing is drawn for them.
+    """Context manager: modules created inside have weights without values, to be assigned; nothing is drawn.
 
-    On the meta device alone PyTorch would draw them symbolically, and import its compiler for it: half a run's start.
+    With the meta device alone, PyTorch would draw them symbolically and import its compiler, half of a run's start-up
+    time.
     """
 
     def __enter__(self) -> Self:
@@ -210,7 +229,7 @@ ADAPTERS: Registry[type[Network]] = Registry("architecture")
 
 
 def check_weights(weights: Mapping[str, Tensor], expected: Mapping[str, tuple[int, ...]], what: str) -> None:
-    """Raise BadInputError unless weights have exactly these names and shapes and are finite floats."""
+    """Raise BadInputError unless the weights have exactly these names and shapes and are finite floats."""
     if missing := sorted(expected.keys() - weights.keys()):
         raise BadInputError(f"weights are missing: {', '.join(missing[:3])} ({len(missing)} in all)")
     if unknown := sorted(weights.keys() - expected.keys()):
@@ -228,7 +247,7 @@ def check_weights(weights: Mapping[str, Tensor], expected: Mapping[str, tuple[in
 
 
 def read_config(folder: Path) -> dict[str, Any]:
-    """The contents of config.json. BadInputError for a file that is damaged or not there."""
+    """Return the content of config.json. Raises BadInputError for a missing or damaged file."""
     try:
         config: dict[str, Any] = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
@@ -237,7 +256,7 @@ def read_config(folder: Path) -> dict[str, Any]:
 
 
 def read_weights(folder: Path, dtype: torch.dtype) -> dict[str, Tensor]:
-    """The tensors of model.safetensors, in `dtype`. BadInputError for a file that is damaged or not there."""
+    """Return the tensors of model.safetensors in `dtype`. Raises BadInputError for a missing or damaged file."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 

@@ -1,7 +1,7 @@
 """Any Hugging Face causal model (Llama, GPT-NeoX, …) through TransformerLens' TransformerBridge, in float32 and slowly.
 
-The fast adapters are tested against it. It keeps no keys and values: sessions compute their rows anew. Bridging changes
-a model in place, so a bridged one is never saved: its weights are looked up as they were called before.
+The fast adapters are tested against it. It has no key-value cache: sessions recompute their rows. Bridging changes a
+model in place, so a bridged model is saved from weights whose names were recorded before.
 """
 
 from __future__ import annotations
@@ -21,21 +21,21 @@ from chessreg.models.hook_points import PATTERNS
 
 SHAPE = ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "max_position_embeddings",
          "vocab_size", "hidden_act")  # fmt: skip
-"""What a configuration has to tell, by the library's own names."""
+"""Required settings of a configuration, by transformers' names."""
 READABLE = "gpt2, llama, gpt_neox and other transformers with a longest context can be read"
 BUFFERS = (".attn.bias", ".attn.masked_bias", ".attention.bias", ".attention.masked_bias", ".rotary_emb.inv_freq")
-"""Names of masks and angles that earlier versions of the library saved as weights."""
+"""Names of masks and angles that earlier versions of transformers saved as weights."""
 RUN_TIME = ("transformers_version", "_name_or_path", "_attn_implementation_autoset", "torch_dtype")
 
 
 class BridgedModel(Network):
-    """A Hugging Face model under TransformerLens' hook points; those of the residual stream are its blocks."""
+    """A Hugging Face model with TransformerLens' hook points; `blocks` are those of the residual stream."""
 
     architecture = "bridge"
     points = PATTERNS
 
     def __init__(self, hf: Any) -> None:
-        """Raises BadInputError for a family that lacks what every model here has, or that has no bridge."""
+        """Raises BadInputError for a family that lacks a required setting or that TransformerLens cannot bridge."""
         super().__init__()
         self.hf_config = hf.config
         self.family = hf.config.model_type
@@ -121,23 +121,23 @@ class BridgedModel(Network):
         return BridgedModel(hf)
 
     def untrained(self, seed: int) -> BridgedModel:
-        """As the library initialises it, from `seed`."""
+        """Return a model as transformers initializes it, from `seed`."""
         return BridgedModel(make_initial_model(self.hf_config, seed))
 
 
 def list_weights(hf: Any) -> dict[str, nn.Parameter]:
-    """The weights of a model of the library transformers by their names on disk, each once."""
+    """Return the weights of a transformers model by their names on disk, each once."""
     tied = set(getattr(hf, "all_tied_weights_keys", None) or {}) if hf.config.tie_word_embeddings else set()
     return {name: parameter for name, parameter in hf.named_parameters() if name not in tied}
 
 
 def make_config(config: Any) -> dict[str, Any]:
-    """What config.json is to say of a configuration of the library transformers."""
+    """Return the content of config.json for a transformers configuration."""
     return {name: value for name, value in config.to_dict().items() if name not in RUN_TIME}
 
 
 def make_initial_model(config: Any, seed: int) -> Any:
-    """A model of the library transformers with the weights that it draws from `seed`. config: its own, or a dict."""
+    """Return a transformers model with initial weights drawn from `seed`. `config` is a configuration or a dict."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     config = AutoConfig.for_model(**config) if isinstance(config, dict) else config
@@ -147,11 +147,12 @@ def make_initial_model(config: Any, seed: int) -> Any:
 
 
 def load_hugging_face(folder: Path, dtype: torch.dtype) -> Any:
-    """The causal model of a folder, by its own config.json; nothing is downloaded and no code of the folder runs.
+    """Return the causal model of a folder, described by its config.json. Nothing is downloaded, and no code of the
+    folder runs.
 
-    The library resolves the files: model.safetensors, or an index of shards, or the same of pytorch_model.bin. Names
-    with the prefixes of torch.compile, DDP, FSDP and Lightning are read without them. An adapter is not applied.
-    Raises BadInputError for weights that are missing, unknown, not finite, or of another shape than config.json says.
+    transformers resolves the files: model.safetensors, an index of shards, or the same for pytorch_model.bin. Prefixes
+    of torch.compile, DDP, FSDP and Lightning are removed from names. An adapter is not applied. Raises BadInputError
+    for weights that are missing, unknown, not finite, or of another shape than config.json says.
     """
     from transformers import AutoConfig
     from transformers.utils import logging
@@ -159,7 +160,7 @@ def load_hugging_face(folder: Path, dtype: torch.dtype) -> Any:
     read_config(folder)
     logging.disable_progress_bar()
     verbosity = logging.get_verbosity()
-    logging.set_verbosity_error()  # its report is printed below, in one line
+    logging.set_verbosity_error()  # its report is raised below, in one line
     try:
         config = AutoConfig.from_pretrained(folder, local_files_only=True, trust_remote_code=False)
         check_claimed_size(folder, config)
@@ -168,7 +169,7 @@ def load_hugging_face(folder: Path, dtype: torch.dtype) -> Any:
             model, report = load_with_report(folder, config, dtype, key_mapping=PREFIXES)
     except BadInputError:
         raise
-    except Exception as error:  # errors of four libraries, which share no class
+    except Exception as error:  # errors of four libraries without a common class
         hint = "gpt2, llama, gpt_neox and what else the installed transformers knows can be read"
         if isinstance(error, OSError):
             hint = "copy all files of the model into the folder"
@@ -188,11 +189,11 @@ def load_hugging_face(folder: Path, dtype: torch.dtype) -> Any:
 
 
 PREFIXES = {r"^(?:(?:_orig_mod|module|model|_fsdp_wrapped_module|_checkpoint_wrapped_module)\.)+": ""}
-"""What training wrappers put before the names of weights, in any order, as the library renames."""
+"""Prefixes that training wrappers add to names of weights, in any order, as a renaming rule of transformers."""
 
 
 def load_with_report(folder: Path, config: Any, dtype: torch.dtype, **options: Any) -> tuple[Any, dict[str, Any]]:
-    """What the library transformers loads from a folder, and its report of names and shapes."""
+    """Return the transformers model of a folder, and the library's report about names and shapes."""
     from transformers import AutoModelForCausalLM
 
     model, report = AutoModelForCausalLM.from_pretrained(
@@ -202,12 +203,14 @@ def load_with_report(folder: Path, config: Any, dtype: torch.dtype, **options: A
     return model, report
 
 
-NO_ADAPTER = "no-adapter"  # the library looks for an adapter in this folder of the folder
+NO_ADAPTER = "no-adapter"  # transformers looks for an adapter in this subfolder
 
 
 def check_claimed_size(folder: Path, config: Any) -> None:
-    """Raise BadInputError where config.json claims embeddings and layers that the files have no bytes for: the library
-    would make them all before it compares."""
+    """Raise BadInputError if config.json claims more embeddings and layers than the files have bytes.
+
+    transformers would allocate them all before it compares.
+    """
     held = sum(file.stat().st_size for kind in ("safetensors", "bin") for file in folder.glob(f"*.{kind}"))
     rows = [getattr(config, name, 0) for name in ("vocab_size", "num_hidden_layers")]
     rows += [config.n_positions] if config.model_type == GPT2.architecture else []
@@ -219,7 +222,7 @@ def check_claimed_size(folder: Path, config: Any) -> None:
 
 
 def to_hugging_face(network: Network) -> Any:
-    """The same model as the library transformers', a copy; its files are that library's."""
+    """Return a copy of the model as a transformers model."""
     from transformers import AutoConfig, AutoModelForCausalLM
 
     config, weights = network.files(str(next(network.parameters()).dtype).removeprefix("torch."))
@@ -231,7 +234,7 @@ def to_hugging_face(network: Network) -> Any:
 
 
 def reorder_config(config: Mapping[str, Any], rows: Sequence[int]) -> dict[str, Any]:
-    """A config.json whose tokens became rows[0], rows[1], …; special tokens that were dropped are None."""
+    """Return a config.json whose tokens are rows[0], rows[1], …; special tokens that were dropped become None."""
     place = {row: number for number, row in enumerate(rows)}
     special = {
         name: place.get(config[name])
@@ -242,10 +245,10 @@ def reorder_config(config: Mapping[str, Any], rows: Sequence[int]) -> dict[str, 
 
 
 def build_bridge(hf: Any, native: bool = False) -> Any:
-    """A TransformerBridge over a Hugging Face model, which it changes in place.
+    """Return a TransformerBridge over a Hugging Face model, which it changes in place.
 
-    Two bridges exist. The default one rebuilds attention with explicit scores and has all hook points. The native one,
-    of GPT-2 alone, keeps fused attention (at full length four times faster) and has no hook points inside it.
+    Two kinds exist. The default one rebuilds attention with explicit scores and has all hook points. The native one,
+    for GPT-2 only, keeps fused attention (four times faster at full length) and has no hook points inside it.
     """
     from transformer_lens.model_bridge.generalized_components import AttentionBridge, LinearBridge
     from transformer_lens.model_bridge.sources import build_bridge_from_module
@@ -269,10 +272,10 @@ def build_bridge(hf: Any, native: bool = False) -> Any:
 
 
 def open_bridge(network: Network, hook_points: Sequence[str] = ()) -> Any:
-    """A TransformerBridge on which all of `hook_points` fire, with native attention where that is possible.
+    """Return a TransformerBridge on which all of `hook_points` fire, with native attention if possible.
 
-    Of a GPT-2 it is over a copy. Treat it as read-only and do not compile it: hooks registered after torch.compile are
-    ignored. Raises NotFoundError, with near misses, for names that never fire.
+    It is a copy, except for a BridgedModel. Treat it as read-only and do not compile it, because hooks registered after
+    torch.compile are ignored. Raises NotFoundError, with near misses, for names that never fire.
     """
     names = set(hook_points)
     if isinstance(network, GPT2):
@@ -295,14 +298,14 @@ def open_bridge(network: Network, hook_points: Sequence[str] = ()) -> Any:
 
 
 def is_known_family(architecture: str) -> bool:
-    """Whether the library transformers has models of this architecture."""
+    """Return whether transformers has models of this architecture."""
     from transformers import CONFIG_MAPPING
 
     return architecture in CONFIG_MAPPING
 
 
 def find_firing_hooks(over: Any) -> set[str]:
-    """The hook points that fire in a forward pass, found by running one over two tokens."""
+    """Return the hook points that fire in a forward pass, found by running one over two tokens."""
     device = next(over.parameters()).device
     with torch.inference_mode():
         _, cache = over.run_with_cache(torch.zeros(1, 2, dtype=torch.int64, device=device))

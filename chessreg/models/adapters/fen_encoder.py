@@ -1,9 +1,9 @@
 """The FEN encoder: nanoGPT's blocks over the 77 characters of a position, with or without a causal mask, and a head
-over 1,968 actions that reads the last token (Junkin & Nathanson; specification 2.1).
+over 1,968 actions at the last token (Junkin & Nathanson; specification 2.1).
 
-It puts a token of its own before the 77. `embedding` "tied" is the author's: one table of 1,968 rows is embedding and
-head at once, and the token before is 0, so that `0`, that token and the action a1b1 share a row. "own" is the corrected
-one: 31 characters and the token before have rows of their own, and the head is a matrix of its own.
+One token precedes the 77. With `embedding` "tied", as in the author's model, one table of 1,968 rows is both embedding
+and head, and the preceding token is 0, so that `0`, that token and the action a1b1 share a row. "own" is the corrected
+model: the 31 characters and the preceding token have separate rows, and the head is a separate matrix.
 """
 
 from __future__ import annotations
@@ -23,6 +23,8 @@ from chessreg.models.adapters.position_model import ACTIONS, CHARACTERS, TOKENS,
 
 @dataclass(frozen=True)
 class FenConfig:
+    """The shape of a FEN encoder."""
+
     n_layer: int = 8
     n_head: int = 8
     n_embd: int = 512
@@ -35,13 +37,15 @@ class FenConfig:
             raise BadInputError(f"n_embd {self.n_embd} is not a multiple of n_head {self.n_head}")
 
     def blocks(self) -> GPT2Config:
+        """Return the shape of its blocks as a GPT-2 configuration."""
         rows = ACTIONS if self.embedding == "tied" else CHARACTERS + 1
         shape = self.n_layer, self.n_head, self.n_embd, TOKENS + 1, rows
         return GPT2Config(*shape, tied_head=self.embedding == "tied", bias=False, dropout=self.dropout)
 
 
 class FenEncoder(PositionModel):
-    """Token ids [batch, 77] to logits [batch, 1, 1968]. No biases, exact GELU, learned positions, final LayerNorm."""
+    """Maps token ids [batch, 77] to logits [batch, 1, 1968]. No biases, exact GELU, learned positions,
+    final LayerNorm."""
 
     architecture = "fen-encoder"
     title = "FEN encoder"
@@ -69,7 +73,7 @@ class FenEncoder(PositionModel):
         return hidden
 
     def through(self, tokens: Tensor, layers: int) -> Tensor:
-        """The residual stream [batch, 78, d_model] after so many blocks."""
+        """Return the residual stream [batch, 78, d_model] after `layers` blocks."""
         if tokens.shape[1] != TOKENS:
             raise BadInputError(f"a FEN encoder reads {TOKENS} tokens, not {tokens.shape[1]}", "encode with fen-77")
         embedded = self.embedded.at(self.wte(F.pad(tokens, (1, 0), value=self.first)))
@@ -79,7 +83,7 @@ class FenEncoder(PositionModel):
         return residual
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits [batch, 1, 1968]. Of the last block only the last token is computed, unless somebody looks there."""
+        """Return logits [batch, 1, 1968]. Without hooks, the last block computes only the last token."""
         last: GPT2Block = self.h[-1]  # type: ignore[assignment]
         hooked = (last, self.after[-1], self.normalised)
         if any(module._forward_hooks for module in hooked):
@@ -90,7 +94,7 @@ class FenEncoder(PositionModel):
         return F.linear(hidden, self.wte.weight if self.config.embedding == "tied" else self.action_head.weight)
 
     def initialise(self) -> None:
-        """nanoGPT's initial weights, as `GPT2.initialise` draws them."""
+        """Draw nanoGPT's initial weights, like `GPT2.initialise`."""
         for name, parameter in self.named_parameters():
             if parameter.dim() >= 2:
                 nn.init.normal_(parameter, 0.0, initial_deviation(name, self.n_layer))

@@ -1,8 +1,8 @@
-"""GPT-2, for training and for use: Karvonen's models, nanoGPT's and Hugging Face's, without the library transformers.
+"""GPT-2 for training and inference: Karvonen's, nanoGPT's and Hugging Face's models, without transformers.
 
-Pre-LN blocks with learned positions. In memory its parts are called as in Hugging Face's GPT2LMHeadModel and matrices
-are torch's Linear, [out, in]; the files keep Hugging Face's layout, [in, out], and any other tool reads them. A loaded
-matrix is a transposed view of the file's: the very product that Hugging Face's Conv1D computes, to the last bit.
+Pre-LN blocks with learned positions. In memory, parts are named as in Hugging Face's GPT2LMHeadModel and matrices are
+torch's Linear, [out, in]. The files keep Hugging Face's layout, [in, out], so that any other tool reads them. A loaded
+matrix is a transposed view of the file's, so the product equals that of Hugging Face's Conv1D to the last bit.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ from chessreg.models.adapters.base import (
 from chessreg.models.slot_cache import RowKeys, SlotCache, attend_by_rows
 
 Kernel = Callable[[Tensor, Tensor, Tensor, Tensor | None, float], Tensor]
-"""Attention of q, k, v [batch, head, length, d_head] under a mask (None: the model's own) and with dropout."""
+"""Attention of q, k, v [batch, head, length, d_head] under a mask (None: the model's default) and with dropout."""
 
 PREFIX, EMBEDDING, HEAD = "transformer.", "transformer.wte.weight", "lm_head.weight"
 MATRICES = (".c_attn.weight", ".c_proj.weight", ".c_fc.weight")
 
 
 def gelu_new(x: Tensor) -> Tensor:
-    """GPT-2's own approximation, in the order of operations of Hugging Face's NewGELUActivation."""
+    """Return GPT-2's approximation of GELU, with the operations in the order of Hugging Face's NewGELUActivation."""
     return 0.5 * x * (1.0 + torch.tanh(math.sqrt(2.0 / math.pi) * (x + 0.044715 * torch.pow(x, 3.0))))
 
 
@@ -47,14 +47,14 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "gelu_pytorch_tanh": partial(F.gelu, approximate="tanh"),
 }
 TRAINING_ACTIVATIONS = {"gelu_new": ACTIVATIONS["gelu_pytorch_tanh"]}
-"""The same functions in one kernel, whose last digits differ: a sixth of a training step less on a CPU."""
+"""The same functions as one kernel, with other last digits: a training step on a CPU takes a sixth less time."""
 
 
 @dataclass(frozen=True)
 class GPT2Config:
-    """The shape. activation "gelu" is the exact one, as nanoGPT's; GPT-2's own is "gelu_new".
+    """The shape of a GPT-2. activation "gelu" is the exact function, as in nanoGPT; GPT-2 itself uses "gelu_new".
 
-    tied_head False: the output head is a matrix of its own, as in models whose final LayerNorm is folded into it.
+    With `tied_head` False, the output head is a separate matrix, as in models whose final LayerNorm is folded into it.
     """
 
     n_layer: int
@@ -73,11 +73,11 @@ class GPT2Config:
         if self.n_embd % self.n_head:
             raise BadInputError(f"n_embd {self.n_embd} is not a multiple of n_head {self.n_head}")
         if self.activation not in ACTIVATIONS:
-            raise BadInputError(f"activation {self.activation} is none of {', '.join(ACTIVATIONS)}")
+            raise BadInputError(f"activation {self.activation} is not one of {', '.join(ACTIVATIONS)}")
 
     @classmethod
     def of_file(cls, config: Mapping[str, Any], tied_head: bool) -> GPT2Config:
-        """The shape that a config.json gives, by the names of the library transformers."""
+        """Return the shape in a config.json with transformers' names."""
         return cls(
             n_layer=config["n_layer"],
             n_head=config["n_head"],
@@ -92,7 +92,7 @@ class GPT2Config:
 
 
 def attend_fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: float, causal: bool = True) -> Tensor:
-    """PyTorch's own kernel. Causal without a mask; one query sees every key."""
+    """Attend with PyTorch's fused kernel: causal without a mask, except that a single query sees every key."""
     causal = causal and mask is None and q.shape[2] > 1
     return F.scaled_dot_product_attention(
         q, k, v, attn_mask=mask, dropout_p=dropout, is_causal=causal, scale=q.shape[-1] ** -0.5
@@ -100,6 +100,8 @@ def attend_fused(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, dropout: 
 
 
 class GPT2Attention(nn.Module):
+    """Multi-head self-attention of a GPT-2 block."""
+
     def __init__(self, config: GPT2Config, layer: int, kernel: Kernel) -> None:
         super().__init__()
         self.n_head, self.layer, self.kernel, self.dropout = config.n_head, layer, kernel, config.dropout
@@ -110,11 +112,11 @@ class GPT2Attention(nn.Module):
         return self.out(self.mixed(x, cache, mask))
 
     def out(self, mixed: Tensor) -> Tensor:
-        """What is added to the residual stream for the values [..., d] that the heads have mixed."""
+        """Return the part added to the residual stream, given the mixed values [..., d] of the heads."""
         return F.dropout(self.c_proj(mixed), self.dropout, self.training)
 
     def mixed(self, x: Tensor, cache: SlotCache | None = None, mask: Tensor | None = None) -> Tensor:
-        """The values that the heads mix, side by side [batch, length, d]."""
+        """Return the mixed values of the heads, concatenated: [batch, length, d]."""
         batch, length, d = x.shape
         parts = self.c_attn(x).view(batch, length, 3, self.n_head, d // self.n_head)
         q, k, v = parts.permute(2, 0, 3, 1, 4)
@@ -126,7 +128,8 @@ class GPT2Attention(nn.Module):
         return mixed.transpose(1, 2).reshape(batch, length, d)
 
     def project(self, x: Tensor, queries: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """q of the query tokens [batch, m, d], k and v of all [batch, length, d], by [batch, head, token]."""
+        """Return q of the query tokens [batch, m, d] and k, v of all tokens [batch, length, d], each as [batch, head,
+        token]."""
         d = x.shape[-1]
         weight, bias = self.c_attn.weight, self.c_attn.bias
         own, others = (None, None) if bias is None else (bias[:d], bias[d:])
@@ -135,10 +138,11 @@ class GPT2Attention(nn.Module):
         return q, k, v
 
     def at_places(self, x: Tensor, row: Tensor, token: Tensor, causal: bool) -> Tensor:
-        """What `forward` gives at these places [n, d]. Where they are few of a row, only their queries are computed."""
+        """Return the output of `forward` at chosen tokens, [n, d]; if they are few per row, only their queries are
+        computed."""
         counts, order = row.bincount(minlength=len(x)), row.argsort(stable=True)
         most, length = int(counts.max()), x.shape[1]
-        if 2 * most > length:  # the kernel of a causal mask leaves out half
+        if 2 * most > length:  # the causal kernel skips half of the work
             return self.out(self.mixed(x)[row, token])
         place = torch.empty_like(row)
         place[order] = torch.arange(len(row), device=row.device) - (counts.cumsum(0) - counts)[row[order]]
@@ -149,7 +153,8 @@ class GPT2Attention(nn.Module):
         return self.out(self.kernel(q, k, v, seen, 0.0).transpose(1, 2).flatten(2)[row, place])
 
     def last(self, x: Tensor) -> Tensor:
-        """What `forward` gives of the last token [batch, 1, d], which sees all: only its query is computed."""
+        """Return the output of `forward` at the last token, [batch, 1, d]; it sees all tokens, and only its query is
+        computed."""
         batch, _, d = x.shape
         q, k, v = self.project(x, x[:, -1:])
         scores = torch.softmax((q @ k.transpose(2, 3)) * q.shape[-1] ** -0.5, -1)
@@ -158,6 +163,8 @@ class GPT2Attention(nn.Module):
 
 
 class GPT2MLP(nn.Module):
+    """The MLP of a GPT-2 block."""
+
     def __init__(self, config: GPT2Config) -> None:
         super().__init__()
         d_mlp = config.d_mlp or 4 * config.n_embd
@@ -172,7 +179,7 @@ class GPT2MLP(nn.Module):
 
 
 class GPT2Block(nn.Module):
-    """Attention and MLP, each behind a LayerNorm, each added to the residual stream."""
+    """Attention and MLP, each after a LayerNorm, each added to the residual stream."""
 
     def __init__(self, config: GPT2Config, layer: int, kernel: Kernel) -> None:
         super().__init__()
@@ -186,18 +193,18 @@ class GPT2Block(nn.Module):
         return residual + self.mlp(self.ln_2(residual))
 
     def at_places(self, residual: Tensor, row: Tensor, token: Tensor, causal: bool) -> Tensor:
-        """What `forward` gives at these places [n, d_model]: no other token's query and MLP are computed."""
+        """Return the output of `forward` at chosen tokens, [n, d_model]; queries and MLP are computed only for them."""
         own = residual[row, token] + self.attn.at_places(self.ln_1(residual), row, token, causal)
         return own + self.mlp(self.ln_2(own))
 
     def last(self, residual: Tensor) -> Tensor:
-        """What `forward` gives of the last token [batch, 1, d_model], at a sixth of the cost."""
+        """Return the output of `forward` at the last token, [batch, 1, d_model], at a sixth of the cost."""
         residual = residual[:, -1:] + self.attn.last(self.ln_1(residual))
         return residual + self.mlp(self.ln_2(residual))
 
 
 class GPT2(CausalDecoder):
-    """Token ids to logits. `kernel` is how it attends without a cache; training has one of its own."""
+    """Maps token ids to logits. `kernel` is the attention without a cache; training passes another one."""
 
     architecture = "gpt2"
 
@@ -239,12 +246,14 @@ class GPT2(CausalDecoder):
         return matrix
 
     def matrices(self) -> list[nn.Parameter]:
-        """The weight matrices of the blocks: what Muon optimises; embeddings and norms stay with AdamW."""
+        """Return the weight matrices of the blocks, which Muon optimizes; AdamW optimizes embeddings and norms."""
         return [p for p in self.h.parameters() if p.dim() == 2]
 
     def initialise(self) -> None:
-        """nanoGPT's initial weights, drawn from torch's generator: N(0, 0.02), the matrices that write to the residual
-        stream N(0, 0.02 / sqrt(2 layers)), biases 0."""
+        """Draw nanoGPT's initial weights from torch's generator.
+
+        They are N(0, 0.02), for matrices that write to the residual stream N(0, 0.02 / sqrt(2 layers)); biases are 0.
+        """
         for name, parameter in self.named_parameters():
             if parameter.dim() >= 2:
                 nn.init.normal_(parameter, 0.0, initial_deviation(name, self.n_layer))
@@ -253,7 +262,8 @@ class GPT2(CausalDecoder):
 
     @property
     def has_biases(self) -> bool:
-        """Whether any bias is not zero. A loaded GPT-2 always carries biases; Karvonen's models use none of them."""
+        """Whether any bias is nonzero. A loaded GPT-2 always has bias tensors, but Karvonen's models do not
+        use them."""
         return any(bool(p.any()) for name, p in self.named_parameters() if name.endswith(".bias"))
 
     def shape(self) -> dict[str, Any]:
@@ -262,7 +272,7 @@ class GPT2(CausalDecoder):
         return {"family": self.architecture, **config}
 
     def count_parameters(self) -> tuple[int, int]:
-        """Biases that are all zero are left out: those models do not have them."""
+        """Return the counts; biases that are all zero do not count, because the original model has none."""
         biases = self.has_biases
         counted = {n: p.numel() for n, p in self.named_parameters() if biases or not n.endswith(".bias")}
         embeddings = sum(counted.get(name, 0) for name in ("wte.weight", "wpe.weight", HEAD))
@@ -290,7 +300,7 @@ class GPT2(CausalDecoder):
         return written, weights
 
     def weights(self) -> dict[str, Tensor]:
-        """The weights under Hugging Face's names and in its layout, on the CPU, zero biases included."""
+        """Return the weights with Hugging Face's names and layout, on the CPU, including zero biases."""
         weights = {}
         for name, tensor in self.state_dict().items():
             tensor = tensor.detach().cpu()
@@ -302,22 +312,22 @@ class GPT2(CausalDecoder):
 
     @classmethod
     def of_weights(cls, config: GPT2Config, weights: Mapping[str, Tensor]) -> GPT2:
-        """A model in eval mode holding these weights; biases that they lack are zero and frozen.
+        """Return a model in eval mode with these weights; missing biases are zero and frozen.
 
-        weights are named and laid out as in GPT2LMHeadModel's state_dict, without lm_head where it is tied.
-        Raises BadInputError naming weights that are missing, unknown or of another shape than the configuration says.
+        Weights are named and laid out as in GPT2LMHeadModel's state_dict, without lm_head if it is tied. Raises
+        BadInputError for weights that are missing, unknown or of another shape than the configuration says.
         """
         check_shape(config, weights)
         expected = file_shapes(config)
         dtype = next(iter(weights.values())).dtype
         own = {name: shape for name, shape in expected.items() if name in weights or not name.endswith(".bias")}
-        check_weights(weights, own, "GPT-2")  # before biases of a claimed size are made
+        check_weights(weights, own, "GPT-2")  # before biases of the claimed size are allocated
         full = {n: torch.zeros(s, dtype=dtype) for n, s in expected.items() if n not in weights} | dict(weights)
         with WithoutInitialization():
             model = cls(config)
         inside = {gpt2_memory_name(n): t.t() if n.endswith(MATRICES) else t for n, t in full.items()}
         model.load_state_dict(inside, assign=True)
-        if not model.has_biases:  # fine-tuning must not train what the model never had
+        if not model.has_biases:  # fine-tuning must not train biases that the model never had
             for name, parameter in model.named_parameters():
                 if name.endswith(".bias"):
                     parameter.requires_grad_(False)
@@ -326,7 +336,7 @@ class GPT2(CausalDecoder):
     @classmethod
     def load(cls, folder: Path, shape: Mapping[str, Any], dtype: torch.dtype) -> GPT2:
         names = ("n_layer", "n_head", "n_embd", "block_size", "vocab_size", "activation", "layer_norm_epsilon")
-        d_mlp = read_config(folder)["n_inner"]  # None, which means four times n_embd, is written back as None
+        d_mlp = read_config(folder)["n_inner"]  # None means four times n_embd and is written back as None
         config = GPT2Config(**{n: shape[n] for n in names}, d_mlp=d_mlp, tied_head=shape.get("tied_head", True))
         return cls.of_weights(config, read_weights(folder, dtype))
 
@@ -338,17 +348,19 @@ class GPT2(CausalDecoder):
         return GPT2.of_weights(replace(self.config, vocab_size=len(rows)), weights)
 
     def trained(self) -> GPT2:
-        """A copy, float32 on the CPU, in eval mode."""
+        """Return a copy in float32 on the CPU, in eval mode."""
         shape = replace(self.config, bias=True, dropout=0.0)
         return GPT2.of_weights(shape, {name: tensor.float().clone() for name, tensor in self.weights().items()})
 
     def untrained(self, seed: int) -> GPT2:
-        """Initial weights as `initialise` draws them, from a generator of their own; biases 0 and frozen."""
+        """Return a model with initial weights as `initialise` draws them, from a separate generator; biases are 0 and
+        frozen."""
         return make_random_gpt2(self.config, seed)
 
 
 def make_random_gpt2(config: GPT2Config, seed: int) -> GPT2:
-    """An untrained model of this shape, a pure function of (config, seed): the baseline of every probe."""
+    """Return an untrained model of this shape, a pure function of (config, seed): the random-init control of every
+    probe."""
     generator = torch.Generator().manual_seed(seed)
     weights = {}
     for name, shape in file_shapes(config).items():
@@ -362,20 +374,23 @@ def make_random_gpt2(config: GPT2Config, seed: int) -> GPT2:
 
 
 def initial_deviation(name: str, n_layer: int) -> float:
-    """The standard deviation of a matrix's initial weights."""
+    """Return the standard deviation of a matrix's initial weights."""
     return 0.02 / math.sqrt(2 * n_layer) if name.endswith("c_proj.weight") else 0.02
 
 
 def gpt2_file_name(name: str) -> str:
+    """Return the name in the file of a weight in memory."""
     return name if name == HEAD else PREFIX + name
 
 
 def gpt2_memory_name(name: str) -> str:
+    """Return the name in memory of a weight in the file."""
     return name.removeprefix(PREFIX)
 
 
 def file_shapes(config: GPT2Config) -> dict[str, tuple[int, ...]]:
-    """Every weight of GPT2LMHeadModel with its shape in the file, biases included, in its order of parameters."""
+    """Return every weight of GPT2LMHeadModel with its shape in the file, including biases, in its order of
+    parameters."""
     d, d_mlp = config.n_embd, config.d_mlp or 4 * config.n_embd
     shapes: dict[str, tuple[int, ...]] = {"wte.weight": (config.vocab_size, d), "wpe.weight": (config.block_size, d)}
     for layer in range(config.n_layer):
@@ -389,7 +404,8 @@ def file_shapes(config: GPT2Config) -> dict[str, tuple[int, ...]]:
 
 
 def check_shape(config: GPT2Config, weights: Mapping[str, Tensor]) -> None:
-    """Raise BadInputError unless embeddings and number of layers fit, before a model of the claimed size is built."""
+    """Raise BadInputError unless embeddings and number of layers match, before a model of the claimed size is
+    allocated."""
     for name, rows in (("transformer.wte.weight", config.vocab_size), ("transformer.wpe.weight", config.block_size)):
         shape = list(weights[name].shape) if name in weights else "no such weight"
         if shape != [rows, config.n_embd]:

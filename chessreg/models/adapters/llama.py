@@ -1,8 +1,8 @@
-"""Llama, for use: Hugging Face's LlamaForCausalLM without the library transformers, with keys and values kept.
+"""Llama for inference: Hugging Face's LlamaForCausalLM without transformers, with a key-value cache.
 
-Pre-norm blocks with RMSNorm, rotary positions, grouped queries and a gated MLP. Parts are called as in
-LlamaForCausalLM, and its folders are written as they were read. What it cannot read (other rotary positions or
-activations) TransformerLens' bridge serves, slower, and with the same answer.
+Pre-norm blocks with RMSNorm, rotary positions, grouped queries and a gated MLP. Parts are named as in LlamaForCausalLM,
+and folders are written as they were read. Models with other rotary positions or activations go through TransformerLens'
+bridge, which is slower and gives the same results.
 """
 
 from __future__ import annotations
@@ -31,10 +31,13 @@ from chessreg.models.slot_cache import RowKeys, SlotCache, attend_by_rows
 
 EMBEDDING, HEAD, PREFIX = "model.embed_tokens.weight", "lm_head.weight", "model."
 Turns = tuple[Tensor, Tensor]
-"""Cosine and sine of the angle that a token's position turns each pair of features by, [batch, 1, length, d_head]."""
+"""Cosine and sine of the angle by which a token's position rotates each pair of features, [batch, 1,
+length, d_head]."""
 
 
 class LlamaAttention(nn.Module):
+    """Grouped-query self-attention with rotary positions."""
+
     def __init__(self, config: Mapping[str, Any], layer: int) -> None:
         super().__init__()
         d, bias = config["hidden_size"], bool(config.get("attention_bias"))
@@ -52,7 +55,7 @@ class LlamaAttention(nn.Module):
             for projected in (self.q_proj, self.k_proj, self.v_proj)
         )
         q, k = rotate_features(q, turns), rotate_features(k, turns)
-        if self.n_shared < self.n_head:  # one of them for several queries
+        if self.n_shared < self.n_head:  # several queries share one
             k, v = (part.repeat_interleave(self.n_head // self.n_shared, 1) for part in (k, v))
         read = (k, v) if cache is None else cache.update(k, v, self.layer)
         mixed = attend_by_rows(q, read) if isinstance(read, RowKeys) else attend_fused(q, read[0], read[1], mask, 0.0)
@@ -61,6 +64,8 @@ class LlamaAttention(nn.Module):
 
 
 class LlamaMLP(nn.Module):
+    """The gated MLP of a Llama block."""
+
     def __init__(self, config: Mapping[str, Any]) -> None:
         super().__init__()
         d, d_mlp, bias = config["hidden_size"], config["intermediate_size"], bool(config.get("mlp_bias"))
@@ -73,7 +78,7 @@ class LlamaMLP(nn.Module):
 
 
 class LlamaBlock(nn.Module):
-    """Attention and MLP, each behind an RMSNorm, each added to the residual stream."""
+    """Attention and MLP, each after an RMSNorm, each added to the residual stream."""
 
     def __init__(self, config: Mapping[str, Any], layer: int) -> None:
         super().__init__()
@@ -88,7 +93,7 @@ class LlamaBlock(nn.Module):
 
 
 class Llama(CausalDecoder):
-    """Token ids to logits. `config` holds config.json; it is written back unchanged."""
+    """Maps token ids to logits. `config` is the content of config.json, which is written back unchanged."""
 
     architecture = "llama"
 
@@ -159,8 +164,11 @@ class Llama(CausalDecoder):
 
     @classmethod
     def of_weights(cls, config: Mapping[str, Any], weights: Mapping[str, Tensor]) -> Llama:
-        """A model in eval mode holding these weights, named as in LlamaForCausalLM's file, without lm_head where it is
-        tied. Raises BadInputError naming weights that are missing, unknown, not finite or of another shape."""
+        """Return a model in eval mode with these weights, named as in LlamaForCausalLM's file, without lm_head if it is
+        tied.
+
+        Raises BadInputError for weights that are missing, unknown, not finite or of another shape.
+        """
         with WithoutInitialization():
             model = cls(config)
         names = {llama_file_name(name): name for name in model.state_dict()}
@@ -186,14 +194,14 @@ class Llama(CausalDecoder):
         return Llama.of_weights(reorder_config(self.config, rows), weights)
 
     def untrained(self, seed: int) -> Llama:
-        """As the library transformers initialises it, from `seed`."""
+        """Return a model as transformers initializes it, from `seed`."""
         drawn = list_weights(make_initial_model(self.config, seed))
         return Llama.of_weights(self.config, {name: weight.detach() for name, weight in drawn.items()})
 
 
 def wrap_hugging_face(hf: Any) -> Network:
-    """A model of the library transformers as it is served: GPT-2 and Llama by their adapters, others by a bridge, which
-    changes them."""
+    """Return a transformers model as a Network: GPT-2 and Llama by their adapters, others by a bridge, which changes
+    them."""
     config = make_config(hf.config)
     if hf.config.model_type == GPT2.architecture:
         weights = {name: weight.detach() for name, weight in list_weights(hf).items()}
@@ -204,7 +212,7 @@ def wrap_hugging_face(hf: Any) -> Network:
 
 
 def is_supported(config: Mapping[str, Any]) -> bool:
-    """Whether a Llama of this config.json is computed here."""
+    """Return whether the adapter can compute a Llama with this config.json."""
     positions = read_rotary_settings(config)
     return (
         config.get("hidden_act") == "silu"
@@ -215,15 +223,15 @@ def is_supported(config: Mapping[str, Any]) -> bool:
 
 
 def read_rotary_settings(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The settings of rotary positions in config.json; earlier files have their base beside them."""
+    """Return the settings of rotary positions in config.json; older files store the base as a separate key."""
     settings = config.get("rope_parameters") or config.get("rope_scaling") or {}
     return {"rope_theta": config.get("rope_theta", 10_000.0), **settings}
 
 
 def compute_rotary_angles(config: Mapping[str, Any]) -> Tensor:
-    """What one position turns each pair of features by, in radians, float32 [d_head / 2].
+    """Return the angle per position of each pair of features, in radians, float32 [d_head / 2].
 
-    `llama3` (Llama 3.1) turns those slower that would not come round once in the context of its first training.
+    `llama3` (Llama 3.1) slows features down that would not complete a rotation within the original context.
     """
     settings, d = read_rotary_settings(config), get_head_width(config)
     turn = 1.0 / settings["rope_theta"] ** (torch.arange(0, d, 2, dtype=torch.float32, device="cpu") / d)
@@ -238,17 +246,18 @@ def compute_rotary_angles(config: Mapping[str, Any]) -> Tensor:
 
 
 def rotate_features(x: Tensor, turns: Turns) -> Tensor:
-    """Queries or keys [batch, head, length, d_head], features i and i + d_head / 2 turned as a pair."""
+    """Rotate queries or keys [batch, head, length, d_head]; features i and i + d_head / 2 form a pair."""
     one, other = x.chunk(2, -1)
     return x * turns[0] + torch.cat((-other, one), -1) * turns[1]
 
 
 def get_head_width(config: Mapping[str, Any]) -> int:
-    """Features of a head."""
+    """Return the number of features per head."""
     return int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
 
 
 def llama_file_name(name: str) -> str:
+    """Return the name in the file of a weight in memory."""
     return name if name == HEAD else PREFIX + name.replace("final.", "norm.")
 
 

@@ -1,14 +1,14 @@
 """DeepMind's searchless chess transformer (Ruoss et al. 2024): from the 77 characters of a position to the best action,
-or to buckets of the return of the position, or of one action in it.
+or to buckets of the return of the position or of one action.
 
-Its blocks are Llama's without rotary positions: LayerNorm with offset before attention and before a gated MLP (SiLU),
-no biases. Token embeddings are multiplied by sqrt(d_model). A token 0 comes before the 77 characters; a bucket or an
-action is predicted after the last token that is read. `head` is "action" for behavioral cloning.
+The blocks are Llama's without rotary positions: LayerNorm with offset before attention and before a gated MLP (SiLU),
+no biases. Token embeddings are multiplied by sqrt(d_model). A token 0 precedes the 77 characters; the prediction is
+made at the last token. `head` is "action" for behavioral cloning.
 
-A model of action values reads the action as one more token, of the same table as the characters. Hooks see the 77
-characters alone, so that caches, probes and edits have the same places in all three kinds. A pass that names no action
-reads the first legal one, by number, because the model never saw a position without an action. An edit after the last
-block does not reach the action, and so changes no action value.
+A model of action values reads the action as one more token from the same table. Hooks see only the 77 characters, so
+that caches, probes and edits have the same positions in all three kinds. A pass without an action reads the first legal
+one, by number, because the model was trained only with an action. An edit after the last block does not reach the
+action, and so changes no action value.
 """
 
 from __future__ import annotations
@@ -31,8 +31,11 @@ LONGEST_PERIOD = 1e4  # of the sinusoidal positions
 
 @dataclass(frozen=True)
 class SearchlessConfig:
-    """The shape. `rows` is the size of the token table, `positions` that of the position table (None: sinusoids),
-    `buckets` the number of return buckets of a value head."""
+    """The shape of a searchless chess model.
+
+    `rows` is the size of the token table, `positions` that of the position table (None: sinusoids), `buckets` the
+    number of return buckets of a value head.
+    """
 
     n_layer: int
     n_head: int
@@ -58,7 +61,8 @@ class SearchlessConfig:
 
     @property
     def length(self) -> int:
-        """Tokens that are read: one before the characters, these, and the action whose value is asked."""
+        """The number of tokens read: one before the characters, the characters, and the action of an action-value
+        model."""
         return 1 + TOKENS + (self.head == "action-value")
 
     @property
@@ -67,14 +71,14 @@ class SearchlessConfig:
 
 
 def make_sinusoids(length: int, width: int) -> Tensor:
-    """Vaswani's positions, sines in the first half and cosines in the second: float32 [length, width]."""
+    """Return Vaswani's positions, sines in the first half and cosines in the second: float32 [length, width]."""
     exponents = torch.arange(0, width + 1, 2, dtype=torch.float64) / width
     angles = torch.arange(length, dtype=torch.float64)[:, None] * LONGEST_PERIOD**-exponents
     return torch.cat([angles.sin(), angles.cos()], 1)[:, :width].float()
 
 
 def find_first_legal_actions(tokens: Tensor) -> Tensor:
-    """The legal action of the lowest number in each position [batch, 77], 0 where there is none: int64 [batch]."""
+    """Return the lowest legal action of each position [batch, 77], 0 if none: int64 [batch]."""
     import chess
 
     from chessreg.encodings.fen77 import Fen77
@@ -91,6 +95,8 @@ def find_first_legal_actions(tokens: Tensor) -> Tensor:
 
 
 class SearchlessAttention(nn.Module):
+    """Self-attention without biases, optionally with normalized queries and keys."""
+
     def __init__(self, config: SearchlessConfig) -> None:
         super().__init__()
         width = config.n_embd
@@ -107,6 +113,8 @@ class SearchlessAttention(nn.Module):
 
 
 class SearchlessBlock(nn.Module):
+    """Attention and a gated MLP, each after a LayerNorm, each added to the residual stream."""
+
     def __init__(self, config: SearchlessConfig) -> None:
         super().__init__()
         width, inner = config.n_embd, config.d_mlp or 4 * config.n_embd
@@ -122,8 +130,10 @@ class SearchlessBlock(nn.Module):
 
 
 class SearchlessChess(PositionModel):
-    """Token ids [batch, 77] to logits [batch, 1, actions or buckets]; of action values also [batch, 78], whose last
-    column is the action."""
+    """Maps token ids [batch, 77] to logits [batch, 1, actions or buckets].
+
+    A model of action values also accepts [batch, 78], whose last column is the action.
+    """
 
     architecture = "searchless-chess"
     title = "searchless chess model"
@@ -146,9 +156,10 @@ class SearchlessChess(PositionModel):
         return self.read(tokens)[:, 1 : 1 + TOKENS]
 
     def read(self, tokens: Tensor) -> Tensor:
-        """Final hidden states [batch, 78 or 79, d_model], of the token before the 77 and of an action behind them too.
+        """Return the final hidden states [batch, 78 or 79, d_model] of the preceding token, the 77, and the action if
+        it reads one.
 
-        Raises BadInputError for other lengths than those of the class.
+        Raises BadInputError for tokens of another length.
         """
         whole = F.pad(tokens, (1, 0))
         if self.head == "action-value" and tokens.shape[1] == TOKENS:
@@ -164,17 +175,17 @@ class SearchlessChess(PositionModel):
         return self.normalised.at(self.ln_f(residual))
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits [batch, 1, 1968], or [batch, 1, buckets] of the return; `tokens` as in `read`."""
+        """Return logits [batch, 1, 1968], or [batch, 1, buckets] of the return; `tokens` as in `read`."""
         return self.unembed(self.read(tokens)[:, -1:])
 
     def places(self, length: int) -> Tensor:
-        """The embeddings of the first positions [length, d_model]."""
+        """Return the embeddings of the first positions, [length, d_model]."""
         if self.config.positions is None:
             return make_sinusoids(length, self.d_model)
         return self.positions.weight[:length]
 
     def unembed(self, hidden: Tensor) -> Tensor:
-        """Logits [..., 1968] over actions, or [..., buckets] over the return of a value head."""
+        """Return logits [..., 1968] over actions, or [..., buckets] over the return for a value head."""
         logits: Tensor = self.head_matrix(hidden)
         return logits
 
@@ -183,8 +194,10 @@ class SearchlessChess(PositionModel):
         return {"family": self.architecture, **asdict(self.config), **sizes}
 
     def initialise(self) -> None:
-        """Haiku's initial weights, normal and cut at two deviations: 0.02 for tokens, 1 for positions, and
-        1 / sqrt(inputs) for matrices; biases 0."""
+        """Draw Haiku's initial weights: normal, truncated at two deviations.
+
+        The deviation is 0.02 for tokens, 1 for positions, and 1 / sqrt(inputs) for matrices; biases are 0.
+        """
         for module in self.modules():
             if isinstance(module, nn.Embedding):
                 deviation = 0.02 if module is self.embed else 1.0

@@ -1,1 +1,1 @@
-"""Decoding: sessions whose key-value cache lives from move to move, trees of tokens, sampled moves, legal mass."""
+"""Decoding: sessions with a key-value cache across moves, token trees, sampled moves, legal move mass."""

@@ -1,7 +1,7 @@
-"""Exact probabilities of legal moves, out of one forward pass.
+"""Exact probabilities of legal moves from one forward pass.
 
-The token sequences of a position's moves share prefixes, so they form a tree (tree.py). Two masses: of the canonical
-answer of every legal move, and of everything that would be read as a legal move.
+The token sequences of a position's moves share prefixes, so they form a tree (tree.py). There are two masses: of the
+canonical answers of all legal moves, and of all texts that are read as a legal move.
 """
 
 from __future__ import annotations
@@ -24,18 +24,16 @@ if TYPE_CHECKING:
     from chessreg.encodings import Encoding
     from chessreg.encodings.base import Form
 
-MIN_PREFIX_PROBABILITY = (
-    1e-6  # what follows a prefix less probable than this is not followed; the sum of it is reported
-)
+MIN_PREFIX_PROBABILITY = 1e-6  # less probable prefixes are not expanded; their total probability is reported
 
 
 def score_answers(
     session: DecodingSession, answers: Sequence[Sequence[Prefix]], rows: Sequence[int] | None = None
 ) -> list[np.ndarray]:
-    """log P of each answer as the continuation of its row: a float64 array for each row (or for each of `rows`).
+    """Return log P of each answer as the continuation of its row: one float64 array per row (or per entry of `rows`).
 
-    Equal to feeding the answers one by one, under the session's edits too. They hold the token that ends a move if its
-    probability is to count. Raises ContextFullError when an answer would pass the model's last position.
+    Equal to feeding the answers one by one, also under the session's edits. Include the token that ends a move if its
+    probability should count. Raises ContextFullError if an answer would exceed the model's positions.
     """
     chosen = list(range(len(session))) if rows is None else list(rows)
     if len(answers) != len(chosen):
@@ -46,7 +44,8 @@ def score_answers(
 
 
 def score_sequences(trees: TokenTree, sequences: Sequence[Sequence[Prefix]]) -> list[np.ndarray]:
-    """log P of each sequence of token ids after its row: a float64 array for each row. Grows the trees by them."""
+    """Return log P of each sequence of token ids after its row: one float64 array per row. Grows the trees
+    as needed."""
     trees.grow([[ids[:-1] for ids in row] for row in sequences])
     logprobs = []
     for place, row in enumerate(sequences):
@@ -63,9 +62,9 @@ def score_legal_moves(
     encoding: Encoding,
     rows: Sequence[int] | None = None,
 ) -> list[dict[str, float]]:
-    """{UCI: log P} of every legal move's canonical answer, whole, for the board of each row.
+    """Return {UCI: log P} of every legal move's canonical answer, including its end, for the board of each row.
 
-    The exponentials sum to the legal move mass; the rest is illegal moves and other ways to write legal ones.
+    The exponentials sum to the legal move mass; the rest is illegal moves and other spellings of legal ones.
     """
     answers = [encoding.answers(board) for board in boards]
     scored = score_answers(session, [list(own.values()) for own in answers], rows)
@@ -76,17 +75,18 @@ def score_legal_moves(
 
 
 def sum_legal_mass(logprobs: Mapping[str, float]) -> float:
-    """The probability that the model's next move is one of these, 0 to 1."""
+    """Return the probability that the model's next move is one of these, 0 to 1."""
     return float(np.exp(np.array(list(logprobs.values()), np.float64)).sum())
 
 
 def choose_legal(logprobs: Mapping[str, float], temperature: float, *key: int | str) -> str:
-    """A legal move (UCI) drawn from the model's distribution renormalised over legal moves; temperature 0 is greedy.
+    """Return a legal move (UCI) drawn from the model's distribution renormalized over the legal moves; temperature 0 is
+    greedy.
 
-    One draw of counter-based noise, named by `key`. Raises BadInputError without a legal move.
+    Uses one draw of counter-based noise, named by `key`. Raises BadInputError without a legal move.
     """
     if not logprobs:
-        raise BadInputError("there is no legal move to choose from")
+        raise BadInputError("the position has no legal move to choose")
     moves = sorted(logprobs)
     scores = np.array([logprobs[move] for move in moves], np.float64)
     if temperature <= 0:
@@ -97,7 +97,7 @@ def choose_legal(logprobs: Mapping[str, float], temperature: float, *key: int | 
 
 @dataclass(frozen=True)
 class MoveDistribution:
-    """The distribution of a model over the legal moves of one position: `logprobs` comes from `score_legal_moves`."""
+    """A model's distribution over the legal moves of one position; `logprobs` is a result of `score_legal_moves`."""
 
     logprobs: Mapping[str, float]
 
@@ -107,38 +107,38 @@ class MoveDistribution:
         return sum_legal_mass(self.logprobs)
 
     def shares(self, temperature: float = 1.0) -> dict[str, float]:
-        """{UCI: probability}, renormalised over the legal moves, the most probable first; they sum to 1."""
+        """Return {UCI: probability}, renormalized over the legal moves to sum 1, most probable first."""
         moves = sorted(self.logprobs, key=lambda move: (-self.logprobs[move], move))
         scores = np.array([self.logprobs[move] for move in moves], np.float64)
         weights = np.exp((scores - scores.max(initial=-np.inf)) / temperature)
         return dict(zip(moves, (weights / weights.sum()).tolist(), strict=True))
 
     def choose(self, temperature: float, *key: int | str) -> str:
-        """What `choose_legal` draws."""
+        """Return the draw of `choose_legal`."""
         return choose_legal(self.logprobs, temperature, *key)
 
 
 @dataclass(frozen=True)
 class Mass:
-    """A `probability`, and at most `missed` on top of it, which lies behind prefixes below FLOOR."""
+    """A probability, of which at most `missed` more lies behind prefixes below MIN_PREFIX_PROBABILITY."""
 
     probability: float
     missed: float
 
 
 class Trie:
-    """Token sequences with the sets that they belong to: made once, walked under every edit."""
+    """Token sequences with the sets that contain them: built once, walked under every edit."""
 
     __slots__ = ("below", "children", "ends")
 
     def __init__(self) -> None:
         self.children: dict[int, Trie] = {}
         self.ends = 0  # bit k: the sequence that ends here is in set k
-        self.below = 0  # bit k: a sequence that begins so is in set k
+        self.below = 0  # bit k: set k contains a sequence with this prefix
 
     @classmethod
     def of(cls, sets: Sequence[Sequence[Prefix]]) -> Trie:
-        """The sequences of several sets, in their order: it is the order in which probabilities are added up."""
+        """Return the trie of several sets. Their order determines the order in which probabilities are added."""
         members: dict[Prefix, int] = {}
         for number, sequences in enumerate(sets):
             for ids in sequences:
@@ -158,7 +158,7 @@ class Trie:
 
     @classmethod
     def of_forms(cls, forms: Sequence[Form]) -> Trie:
-        """The sequences that have one of these forms, as set 0. What is the same from a place on is one node."""
+        """Return the trie of all sequences with one of these forms, as set 0. Equal remainders share one node."""
         made: dict[frozenset[Form], Trie] = {}
 
         def node(left: frozenset[Form]) -> Trie:
@@ -179,7 +179,7 @@ _make_form_trie = lru_cache(maxsize=4)(Trie.of_forms)
 
 
 def compute_valid_masses(session: DecodingSession, encoding: Encoding, rows: Sequence[int]) -> list[Mass]:
-    """The probability that what each of these rows writes has the form of a move, legal or not (`Encoding.forms`)."""
+    """Return the probability that the text of each row has the form of a move, legal or not (`Encoding.forms`)."""
     trie = _make_form_trie(encoding.forms)
     return [mass for [mass] in compute_accepted_masses(TokenTree(session, rows), [trie] * len(rows), encoding)]
 
@@ -187,12 +187,12 @@ def compute_valid_masses(session: DecodingSession, encoding: Encoding, rows: Seq
 def compute_accepted_masses(
     trees: TokenTree, tries: Sequence[Trie], encoding: Encoding, max_tokens: int | None = None, sets: int = 1
 ) -> list[list[Mass]]:
-    """For each row and each of the `sets` of its trie: the probability that what the model writes is in it.
+    """Return, for each row and each of the `sets` of its trie, the probability that the model's text is in the set.
 
-    A move is written as `sampling.sample_trees` writes it: until it is complete, or until `max_tokens`. Where a token
-    ends a move, so does one that begins another game, and a sequence of exactly `max_tokens` needs no end. Prefixes are
-    followed in the order of their depth while their probability is at least FLOOR; `missed` is exact, so the true
-    value lies in [found, found + missed].
+    A move is written as in `sampling.sample_trees`: until it is complete, or has `max_tokens`. If a stop id ends a
+    move, so does a boundary id, and a sequence of exactly `max_tokens` needs no end. Prefixes are expanded by depth
+    while their probability is at least MIN_PREFIX_PROBABILITY; `missed` is exact, so the true value is in [probability,
+    probability + missed].
     """
     limit = encoding.max_move_tokens if max_tokens is None else max_tokens
     stops = [*sorted(encoding.stop_ids), *sorted(encoding.boundary_ids)] if encoding.stop_ids else []
@@ -211,7 +211,7 @@ def compute_accepted_masses(
             for (prefix, _, node), after, end in zip(row, lines.tolist(), ended, strict=True):
                 accepted[place, bits[node.ends]] += end
                 for token, child in node.children.items():
-                    if len(prefix) + 1 == limit or (child.ends and not stops):  # nothing more is written
+                    if len(prefix) + 1 == limit or (child.ends and not stops):  # the text ends here
                         accepted[place, bits[child.ends]] += after[token]
                     elif after[token] < MIN_PREFIX_PROBABILITY:
                         missed[place, bits[child.below]] += after[token]

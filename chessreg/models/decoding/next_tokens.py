@@ -1,8 +1,8 @@
-"""What comes next after chosen tokens, in the clean model and under many edits of each of these tokens.
+"""Log-probabilities after chosen tokens, for the clean model and under many edits of each of these tokens.
 
-Rows are read once. An edit of the last token leaves every earlier one as it was, so of a prefix that ends at a chosen
-token only that token is computed again, above the first layer that is edited, against the keys and values of its row:
-all edits of all tokens at once. The edited passes are a session's own (`DecodingSession.forward`, passes.py).
+Rows are read once. An edit of the last token leaves all earlier ones unchanged, so only the chosen token is recomputed,
+above the first edited layer, against the keys and values of its row: all edits of all tokens in one pass. The edited
+passes are those of a session (`DecodingSession.forward`, passes.py).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ if TYPE_CHECKING:
     from chessreg.models.language_model import LanguageModel
 
 
-ROW_TOKENS = 256  # the most edited tokens of one row in one pass: bounds the columns of the cache, not results
+ROW_TOKENS = 256  # maximum edited tokens of one row per pass; limits the columns of the cache, not the results
 
 
 class NextTokens:
-    """Log-probabilities of what follows the chosen tokens of some rows, clean and edited.
+    """Log-probabilities after the chosen tokens of some rows, clean and edited.
 
-    Everything equals a full pass over the prefix that ends at the chosen token to about 1e-5.
+    Equal to a full pass over the prefix that ends at the chosen token, to about 1e-5.
     """
 
     def __init__(
@@ -42,10 +42,10 @@ class NextTokens:
         sites: Sequence[tuple[int, int]],
         layers: Sequence[int],
     ) -> None:
-        """`rows` are tokens, `sites` (row, index of a token in it); the blocks' outputs of `layers` are kept there.
+        """`rows` are token ids, `sites` (row, index of a token); the blocks' outputs of `layers` are kept at the sites.
 
-        Raises ContextFullError for rows that the model's positions do not hold, DivergedError for NaN, BadInputError
-        for a model of values.
+        Raises ContextFullError for rows longer than the model's context, DivergedError for NaN, BadInputError for a
+        model of values.
         """
         model.check_writes()
         full = [number for number, row in enumerate(rows) if len(row) > model.block_size]
@@ -72,15 +72,16 @@ class NextTokens:
         return len(self.row)
 
     def residual(self, layer: int) -> Tensor:
-        """The output of a block at the sites, [sites, d_model], clean."""
+        """Return the clean output of a block at the sites, [sites, d_model]."""
         return self.residuals[self.layers.index(layer)]
 
     @torch.inference_mode()
     def edited(self, sites: Sequence[int] | np.ndarray, edits: Sequence[ResidualEdit]) -> Tensor:
-        """Log-probabilities float32 [n, outputs] after these sites, under edits of their tokens; a site may come again.
+        """Return log-probabilities float32 [n, outputs] after these sites under edits of their tokens; sites may
+        repeat.
 
-        Edits are in rising order of their layers, with a direction for each of the n (or one for all). Raises
-        DivergedError where the edited model's logits are NaN.
+        Edits are ordered by layer, with a direction for each of the n (or one for all). Raises DivergedError if the
+        edited model's logits are NaN.
         """
         which = np.asarray(sites, np.int64)
         first = min(edit.layer for edit in edits)
@@ -119,7 +120,7 @@ class NextTokens:
 
     @torch.inference_mode()
     def _read(self, rows: list[int]) -> None:
-        """One clean pass over whole rows."""
+        """Run one clean pass over complete rows."""
         session = self._session
         counts = np.array([len(session.tokens[row]) for row in rows], np.int64)
         begins = dict(zip(rows, (np.cumsum(counts) - counts).tolist(), strict=True))
@@ -146,13 +147,14 @@ class NextTokens:
 
 
 def has_zero_scale(edit: ResidualEdit) -> np.ndarray:
-    """Whether an edit has length 0, bool, for each of its rows: then it is the clean model, bit for bit."""
+    """Return whether an edit has length 0, bool, for each of its rows; it then equals the clean model bit for bit."""
     scale = edit.scale
     return np.asarray(scale.cpu() == 0 if isinstance(scale, Tensor) else scale == 0)
 
 
 def split_passes(rows: np.ndarray) -> list[slice]:
-    """Stretches of rising row numbers int [n] for one pass each: at most TREE_TOKENS, and ROW_TOKENS of one row."""
+    """Return slices of ascending row numbers int [n], one per pass: at most TREE_TOKENS, and at most ROW_TOKENS of one
+    row."""
     stretches, begin, mine = [], 0, 0
     for place in range(len(rows)):
         mine = mine + 1 if place > begin and rows[place] == rows[place - 1] else 1
@@ -165,10 +167,11 @@ def split_passes(rows: np.ndarray) -> list[slice]:
 def iterate_next_token_logprobs(
     model: LanguageModel, sequences: Sequence[np.ndarray], batch: int = 32, masked: Collection[int] = ()
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """(its number, log-probabilities float32 [length, vocabulary] of what follows each token) of every sequence of
-    token ids, the shortest first; `masked` tokens have probability 0.
+    """Yield (number, log-probabilities float32 [length, vocabulary] after each token) of every sequence, shortest
+    first.
 
-    Raises BadInputError for a model that predicts actions, DivergedError for logits that are NaN or infinite.
+    Tokens in `masked` have probability 0. Raises BadInputError for a model that predicts actions, DivergedError for NaN
+    or infinite logits.
     """
     if model.head != "next-token" or model.attention != "causal":
         raise BadInputError(f"a {model.adapter} model predicts no next token", "use a model of games")
@@ -191,5 +194,5 @@ def iterate_next_token_logprobs(
 
 
 def get_masked_ids(encoding: Encoding) -> frozenset[int]:
-    """Tokens of the vocabulary that no game is written with: LCB's piece letters, masked in its evaluation."""
+    """Return the ids that no game contains: LCB's piece letters, which its evaluation masks."""
     return getattr(encoding, "masked_ids", frozenset())

@@ -1,8 +1,8 @@
-"""One pass of a model over new tokens of many rows, each with its own number of them.
+"""One pass of a model over new tokens of many rows, with a different number per row.
 
-Two ways, which give the same. As a rectangle: shorter rows are padded, and all attend at once. Packed: the tokens stand
-one after the other without padding, and each row attends to its own keys (`slot_cache.attend_by_rows`). On a CPU a
-token of padding costs as much as any other.
+There are two equivalent ways. As a rectangle: shorter rows are padded, and all rows attend together. Packed: the tokens
+are concatenated without padding, and each row attends to its own keys (`slot_cache.attend_by_rows`). On a CPU, a
+padding token costs as much as any other.
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ Keep = Callable[[str, Tensor], None]
 
 @dataclass(frozen=True)
 class Ragged:
-    """New tokens of some rows of a session, T in all, one row's after the other's; a row may have none.
+    """New tokens of some rows of a session, T in total, concatenated by row; a row may have none.
 
-    Row i has counts[i] of them, written from cache column first[i] on. visible[i] bool [counts[i], keys] says which
-    columns each of its tokens attends to, its own included; None: every column up to its own. masks, one for each edit,
-    bool [T]: the tokens that it touches (None: all).
+    Row i has counts[i] tokens, written from cache column first[i] on. visible[i] bool [counts[i], keys] are the columns
+    that each of its tokens attends to, including its own; None: all columns up to its own. `masks`, one per edit, bool
+    [T]: the tokens that it changes (None: all).
 
-    owners int [T]: which row of the edits' directions each token takes (None: that of its row). after: a layer and its
-    output [T, d_model], unedited, where that is known already: a model with a cache computes what comes after it only.
+    `owners` int [T]: the row of the edits' directions for each token (None: its own row). `after`: a layer and its
+    unedited output [T, d_model], if known; a model with a cache then computes only the layers after it.
     """
 
     rows: list[int]
@@ -50,26 +50,26 @@ class Ragged:
 
     @cached_property
     def place(self) -> np.ndarray:
-        """Which of `rows` each token belongs to, int [T]."""
+        """The index in `rows` of each token, int [T]."""
         return np.repeat(np.arange(len(self.rows)), self.counts)
 
     @cached_property
     def offset(self) -> np.ndarray:
-        """The number of each token within its row's, int [T]."""
+        """The index of each token among its row's new tokens, int [T]."""
         return np.arange(len(self.ids)) - np.repeat(np.cumsum(self.counts) - self.counts, self.counts)
 
     @property
     def fresh(self) -> bool:
-        """Whether no row has earlier tokens, so that nothing needs reading back."""
+        """Whether no row has earlier tokens, so that nothing is read from the cache."""
         return self.visible is None and not self.first.any()
 
 
 def forward_packed(
     model: LanguageModel, cache: SlotCache, edits: Sequence[ResidualEdit], new: Ragged, watched: set[str], keep: Keep
 ) -> Tensor:
-    """Final hidden states [T, d_model]. Every token is a batch row of width 1, so nothing is padded.
+    """Return final hidden states [T, d_model]. Every token is a batch row of width 1, so nothing is padded.
 
-    keep gets the residuals [T, d_model] at watched hook points.
+    `keep` receives the residuals [T, d_model] at watched hook points.
     """
     device = model.device
     columns = (new.first[new.place] + new.offset)[:, None]
@@ -89,7 +89,7 @@ def forward_packed(
 def forward_rectangle(
     model: LanguageModel, cache: SlotCache, edits: Sequence[ResidualEdit], new: Ragged, watched: set[str], keep: Keep
 ) -> Tensor:
-    """Final hidden states [T, d_model], as `forward_packed` gives them."""
+    """Return final hidden states [T, d_model], like `forward_packed`."""
     device, width = model.device, int(new.counts.max())
     shape, at = (len(new.rows), width), (new.place, new.offset)
     columns = new.first[:, None] + np.arange(width)
@@ -123,7 +123,7 @@ def forward_rectangle(
 
 
 def _make_attention_mask(model: LanguageModel, new: Ragged, columns: np.ndarray, there: Tensor) -> Tensor | None:
-    """What each token of a rectangle attends to, [rows, 1, width, columns]; None: plain causal attention."""
+    """Return the attention mask of a rectangle, [rows, 1, width, columns]; None: plain causal attention."""
     if new.fresh:
         return None
     reach = int(columns.max()) + 1
@@ -132,10 +132,12 @@ def _make_attention_mask(model: LanguageModel, new: Ragged, columns: np.ndarray,
     else:
         visible = np.zeros((*columns.shape, reach), bool)
         for i, own in enumerate(new.visible):
-            visible[i, np.arange(columns.shape[1]), columns[i]] = True  # padding sees itself: of nothing comes NaN
+            visible[i, np.arange(columns.shape[1]), columns[i]] = (
+                True  # padding sees itself, because attention to nothing is NaN
+            )
             visible[i, : own.shape[0], : own.shape[1]] = own
         attended = torch.from_numpy(visible).to(model.device)
-    if model.device.type == "cpu":  # a boolean mask would be made a number again in every layer
+    if model.device.type == "cpu":  # every layer would convert a boolean mask to numbers
         attended = torch.where(attended, 0.0, -torch.inf).to(model.dtype)
     return attended[:, None]
 
@@ -162,6 +164,6 @@ def _run_network(
         for edit, own in edits:
             if edit.layer == layer:  # its block, which a hook would edit, is not computed
                 residual = edit.applied(residual, own)
-        network: Any = model.network  # one with a cache, which takes it
+        network: Any = model.network  # only networks with a cache accept `after`
         hidden: Tensor = network.hidden(tokens, places, cache, mask, after=(layer, residual))
         return hidden

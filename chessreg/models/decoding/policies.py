@@ -1,14 +1,14 @@
-"""How the model's move is chosen: a small registry of policies, each written as one word of text.
+"""Policies: registered rules that choose the model's move, each written as one word of text.
 
-| text | what it does |
+| text | rule |
 |---|---|
-| `make_free_policy` | sample the move's text, once; no legal move: the game is forfeited |
-| `retry:N` | sample the move's text, up to N times; none legal: the game is forfeited (Karvonen: 5) |
-| `trie` | sample the move's text from those tokens alone that go on to a legal move: renormalised at every token |
-| `legal` | draw from the model's exact probability over the legal moves: renormalised once, over whole moves |
-| `value` | of a model of values: the legal move of the highest expected return, as DeepMind's engines play |
+| `free` | sample the move's text once; without a legal move the game is forfeited |
+| `retry:N` | sample the move's text up to N times; without a legal move the game is forfeited (Karvonen: 5) |
+| `trie` | sample only tokens that lead to a legal move, renormalized at every token |
+| `legal` | draw from the model's exact probabilities of the legal moves, renormalized once over whole moves |
+| `value` | for a model of values: the legal move with the highest expected return, like DeepMind's engines |
 
-Every encoding goes by the same: what differs is what its answers are (`chessreg.encodings.base.Encoding`).
+The rules work for every encoding; only the answers differ (`chessreg.encodings.base.Encoding`).
 """
 
 from __future__ import annotations
@@ -33,15 +33,15 @@ if TYPE_CHECKING:
     from chessreg.models.decoding.session import DecodingSession
 
 RESIGNATIONS = frozenset({"1-0", "0-1", "1/2-1/2"})
-"""A move text that is a game result; chess_gpt_eval counts each of them as resigning."""
+"""Move texts that are game results; chess_gpt_eval counts each as resigning."""
 
 
 @dataclass(frozen=True)
 class ModelTurn:
-    """The model is to move on `board`, whose prompt row `row` of the session holds. `key` names the draws.
+    """A turn of the model on `board`, whose prompt is in row `row` of the session. `key` names the draws.
 
-    `prompt` is there when the session has no room for it and a move: the row then holds something else, and the oldest
-    tokens are to be dropped.
+    `prompt` is set if the prompt and a move exceed the session's context; the row then contains something else, and the
+    oldest tokens have to be dropped.
     """
 
     row: int
@@ -52,8 +52,11 @@ class ModelTurn:
 
 @dataclass
 class Draft:
-    """A turn in the making. `start` and `logprobs` are the row's length and log-probabilities [vocab] with the prompt
-    alone, `written` the tokens of the present try, `illegal` the texts of those before it."""
+    """An unfinished turn.
+
+    `start` and `logprobs` are the row's length and log-probabilities [vocab] with only the prompt; `written` are the
+    tokens of the current try, `illegal` the texts of earlier tries.
+    """
 
     turn: ModelTurn
     row: int
@@ -65,9 +68,12 @@ class Draft:
 
 @dataclass(frozen=True)
 class MoveChoice:
-    """What the model did. `illegal` are the texts that were no legal move, in order; no move and no resignation is a
-    forfeit. `legal_mass` is the exact probability that the model's text is a legal move, where the policy knows it;
-    `text` is what was written of the move, where text was written, and `ids` the tokens of the last try."""
+    """A completed turn.
+
+    `illegal` are the texts that were not a legal move, in order. Without a move and a resignation, the turn is a
+    forfeit. `legal_mass` is the exact probability that the model's text is a legal move, if the policy knows it. `text`
+    is the written text of the move, if any, and `ids` the tokens of the last try.
+    """
 
     move: chess.Move | None
     illegal: tuple[str, ...] = ()
@@ -82,8 +88,11 @@ class MoveChoice:
 
 
 class Policy(Protocol):
-    """Chooses for many rows at once, a pass of the model at a time. `temperatures` has one number for each try;
-    `move_tokens` is the most that a try may write, 0: as many as the encoding says."""
+    """Chooses moves for many rows at once, one pass of the model at a time.
+
+    `temperatures` has one number per try. `move_tokens` is the maximum number of tokens per try, 0 for the encoding's
+    maximum.
+    """
 
     @property
     def temperatures(self) -> tuple[float, ...]: ...
@@ -92,13 +101,15 @@ class Policy(Protocol):
     def move_tokens(self) -> int: ...
 
     def advance(self, session: DecodingSession, encoding: Encoding, drafts: Sequence[Draft]) -> list[MoveChoice | None]:
-        """Go on with these turns by one token each; a choice for each that is now made, else None. What is written is
-        computed with the session's next pass."""
+        """Advance these turns by one token each; return a choice for each completed turn, else None.
+
+        New tokens are computed in the session's next pass.
+        """
         ...
 
 
 def begin_drafts(session: DecodingSession, turns: Sequence[ModelTurn]) -> list[Draft]:
-    """Drafts of turns whose prompts the session holds."""
+    """Return drafts of turns whose prompts are in the session."""
     logprobs = session.refresh().clone()
     return [Draft(turn, turn.row, len(session.tokens[turn.row]), logprobs[turn.row]) for turn in turns]
 
@@ -106,7 +117,7 @@ def begin_drafts(session: DecodingSession, turns: Sequence[ModelTurn]) -> list[D
 def choose_moves(
     policy: Policy, session: DecodingSession, encoding: Encoding, turns: Sequence[ModelTurn]
 ) -> list[MoveChoice]:
-    """The choices in these turns, from first to last pass."""
+    """Return the choices of these turns, running all passes they need."""
     drafts = dict(enumerate(begin_drafts(session, turns)))
     made: dict[int, MoveChoice] = {}
     while drafts:
@@ -118,21 +129,22 @@ def choose_moves(
 
 
 Maker = Callable[[str, tuple[float, ...], bool, int], Policy]
-"""Makes a policy from what follows the colon, the temperatures (empty: the policy's own), whether a game result written
-as a move resigns, and how many tokens a try may write (0: as many as the encoding says). Raises BadInputError for what
-it cannot use."""
+"""Makes a policy from (the text after the colon, temperatures or () for the default, whether a game result written as a
+move resigns, maximum tokens per try or 0 for the encoding's). Raises BadInputError for invalid arguments."""
 
 POLICIES: Registry[Maker] = Registry("policy", "retry:5, legal, trie, free, value")
 
 
 def make_policy(text: str, temperatures: tuple[float, ...] = (), resigns: bool = True, move_tokens: int = 0) -> Policy:
-    """The policy that `text` names. Raises NotFoundError for an unknown name, BadInputError for a bad argument."""
+    """Return the policy with this text. Raises NotFoundError for an unknown name, BadInputError for an invalid
+    argument."""
     name, _, argument = text.partition(":")
     return POLICIES[name](argument, temperatures, resigns, move_tokens)
 
 
 def get_author_temperature(attempt: int) -> float:
-    """chess_gpt_eval's temperature of try `attempt` (0-based): 0.001, 0.201, 0.401, 0.5, 0.5 (specification 7.2).
+    """Return chess_gpt_eval's temperature of try `attempt` (0-based): 0.001, 0.201, 0.401, 0.5, 0.5 (specification
+    7.2).
 
     >>> [get_author_temperature(attempt) for attempt in range(5)]
     [0.001, 0.201, 0.401, 0.5, 0.5]
@@ -143,7 +155,7 @@ def get_author_temperature(attempt: int) -> float:
 @POLICIES.named("retry")
 @dataclass(frozen=True)
 class RetryPolicy:
-    """The paper's rule: sample, parse, try again, forfeit."""
+    """The paper's rule: sample, parse, retry, forfeit."""
 
     argument: str
     temperatures: tuple[float, ...]
@@ -161,8 +173,8 @@ class RetryPolicy:
         object.__setattr__(self, "temperatures", temperatures)
 
     def advance(self, session: DecodingSession, encoding: Encoding, drafts: Sequence[Draft]) -> list[MoveChoice | None]:
-        """One more token of every text. A row whose text is no move begins its next try at once, so that no row waits
-        for the tries of another."""
+        """Add one token to every text. A row with an illegal text starts its next try immediately, without waiting for
+        others."""
         session.refresh()
         limit = self.move_tokens or encoding.max_move_tokens
         made: dict[int, MoveChoice] = {}
@@ -189,7 +201,7 @@ class RetryPolicy:
         return [made.get(i) for i in range(len(drafts))]
 
     def _draw(self, session: DecodingSession, drafts: list[Draft]) -> list[int]:
-        """The next token of each text."""
+        """Return the next token of each text."""
         logprobs = session.logprobs[[draft.row for draft in drafts]].cpu().numpy()
         heats = np.array([self.temperatures[len(draft.illegal)] for draft in drafts])
         noise = [uniform(*draft.turn.key, len(draft.illegal), len(draft.written)) for draft in drafts]
@@ -197,7 +209,7 @@ class RetryPolicy:
         return tokens
 
     def _judge(self, encoding: Encoding, draft: Draft) -> MoveChoice | None:
-        """What a whole text comes to; None: another try."""
+        """Return the choice that a complete text means, or None for another try."""
         text = encoding.answer_text(draft.written)
         move, ids = encoding.parse(draft.written, draft.turn.board), tuple(draft.written)
         draft.written = []
@@ -209,7 +221,7 @@ class RetryPolicy:
         return MoveChoice(None, tuple(draft.illegal), ids=ids) if len(draft.illegal) == len(self.temperatures) else None
 
     def _cropped(self, session: DecodingSession, encoding: Encoding, draft: Draft) -> MoveChoice:
-        """A turn whose prompt leaves no room in the session, from first to last try."""
+        """Return the choice of a turn whose prompt does not fit the session, running all tries."""
         limit = self.move_tokens or encoding.max_move_tokens
         choice = None
         while choice is None:
@@ -237,10 +249,11 @@ def sample_cropped(
     temperature: float,
     max_tokens: int,
 ) -> list[list[int]]:
-    """One move's tokens after each prompt, each drawn from the newest tokens that the model can hold.
+    """Return one move's tokens after each prompt, each token drawn given the newest tokens that fit the model's
+    context.
 
-    Every step moves every token to another position, so nothing is kept: a whole pass for each token. The draws are
-    those of `sample_trees` with the same keys. `session` gives the model and the edits and stays as it is.
+    Every step shifts all tokens to other positions, so each token needs a whole pass. The draws are those of
+    `sample_trees` with the same keys. `session` provides the model and the edits and is not changed.
     """
     from chessreg.models.decoding.session import DecodingSession
 
@@ -262,7 +275,7 @@ def sample_cropped(
 
 
 def read_first_word(text: str) -> str:
-    """What counts as the move in a text: chess_gpt_eval cuts at `;` and takes the first word."""
+    """Return the first word of a text up to `;`, which is the move for chess_gpt_eval."""
     return next(iter(text.split(";", 1)[0].split()), "")
 
 
@@ -270,12 +283,15 @@ def read_first_word(text: str) -> str:
 def make_free_policy(
     argument: str, temperatures: tuple[float, ...], resigns: bool, move_tokens: int = 0
 ) -> RetryPolicy:
-    """The model's text as it comes, at one temperature (default 1): a retry of one try."""
+    """Return a policy that accepts the model's first text, at one temperature (default 1): a retry with one try."""
     return RetryPolicy("1", check_one_temperature("free", argument, temperatures), resigns, move_tokens)
 
 
 def check_one_temperature(name: str, argument: str, temperatures: tuple[float, ...]) -> tuple[float, ...]:
-    """The temperatures of a policy that has one, 1 unless given. BadInputError for more, or for an argument."""
+    """Return the temperatures of a policy that has one, (1.0,) by default.
+
+    Raises BadInputError for several temperatures or an argument.
+    """
     if argument:
         raise BadInputError(f"the policy {name} takes no argument, not {argument!r}")
     if len(temperatures) > 1:
@@ -286,7 +302,7 @@ def check_one_temperature(name: str, argument: str, temperatures: tuple[float, .
 def open_newest_session(
     session: DecodingSession, encoding: Encoding, prompts: Sequence[Sequence[int]]
 ) -> DecodingSession:
-    """A session of the same model and edits that holds the newest tokens of prompts that are too long for it, with room
+    """Return a session of the same model and edits with the newest tokens of prompts that are too long, leaving room
     for the longest move."""
     from chessreg.models.decoding.session import DecodingSession
 
@@ -316,15 +332,16 @@ class LegalMovePolicy:
 @POLICIES.named("trie")
 @dataclass(frozen=True)
 class TriePolicy(LegalMovePolicy):
-    """Draw token by token among those that go on to the canonical text of a legal move, at one temperature (default 1).
+    """Draw token by token among those that lead to the canonical text of a legal move, at one temperature (default 1).
 
-    At temperature 1 a move's probability is the product of its tokens' shares: not its share of the legal mass, as a
-    token that leads to few legal moves keeps all that the model gave it (Junkin's specification 7.4)."""
+    At temperature 1, a move's probability is the product of its tokens' shares, not its share of the legal mass,
+    because a token that leads to few legal moves keeps its whole probability (Junkin's specification 7.4).
+    """
 
     name: ClassVar[str] = "trie"
 
     def advance(self, session: DecodingSession, encoding: Encoding, drafts: Sequence[Draft]) -> list[MoveChoice | None]:
-        """Write one token of every text, and those after it of which only one is legal."""
+        """Write one token of every text, and the following ones while only one is legal."""
         from chessreg.models.decoding.legal import Trie
 
         session.refresh()
@@ -343,7 +360,7 @@ class TriePolicy(LegalMovePolicy):
             while not node.ends:
                 ids = sorted(node.children)
                 if len(ids) > 1 and len(draft.written) > begun:
-                    break  # the pass that tells what comes next has still to be made
+                    break  # the next token needs another pass
                 token = ids[0] if len(ids) == 1 else self._draw(logprobs[ids], ids, draft)
                 draft.written.append(token)
                 node = node.children[token]
@@ -364,7 +381,7 @@ class TriePolicy(LegalMovePolicy):
 @POLICIES.named("legal")
 @dataclass(frozen=True)
 class LegalPolicy(LegalMovePolicy):
-    """Draw from the model's distribution over the legal moves, renormalised, at one temperature (default 1)."""
+    """Draw from the model's distribution over the legal moves, renormalized, at one temperature (default 1)."""
 
     name: ClassVar[str] = "legal"
 
@@ -381,13 +398,13 @@ class LegalPolicy(LegalMovePolicy):
 
 
 def check_policy(text: str, head: str) -> None:
-    """Raise BadInputError for a policy of values and a model whose head predicts something else."""
+    """Raise BadInputError for the policy `value` and a model whose head predicts something else."""
     if text.partition(":")[0] == "value" and head not in ("action-value", "state-value"):
         raise make_no_values_error(head)
 
 
 def make_no_values_error(head: str) -> BadInputError:
-    """The refusal of a model that predicts no values."""
+    """Return the error for a model that predicts no values."""
     return BadInputError(
         f"the policy value needs a model of values; this one has the head {head}", "give --policy legal"
     )
@@ -396,8 +413,10 @@ def make_no_values_error(head: str) -> BadInputError:
 @POLICIES.named("value")
 @dataclass(frozen=True)
 class ValuePolicy(LegalMovePolicy):
-    """Score every legal move by its expected return, 0.5 where it lets a draw by repetition be claimed, and draw from
-    the softmax of returns / temperature; 0, the default, is the best move."""
+    """Draw a legal move from the softmax of expected returns / temperature; 0, the default, takes the best move.
+
+    The return of a move that allows a draw claim by repetition is 0.5.
+    """
 
     name: ClassVar[str] = "value"
     default_temperature: ClassVar[float] = 0.0
@@ -421,8 +440,10 @@ class ValuePolicy(LegalMovePolicy):
 def compute_distributions(
     session: DecodingSession, encoding: Encoding, turns: Sequence[ModelTurn]
 ) -> list[MoveDistribution]:
-    """The model's probability of every legal move in these turns, whose prompts the session holds. Of a prompt that has
-    no room there its newest tokens count."""
+    """Return the model's distribution over the legal moves of each turn, whose prompts are in the session.
+
+    For a prompt that does not fit, the newest tokens count.
+    """
     from chessreg.models.decoding.legal import MoveDistribution, score_legal_moves
 
     fitting = [turn for turn in turns if turn.prompt is None]

@@ -1,7 +1,7 @@
-"""Sessions of models that keep no keys and values: every pass computes whole sequences anew. Slow, and the same answer.
+"""Sessions of models without a key-value cache: every pass recomputes whole sequences. Slow, with the same results.
 
-In the place of a SlotCache stands a TokenCache, which remembers what a column of a row was rather than its keys and
-values: its token, and which of the session's edits touched it.
+A TokenCache replaces the SlotCache: it stores a column's token and the edits that change it, instead of its keys and
+values.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ if TYPE_CHECKING:
     from chessreg.models.decoding.passes import Keep, Ragged
     from chessreg.models.language_model import LanguageModel
 
-BATCH_SEQUENCES = 64  # computed at once: bounds memory, not results
+BATCH_SEQUENCES = 64  # limits memory, not results
 
 
 class TokenCache:
-    """Columns of tokens, int64 [2, row, column]: the token, and a bit for each edit that touches it."""
+    """Columns of tokens, int64 [2, row, column]: the token, and one bit per edit that changes it."""
 
     def __init__(self, rows: int) -> None:
         self.row_count = rows
         self.columns = np.zeros((2, rows, 0), np.int64)
 
     def write(self, rows: np.ndarray, columns: np.ndarray, values: np.ndarray) -> None:
-        """Values int64 [2, n] at these places."""
+        """Write values int64 [2, n] at these places."""
         missing = int(columns.max()) + 1 - self.columns.shape[2]
         if missing > 0:
             self.columns = np.pad(self.columns, ((0, 0), (0, 0), (0, missing)))
@@ -50,14 +50,14 @@ class TokenCache:
 def forward_recomputed(
     model: LanguageModel, cache: TokenCache, edits: Sequence[Any], new: Ragged, watched: set[str], keep: Keep
 ) -> Tensor:
-    """Final hidden states [T, d_model], as `passes.packed` gives them."""
+    """Return final hidden states [T, d_model], like `passes.forward_packed`."""
     rows, columns = np.array(new.rows)[new.place], new.first[new.place] + new.offset
     bits = np.zeros(len(new.ids), np.int64)
     for number, mask in enumerate(new.masks):
         bits |= (1 if mask is None else mask.astype(np.int64)) << number
     cache.write(rows, columns, np.stack([new.ids, bits]))
     sequences: list[np.ndarray] = []  # each [2, length]
-    wanted: list[np.ndarray] = []  # of each, the tokens of the pass that are its last ones
+    wanted: list[np.ndarray] = []  # for each, the tokens of the pass at its end
     ends = np.cumsum(np.bincount(new.place, minlength=len(new.rows)))
     by_row = np.split(np.argsort(new.place, kind="stable"), ends[:-1])
     for i, (row, mine) in enumerate(zip(new.rows, by_row, strict=True)):
@@ -92,7 +92,7 @@ def forward_recomputed(
 
 
 def _group_sequences(lengths: Sequence[int], padded: bool) -> list[list[int]]:
-    """Sequences in groups of one pass each; of one length where padding would be seen."""
+    """Group sequences into passes; a group has one length unless `padded` rows are allowed."""
     groups: list[list[int]] = []
     for i in sorted(range(len(lengths)), key=lengths.__getitem__):
         if groups and len(groups[-1]) < BATCH_SEQUENCES and (padded or lengths[groups[-1][0]] == lengths[i]):
@@ -110,7 +110,8 @@ def _forward_batch(
     watched: set[str],
     put: Callable[[str, Tensor], None],
 ) -> Tensor:
-    """Final hidden states [batch, length, d_model] of a batch int64 [2, batch, length]; owners: the session's rows."""
+    """Return final hidden states [batch, length, d_model] of a batch int64 [2, batch, length]; `owners` are session
+    rows."""
     tokens, bits = torch.from_numpy(batch)
     masked = [
         (edit.take(owners) if edit.per_row else edit, (bits >> number & 1).bool()) for number, edit in enumerate(edits)

@@ -1,4 +1,4 @@
-"""Writing moves token by token, with noise that does not depend on the batch."""
+"""Sampling moves token by token, with noise that does not depend on the batch."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ Key = tuple[int | str, ...]
 
 @dataclass(frozen=True)
 class SampledText:
-    """One continuation. text is without a token that ends the move, tokens with it; finished: the move is complete.
+    """One continuation.
 
-    logprob is the natural log-probability of the tokens under the model at temperature 1.
+    `text` excludes a token that ends the move, `tokens` includes it; `finished`: the move is complete. `logprob` is the
+    natural log-probability of the tokens under the model at temperature 1.
     """
 
     text: str
@@ -33,9 +34,10 @@ class SampledText:
 
 
 def draw_tokens(logprobs: np.ndarray, temperatures: np.ndarray, uniforms: np.ndarray) -> np.ndarray:
-    """Token ids int64 [rows] from log-probabilities [rows, vocab], by inverting each row's distribution function.
+    """Return token ids int64 [rows] drawn from log-probabilities [rows, vocab] by inverting each row's distribution
+    function.
 
-    A row of temperature 0 takes its most probable token. uniforms [rows] in [0, 1).
+    A row with temperature 0 takes its most probable token. `uniforms` [rows] are in [0, 1).
     """
     scores = logprobs.astype(np.float64)
     scores -= scores.max(1, keepdims=True)
@@ -54,14 +56,14 @@ def sample_trees(
     temperature: Sequence[float],
     max_tokens: int | None = None,
 ) -> list[list[SampledText]]:
-    """Several continuations of each row, one for each of its keys, of the given temperatures (one a key; 0 is greedy),
-    each until it is complete or has `max_tokens` (the encoding's).
+    """Sample continuations of each row, one per key, each until it is complete or has `max_tokens` (default: the
+    encoding's).
 
-    boards are the positions in which the moves are written, one a row. A key names the draws of a continuation, for
-    example (seed, unit, ply, try); the step is added here, so what is sampled does not depend on which rows share a
-    batch. Continuations share the nodes of their row's tree, and what the tree holds already is not computed again:
-    after the legal moves were scored most texts cost nothing. Karvonen 2024 (chess_gpt_eval): at most 10 new
-    characters, ending at a space.
+    `temperature` has one value per key (0 is greedy). `boards` has the position of each row. A key names the draws of a
+    continuation, for example (seed, unit, ply, try); the step is added here, so the result does not depend on the rows
+    of a batch. Continuations share the nodes of their row's tree, and existing nodes are not recomputed: after the
+    legal moves were scored, most texts cost nothing. Karvonen 2024 (chess_gpt_eval): at most 10 new characters, ending
+    at a space.
     """
     limit = encoding.max_move_tokens if max_tokens is None else max_tokens
     heats = np.asarray(temperature, np.float64)

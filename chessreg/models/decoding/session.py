@@ -1,4 +1,4 @@
-"""Decoding sessions: many rows of text at once, whose key-value cache lives from move to move."""
+"""Decoding sessions: many rows of text at once, with a key-value cache across moves."""
 
 from __future__ import annotations
 
@@ -21,14 +21,15 @@ if TYPE_CHECKING:
     from chessreg.models.decoding.values import MoveValues
     from chessreg.models.language_model import LanguageModel
 
-PREFILL_TOKENS = 16_384  # the most query positions in one pass: bounds memory, not results
-DECODE_TOKENS = 16  # appends up to this long go in one pass, however ragged
-MAX_PADDING_FACTOR = 1.25  # longer ones are grouped so that padding costs at most a quarter
-TOKEN_COST_KEYS = 64  # keys that could be read in the time that a token costs besides attention
+PREFILL_TOKENS = 16_384  # maximum query positions per pass; limits memory, not results
+DECODE_TOKENS = 16  # appends up to this length share one pass, however ragged
+MAX_PADDING_FACTOR = 1.25  # longer appends are grouped so that padding adds at most a quarter
+TOKEN_COST_KEYS = 64  # cost of a token outside attention, in keys read
 
 
 class ContextFullError(ChessregError):
-    """Tokens that do not fit the model's positions. `rows` are the rows concerned; nothing was fed to any row."""
+    """Raised for tokens that exceed the model's positions. `rows` are the rows concerned; nothing was fed
+    to any row."""
 
     def __init__(self, rows: list[int], block_size: int) -> None:
         super().__init__(f"{len(rows)} rows would exceed the model's {block_size} positions", "crop or end those games")
@@ -36,11 +37,11 @@ class ContextFullError(ChessregError):
 
 
 class DecodingSession:
-    """Rows of token ids with their keys and values, and the log-probabilities of what comes next.
+    """Rows of token ids with their keys and values, and the log-probabilities of the next token.
 
-    `tokens[r]` is what row r holds. Rows begin empty. Everything equals a full recompute of each row to about 1e-5,
-    also under edits. An edit whose mask is not prefix-stable (`last`) marks the last token's keys and values as not to
-    be reused: the token is fed once more, clean, with what comes after it.
+    `tokens[r]` is the content of row r. Rows begin empty. Everything equals a full recompute of each row to about 1e-5,
+    also under edits. With an edit whose mask is not prefix-stable (`last`), the last token's keys and values cannot be
+    reused: the token is fed again, clean, together with the next tokens.
     """
 
     def __init__(self, model: LanguageModel, rows: int, edits: Sequence[ResidualEdit] = ()) -> None:
@@ -49,9 +50,9 @@ class DecodingSession:
         self.tokens: list[list[int]] = [[] for _ in range(rows)]
         self.cache: Any = SlotCache(model.n_layers, rows) if model.network.cached else TokenCache(rows)
         self.logprobs = torch.full((rows, model.outputs), torch.nan, device=model.device)
-        self._clean = [0] * rows  # how many of a row's columns hold keys and values that may be reused
-        self._known = [True] * rows  # whether a row's logprobs are of its last token
-        self._watched: dict[str, int] = {}  # hook points whose residuals are kept now, with their places
+        self._clean = [0] * rows  # number of a row's columns whose keys and values can be reused
+        self._known = [True] * rows  # whether a row's logprobs belong to its last token
+        self._watched: dict[str, int] = {}  # hook points whose residuals are being kept, with their indices
         for edit in self.edits:
             if edit.per_row and edit.rows != rows:
                 raise BadInputError(f"an edit with {edit.rows} directions for {rows} rows")
@@ -61,20 +62,20 @@ class DecodingSession:
 
     @property
     def prefix_stable(self) -> bool:
-        """Whether keys and values of every token may be reused."""
+        """Whether keys and values of every token can be reused."""
         return all(get_token_mask(edit.token_mask).prefix_stable for edit in self.edits)
 
     def feed(self, rows: Sequence[Sequence[int]]) -> Tensor:
-        """Append tokens, a list for each row (empty: nothing), and return log-probabilities of what comes next.
+        """Append tokens (one list per row, possibly empty) and return the log-probabilities of the next token.
 
-        Returns float32 [rows, vocab], the session's own `logprobs`; a row that never held a token has NaN.
-        Raises ContextFullError before anything is fed.
+        Returns float32 [rows, vocab], the session's `logprobs`; NaN for a row without tokens. Raises ContextFullError
+        before anything is fed.
         """
         self.extend(rows)
         return self.refresh()
 
     def extend(self, rows: Sequence[Sequence[int]]) -> None:
-        """Append tokens as `feed` does; they are computed with the next `refresh`, in one pass with what came since."""
+        """Append tokens like `feed`; they are computed with the next `refresh`, together with other new tokens."""
         if len(rows) != len(self):
             raise BadInputError(f"{len(rows)} lists of tokens for a session of {len(self)} rows")
         block = self.model.block_size
@@ -87,15 +88,15 @@ class DecodingSession:
                 self._known[row] = False
 
     def sync(self, rows: Sequence[Sequence[int]]) -> Tensor:
-        """Make each row hold exactly these tokens, reusing the longest beginning that it already holds.
+        """Set the content of each row, reusing the longest common prefix. Returns the same as `feed`.
 
-        What `feed` returns. Raises ContextFullError before anything changes.
+        Raises ContextFullError before anything changes.
         """
         self.hold(rows)
         return self.refresh()
 
     def hold(self, rows: Sequence[Sequence[int]]) -> None:
-        """What `sync` does, computed with the next `refresh`."""
+        """Set the content of each row like `sync`; it is computed with the next `refresh`."""
         block = self.model.block_size
         full = [r for r, new in enumerate(rows) if len(new) > block]
         if full:
@@ -105,7 +106,7 @@ class DecodingSession:
         self.extend([list(new[n:]) for new, n in zip(rows, shared, strict=True)])
 
     def rollback(self, counts: Sequence[int]) -> None:
-        """Take back the last counts[r] tokens of each row. Their log-probabilities are recomputed when next needed."""
+        """Remove the last counts[r] tokens of each row. Log-probabilities are recomputed when needed."""
         for row, count in enumerate(counts):
             if count < 0 or count > len(self.tokens[row]):
                 raise BadInputError(f"row {row} holds {len(self.tokens[row])} tokens, {count} cannot be taken back")
@@ -118,7 +119,7 @@ class DecodingSession:
                 self.logprobs[row] = torch.nan
 
     def rewind(self, row: int, length: int, logprobs: Tensor) -> None:
-        """Let one row hold its first `length` tokens again, after which it had these log-probabilities [vocab]."""
+        """Reset one row to its first `length` tokens, whose log-probabilities [vocab] are given."""
         if length == len(self.tokens[row]):
             return
         del self.tokens[row][length:]
@@ -127,7 +128,7 @@ class DecodingSession:
         self.logprobs[row] = logprobs
 
     def select(self, rows: Sequence[int]) -> None:
-        """Keep these rows, in this order; a row may come more than once. Edits of one direction a row follow."""
+        """Keep these rows, in this order; rows may repeat. Edits with one direction per row follow."""
         index = torch.tensor(list(rows), dtype=torch.int64, device=self.model.device)
         self.tokens = [list(self.tokens[r]) for r in rows]
         self._clean = [self._clean[r] for r in rows]
@@ -137,10 +138,9 @@ class DecodingSession:
         self.cache.take(index)
 
     def branch(self, edits: Sequence[ResidualEdit]) -> DecodingSession:
-        """A session of the same rows under edits, of which this one has none; each computes for itself from here on.
+        """Return a session of the same rows under edits; this session must have none. Both are independent afterwards.
 
-        Keys and values before the first position that an edit touches are taken over: of edits at the last position
-        all but that one's. Raises BadInputError when this session is edited itself.
+        Keys and values before the first edited position are reused. Raises BadInputError if this session has edits.
         """
         if self.edits:
             raise BadInputError("an edited session has no clean keys and values to branch from")
@@ -155,7 +155,7 @@ class DecodingSession:
         return other
 
     def _first_touched(self, edits: Sequence[ResidualEdit], tokens: list[int]) -> int:
-        """The first position that one of the edits changes; all of them if none does."""
+        """Return the first position that one of the edits changes; the length if none does."""
         if any(edit.token_mask == "all" for edit in edits):
             return 0
         ids, encoding = np.array(tokens, np.int64), self.model.encoding
@@ -164,7 +164,7 @@ class DecodingSession:
 
     @torch.inference_mode()
     def refresh(self) -> Tensor:
-        """`logprobs`, after computing what rollbacks left unknown."""
+        """Compute all new tokens and return `logprobs`."""
         counts = [len(tokens) - self.start(row) for row, tokens in enumerate(self.tokens)]
         for group in self._groups(counts):
             self._advance(group)
@@ -172,9 +172,10 @@ class DecodingSession:
 
     @torch.inference_mode()
     def residuals(self, layers: Sequence[int]) -> Tensor:
-        """`blocks.L.hook_resid_post` at each row's last token, [layers, rows, d_model], under the session's edits.
+        """Return `blocks.L.hook_resid_post` at each row's last token, [layers, rows, d_model], under the session's
+        edits.
 
-        That token is computed once more; no `TokenTree` of this session may be in use. Zeros for an empty row.
+        That token is recomputed, so no `TokenTree` of this session may be in use. Zeros for an empty row.
         """
         self._residuals = torch.zeros(
             len(layers), len(self), self.model.d_model, dtype=self.model.dtype, device=self.model.device
@@ -188,18 +189,18 @@ class DecodingSession:
             self._watched = {}
 
     def start(self, row: int) -> int:
-        """The first position of a row that the next pass must compute; its length if there is none."""
+        """Return the first position of a row that the next pass must compute; its length if none."""
         length = len(self.tokens[row])
         if self._known[row]:
             return length
         return min(self._clean[row], length - 1)
 
     def clean(self, row: int) -> int:
-        """How many of a row's positions have keys and values that later tokens may attend to."""
+        """Return the number of a row's positions whose keys and values later tokens can attend to."""
         return self._clean[row]
 
     def _groups(self, counts: list[int]) -> list[list[int]]:
-        """Rows with something to compute, in groups of one pass each."""
+        """Return the rows with new tokens in groups, one per pass."""
         pending = [r for r, count in enumerate(counts) if count]
         own = [counts[r] for r in pending]
         history = any(self.start(r) for r in pending)
@@ -207,18 +208,19 @@ class DecodingSession:
             return []
         if max(own) > DECODE_TOKENS or self._packs(pending, own, history):
             return [[pending[i] for i in group] for group in self.groups(pending, own, PREFILL_TOKENS, history)]
-        # a pass over all rows reads the cache in place; a subset is gathered, which costs about as much again
+        # a pass over all rows reads the cache in place; gathering a subset doubles the cost
         return [list(range(len(counts)))] if 2 * len(pending) > len(counts) else [pending]
 
     def groups(self, rows: Sequence[int], counts: Sequence[int], limit: int, history: bool = True) -> list[list[int]]:
-        """Passes over counts[i] new tokens of rows[i]: lists of i, each of at most `limit` tokens or of one row."""
+        """Return passes over counts[i] new tokens of rows[i]: lists of i, each of at most `limit` tokens or
+        of one row."""
         if self._packs(rows, counts, history):
             return group_by_length(range(len(rows)), counts, limit, packed=True)
         order = sorted(range(len(rows)), key=counts.__getitem__)
         return [sorted(group) for group in group_by_length(order, [counts[i] for i in order], limit)]
 
     def _advance(self, group: list[int]) -> None:
-        """One pass over the uncomputed tokens of these rows, some of which may have none."""
+        """Run one pass over the new tokens of these rows, some of which may have none."""
         lengths = np.array([len(self.tokens[r]) for r in group])
         first = np.array([self.start(r) for r in group])
         counts = lengths - first
@@ -240,7 +242,7 @@ class DecodingSession:
             self._clean[group[i]] = int(lengths[i]) - 1 + reusable
 
     def _edit_mask(self, edit: ResidualEdit, group: list[int], first: np.ndarray) -> np.ndarray | None:
-        """bool [tokens]: which of the tokens from these positions on the edit touches."""
+        """Return which tokens from these positions on the edit changes, bool [tokens]."""
         if edit.token_mask == "all":
             return None
         chosen, encoding = get_token_mask(edit.token_mask), self.model.encoding
@@ -248,14 +250,14 @@ class DecodingSession:
         return np.concatenate([mask[start:] for mask, start in zip(masks, first, strict=True)])
 
     def predicted(self, rows: Sequence[int], hidden: Tensor) -> Tensor:
-        """Log-probabilities float32 [rows, outputs] of what comes next in these rows, whose final hidden states at the
-        last token are `hidden` [rows, d_model]."""
+        """Return log-probabilities float32 [rows, outputs] of the next token, given the final hidden states [rows,
+        d_model] at these rows' last tokens."""
         return self.head(hidden)
 
     def head(self, hidden: Tensor) -> Tensor:
-        """Log-probabilities float32 [..., vocab] of final hidden states [..., d_model].
+        """Return log-probabilities float32 [..., vocab] of final hidden states [..., d_model].
 
-        Raises DivergedError for NaN: what a model writes then would count as illegal moves.
+        Raises DivergedError for NaN, which would otherwise count as illegal moves.
         """
         logprobs = torch.log_softmax(self.model.network.unembed(hidden).float(), -1)
         if bool(logprobs.isnan().any()):
@@ -273,9 +275,9 @@ class DecodingSession:
         edits: Sequence[ResidualEdit] | None = None,
         watched: Iterable[str] | None = None,
     ) -> Tensor:
-        """Final hidden states [T, d_model] of these tokens, under `edits` (None: the session's).
+        """Return final hidden states [T, d_model] of these tokens, under `edits` (None: the session's).
 
-        The caller keeps the session's own books; `keep` gets the residuals [T, d_model] at `watched` hook points.
+        The caller updates the session's state; `keep` receives the residuals [T, d_model] at `watched` hook points.
         """
         packs = self._packs(new.rows, new.counts.tolist(), not new.fresh)
         way: Any = forward_packed if packs else forward_rectangle if self.model.network.cached else forward_recomputed
@@ -284,11 +286,11 @@ class DecodingSession:
 
     @property
     def packable(self) -> bool:
-        """Whether passes may be packed: on a CPU. Rows without new tokens then cost nothing."""
+        """Whether passes can be packed (only on a CPU). Rows without new tokens then cost nothing."""
         return self.model.device.type == "cpu" and self.model.network.cached
 
     def _packs(self, rows: Sequence[int], counts: Sequence[int], history: bool) -> bool:
-        """Whether a pass over so many new tokens of these rows is packed: where that costs less."""
+        """Return whether packing is the cheaper way for a pass with these counts of new tokens."""
         if not self.packable or not history:
             return False
         lengths = [len(self.tokens[row]) for row in rows]
@@ -300,8 +302,8 @@ class DecodingSession:
 class ValueSession(DecodingSession):
     """A session of a model of values, whose rows are positions.
 
-    Its log-probabilities are over the actions: the softmax of the legal moves' expected returns, at temperature 1, and
-    -inf for all others. A policy with temperature T thus draws from the softmax of returns / T, as DeepMind's engines.
+    Its log-probabilities are over the actions: the softmax of the legal moves' expected returns at temperature 1, -inf
+    for all others. A policy with temperature T thus draws from the softmax of returns / T, like DeepMind's engines.
     """
 
     def __init__(self, model: LanguageModel, rows: int, edits: Sequence[ResidualEdit] = ()) -> None:
@@ -318,7 +320,7 @@ class ValueSession(DecodingSession):
         return compute_action_log_probs(self._score(rows), self.model.outputs).to(self.model.device)
 
     def values(self, row: int) -> MoveValues:
-        """The values of the legal moves of a row's position."""
+        """Return the values of the legal moves of a row's position."""
         self.refresh()
         tokens, values = self._scored.get(row, ([], None))
         return values if values is not None and tokens == self.tokens[row] else self._score([row])[0]
@@ -332,12 +334,16 @@ class ValueSession(DecodingSession):
 
 
 def group_by_length(rows: Sequence[int], counts: Sequence[int], limit: int, packed: bool = False) -> list[list[int]]:
-    """Split rows, in order of rising counts, into passes of at most `limit` positions and little padding;
-    `packed` passes have no padding."""
+    """Split rows, ordered by ascending counts, into passes of at most `limit` positions and little padding.
+
+    `packed` passes have no padding, so the order does not matter.
+    """
     groups: list[list[int]] = []
     used = 0
     for row, count in zip(rows, counts, strict=True):
-        padded = count * (len(groups[-1]) + 1) if groups else 0  # the longest so far sets the width of its group
+        padded = (
+            count * (len(groups[-1]) + 1) if groups else 0
+        )  # the longest row so far determines the width of its group
         if groups and (used + count <= limit if packed else padded <= min(limit, MAX_PADDING_FACTOR * (used + count))):
             groups[-1].append(row)
             used += count
@@ -348,7 +354,7 @@ def group_by_length(rows: Sequence[int], counts: Sequence[int], limit: int, pack
 
 
 def count_common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many tokens two sequences share from the start."""
+    """Return the number of tokens that two sequences share from the start."""
     shorter = min(len(one), len(other))
     if list(one[:shorter]) == list(other[:shorter]):
         return shorter
@@ -356,6 +362,7 @@ def count_common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
 
 
 def open_session(model: LanguageModel, rows: int, edits: Sequence[ResidualEdit] = ()) -> DecodingSession:
-    """A session of a model that can write the answers of its encoding. Raises as `LanguageModel.check_answers`."""
+    """Return a session of a model that can write the answers of its encoding. Raises as `LanguageModel.check_answers`
+    does."""
     model.check_answers()
     return (ValueSession if model.head in VALUE_HEADS else DecodingSession)(model, rows, edits)

@@ -1,8 +1,8 @@
-"""Trees of tokens: many sequences after each row of a session, their shared prefixes computed once.
+"""Token trees: many sequences after each row of a session, whose shared prefixes are computed once.
 
-A node is a prefix of a sequence. All new nodes of all rows go through the model at once: a node attends to its row's
-prompt and to its own ancestors (tree attention), at the position that its depth gives. Nodes are written beyond the
-rows' lengths, so the session is as it was afterwards; whatever is fed to it forgets them.
+A node is a prefix of a sequence. All new nodes of all rows go through the model in one pass: a node attends to its
+row's prompt and to its ancestors (tree attention), at the position of its depth. Nodes are written beyond the rows'
+lengths, so the session is unchanged afterwards; feeding it discards them.
 """
 
 from __future__ import annotations
@@ -17,42 +17,44 @@ from chessreg.models.decoding.passes import Ragged
 from chessreg.models.decoding.session import ContextFullError, DecodingSession
 from chessreg.models.edits import get_token_mask
 
-TREE_TOKENS = 8192  # the most nodes in one pass: bounds memory, not results
+TREE_TOKENS = 8192  # maximum nodes per pass; limits memory, not results
 
 Prefix = tuple[int, ...]
 
 
 @dataclass
 class _RowTree:
-    """The nodes of one row. Columns are counted from the first that the row's tree may write.
+    """The nodes of one row. Columns are counted from the first column that the tree may write.
 
-    With edits whose mask is not prefix-stable a node with children exists twice: clean, for its descendants to attend
-    to, and as the last token that the edit touches, to be read.
+    With edits whose mask is not prefix-stable, a node with children exists twice: clean, for its descendants to attend
+    to, and edited as the last token, to be read.
     """
 
     columns: int = 0
-    index: dict[Prefix, int] = field(default_factory=dict)  # node → its line in `logprobs`
-    paths: dict[Prefix, list[int]] = field(default_factory=dict)  # node → the columns that its children attend to
+    index: dict[Prefix, int] = field(default_factory=dict)  # node → its row in `logprobs`
+    paths: dict[Prefix, list[int]] = field(default_factory=dict)  # node → columns that its children attend to
     logprobs: np.ndarray = field(default_factory=lambda: np.zeros((0, 0), np.float32))
 
 
 @dataclass
 class _Batch:
-    """What one row feeds in one pass; lists are parallel, a parent comes before its children."""
+    """The new tokens of one row in one pass, as parallel lists; parents come before children."""
 
     first: int
     tokens: list[int] = field(default_factory=list)
     positions: list[int] = field(default_factory=list)
-    attended: list[list[int]] = field(default_factory=list)  # columns of the tree, its own included
-    edited: list[list[bool]] = field(default_factory=list)  # for each edit of the session
-    reads: list[int] = field(default_factory=list)  # which of the fed nodes are read, in the order of their lines
+    attended: list[list[int]] = field(default_factory=list)  # columns of the tree, including its own
+    edited: list[list[bool]] = field(default_factory=list)  # one value per edit of the session
+    reads: list[int] = field(
+        default_factory=list
+    )  # the fed nodes that are read, in the order of their rows in `logprobs`
 
 
 class TokenTree:
-    """Trees after the rows of a session (all, or `rows` of it), which grow lazily.
+    """Trees after the rows of a session (all, or `rows`), which grow lazily.
 
-    The root of a tree is the row's prompt, the empty prefix; it is there from the start. While a tree is in use its
-    session may not be fed. Everything equals feeding the texts one by one, under the session's edits too.
+    The root of a tree is the row's prompt, the empty prefix, which always exists. The session must not be fed while a
+    tree is in use. Everything equals feeding the texts one by one, also under the session's edits.
     """
 
     def __init__(self, session: DecodingSession, rows: Sequence[int] | None = None) -> None:
@@ -66,31 +68,32 @@ class TokenTree:
         return len(self.rows)
 
     def take(self, rows: Sequence[int]) -> TokenTree:
-        """The trees of these rows of a session that has just been reduced to them (`DecodingSession.select`)."""
+        """Return the trees of these rows, after `DecodingSession.select` reduced the session to them."""
         other = TokenTree.__new__(TokenTree)
         other.session, other.rows = self.session, list(range(len(rows)))
         other._trees = [self._trees[row] for row in rows]
         return other
 
     def logprobs(self, place: int, prefix: Prefix = ()) -> np.ndarray:
-        """Log-probabilities float32 [vocab] of the next token after a prefix that was grown."""
+        """Return log-probabilities float32 [vocab] of the next token after a computed prefix."""
         tree = self._trees[place]
         line: np.ndarray = tree.logprobs[tree.index[prefix]]
         return line
 
     def lines(self, place: int, prefixes: Iterable[Prefix]) -> np.ndarray:
-        """The same for several prefixes, float32 [n, vocab]."""
+        """Return log-probabilities float32 [n, vocab] after several computed prefixes."""
         tree = self._trees[place]
         logprobs: np.ndarray = tree.logprobs[[tree.index[prefix] for prefix in prefixes]]
         return logprobs
 
     def has(self, place: int, prefix: Prefix) -> bool:
+        """Return whether a prefix is computed."""
         return prefix in self._trees[place].index
 
     def grow(self, wanted: Sequence[Iterable[Prefix]]) -> None:
-        """Compute these prefixes of each row, and those on the way to them.
+        """Compute these prefixes of each row, including their own prefixes.
 
-        Raises ContextFullError, before anything is computed, when one would pass the model's last position.
+        Raises ContextFullError before anything is computed if one would exceed the model's positions.
         """
         full = [
             row
@@ -112,7 +115,7 @@ class TokenTree:
                 tree.logprobs = np.concatenate([tree.logprobs, own[batches[i].reads]])
 
     def _plan(self, place: int, prefixes: Iterable[Prefix]) -> _Batch:
-        """The tokens that a row must feed for these prefixes."""
+        """Return the tokens that a row must feed for these prefixes."""
         session, row, tree = self.session, self.rows[place], self._trees[place]
         history = session.tokens[row]
         batch = _Batch(tree.columns)
@@ -130,7 +133,8 @@ class TokenTree:
         return batch
 
     def _seen(self, place: int, batch: _Batch, node: Prefix) -> list[int]:
-        """The columns that a node's children attend to; where an edit is of the last token, it is fed clean first."""
+        """Return the columns that a node's children attend to; under an edit of the last token, feed the node clean
+        first."""
         tree, row = self._trees[place], self.rows[place]
         if node not in tree.paths:
             history = self.session.tokens[row]
@@ -139,13 +143,15 @@ class TokenTree:
                 tree.paths[node] = self._add(tree, batch, [*history, *node], above, clean=True)
             else:
                 root: list[int] = []
-                for position in range(self.session.clean(row), len(history)):  # an edited last token, seen clean
+                for position in range(
+                    self.session.clean(row), len(history)
+                ):  # an edited last token has to be fed clean
                     root = self._add(tree, batch, history[: position + 1], root, clean=True)
                 tree.paths[()] = root
         return tree.paths[node]
 
     def _add(self, tree: _RowTree, batch: _Batch, path: list[int], above: list[int], clean: bool = False) -> list[int]:
-        """Feed the last token of `path`; return the columns its children attend to. clean: not as the last token."""
+        """Feed the last token of `path`; return the columns its children attend to. `clean`: not as the last token."""
         touched = []
         for edit in self.session.edits:
             mask = get_token_mask(edit.token_mask)
@@ -166,7 +172,7 @@ class TokenTree:
 
     @torch.inference_mode()
     def _compute(self, group: list[int], batches: list[_Batch]) -> list[np.ndarray]:
-        """Log-probabilities after each fed node: float32 [nodes, vocab] of each row."""
+        """Return log-probabilities after each fed node: one float32 [nodes, vocab] per row."""
         session, rows = self.session, [self.rows[i] for i in group]
         clean = [session.clean(row) for row in rows]
         first = np.array([at + batch.first for at, batch in zip(clean, batches, strict=True)])

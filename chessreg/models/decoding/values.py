@@ -1,8 +1,8 @@
-"""Models that predict values instead of moves: every legal move is scored by the return that the model expects of it.
+"""Models that predict values instead of moves: the expected return of every legal move.
 
-DeepMind's engines do the same (Ruoss et al. 2024, section 2.3): of action values each legal move is one pass; of state
-values each position after a legal move is, whose return is the opponent's. The return is predicted as a distribution
-over equal buckets of [0, 1], and a bucket's value is its middle.
+DeepMind's engines do the same (Ruoss et al. 2024, section 2.3). With action values, each legal move is one pass; with
+state values, each position after a legal move is, whose return is the opponent's. The return is predicted as a
+distribution over equal buckets of [0, 1]; a bucket's value is its middle.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from chessreg.models.language_model import LanguageModel
 
 BATCH_PASSES = 256
-REPETITION_RETURN = 0.5  # the return of a move that lets a draw by repetition be claimed
-MIN_REVERSIBLE_PLIES = 7  # before the move that repeats a position the second time
+REPETITION_RETURN = 0.5  # the return of a move that allows a draw claim by repetition
+MIN_REVERSIBLE_PLIES = 7  # reversible plies before a threefold repetition is possible
 
 
 def compute_bucket_values(buckets: int) -> np.ndarray:
-    """The middle of each bucket, float64 [buckets].
+    """Return the middle of each bucket, float64 [buckets].
 
     >>> compute_bucket_values(4).tolist()
     [0.125, 0.375, 0.625, 0.875]
@@ -38,7 +38,7 @@ def compute_bucket_values(buckets: int) -> np.ndarray:
 
 
 def find_buckets(returns: np.ndarray, buckets: int) -> np.ndarray:
-    """The bucket int64 [n] of each return in [0, 1]; an edge belongs to the bucket below it.
+    """Return the bucket int64 [n] of each return in [0, 1]; an edge belongs to the bucket below it.
 
     >>> find_buckets(np.array([0.0, 0.25, 0.26, 1.0]), 4).tolist()
     [0, 0, 1, 3]
@@ -49,10 +49,10 @@ def find_buckets(returns: np.ndarray, buckets: int) -> np.ndarray:
 
 @dataclass(frozen=True, eq=False)
 class MoveValues:
-    """The returns that a model predicts for the legal moves of a position, in the order of their actions.
+    """The predicted returns of a position's legal moves, ordered by action.
 
     `log_probs` float32 [moves, buckets] is the distribution of the mover's return; `state` float32 [buckets] that of
-    the position itself, of a model of state values.
+    the position itself, for a model of state values.
     """
 
     moves: tuple[chess.Move, ...]
@@ -71,10 +71,9 @@ def score_moves(
     edits: Sequence[ResidualEdit] = (),
     rows: Sequence[int] | None = None,
 ) -> list[MoveValues]:
-    """The values of every legal move of these boards, under edits of every pass; board i has the directions of row
-    `rows[i]` of an edit with one for each row.
+    """Return the values of all legal moves of these boards, under edits.
 
-    Raises DivergedError for values that are NaN.
+    Board i uses the directions of row `rows[i]` of an edit with one direction per row. Raises DivergedError for NaN.
     """
     fen = Fen77()
     every = [tuple(sorted(board.legal_moves, key=lambda move: fen.action_ids[move.uci()])) for board in boards]
@@ -101,14 +100,16 @@ def score_moves(
     log_probs = torch.cat(parts[1:]).numpy() if len(tokens) else np.zeros((0, 1), np.float32)
     made = []
     for moves, own in zip(every, np.split(log_probs, np.cumsum(counts)[:-1]), strict=True):
-        # the return after a move is the opponent's: the buckets are turned around
+        # the return after a move is the opponent's, so the buckets are reversed
         made.append(MoveValues(moves, own[1:, ::-1], own[0]) if is_state else MoveValues(moves, own))
     return made
 
 
 def value_repetitions(board: chess.Board, values: MoveValues) -> np.ndarray:
-    """The expected returns float64 [moves], 0.5 for a move after which a draw by repetition can be claimed, as in
-    DeepMind's engines. The board's moves are its history."""
+    """Return the expected returns float64 [moves], 0.5 for a move that allows a draw claim by repetition.
+
+    As in DeepMind's engines. The board's move stack is the game's history.
+    """
     returns = values.returns.copy()
     for place, move in enumerate(values.moves):
         board.push(move)
@@ -123,14 +124,14 @@ def value_repetitions(board: chess.Board, values: MoveValues) -> np.ndarray:
 def score_positions(
     model: LanguageModel, positions: Sequence[Sequence[int]], edits: Sequence[ResidualEdit], rows: Sequence[int]
 ) -> list[MoveValues]:
-    """`score_moves` of positions that are 77 tokens each."""
+    """Return `score_moves` for positions of 77 tokens each."""
     fen = Fen77()
     return score_moves(model, [chess.Board(fen.decode(tokens)) for tokens in positions], edits, rows)
 
 
 def compute_action_log_probs(values: Sequence[MoveValues], actions: int) -> Tensor:
-    """The softmax of the expected returns of the legal moves of each position, -inf for the other actions: logarithms,
-    float32 [positions, actions]."""
+    """Return the log-softmax of the expected returns of the legal moves, -inf for other actions: float32 [positions,
+    actions]."""
     fen, out = Fen77(), torch.full((len(values), actions), -torch.inf)
     for place, each in enumerate(values):
         if each.moves:

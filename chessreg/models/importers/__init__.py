@@ -1,6 +1,7 @@
-"""Reading other people's checkpoints: one module a format, one registry, one verification for all.
+"""Importing third-party checkpoints: one module per format, one registry, one verification for all.
 
-To add one: a file here that registers an object which fulfils `registry.ImportFormat`."""
+To add a format, put a file here that registers an object with the interface `registry.ImportFormat`.
+"""
 
 import pkgutil
 
@@ -30,6 +31,6 @@ __all__ = [
     "register_format",
 ]  # fmt: skip
 
-register_format(HuggingFaceFolder())  # before the others: it takes any folder with a config.json
+register_format(HuggingFaceFolder())  # before the others, because it accepts any folder with a config.json
 for _file in pkgutil.iter_modules(__path__):
     plugins.own(f"{__name__}.{_file.name}")

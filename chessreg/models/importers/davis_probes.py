@@ -1,8 +1,8 @@
-"""Saved probes of Davis's code: safetensors of 64 maps without bias, one a square (specification of Davis 4.1).
+"""Saved probes of Davis's code: safetensors of 64 maps without bias, one per square (specification of Davis 4.1).
 
-`submodules.{square}.weight` is float32 [classes, d_model]; squares are a1, b1 … h8. The file tells neither layer nor
-phase: its path does, `to_piece_by_color/layer-07/phase-0/model.safetensors`, and so do names that keep these words. Its
-classes stand in the author's order and are brought into that of our labels.
+`submodules.{square}.weight` is float32 [classes, d_model]; squares are a1, b1 … h8. Layer and phase are not in the file
+but in its path, `to_piece_by_color/layer-07/phase-0/model.safetensors`, or in names with these words. Classes in the
+author's order are reordered to chessreg's.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from chessreg.models.importers.directions import FileOrigin, ProbeFile
 
 LABELS = {"to_color": "color", "to_piece_by_color": "piece", "to_piece": "type"}
 LABEL = re.compile("|".join(sorted(LABELS, key=len, reverse=True)))
-WORDS = ("layer", "phase")  # before the numbers in a path
+WORDS = ("layer", "phase")  # words before the numbers in a path
 PLACES = {RESID_PRE: "embeddings", RESID_POST: "blocks", LN_FINAL: "final"}
 CLASSES = {3: "color", 7: "type", 13: "piece"}
-ORDER = {  # our class → its place in the author's file
+ORDER = {  # label → the index of each of its classes in the author's file
     "color": [0, 2, 1],  # black, white, empty → black, empty, white
     "type": [0, 1, 2, 3, 4, 5, 6],
     "piece": [5, 4, 3, 2, 1, 0, 12, 6, 7, 8, 9, 10, 11],  # p n b r q k P N B R Q K empty → k q r b n p . P N B R Q K
 }
-DAVIS_LAYERS = 12  # of the author's model; its last hidden state, number 12, is after the final LayerNorm (section 2)
+DAVIS_LAYERS = 12  # of the author's model, whose last hidden state (12) is after the final LayerNorm (section 2)
 
 
 def read_davis_probe(path: Path, name: str) -> ProbeFile:
-    """A saved probe. `name` is its path, or what stands for it: layer and phase are read off it where it has them.
+    """Return a saved probe. `name` is its path, from which layer and phase are read if present.
 
-    Raises BadInputError for a file that is damaged or holds anything else, and for a name that contradicts it.
+    Raises BadInputError for a file that is damaged or has other content, and for a name that contradicts it.
     """
     from safetensors import SafetensorError
     from safetensors.torch import load_file
@@ -51,7 +51,7 @@ def read_davis_probe(path: Path, name: str) -> ProbeFile:
             "a probe of Davis's has submodules.0.weight to submodules.63.weight, [classes, d_model] each",
         )
     if more := sorted(tensors.keys() - set(keys)):
-        raise BadInputError(f"{file_name} holds {more[0][:60]} beside the weights of 64 squares")
+        raise BadInputError(f"{file_name} holds {more[0][:60]} besides the weights of 64 squares")
     shapes = sorted({tuple(tensors[key].shape) for key in keys})
     if whole := [tensors[key].dtype for key in keys if not tensors[key].is_floating_point()]:
         raise BadInputError(f"{file_name}: its weights are {whole[0]}, not floats")
@@ -64,13 +64,13 @@ def read_davis_probe(path: Path, name: str) -> ProbeFile:
     label = CLASSES[shapes[0][0]]
     labels = LABEL.findall(name)
     if labels and LABELS[labels[-1]] != label:
-        raise BadInputError(f"{file_name} has {shapes[0][0]} classes, which are not those of {labels[-1]}")
+        raise BadInputError(f"{file_name} has {shapes[0][0]} classes, which do not fit the label {labels[-1]}")
     weights = np.stack([tensors[key].float().numpy() for key in keys])  # [square, class, d_model]
     if not np.isfinite(weights).all():
         raise BadInputError(f"{file_name} holds NaN or infinite values")
     index, phase = (re.findall(rf"{word}-(\d{{1,4}})(?!\d)", name) for word in WORDS)
     if phase and int(phase[-1]) >= len(davis.phases):
-        raise BadInputError(f"{file_name}: there is no phase {int(phase[-1])}", "phases are 0 to 5 (Davis 1.3)")
+        raise BadInputError(f"{file_name}: phase {int(phase[-1])} does not exist", "phases are 0 to 5 (Davis 1.3)")
     origin = FileOrigin(
         layer=None,
         label=label,
@@ -87,8 +87,8 @@ def read_davis_probe(path: Path, name: str) -> ProbeFile:
 
 
 def describe_path(path: Path, blocks: int = DAVIS_LAYERS) -> str:
-    """Return the label, phase and place that the path of one of Davis's files names, as part of a name; empty for any
-    other path.
+    """Return label, phase and place named in the path of one of Davis's files, as part of a name; empty for other
+    paths.
 
     >>> describe_path(Path("to_piece_by_color/layer-07/phase-0/model.safetensors"))
     'piece-0-blocks'
@@ -101,7 +101,8 @@ def describe_path(path: Path, blocks: int = DAVIS_LAYERS) -> str:
 
 
 def get_hook_point(index: int, blocks: int = DAVIS_LAYERS) -> tuple[str, int]:
-    """The hook point (with * for the layer) and the layer, 0-based, of a hidden state of a model of so many blocks.
+    """Return the hook point (with * for the layer) and the 0-based layer of a hidden state of a model with `blocks`
+    blocks.
 
     >>> get_hook_point(7)
     ('blocks.*.hook_resid_post', 6)

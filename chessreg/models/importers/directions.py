@@ -1,13 +1,13 @@
-"""Saved probes and activation vectors of Karvonen's code, of every age (specification of Karvonen 2024, 3.9 and 5.2).
+"""Saved probes and activation vectors of all versions of Karvonen's code (specification of Karvonen 2024, 3.9 and 5.2).
 
-A probe file is a dict with `linear_probe` and what was logged, or, the oldest, the tensor alone. A vector file has
-`difference_vector` and mostly the two averages; the oldest have the averages alone. A vector made from a skill probe is
-that probe's file with the same three tensors added. All are read by torch's weights-only unpickler; nothing of a file
-is ever run.
+A probe file is a dict with `linear_probe` and logged values or, in the oldest version, only the tensor. A vector file
+has `difference_vector` and usually the two averages; the oldest have only the averages. A vector made from a skill
+probe is that probe's file with the same three tensors added. All are read by torch's weights-only unpickler, which runs
+no code of the file.
 
-A tensor alone, in a `.npy`, `.pt` or `.safetensors` file, is a vector that the user made by some other program.
+A single tensor in a `.npy`, `.pt` or `.safetensors` file is a vector that the user made with another program.
 
-The squares of a probe [1, d_model, 8, 8, classes] are [rank - 1, file], so that flattened they are a1, b1 … h8.
+The squares of a probe [1, d_model, 8, 8, classes] are [rank - 1, file], so that they flatten to a1, b1 … h8.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ SHAPES = {(8, 8, 13): "piece", (8, 8, 3): "color", (1, 1, 2): "skill", (1, 1): "
 POSITIONS = re.compile(r"find_(dots|even_spaces|odd_spaces|spaces)(_indices)?(_offset_one)?(_indices)?")
 SIDES = ("difference_vector", "average_high_elo_activation", "average_low_elo_activation")
 LICHESS_DOTS = 33  # in every game of the author's Lichess sets (3.3)
-TRANSFORMER_LENS = "tf_lens_"  # how the author's names of folded models begin: their residual stream is centred (2.3)
+TRANSFORMER_LENS = "tf_lens_"  # prefix of the author's folded models, whose residual stream is centred (2.3)
 COUNTS = (
     "layer",
     "n_layers",
@@ -57,8 +57,8 @@ COUNTS = (
     "count_low_elo",
 )
 WORDS = ("config_name", "linear_probe_name", "model_name", "indexing_function_name", "column_name", "dataset_prefix")
-MAX_COUNT = 1 << 53  # of a count: the whole numbers that any program reads alike
-DIFFERENCE_TOLERANCE = 1e-4  # of the norm: within this, difference_vector is the high average minus the low one
+MAX_COUNT = 1 << 53  # integers up to this are exact in any program
+DIFFERENCE_TOLERANCE = 1e-4  # relative to the norm: difference_vector must equal the high average minus the low one
 
 
 @dataclass(frozen=True)
@@ -70,23 +70,23 @@ class FileOrigin:
     model: str | None
     n_layers: int | None
     positions: str | None
-    first_position: int | None  # positions are numbered from 0 within a game
-    logged: dict[str, Any] = field(default_factory=dict)  # every number and word in the file, as it stands there
-    residual_index: int | None = None  # Davis's: 0 the embeddings, L the output of the L-th block
-    phase: int | None = None  # of the token, in UCI squares
-    raw: bool = False  # of Hugging Face's hidden states: nothing is centred
-    file: str = ""  # what messages call the file
+    first_position: int | None  # 0-based within a game
+    logged: dict[str, Any] = field(default_factory=dict)  # every number and text in the file, unchanged
+    residual_index: int | None = None  # Davis's index: 0 the embeddings, L the output of the L-th block
+    phase: int | None = None  # phase of the token, in UCI squares
+    raw: bool = False  # from Hugging Face's hidden states, which are not centred
+    file: str = ""  # the file's name in messages
 
     @property
     def centred(self) -> bool | None:
-        """Whether the residual stream had mean 0 over d_model; None when the model is not named."""
+        """Whether the residual stream has mean 0 over d_model; None if the model is not named."""
         if self.raw:
             return False
         return None if self.model is None else self.model.startswith(TRANSFORMER_LENS)
 
     @property
     def positions_per_game(self) -> int | None:
-        """How many positions of each game were looked at, where that is known: the author's Lichess games, at dots."""
+        """The number of positions read per game, if known: for dots in the author's Lichess games."""
         if self.positions != "dots" or self.first_position is None or self.logged.get("dataset_prefix") != "lichess_":
             return None
         return int(self.logged.get("pos_end") or LICHESS_DOTS) - self.first_position
@@ -101,22 +101,23 @@ class ProbeFile:
 
     @property
     def epochs(self) -> int | None:
-        """Passes over the games. The file's `epochs` is the index of the last one."""
+        """Passes over the games. The file's `epochs` is the index of the last pass."""
         last = self.origin.logged.get("epochs")
         return None if last is None else int(last) + 1
 
     @property
     def train_games(self) -> int | None:
-        """Games fitted on. The file's `iters` counts games over all epochs; `num_games` includes those held out."""
+        """The number of training games. The file's `iters` counts games over all epochs; `num_games` includes held-out
+        games."""
         seen = self.origin.logged.get("iters")
         return None if seen is None or not self.epochs else round(seen / self.epochs)
 
 
 @dataclass(frozen=True)
 class VectorFile:
-    """A direction float32 [d_model], the two sides whose difference it is where the file has them, and its source.
+    """A direction float32 [d_model], the two sides whose difference it is (if in the file), and its source.
 
-    source: contrastive, cascade, probe, or user for a tensor alone. Contrastive sides are sums over
+    `source` is contrastive, cascade, probe, or user for a single tensor. Contrastive sides are sums over
     `origin.positions_per_game` positions.
     """
 
@@ -128,7 +129,7 @@ class VectorFile:
 
 
 def read_probe_file(path: Path, name: str | None = None) -> ProbeFile:
-    """A saved probe. `name` is the file's own where `path` is a copy of it. Raises BadInputError."""
+    """Return a saved probe. `name` is the file's original name if `path` is a copy. Raises BadInputError."""
     name = path.name if name is None else name
     content = read_torch_file(path)
     logged = content if isinstance(content, dict) else {}
@@ -150,8 +151,8 @@ def read_probe_file(path: Path, name: str | None = None) -> ProbeFile:
 
 
 def read_vector_file(path: Path, name: str | None = None) -> VectorFile:
-    """Return a saved activation vector, the difference of a skill probe's two classes, or a tensor [d_model] that is
-    alone in its file. Raises BadInputError."""
+    """Return a saved activation vector, the difference of a skill probe's two classes, or the single tensor [d_model]
+    of a file. Raises BadInputError."""
     name = path.name if name is None else name
     content = read_content(path, name)
     if is_tensor(content) or (isinstance(content, dict) and content.keys() == {SIDES[0]}):
@@ -182,15 +183,17 @@ def read_vector_file(path: Path, name: str | None = None) -> VectorFile:
             raise BadInputError(f"{name}: its averages differ in length: {len(high_side)} and {len(low_side)}")
         difference = high_side - low_side
     if difference is None:
-        raise BadInputError(f"{name}: its difference_vector is no tensor")
+        raise BadInputError(f"{name}: its difference_vector is not a tensor")
     if high_side is not None and low_side is not None and not is_difference(difference, high_side, low_side):
         raise BadInputError(f"{name}: its difference_vector is not its high average minus its low one")
     return VectorFile(difference, high_side, low_side, source, origin)
 
 
 def read_content(path: Path, name: str) -> Any:
-    """Return the content of a `.npy`, `.safetensors` or torch file, recognised by its first bytes. A safetensors file
-    with one tensor gives that tensor. Raises BadInputError for a damaged file or several tensors."""
+    """Return the content of a `.npy`, `.safetensors` or torch file, recognized by its first bytes.
+
+    A safetensors file with one tensor gives that tensor. Raises BadInputError for a damaged file or several tensors.
+    """
     import numpy as np
     import torch
 
@@ -210,16 +213,17 @@ def read_content(path: Path, name: str) -> Any:
 
 
 def is_tensor(content: Any) -> bool:
+    """Return whether this is a torch tensor."""
     return hasattr(content, "is_floating_point")
 
 
 def is_vector(content: Any) -> bool:
-    """Whether this is the content of a vector file: the difference, or both averages."""
+    """Return whether this is the content of a vector file: the difference, or both averages."""
     return isinstance(content, dict) and (SIDES[0] in content or (SIDES[1] in content and SIDES[2] in content))
 
 
 def check_logged(logged: dict[str, Any], name: str) -> None:
-    """Raise BadInputError for what a file logged that cannot be: a count that is none, a word of a thousand letters."""
+    """Raise BadInputError for impossible logged values: a negative or fractional count, or an overlong text."""
     described = logged.get("metadata") or {}
     if not isinstance(described, dict):
         raise BadInputError(f"{name}: its metadata is {describe_contents(described)}, no dict")
@@ -236,7 +240,7 @@ def check_logged(logged: dict[str, Any], name: str) -> None:
 
 
 def read_origin(logged: dict[str, Any], name: str) -> FileOrigin:
-    """Where a file's tensors come from: what it logged, and its name where it logged nothing. Raises BadInputError."""
+    """Return the origin of a file's tensors, from its logged values, else from its name. Raises BadInputError."""
     check_logged(logged, name)
     config = logged.get("config_name") or logged.get("linear_probe_name")
     if not config:
@@ -255,7 +259,7 @@ def read_origin(logged: dict[str, Any], name: str) -> FileOrigin:
         first = int(match[1])
     indexing = logged.get("indexing_function_name")
     positions = translate_positions(str(indexing)) if indexing else None
-    if positions is None and logged:  # what the author's first files took for granted
+    if positions is None and logged:  # defaults of the author's first files
         positions = "even-spaces" if "black_player" in name else "dots"
     known = {key: to_plain_values(value) for key, value in logged.items() if key not in (*SIDES, "linear_probe")}
     return FileOrigin(
@@ -271,24 +275,25 @@ def read_origin(logged: dict[str, Any], name: str) -> FileOrigin:
 
 
 def translate_label(config: str) -> str:
-    """Our name of a label of the author's; one that we do not have keeps its own."""
+    """Return chessreg's name of one of the author's labels; a label that does not exist here keeps its name."""
     return LABELS.get(config, config.removeprefix("chess_").removesuffix("_probe").replace("_", "-"))
 
 
 def translate_positions(indexing: str) -> str:
-    """Our name of an indexing function of the author's; one that we do not have keeps its own."""
+    """Return chessreg's name of one of the author's indexing functions; an unknown one keeps its name."""
     match = POSITIONS.fullmatch(indexing)
     return match[1].replace("_", "-") + ("+1" if match[3] else "") if match else indexing
 
 
 def check_floats(tensor: Tensor, name: str) -> None:
-    """Raise BadInputError for a tensor of integers or complex numbers, a sparse one and one without a number."""
+    """Raise BadInputError for a tensor that is empty, sparse or not of floats."""
     if not tensor.is_floating_point() or tensor.is_sparse or not tensor.numel():
         what = "empty" if not tensor.numel() else f"{tensor.layout} of {tensor.dtype}".replace("torch.", "")
         raise BadInputError(f"{name}: its tensor {list(tensor.shape)} is {what}, not dense and of floats")
 
 
 def to_float_array(tensor: Tensor, name: str) -> np.ndarray:
+    """Return a tensor as a float32 array. Raises BadInputError for NaN or infinite values."""
     import numpy as np
 
     values = np.ascontiguousarray(tensor.detach().float().numpy())
@@ -298,15 +303,17 @@ def to_float_array(tensor: Tensor, name: str) -> np.ndarray:
 
 
 def one_dimensional(tensor: Any, key: str, name: str) -> np.ndarray | None:
+    """Return a tensor [d_model] as an array, None for None. Raises BadInputError for anything else."""
     if tensor is None:
         return None
     if not hasattr(tensor, "dim") or tensor.dim() != 1 or not tensor.is_floating_point():
-        raise BadInputError(f"{name}: {key} is no tensor of floats [d_model]")
+        raise BadInputError(f"{name}: {key} is not a tensor of floats [d_model]")
     check_floats(tensor, name)
     return to_float_array(tensor, name)
 
 
 def is_difference(vector: np.ndarray, high: np.ndarray, low: np.ndarray) -> bool:
+    """Return whether the vector equals high - low within DIFFERENCE_TOLERANCE."""
     import numpy as np
 
     if not vector.shape == high.shape == low.shape:

@@ -1,5 +1,8 @@
-"""Junkin's nanoGPT of positions: a ckpt.pt as nanoGPT writes it, with 1,968 actions and the 78 positions of a FEN
-(specification 2.1). It does not record whether attention is causal, so the user says it."""
+"""Junkin's nanoGPT of positions: a ckpt.pt as written by nanoGPT, with 1,968 actions and 78 positions (specification
+2.1).
+
+The file does not record whether attention is causal, so the user has to specify it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ FIRST_TOKEN = 0  # the token before the 77 characters
 
 
 class FenNanoGPTFile:
-    """A nanoGPT file whose model_args are of a FEN encoder with one table for characters and actions."""
+    """A nanoGPT file whose model_args belong to a FEN encoder with one table for characters and actions."""
 
     name = "fen_nanogpt"
 
@@ -35,7 +38,7 @@ class FenNanoGPTFile:
         return "fen-77"
 
     def read(self, source: CheckpointSource) -> Imported:
-        """The model with its embedding tied to its head. Raises BadInputError unless `attention` was given."""
+        """Return the model with its embedding tied to its head. Raises BadInputError without `--attention`."""
         import torch.nn.functional as F
 
         from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder

@@ -1,8 +1,8 @@
-"""A check of imported weights on games: does the model predict real moves? Comparing logits cannot show whether its
-tokens are in the order of the encoding; this does.
+"""A check of imported weights on games: does the model predict real moves? Comparing logits cannot reveal a wrong order
+of tokens; this does.
 
-20 of the bundled sample games (fewer for a large model), their first 40 plies. Of an encoding of games the loss is over
-every token; of positions and prompts it is over the tokens of the played move. At every ninth ply the model writes its
+It uses the first 40 plies of 20 bundled sample games (fewer for a large model). For an encoding of games, the loss is
+over every token; for positions and prompts, over the tokens of the played move. At every ninth ply the model writes its
 most probable move.
 """
 
@@ -34,15 +34,15 @@ GAMES, PLIES = 20, 40
 ASKED_PLIES = range(0, PLIES, 9)
 BATCH_ROWS = 8
 MIN_GAMES = 4
-MAX_WORK = 1 << 39  # parameters times tokens: seconds on a CPU. A larger model reads fewer games.
+MAX_WORK = 1 << 39  # parameters times tokens, some seconds on a CPU; a larger model reads fewer games
 
 
 @dataclass(frozen=True)
 class GameCheck:
-    """`loss` and `entropy` in nats per token, `legal` the share of `turns` whose most probable text is a legal move.
+    """`loss` and `entropy` in nats per token; `legal` is the share of `turns` whose most probable text is a legal move.
 
-    entropy is that of single tokens in the same places: a model that has learned anything is below it. A value is None
-    where the model cannot be asked: its context is too short, its logits are not finite, or it has no answers.
+    `entropy` is that of single tokens at the same places: a trained model is below it. A value is None if the model
+    cannot compute it: its context is too short, its logits are not finite, or it has no answers.
     """
 
     games: int
@@ -52,23 +52,25 @@ class GameCheck:
     turns: int = 0
     legal: float | None = None
     applies: bool = True
-    """False for a model of values, whose predictions games do not have."""
+    """False for a model of values, whose predictions do not occur in games."""
 
     @property
     def has_learned(self) -> bool:
-        """Whether the loss is below the entropy of single tokens, or most moves are legal: a policy of best moves can
-        predict the moves of weak players worse than their frequencies do."""
+        """Whether the loss is below the entropy of single tokens, or most moves are legal.
+
+        A policy trained on best moves can predict the moves of weak players worse than their frequencies do.
+        """
         predicts = self.loss is not None and self.entropy is not None and self.loss < self.entropy
         return predicts or (self.legal or 0.0) >= 0.5
 
     def as_json(self) -> dict[str, Any]:
-        """The record that is stored with the checkpoint, numbers with four decimals."""
+        """Return the record stored with the checkpoint, with numbers rounded to four decimals."""
         numbers = {name: round(value, 4) if isinstance(value, float) else value for name, value in asdict(self).items()}
         return {**numbers, "learned": self.has_learned if self.applies else None}
 
 
 class SampleTurn(NamedTuple):
-    """A board of a sample game, the tokens after which the model writes its move there, and the move played."""
+    """A board of a sample game, the tokens after which the model writes its move, and the move played."""
 
     game: int
     ply: int
@@ -78,17 +80,16 @@ class SampleTurn(NamedTuple):
 
 
 class Sample(NamedTuple):
-    """The turns at which a model moves, ordered by ply, and the tokens of each game (of an encoding of games)."""
+    """The turns at which a model moves, ordered by ply, and the tokens of each game (for an encoding of games)."""
 
     turns: list[SampleTurn]
     texts: list[tuple[int, ...]]
 
 
 def check_on_games(model: LanguageModel) -> GameCheck:
-    """Loss and first-try legal rate of a model on the sample games: on all 20 up to 50 million parameters, fewer games
-    for a larger one.
+    """Return loss and first-try legal rate of a model on the sample games (all 20 up to 50 million parameters).
 
-    A prompt is hundreds of tokens, so a model that reads prompts is asked at one ply of each game.
+    A prompt has hundreds of tokens, so a model that reads prompts gets one ply of each game.
     """
     from chessreg.models.adapters.base import VALUE_HEADS
 
@@ -104,16 +105,17 @@ def check_on_games(model: LanguageModel) -> GameCheck:
 
 
 def choose_game_count(model: LanguageModel) -> int:
-    """How many of the sample games a model of this size reads."""
+    """Return how many of the sample games a model of this size reads."""
     tokens = 2 * sum(
         len(read) for read, _ in iterate_predictions(model.encoding, model.block_size, GAMES)
-    )  # loss, then moves
+    )  # once for the loss, once for the moves
     parameters = sum(parameter.numel() for parameter in model.network.parameters())
     return max(MIN_GAMES, min(GAMES, GAMES * MAX_WORK // max(parameters * tokens, 1)))
 
 
 def measure_loss_on_games(model: LanguageModel) -> float | None:
-    """The loss on the first sample games alone, for a comparison of several models."""
+    """Return the loss on the first sample games, for a comparison of several models; None if the model cannot compute
+    it."""
     written = model.encoding
     if written.answer_size > model.outputs:
         return None
@@ -122,7 +124,7 @@ def measure_loss_on_games(model: LanguageModel) -> float | None:
 
 @cache
 def read_sample_games() -> tuple[tuple[chess.Move, ...], ...]:
-    """The moves of the first 20 sample games, at most 40 plies of each."""
+    """Return the moves of the first 20 sample games, at most 40 plies of each."""
     import zstandard
 
     packed = files("chessreg") / "data" / SAMPLE_GAMES
@@ -133,7 +135,7 @@ def read_sample_games() -> tuple[tuple[chess.Move, ...], ...]:
 
 
 def get_sample(written: Encoding) -> Sample:
-    """The sample games as an encoding writes them."""
+    """Return the sample games in an encoding."""
     return _make_sample(written)  # type: ignore[arg-type]  # mypy: a protocol is not hashable
 
 
@@ -151,6 +153,7 @@ def _make_sample(written: Encoding) -> Sample:
 
 
 def play_moves(moves: Sequence[chess.Move]) -> chess.Board:
+    """Return the board after these moves."""
     board = chess.Board()
     for move in moves:
         board.push(move)
@@ -160,7 +163,7 @@ def play_moves(moves: Sequence[chess.Move]) -> chess.Board:
 def iterate_predictions(
     written: Encoding, block_size: int, games: int
 ) -> Iterator[tuple[Sequence[int], Sequence[int]]]:
-    """Tokens to read and the tokens that the last of these predict, for the rows of the first games that fit
+    """Yield (tokens to read, tokens that the last of these predict) for the rows of the first games that fit
     `block_size`."""
     sample = get_sample(written)
     for text in sample.texts[:games]:
@@ -179,15 +182,15 @@ def iterate_predictions(
 def compute_loss(
     model: LanguageModel, rows: Iterator[tuple[Sequence[int], Sequence[int]]]
 ) -> tuple[float | None, float | None, int]:
-    """Mean negative log-probability of the predicted tokens, the entropy of single tokens among them, and their number.
+    """Return the mean negative log-probability of the predicted tokens, the entropy of single tokens, and their number.
 
-    None for a loss that is not finite, and for both without any tokens.
+    The loss is None if it is not finite; both are None without tokens.
     """
     import torch
 
     total, counts = 0.0, Counter[int]()
     ordered = sorted(rows, key=lambda row: len(row[0]))
-    causal = model.attention == "causal"  # then rows may be padded on the right
+    causal = model.attention == "causal"  # only then may rows be padded on the right
     for _, alike in itertools.groupby(ordered, lambda row: causal or len(row[0])):
         while batch := list(itertools.islice(alike, BATCH_ROWS)):
             tokens = torch.zeros(len(batch), len(batch[-1][0]), dtype=torch.int64)
@@ -195,7 +198,7 @@ def compute_loss(
                 tokens[row, : len(read)] = torch.tensor(read)
             logits = model.logits(tokens)
             for row, (read, predicted) in enumerate(batch):
-                end = min(len(read), logits.shape[1])  # an action head gives logits after the last token alone
+                end = min(len(read), logits.shape[1])  # an action head has logits only after the last token
                 logprobs = torch.log_softmax(logits[row, end - len(predicted) : end].float(), -1)
                 total -= float(logprobs.gather(1, torch.tensor(predicted, device=logprobs.device)[:, None]).sum())
                 counts.update(predicted)
@@ -207,16 +210,15 @@ def compute_loss(
 
 
 def measure_legal_rate(model: LanguageModel, games: int) -> tuple[float | None, int]:
-    """The share of turns of the first games at which the most probable text is a legal move, and the number of turns
-    that fit the context.
+    """Return the share of turns whose most probable text is a legal move, and the number of turns that fit the context.
 
-    None without such a turn, and where logits are not finite.
+    None without such a turn, and if logits are not finite.
     """
     from chessreg.models.decoding import policies
     from chessreg.models.decoding.session import open_session
 
     written = model.encoding
-    needed = written.max_move_tokens + (1 if written.content == "history" else -1)  # tokens behind the prompt
+    needed = written.max_move_tokens + (1 if written.content == "history" else -1)  # tokens after the prompt
     greedy = policies.make_policy("free", (0.0,), resigns=False)
     session = open_session(model, games)
     legal = asked = 0

@@ -1,8 +1,8 @@
-"""A Hugging Face folder: config.json and weights in the files that the library transformers resolves.
+"""A Hugging Face folder: config.json and weights in the files that transformers resolves.
 
-That library reads every causal model (GPT-2, Llama, GPT-NeoX, …), and its logits are what the conversion is compared
-with. GPT-2 and Llama have adapters; others go through TransformerLens' bridge and keep the layout of their files. A
-folder that chessreg saved is read by the adapter of its architecture.
+transformers reads every causal model (GPT-2, Llama, GPT-NeoX, …), and the conversion is compared with its logits. GPT-2
+and Llama have adapters; other models go through TransformerLens' bridge and keep the layout of their files. A folder
+saved by chessreg is read by the adapter of its architecture.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from chessreg.models.adapters.fen_encoder import FenEncoder
     from chessreg.models.adapters.gpt2 import GPT2Config
 
-# Options of GPT-2 that change its function; a folder that sets one otherwise is refused rather than misread.
+# Options that change a GPT-2's function; a folder with another value is refused rather than misread.
 PLAIN = {
     "scale_attn_weights": True,
     "scale_attn_by_inverse_layer_idx": False,
@@ -44,6 +44,8 @@ HEAD, ADAPTER = "lm_head.weight", "adapter_config.json"
 
 
 class HuggingFaceFolder:
+    """A folder with a config.json."""
+
     name = "huggingface"
 
     def recognises(self, source: CheckpointSource) -> bool:
@@ -54,8 +56,8 @@ class HuggingFaceFolder:
 
     def read(self, source: CheckpointSource) -> Imported:
         if not self.recognises(source):
-            raise BadInputError(f"{source.path.name} is no Hugging Face folder: it has no config.json")
-        ours = read_info(source.path) if (source.path / INFO).is_file() else None  # one of our own comes home
+            raise BadInputError(f"{source.path.name} is not a Hugging Face folder: it has no config.json")
+        ours = read_info(source.path) if (source.path / INFO).is_file() else None  # saved by chessreg
         config = read_model_config(source.path)
         read = READERS.get(config["model_type"], read_own) if has_adapter(ours) else read_foreign
         model, reference = read(source.path, config)
@@ -70,20 +72,20 @@ class HuggingFaceFolder:
 
 
 def has_adapter(info: CheckpointInfo | None) -> bool:
-    """Whether a folder of chessreg's own is of an architecture that an adapter reads."""
+    """Return whether the architecture of a folder saved by chessreg has an adapter."""
     from chessreg.models.adapters import ADAPTERS
 
     return info is not None and info.architecture.get("family") in ADAPTERS
 
 
 def check_folder(path: Path) -> None:
-    """Raise what an import would for a path of no known format, and for a folder whose config.json cannot be read."""
+    """Raise the errors of an import for a path of unknown format and for a folder with an unreadable config.json."""
     if isinstance(recognize_format(open_checkpoint(path)), HuggingFaceFolder):
         read_model_config(path)
 
 
 def describe_unread_weights(folder: Path) -> list[str]:
-    """What the user should know of files with weights that are not read, a sentence each."""
+    """Return a sentence for each kind of weights in the folder that is not read."""
     found = []
     if (folder / ADAPTER).is_file():
         found.append(f"{ADAPTER}: the adapter is not applied; merge it with peft's merge_and_unload to import both")
@@ -94,7 +96,7 @@ def describe_unread_weights(folder: Path) -> list[str]:
 
 
 def read_model_config(folder: Path) -> dict[str, Any]:
-    """config.json, with its model_type."""
+    """Return the content of config.json, which must name a model_type. Raises BadInputError."""
     try:
         config: Any = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:
@@ -105,8 +107,10 @@ def read_model_config(folder: Path) -> dict[str, Any]:
 
 
 def read_fen_encoder(folder: Path, config: dict[str, Any]) -> tuple[FenEncoder, Callable[[Tensor], Tensor]]:
-    """A FEN encoder, and a pass over its raw weights: that of a GPT-2, perhaps without its mask, over the token before
-    the 77 and these, of which the last one's logits count."""
+    """Return a FEN encoder and its reference: logits computed from the raw weights.
+
+    The reference is a GPT-2 pass, possibly without its mask, over the preceding token and the 77, at the last token.
+    """
     import torch
     import torch.nn.functional as F
 
@@ -129,14 +133,14 @@ def read_fen_encoder(folder: Path, config: dict[str, Any]) -> tuple[FenEncoder, 
 
 
 def read_own(folder: Path, config: dict[str, Any]) -> tuple[Network, Callable[[Tensor], Tensor]]:
-    """The model as its adapter reads it, and as it reads it in float64: no other code knows this architecture."""
+    """Return the model read by its adapter, and the same in float64: no other code computes this architecture."""
     import torch
 
     return load_model(folder), load_model(folder, torch.float64)
 
 
 def read_foreign(folder: Path, config: dict[str, Any]) -> tuple[Network, Callable[[Tensor], Tensor]]:
-    """The model as it is served, and the logits of the library transformers for the same folder."""
+    """Return the model as a Network, and the logits of transformers for the same folder."""
     import torch
 
     from chessreg.models.adapters.bridge import list_weights, load_hugging_face, make_config
@@ -161,8 +165,7 @@ def read_foreign(folder: Path, config: dict[str, Any]) -> tuple[Network, Callabl
 
 
 def compute_library_logits(library: Any, tokens: Tensor) -> Tensor:
-    """The logits of a model of the library transformers, float64 unless it is large: then that would double its memory
-    again."""
+    """Return the logits of a transformers model, in float64 unless it is large, to save memory."""
     if is_compared_exactly(library):
         library.double()
     logits: Tensor = library(tokens, use_cache=False).logits
@@ -170,8 +173,11 @@ def compute_library_logits(library: Any, tokens: Tensor) -> Tensor:
 
 
 def check_pickles(folder: Path) -> dict[Path, list[zipfile.ZipInfo]]:
-    """The files pytorch_model*.bin and the members of their zips. Raises BadInputError for a damaged one and for one
-    that would execute code; the library would refuse that too, and name the way round it."""
+    """Return the files pytorch_model*.bin and the members of their zips.
+
+    Raises BadInputError for a damaged file and for one that would execute code; transformers would refuse it too, but
+    suggest a way to load it.
+    """
     members = {file: check_torch_file(file) for file in sorted(folder.glob("pytorch_model*.bin"))}
     for file in members:
         refuse_code(file)
@@ -179,7 +185,7 @@ def check_pickles(folder: Path) -> dict[Path, list[zipfile.ZipInfo]]:
 
 
 def read_own_gpt2(folder: Path, config: dict[str, Any]) -> tuple[GPT2, Callable[[Tensor], Tensor]]:
-    """A GPT-2 that chessreg saved, and a forward pass over its raw weights that shares no code with it."""
+    """Return a GPT-2 saved by chessreg, and a forward pass over its raw weights that shares no code with it."""
     import torch
 
     from chessreg.models.adapters.base import read_weights
@@ -196,14 +202,14 @@ def read_own_gpt2(folder: Path, config: dict[str, Any]) -> tuple[GPT2, Callable[
 
 
 def make_gpt2_config(config: dict[str, Any], tied_head: bool) -> GPT2Config:
-    """The shape that a GPT-2's config.json gives."""
+    """Return the shape in a GPT-2's config.json."""
     from chessreg.models.adapters.gpt2 import GPT2Config
 
     return GPT2Config.of_file(config, tied_head)
 
 
 def check_gpt2(folder: Path, config: dict[str, Any]) -> None:
-    """Raise BadInputError unless the configuration is that of a plain GPT-2."""
+    """Raise BadInputError unless the configuration is that of a standard GPT-2."""
     from chessreg.models.adapters.gpt2 import ACTIVATIONS
 
     needed = ("n_layer", "n_head", "n_embd", "n_positions", "vocab_size")
@@ -214,9 +220,9 @@ def check_gpt2(folder: Path, config: dict[str, Any]) -> None:
             raise BadInputError(f"{folder.name}: a GPT-2 with {option} = {config[option]} cannot be read")
     activation = config.get("activation_function", "gelu_new")
     if activation not in ACTIVATIONS:
-        raise BadInputError(f"{folder.name}: activation {activation} is none of {', '.join(ACTIVATIONS)}")
+        raise BadInputError(f"{folder.name}: activation {activation} is not one of {', '.join(ACTIVATIONS)}")
 
 
 Reader = Callable[[Path, dict[str, Any]], tuple["Network", Callable[["Tensor"], "Tensor"]]]
 READERS: dict[str, Reader] = {"gpt2": read_own_gpt2, "fen-encoder": read_fen_encoder, "llama": read_foreign}
-"""Readers of folders that chessreg saved, for the families that code other than their adapter can compute."""
+"""Readers of folders saved by chessreg, for families that code other than their adapter can compute."""

@@ -1,4 +1,4 @@
-"""nanoGPT's ckpt.pt, as Karvonen's training code writes it (specification of Karvonen 2024, 2.1)."""
+"""nanoGPT's ckpt.pt, as written by Karvonen's training code (specification of Karvonen 2024, 2.1)."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ class NanoGPTFile:
 
 
 def read_shape(source: CheckpointSource) -> dict[str, int]:
-    """n_layer, n_head, n_embd, block_size and vocab_size out of model_args."""
+    """Return n_layer, n_head, n_embd, block_size and vocab_size from model_args. Raises BadInputError."""
     arguments = to_plain_values(source.content["model_args"])
     if not isinstance(arguments, dict) or not all(type(arguments.get(k)) is int and arguments[k] > 0 for k in SHAPE):
         raise BadInputError(f"{source.path.name}: model_args must give {', '.join(SHAPE)} as positive integers")
@@ -72,7 +72,10 @@ def read_shape(source: CheckpointSource) -> dict[str, int]:
 
 
 def read_model_weights(source: CheckpointSource) -> dict[str, Tensor]:
-    """The weights under nanoGPT's names, without the prefixes of wrappers, mask buffers and the tied head."""
+    """Return the weights by nanoGPT's names, without wrappers' prefixes, mask buffers and the tied head.
+
+    Raises BadInputError for other values and for an untied head.
+    """
     import torch
 
     raw = source.content["model"]
@@ -92,8 +95,10 @@ def read_model_weights(source: CheckpointSource) -> dict[str, Tensor]:
 
 
 def to_file_layout(raw: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """nanoGPT's weights in the layout of GPT2LMHeadModel, float32. Its Conv1D keeps matrices [in, out], nanoGPT's
-    Linear [out, in]. Views of the given tensors where those are float32."""
+    """Return nanoGPT's weights in the layout of GPT2LMHeadModel, float32; views of the given tensors if possible.
+
+    Its Conv1D keeps matrices [in, out], nanoGPT's Linear [out, in].
+    """
     return {
         name: (tensor.t() if ".h." in name and tensor.dim() == 2 else tensor).float() for name, tensor in raw.items()
     }
@@ -107,10 +112,10 @@ def compute_gpt2_logits(
     epsilon: float = 1e-5,
     causal: bool = True,
 ) -> Tensor:
-    """Logits float64 [batch, length, vocab] of tokens [batch, length].
+    """Return logits float64 [batch, length, vocab] of tokens [batch, length].
 
-    weights are named as in nanoGPT (`transformer.h.0.attn.c_attn.weight`), matrices [out, in], biases optional. Written
-    out once more and slow on purpose: a wrong transpose, name, activation or epsilon in a conversion shows against it.
+    Weights are named as in nanoGPT (`transformer.h.0.attn.c_attn.weight`), matrices are [out, in], biases optional. An
+    independent, deliberately simple implementation: it reveals a wrong transpose, name, activation or epsilon.
     """
 
     import torch

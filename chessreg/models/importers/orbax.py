@@ -1,7 +1,7 @@
-"""Folders that orbax wrote: the arrays of a tree of parameters, read with tensorstore and without JAX.
+"""Folders written by orbax: the arrays of a tree of parameters, read with tensorstore and without JAX.
 
-An array is a zarr array called by its path in the tree with dots, `MODULE.PARAMETER`; all of them are in one OCDBT
-database (orbax's default) or in a folder each.
+An array is a zarr array named by its path in the tree with dots, `MODULE.PARAMETER`. All arrays are in one OCDBT
+database (orbax's default), or each in its own folder.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ AVERAGED = "params_ema"  # the exponential moving average of the parameters, nex
 
 
 def find_parameters_folder(path: Path) -> Path | None:
-    """The folder of arrays that `path` is or holds: itself, its `params`, or that of its greatest training step. None
-    where it holds no orbax parameters."""
+    """Return the folder of arrays in `path`: itself, its `params`, or those of its last training step; None without
+    arrays."""
     steps = [child for child in path.iterdir() if child.is_dir() and child.name.isdigit()]
     latest = [max(steps, key=lambda child: int(child.name))] if steps else []
     candidates = [path, path / PARAMETERS, *(folder for step in latest for folder in (step / PARAMETERS, step))]
@@ -30,7 +30,7 @@ def find_parameters_folder(path: Path) -> Path | None:
 
 
 def has_arrays(folder: Path) -> bool:
-    """Whether a folder is one that orbax wrote arrays to."""
+    """Return whether orbax wrote arrays to this folder."""
     if not folder.is_dir():
         return False
     return (folder / DATABASE).is_file() or any((child / name).is_file() for name in ARRAY_FILES
@@ -38,9 +38,9 @@ def has_arrays(folder: Path) -> bool:
 
 
 def read_arrays(folder: Path) -> dict[str, np.ndarray]:
-    """The arrays of an orbax folder by their names, `MODULE/PARAMETER`.
+    """Return the arrays of an orbax folder by name, `MODULE/PARAMETER`.
 
-    Raises NotFoundError where tensorstore is not installed, BadInputError for a damaged folder.
+    Raises NotFoundError if tensorstore is not installed, BadInputError for a damaged folder.
     """
     try:
         import tensorstore

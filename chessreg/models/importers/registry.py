@@ -1,4 +1,4 @@
-"""The registry of import formats, and what every import goes through: recognise, read, verify by logits, save."""
+"""The registry of import formats, and the steps of every import: recognize, read, verify logits, save."""
 
 from __future__ import annotations
 
@@ -33,18 +33,19 @@ if TYPE_CHECKING:
 
     from chessreg.models.adapters.base import Network
 
-LARGEST_DIFFERENCE = 1e-4  # in logits; a right conversion gives about 1e-12 in float64, a wrong GELU 5e-3
-LARGEST_RELATIVE_DIFFERENCE = 1e-3  # of the largest logit, in float32
-EXACT_PARAMETERS = 1 << 28  # a larger model is compared in float32, so that its weights are held once
+LARGEST_DIFFERENCE = 1e-4  # in logits; a correct conversion has about 1e-12 in float64, a wrong GELU 5e-3
+LARGEST_RELATIVE_DIFFERENCE = 1e-3  # relative to the largest logit, in float32
+EXACT_PARAMETERS = 1 << 28  # a larger model is compared in float32, to save memory
 PADDED_TO = (8, 16, 32, 64, 128)
 """Multiples to which the rows of an embedding are rounded up for speed."""
 
 
 @dataclass(frozen=True)
 class Imported:
-    """What a format's reader returns.
+    """The result of a format's reader.
 
-    model is the conversion; reference gives logits float64 [batch, length, vocab] from the raw weights without it.
+    `model` is the conversion; `reference` computes logits float64 [batch, length, vocab] from the raw weights without
+    it.
     """
 
     model: Network
@@ -53,28 +54,28 @@ class Imported:
     tokens_seen: int | None = None
     source: dict[str, Any] = field(default_factory=dict)
     remarks: Sequence[str] = ()
-    """What the user should know of this import, a sentence each."""
+    """Sentences that inform the user about this import."""
 
 
 class ImportFormat(Protocol):
-    """One way a checkpoint is kept on disk. A new one is a file in this folder that calls `register_format`."""
+    """A checkpoint format. To add one, put a file in this folder that calls `register_format`."""
 
     name: str
 
     def recognises(self, source: CheckpointSource) -> bool:
-        """Whether the content (never the file's name) is of this format."""
+        """Return whether the content (never the file's name) has this format."""
 
     def encoding_of(self, source: CheckpointSource) -> str | None:
-        """The encoding that a model of this format reads; None where a vocabulary or the user names it."""
+        """Return the encoding of all models of this format; None if a vocabulary or the user names it."""
 
     def read(self, source: CheckpointSource) -> Imported:
-        """Raises BadInputError naming what does not fit."""
+        """Return the import. Raises BadInputError that names the problem."""
 
 
 @dataclass(frozen=True)
 class ImportReport:
-    """What was imported, how far its logits are from the original's on fixed tokens (greatest |Δ|), and how well it
-    predicts the sample games."""
+    """An import: the greatest |Δ| between its logits and the original's on fixed tokens, and its results on the sample
+    games."""
 
     format: str
     folder: Path
@@ -90,7 +91,7 @@ FORMATS: Registry[ImportFormat] = Registry("import format")
 
 
 def register_format(format: ImportFormat) -> None:
-    """Make a format known by its name, and the first to be asked. Raises ValueError when the name is taken."""
+    """Register a format under its name; later formats are tried first. Raises ValueError if the name is taken."""
     FORMATS[format.name] = format
 
 
@@ -105,12 +106,14 @@ def import_checkpoint(
 ) -> ImportReport:
     """Convert the checkpoint at `path` into `folder` (layout: checkpoint.py).
 
-    `encoding` None is that of the format, the one that a folder of chessreg's own says, or that its vocabulary is, else
-    pgn-char-32. `vocabulary` is a file or folder with the order of the tokens, for a checkpoint that has none next to
-    it; `given` are settings that the file does not record. The format is recognised by content unless named. Tokens are
-    brought into the encoding's order. Nothing is written unless the conversion's logits agree with an independent
-    forward pass over the raw weights. A pickle that would execute code is refused, never run.
-    Raises NotFoundError (no such path) or BadInputError (unknown or damaged format, shapes, vocabulary, NaN).
+    `encoding` defaults to that of the format, of a folder saved by chessreg, or of the vocabulary, else pgn-char-32.
+    `vocabulary` is a file or folder with the order of the tokens, for a checkpoint that has none next to it; `given`
+    are settings that the file does not record. The format is recognized by content unless named. Tokens are brought
+    into the encoding's order. Nothing is written unless the conversion's logits agree with an independent forward pass
+    over the raw weights. A pickle that would execute code is refused.
+
+    Raises NotFoundError for a missing path, BadInputError for an unknown or damaged format, wrong shapes or vocabulary,
+    and NaN.
     """
     from chessreg.models.language_model import LanguageModel
 
@@ -128,9 +131,9 @@ def import_checkpoint(
         rows = fit_rows(written, rows, imported.model, path.name, named=encoding is not None)
         model = reorder_tokens(imported.model, rows)
         difference, largest, compared = compare_logits(imported, model, rows)
-    except DAMAGE as error:  # a shape, key or type that the format's reader did not look for
+    except DAMAGE as error:  # a shape, key or type that the format's reader did not expect
         reason = f"{type(error).__name__} {first_line(error)}"
-        raise BadInputError(f"{path.name} is damaged or no {chosen.name} checkpoint: {reason}") from error
+        raise BadInputError(f"{path.name} is damaged or not a {chosen.name} checkpoint: {reason}") from error
     if not difference <= (LARGEST_DIFFERENCE if is_compared_exactly(model) else LARGEST_RELATIVE_DIFFERENCE * largest):
         raise BadInputError(f"{path.name}: the converted model's logits differ by {difference:.2g}")
     origin = {"format": chosen.name, "file": path.name, "sha256": compute_sha256(path), **imported.source}
@@ -153,8 +156,8 @@ def check_import(
     vocabulary: Path | None = None,
     given: UnrecordedSettings = NONE_GIVEN,
 ) -> None:
-    """Raise what `import_checkpoint` would for a path of no known format, for an encoding that does not exist and for a
-    vocabulary that is not its."""
+    """Raise the errors of `import_checkpoint` for an unknown format, an unknown encoding and an unsuitable
+    vocabulary."""
     source = open_checkpoint(path, given)
     choose_encoding(source, encoding or recognize_format(source).encoding_of(source), vocabulary)
 
@@ -162,17 +165,17 @@ def check_import(
 def choose_encoding(
     source: CheckpointSource, encoding: str | Encoding | None, vocabulary: Path | None = None
 ) -> tuple[Encoding, TokenRows | None]:
-    """The encoding, and the rows of its tokens where a vocabulary says them: the given one, that in a torch file, that
-    of a folder, or a meta.pkl next to a file.
+    """Return the encoding, and the rows of its tokens if there is a vocabulary: the given one, that in a torch file,
+    that of a folder, or a meta.pkl next to a file.
 
-    Raises BadInputError where the vocabulary lacks tokens of the encoding, or contradicts the folder's chessreg.json.
+    Raises BadInputError if the vocabulary lacks tokens of the encoding or contradicts the folder's chessreg.json.
     """
     path, ours = source.path, source.path.is_dir() and (source.path / INFO).is_file()
     if encoding is None and ours:
         encoding = read_info(path).encoding
     if isinstance(encoding, str):
         encoding = encoding_named(encoding, path)
-    if isinstance(encoding, PromptEncoding):  # has read its tokenizer
+    if isinstance(encoding, PromptEncoding):  # a prompt's vocabulary is its tokenizer
         if vocabulary is not None:
             raise BadInputError(
                 "--vocabulary does not apply to a prompt", "leave it out: a prompt has a tokenizer.json"
@@ -191,7 +194,7 @@ def choose_encoding(
 
 
 def find_vocabulary(source: CheckpointSource, given: Path | None) -> Vocabulary | None:
-    """The vocabulary that was given, or that comes with a checkpoint. Raises NotFoundError or BadInputError."""
+    """Return the given vocabulary, or that of the checkpoint. Raises NotFoundError or BadInputError."""
     path = source.path
     if given is not None:
         if not given.exists():
@@ -212,18 +215,18 @@ def find_vocabulary(source: CheckpointSource, given: Path | None) -> Vocabulary 
 
 
 def read_dataset_name(source: CheckpointSource) -> str:
-    """The folder of a nanoGPT file's dataset below nanoGPT's data folder, `.` if the file does not name it."""
+    """Return the folder of a nanoGPT file's dataset below nanoGPT's data folder, `.` if unknown."""
     config = source.content.get("config") if isinstance(source.content, dict) else None
     name = config.get("dataset") if isinstance(config, dict) else None
     return name if isinstance(name, str) and name.isprintable() and "/" not in name else "."
 
 
 def fit_rows(written: Encoding, rows: TokenRows | None, model: Network, name: str, named: bool) -> TokenRows | None:
-    """The rows of the encoding's tokens, None if they are all of the model's rows in order.
+    """Return the rows of the encoding's tokens, None if they are all of the model's rows in order.
 
-    A vocabulary rounded up to a multiple of 8 to 128 is cut to the first rows; without an encoding that the user
-    `named`, only if no other encoding would fit. Raises BadInputError for a model that cannot read this encoding. A
-    language model may have rows that no token of its tokenizer uses; a prompt and its answer must fit its context.
+    A vocabulary rounded up to a multiple of 8 to 128 is cut to the first rows; if the user did not name the encoding,
+    only if no other encoding would fit. A language model may have rows without a token; a prompt and its answer must
+    fit its context. Raises BadInputError for a model that cannot read this encoding.
     """
     prompt, held = isinstance(written, PromptEncoding), model.vocab_size
     if rows is not None:
@@ -253,7 +256,7 @@ def fit_rows(written: Encoding, rows: TokenRows | None, model: Network, name: st
 
 
 def list_padded_sizes(size: int) -> set[int]:
-    """The sizes of an embedding of `size` tokens whose rows were rounded up.
+    """Return the sizes of an embedding of `size` tokens whose rows were rounded up.
 
     >>> sorted(list_padded_sizes(77))
     [80, 96, 128]
@@ -262,28 +265,33 @@ def list_padded_sizes(size: int) -> set[int]:
 
 
 def reorder_tokens(model: Network, rows: TokenRows | None) -> Network:
-    """The model with its tokens in the encoding's order."""
+    """Return the model with its tokens in the encoding's order."""
     if rows is None or (not rows.is_reordered and len(rows.rows) == model.vocab_size):
         return model
     return model.with_vocabulary(rows.rows)
 
 
 def recognize_format(source: CheckpointSource, name: str | None = None) -> ImportFormat:
-    """The format of this name, else the newest that recognises the source. Raises NotFoundError, BadInputError."""
+    """Return the format with this name, else the last registered one that recognizes the source.
+
+    Raises NotFoundError or BadInputError.
+    """
     if name is not None:
         return FORMATS[name]
     for candidate in reversed(FORMATS.values()):
         if candidate.recognises(source):
             return candidate
     raise BadInputError(
-        f"{source.path.name} is no checkpoint that chessreg can read: {source.description}",
+        f"{source.path.name} is not a checkpoint that chessreg can read: {source.description}",
         f"formats: {', '.join(sorted(FORMATS))}",
     )
 
 
 def compare_logits(imported: Imported, model: Network, rows: TokenRows | None) -> tuple[float, float, int]:
-    """The greatest |Δ logit| between `model`, whose tokens are these `rows` of the original, and the reference; the
-    greatest |logit|, and the number of tokens compared."""
+    """Return (greatest |Δ logit| between `model` and the reference, greatest |logit|, number of tokens compared).
+
+    `rows` are the rows of the model's tokens in the original.
+    """
     import torch
 
     length = min(model.block_size, 128)
@@ -295,19 +303,19 @@ def compare_logits(imported: Imported, model: Network, rows: TokenRows | None) -
         if model.head == "next-token":
             theirs = theirs[..., place]
         if exact:
-            model.double()  # and back, which changes nothing: in float32 the difference is the CPU's
+            model.double()  # reversible; in float32, rounding would dominate the difference
         ours = model(tokens)
         model.float()
     return float((theirs - ours).abs().max()), float(theirs.abs().max()), tokens.numel()
 
 
 def is_compared_exactly(model: nn.Module) -> bool:
-    """Whether logits are compared in float64."""
+    """Return whether logits are compared in float64."""
     return sum(parameter.numel() for parameter in model.parameters()) <= EXACT_PARAMETERS
 
 
 def compute_sha256(path: Path) -> str:
-    """sha256 of a file, or of the names and bytes of a folder's files, those in its folders too."""
+    """Return the sha256 of a file, or of the names and bytes of all files in a folder, recursively."""
     if path.is_file():
         with path.open("rb") as file:
             return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,9 +1,9 @@
 """DeepMind's searchless chess models (Ruoss et al. 2024): the parameters of their Haiku transformer, in an orbax folder
-as they publish them, or in a `.npz` with an array for each `MODULE/PARAMETER`.
+as published, or in a `.npz` with one array per `MODULE/PARAMETER`.
 
-Everything but the number of heads, the attention and the kind of value follows from names and shapes. Their models have
-8 heads (4 at a width of 64) and no mask. 1,968 outputs are behavioral cloning; a value model with positions for an
-action is read as one of action values.
+Names and shapes determine everything except the number of heads, the attention and the kind of value. The published
+models have 8 heads (4 at a width of 64) and no mask. 1,968 outputs mean behavioral cloning; a value model with
+positions for an action is read as a model of action values.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def describe_folder(path: Path) -> tuple[dict[str, Any], list[str]]:
 
 
 def read_parameters(source: CheckpointSource) -> dict[str, Tensor]:
-    """The parameters as float32 tensors by `MODULE/PARAMETER`. Raises BadInputError for other arrays."""
+    """Return the parameters as float32 tensors by `MODULE/PARAMETER`. Raises BadInputError for other arrays."""
     import torch
 
     arrays = source.content
@@ -97,12 +97,12 @@ def read_parameters(source: CheckpointSource) -> dict[str, Tensor]:
 
 
 def haiku_name(name: str, number: int) -> str:
-    """What Haiku calls the module `name` that is made after `number` others of that name."""
+    """Return Haiku's name of module number `number` with this name."""
     return f"{name}_{number}" if number else name
 
 
 def infer_config(source: CheckpointSource) -> SearchlessConfig:
-    """The shape of the model. Raises BadInputError where neither names and shapes nor the user tell it."""
+    """Return the shape of the model. Raises BadInputError if neither names, shapes nor the user determine it."""
     from chessreg.models.adapters.searchless_chess import SearchlessConfig
 
     raw, name, given = read_parameters(source), source.path.name, source.given
@@ -114,7 +114,7 @@ def infer_config(source: CheckpointSource) -> SearchlessConfig:
     heads = given.heads or HEADS.get(width)
     if heads is None or width % heads:
         raise BadInputError(
-            f"{name} does not say how many attention heads share its {width} features", "give --heads N"
+            f"{name} does not record the number of attention heads for its {width} features", "give --heads N"
         )
     positions = raw[POSITIONS].shape[0] if POSITIONS in raw else None
     return SearchlessConfig(
@@ -133,7 +133,7 @@ def infer_config(source: CheckpointSource) -> SearchlessConfig:
 
 
 def choose_head(source: CheckpointSource, outputs: int, positions: int | None) -> HeadKind:
-    """What the model predicts: actions, or the return of an action or of a state."""
+    """Return the kind of prediction: actions, or the return of an action or of a state. Raises BadInputError."""
     given = source.given.head
     if outputs == ACTION_COUNT:
         if given is not None:
@@ -145,7 +145,7 @@ def choose_head(source: CheckpointSource, outputs: int, positions: int | None) -
 
 
 def rename_parameters(raw: Mapping[str, Tensor], config: SearchlessConfig) -> dict[str, Tensor]:
-    """The parameters under the adapter's names, matrices [out, in]; what has no place there keeps its name."""
+    """Return the parameters by the adapter's names, matrices [out, in]; unknown parameters keep their names."""
     left, found = dict(raw), {}
 
     def take(own: str, module: str, **parameters: str) -> None:
@@ -173,9 +173,9 @@ def rename_parameters(raw: Mapping[str, Tensor], config: SearchlessConfig) -> di
 
 
 def compute_haiku_logits(raw: Mapping[str, Tensor], tokens: Tensor, config: SearchlessConfig) -> Tensor:
-    """Logits float64 [batch, 1, outputs] after the last of tokens [batch, 77], and action 0 of an action-value model.
+    """Return logits float64 [batch, 1, outputs] after the last of tokens [batch, 77] (and action 0 for action values).
 
-    Written from the published description over the raw parameters, without the adapter, and slow on purpose.
+    An independent, deliberately simple implementation of the published description over the raw parameters.
     """
     import torch
 

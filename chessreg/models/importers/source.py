@@ -1,4 +1,4 @@
-"""Opening a file that someone else made, without running anything in it."""
+"""Opening third-party files without running their code."""
 
 from __future__ import annotations
 
@@ -25,28 +25,28 @@ if TYPE_CHECKING:
 
     from chessreg.models.adapters.base import AttentionKind, HeadKind, Network
 
-MAX_NAME_CHARACTERS = 1000  # characters of a function or class that a pickle names
-CHUNK_BYTES = 1 << 20  # bytes of a member that are in memory at once
-MAX_PICKLE_BYTES = 64 << 20  # of a file that is no zip, in which names are looked for
+MAX_NAME_CHARACTERS = 1000  # of a function or class named in a pickle
+CHUNK_BYTES = 1 << 20  # bytes of a member read at once
+MAX_PICKLE_BYTES = 64 << 20  # of a plain pickle that is searched for names
 MAX_PLAIN_PICKLE_BYTES = 1 << 20
 MAX_PLAIN_VALUES = 100_000
 NPZ_DAMAGE: tuple[type[Exception], ...] = (*DAMAGE, OSError, MemoryError, zipfile.BadZipFile, zlib.error)
-MAX_UNPACKED_FACTOR = 100  # times the size of a compressed file of arrays
+MAX_UNPACKED_FACTOR = 100  # relative to the size of a compressed file of arrays
 
 STATE_DICTS = ("state_dict", "model_state_dict", "model")
-"""Keys under which training scripts keep a state dict. Lightning uses the first."""
+"""Keys under which training scripts store a state dict. Lightning uses the first."""
 WRAPPERS = frozenset({"_orig_mod", "module", "_fsdp_wrapped_module", "_checkpoint_wrapped_module"})
-"""Parts that torch.compile, DDP, FSDP and activation checkpointing insert into the name of a weight."""
+"""Name parts inserted by torch.compile, DDP, FSDP and activation checkpointing."""
 EMBEDDINGS = ("wte.weight", "embed.W_E")
-"""The token embedding of a GPT-2 and of a HookedTransformer. Every weight has the prefix of this one."""
+"""The token embedding of a GPT-2 and of a HookedTransformer. All weights share the prefix of this one."""
 
 
 @dataclass(frozen=True)
 class UnrecordedSettings:
-    """Settings that the user gives because the file does not record them; None where the user did not.
+    """Settings given by the user because the file does not record them; None if not given.
 
-    `heads` is the number of attention heads, `attention` the tokens that a token sees, `head` the kind of value that is
-    predicted.
+    `heads` is the number of attention heads, `attention` the tokens that a token sees, `head` the kind of predicted
+    value.
     """
 
     heads: int | None = None
@@ -59,11 +59,11 @@ NONE_GIVEN = UnrecordedSettings()
 
 @dataclass(frozen=True)
 class CheckpointSource:
-    """A path and its content: `content` is the object of a torch file, a dict of the arrays of a `.npz` or of an orbax
-    folder, None for another folder.
+    """A path and its content.
 
-    `given` are the settings that the file does not record. `loss` gives the loss of a network on the sample games
-    (None: not measured), by which a number of attention heads can be found.
+    `content` is the object in a torch file, a dict of the arrays in a `.npz` or an orbax folder, or None for another
+    folder. `given` are settings that the file does not record. `loss` returns the loss of a network on the sample games
+    (None: not measured), by which the number of attention heads can be found.
     """
 
     path: Path
@@ -73,7 +73,7 @@ class CheckpointSource:
 
     @cached_property
     def weights(self) -> dict[str, Tensor] | None:
-        """The state dict of a torch file under plain names, None if it has none with a known token embedding.
+        """The state dict of a torch file with normalized names, None without a known token embedding.
 
         Raises BadInputError for a file with several models.
         """
@@ -87,14 +87,14 @@ class CheckpointSource:
 
     @property
     def description(self) -> str:
-        """What was found, for the message that it is no checkpoint."""
+        """A description of the content, for the error that it is not a checkpoint."""
         if self.content is None:
             return f"a folder of {', '.join(sorted(p.name for p in self.path.iterdir())[:5]) or 'nothing'}"
         return f"{'a folder' if self.path.is_dir() else 'a file'} with {describe_contents(self.content)}"
 
 
 def describe_contents(value: Any, most: int = 8) -> str:
-    """An object of a torch file in words, with the shapes of its tensors, for messages about a wrong file.
+    """Return a description of an object in a torch file, with shapes of its tensors, for error messages.
 
     >>> describe_contents({"layer": 3, "metadata": {}})
     'the keys layer, metadata'
@@ -109,7 +109,7 @@ def describe_contents(value: Any, most: int = 8) -> str:
 
 
 def open_checkpoint(path: Path, given: UnrecordedSettings = NONE_GIVEN) -> CheckpointSource:
-    """A folder, or a file of torch, safetensors or numpy. Raises NotFoundError or BadInputError."""
+    """Return a folder, or a file of torch, safetensors or numpy, as a source. Raises NotFoundError or BadInputError."""
     if not path.exists():
         raise NotFoundError(f"no file or folder {path}")
     if path.is_dir():
@@ -124,14 +124,14 @@ def open_checkpoint(path: Path, given: UnrecordedSettings = NONE_GIVEN) -> Check
 
 
 def is_safetensors(path: Path) -> bool:
-    """Whether a file begins as safetensors do: the length of a header, and a brace."""
+    """Return whether a file begins like safetensors: the length of a header, and a brace."""
     with path.open("rb") as file:
         start = file.read(9)
     return len(start) == 9 and start[8:] == b"{" and int.from_bytes(start[:8], "little") < 1 << 32
 
 
 def read_safetensors(path: Path) -> dict[str, Tensor]:
-    """The tensors of a safetensors file. Raises BadInputError for a damaged file."""
+    """Return the tensors of a safetensors file. Raises BadInputError for a damaged file."""
     from safetensors import SafetensorError
     from safetensors.torch import load_file
 
@@ -145,7 +145,7 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
 
 
 def is_npz(path: Path) -> bool:
-    """Whether a file is a zip of arrays as numpy.savez writes it."""
+    """Return whether a file is a zip of arrays, as written by numpy.savez."""
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
@@ -155,8 +155,8 @@ def is_npz(path: Path) -> bool:
 
 
 def read_npz(path: Path) -> dict[str, np.ndarray]:
-    """The arrays of a `.npz`. Raises BadInputError for a damaged file, and for arrays of objects, whose code never
-    runs."""
+    """Return the arrays of a `.npz`. Raises BadInputError for a damaged file and for arrays of objects, whose code
+    never runs."""
     with zipfile.ZipFile(path) as archive:
         unpacked = sum(member.file_size for member in archive.infolist())
     if unpacked > MAX_UNPACKED_FACTOR * path.stat().st_size:
@@ -169,9 +169,9 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
 
 
 def normalize_names(weights: Mapping[Any, Any], file: str) -> dict[str, Tensor]:
-    """A state dict without the parts that wrappers insert, and without the prefix of the module that holds the model.
+    """Return a state dict without wrappers' name parts and without the prefix of the module that contains the model.
 
-    Raises BadInputError for two weights of one name and for several models in one state dict.
+    Raises BadInputError for two weights with one name and for several models in one state dict.
 
     >>> weights = {"model._orig_mod.transformer.wte.weight": 1, "model._orig_mod.lm_head.weight": 2}
     >>> sorted(normalize_names(weights, "a.pt"))
@@ -198,7 +198,7 @@ def normalize_names(weights: Mapping[Any, Any], file: str) -> dict[str, Tensor]:
 
 
 class _Dtype:
-    """Stands for numpy.dtype: the code of a type and its byte order. numpy itself does not read the pickle's state."""
+    """Replaces numpy.dtype: the code of a type and its byte order. numpy does not read the pickle's state."""
 
     def __init__(self, code: str, *_: Any) -> None:
         self.code, self.order = code, "<"
@@ -208,7 +208,7 @@ class _Dtype:
 
 
 def _read_scalar(dtype: _Dtype, data: bytes) -> float | int | bool:
-    """Stands for numpy's constructor of scalars. Raises ValueError for anything but a number."""
+    """Replaces numpy's constructor of scalars. Raises ValueError for anything but a number."""
     known = ("f8", "f4", "f2", "i8", "i4", "i2", "i1", "u8", "u4", "u2", "u1", "b1")
     if dtype.code not in known or dtype.order not in ("<", ">", "|"):
         raise ValueError(f"no number has the type {dtype.order}{dtype.code}")
@@ -217,28 +217,28 @@ def _read_scalar(dtype: _Dtype, data: bytes) -> float | int | bool:
 
 
 def _latin1(text: str, encoding: str) -> bytes:
-    """Stands for _codecs.encode, which pickles of bytes call. Raises ValueError for another encoding."""
+    """Replaces _codecs.encode, which pickles of bytes call. Raises ValueError for another encoding."""
     if encoding != "latin1":
         raise ValueError(f"bytes are not pickled as {encoding!r}")
     return text.encode("latin1")
 
 
 class _Settings(dict[str, Any]):
-    """Stands for argparse.Namespace: its attributes."""
+    """Replaces argparse.Namespace: its attributes."""
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.update(state)
 
 
 class _Dict:
-    """Stands for Lightning's AttributeDict: makes a dict."""
+    """Replaces Lightning's AttributeDict: creates a dict."""
 
     def __new__(cls, *_: Any) -> Any:
         return {}
 
 
 class _Unread:
-    """Stands for values that no import reads: paths and numpy arrays."""
+    """Replaces values that no import reads: paths and numpy arrays."""
 
     def __init__(self, *_: Any) -> None:
         pass
@@ -263,22 +263,22 @@ STAND_INS: dict[str, Any] = {
         )
     },
 }
-"""Functions and classes that training scripts pickle next to weights, and what is called in their place."""
+"""Functions and classes that training scripts pickle next to weights → their replacements."""
 
 
 def read_torch_file(path: Path) -> Any:
-    """What torch.save wrote, tensors on the CPU, read by torch's weights-only unpickler: no code of the file runs.
+    """Return the object written by torch.save, tensors on the CPU, with torch's weights-only unpickler: no code runs.
 
-    Numbers of numpy are read as Python's; `STAND_INS` names the other types that are replaced. Raises BadInputError as
-    `check_torch_file` does, for a pickle that asks for code and for anything else that torch.save did not write.
+    numpy's numbers become Python's; `STAND_INS` replaces other types. Raises BadInputError as `check_torch_file` does,
+    for a pickle that requires code, and for anything else that torch.save did not write.
     """
     import torch
 
     members = check_torch_file(path)
     try:
         with warnings.catch_warnings(), torch.serialization.safe_globals([(o, name) for name, o in STAND_INS.items()]):
-            warnings.simplefilter("ignore")  # about pickle protocols; whatever matters is an error
-            with path.open("rb") as file:  # of a path torch reads what ends in .safetensors as such, whatever it is
+            warnings.simplefilter("ignore")  # about pickle protocols; everything important is an error
+            with path.open("rb") as file:  # given a path, torch reads any *.safetensors as safetensors
                 content = torch.load(file, map_location="cpu", weights_only=True)
     except Exception as error:  # a damaged pickle or archive can raise nearly anything, from EOFError to KeyError
         refuse_code(path)
@@ -291,13 +291,13 @@ def check_torch_file(path: Path) -> list[zipfile.ZipInfo]:
     """Return the members of a torch file's zip (none for torch's older format), without loading it.
 
     Raises BadInputError for an empty file, a damaged zip, compressed members (torch never writes them; a small file
-    could unpack to any size) and overlapping ones.
+    could unpack to any size) and overlapping members.
     """
     if path.stat().st_size == 0:
         raise BadInputError(f"{path} is empty")
     try:
         members = zip_members(path)
-    except Exception as error:  # zipfile raises six kinds of errors at damaged directories
+    except Exception as error:  # zipfile raises six kinds of errors for damaged directories
         raise BadInputError(f"{path} is a damaged zip, not a torch file") from error
     if members:
         if any(m.compress_type != zipfile.ZIP_STORED for m in members):
@@ -306,18 +306,18 @@ def check_torch_file(path: Path) -> list[zipfile.ZipInfo]:
             raise BadInputError(f"{path} is a zip whose members overlap, not a torch file")
     if any(
         len(name) > MAX_NAME_CHARACTERS for name in list_pickled_globals(path)
-    ):  # torch searches its message in quadratic time
+    ):  # torch needs quadratic time for long names
         raise BadInputError(f"{path} is not a file of tensors written by torch.save, or it is damaged")
     return members
 
 
 def check_checksums(path: Path, members: list[zipfile.ZipInfo]) -> None:
-    """Raise BadInputError for a member whose bytes differ from its checksum, which torch does not check.
+    """Raise BadInputError for a member whose bytes differ from its checksum, which torch does not verify.
 
     A member without a checksum (0, an option of torch) is not checked.
     """
     if damaged := next((m.filename for m in members if m.CRC and compute_member_checksum(path, m) != m.CRC), None):
-        raise BadInputError(f"{path} is damaged: its part {damaged} is not what was written", "get the file again")
+        raise BadInputError(f"{path} is damaged: the checksum of its part {damaged} is wrong", "get the file again")
 
 
 def refuse_code(path: Path) -> None:
@@ -329,7 +329,7 @@ def refuse_code(path: Path) -> None:
 
 
 def zip_members(path: Path) -> list[zipfile.ZipInfo]:
-    """What a zip holds; nothing for a file that is none."""
+    """Return the members of a zip; none for other files."""
     if not zipfile.is_zipfile(path):
         return []
     with zipfile.ZipFile(path) as archive:
@@ -337,12 +337,12 @@ def zip_members(path: Path) -> list[zipfile.ZipInfo]:
 
 
 def read_member(path: Path, member: zipfile.ZipInfo) -> bytes:
-    """A member of a zip that is not compressed, as torch reads it: whatever its checksum says."""
+    """Return an uncompressed member of a zip without checking its checksum, like torch."""
     return b"".join(read_member_chunks(path, member))
 
 
 def compute_member_checksum(path: Path, member: zipfile.ZipInfo) -> int:
-    """The CRC-32 of a member of a zip that is not compressed."""
+    """Return the CRC-32 of an uncompressed member of a zip."""
     crc = 0
     for chunk in read_member_chunks(path, member):
         crc = zlib.crc32(chunk, crc)
@@ -350,7 +350,7 @@ def compute_member_checksum(path: Path, member: zipfile.ZipInfo) -> int:
 
 
 def read_member_chunks(path: Path, member: zipfile.ZipInfo) -> Iterator[bytes]:
-    """The bytes of a member of a zip that is not compressed, some at a time."""
+    """Yield the bytes of an uncompressed member of a zip in chunks."""
     with path.open("rb") as file:
         file.seek(member.header_offset + 26)
         name, extra = struct.unpack("<HH", file.read(4))
@@ -362,9 +362,9 @@ def read_member_chunks(path: Path, member: zipfile.ZipInfo) -> Iterator[bytes]:
 
 
 def list_pickled_globals(path: Path) -> list[str]:
-    """The functions and classes that a pickle (plain, or inside a torch file) names, read without calling any.
+    """Return the functions and classes named in a pickle (plain, or inside a torch file), without calling them.
 
-    What cannot be read as a pickle names nothing; a damaged one names what comes before the damage.
+    A file that is not a pickle gives none; a damaged one gives those before the damage.
     """
     names: list[str] = []
     strings = ["", ""]
@@ -375,7 +375,7 @@ def list_pickled_globals(path: Path) -> list[str]:
         else:
             with path.open("rb") as file:
                 stream = io.BytesIO(file.read(MAX_PICKLE_BYTES))
-        while stream.tell() < len(stream.getbuffer()):  # torch's older files are several pickles, one after the other
+        while stream.tell() < len(stream.getbuffer()):  # torch's older files contain several pickles
             for operation, argument, _ in pickletools.genops(stream):
                 if operation.name == "GLOBAL":
                     names.append(str(argument).replace(" ", "."))
@@ -383,13 +383,13 @@ def list_pickled_globals(path: Path) -> list[str]:
                     names.append(".".join(strings))
                 elif isinstance(argument, str):
                     strings = [strings[1], argument]
-    except Exception:  # what is damaged is refused when it is loaded
+    except Exception:  # damaged files are refused when loaded
         pass
     return list(dict.fromkeys(names))
 
 
 def to_plain_values(value: Any) -> Any:
-    """The value as JSON can hold it: numbers, strings and dicts and lists of them; None for anything else.
+    """Return the value in JSON's types: numbers, strings, and dicts and lists of them; None for anything else.
 
     Raises ValueError for more than 100,000 values: a small pickle can refer to the same list any number of times.
     """
@@ -419,7 +419,7 @@ PLAIN_OPERATIONS = frozenset({
     "BINSTRING", "SHORT_BINSTRING", "EMPTY_LIST", "APPEND", "APPENDS", "LIST", "EMPTY_DICT", "DICT", "SETITEM",
     "SETITEMS", "GET", "BINGET", "LONG_BINGET", "PUT", "BINPUT", "LONG_BINPUT", "MEMOIZE",
 })  # fmt: skip
-"""Pickle operations that make dicts, lists, texts and numbers, and call nothing. No tuples: nested ones as keys of a
+"""Pickle operations that create dicts, lists, texts and numbers without calls. No tuples: nested tuples as keys of a
 dict take exponential time to hash."""
 
 
@@ -429,7 +429,7 @@ class _PlainUnpickler(pickle.Unpickler):
 
 
 def read_plain_pickle(path: Path) -> Any:
-    """The dicts, lists, texts and numbers of a pickle. Every operation is checked before the first runs.
+    """Return the dicts, lists, texts and numbers of a pickle. Every operation is checked before the first runs.
 
     Raises BadInputError for a pickle of anything else, a large file and a damaged one.
     """
@@ -441,7 +441,7 @@ def read_plain_pickle(path: Path) -> Any:
             if operation.name not in PLAIN_OPERATIONS:
                 raise pickle.UnpicklingError(f"{operation.name} {argument if argument is not None else ''}".strip())
             if operation.name.endswith("PUT") and argument is not None and int(argument) > len(data):  # takes memory
-                raise ValueError(f"there is no place {argument}")
+                raise ValueError(f"place {argument} does not exist")
         return _PlainUnpickler(io.BytesIO(data)).load()
     except pickle.UnpicklingError as error:
         raise BadInputError(

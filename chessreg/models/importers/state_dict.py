@@ -1,9 +1,9 @@
-"""A state dict of a GPT-2 without its settings: bare, in a Lightning .ckpt, or as a safetensors file.
+"""A state dict of a GPT-2 without its settings: alone, in a Lightning .ckpt, or as a safetensors file.
 
-Shapes give everything but the number of attention heads. That is taken from `--heads`, from the settings that Lightning
-saves, or from a config.json in the same folder. Otherwise the number is chosen with which the model predicts the sample
-games best, if one is clearly best. The layout of the matrices tells which code they are from: GPT2LMHeadModel keeps
-them [in, out] and uses gelu_new, nanoGPT [out, in] with the exact GELU.
+Shapes determine everything except the number of attention heads. It comes from `--heads`, from the settings that
+Lightning saves, or from a config.json in the same folder. Otherwise it is the number with which the model predicts the
+sample games best, if one is clearly best. The layout of the matrices identifies the code: GPT2LMHeadModel keeps them
+[in, out] and uses gelu_new, nanoGPT [out, in] with the exact GELU.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ ATTENTION = "transformer.h.0.attn.c_attn.weight"
 SETTINGS = ("hyper_parameters", "hparams", "config", "model_config", "args")
 """Keys under which training scripts save settings. Lightning uses the first."""
 HEADS = ("n_head", "num_attention_heads", "n_heads", "num_heads", "heads")
-"""What these settings call the number of attention heads."""
-HEAD_SIZES = range(8, 257)  # features of one head, among which the number of heads is searched
-CLEARLY_BETTER = 0.05  # nats per token that the best number of heads must be ahead of the second
+"""Names of the number of attention heads in these settings."""
+HEAD_SIZES = range(8, 257)  # features per head considered in the search
+CLEARLY_BETTER = 0.05  # minimum lead of the best number of heads, in nats per token
 
 
 class StateDictFile:
@@ -72,7 +72,8 @@ class StateDictFile:
 
 
 def normalize_weights(source: CheckpointSource) -> dict[str, Tensor]:
-    """The weights under GPT2LMHeadModel's names, without mask buffers and without a head that is the embedding."""
+    """Return the weights by GPT2LMHeadModel's names, without mask buffers and without a tied head. Raises
+    BadInputError."""
     import torch
 
     weights = {name: tensor for name, tensor in (source.weights or {}).items() if not name.endswith(BUFFERS)}
@@ -89,7 +90,8 @@ def normalize_weights(source: CheckpointSource) -> dict[str, Tensor]:
 
 
 def transpose_matrices(weights: dict[str, Tensor], name: str) -> tuple[dict[str, Tensor], bool]:
-    """The weights with matrices [out, in], and whether the file has them [in, out], as Hugging Face's Conv1D does."""
+    """Return the weights with matrices [out, in], and whether the file has them [in, out] like Hugging
+    Face's Conv1D."""
     width = weights[EMBEDDING].shape[-1]
     shape = tuple(weights[ATTENTION].shape) if ATTENTION in weights else None
     if shape not in ((width, 3 * width), (3 * width, width)):
@@ -100,7 +102,7 @@ def transpose_matrices(weights: dict[str, Tensor], name: str) -> tuple[dict[str,
 
 
 def infer_shape(raw: dict[str, Tensor], settings: dict[str, Any], conv1d: bool) -> GPT2Config:
-    """The shape that weights with matrices [out, in] have, with one head."""
+    """Return the shape of weights with matrices [out, in], with one head."""
     from chessreg.models.adapters.gpt2 import ACTIVATIONS, GPT2Config
 
     rows, width = raw[EMBEDDING].shape
@@ -121,8 +123,8 @@ def infer_shape(raw: dict[str, Tensor], settings: dict[str, Any], conv1d: bool) 
 
 
 def read_saved_settings(source: CheckpointSource) -> dict[str, Any]:
-    """The settings saved in the file, or in a config.json of a GPT-2 in the same folder; the inner ones of nested dicts
-    too.
+    """Return the settings in the file, or in a config.json of a GPT-2 in the same folder, including those of nested
+    dicts.
 
     Raises BadInputError for a config.json that is not JSON.
     """
@@ -137,7 +139,7 @@ def read_saved_settings(source: CheckpointSource) -> dict[str, Any]:
 
 
 def iterate_entries(settings: Any) -> Iterator[tuple[str, Any]]:
-    """Keys and values of a dict and of the dicts in it, the outer ones last."""
+    """Yield keys and values of a dict and of the dicts in it, the outer ones last."""
     dicts = [settings] if isinstance(settings, dict) else []
     for each in dicts:
         dicts.extend(value for value in each.values() if isinstance(value, dict))
@@ -146,7 +148,7 @@ def iterate_entries(settings: Any) -> Iterator[tuple[str, Any]]:
 
 
 def read_heads(source: CheckpointSource, settings: dict[str, Any], width: int) -> tuple[int | None, str]:
-    """The number of attention heads and where it is from; None if neither the user nor the settings give it.
+    """Return the number of attention heads and its source; None if neither the user nor the settings give it.
 
     Raises BadInputError for a number that does not divide the width.
     """
@@ -160,8 +162,10 @@ def read_heads(source: CheckpointSource, settings: dict[str, Any], width: int) -
 
 
 def find_best_heads(source: CheckpointSource, raw: dict[str, Tensor], config: GPT2Config) -> int:
-    """The number of heads with which the model predicts the sample games best. Raises BadInputError if none is clearly
-    best, as for an untrained model."""
+    """Return the number of heads with which the model predicts the sample games best.
+
+    Raises BadInputError if none is clearly best, as for an untrained model.
+    """
     from chessreg.models.adapters.gpt2 import GPT2
 
     width = config.n_embd
@@ -171,8 +175,8 @@ def find_best_heads(source: CheckpointSource, raw: dict[str, Tensor], config: GP
     if len(losses) == 1 or (len(losses) > 1 and losses[1][0] - losses[0][0] >= CLEARLY_BETTER):
         return losses[0][1]
     raise BadInputError(
-        f"{source.path.name} does not say how many attention heads share its {width} features, and no number of heads "
-        "predicts the sample games clearly best",
+        f"{source.path.name} does not record the number of attention heads for its {width} features, and no number "
+        "of heads predicts the sample games clearly best",
         f"give --heads N, one of {', '.join(map(str, possible))}" if possible else "give --heads N",
     )
 

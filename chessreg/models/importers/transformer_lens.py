@@ -1,9 +1,9 @@
-"""TransformerLens' state dict of a GPT-2, as Karvonen's conversion saves it (specification of Karvonen 2024, 2.2).
+"""TransformerLens' state dict of a GPT-2, as saved by Karvonen's conversion (specification of Karvonen 2024, 2.2).
 
 His `.pth` files are folded: each LayerNorm's weight is multiplied into the matrix that reads its output, every matrix
-that writes to the residual stream is centred over d_model, and the unembedding is centred over the vocabulary. Nothing
-of that is undone. The model is represented as it is, with LayerNorm weights of one and an output head of its own, and
-since its residual stream then has mean 0 at every position, that is what the checkpoint says: `centred` (2.3).
+that writes to the residual stream is centred over d_model, and the unembedding is centred over the vocabulary. This is
+not undone: the model gets LayerNorm weights of one and a separate output head, and because its residual stream has mean
+0 at every position, the checkpoint records `centred` (2.3).
 """
 
 from __future__ import annotations
@@ -27,7 +27,9 @@ BLOCK = (*ATTENTION, "mlp.W_in", "mlp.b_in", "mlp.W_out", "mlp.b_out")
 NORM = ("ln1.w", "ln1.b", "ln2.w", "ln2.b")
 OUTSIDE = ("embed.W_E", "pos_embed.W_pos", "unembed.W_U", "unembed.b_U")
 FINAL = ("ln_final.w", "ln_final.b")
-CENTRED_WITHIN = 1e-4  # of a matrix's typical size; float32 centring leaves about 1e-7, an uncentred matrix about 1
+CENTRED_WITHIN = (
+    1e-4  # relative to a matrix's typical size; float32 centring leaves about 1e-7, an uncentred matrix about 1
+)
 
 
 class TransformerLensFile:
@@ -69,7 +71,7 @@ class TransformerLensFile:
 
 
 def read_state_dict(source: CheckpointSource) -> dict[str, Tensor]:
-    """The file's tensors without mask buffers, names and shapes checked. BadInputError names what does not fit."""
+    """Return the file's tensors without mask buffers, with names and shapes checked. Raises BadInputError."""
     import torch
 
     name = source.path.name
@@ -100,9 +102,10 @@ def read_state_dict(source: CheckpointSource) -> dict[str, Tensor]:
 
 
 def check_shapes(name: str, raw: Mapping[str, Tensor], layers: int) -> None:
+    """Raise BadInputError unless all shapes are consistent."""
     query = raw["blocks.0.attn.W_Q"]
     if query.dim() != 3 or raw["embed.W_E"].dim() != 2 or raw["blocks.0.mlp.W_in"].dim() != 2:
-        raise BadInputError(f"{name}: blocks.0.attn.W_Q is not [head, d_model, d_head], or a matrix is none")
+        raise BadInputError(f"{name}: blocks.0.attn.W_Q is not [head, d_model, d_head], or a matrix is not 2-D")
     head, d_model, d_head = query.shape
     vocabulary, mlp = len(raw["embed.W_E"]), raw["blocks.0.mlp.W_in"].shape[1]
     if head * d_head != d_model:
@@ -124,7 +127,7 @@ def check_shapes(name: str, raw: Mapping[str, Tensor], layers: int) -> None:
 
 
 def convert_weights(raw: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]:
-    """The weights under GPT2LMHeadModel's names, float32; the numbers are the file's own."""
+    """Return the weights by GPT2LMHeadModel's names, float32, with unchanged values."""
     import torch
 
     d_model = raw["embed.W_E"].shape[1]
@@ -154,7 +157,7 @@ def convert_weights(raw: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]
 
 
 def is_centred(raw: Mapping[str, Tensor], layers: int) -> bool:
-    """Whether everything written to the residual stream has mean 0 over d_model: read off the weights, not the name."""
+    """Return whether everything written to the residual stream has mean 0 over d_model, judged by the weights."""
     written = [raw["embed.W_E"], raw["pos_embed.W_pos"]]
     for layer in range(layers):
         written += [raw[f"blocks.{layer}.{part}"] for part in ("attn.W_O", "attn.b_O", "mlp.W_out", "mlp.b_out")]
@@ -165,10 +168,11 @@ def is_centred(raw: Mapping[str, Tensor], layers: int) -> bool:
 
 
 def compute_transformer_lens_logits(weights: Mapping[str, Tensor], tokens: Tensor) -> Tensor:
-    """Logits float64 [batch, length, vocab] from a HookedTransformer's state dict, LayerNorms folded in or not.
+    """Return logits float64 [batch, length, vocab] from a HookedTransformer's state dict, with LayerNorms folded in or
+    not.
 
-    What the conversion is verified against. Heads stay apart as they are in the file: W_Q [head, d_model, d_head],
-    W_O [head, d_head, d_model]; exact GELU.
+    The reference for the conversion. Heads stay separate, as in the file: W_Q [head, d_model, d_head], W_O [head,
+    d_head, d_model]; exact GELU.
     """
 
     import torch

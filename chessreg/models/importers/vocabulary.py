@@ -1,6 +1,7 @@
-"""The vocabulary that comes with a checkpoint: the text of each row of its embedding, and which rows an encoding reads.
+"""The vocabulary that comes with a checkpoint: the text of each row of its embedding, and the rows that an encoding
+reads.
 
-Models of one encoding are published with their tokens in any order, and with tokens that no game has. Without the order
+Models with one encoding are published with their tokens in any order, and with additional tokens. Without the order,
 such a model imports without an error and plays no legal move.
 """
 
@@ -23,8 +24,8 @@ from chessreg.errors import DAMAGE, BadInputError, first_line
 from chessreg.models.importers.source import read_plain_pickle
 
 FILES = ("tokenizer.json", "vocab.json", "vocab.txt", "meta.pkl", "tokenizer_config.json")
-"""Files of a folder that may hold its vocabulary; the first that does is read. meta.pkl is nanoGPT's,
-tokenizer_config.json counts if it has the `char_ords` of a CharacterTokenizer."""
+"""Files of a folder that may contain its vocabulary, in order of priority. meta.pkl is nanoGPT's; tokenizer_config.json
+counts if it has the `char_ords` of a CharacterTokenizer."""
 META = "meta.pkl"
 MAX_FILE_BYTES = 64 << 20  # of a tokenizer's file
 MAX_LINES = 1 << 20  # of vocab.txt
@@ -36,9 +37,9 @@ SPECIALS = {
     "</s>": ("<|endoftext|>", "<eos>", "<|eos|>", "[EOS]"),
     "<unk>": ("<|unknown|>", "<|unk|>", "[UNK]"),
 }
-"""Other names of the special tokens; the first ones are Davis's later names (specification 1.1)."""
+"""Alternative names of the special tokens, Davis's later names first (specification 1.1)."""
 RESULTS = ("1-0", "0-1")
-"""Tokens of characters that games have, which no game of an encoding has."""
+"""Tokens that consist of game characters but occur in no game of an encoding."""
 SPACES = ("Ġ", "▁")
 """A space in byte-level and in SentencePiece vocabularies."""
 MOST_DROPPED_LISTED = 100
@@ -46,10 +47,10 @@ MOST_DROPPED_LISTED = 100
 
 @dataclass(frozen=True)
 class TokenRows:
-    """Where an encoding's tokens are in a model: `rows[i]` is the row of id i in its embedding and output head.
+    """The rows of an encoding's tokens in a model: `rows[i]` is the row of id i in its embedding and output head.
 
     `file` is the vocabulary's file, None if the model has none. `dropped` are the texts of the other rows and `unused`
-    the number of rows without a text. `promotion_case` is how UCI squares write promotion pieces.
+    is the number of rows without a text. `promotion_case` is how UCI squares write promotion pieces.
     """
 
     rows: tuple[int, ...]
@@ -63,8 +64,10 @@ class TokenRows:
         return self.rows != tuple(range(len(self.rows)))
 
     def as_json(self) -> dict[str, Any]:
-        """The record that is stored with the checkpoint. Rows are listed if any was moved or dropped; the texts of
-        dropped ones with escapes, as Python writes them."""
+        """Return the record stored with the checkpoint.
+
+        Rows are listed if any was moved or dropped; texts of dropped rows have Python's escapes.
+        """
         record: dict[str, Any] = {"file": self.file, "promotion_case": self.promotion_case}
         if self.is_reordered or self.dropped or self.unused:
             listed = [text[:60].encode("unicode_escape").decode() for text in self.dropped[:MOST_DROPPED_LISTED]]
@@ -76,7 +79,7 @@ class TokenRows:
 @dataclass(frozen=True)
 class Vocabulary:
     """The text of each id in `file`. `merged` are the texts that the tokenizer makes by joining others, None if it
-    could make any."""
+    could make any text."""
 
     file: str
     texts: Mapping[int, str]
@@ -84,7 +87,7 @@ class Vocabulary:
 
     @cached_property
     def ids(self) -> dict[str, int]:
-        """The id of each text, with spaces as they are in a game."""
+        """The id of each text, with spaces as in a game."""
         return {self._plain(text): number for number, text in self.texts.items()}
 
     def _plain(self, text: str) -> str:
@@ -97,19 +100,22 @@ class Vocabulary:
         return " " in self.texts.values()
 
     def id_of(self, text: str, read: Encoding) -> int | None:
-        """The id of a token of the encoding, under any of its names; None if the vocabulary lacks it."""
+        """Return the id of a token of the encoding, under any of its names; None if the vocabulary lacks it."""
         others = SPECIALS.get(text, ())
         if isinstance(read, UciSquare) and text in "qrbn" and text.upper() not in read.vocabulary:
             others = (text.upper(),)
         return next((self.ids[name] for name in (text, *others) if name in self.ids), None)
 
     def missing(self, read: Encoding) -> list[str]:
-        """The tokens of the encoding that the vocabulary lacks."""
+        """Return the tokens of the encoding that the vocabulary lacks."""
         return [text for text in read.vocabulary if self.id_of(text, read) is None]
 
     def difference(self, read: Encoding) -> str | None:
-        """Why this is not the encoding's vocabulary, None if it is: a token is missing or twice in it, or a game could
-        contain another token, one that joins several of the encoding's."""
+        """Return why this is not the encoding's vocabulary, None if it is.
+
+        The reason is a missing or repeated token, or a token that joins several of the encoding's and could occur in a
+        game.
+        """
         if missing := self.missing(read):
             more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
             return f"it has no token {missing[0]!r}{more}"
@@ -125,7 +131,7 @@ class Vocabulary:
         return None
 
     def rows_of(self, read: Encoding) -> TokenRows:
-        """The rows of the tokens of an encoding from which there is no `difference`."""
+        """Return the rows of the tokens of an encoding without a `difference`."""
         rows, case = self._rows(read), None
         if isinstance(read, UciSquare):
             case = "upper" if self.texts[rows[read.vocabulary.index("q")]].isupper() else "lower"
@@ -135,13 +141,14 @@ class Vocabulary:
         return tuple(self.id_of(text, read) or 0 for text in read.vocabulary)
 
     def _others(self, rows: Sequence[int]) -> list[str]:
-        """The texts of the other ids."""
+        """Return the texts of the other ids."""
         chosen = set(rows)
         return [self.texts[number] for number in sorted(self.texts) if number not in chosen]
 
 
 def match_encoding(vocabulary: Vocabulary, given: Encoding | None = None) -> tuple[Encoding, TokenRows]:
-    """The encoding of a vocabulary (`given`, or the one with the fewest tokens dropped) and the rows of its tokens.
+    """Return the encoding of a vocabulary (`given`, or the one with the fewest dropped tokens) and the rows of its
+    tokens.
 
     Raises BadInputError with the reason why the given or the nearest encoding does not fit.
     """
@@ -171,9 +178,9 @@ def match_encoding(vocabulary: Vocabulary, given: Encoding | None = None) -> tup
 
 
 def read_vocabulary(path: Path) -> Vocabulary | None:
-    """The vocabulary of a file, or of the first file of a folder that has one; None for a folder without one.
+    """Return the vocabulary of a file, or of the first suitable file of a folder; None for a folder without one.
 
-    Raises BadInputError for a file that holds no vocabulary. A pickle's code is never run.
+    Raises BadInputError for a file without a vocabulary. A pickle's code is never run.
     """
     if path.is_dir():
         for name in FILES:
@@ -187,7 +194,7 @@ def read_vocabulary(path: Path) -> Vocabulary | None:
 
 
 def find_inner_vocabulary(content: Any, file: str) -> Vocabulary | None:
-    """The stoi or itos that a training script saved in its checkpoint, itself or under `meta`; None without them.
+    """Return the vocabulary of stoi or itos that a training script saved in its checkpoint, or under `meta`; else None.
 
     Raises BadInputError for a damaged one.
     """
@@ -201,7 +208,7 @@ def find_inner_vocabulary(content: Any, file: str) -> Vocabulary | None:
 
 
 def _read_file(path: Path) -> Vocabulary | None:
-    """The vocabulary of a file; None for a tokenizer_config.json without one."""
+    """Return the vocabulary of a file; None for a tokenizer_config.json without one."""
     try:
         if path.stat().st_size > MAX_FILE_BYTES:
             raise ValueError(f"more than {MAX_FILE_BYTES >> 20} MiB")
@@ -241,7 +248,7 @@ def _read_json(path: Path, content: Any) -> Vocabulary | None:
 
 
 def _read_merges(path: Path) -> frozenset[str] | None:
-    """The texts that the merges of a slow GPT-2 tokenizer make; None without the file."""
+    """Return the texts that the merges of a slow GPT-2 tokenizer make; None without the file."""
     if not path.is_file():
         return None
     lines = path.read_text(encoding="utf-8").split("\n")
@@ -250,12 +257,12 @@ def _read_merges(path: Path) -> frozenset[str] | None:
 
 
 def _split_merge(merge: Any) -> list[str]:
-    """The two tokens of a merge, written `e 4` or `["e", "4"]`."""
+    """Return the two tokens of a merge, written `e 4` or `["e", "4"]`."""
     return merge.split(" ") if isinstance(merge, str) else list(merge)
 
 
 def _read_texts(content: Any) -> dict[int, str]:
-    """The text of each id of {text: id}, {"id": text}, [text, …] or [[text, score], …]."""
+    """Return the text of each id in {text: id}, {"id": text}, [text, …] or [[text, score], …]."""
     if isinstance(content, list):
         return {
             number: _check_text(piece if isinstance(piece, str) else piece[0]) for number, piece in enumerate(content)
@@ -266,7 +273,7 @@ def _read_texts(content: Any) -> dict[int, str]:
 
 
 def _read_meta(meta: Any) -> dict[int, str]:
-    """The text of each id of nanoGPT's meta.pkl. Raises ValueError where stoi and itos disagree."""
+    """Return the text of each id in nanoGPT's meta.pkl. Raises ValueError if stoi and itos disagree."""
     if not isinstance(meta, dict) or not ("stoi" in meta or "itos" in meta):
         raise ValueError("it has neither stoi nor itos")
     by_text = None if meta.get("stoi") is None else _invert_ids(meta["stoi"])
@@ -281,7 +288,7 @@ def _read_meta(meta: Any) -> dict[int, str]:
 
 
 def _invert_ids(ids: Mapping[str, int]) -> dict[int, str]:
-    """Raises ValueError for an id of two texts and for one that is not a whole number from 0 on."""
+    """Return {id: text}. Raises ValueError for an id with two texts and for one that is not an integer from 0 on."""
     texts: dict[int, str] = {}
     for text, number in ids.items():
         if type(number) is not int or number < 0:

@@ -98,7 +98,7 @@ def test_a_rung_plays_the_games_of_a_match_against_it_alone(session, play):
         ({"ladder": ("random", "random")}, "random twice"),
         ({"ladder": ("stockfish:1-0",)}, "names no level"),
         ({"ladder": ("stockfish:0-21",)}, "levels -1 to 20"),
-        ({"ladder": ("lc0",)}, "names no engine"),
+        ({"ladder": ("lc0",)}, "does not name an engine"),
         ({"ladder": RUNGS, "opponent": "capture"}, "both set the model's opponent"),
         ({"ladder": RUNGS, "color": "both", "games": 3}, "cannot be divided into pairs of both colors"),
         ({"ladder": RUNGS, "color": "both", "stop": "sprt:-0.05,0.05"}, "a ladder has several"),

@@ -28,7 +28,7 @@ def test_any_placement_makes_a_frame_legal_or_not() -> None:
     frame = BoardFrame.from_fen("8/8/8/8/8/8/8/QQQQQQQQ")
     assert frame.squares == "Q" * 8 + "." * 56
     assert BoardFrame.from_fen(chess.STARTING_FEN).squares.count(".") == 32
-    with pytest.raises(BadInputError, match="no FEN"):
+    with pytest.raises(BadInputError, match="not a FEN"):
         BoardFrame.from_fen("nonsense")
 
 
@@ -63,9 +63,9 @@ def test_heat_is_given_by_square_or_as_sixty_four_numbers() -> None:
 def test_what_is_no_frame_is_refused() -> None:
     with pytest.raises(BadInputError, match="64 letters"):
         BoardFrame("", "." * 63)
-    with pytest.raises(BadInputError, match="no square 64"):
+    with pytest.raises(BadInputError, match="square 64"):
         BoardFrame("", "." * 64, marks={64: "target"})
-    with pytest.raises(BadInputError, match="no mark 'pretty'"):
+    with pytest.raises(BadInputError, match="the mark 'pretty' does not exist"):
         BoardFrame("", "." * 64, marks={0: "pretty"})  # type: ignore[dict-item]
 
 

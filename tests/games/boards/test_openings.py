@@ -162,15 +162,15 @@ def test_the_author_starts_anew_five_times_and_keeps_a_last_ply_that_mates(monke
     ("name", "content", "message"),
     [
         ("a.tsv", "name\tfen\nx\ty\n", "no column of moves"),
-        ("a.tsv", "name\tpgn\n", "holds no line"),
-        ("a.txt", "1. e4", "no opening book"),
+        ("a.tsv", "name\tpgn\n", "has no line"),
+        ("a.txt", "1. e4", "not an opening book"),
         ("a.pgn", '[Event "?"]\n[FEN "8/8/8/8/8/8/8/K1k5 w - - 0 1"]\n\n1. Ka2 *\n', "set-up position"),
         ("a.pgn.zip", "not a zip", "cannot be unpacked"),
         ("a.pgn", "1. e4 e5 *".encode("utf-16").decode("latin-1"), "holds binary data"),
         ("a.pgn", "1. f3 e5 2. g4 Qh4# 0-1", "every one ends in mate"),
         ("a.pgn", "x" * 100_000, f"{'x' * 20}…' is not legal"),
-        ("a.epd", "8/8/8/8/8/8/8/8 w - -\n", "not a position that play can go on from"),
-        ("a.epd", "", "holds no line"),
+        ("a.epd", "8/8/8/8/8/8/8/8 w - -\n", "the game cannot continue from this position"),
+        ("a.epd", "", "has no line"),
     ],
 )
 def test_a_file_that_is_no_book_says_why(tmp_path: Path, name: str, content: str, message: str) -> None:

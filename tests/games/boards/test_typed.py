@@ -27,8 +27,8 @@ def test_a_fen_is_the_shortest_game_to_it() -> None:
     [
         ("e4 e5 Ke3", "2.Ke3 is not legal"),
         ("e4 --", "not legal"),
-        ("8/8/8 w", "no FEN"),
-        ("8/8/8/8/8/8/8/8 w - - 0 1", "no position"),
+        ("8/8/8 w", "not a FEN"),
+        ("8/8/8/8/8/8/8/8 w - - 0 1", "not a legal chess position"),
     ],
 )
 def test_what_is_no_position_is_told(text: str, words: str) -> None:

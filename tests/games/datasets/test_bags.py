@@ -120,7 +120,7 @@ def limits(*ends: int) -> bytes:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (b"abc", "a file of 3 bytes is no bag"),
+        (b"abc", "a file of 3 bytes is not a bag"),
         (b"abcdefgh" + limits(9), "the records end at 9 of 16 bytes"),
         (b"abcdefgh" + limits(-1), "the records end at -1"),
         (b"abcdefgh" + limits(16), "the records end at 16"),
@@ -128,16 +128,16 @@ def limits(*ends: int) -> bytes:
         (b"\x05abcde2e4" + limits(9, 4, 9), "record 1 at byte 9: its limits are not in order: 9, then 4"),
         (b"\x05abcde2e4" + limits(-3, 9), "record 0 at byte 0: its limits are not in order"),
         (b"\x05abcde2e4" + limits(11, 9), "record 0 at byte 0: its limits are not in order"),
-        (b"\x04abcde2e4" + limits(9, 9), "record 1 at byte 9: it is no record of behavioral_cloning"),
+        (b"\x04abcde2e4" + limits(9, 9), "record 1 at byte 9: it is not a record of behavioral_cloning"),
         (b"\x09abcde2e4" + limits(9), "record 0 at byte 0: it is no record"),
         (b"\x80" + limits(1), "record 0 at byte 0: it is no record"),
         (
             encode_record(START, "e2e4") + encode_record(START, None, 1) + limits(61, 126),
-            "record 1 at byte 61: it is no record of",
+            "record 1 at byte 61: it is not a record of",
         ),
         (
             encode_record(START, None, 1) + encode_record(START, "e2e4") + limits(65, 126),
-            "record 1 at byte 65: it is no record of",
+            "record 1 at byte 65: it is not a record of",
         ),
         (b"x" * 5000 + limits(5000), "record 0 at byte 0: it has 5,000 bytes"),
     ],

@@ -277,6 +277,6 @@ def test_a_break_inside_a_stream_keeps_what_came_before_when_asked(tmp_path: Pat
 def test_a_csv_of_neither_games_nor_positions_says_what_its_first_row_lacks(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.csv").write_text(text)
     first = text.partition("\n")[0]
-    why = f"a.csv: row 1 names no column fen or transcript, and is no FEN: {first} .a column fen is of positions"
+    why = f"a.csv: row 1 has neither a column fen or transcript nor a FEN: {first} .a column fen is of positions"
     with pytest.raises(BadInputError, match=why):
         open_game_source(tmp_path / "a.csv")
