@@ -1,4 +1,4 @@
-"""Arrays and files of chessreg: activations, content-addressed artifacts, fragments. Knows no SQL and no chess."""
+"""Storage of chessreg: activations, content-addressed artifacts, and fragments. Independent of SQL and chess."""
 
 from store.artifacts import StoredArtifact
 from store.errors import AlreadyPublishedError, CorruptError, NotInStoreError, StoreError

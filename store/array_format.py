@@ -1,10 +1,11 @@
-"""How activations lie on disk: names, data types, chunk sizes, attributes, digests. Shared by writer and reader.
+"""The on-disk format of activations: names, data types, chunk sizes, attributes and digests. Shared by writer and
+reader.
 
 One group holds the activations of one (spec, range of units): arrays `layers/<hook point>` [rows, d_model] and, for
 each row, `game` (row in the dataset), `token` (index in the game's text) and `ply`, int32. Chunks are 4 MiB, row-major,
-uncompressed, one file each (`c.<i>.0`); the last one is padded with the fill value. The group's attributes hold an
-xxh3-128 digest of every chunk (sha256 is slower than the disk: 1.8 GB/s here against 32) and, over all of these, the
-group's sha256.
+uncompressed, one file each (`c.<i>.0`); the last one is padded with the fill value. The attributes of the group hold an
+xxh3-128 digest of every chunk and the sha256 of all of these (sha256 alone would be slower than the disk: 1.8 GB/s
+against 32 GB/s).
 """
 
 from __future__ import annotations
@@ -26,21 +27,22 @@ if TYPE_CHECKING:
 
 ARRAY_FORMAT = 1
 CHUNK_BYTES = 4 << 20
-MAX_METADATA_BYTES = 64 << 20  # a file of metadata has at most; one digest a chunk is in it
+MAX_METADATA_BYTES = 64 << 20  # of a metadata file, which has one digest per chunk
 INDEX_ARRAYS = ("game", "token", "ply")
 _HOOK_POINT = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*\Z")
 
 
 @dataclass(frozen=True)
 class LogicalType:
-    """A logical dtype: how numpy and zarr hold it, and the bit pattern (a NaN) of what was never written."""
+    """A data type of activations: its name, its representation in numpy and zarr, and the fill value for unwritten
+    elements."""
 
     name: str
     storage: np.dtype[Any]
     fill: float | int
 
 
-# numpy has no bfloat16: its bits travel as uint16, and 0xFFFF is one of its NaNs
+# numpy lacks bfloat16, so its bits are stored as uint16; 0xFFFF is a NaN
 LOGICAL_TYPES = {
     "float16": LogicalType("float16", np.dtype("<f2"), float("nan")),
     "bfloat16": LogicalType("bfloat16", np.dtype("<u2"), 0xFFFF),
@@ -50,14 +52,15 @@ INDEX_TYPE = LogicalType("int32", np.dtype("<i4"), -1)
 
 
 def find_logical_type(name: str) -> LogicalType:
-    """The type of this name; StoreError for any other than float16, bfloat16, float32."""
+    """Return the type named `name`: float16, bfloat16 or float32. Raises StoreError for any other name."""
     if name not in LOGICAL_TYPES:
         raise StoreError(f"activations cannot be stored as {name!r}", f"choose one of {', '.join(LOGICAL_TYPES)}")
     return LOGICAL_TYPES[name]
 
 
 def check_hook_points(hook_points: Sequence[str]) -> tuple[str, ...]:
-    """The names as a tuple; StoreError for none, a doubled one, or one that cannot be a folder."""
+    """Return the names as a tuple. Raises StoreError if there are none, for duplicates, and for invalid folder
+    names."""
     names = tuple(hook_points)
     if not names or len(set(names)) != len(names):
         raise StoreError(f"hook points must be named once each, not {list(names)}")
@@ -68,22 +71,23 @@ def check_hook_points(hook_points: Sequence[str]) -> tuple[str, ...]:
 
 
 def hook_point_array(hook_point: str) -> str:
-    """Where in a group a hook point's activations lie."""
+    """Return the path of a hook point's array within a group."""
     return f"layers/{hook_point}"
 
 
 def chunk_rows(d_model: int, itemsize: int, chunk_bytes: int = CHUNK_BYTES) -> int:
-    """Rows in one full chunk."""
+    """Return the number of rows in a full chunk."""
     return max(1, chunk_bytes // (d_model * itemsize))
 
 
 def chunk_file(array: str, chunk: int) -> str:
-    """Relative path of a chunk: `layers/<hook point>/c.<i>.0`, or `game/c.<i>` for an index array."""
+    """Return the path of a chunk in a group: `layers/<hook point>/c.<i>.0`, or `game/c.<i>` for an index array."""
     return f"{array}/c.{chunk}" + (".0" if array.startswith("layers/") else "")
 
 
 def canonical_bytes(value: object) -> bytes:
-    """One JSON text for equal values: keys sorted, no spaces. StoreError for what JSON cannot hold, NaN included."""
+    """Return JSON that is identical for equal values: sorted keys, no spaces. Raises StoreError for other values and
+    NaN."""
     try:
         return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False).encode()
     except (TypeError, ValueError) as error:
@@ -91,7 +95,7 @@ def canonical_bytes(value: object) -> bytes:
 
 
 def spec_hash(spec: Mapping[str, Any]) -> str:
-    """The spec's own `spec_hash` where it has one, else the sha256 of its canonical JSON."""
+    """Return the spec's `spec_hash` entry, else the sha256 of its canonical JSON."""
     stored = spec.get("spec_hash")
     if isinstance(stored, str) and re.fullmatch(r"[0-9a-f]{16,128}", stored):
         return stored
@@ -99,30 +103,30 @@ def spec_hash(spec: Mapping[str, Any]) -> str:
 
 
 def group_id(spec: Mapping[str, Any], units: tuple[int, int]) -> str:
-    """Folder name of the group of units [first, last) of this spec."""
+    """Return the folder name of the group that holds units [first, last) of this spec."""
     return f"{spec_hash(spec)[:32]}-{units[0]}-{units[1]}"
 
 
 def group_path(store: Store, spec: Mapping[str, Any], units: tuple[int, int]) -> Path:
-    """Where that group is, or would be."""
+    """Return the folder of the group that holds these units of this spec. It need not exist."""
     return store.arrays / group_id(spec, units)
 
 
 def list_groups(store: Store, spec: Mapping[str, Any]) -> list[Path]:
-    """The published groups of a spec, ordered by their first unit."""
+    """Return the folders of a spec's published groups, ordered by their first unit."""
     paths = [path for path in store.arrays.glob(f"{spec_hash(spec)[:32]}-*-*") if (path / "zarr.json").is_file()]
     return sorted(paths, key=lambda path: tuple(map(int, path.name.rsplit("-", 2)[1:])))
 
 
 def group_digest(attributes: Mapping[str, Any]) -> str:
-    """The sha256 that stands for a whole group: over its attributes, which hold the digest of every chunk."""
+    """Return the sha256 of a group: the digest of its attributes, which contain the digest of every chunk."""
     return hashlib.sha256(canonical_bytes({k: v for k, v in attributes.items() if k != "digest"})).hexdigest()
 
 
 def list_group_files(metadata: bytes, digest: str | None) -> dict[str, int]:
-    """The files of a group with this `zarr.json` from another store → bytes that each has at most.
+    """Return file name → maximum bytes for a group, from the `zarr.json` of another store.
 
-    Raises CorruptError unless the metadata is a group's and belongs to `digest` (None: to the one that it names).
+    Raises CorruptError unless the metadata is valid and matches `digest` (None: the digest that it contains).
     """
     try:
         attributes = json.loads(metadata)["attributes"]
@@ -149,14 +153,14 @@ def list_group_files(metadata: bytes, digest: str | None) -> dict[str, int]:
 
 
 def to_bfloat16(values: np.ndarray) -> np.ndarray:
-    """float32 → bfloat16 bits as uint16, rounded to nearest even as torch does; NaN stays NaN."""
+    """Convert float32 to bfloat16 bits as uint16, rounding to nearest even as torch does. NaN stays NaN."""
     bits = np.ascontiguousarray(values, dtype="<f4").view("<u4")
     rounded = ((bits + 0x7FFF + ((bits >> 16) & 1)) >> 16).astype("<u2")
     return np.where(np.isnan(values), ((bits >> 16) | 0x40).astype("<u2"), rounded)
 
 
 def decode_float32(values: np.ndarray, dtype: str) -> np.ndarray:
-    """Stored values of logical type `dtype` → float32, exactly (bfloat16 by a shift of its bits)."""
+    """Convert stored values of logical type `dtype` to float32, exactly."""
     if dtype == "bfloat16":
         return (values.astype("<u4") << 16).view("<f4")
     return values.astype("<f4", copy=False)

@@ -1,4 +1,4 @@
-"""Write activations: rows in, one immutable zarr group out, published by a rename."""
+"""Writes activations: appended rows become one immutable zarr group, published by a rename."""
 
 from __future__ import annotations
 
@@ -23,24 +23,25 @@ if TYPE_CHECKING:
     from store.store import Store
 
 
-_MAX_OPEN_FILES = 16  # waiting to be closed
+_MAX_OPEN_FILES = 16  # that wait to be closed
 
 
 class FileCloser:
-    """Closes full chunks in a thread: their write-back starts while the next rows come, so the last sync is short."""
+    """Closes full chunks in a thread, so that they are written back while more rows arrive and the final sync is
+    short."""
 
     def __init__(self) -> None:
         self._pool = ThreadPoolExecutor(1, thread_name_prefix="activations")
         self._waiting: deque[Future[None]] = deque()
 
     def close(self, file: BinaryIO) -> None:
-        """Take over a file. An OSError met with an earlier one is raised here or by `finish`."""
+        """Close `file` in the thread. Raises the OSError of an earlier file, if one failed."""
         self._waiting.append(self._pool.submit(_close_file, file))
         if len(self._waiting) > _MAX_OPEN_FILES:
             self._waiting.popleft().result()
 
     def finish(self) -> None:
-        """Wait until all are closed."""
+        """Wait until all files are closed."""
         while self._waiting:
             self._waiting.popleft().result()
 
@@ -52,12 +53,12 @@ class FileCloser:
 def _close_file(file: BinaryIO) -> None:
     with file:
         file.flush()
-        if hasattr(os, "posix_fadvise"):  # on Linux this starts writing back what is dirty
+        if hasattr(os, "posix_fadvise"):  # on Linux this starts the write-back
             os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
 
 
 class ArrayColumn:
-    """One array being filled, chunk after chunk: [rows, width], or an index array [rows] where `width` is None."""
+    """One array that is being written in chunks: [rows, width], or an index array [rows] if `width` is None."""
 
     def __init__(
         self, folder: Path, closer: FileCloser, name: str, kind: fmt.LogicalType, width: int | None, chunk_rows: int
@@ -70,7 +71,7 @@ class ArrayColumn:
         (folder / name).mkdir(parents=True)
 
     def write(self, values: np.ndarray) -> None:
-        """Append rows of the stored dtype; the caller may reuse their memory when this returns."""
+        """Append rows of the stored dtype. The caller may reuse their memory afterwards."""
         done = 0
         while done < len(values):
             if self._file is None:
@@ -82,7 +83,8 @@ class ArrayColumn:
                 self._end(self._file)
 
     def finish(self) -> None:
-        """End the last chunk. zarr's chunks are of one size: it is padded, unless it is the only one."""
+        """Write the last chunk, padded to the full size unless it is the only one, since zarr's chunks have one
+        size."""
         if self._file is not None:
             if self.digests:
                 padding = (self.chunk_rows - self._filled, *self.tail)
@@ -90,7 +92,7 @@ class ArrayColumn:
             self._end(self._file)
 
     def close(self) -> None:
-        """Give up the chunk that is open."""
+        """Discard the open chunk."""
         if self._file is not None:
             with contextlib.suppress(OSError):
                 self._file.close()
@@ -103,7 +105,7 @@ class ArrayColumn:
         file = open(path, "xb", buffering=1 << 18)  # noqa: SIM115  open until the chunk is full
         self._hash = xxhash.xxh3_128()
         size = self.chunk_rows * int(np.prod(self.tail, dtype=int)) * self.kind.storage.itemsize
-        if hasattr(os, "posix_fallocate"):  # many files then cost little more than one; a full disk is noticed early
+        if hasattr(os, "posix_fallocate"):  # faster, and a full disk is detected early
             try:
                 os.posix_fallocate(file.fileno(), 0, size)
             except OSError as error:
@@ -120,18 +122,18 @@ class ArrayColumn:
 
     def _end(self, file: BinaryIO) -> None:
         if self._filled < self.chunk_rows:
-            file.truncate()  # what was reserved and is not used
+            file.truncate()  # release unused space
         self._file, self._filled = None, 0
         self.digests.append(self._hash.hexdigest())
         self._closer.close(file)
 
 
 class ActivationWriter:
-    """Writes the group of one (spec, range of units). As a context manager left without `publish`, it leaves nothing.
+    """Writes the group of one (spec, range of units). Used in a `with` block, it discards everything unless published.
 
-    `spec` is any JSON mapping (kept as attributes; its hash and `units` name the group); `rows` may be None when not
-    known beforehand, else exactly so many must come. Several writers for the same group: the second is refused, at
-    once on the same machine, at `publish` otherwise. Raises AlreadyPublishedError, StoreError.
+    `spec` is any JSON mapping; it is stored as attributes, and its hash and `units` name the group. `rows` is the exact
+    number of rows, or None if it is unknown. A second writer of the same group is refused: immediately on the same
+    machine, else at `publish`. Raises AlreadyPublishedError, StoreError.
     """
 
     def __init__(
@@ -158,7 +160,7 @@ class ActivationWriter:
         fmt.canonical_bytes(self.spec)
         self.path = fmt.group_path(store, self.spec, units)
         self._lock = WriterLock(store.tmp, f"array-{self.path.name}")
-        if self.path.exists():  # looked at under the lock: who held it may have published just now
+        if self.path.exists():  # checked under the lock, whose last holder may have published it
             self._lock.release()
             raise AlreadyPublishedError(f"array {self.path.name} is published and never overwritten", self.path)
         self._folder = make_staging_path(store.tmp, "array")
@@ -180,10 +182,10 @@ class ActivationWriter:
             raise
 
     def append(self, rows: Mapping[str, np.ndarray], game: np.ndarray, token: np.ndarray, ply: np.ndarray) -> None:
-        """Add n rows: for each hook point an array [n, d_model] in the stored dtype, and three index arrays [n].
+        """Append n rows: an array [n, d_model] in the stored dtype for each hook point, and three index arrays [n].
 
-        bfloat16 comes as its bits (uint16; `to_bfloat16` makes them from float32). Arrays are copied.
-        Raises StoreError for a wrong shape or dtype, too many rows, a full disk; then nothing can be published.
+        bfloat16 values are passed as bits (uint16, see `to_bfloat16`). Arrays are copied. Raises StoreError for a wrong
+        shape or dtype, too many rows and a full disk; the group can then no longer be published.
         """
         if not self._open:
             raise StoreError(f"the writer of array {self.path.name} is closed")
@@ -198,9 +200,10 @@ class ActivationWriter:
         self.rows += count
 
     def publish(self) -> Path:
-        """Write what is left, sync everything, rename into place; returns the group's folder.
+        """Write the remaining rows, sync everything, and rename the group into place. Return its folder.
 
-        The same content published meanwhile by somebody else is recognised; other content: AlreadyPublishedError.
+        If another process has published the group meanwhile, equal content is accepted and other content raises
+        AlreadyPublishedError.
         """
         if not self._open:
             raise StoreError(f"the writer of array {self.path.name} is closed")
@@ -215,7 +218,7 @@ class ActivationWriter:
             self.abort()
 
     def abort(self) -> None:
-        """Give up: nothing is published, the staging folder goes. After `publish`, nothing."""
+        """Discard the group unless it is published, and remove the staging folder."""
         if self._open:
             self._open = False
             for column in self._columns.values():
@@ -259,7 +262,7 @@ class ActivationWriter:
         return arrays, count
 
     def _finish(self) -> dict[str, Any]:
-        """Write the last chunks and the metadata; returns the group's attributes."""
+        """Write the last chunks and the metadata. Return the attributes of the group."""
         for column in self._columns.values():
             column.finish()
         self._closer.finish()
@@ -294,7 +297,7 @@ class ActivationWriter:
                 compressors=None,
                 filters=None,
                 fill_value=column.kind.fill,
-                chunk_key_encoding={"name": "default", "separator": "."},  # files of one folder, not a folder each
+                chunk_key_encoding={"name": "default", "separator": "."},  # all chunks in one folder
                 attributes={"logical_dtype": column.kind.name},
                 config={"write_empty_chunks": True},
             )

@@ -1,4 +1,4 @@
-"""Activations on disk: `ActivationWriter` makes immutable groups, `ActivationArray` reads several as one array."""
+"""Reads activations: `ActivationArray` presents several immutable groups as one array."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ FIX_COMMAND = "chessreg doctor --digests --fix"
 
 @dataclass(frozen=True)
 class PlainArray:
-    """One array of a group, as its own zarr.json describes it: plain memory, cut into chunks of whole rows."""
+    """The layout of one array of a group, from its zarr.json: uncompressed memory in chunks of whole rows."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -36,7 +36,7 @@ class PlainArray:
 
     @classmethod
     def load(cls, file: Path) -> PlainArray:
-        """Raises ValueError for an array whose chunks are not plain memory, one file each."""
+        """Read a zarr.json. Raises ValueError unless the chunks are uncompressed memory, one file each."""
         described = json.loads(file.read_bytes())
         shape = tuple(described["shape"])
         chunk_rows, *tail = described["chunk_grid"]["configuration"]["chunk_shape"]
@@ -52,19 +52,20 @@ class PlainArray:
 
 
 class ArrayGroup:
-    """One published group, checked when opened: attributes, array metadata, number and size of all chunk files.
+    """One published group. Its attributes, metadata and the number and sizes of its chunk files are checked when
+    opened.
 
-    Chunks are bare memory in files of their own, so they are read without zarr: at three times its speed, and zarr 3.1
-    would read a chunk that is missing as zeros and say nothing. The bytes of a chunk are compared with their digest
-    when they are read for the first time in this process.
+    Chunks are uncompressed memory in separate files, so they are read without zarr. This is three times as fast, and
+    zarr 3.1 silently reads a missing chunk as zeros. A chunk is compared with its digest when this process first reads
+    it.
     """
 
-    _sound: ClassVar[set[tuple[str, str]]] = set()  # (digest of a group here, chunk): compared in this process
+    _sound: ClassVar[set[tuple[str, str]]] = set()  # (path and digest of a group, chunk) verified by this process
 
     def __init__(self, path: Path) -> None:
         self.path = path
         if not (path / "zarr.json").is_file():
-            raise NotInStoreError(f"there is no activation array at {path}")
+            raise NotInStoreError(f"no activation array was found at {path}")
         try:
             self.attributes: dict[str, Any] = json.loads((path / "zarr.json").read_bytes())["attributes"]
             if self.attributes["format"] != fmt.ARRAY_FORMAT:
@@ -104,20 +105,20 @@ class ArrayGroup:
             raise CorruptError(f"the metadata of array {self.path.name} has changed since publication")
 
     def chunk_rows(self, name: str) -> int:
-        """Rows in a full chunk of this array."""
+        """Return the number of rows in a full chunk of this array."""
         return self._arrays[name].chunk_rows
 
     def chunks(self, name: str) -> int:
-        """Number of chunks of this array."""
+        """Return the number of chunks of this array."""
         return -(-self.rows // self.chunk_rows(name))
 
     def read_chunk(self, name: str, chunk: int) -> np.ndarray:
-        """The rows of one chunk, without padding. Raises CorruptError naming it when it is lost or cut short."""
+        """Return the rows of one chunk, without padding. Raises CorruptError if it is missing or truncated."""
         size = self.chunk_rows(name)
         return self.slice(name, chunk * size, min((chunk + 1) * size, self.rows))
 
     def slice(self, name: str, low: int, high: int) -> np.ndarray:
-        """Rows low..high of one array."""
+        """Return rows [low, high) of one array."""
         array = self._arrays[name]
         out = np.empty((max(high - low, 0), *array.shape[1:]), array.dtype)
         self.read_into(name, low, out)
@@ -126,7 +127,7 @@ class ArrayGroup:
     def read_into(self, name: str, low: int, out: np.ndarray) -> None:
         """Fill `out` (C-contiguous) with the rows from `low` on.
 
-        Raises CorruptError naming the chunk that is lost, cut short or not what was published.
+        Raises CorruptError, naming the chunk, if one is missing, truncated or changed.
         """
         size, done = self.chunk_rows(name), 0
         while done < len(out):
@@ -137,7 +138,9 @@ class ArrayGroup:
             sound = (f"{self.path}:{self.digest}", key) in self._sound
             whole = piece.nbytes == self._arrays[name].chunk_bytes
             try:
-                with open(f"{self.path}/{key}", "rb", buffering=0) as file:  # a Path takes as long to join as to open
+                with open(
+                    f"{self.path}/{key}", "rb", buffering=0
+                ) as file:  # joining a Path is as slow as opening the file
                     if sound or whole:
                         file.seek(at)
                         complete = file.readinto(wanted) == piece.nbytes
@@ -157,7 +160,7 @@ class ArrayGroup:
             done += len(piece)
 
     def _compare(self, name: str, chunk: int, content: bytes | memoryview) -> None:
-        """Raises CorruptError where this, the whole content of a chunk, is not what was published."""
+        """Raise CorruptError unless `content`, a whole chunk, has the published digest."""
         import xxhash
 
         key = fmt.chunk_file(name, chunk)
@@ -168,7 +171,7 @@ class ArrayGroup:
         self._sound.add((f"{self.path}:{self.digest}", key))
 
     def verify(self) -> None:
-        """Read every chunk again and compare with its digest. Raises CorruptError naming the first that differs."""
+        """Compare every chunk with its digest. Raises CorruptError, naming the first that differs."""
         for name in self._arrays:
             for chunk in range(self.chunks(name)):
                 key = fmt.chunk_file(name, chunk)
@@ -179,16 +182,16 @@ class ArrayGroup:
 
 
 class ActivationArray:
-    """Several groups of one spec as one logical array, ordered by their units. Rows are numbered from 0 through all.
+    """Several groups of one spec as one array, ordered by their units. Rows are numbered consecutively from 0.
 
-    >>> array = ActivationArray.open(*groups(store, spec))   # doctest: +SKIP
+    >>> array = ActivationArray.open(*list_groups(store, spec))   # doctest: +SKIP
     >>> array.read("blocks.3.hook_resid_post", [0, 5, 9]).shape  # doctest: +SKIP
     (3, 512)
     """
 
     def __init__(self, parts: Sequence[ArrayGroup]) -> None:
         if not parts:
-            raise NotInStoreError("no activation array was named, or none of this spec is published")
+            raise NotInStoreError("no published activation array of this spec was found")
         self.parts = sorted(parts, key=lambda part: part.units)
         first = self.parts[0].attributes
         for part in self.parts[1:]:
@@ -210,17 +213,17 @@ class ActivationArray:
 
     @classmethod
     def open(cls, *paths: Path | str) -> ActivationArray:
-        """Open the groups at these paths. Raises NotInStoreError, CorruptError (a chunk is missing), StoreError."""
+        """Open the groups at these paths. Raises NotInStoreError, StoreError, and CorruptError for a missing chunk."""
         return cls([ArrayGroup(Path(path)) for path in paths])
 
     @classmethod
     def of(cls, store: Store, spec: Mapping[str, Any]) -> ActivationArray:
-        """All published groups of a spec as one array. Raises NotInStoreError when there are none."""
+        """Return all published groups of a spec as one array. Raises NotInStoreError if none is published."""
         return cls([ArrayGroup(path) for path in list_groups(store, spec)])
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all activations, without index arrays and padding."""
+        """The size of all activations in bytes, without index arrays and padding."""
         return self.rows * self.d_model * len(self.hook_points) * self.parts[0].kind.storage.itemsize
 
     def __len__(self) -> int:
@@ -228,12 +231,12 @@ class ActivationArray:
 
     @cached_property
     def game(self) -> np.ndarray:
-        """int32 [rows]: the game of each row, as its row number in the dataset."""
+        """int32 [rows]: the row number in the dataset of each row's game."""
         return self._index("game")
 
     @cached_property
     def token(self) -> np.ndarray:
-        """int32 [rows]: the token (index in the game's text) of each row."""
+        """int32 [rows]: the token position of each row in the game's text."""
         return self._index("token")
 
     @cached_property
@@ -245,10 +248,11 @@ class ActivationArray:
         return np.concatenate([part.slice(name, 0, part.rows) for part in self.parts])
 
     def read(self, hook_point: str, rows: slice | Sequence[int] | np.ndarray | None = None) -> np.ndarray:
-        """Activations [n, d_model] of these rows in their order (None: all; a boolean mask selects).
+        """Return activations [n, d_model] of `rows` in their order. None means all rows; a boolean mask selects.
 
-        In the stored type: bfloat16 comes as uint16 bits, for `as_float32` or `torch.from_numpy(…).view(bfloat16)`.
-        Raises NotInStoreError for another hook point, StoreError for a row out of range, CorruptError for a lost chunk.
+        Values have the stored type: bfloat16 is returned as uint16 bits, for `decode_float32` or
+        `torch.from_numpy(…).view(bfloat16)`. Raises NotInStoreError for an unknown hook point, StoreError for a row out
+        of range, and CorruptError for a missing chunk.
         """
         name = self.array_name(hook_point)
         if rows is None or (isinstance(rows, slice) and rows.step in (None, 1)):
@@ -280,10 +284,12 @@ class ActivationArray:
         prefetch: int = 2,
         drop_last: bool = False,
     ) -> Iterator[Batch]:
-        """Shuffled batches of `batch_rows` rows (the last may be smaller, or is dropped), every kept row exactly once.
+        """Yield shuffled batches of `batch_rows` rows, each kept row exactly once. The last batch may be smaller or is
+        dropped.
 
-        `keep` is a boolean mask [rows] or row numbers; the mixing buffer holds `mix_chunks` chunks of each layer, and
-        `prefetch` chunks are read ahead. Bad arguments raise StoreError here, before the first batch.
+        `keep` is a boolean mask [rows] or row numbers. The shuffle buffer holds `mix_chunks` chunks of each hook point,
+        and `prefetch` chunks are read ahead. Raises StoreError for invalid arguments immediately, before the first
+        batch.
         """
         hook_points = (hook_points,) if isinstance(hook_points, str) else tuple(hook_points)
         if not hook_points or batch_rows < 1 or mix_chunks < 1 or prefetch < 1:
@@ -311,19 +317,19 @@ class ActivationArray:
         return batches()
 
     def verify(self) -> list[str]:
-        """Read every byte again; returns the digests of the groups. Raises CorruptError naming the damaged chunk."""
+        """Read and verify every chunk. Return the digests of the groups. Raises CorruptError naming a damaged chunk."""
         for part in self.parts:
             part.verify()
         return self.digests
 
     def array_name(self, hook_point: str) -> str:
-        """The name in a group of this hook point's array. Raises NotInStoreError."""
+        """Return the array name of a hook point in a group. Raises NotInStoreError for an unknown hook point."""
         if hook_point not in self.hook_points:
             raise NotInStoreError(f"array {self.spec_hash[:12]} has no {hook_point!r}", f"has {list(self.hook_points)}")
         return fmt.hook_point_array(hook_point)
 
     def chunk_table(self, hook_point: str) -> list[tuple[int, int, int, int]]:
-        """Every chunk as (group, chunk in it, first row, last row + 1); the same for all hook points."""
+        """Return (group, chunk, first row, last row + 1) of every chunk. It is the same for all hook points."""
         name = self.array_name(hook_point)
         table = []
         for number, (part, start) in enumerate(zip(self.parts, map(int, self.starts), strict=False)):
@@ -333,7 +339,8 @@ class ActivationArray:
         return table
 
     def row_numbers(self, rows: slice | Iterable[int] | np.ndarray) -> np.ndarray:
-        """Row numbers int64 [n] of a slice, a boolean mask [rows] or indices. Raises StoreError out of range."""
+        """Return row numbers int64 [n] of a slice, a boolean mask [rows] or indices. Raises StoreError if out of
+        range."""
         if isinstance(rows, slice):
             return np.arange(self.rows, dtype=np.int64)[rows]
         wanted = np.asarray(rows if isinstance(rows, np.ndarray) else list(rows))

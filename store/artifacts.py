@@ -1,7 +1,8 @@
-"""Content-addressed artifacts: checkpoints, probes, vectors, opening books, any file or folder that must never change.
+"""Content-addressed artifacts: checkpoints, probes, vectors, opening books, and other immutable files or folders.
 
-An artifact's digest is the sha256 of its files' relative paths, sizes and sha256s, so the same content has the same
-name on every machine. Publication is in two phases: write into a staging folder, then sync, read back, rename.
+The digest of an artifact is the sha256 of its files' relative paths, sizes and sha256s, so equal content has the same
+digest on every machine. Publication has two phases: files are written into a staging folder, then synced, read back and
+renamed.
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from store.files import (
     write_synced,
 )
 
-DIGEST_TAG = b"chessreg-artefact-1\n"  # first line of what an artifact's digest covers: data, never to be changed
+DIGEST_TAG = b"chessreg-artefact-1\n"  # first line of the digested text; must never change
 MANIFEST = ".artifact.json"
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 _TARGET_EXISTS = {errno.ENOTEMPTY, errno.EEXIST}
@@ -39,7 +40,7 @@ _TARGET_EXISTS = {errno.ENOTEMPTY, errno.EEXIST}
 
 @dataclass(frozen=True)
 class StoredArtifact:
-    """A published artifact. `bytes` counts its files; `path` is the folder that holds them."""
+    """A published artifact. `bytes` is the total size of its files, and `path` is the folder that holds them."""
 
     digest: str
     kind: str
@@ -48,7 +49,7 @@ class StoredArtifact:
 
     @property
     def file(self) -> Path:
-        """The one file of a single-file artifact; StoreError if it has several."""
+        """The file of a single-file artifact. Raises StoreError if the artifact has several."""
         files = [name for name in _list_files(self.path) if name != MANIFEST]
         if len(files) != 1:
             raise StoreError(f"artifact {self.digest[:12]} has {len(files)} files, not one")
@@ -57,15 +58,18 @@ class StoredArtifact:
 
 @dataclass(frozen=True)
 class Manifest:
-    """What a manifest says: the kind, and of each file its path, bytes and sha256."""
+    """The manifest of an artifact: its kind, and (path, bytes, sha256) of each file."""
 
     kind: str
     files: tuple[tuple[str, int, str], ...]
 
 
 def parse_manifest(content: bytes, digest: str) -> Manifest:
-    """A manifest from another store. Raises CorruptError unless it is one and all that it lists belongs to `digest`,
-    StoreError when it lists what cannot be a file here."""
+    """Parse a manifest from another store.
+
+    Raises CorruptError unless it is valid and its files have the digest `digest`, and StoreError for an unsafe file
+    name.
+    """
     try:
         record = json.loads(content)
         kind = safe_name("kind", str(record["kind"]))
@@ -83,7 +87,7 @@ def parse_manifest(content: bytes, digest: str) -> Manifest:
 
 
 class ArtifactStore:
-    """The artifacts of a store: published ones below `artifacts`, staged and lent ones in `tmp`."""
+    """The artifacts of a store: published ones in `artifacts`, staged and lent ones in `tmp`."""
 
     root: Path
     artifacts: Path
@@ -93,7 +97,7 @@ class ArtifactStore:
     """Copies of the user's files that are not published, by digest."""
 
     def require_writable(self) -> None:
-        """StoreError if this store was opened for reading only."""
+        """Raise StoreError if this store was opened read-only."""
         if self.read_only:
             raise StoreError(
                 f"the store {self.root} is open for reading only", "check the owner and the permissions of its folders"
@@ -101,27 +105,26 @@ class ArtifactStore:
 
     @contextlib.contextmanager
     def stage(self, kind: str) -> Iterator[Path]:
-        """A fresh staging folder. Write files into it, then `publish` it, inside the block or after it.
+        """Yield a new staging folder. Write files into it, then call `publish` inside or after the block.
 
-        When the block raises, the folder is removed; an OSError (a full disk) becomes one StoreError.
+        If the block raises, the folder is removed. An OSError (such as a full disk) becomes a StoreError.
         """
         self.require_writable()
         folder = make_staging_path(self.tmp, kind)
         try:
             with convert_os_errors(f"write an artifact of kind {kind}", self.root):
-                folder.mkdir()  # in here: Ctrl-C may come as soon as it is there
+                folder.mkdir()  # inside, because Ctrl-C may follow immediately
                 yield folder
         except BaseException:
             discard_path(folder)
             raise
 
     def publish(self, folder: Path, expect: str | None = None) -> StoredArtifact:
-        """Publish a staged folder and return the artifact; the staging folder is gone afterwards.
+        """Publish a staged folder and return the artifact. The staging folder no longer exists afterwards.
 
-        Content that is here already is recognised: the existing artifact is returned, as young as a new one. `expect`
-        is the digest that the content must have (a copy from another machine). Raises StoreError (nothing to publish,
-        links, full disk) and CorruptError (not the expected digest, or the disk returned other bytes than were
-        written); then nothing is visible.
+        If the content is published already, the existing artifact is returned and its age reset. `expect` is the digest
+        that the content must have, for a copy from another machine. Raises StoreError (no files, links, full disk) and
+        CorruptError (unexpected digest, or the disk returns other bytes than were written); nothing is visible then.
         """
         self.require_writable()
         kind = staged_kind(folder)
@@ -129,7 +132,7 @@ class ArtifactStore:
             raise StoreError(f"{folder} is not a staging folder of the store {self.root}")
         with convert_os_errors(f"publish an artifact of kind {kind}", self.root):
             if (folder / MANIFEST).exists():
-                raise StoreError(f"{MANIFEST} is the store's own file: an artifact cannot bring one")
+                raise StoreError(f"{MANIFEST} is reserved for the store and cannot be part of an artifact")
             files = _list_entries(folder)
             for name, _, _ in files:
                 safe_path(name)
@@ -141,7 +144,7 @@ class ArtifactStore:
             target = self._target(digest)
             if (known := self._known(digest)) is not None:
                 discard_path(folder)
-                fsync_path(target.parent)  # the process that renamed it may have ended before this
+                fsync_path(target.parent)  # the publishing process may have ended before this sync
                 fsync_path(self.artifacts)
                 return known
             fsync_tree(folder)
@@ -152,20 +155,20 @@ class ArtifactStore:
             write_synced(folder / MANIFEST, json.dumps(record, indent=1).encode() + b"\n")
             fsync_path(folder)
             target.parent.mkdir(exist_ok=True)
-            if target.exists():  # there, but damaged: the new copy heals it
+            if target.exists():  # damaged: replace it
                 target.rename(make_staging_path(self.tmp, "damaged"))
             try:
                 folder.rename(target)
             except OSError as error:
                 if error.errno not in _TARGET_EXISTS:
                     raise
-                discard_path(folder)  # somebody published the same content a moment ago
+                discard_path(folder)  # another process has just published the same content
             fsync_path(target.parent)
             fsync_path(self.artifacts)
         return self.artifact(digest)
 
     def add(self, source: Path, kind: str, expect: str | None = None) -> StoredArtifact:
-        """Copy a file, or a folder's content, into the store as an artifact."""
+        """Copy a file, or the content of a folder, into the store as an artifact."""
         import shutil
 
         source = Path(source)
@@ -180,9 +183,9 @@ class ArtifactStore:
             return self.publish(folder, expect)
 
     def lend(self, source: Path, kind: str, name: str = "") -> str:
-        """Copy one file (`name`: what to call it) aside and return the digest that its artifact has, or would have.
+        """Copy one file to the staging area under `name`, and return the digest that its artifact has or would have.
 
-        This process finds it by that digest as if it were published; other processes do not.
+        Only this process finds the artifact by that digest. `keep` publishes it.
         """
         import shutil
 
@@ -198,7 +201,7 @@ class ArtifactStore:
         return digest
 
     def path(self, digest: str) -> Path:
-        """The folder of an artifact's files. Raises NotInStoreError."""
+        """Return the folder of an artifact. Raises NotInStoreError."""
         if digest in self.lent:
             return self.lent[digest].path
         target = self._target(digest)
@@ -207,18 +210,19 @@ class ArtifactStore:
         return target
 
     def exists(self, digest: str) -> bool:
-        """Whether the artifact is here; its bytes are not read."""
+        """Return whether the artifact is in the store. Its bytes are not read."""
         return digest in self.lent or (self._target(digest) / MANIFEST).is_file()
 
     def artifact(self, digest: str) -> StoredArtifact:
-        """What is recorded of an artifact. Raises NotInStoreError, CorruptError."""
+        """Return the artifact with this digest. Raises NotInStoreError, CorruptError."""
         if digest in self.lent:
             return self.lent[digest]
         record = _read_manifest(self.path(digest))
         return StoredArtifact(digest, record["kind"], record["bytes"], self._target(digest))
 
     def verify(self, digest: str) -> StoredArtifact:
-        """Read every byte again. Raises CorruptError naming the first file that differs, NotInStoreError."""
+        """Compare every byte of an artifact with its digests. Raises NotInStoreError, and CorruptError naming a
+        differing file."""
         folder = self.path(digest)
         if digest in self.lent:
             return self.lent[digest]
@@ -238,7 +242,7 @@ class ArtifactStore:
         return self.artifact(digest)
 
     def list(self, kind: str | None = None) -> Sequence[StoredArtifact]:
-        """All artifacts with a readable manifest, ordered by digest; `verify` tells what is wrong with one."""
+        """Return all artifacts with a readable manifest, ordered by digest. Use `verify` to check one."""
         artifacts = []
         for folder in sorted(self.artifacts.glob("??/*")):
             with contextlib.suppress(CorruptError, NotInStoreError):
@@ -251,8 +255,10 @@ class ArtifactStore:
         return self.root / artifact_key(digest)
 
     def _known(self, digest: str) -> StoredArtifact | None:
-        """The artifact if it is here, every byte as it was published. From now on it is young: only old ones are
-        garbage. None also if it has just been taken away as such."""
+        """Return the artifact if it is in the store and undamaged, else None, and reset its age.
+
+        Only old artifacts are garbage collected. Returns None too if it was collected just now.
+        """
         if not self.exists(digest):
             return None
         try:
@@ -263,28 +269,28 @@ class ArtifactStore:
             os.utime(artifact.path)
         except FileNotFoundError:
             return None
-        except PermissionError:  # another user's, who alone may take it away
+        except PermissionError:  # owned by another user, so only that user can collect it
             pass
         return artifact
 
     def keep(self, digest: str) -> None:
-        """Publish what was lent; anything else stays as it is."""
+        """Publish a lent file. Other digests are ignored."""
         if (lent := self.lent.pop(digest, None)) is not None:
             self.publish(lent.path, digest)
 
     def release(self) -> None:
-        """Remove what was lent and not kept."""
+        """Remove the lent files that were not kept."""
         discard_lent(self.lent)
 
 
 def discard_lent(lent: dict[str, StoredArtifact]) -> None:
-    """Remove what was lent and not published."""
+    """Remove lent files that were not published."""
     while lent:
         discard_path(lent.popitem()[1].path)
 
 
 def artifact_key(digest: str) -> str:
-    """Where an artifact lies below the root of any store. Raises NotInStoreError for what is no digest."""
+    """Return the path of an artifact relative to a store's root. Raises NotInStoreError for an invalid digest."""
     if not _DIGEST.match(digest):
         raise NotInStoreError(f"{digest!a} is not a digest: 64 hexadecimal digits")
     return f"artifacts/{digest[:2]}/{digest}"
@@ -302,12 +308,12 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _is_entry(value: Any) -> bool:
-    """Whether a value of JSON is an entry of a manifest: path, bytes and sha256."""
+    """Return whether a JSON value is an entry of a manifest: path, bytes and sha256."""
     return isinstance(value, list) and [*map(type, value)] == [str, int, str]
 
 
 def _list_files(folder: Path) -> list[str]:
-    """Relative POSIX paths of all files below `folder`, in the order of their UTF-8 bytes."""
+    """Return the relative POSIX paths of all files in `folder`, sorted by their UTF-8 bytes."""
     names = []
     for parent, folders, files in os.walk(folder):
         for name in (*folders, *files):
@@ -321,10 +327,10 @@ def _list_files(folder: Path) -> list[str]:
 
 
 def _list_entries(folder: Path, *, from_disk: bool = False) -> list[tuple[str, int, str]]:
-    """(relative path, bytes, sha256) of every file but our own manifest."""
+    """Return (relative path, bytes, sha256) of every file except the manifest."""
     names = [name for name in _list_files(folder) if name != MANIFEST]
     if not names:
-        raise StoreError(f"{folder} holds no file: there is nothing to publish")
+        raise StoreError(f"{folder} contains no files to publish")
     return [(name, (folder / name).stat().st_size, sha256_file(folder / name, from_disk=from_disk)) for name in names]
 
 

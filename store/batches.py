@@ -1,7 +1,7 @@
-"""Shuffled batches of activations: chunks in a permuted order, mixed through a buffer, read ahead in a thread.
+"""Shuffled batches of activations: chunks in random order, mixed in a buffer and read ahead in a thread.
 
-No row is read twice in an epoch, and a chunk none of whose rows is kept is not read at all. The order is a function
-of (seed, epoch) and of the array's layout on disk, nothing else.
+Each row is read once per epoch, and chunks without kept rows are not read. The order depends only on (seed, epoch) and
+on the layout of the array on disk.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from store.array_format import decode_float32
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of one or more layers, aligned: `rows` int64 [n] are row numbers, `layers[hook point]` is [n, d_model]."""
+    """Aligned rows of one or more hook points: `rows` are row numbers int64 [n], `layers[hook point]` is [n,
+    d_model]."""
 
     rows: np.ndarray
     layers: dict[str, np.ndarray]
@@ -32,15 +33,15 @@ class Batch:
         return self.layers[hook_point]
 
     def float32(self, hook_point: str) -> np.ndarray:
-        """One layer as float32, exactly; for bfloat16 from its bits."""
+        """Return the activations of one hook point as float32, exactly."""
         return decode_float32(self.layers[hook_point], self.dtype)
 
 
-Columns = list[np.ndarray]  # row numbers, then one array a layer, all of one length
+Columns = list[np.ndarray]  # row numbers, then one array per hook point, all of the same length
 
 
 def read_ahead(load: object, order: list[tuple[int, int, int, np.ndarray]], prefetch: int) -> Iterator[Columns]:
-    """Load the chunks of `order` one after another in a thread, `prefetch` of them ahead."""
+    """Yield the loaded chunks of `order`, reading up to `prefetch` of them ahead in a thread."""
     assert callable(load)
     pool = ThreadPoolExecutor(1, thread_name_prefix="batches")
     waiting: deque[Future[Columns]] = deque()
@@ -56,7 +57,7 @@ def read_ahead(load: object, order: list[tuple[int, int, int, np.ndarray]], pref
 
 
 def mix_rows(chunks: Iterator[Columns], capacity: int, generator: np.random.Generator) -> Iterator[Columns]:
-    """A shuffle buffer of `capacity` rows: once it is full, arriving rows push out as many at random places."""
+    """Yield rows in random order through a buffer of `capacity` rows. Once it is full, new rows replace random ones."""
     pool: Columns = []
     filled = 0
     for columns in chunks:
@@ -79,7 +80,7 @@ def mix_rows(chunks: Iterator[Columns], capacity: int, generator: np.random.Gene
 
 
 def cut_into_batches(pieces: Iterator[Columns], batch_rows: int, drop_last: bool) -> Iterator[Columns]:
-    """Cut and join pieces of any length into batches of one length."""
+    """Yield batches of `batch_rows` rows from pieces of any length."""
     waiting: list[Columns] = []
     count = 0
     for piece in pieces:
@@ -101,5 +102,6 @@ def _join_pieces(parts: list[Columns]) -> Columns:
 
 
 def make_batch_generator(*key: int) -> np.random.Generator:
+    """Return a random generator that depends only on `key`."""
     digest = hashlib.blake2b("\x1f".join(map(str, key)).encode(), digest_size=16).digest()
     return np.random.Generator(np.random.Philox(key=int.from_bytes(digest, "little")))

@@ -1,4 +1,4 @@
-"""Errors of the store: what went wrong in one line, a hint with what helps, and the exit status of a command line."""
+"""Errors of the store: a one-line message, a hint, and an exit status for the command line."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 class StoreError(Exception):
-    """Something in the store failed for a reason that the user can act on."""
+    """Raised for a failure in the store that the user can act on."""
 
     exit_code = 1
 
@@ -22,7 +22,7 @@ class StoreError(Exception):
 
 
 class DiskFullError(StoreError):
-    """A write failed because a disk or a quota is full. `path` is the file or the folder that was written."""
+    """Raised when a write fails because a disk or a quota is full. `path` is the file or folder that was written."""
 
     def __init__(self, message: str, path: Path, hint: str = "") -> None:
         super().__init__(message, hint)
@@ -30,17 +30,18 @@ class DiskFullError(StoreError):
 
 
 class NotInStoreError(StoreError):
-    """A digest, array or fragment that this store does not hold."""
+    """Raised for a digest, array or fragment that is not in this store."""
 
     exit_code = 3
 
 
 class CorruptError(StoreError):
-    """Bytes that are not what was written: a chunk lost or cut short, a digest that differs, a torn fragment."""
+    """Raised for bytes that differ from those written: a missing or truncated chunk, a wrong digest, a damaged
+    fragment."""
 
 
 class AlreadyPublishedError(StoreError):
-    """An immutable thing that somebody published first. `path` is where the published one lies."""
+    """Raised when another process has published the same immutable name. `path` is the published folder."""
 
     def __init__(self, message: str, path: Path, hint: str = "") -> None:
         super().__init__(message, hint)

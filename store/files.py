@@ -1,7 +1,7 @@
-"""Files that survive a crash: fsync in the right order, digests, and OS errors in one line.
+"""File operations that survive a crash: fsync in the right order, digests, and one-line messages for OS errors.
 
-Everything is written in `tmp/` before one rename makes it visible. A staging name is
-`<kind>~<machine>~<boot>~<pid>~<start>~<random>`, so that what a crashed writer left says whose it was.
+Files are written in `tmp/` and become visible by a rename. A staging name is
+`<kind>~<machine>~<boot>~<pid>~<start>~<random>`, which identifies the owner of files left by a crash.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*\Z")
 
 @contextlib.contextmanager
 def convert_os_errors(action: str, at: Path | None = None) -> Iterator[None]:
-    """Turn an OSError in the block into one StoreError: `cannot <action>: <reason> at <file>`.
+    """Convert an OSError raised in the block to a StoreError: `cannot <action>: <reason> at <file>`.
 
-    A full disk becomes a DiskFullError, whatever the library that met it raised. `at` is named where the system names
-    no file. An error with a hint has its own words, and stays as it is.
+    A full disk becomes a DiskFullError, whichever library reported it. `at` is the file to name if the system names
+    none. Errors with a hint pass unchanged.
     """
     try:
         yield
@@ -59,11 +59,11 @@ def convert_os_errors(action: str, at: Path | None = None) -> Iterator[None]:
 
 
 def is_disk_full(error: BaseException | None, folder: Path | None = None) -> bool:
-    """Whether a write failed because a disk or a quota is full.
+    """Return whether a write failed because a disk or a quota is full.
 
-    Only Python's own writers raise an OSError with a number. safetensors and DuckDB give the system's words, SQLite and
-    torch their own, with the number or the words in an error that theirs came from. What numpy and torch say when the
-    system wrote less than they asked for names no reason: then `folder`, where they wrote, is tried.
+    Only Python's own writers raise an OSError with an errno. safetensors and DuckDB report the system's message; SQLite
+    and torch report their own, with the errno or message in the cause. Short writes of numpy and torch name no reason,
+    so the free space of `folder` is tested.
     """
     while error is not None:
         if isinstance(error, DiskFullError):
@@ -78,8 +78,10 @@ def is_disk_full(error: BaseException | None, folder: Path | None = None) -> boo
 
 
 def has_space(folder: Path, size: int = 1 << 20) -> bool:
-    """Whether `size` bytes can be written in a folder, or next to a file: neither a quota nor a limit of this process
-    shows in the free space of a file system. True where this cannot be tried."""
+    """Return whether `size` bytes can be written in a folder or next to a file. True if this cannot be tested.
+
+    A file is allocated, because quotas and process limits do not show in the free space of a file system.
+    """
     import tempfile
 
     try:
@@ -91,10 +93,10 @@ def has_space(folder: Path, size: int = 1 << 20) -> bool:
 
 
 def allocate_space(file: IO[bytes], size: int) -> None:
-    """Make a file `size` bytes long, with all of its space taken: writing to a mapped page without space kills the
-    process (SIGBUS).
+    """Set the size of a file and allocate all of its blocks. Raises OSError.
 
-    Raises OSError. Where the system cannot take the space (macOS), only the length is set.
+    Without allocation, writing to a mapped page on a full disk would kill the process (SIGBUS). On macOS only the size
+    is set.
     """
     if hasattr(os, "posix_fallocate"):
         os.posix_fallocate(file.fileno(), 0, size)
@@ -103,7 +105,7 @@ def allocate_space(file: IO[bytes], size: int) -> None:
 
 
 def find_error_file(error: BaseException | None) -> str | None:
-    """The file that the system names in an error, or in one that it came from: of a copy, the target."""
+    """Return the file named in an OS error or its causes (for a copy, the target), or None."""
     while error is not None:
         if isinstance(error, OSError) and (name := error.filename2 or error.filename):
             return os.fsdecode(name)
@@ -112,25 +114,28 @@ def find_error_file(error: BaseException | None) -> str | None:
 
 
 def describe_os_error(error: BaseException) -> str:
-    """What an error of the system says, without the file."""
+    """Return the message of an OS error without the file name."""
     return DISK_FULL if is_disk_full(error) else getattr(error, "strerror", None) or str(error)
 
 
 def is_denied(error: BaseException | None) -> bool:
-    """Whether this is the operating system's word that we may not: by mode, owner or mount."""
+    """Return whether the operating system denied access, by mode, owner or mount."""
     return isinstance(error, OSError) and error.errno in _DENIED
 
 
 def keep_private(shared_by: Path | None = None) -> None:
-    """Let what this process makes from here on be its user's alone (0600, folders 0700), whatever the umask was; or
-    also its group's (0660, 0770), where the folder `shared_by` is shared. For a program's beginning, not for a library.
+    """Set the umask so that new files are accessible to this user only (0600, folders 0700).
+
+    If the folder `shared_by` is shared, new files are accessible to its group too (0660, 0770). Call it at the start of
+    a program, not in a library.
     """
     os.umask(0o007 if shared_by is not None and is_shared(shared_by) else 0o077)
 
 
 def is_shared(folder: Path) -> bool:
-    """Whether what is made in this folder is for its group too: it has the setgid bit and the group may write in it
-    (`chmod 2770`). Of a folder that is not there yet, what the folder above it says.
+    """Return whether new files in this folder belong to its group too: the folder is setgid and group-writable.
+
+    For a folder that does not exist, its nearest existing parent decides.
     """
     for place in (folder, *folder.parents):
         with contextlib.suppress(OSError):
@@ -139,20 +144,18 @@ def is_shared(folder: Path) -> bool:
 
 
 def make_folder(path: Path) -> None:
-    """Make a folder, and those above it that are missing, for its user alone, or shared if the one above is.
-
-    Raises OSError.
-    """
+    """Create a folder and its missing parents, private to the user, or shared if the parent is shared. Raises
+    OSError."""
     for folder in reversed((path, *path.parents)):
         if not folder.is_dir():
             with contextlib.suppress(FileExistsError):
                 folder.mkdir(mode=0o700)
                 folder.chmod(0o2770 if is_shared(folder.parent) else 0o700)
-    path.mkdir(exist_ok=True)  # raises for a file
+    path.mkdir(exist_ok=True)  # raises if `path` is a file
 
 
 def make_file(path: Path) -> None:
-    """Make an empty file for its user alone, or shared if its folder is; one that is there stays as it is."""
+    """Create an empty file, private to the user, or shared if its folder is. An existing file is left unchanged."""
     with contextlib.suppress(FileExistsError):
         handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
         try:
@@ -162,17 +165,17 @@ def make_file(path: Path) -> None:
 
 
 def safe_name(what: str, name: str) -> str:
-    """`name` itself if it can be part of a file name on any system, else StoreError."""
+    """Return `name` if it can be part of a file name on any system. Raises StoreError otherwise."""
     if not _NAME.match(name) or len(name) > 120:
         raise StoreError(f"{what} {name!r} cannot be part of a file name", "use letters, digits, - and _")
     return name
 
 
 def safe_path(path: object) -> str:
-    """`path` itself if it can be a file's below some folder on any system, else StoreError.
+    """Return `path` if it is a valid relative file path on any system. Raises StoreError otherwise.
 
-    Its parts are apart by `/`. None is empty, `.` or `..`, begins with a dash or is longer than 255 bytes; none has a
-    colon, a backslash, a control character, or anything that is not in NFC.
+    Parts are separated by `/`. A part must not be empty, `.` or `..`, begin with a dash, exceed 255 bytes, or contain a
+    colon, a backslash or a control character. Parts must be in Unicode normalization form C.
     """
     import unicodedata
 
@@ -185,7 +188,7 @@ def safe_path(path: object) -> str:
 
 
 def fsync_path(path: Path) -> None:
-    """Force one file or folder to the disk."""
+    """Flush one file or folder to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -194,23 +197,23 @@ def fsync_path(path: Path) -> None:
 
 
 def fsync_tree(folder: Path) -> None:
-    """Force every file below `folder` to the disk, then the folders, the deepest first, then `folder` itself."""
+    """Flush every file in `folder` to disk, then all folders, the deepest first."""
     from concurrent.futures import ThreadPoolExecutor
 
     folders, files = [], []
     for parent, _, names in os.walk(folder, topdown=False):
         folders.append(Path(parent))
         files += [Path(parent) / name for name in names]
-    with ThreadPoolExecutor(4) as pool:  # file systems commit what waits together at once
+    with ThreadPoolExecutor(4) as pool:  # file systems commit concurrent syncs together
         list(pool.map(fsync_path, files))
     for path in folders:
         fsync_path(path)
 
 
 def sha256_file(path: Path, *, from_disk: bool = False) -> str:
-    """sha256 of a file, in hex. `from_disk` first drops the cached pages, so that what the disk holds is read.
+    """Return the sha256 of a file in hex. With `from_disk`, cached pages are dropped first to read the disk itself.
 
-    The file must have been synced before; where the system cannot drop pages (macOS) the cache is read.
+    The file must have been synced. Systems that cannot drop pages (macOS) read the cache.
     """
     import hashlib
 
@@ -222,10 +225,10 @@ def sha256_file(path: Path, *, from_disk: bool = False) -> str:
 
 @contextlib.contextmanager
 def replace_file(path: Path, aside: Path) -> Iterator[IO[bytes]]:
-    """A file to write into: `aside`, in the same folder. At the end of the block it is forced to the disk and renamed
-    to `path`. After an error, `path` is as it was and the space of `aside` is free again.
+    """Yield a file object that writes to `aside`. After the block, sync it and rename it to `path`.
 
-    Raises StoreError, DiskFullError.
+    `aside` must be in the folder of `path`. After an error `path` is unchanged and `aside` is removed. Raises
+    StoreError, DiskFullError.
     """
     try:
         with convert_os_errors(f"write {path.name}", path):
@@ -240,7 +243,7 @@ def replace_file(path: Path, aside: Path) -> Iterator[IO[bytes]]:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file that the user has named, whole or not at all; its mode follows the umask. Raises OSError."""
+    """Write a user's file atomically, with a mode that follows the umask. Raises OSError."""
     import tempfile
 
     if path.exists() and not path.is_file():  # a device or a pipe, which must not be replaced
@@ -260,7 +263,7 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def parse_json(text: str | bytes) -> Any:
-    """Return the value of a JSON text. Raises ValueError, also if it is nested too deeply for Python's reader."""
+    """Return the value of a JSON text. Raises ValueError if it is invalid or nested too deeply."""
     try:
         return json.loads(text)
     except RecursionError:
@@ -268,12 +271,12 @@ def parse_json(text: str | bytes) -> Any:
 
 
 def read_json(path: Path) -> Any:
-    """Return the value in a JSON file. Raises OSError, and ValueError as `parse_json`."""
+    """Return the value in a JSON file. Raises OSError, ValueError."""
     return parse_json(path.read_bytes())
 
 
 def write_synced(path: Path, data: bytes) -> None:
-    """Write a whole file and force it to the disk (its folder is the caller's)."""
+    """Write a file and flush it to disk. The caller must sync its folder."""
     with open(path, "wb") as file:
         file.write(data)
         file.flush()
@@ -286,25 +289,25 @@ STAGING_PARTS = 6
 
 @dataclass(frozen=True)
 class StagedPath:
-    """A file or folder in `tmp/`; `age` is seconds since its newest write."""
+    """A file or folder in `tmp/`. `age` is the number of seconds since its newest write."""
 
     path: Path
     kind: str
     machine: str  # of the process that made it: `machine_name`, or the host name for a lock
     pid: int
-    is_gone: bool | None  # whether that process has ended; None if this machine cannot tell
+    is_gone: bool | None  # whether that process has ended; None if unknown here
     age: float
 
 
 def make_staging_path(tmp: Path, kind: str) -> Path:
-    """A fresh path in `tmp/` for this process; nothing is created."""
+    """Return a new path in `tmp/` for this process. Creates nothing."""
     me = this_process()
     owner = f"{machine_name()}~{me.boot_id}~{me.pid}~{me.started}"
     return tmp / f"{safe_name('kind', kind)}~{owner}~{os.urandom(8).hex()}"
 
 
 def staged_kind(path: Path) -> str:
-    """The kind that a staging path was made for."""
+    """Return the kind encoded in a staging path. Raises StoreError for other paths."""
     parts = path.name.split("~")
     if len(parts) != STAGING_PARTS:
         raise StoreError(f"{path} is not a staging folder of this store", "make one with store.stage(kind)")
@@ -312,9 +315,10 @@ def staged_kind(path: Path) -> str:
 
 
 def list_stale(tmp: Path, older_than: float = DAY_S) -> list[StagedPath]:
-    """Return what processes that have ended left in `tmp/`, oldest first.
+    """Return the paths in `tmp/` left by processes that have ended, oldest first.
 
-    If this machine cannot tell whether a process has ended, what it has not written to for `older_than` seconds.
+    If this machine cannot tell whether the process has ended, its paths count as stale after `older_than` seconds
+    without a write.
     """
     now, stagings = time.time(), []
     for path in tmp.iterdir():
@@ -325,9 +329,9 @@ def list_stale(tmp: Path, older_than: float = DAY_S) -> list[StagedPath]:
 
 
 def _read_staging(path: Path, now: float) -> StagedPath | None:
-    """Read who made something in `tmp/`; None for what is not ours."""
+    """Return the owner and age of a path in `tmp/`, or None if it is not a staging path."""
     age = now - _newest_write(path)
-    if path.suffix == ".lock":  # of one that was killed holding it; its holder writes itself in
+    if path.suffix == ".lock":  # records its holder
         holder = _read_holder(path)
         if holder is None:
             return StagedPath(path, "lock", "", 0, None, age)
@@ -344,7 +348,7 @@ def _read_staging(path: Path, now: float) -> StagedPath | None:
 
 
 def _read_holder(lock: Path) -> ProcessId | None:
-    """The process that wrote itself into a lock."""
+    """Return the process recorded in a lock file, or None."""
     try:
         return ProcessId.of(parse_json(lock.read_bytes()[:1000]))
     except (OSError, ValueError):
@@ -352,7 +356,7 @@ def _read_holder(lock: Path) -> ProcessId | None:
 
 
 def clean_folder(tmp: Path, older_than: float = DAY_S) -> list[StagedPath]:
-    """Remove what `stale` lists and return it."""
+    """Remove the paths that `list_stale` returns, and return them."""
     stagings = list_stale(tmp, older_than)
     with convert_os_errors("clean the staging folder"):
         for staging in stagings:
@@ -361,7 +365,7 @@ def clean_folder(tmp: Path, older_than: float = DAY_S) -> list[StagedPath]:
 
 
 def remove_staging(path: Path) -> None:
-    """Remove something that `stale` has listed; a lock only if no process has taken it since."""
+    """Remove a stale path. A lock is removed only if no process has taken it since."""
     if path.suffix == ".lock":
         _remove_lock(path)
     else:
@@ -384,7 +388,7 @@ def _remove_lock(path: Path) -> None:
 
 
 def discard_path(path: Path) -> None:
-    """Remove a staging file or folder; what somebody else removed meanwhile is no error."""
+    """Remove a staging file or folder. It may be missing."""
     if path.is_dir() and not path.is_symlink():
         import shutil
 
@@ -394,13 +398,13 @@ def discard_path(path: Path) -> None:
 
 
 class WriterLock:
-    """An exclusive lock in `tmp/` that ends with its holder, however that dies. Refused at once, never waited for.
+    """An exclusive lock in `tmp/`, released when its process ends. If it is held, the constructor raises StoreError.
 
-    On file systems without locks nothing is held: the rename at publication still lets only the first writer win.
+    On file systems without locks nothing is locked; the rename at publication still lets only the first writer win.
     """
 
     def __init__(self, tmp: Path, name: str, what: str = "") -> None:
-        """`what`: what the lock is of, for messages; else its name."""
+        """Take the lock `name`. `what` describes the locked object in messages."""
         self._path = tmp / f"{name}.lock"
         self._handle = -1
         with convert_os_errors(f"lock {what or name}"):
@@ -418,10 +422,10 @@ class WriterLock:
             holder = _read_holder(self._path)
             who = f"process {holder.pid} on {holder.host}" if holder else "another process"
             raise StoreError(f"{what} is being written by {who}", "wait for it, or stop that process") from None
-        except OSError:  # no locks here
+        except OSError:  # the file system has no locks
             os.close(handle)
             return True
-        try:  # the last holder may have removed the file between our open and our lock: then we hold nothing
+        try:  # the last holder may have removed the file between open and lock
             if not os.path.samestat(os.fstat(handle), os.stat(self._path)):
                 raise FileNotFoundError
         except FileNotFoundError:
@@ -433,7 +437,7 @@ class WriterLock:
         return True
 
     def release(self) -> None:
-        """Give the lock back; more than once is fine."""
+        """Release the lock. May be called more than once."""
         if self._handle >= 0:
             with contextlib.suppress(OSError):
                 self._path.unlink()

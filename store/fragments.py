@@ -1,8 +1,8 @@
-"""Fragments: the one write path. A worker's rows go to files of their own; one ingest per registry reads them later.
+"""Fragments: files with result rows, the only way that workers write results. Ingest later copies them to the registry.
 
-Killing a worker at any moment leaves each fragment whole or absent, and a damaged fragment is refused as a whole. Rows
-of a unit that must not be torn apart are added inside `with writer.together()`. After a crash of the ingest a fragment
-may be read again: ingest is idempotent by result key.
+If a worker is killed, each of its fragments is complete or absent. A damaged fragment is refused as a whole. Rows that
+must not be separated are added inside `with writer.together()`. After a crash during ingest a fragment may be read
+again; ingest is idempotent.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ if TYPE_CHECKING:
 
 FRAGMENT_FORMAT = 1
 FRAGMENT_SUFFIX = ".jsonl.zst"
-MAX_MEMORY_BYTES = 4 << 30  # that reading a fragment takes at most; writers begin another after 16 MiB, or a unit
-MAX_FRAGMENT_BYTES = MAX_MEMORY_BYTES // 8  # bytes, packed or unpacked
+MAX_MEMORY_BYTES = 4 << 30  # for parsing a fragment; writers start a new one after 16 MiB or a unit
+MAX_FRAGMENT_BYTES = MAX_MEMORY_BYTES // 8  # packed or unpacked
 Rows = list[dict[str, Any]]
 
 
 @dataclass(frozen=True)
 class Fragment:
-    """One fragment file. Names sort by creation time (the writer's clock); `run_id` is the run of all its rows."""
+    """A fragment file. Names sort by creation time (the writer's clock). All rows belong to the run `run_id`."""
 
     path: Path
     name: str
@@ -49,30 +49,31 @@ class Fragment:
 
     @classmethod
     def at(cls, path: Path) -> Fragment:
-        """The fragment in this file. Raises StoreError for a name that no fragment has."""
+        """Return the fragment at `path`. Raises StoreError if the name is not that of a fragment."""
         if not path.name.endswith(FRAGMENT_SUFFIX) or not _has_fragment_name(path):
             raise StoreError(f"{path.name} is not the name of a fragment")
         return cls(path, path.name, path.name.removesuffix(FRAGMENT_SUFFIX).partition(".")[2])
 
     def read(self) -> Iterator[tuple[str, Rows]]:
-        """(table, rows) in the order written, neighbours of one table together. Everything is checked first.
+        """Return (table, rows) pairs in the order written. The whole fragment is checked first.
 
-        Raises CorruptError (torn, cut short, bits flipped: no row is given out), NotInStoreError (moved away).
+        Raises CorruptError if it is damaged, and NotInStoreError if it was moved away.
         """
         _, lines = self._checked()
         return iter([(table, [line["row"] for line in same]) for table, same in groupby(lines, itemgetter("t"))])
 
     def header(self) -> dict[str, Any]:
-        """`run`, `attempt`, `host`, `created` (seconds since 1970) of the whole, checked fragment."""
+        """Return `run`, `attempt`, `machine` and `created` (seconds since 1970) after checking the fragment."""
         return self._checked()[0]
 
     def _checked(self) -> tuple[dict[str, Any], Rows]:
         return self._unpacked(self._packed())
 
     def _packed(self) -> bytes:
-        """The bytes of the file. Raises CorruptError for what is not a file of at most LARGEST bytes."""
+        """Return the bytes of the file. Raises CorruptError unless it is a regular file of at most
+        MAX_FRAGMENT_BYTES."""
         try:
-            with open(os.open(self.path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # a pipe would be waited for
+            with open(os.open(self.path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:  # opening a pipe would block
                 status = os.fstat(file.fileno())
                 if not stat.S_ISREG(status.st_mode) or status.st_size > MAX_FRAGMENT_BYTES:
                     what = (
@@ -105,31 +106,32 @@ class Fragment:
                     f"fragment {self.name} has format {header['chessreg_fragment']}, not {FRAGMENT_FORMAT}",
                     "read it with the chessreg version that wrote it",
                 )
-            # no raw newline stands inside JSON, so the lines make one list: half the time of line by line
+            # JSON contains no raw newlines, so parsing all lines as one list is safe and twice as fast
             lines = json.loads(
                 b"[" + body.replace(b"\n", b",") + b"]", object_hook=decode_bytes if HAS_BYTES in body else None
             )
             if not all(isinstance(line["t"], str) and isinstance(line["row"], dict) for line in lines):
-                raise ValueError("a line of it is no row")
+                raise ValueError("a line is not a row")
             if len(lines) != footer["end"] or header["run"] != self.run_id:
-                raise ValueError("it is not what its name and footer say")
+                raise ValueError("it does not match its name and footer")
         except (zstandard.ZstdError, ValueError, LookupError, TypeError, RecursionError) as error:
             raise CorruptError(f"fragment {self.name} is damaged: {error}") from error
         return header, lines
 
 
 def estimate_memory(text: bytes) -> int:
-    """Return an upper bound of the bytes of memory that parsing this JSON text takes.
+    """Return an upper bound of the memory in bytes for parsing this JSON text.
 
-    The text is copied four times, decoded, and cut into strings, whose characters have 4 bytes if one of them needs
-    these. Each value and each key is a Python object of at most 100 bytes beyond its characters.
+    The text is copied four times, decoded, and cut into strings with up to 4 bytes per character. Each value and each
+    key is a Python object of at most 100 bytes plus its characters.
     """
     copies = 6 if text.isascii() and b"\\u" not in text else 12
     return copies * len(text) + 100 * sum(map(text.count, (b",", b":", b"[", b"{", b"\n")))
 
 
 def pack_fragment(run_id: str, attempt_id: str, created_ns: int, lines: list[bytes]) -> bytes:
-    """The bytes of a fragment file with these encoded rows. Raises StoreError for more than can be read again."""
+    """Return the bytes of a fragment file with these encoded rows. Raises StoreError if they are too large to read
+    back."""
     import zstandard
 
     header = {"chessreg_fragment": FRAGMENT_FORMAT, "run": run_id, "attempt": attempt_id}
@@ -143,7 +145,7 @@ def pack_fragment(run_id: str, attempt_id: str, created_ns: int, lines: list[byt
 
 
 def place_file(store: Store, data: bytes, target: Path) -> None:
-    """Write `data` aside, sync, rename: the file is there whole or not at all."""
+    """Write `data` to a temporary file, sync it, and rename it to `target`."""
     aside = make_staging_path(store.tmp, "fragment")
     with convert_os_errors(f"write fragment {target.name}", store.root):
         try:
@@ -156,7 +158,7 @@ def place_file(store: Store, data: bytes, target: Path) -> None:
 
 
 def uuid7(nanoseconds: int) -> uuid.UUID:
-    """RFC 9562 version 7 with the fraction of the millisecond in `rand_a`: sorts to a quarter of a microsecond."""
+    """Return a UUIDv7 (RFC 9562) with the fraction of the millisecond in `rand_a`, sortable to 0.25 µs."""
     milliseconds, rest = divmod(nanoseconds, 1_000_000)
     random = int.from_bytes(os.urandom(8), "big") & ((1 << 62) - 1)
     return uuid.UUID(int=milliseconds << 80 | 7 << 76 | (rest * 4096 // 1_000_000) << 64 | 2 << 62 | random)
@@ -167,7 +169,7 @@ HAS_BYTES = b'"$bytes":'  # only a key: inside a JSON string its quotes would be
 
 
 class _Encoder(json.JSONEncoder):
-    """JSON without NaN; bytes as base64 under one key, numpy scalars and arrays as Python's."""
+    """Encodes JSON without NaN, bytes as base64, and numpy scalars and arrays as Python values."""
 
     def __init__(self) -> None:
         super().__init__(allow_nan=False, separators=(",", ":"))
@@ -177,14 +179,14 @@ class _Encoder(json.JSONEncoder):
             return {_BYTES: base64.b64encode(o).decode()}
         if hasattr(o, "tolist") and hasattr(o, "dtype"):  # numpy, which is not imported here
             return o.tolist()
-        raise TypeError(f"{type(o).__name__} cannot stand in a row")
+        raise TypeError(f"{type(o).__name__} cannot be part of a row")
 
 
 _ENCODER = _Encoder()
 
 
 def encode_row(table: str, row: Mapping[str, Any]) -> bytes:
-    """One line, without its newline. Raises StoreError naming the field that cannot be written."""
+    """Return one row as a line without its newline. Raises StoreError naming a field that cannot be encoded."""
     try:
         text = _ENCODER.encode(dict(row)).encode()
         if HAS_BYTES in text and text.count(HAS_BYTES) != _count_bytes(row):
@@ -199,7 +201,7 @@ def encode_row(table: str, row: Mapping[str, Any]) -> bytes:
 
 
 def decode_bytes(value: dict[str, Any]) -> Any:
-    """`object_hook` that turns `{"$bytes": …}` back into bytes."""
+    """Convert `{"$bytes": …}` back to bytes. Used as `object_hook`."""
     if len(value) == 1 and _BYTES in value:
         return base64.b64decode(value[_BYTES], validate=True)
     return value
@@ -214,7 +216,7 @@ def _count_bytes(value: Any) -> int:
 
 
 def _find_offender(value: Any, path: str = "") -> str:
-    """The path of the first value that JSON refuses, for example `detail.loss`; empty if it is not found."""
+    """Return the path of the first value that JSON rejects, such as `detail.loss`. Empty if none is found."""
     if isinstance(value, Mapping):
         children = [(f"{path}.{key}" if path else str(key), child) for key, child in value.items()]
     elif isinstance(value, (list, tuple)):
@@ -246,24 +248,24 @@ __all__ = [
 
 
 def list_pending(store: Store) -> list[Fragment]:
-    """Fragments that wait to be ingested, ordered by creation."""
+    """Return the fragments that wait for ingest, ordered by creation."""
     return _list_fragments(store.incoming)
 
 
 def list_foreign_files(store: Store) -> list[Path]:
-    """Files among those that wait that no writer of fragments named so; they are passed over."""
+    """Return the files in `incoming/` that are not named like fragments. Ingest ignores them."""
     return [path for path in sorted(store.incoming.glob(f"*{FRAGMENT_SUFFIX}")) if not _has_fragment_name(path)]
 
 
 def list_ingested(store: Store, run_id: str | None = None) -> list[Fragment]:
-    """Fragments that were ingested and kept, of one run or of all, ordered by creation."""
+    """Return the ingested fragments, of one run or of all, ordered by creation."""
     folders = store.ingested.iterdir() if run_id is None else [store.ingested / safe_name("run id", run_id)]
     fragments = [fragment for folder in folders if folder.is_dir() for fragment in _list_fragments(folder)]
     return sorted(fragments, key=lambda fragment: fragment.name)
 
 
 def mark_ingested(store: Store, fragment: Fragment, *, keep: bool = True) -> None:
-    """Take a fragment out of the queue: to `ingested/<run id>/`, or away for good. A second time is no error."""
+    """Move a fragment to `ingested/<run id>/`, or delete it unless `keep`. Does nothing if it was moved already."""
     store.require_writable()
     with convert_os_errors(f"mark fragment {fragment.name} as ingested"):
         try:
@@ -272,7 +274,7 @@ def mark_ingested(store: Store, fragment: Fragment, *, keep: bool = True) -> Non
                 return
             folder = store.ingested / fragment.run_id
             folder.mkdir(exist_ok=True)
-            if not any(folder.iterdir()):  # new, or its maker ended before this: else what is kept in it is not kept
+            if not any(folder.iterdir()):  # new, or created by a process that ended before this sync
                 fsync_path(store.ingested)
             fragment.path.rename(folder / fragment.name)
             fsync_path(folder)
@@ -281,7 +283,7 @@ def mark_ingested(store: Store, fragment: Fragment, *, keep: bool = True) -> Non
 
 
 def quarantine_fragment(store: Store, fragment: Fragment, reason: str) -> Path:
-    """Set a fragment aside as it is, with its reason in `<name>.reason.txt`; returns where it lies now."""
+    """Move a fragment to quarantine, with its reason in `<name>.reason.txt`. Return its new path."""
     store.require_writable()
     target = store.quarantine / fragment.name
     with convert_os_errors(f"quarantine fragment {fragment.name}"):
@@ -293,7 +295,8 @@ def quarantine_fragment(store: Store, fragment: Fragment, reason: str) -> Path:
 
 
 def read_or_quarantine(store: Store, fragment: Fragment) -> list[tuple[str, Rows]] | None:
-    """The rows of a fragment; None if it is damaged, which sets it aside, or if another ingest took it meanwhile."""
+    """Return the rows of a fragment. None if it is damaged, which quarantines it, or was ingested by another
+    process."""
     try:
         return list(fragment.read())
     except CorruptError as error:
@@ -304,7 +307,7 @@ def read_or_quarantine(store: Store, fragment: Fragment) -> list[tuple[str, Rows
 
 
 def adopt_fragment(store: Store, path: Path) -> Fragment | None:
-    """Copy a fragment of another store into `incoming/`; None if this store has or had it. Raises CorruptError."""
+    """Copy a fragment of another store to `incoming/`. None if this store has or had it. Raises CorruptError."""
     store.require_writable()
     fragment = Fragment.at(path)
     if (store.incoming / fragment.name).exists() or (store.ingested / fragment.run_id / fragment.name).exists():
@@ -325,25 +328,25 @@ def _has_fragment_name(path: Path) -> bool:
 
 
 class Together:
-    """Rows that must stand in one fragment: all of them are ingested, or none."""
+    """Rows to be written to a single fragment, so that all of them are ingested or none."""
 
     def __init__(self) -> None:
         self.lines: list[bytes] = []
 
     def add(self, table: str, row: Mapping[str, Any]) -> None:
-        """Add one row; see FragmentWriter.add."""
+        """Add one row (see FragmentWriter.add)."""
         self.lines.append(encode_row(table, row))
 
     def rows(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Add many rows of one table."""
+        """Add several rows of one table."""
         self.lines.extend(encode_row(table, row) for row in rows)
 
 
 class FragmentWriter:
-    """Collects rows of one attempt and writes them as fragments, after so many rows, bytes or seconds, or at `flush`.
+    """Collects rows of one attempt and writes them as fragments, when a limit of rows, bytes or seconds is reached.
 
-    Threads may share one writer. As a context manager it flushes at the end, also when the block raised: rows that
-    were added are facts. Seconds are looked at when a row is added; there is no timer.
+    Thread-safe. In a `with` block, rows are flushed at the end even if the block raises, because they are valid
+    results. The time limit is checked only when a row is added.
     """
 
     def __init__(
@@ -367,23 +370,23 @@ class FragmentWriter:
         self._open = True
 
     def add(self, table: str, row: Mapping[str, Any]) -> None:
-        """Add one row: None, bool, int, float, str, bytes, lists and dicts of these; numpy scalars become Python's.
+        """Add one row of None, bool, int, float, str, bytes, lists and dicts. Numpy scalars are converted.
 
-        Raises StoreError naming the field for NaN, infinity or another type; the row is then not added.
+        Raises StoreError, naming the field, for NaN, infinity or another type; the row is not added then.
         """
         self._extend([encode_row(table, row)])
 
     def rows(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Add many rows of one table; they may be spread over several fragments."""
+        """Add several rows of one table. They may be spread over several fragments."""
         for row in rows:
             self._extend([encode_row(table, row)])
 
     def together(self) -> _TogetherBlock:
-        """`with writer.together() as unit: unit.add(…)`: these rows land in one fragment, or in none if it raises."""
+        """Return a context manager whose rows go to a single fragment, or are discarded if its block raises."""
         return _TogetherBlock(self)
 
     def flush(self) -> Fragment | None:
-        """Write what is held as one fragment and return it; None if nothing is held. May be retried after an error."""
+        """Write all held rows as one fragment and return it; None without rows. May be retried after an error."""
         with self._lock:
             if not self._lines:
                 return None
@@ -392,7 +395,7 @@ class FragmentWriter:
             return fragment
 
     def close(self) -> None:
-        """Flush, and accept no more."""
+        """Flush, then refuse further rows."""
         with self._lock:
             self.flush()
             self._open = False
@@ -420,7 +423,7 @@ class FragmentWriter:
                 self.flush()
 
     def _write(self) -> Fragment:
-        self._last_ns = max(time.time_ns(), self._last_ns + 1000)  # names of one writer never sort backwards
+        self._last_ns = max(time.time_ns(), self._last_ns + 1000)  # names of one writer sort by time
         path = self.store.incoming / f"{uuid7(self._last_ns)}.{self.run_id}{FRAGMENT_SUFFIX}"
         place_file(self.store, pack_fragment(self.run_id, self.attempt_id, self._last_ns, self._lines), path)
         return Fragment.at(path)

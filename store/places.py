@@ -1,7 +1,7 @@
-"""Places where bytes can be left for other machines: a folder (itself a store), or a bucket by URL (`s3://…`).
+"""Places that hold bytes for other machines: a folder (another store) or a bucket (`s3://…`).
 
-A place holds artifacts by digest and groups of activations by name. What it gives back is verified before it is
-visible here; what it is given is complete there, or not there.
+A place holds artifacts by digest and groups of activations by name. Downloads are verified before they become visible,
+and uploads are complete or absent.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from store.store import Store
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator
 
-GROUP_METADATA = "zarr.json"  # of a group: written last, so that a group with one is whole
-PIECE_BYTES = 16 << 20  # bytes read at once
-MAX_METADATA_BYTES = 64 << 20  # bytes that a file of metadata has at most
+GROUP_METADATA = "zarr.json"  # of a group; uploaded last, so a group with it is complete
+PIECE_BYTES = 16 << 20  # read at a time
+MAX_METADATA_BYTES = 64 << 20  # of a metadata file
 
 
 def make_array_key(name: str) -> str:
@@ -31,7 +31,7 @@ def make_array_key(name: str) -> str:
 
 
 class TransferSource(Protocol):
-    """Somewhere to pull from."""
+    """A place to pull from."""
 
     def has_artifact(self, digest: str) -> bool: ...
     def has_array(self, name: str) -> bool: ...
@@ -40,7 +40,7 @@ class TransferSource(Protocol):
 
 
 class TransferPlace(TransferSource, Protocol):
-    """Somewhere to push to and pull from."""
+    """A place to push to and pull from."""
 
     def artifact_uri(self, digest: str) -> str: ...
     def array_uri(self, name: str) -> str: ...
@@ -49,11 +49,11 @@ class TransferPlace(TransferSource, Protocol):
 
 
 def open_place(where: str, *, create: bool = False) -> TransferPlace:
-    """The place at a folder or URL. Raises StoreError when it is not there, or its scheme needs a package."""
+    """Return the place at a folder or URL. Raises StoreError if it does not exist or needs a missing package."""
     if "://" in where:
         parts = urlsplit(where)
         web = parts.scheme in ("http", "https")
-        if parts.password is not None or parts.query or (web and parts.username):  # the URL is recorded, and travels
+        if parts.password is not None or parts.query or (web and parts.username):  # the URL is recorded and shared
             raise StoreError("a bucket's URL must not hold credentials", "put them into the environment of its tools")
         return BucketPlace(where)
     try:
@@ -64,11 +64,11 @@ def open_place(where: str, *, create: bool = False) -> TransferPlace:
 
 
 class ObjectSource(ABC):
-    """A source that is read object by object: the keys are the paths of a store's files, relative to its root.
+    """A source that is read object by object. Keys are the paths of a store's files, relative to its root.
 
-    What it gives is not trusted. Its names are checked before they are joined to a path of ours, only files that a
-    digest covers are read, no more bytes than there should be, and a file that is not listed, or is a
-    link, is refused. Raises NotInStoreError for what is not there, CorruptError for what is not as its digest says.
+    The source is not trusted: names are checked before they become paths, sizes are limited, only files covered by a
+    digest are read, and unlisted files and links are refused. Raises NotInStoreError for missing objects and
+    CorruptError for wrong digests.
     """
 
     url: str  # for messages
@@ -78,11 +78,11 @@ class ObjectSource(ABC):
 
     @abstractmethod
     def _keys(self, prefix: str) -> Iterable[str]:
-        """The keys that begin with `prefix/`."""
+        """Yield the keys that begin with `prefix/`."""
 
     @abstractmethod
     def _read(self, key: str) -> Iterator[bytes]:
-        """An object in pieces. Raises NotInStoreError."""
+        """Yield the bytes of an object in pieces. Raises NotInStoreError."""
 
     def has_artifact(self, digest: str) -> bool:
         return self._exists(f"{artifacts.artifact_key(digest)}/{artifacts.MANIFEST}")
@@ -100,14 +100,15 @@ class ObjectSource(ABC):
             store.publish(folder, expect=digest)
 
     def get_array(self, store: Store, name: str, digest: str | None = None) -> None:
-        """Read every chunk of the copy again before it is visible; `digest` is the group's, where it is known."""
+        """Copy a group of activations and verify every chunk before it becomes visible. `digest` is its expected
+        digest, if known."""
         from store.array_format import list_group_files
         from store.arrays import ActivationArray
 
         store.require_writable()
         target, key = store.array(name), make_array_key(name)
         if (target / GROUP_METADATA).is_file():
-            fsync_path(store.arrays)  # whoever renamed it may have ended before this
+            fsync_path(store.arrays)  # the copying process may have ended before this sync
             return
         listed = list_group_files(self._small(f"{key}/{GROUP_METADATA}"), digest)
         self._only(key, listed)
@@ -123,20 +124,20 @@ class ObjectSource(ABC):
                 try:
                     aside.rename(target)
                 except OSError:
-                    if not (target / GROUP_METADATA).is_file():  # else another process has just copied it
+                    if not (target / GROUP_METADATA).is_file():  # otherwise another process has just copied it
                         raise
                 fsync_path(store.arrays)
             finally:
                 discard_path(aside)
 
     def _only(self, key: str, listed: Collection[str]) -> None:
-        """Raise CorruptError for a file that nothing lists."""
+        """Raise CorruptError if a file exists that is not listed."""
         for full_name in self._keys(key):
             if (name := full_name.removeprefix(f"{key}/")) not in listed:
                 raise CorruptError(f"{key} at {self.url} has a file that is not listed: {name!a}")
 
     def _small(self, key: str) -> bytes:
-        """A file of metadata."""
+        """Return the content of a metadata file. Raises CorruptError if it is too large."""
         content = b""
         for piece in self._read(key):
             content += piece
@@ -145,7 +146,8 @@ class ObjectSource(ABC):
         return content
 
     def _get(self, key: str, target: Path, size: int, exactly: bool = True) -> None:
-        """Write an object of `size` bytes, or of no more than that. Raises CorruptError for another size."""
+        """Write an object of exactly `size` bytes, or at most that if not `exactly`. Raises CorruptError for other
+        sizes."""
         target.parent.mkdir(parents=True, exist_ok=True)
         left = size
         with convert_os_errors(f"write {target}"), target.open("xb") as file:
@@ -159,7 +161,7 @@ class ObjectSource(ABC):
 
 
 class FolderPlace(ObjectSource):
-    """A store in a folder that several machines mount, or a stick that is carried."""
+    """A store in a folder, such as a network share or a removable disk."""
 
     def __init__(self, store: Store) -> None:
         self.store, self.url = store, str(store.root)
@@ -208,7 +210,7 @@ class FolderPlace(ObjectSource):
 
 
 class BucketPlace(ObjectSource):
-    """An object store by URL, through obstore: `s3://bucket/prefix`, `gs://…`, `az://…`, credentials as usual there."""
+    """An object store, through obstore: `s3://bucket/prefix`, `gs://…` or `az://…`, with its usual credentials."""
 
     def __init__(self, url: str) -> None:
         try:

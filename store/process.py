@@ -1,7 +1,7 @@
-"""Which process is which: on this machine, on another one with the same name, after a restart, in another container.
+"""Identification of processes across machines with the same name, restarts and containers.
 
-A process is known by host name, installation (`system_id`), boot, number and start time. A host name alone proves
-nothing: two machines may share one, and so may two containers of one machine, which number processes separately.
+A process is identified by host name, installation (`system_id`), boot, process id and start time. A host name alone is
+not enough: two machines may share one, and so may two containers, which number their processes separately.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class ProcessId:
-    """A process of any machine. Fields are None or empty where its machine does not tell."""
+    """A process of any machine. Fields are None or empty if its machine does not provide them."""
 
     host: str
     system_id: str | None
@@ -31,7 +31,7 @@ class ProcessId:
 
     @classmethod
     def of(cls, record: Any) -> ProcessId | None:
-        """Read the fields of a JSON object; return None unless they are all there with their types."""
+        """Return the process described by a JSON object, or None if a field is missing or has the wrong type."""
         if not isinstance(record, dict):
             return None
         host, system, boot = record.get("host"), record.get("system_id"), record.get("boot_id")
@@ -42,11 +42,11 @@ class ProcessId:
         return cls(str(host), system, str(boot), pid, started)
 
     def record(self) -> dict[str, Any]:
-        """Return the fields as a JSON object, with the time now as `since`."""
+        """Return the fields as a JSON object, with the current time as `since`."""
         return {**asdict(self), "since": datetime.now(UTC).isoformat(timespec="seconds")}
 
     def is_gone(self) -> bool | None:
-        """True if it surely ended, False if it runs, None if this machine cannot tell."""
+        """Return True if the process has certainly ended, False if it is running, None if this machine cannot tell."""
         if not is_this_machine(self.host, self.system_id):
             return None
         here, there = boot_id(), self.boot_id
@@ -55,26 +55,26 @@ class ProcessId:
             return None if started is None and is_hidden(self.pid) else started != self.started
         if there.partition(".")[0] == here.partition(".")[0]:
             return None  # another container of this boot
-        return True if self.system_id is not None else None  # an earlier boot, or another machine of that name
+        return True if self.system_id is not None else None  # an earlier boot, or another machine with the same name
 
 
 def identify_process(pid: int) -> ProcessId:
-    """The process of this machine that has this number now."""
+    """Return the identity of the process with this id on this machine."""
     return ProcessId(socket.gethostname(), system_id(), boot_id(), pid, pid_start(pid))
 
 
 def this_process() -> ProcessId:
-    """This process."""
+    """Return the identity of this process."""
     return identify_process(os.getpid())
 
 
 def is_this_machine(host: str, system: str | None) -> bool:
-    """Whether a host name and a `system_id` are this machine's. Either alone may be shared with another machine."""
+    """Return whether a host name and a `system_id` both belong to this machine. Either alone may be shared."""
     return host == socket.gethostname() and system == system_id()
 
 
 def machine_name() -> str:
-    """This machine's host name and the beginning of its `system_id`, as a part of a file name."""
+    """Return this machine's host name and the beginning of its `system_id`, valid in a file name."""
     host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:40] or "unnamed"
     system = system_id()
     return f"{host}-{system[:8]}" if system else host
@@ -82,7 +82,7 @@ def machine_name() -> str:
 
 @lru_cache(maxsize=1)
 def boot_id() -> str:
-    """A text that is new at every boot, and differs between containers that number their processes separately."""
+    """Return a text that changes at every boot, and differs between containers with separate process ids."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip().replace("-", "")[:16]
         return f"{boot}.{os.stat('/proc/self/ns/pid').st_ino}"
@@ -94,7 +94,7 @@ def boot_id() -> str:
 
 @lru_cache(maxsize=1)
 def system_id() -> str | None:
-    """A digest of this installation's id, which outlives its boots; None if it has no id.
+    """Return a digest of the id of this installation, constant across boots, or None if it has no id.
 
     The id itself is confidential (man machine-id).
     """
@@ -118,9 +118,10 @@ def _hash_id(id: str) -> str:
 
 
 def pid_start(pid: int) -> float | None:
-    """When a process of this machine started (Linux: seconds since boot), or None when it is gone or a zombie.
+    """Return the start time of a process of this machine (Linux: seconds since boot), or None if it has ended.
 
-    A process id is used again; with the boot and this it is not mistaken. The wall clock plays no part on Linux.
+    Process ids are reused; with boot and start time they are unambiguous. On Linux this is independent of the wall
+    clock.
     """
     try:
         fields = Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()
@@ -138,7 +139,7 @@ def pid_start(pid: int) -> float | None:
 
 
 def is_hidden(pid: int) -> bool:
-    """Whether another user's process has this number and /proc does not show it (hidepid)."""
+    """Return whether the id belongs to another user's process that /proc does not show (hidepid)."""
     try:
         os.kill(pid, 0)
     except PermissionError:

@@ -1,16 +1,16 @@
-"""One folder on disk that holds everything too large for SQL.
+"""The store: one folder with all data that is too large for SQL.
 
-    store.json                     what this folder is, and the version of its layout
+    store.json                     identifies the folder and the version of its layout
     artifacts/<aa>/<digest>/…      content-addressed files (artifacts.py)
     arrays/<id>/…                  immutable zarr groups of activations (arrays.py)
-    fragments/incoming/            result rows on their way to the registry (fragments.py)
-    fragments/ingested/<run id>/   the same, kept: a registry can be rebuilt or merged from them
-    fragments/quarantine/          damaged ones, each with its reason
-    datasets/                      games as Parquet, one folder a dataset
-    runs/<run id>/                 scratch, checkpoints and logs of long units
-    tmp/                           staging: nothing there is visible to anybody else
+    fragments/incoming/            result rows not ingested yet (fragments.py)
+    fragments/ingested/<run id>/   ingested fragments, from which a registry can be rebuilt or merged
+    fragments/quarantine/          damaged fragments, each with the reason
+    datasets/                      games as Parquet, one folder for each dataset
+    runs/<run id>/                 scratch files, checkpoints and logs of long units
+    tmp/                           staging: files that are not visible yet
 
-Everything is written in `tmp/`, synced, and renamed into place: a crash at any moment leaves the whole or nothing.
+Files are written in `tmp/`, synced, and renamed into place, so after a crash each is complete or absent.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ STORE_LAYOUT = 1
 
 
 class Store(ArtifactStore):
-    """An open store. `Store.create` makes one; `Store(root)` opens one, and raises StoreError if it cannot."""
+    """An open store. `Store.create` creates one. `Store(root)` opens one and raises StoreError on failure."""
 
     def __init__(self, root: Path | str, *, read_only: bool = False) -> None:
         self.root = Path(root).absolute()
@@ -49,7 +49,7 @@ class Store(ArtifactStore):
 
     @classmethod
     def create(cls, root: Path | str) -> Store:
-        """The store at `root`, made if there is none. Two processes may do this at once."""
+        """Return the store at `root`, created if it does not exist. Several processes may call this concurrently."""
         root = Path(root).absolute()
         with convert_os_errors(f"make a store at {root}"):
             make_folder(root)
@@ -64,7 +64,8 @@ class Store(ArtifactStore):
 
     @classmethod
     def present(cls, root: Path | str) -> Store:
-        """The store at `root`, for reading only where it may not be written. Raises StoreError if there is none."""
+        """Return the existing store at `root`, read-only if it is not writable. Raises StoreError if it does not
+        exist."""
         try:
             return cls(root)
         except StoreError as error:
@@ -100,14 +101,14 @@ class Store(ArtifactStore):
                 probe.unlink()
 
     def folders(self) -> tuple[Path, ...]:
-        """Every folder of the layout."""
+        """Return every folder of the layout."""
         return (
             *(self.artifacts, self.arrays, self.incoming, self.ingested, self.quarantine),
             *(self.datasets, self.runs, self.tmp),
         )
 
     def run_folder(self, run_id: str) -> Path:
-        """`runs/<run id>/`, made if it is not there: a long unit keeps its scratch, checkpoints and logs here."""
+        """Return `runs/<run id>/`, created if missing, for scratch files, checkpoints and logs of a long unit."""
         self.require_writable()
         folder = self.runs / safe_name("run id", run_id)
         with convert_os_errors(f"make the folder of run {run_id}"):
@@ -115,33 +116,37 @@ class Store(ArtifactStore):
         return folder
 
     def array(self, name: str) -> Path:
-        """Where the group of activations of this name is, or would be. Raises StoreError for what is no name of one."""
+        """Return the folder of the group of activations named `name`. It need not exist. Raises StoreError for an
+        invalid name."""
         return self.arrays / safe_name("the name of an array", name)
 
     @contextmanager
     def scratch(self, kind: str) -> Iterator[Path]:
-        """A folder in `tmp/` for as long as the block lasts. What a kill leaves of it is listed by `stale_staging`."""
+        """Yield a folder in `tmp/` that is removed after the block. If the process is killed, `stale_staging` lists
+        it."""
         self.require_writable()
         folder = files.make_staging_path(self.tmp, kind)
         try:
-            folder.mkdir()  # in here: Ctrl-C may come as soon as it is there
+            folder.mkdir()  # inside, because Ctrl-C may follow immediately
             yield folder
         finally:
             files.discard_path(folder)
 
     def holds(self, digest: str, array: str | None = None) -> bool:
-        """Whether the bytes of an artifact, or of a group of activations (`array` is its name), are here; none are
-        read. False for what is no digest, or no name of an array."""
+        """Return whether an artifact, or the group of activations `array`, is in the store. No bytes are read.
+
+        False for an invalid digest or name.
+        """
         try:
             return self.exists(digest) if array is None else (self.array(array) / "zarr.json").is_file()
         except StoreError:
             return False
 
     def stale_staging(self, older_than: float = files.DAY_S) -> Sequence[files.StagedPath]:
-        """What processes that have ended left in `tmp/`; see files.list_stale."""
+        """Return the paths in `tmp/` left by processes that have ended (see files.list_stale)."""
         return files.list_stale(self.tmp, older_than)
 
     def clean_staging(self, older_than: float = files.DAY_S) -> Sequence[files.StagedPath]:
-        """Remove what `stale_staging` lists and return it."""
+        """Remove the paths that `stale_staging` returns, and return them."""
         self.require_writable()
         return files.clean_folder(self.tmp, older_than)

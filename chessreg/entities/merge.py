@@ -312,7 +312,7 @@ def refused(whose: str) -> Iterator[None]:
     except UNFIT as error:
         why = first_line(getattr(error, "orig", None) or error)
         raise BadInputError(
-            f"a row of {whose} is refused: {why}", "whatever holds this row was not written by chessreg, or was changed"
+            f"a row of {whose} is refused: {why}", "this row was not written by chessreg, or was changed"
         ) from error
 
 
@@ -325,7 +325,7 @@ def require_own_units(there: Database) -> None:
     if row is not None:
         raise BadInputError(
             f"a row of unit_range is refused: units {row.start} to {row.stop} are none of its run's {row.units}",
-            "whatever holds this row was not written by chessreg, or was changed since",
+            "this row was not written by chessreg, or was changed later",
         )
 
 
@@ -386,9 +386,7 @@ def fact_rows(there: Database, table: Table, runs: list[UUID], everything: bool)
             rows = [by_id[id] for id in TopologicalSorter(parents).static_order()]
         except CycleError as error:
             message = f"a {table.name} is among its own parents"
-            raise BadInputError(
-                message, "whatever holds this row was not written by chessreg, or was changed"
-            ) from error
+            raise BadInputError(message, "this row was not written by chessreg, or was changed") from error
     for start in range(0, len(rows), AT_ONCE):
         yield rows[start : start + AT_ONCE]
 

@@ -1,1 +1,1 @@
-"""The SQL registry: tables, sessions, migrations, the record API."""
+"""The SQL registry: tables, transactions, migrations, and functions that read and write records."""

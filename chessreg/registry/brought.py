@@ -1,7 +1,7 @@
-"""Tables of nouns that installed packages bring, behind entry points of the group `chessreg.entities`.
+"""Tables of entities that installed packages add through entry points of the group `chessreg.entities`.
 
-They are imported when first needed. A registry gets their tables from what writes: ingest, merge, `chessreg init` and
-`chessreg db upgrade`. What reads does without those that are not there.
+The entry points are imported when first needed. Only operations that write create missing tables: ingest, merge,
+`chessreg init` and `chessreg db upgrade`. Reads skip tables that do not exist yet.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session
 
 ENTRY_POINT_GROUP = "chessreg.entities"
-SEEN_TABLES_KEY = "tables of packages"  # in a session: name → whether it is here
+SEEN_TABLES_KEY = "tables of packages"  # key in `Session.info`: table name → whether it exists
 
 
 @functools.cache
 def load_package_nouns() -> tuple[str, ...]:
-    """Import every noun that a package brings. Returns why those cannot be loaded that cannot."""
+    """Import every entity that a package declares. Return one error message for each that cannot be loaded."""
     failed = []
     for point in plugins.points(ENTRY_POINT_GROUP):
         try:
@@ -37,7 +37,7 @@ def load_package_nouns() -> tuple[str, ...]:
 
 
 def has_table(session: Session, table: Table) -> bool:
-    """Whether this registry has a table: one of a package may not be made yet."""
+    """Return whether this registry contains `table`. A table of a package may not have been created yet."""
     if table.name in OWN_TABLES:
         return True
     seen: dict[str, bool] = session.info.setdefault(SEEN_TABLES_KEY, {})
@@ -47,21 +47,24 @@ def has_table(session: Session, table: Table) -> bool:
 
 
 def find_missing_tables(session: Session) -> list[Table]:
-    """The tables of packages' nouns that this registry lacks, parents first."""
+    """Return the declared tables that this registry lacks, parents before children."""
     return [table for table in Base.metadata.sorted_tables if not has_table(session, table)]
 
 
 def create_missing_tables(session: Session) -> None:
-    """Make those tables, in a transaction that writes. Raises RegistryError when the database does not permit it."""
+    """Create the missing tables of packages inside a writing transaction.
+
+    Raises RegistryError if the database user may not create tables.
+    """
     if session.get_bind().dialect.name == "postgresql":
         session.execute(text("select pg_advisory_xact_lock(hashtext('chessreg ingest'))"))
-    wanted = find_missing_tables(session)
+    tables = find_missing_tables(session)
     try:
-        Base.metadata.create_all(session.connection(), wanted)  # but those that another process has made since
+        Base.metadata.create_all(session.connection(), tables)  # skips tables created by another process meanwhile
     except DBAPIError as error:
-        names = ", ".join(table.name for table in wanted)
+        names = ", ".join(table.name for table in tables)
         raise RegistryError(
-            f"the registry cannot have a table {names}: {first_line(error.orig or error)}",
-            "as a user who may create tables: chessreg db upgrade",
+            f"the tables {names} cannot be created: {first_line(error.orig or error)}",
+            "run `chessreg db upgrade` as a database user that may create tables",
         ) from error
     session.info.pop(SEEN_TABLES_KEY, None)

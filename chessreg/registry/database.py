@@ -1,4 +1,4 @@
-"""An open registry: transactions that write, transactions that cannot, and a number that rises with every write."""
+"""An open registry: writing transactions, read-only transactions, and a version number that grows with every write."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ from chessreg.registry.tables import RegistryState
 if TYPE_CHECKING:
     from chessreg.registry.lease import Lease
 
-RECONNECT_PAUSE_S = 1.0  # between two looks at a server that does not answer
-KEYS_PER_STATEMENT = 500  # keys in one IN (…): SQLite takes so many with ease
+RECONNECT_PAUSE_S = 1.0  # between attempts to reach a server that does not respond
+KEYS_PER_STATEMENT = 500  # in one IN (…), well below SQLite's limit
 
 
 def select_by_keys(
     session: Session, query: Select[*tuple[Any, ...]], column: Any, keys: Collection[Any]
 ) -> Iterator[Any]:
-    """The rows of a query in which a column holds one of many keys: a statement for every few hundred of them."""
+    """Yield the rows of `query` whose `column` is in `keys`, with one statement per batch of keys."""
     every = list(keys)
     for start in range(0, len(every), KEYS_PER_STATEMENT):
         yield from session.execute(query.where(column.in_(every[start : start + KEYS_PER_STATEMENT])))
 
 
 class Database:
-    """A registry. Safe to use from several threads; close it, or use it in a `with`.
+    """An open registry. Thread-safe. Close it after use, or use it in a `with` statement.
 
-    On a network file system the first write takes a lease that is held until `close`; without it everything but
-    writing works. After a fork the child opens connections of its own. Once `read_only` is set, `write` is refused.
+    On a network file system, the first write takes a lease that is held until `close`; reading needs no lease. After a
+    fork, the child opens its own connections. If `read_only` is true, `write` raises RegistryError.
     """
 
     read_only = False
@@ -57,7 +57,7 @@ class Database:
     def __init__(self, place: RegistryPlace, on_wait: Callable[[str], None] | None = None) -> None:
         self.place, self._on_wait = place, on_wait
         self._on_failure: Callable[[], None] = lambda: None
-        self.made = False  # by `open`, just now
+        self.made = False  # whether `open` created the registry
         self._lease: Lease | None = None
         if place.path is not None and place.on_network:
             from chessreg.registry.lease import Lease
@@ -79,13 +79,14 @@ class Database:
         create: bool = True,
         on_wait: Callable[[str], None] | None = None,
     ) -> Database:
-        """Open a registry by URL or path (default CHESSREG_REGISTRY, else ./.chessreg/registry.db).
+        """Open a registry by URL or path (default: CHESSREG_REGISTRY, else ./.chessreg/registry.db).
 
-        With `create`, a place that holds nothing gets an empty registry; two processes may do so at once.
-        With `on_wait`, opening and reading wait for a server that does not answer: it is called with one line when the
-        wait begins, and with one when it is over. Else that is an AwayError.
-        Raises NotFoundError when there is none, BadInputError for a file that is something else, SchemaError when
-        its schema is older or newer than this chessreg, RegistryError when it does not answer.
+        If `create` is true and nothing exists there, an empty registry is created; several processes may do this
+        concurrently. If `on_wait` is given, opening and reading wait for an unreachable server, and `on_wait` is called
+        with a one-line message when the wait begins and when it ends. Otherwise ServerUnreachableError is raised.
+
+        Raises NotFoundError if there is no registry, BadInputError for a file that is not a database, SchemaError if
+        its schema is older or newer than this version of chessreg, and RegistryError if it does not respond.
         """
         place = resolve_place(url)
         if place.path is not None and not (create and not place.path.exists()):
@@ -110,12 +111,13 @@ class Database:
 
     @property
     def reference(self) -> str:
-        """Its place for another process (`Place.reference`), password and all: mask it before showing it."""
+        """The location to pass to another process (`RegistryPlace.reference`). It may contain a password: mask it
+        before display."""
         return self.place.reference
 
     @property
     def readable(self) -> Path | None:
-        """The file that another copy of SQLite can read: the registry's, or the copy of it that is read here."""
+        """The file that another SQLite library can read: the registry, or the private copy that this process reads."""
         return self.place.path and self._copies.of(self.place.path)
 
     @property
@@ -125,19 +127,20 @@ class Database:
 
     @property
     def reader(self) -> Engine:
-        """The engine that cannot write."""
+        """The SQLAlchemy engine of the read-only connection."""
         self._after_fork()
         return self._reader
 
     @contextmanager
     def write(self) -> Iterator[Session]:
-        """A transaction that writes: commits at the end of the block, rolls back when it raises.
+        """Run the block in a writing transaction. Commit when it ends, roll back when it raises.
 
-        SQLite takes the write lock at once and waits up to 30 s for it. Raises RegistryError when the registry cannot
-        be written, sqlalchemy's IntegrityError for a broken constraint, BadInputError for a value such as NaN.
+        SQLite takes the write lock at the start and waits up to 30 s for it. Raises RegistryError if the registry
+        cannot be written, SQLAlchemy's IntegrityError for a violated constraint, and BadInputError for a value such as
+        NaN.
         """
         if (rehearsed := self._rehearsed()) is not None:
-            with rehearsed.begin_nested():  # a block that raises takes back its own rows alone, as elsewhere
+            with rehearsed.begin_nested():  # an error rolls back only this block
                 yield rehearsed
             return
         with self._writing() as session:
@@ -150,12 +153,12 @@ class Database:
 
     @contextmanager
     def _writing(self) -> Iterator[Session]:
-        """A session of the writer, whose transaction is rolled back unless the block commits it."""
+        """Yield a session of the writing engine. Its transaction is rolled back unless the block commits it."""
         if self.read_only:
             raise RegistryError(f"the registry {self.place.masked} was opened for reading only")
         self._after_fork()
         if getattr(self._thread, "writing", False):
-            raise RuntimeError("write() inside write(): the inner one would wait for the outer one for ever")
+            raise RuntimeError("write() inside write() would wait for itself forever")
         if self._lease is not None:
             self._lease.hold()
         self._thread.writing = True
@@ -171,7 +174,7 @@ class Database:
 
     @contextmanager
     def read(self) -> Iterator[Session]:
-        """A transaction that sees one state of the registry and can change nothing."""
+        """Run the block in a read-only transaction that sees a single state of the registry."""
         if (rehearsed := self._rehearsed()) is not None:
             yield rehearsed
             return
@@ -186,9 +189,11 @@ class Database:
 
     @contextmanager
     def rehearsal(self) -> Iterator[None]:
-        """Inside the block this thread's writes are seen by its reads and nobody else, and none of them is kept.
+        """Make this thread's writes inside the block visible to its own reads only, and roll all of them back at the
+        end.
 
-        It is one transaction of the writer, which holds SQLite's write lock meanwhile. Raises what `write` raises.
+        The block is one transaction of the writing engine and holds SQLite's write lock. Raises the same errors as
+        `write`.
         """
         with self._writing() as session:
             self._thread.rehearsed = session
@@ -203,10 +208,10 @@ class Database:
 
     @contextmanager
     def waiting(self, on_wait: Callable[[str], None], on_failure: Callable[[], None]) -> Iterator[None]:
-        """Let reads inside the block wait for a server that does not answer. `on_wait` is that of `open`, which is kept
-        if it was given there.
+        """Let reads inside the block wait for an unreachable server instead of raising ServerUnreachableError.
 
-        `on_failure` is called after each try to reach the server that fails. An exception that it raises ends the wait.
+        `on_wait` receives the messages described in `open` and is ignored if `open` was given one. `on_failure` is
+        called after each failed attempt to reach the server; an exception that it raises ends the wait.
         """
         before = self._on_wait, self._on_failure
         self._on_wait, self._on_failure = self._on_wait or on_wait, on_failure
@@ -216,24 +221,25 @@ class Database:
             self._on_wait, self._on_failure = before
 
     def data_version(self) -> str:
-        """`<registry>.<n>`: another text after every transaction that changed rows, the same until then."""
+        """Return `<registry>.<n>`, which changes with every transaction that changed rows and only then."""
         with self.read() as session:
             row = session.execute(select(RegistryState.registry_id, RegistryState.data_version)).first()
         return f"{row.registry_id.hex[-6:]}.{row.data_version}" if row else "0.0"
 
     def close(self) -> None:
-        """Close all connections and give the lease back."""
+        """Close all connections and release the lease."""
         self._after_fork()
         self._dispose()
         if self._lease is not None:
             self._lease.release()
 
     def foreign_reader(self) -> AbstractContextManager[None]:
-        """Hold this while ADBC's copy of SQLite has the file open in this process; see file_gate."""
+        """Return a context manager to hold while ADBC's SQLite library has the file open in this process (see
+        file_gate)."""
         return gate_at(self.place.path).foreign() if self.place.path is not None else nullcontext()
 
     def _await_server(self) -> None:
-        """Return when the server answers; at once for a registry that is a file, and for who does not wait."""
+        """Return once the server responds. Return immediately for SQLite, and if no `on_wait` callback is set."""
         waits = False
         while self._on_wait is not None and self.place.path is None:
             try:
@@ -250,7 +256,7 @@ class Database:
 
     def _dispose(self) -> None:
         self._reader.dispose()
-        self._writer.dispose()  # the last to go: it can tidy the log away
+        self._writer.dispose()  # closed last, so that it can remove the write-ahead log
 
     def __enter__(self) -> Database:
         return self
@@ -262,7 +268,7 @@ class Database:
         return f"Database({self.place.masked})"
 
     def _after_fork(self) -> None:
-        """A forked child must not talk through its parent's connections."""
+        """Discard connections inherited from the parent process: a child must not use them."""
         if self._pid != os.getpid():
             self._writer.dispose(close=False)
             self._reader.dispose(close=False)
@@ -271,14 +277,14 @@ class Database:
 
 
 def _change_marker(session: Session) -> object:
-    """Something that differs once this transaction has changed a row. Begins the transaction."""
+    """Begin the transaction and return a value that changes once the transaction has modified a row."""
     if session.get_bind().dialect.name == "sqlite":
         return session.connection().connection.total_changes
     return session.scalar(select(func.pg_current_xact_id_if_assigned().is_not(None)))
 
 
 def _increment_data_version(session: Session) -> None:
-    """The last statement of a transaction that wrote, so that PostgreSQL holds this row's lock for a moment only."""
+    """Increment the data version. Run as the last statement, so that PostgreSQL locks this row only briefly."""
     raised = update(RegistryState).values(data_version=RegistryState.data_version + 1).returning(RegistryState.id)
     if session.scalar(raised) is None:
-        raise RegistryError("the registry has lost the row of registry_state", "put back a backup")
+        raise RegistryError("the table registry_state has no row", "put back a backup")

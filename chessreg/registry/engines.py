@@ -1,5 +1,5 @@
-"""The SQLAlchemy engines that open a registry: one that writes and one that can only read, for SQLite and PostgreSQL;
-what their errors mean."""
+"""SQLAlchemy engines for SQLite and PostgreSQL, one that writes and one that only reads, and explanations of their
+errors."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ from chessreg.registry.place import PROJECT_FOLDER, REGISTRY_FILE, RegistryPlace
 
 
 class ServerUnreachableError(RegistryError):
-    """The registry's server does not answer now; it may in a while."""
+    """Raised when the registry's server does not respond. A later attempt may succeed."""
 
 
 class SchemaError(ChessregError):
-    """The registry's schema is not the one that this chessreg knows."""
+    """Raised when the registry's schema is not the one of this version of chessreg."""
 
 
-# What the driver says → the class to raise, what to say (after the registry's place), the hint.
+# Pattern in the driver's message, class to raise, message (after the registry's location), hint.
 DRIVER_ERRORS: tuple[tuple[str, type[ChessregError], str, str], ...] = (
     ("file is not a database", BadInputError, "is not a SQLite database", "give the path of a registry"),
     (
@@ -54,9 +54,9 @@ DRIVER_ERRORS: tuple[tuple[str, type[ChessregError], str, str], ...] = (
         "a quota that is full, or a disk that fails; to find damaged files: chessreg doctor",
     ),
     ("password authentication failed", RegistryError, "refused the user or password", "check the URL, or ~/.pgpass"),
-    ("no password supplied", RegistryError, "wants a password", "put it into the URL or ~/.pgpass"),
-    (r"role .* does not exist", RegistryError, "knows no such user", "check the user in the URL"),
-    (r"database .* does not exist", NotFoundError, "is no database of that server", "createdb makes it"),
+    ("no password supplied", RegistryError, "requires a password", "put it in the URL or ~/.pgpass"),
+    (r"role .* does not exist", RegistryError, "has no such user", "check the user in the URL"),
+    (r"database .* does not exist", NotFoundError, "is not a database of that server", "create it with createdb"),
     (
         r"connection refused|could not connect|connection failed|timeout expired|timed out|no route to host"
         r"|no such file",
@@ -67,11 +67,11 @@ DRIVER_ERRORS: tuple[tuple[str, type[ChessregError], str, str], ...] = (
     (
         r"resolve host|translate host name|name or service|failed to resolve",
         RegistryError,
-        "names a host that cannot be found",
+        "has an unknown host",
         "check the host in the URL",
     ),
     ("read-only transaction", RegistryError, "was opened for reading only", "write through Database.write()"),
-    ("permission denied", RegistryError, "does not permit that to this user", "ask its owner to grant it"),
+    ("permission denied", RegistryError, "does not permit this to the user", "ask its owner to grant it"),
     ("no space left|could not extend file", RegistryError, "cannot grow: the server's disk is full", "free some space"),
     (
         r"server closed the connection|terminating connection|connection is closed|consuming input failed",
@@ -82,21 +82,19 @@ DRIVER_ERRORS: tuple[tuple[str, type[ChessregError], str, str], ...] = (
 )
 
 
-SQLSTATES = {  # what PostgreSQL says in whatever language → in English
+SQLSTATES = {  # PostgreSQL's error codes, whose messages may be translated
     "25006": "read-only transaction",
     "42501": "permission denied",
     "53100": "no space left",
     "57P01": "terminating connection",
 }
-FOREIGN_KEY = "23503"  # the SQLSTATE of a row that refers to one that is not there
-FULL_DISK_PATTERN = (
-    "disk I/O error|unable to open database"  # what SQLite may say where a disk without room holds its log
-)
+FOREIGN_KEY = "23503"  # SQLSTATE of a violated foreign key
+FULL_DISK_PATTERN = "disk I/O error|unable to open database"  # SQLite's messages when its log does not fit
 LOG_SPACE_BYTES = 64 * 1024
 
 
 def has_log_space(folder: Path) -> bool:
-    """Whether a write-ahead log and its shared index fit on this folder's disk; true where that is unknown."""
+    """Return whether the disk of `folder` has space for a write-ahead log and its index. True if this is unknown."""
     try:
         return shutil.disk_usage(folder).free >= LOG_SPACE_BYTES
     except OSError:
@@ -105,9 +103,9 @@ def has_log_space(folder: Path) -> bool:
 
 @contextmanager
 def convert_database_errors(place: RegistryPlace) -> Iterator[None]:
-    """Turn a database's errors inside the block into ChessregErrors. A broken constraint stays an IntegrityError.
+    """Convert database errors raised in the block to ChessregErrors. IntegrityError passes unchanged.
 
-    Values refused before they reach the database (NaN, a naive datetime) become BadInputError.
+    Values rejected before they reach the database (NaN, a naive datetime) raise BadInputError.
     """
     try:
         yield
@@ -115,10 +113,10 @@ def convert_database_errors(place: RegistryPlace) -> Iterator[None]:
         raise
     except DBAPIError as error:
         raise to_chessreg_error(place, error.orig or error) from error
-    except UnicodeEncodeError as error:  # half of a pair of surrogates: bytes of a command line that are no UTF-8
+    except UnicodeEncodeError as error:  # a lone surrogate: not UTF-8
         around = error.object[max(error.start - 30, 0) : error.end + 30]
         raise BadInputError(f"{around!a} is not UTF-8", "type it as UTF-8, or rename that file or folder") from error
-    except OverflowError as error:  # SQLite holds 64 bits
+    except OverflowError as error:  # SQLite integers have 64 bits
         raise BadInputError("a number is too large for the registry", "give one below 2^63") from error
     except StatementError as error:
         if isinstance(error.orig, ChessregError):
@@ -129,7 +127,7 @@ def convert_database_errors(place: RegistryPlace) -> Iterator[None]:
 
 
 def to_chessreg_error(place: RegistryPlace, error: BaseException) -> ChessregError:
-    """The ChessregError for one error of a database driver."""
+    """Return the ChessregError that explains an error of a database driver."""
     from chessreg.masking import mask
 
     text = str(error).strip() or type(error).__name__
@@ -142,15 +140,15 @@ def to_chessreg_error(place: RegistryPlace, error: BaseException) -> ChessregErr
     return RegistryError(f"the registry {place.masked}: {mask(text.splitlines()[0])}")
 
 
-SMALLEST_PAGE_BYTES = 512  # of SQLite; a database that is not empty has at least one page
-CLIENT_TIMEOUTS = {  # libpq's options: seconds, but for the last, which is milliseconds without an acknowledgement
+SMALLEST_PAGE_BYTES = 512  # of SQLite; a non-empty database has at least one page
+CLIENT_TIMEOUTS = {  # libpq options in seconds; tcp_user_timeout in milliseconds
     "connect_timeout": "10",
     "keepalives_idle": "10",
     "keepalives_interval": "5",
     "keepalives_count": "3",
     "tcp_user_timeout": "15000",
 }
-SERVER_TIMEOUTS = (  # the same for the server: else the locks of a session that was cut off stay for hours
+SERVER_TIMEOUTS = (  # without these the server keeps the locks of a lost session for hours
     "-c tcp_keepalives_idle=10 -c tcp_keepalives_interval=5 -c tcp_keepalives_count=3 -c tcp_user_timeout=15000"
 )
 READ_ONLY_OPTIONS = "-c default_transaction_read_only=on -c default_transaction_isolation=repeatable\\ read"
@@ -158,30 +156,31 @@ READ_ONLY_OPTIONS = "-c default_transaction_read_only=on -c default_transaction_
 
 @contextmanager
 def allow_connections(place: RegistryPlace, *, create: bool = False) -> Iterator[None]:
-    """Let this thread connect to the registry inside the block, and dispose of its engines there (see file_gate).
+    """Let this thread connect to the registry inside the block; its engines must be disposed there (see file_gate).
 
-    With `create`, a missing SQLite file is made first.
+    If `create` is true, a missing SQLite file is created first.
     """
     if place.path is None:
         yield
         return
     if create:
-        with suppress(OSError):  # SQLite says why it cannot
-            create_file(place.path)  # what SQLite makes beside the file gets the file's mode
+        with suppress(OSError):  # SQLite reports the reason later
+            create_file(place.path)  # SQLite's other files inherit its mode
     with gate_at(place.path).own():
         yield
 
 
 def timeout_options(url: URL) -> dict[str, str]:
-    """Return the options of libpq by which a connection over a network that drops packets fails within half a minute.
+    """Return libpq options that make a connection fail within 30 s if the network drops packets.
 
-    Left out are those that the URL itself has. Linux alone knows all of them; other systems ignore what they do not.
+    Options already set in `url` are left out. Only Linux supports all of them; other systems ignore the rest.
     """
     return {name: value for name, value in CLIENT_TIMEOUTS.items() if name not in url.query}
 
 
 def create_writer_engine(place: RegistryPlace) -> Engine:
-    """The engine that writes. Every transaction of SQLite takes the write lock at its start (BEGIN IMMEDIATE)."""
+    """Return the engine that writes. In SQLite each of its transactions takes the write lock at the start (BEGIN
+    IMMEDIATE)."""
     if place.path is None:
         return _create_postgresql_engine(place, "")
     path, network = place.path, place.on_network
@@ -189,14 +188,14 @@ def create_writer_engine(place: RegistryPlace) -> Engine:
 
 
 def create_reader_engine(place: RegistryPlace, *, copies: sqlite.RegistryCopies | None = None) -> Engine:
-    """The engine that cannot write. One transaction sees one state of the registry.
+    """Return the engine that cannot write. Each of its transactions sees a single state of the registry.
 
-    `copies` knows afterwards whether a copy of the file is read.
+    If the SQLite file cannot be locked, the engine reads a private copy, which `copies` records.
     """
     if place.path is None:
         return _create_postgresql_engine(place, READ_ONLY_OPTIONS)
     path, copies = place.path, copies or sqlite.RegistryCopies()
-    # Where a rollback journal is written no connection is kept: an idle one would keep writers from changing to it.
+    # With a rollback journal, an idle connection would prevent writers from changing the journal mode.
     pool = None if sqlite.uses_write_ahead_log(place.on_network) else NullPool
     engine = _create_sqlite_engine(place, lambda: _open_existing(path, copies), "DEFERRED", pool)
     weakref.finalize(engine, copies.remove)
@@ -204,41 +203,41 @@ def create_reader_engine(place: RegistryPlace, *, copies: sqlite.RegistryCopies 
 
 
 def encode_json(value: Any) -> str:
-    """JSON for a column; NaN and infinities are refused (PostgreSQL would, SQLite would not)."""
+    """Return `value` as JSON text. Raises BadInputError for NaN and infinities, which SQLite would accept."""
     try:
         return json.dumps(value, allow_nan=False, ensure_ascii=False, separators=(",", ":"))
     except ValueError as error:
-        raise BadInputError("a JSON column would hold a number that is not finite") from error
+        raise BadInputError("a JSON column cannot store NaN or infinity") from error
 
 
 def require_file(path: Path) -> None:
     """Raise NotFoundError, BadInputError or RegistryError unless `path` is a file that this user may read.
 
-    Does not open it: closing it again would drop this process's locks (file_gate). SQLite checks its header.
+    The file is not opened, because closing it would drop this process's locks (file_gate). SQLite checks its header.
     """
     try:
         status = path.stat()
     except FileNotFoundError:
-        raise NotFoundError(f"there is no registry {path}", init_command(path)) from None
+        raise NotFoundError(f"registry {path} does not exist", init_command(path)) from None
     except OSError as error:
         message, hint = f"the registry {path} cannot be read: {error.strerror}", "check its owner and mode"
         raise RegistryError(message, hint) from error
     if not stat.S_ISREG(status.st_mode):  # SQLite would wait for a pipe
         raise BadInputError(f"the registry {path} is not a file", "give the path of a registry")
-    if 0 < status.st_size < SMALLEST_PAGE_BYTES:  # SQLite takes a file of one byte for an empty database
+    if 0 < status.st_size < SMALLEST_PAGE_BYTES:  # SQLite would open it as an empty database
         raise BadInputError(f"the registry {path} is not a SQLite database", "give the path of a registry")
     if not os.access(path, os.R_OK):
         raise RegistryError(f"the registry {path} cannot be read: Permission denied", "check its owner and mode")
 
 
 def init_command(path: Path) -> str:
-    """The command that makes a registry in this file."""
+    """Return the command that creates a registry at `path`."""
     own = path == Path(PROJECT_FOLDER, REGISTRY_FILE).absolute()
     return "chessreg init" if own else f"chessreg init --registry {shlex.quote(str(path))}"
 
 
 def make_sqlalchemy_url(place: RegistryPlace) -> URL:
-    """The URL of a registry for SQLAlchemy. Raises BadInputError for one of PostgreSQL that cannot be read."""
+    """Return the SQLAlchemy URL of a registry. Raises BadInputError for a malformed PostgreSQL URL."""
     if place.path is not None:
         return URL.create("sqlite", database=str(place.path))
     try:
@@ -268,7 +267,7 @@ def _open_existing(path: Path, copies: sqlite.RegistryCopies) -> sqlite.Connecti
 
 
 def _create_postgresql_engine(place: RegistryPlace, options: str) -> Engine:
-    """`options` join those of the URL."""
+    """Return an engine whose connection options are those of the URL plus `options`."""
     url = make_sqlalchemy_url(place)
     own = url.query.get("options", "")
     parts = [SERVER_TIMEOUTS, own if isinstance(own, str) else " ".join(own), options]

@@ -1,15 +1,17 @@
-"""Keeps the POSIX locks of SQLite files in this process.
+"""Protects the POSIX locks that SQLite holds in this process.
 
-A process loses all its locks on a file when it closes any descriptor of that file, whoever opened it and for whatever
-reason (sqlite.org/howtocorrupt.html, 2.2). Another process may then delete the write-ahead log while it is still
-written here, and acknowledged commits are lost. Three rules follow:
+A process loses all its locks on a file when it closes any descriptor of that file (sqlite.org/howtocorrupt.html, 2.2).
+Another process may then delete the write-ahead log while this process still writes to it, and committed data is lost.
+This leads to three rules:
 
-1. Only SQLite opens a registry that this process has open. Its existence, owner and mode come from `stat`, its header
-   is checked by SQLite, raw copies are made by another process, and a user's path that leads to it is refused.
-2. This process has two SQLite libraries, Python's and the one inside ADBC. Neither knows the other's locks, and each
-   drops them when it closes the file. `FileGate` lets only one of them have a file open at a time.
-3. A forked child must not inherit connections: its SQLite would count the parent's locks as its own and take none.
-   Idle connections are closed before a fork; a file in use at that moment cannot be opened by the child.
+1. Only SQLite opens a registry that this process has open. Other code uses `stat`; SQLite checks the header; raw copies
+are made by another process; and a user's path that leads to the registry is refused.
+
+2. This process contains two SQLite libraries, Python's and ADBC's. Neither knows the other's locks, and each drops them
+when it closes the file. `FileGate` lets only one of them have a file open at a time.
+
+3. A forked child must not inherit connections, because its SQLite would count the parent's locks as its own. Idle
+connections are closed before a fork, and a file in use at that moment cannot be opened by the child.
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ FILE_SUFFIXES = ("", "-wal", "-shm", "-journal")
 
 
 class FileGate:
-    """Admits one SQLite library at a time to a file; any number of connections of that library may share it.
+    """Admits one SQLite library at a time to a file. Connections of the same library may share the file.
 
     Other processes are not affected.
     """
@@ -43,7 +45,7 @@ class FileGate:
 
     @contextmanager
     def own(self) -> Iterator[None]:
-        """Use the file through Python's SQLite. Waits while ADBC's reads it or waits to; may be nested."""
+        """Use the file through Python's SQLite. Blocks while ADBC reads it or waits for it. May be nested."""
         me = threading.get_ident()
         with self._changed:
             if self._foreign[me]:
@@ -58,7 +60,7 @@ class FileGate:
 
     @contextmanager
     def foreign(self) -> Iterator[None]:
-        """Use the file through ADBC's SQLite. Waits for open transactions, then closes idle connections."""
+        """Use the file through ADBC's SQLite. Waits for open transactions to end, then closes idle connections."""
         me = threading.get_ident()
         with self._changed:
             if self._own[me]:
@@ -78,11 +80,11 @@ class FileGate:
             self._leave(self._foreign, me)
 
     def is_entered(self) -> bool:
-        """Whether this thread is inside `own()`."""
+        """Return whether this thread is inside `own()`."""
         return self._own[threading.get_ident()] > 0
 
     def is_used(self) -> bool:
-        """Whether any thread is inside `own()` or `foreign()`."""
+        """Return whether any thread is inside `own()` or `foreign()`."""
         return bool(self._own.total() or self._foreign.total())
 
     def _leave(self, counts: Counter[int], me: int) -> None:
@@ -93,22 +95,22 @@ class FileGate:
             self._changed.notify_all()
 
 
-_guard = threading.Lock()  # of all below
+_guard = threading.Lock()  # protects the variables below
 _gates: WeakValueDictionary[FileKey, FileGate] = WeakValueDictionary()
-_users: list[tuple[Path, WeakMethod[Callable[[], None]]]] = []  # registry, and what closes its idle connections
+_users: list[tuple[Path, WeakMethod[Callable[[], None]]]] = []  # registry path, function that closes idle connections
 _in_use: set[FileKey] = set()  # files in use when a fork begins
 _inherited: set[FileKey] = set()  # files that this process's parent was using when it forked
 
 
 def gate_at(path: Path) -> FileGate:
-    """Return the gate of the file that is at `path` now, the same for every name of that file.
+    """Return the gate of the file that `path` leads to. All names of one file share one gate.
 
     Raises RuntimeError in a forked child whose parent was using the file at the moment of the fork.
     """
     key = file_key(path)
     with _guard:
         if key is None:
-            return FileGate()  # nothing can have it open
+            return FileGate()  # a missing file cannot be open
         if key in _inherited:
             raise RuntimeError(f"{path} was in use when this process was forked; start processes with 'spawn' instead")
         gate = _gates.get(key)
@@ -118,26 +120,26 @@ def gate_at(path: Path) -> FileGate:
 
 
 def require_entered(path: Path) -> None:
-    """Raise RuntimeError unless this thread is inside `gate_at(path).own()`. Every connection is opened there."""
+    """Raise RuntimeError unless this thread is inside `gate_at(path).own()`. Every connection must be opened there."""
     if file_key(path) is not None and not gate_at(path).is_entered():
         raise RuntimeError(f"{path} is opened outside its FileGate")
 
 
 def create_file(path: Path) -> None:
-    """Create an empty file, as `make_file` does, before any thread can have it open. Raises OSError."""
+    """Create an empty file (see `make_file`) while no thread can have it open. Raises OSError."""
     with _guard:
         make_file(path)
 
 
 def register_user(path: Path, close: Callable[[], None]) -> None:
-    """Note that the owner of `close`, a bound method that closes its idle connections, uses the registry at `path`."""
+    """Record that `path` is in use by the owner of `close`, a bound method that closes its idle connections."""
     with _guard:
         _users[:] = [user for user in _users if user[1]() is not None]
         _users.append((path, WeakMethod(close)))
 
 
 def close_idle_connections() -> None:
-    """Close every idle connection of this process, to whichever registry."""
+    """Close every idle connection of this process, whichever registry it belongs to."""
     for _, reference in list(_users):
         close = reference()
         if close is not None:
@@ -145,24 +147,24 @@ def close_idle_connections() -> None:
 
 
 def registry_file_keys(registry: Path) -> set[FileKey]:
-    """Return the keys of a registry's database, log and shared memory, those that exist."""
+    """Return the keys of a registry's existing files: database, write-ahead log, shared memory and journal."""
     keys = (file_key(registry.with_name(registry.name + suffix)) for suffix in FILE_SUFFIXES)
     return {key for key in keys if key is not None}
 
 
 def open_file_keys() -> set[FileKey]:
-    """Return the keys of all files of the registries that this process uses. Only SQLite may open these."""
+    """Return the keys of all files of the registries that this process uses. Only SQLite may open these files."""
     return set().union(*(registry_file_keys(registry) for registry, close in list(_users) if close() is not None))
 
 
 def refuse_registry(path: Path) -> None:
-    """Raise BadInputError for a file of a registry that this process uses, whatever it is called."""
+    """Raise BadInputError if `path`, under any name, is a file of a registry that this process uses."""
     if file_key(path) in open_file_keys():
         raise BadInputError(f"{path} belongs to the registry that is open here", "name another file")
 
 
 def file_key(path: Path) -> FileKey | None:
-    """Return the device and inode that `path` leads to, None if there is no such file."""
+    """Return the device and inode that `path` leads to, or None if no such file exists."""
     try:
         status = os.stat(path)
     except (OSError, ValueError):  # ValueError: a NUL in the name

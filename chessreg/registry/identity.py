@@ -1,4 +1,4 @@
-"""Identity: what a thing is called by its content, and how a long id is shown and found again."""
+"""Identity: canonical JSON, digests and ids derived from content, and short forms of ids."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from chessreg.errors import BadInputError
 if TYPE_CHECKING:
     from sqlalchemy.orm import InstrumentedAttribute, Session
 
-SHORT_ID_DIGITS = 6  # characters of an id that are shown, when they are enough
+SHORT_ID_DIGITS = 6  # shown of an id if unique
 
 
 def canonical_json(value: Any) -> str:
-    """JSON of a value, the same text on every machine: sorted keys, no spaces, 1.0 written as 1.
+    """Return the JSON text of `value`, identical on every machine: sorted keys, no spaces, 1.0 written as 1.
 
-    >>> canonical({"lr": 1.0, "layers": (3, 5)})
+    >>> canonical_json({"lr": 1.0, "layers": (3, 5)})
     '{"layers":[3,5],"lr":1}'
 
-    Raises BadInputError for NaN, infinities, text that is no Unicode (a lone surrogate), keys that are not text, and
-    types that have no one spelling (a set).
+    Raises BadInputError for NaN, infinities, text with lone surrogates, keys that are not text, and types without a
+    unique representation (such as sets).
     """
     return json.dumps(_to_json_value(value, "value"), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
 
@@ -42,7 +42,7 @@ def _to_json_value(value: Any, where: str) -> Any:
         return value
     if isinstance(value, float):
         if not math.isfinite(value):
-            raise BadInputError(f"{where} is {value}, which has no identity", "give a finite number")
+            raise BadInputError(f"{where} is {value}, which has no canonical form", "give a finite number")
         return int(value) if value.is_integer() else value
     if isinstance(value, Mapping):
         for key in value:
@@ -67,21 +67,21 @@ def _require_unicode(text: str, where: str) -> None:
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise BadInputError(f"{where} holds {text[error.start]!r}, which is no character") from error
+        raise BadInputError(f"{where} contains {text[error.start]!r}, which is not a character") from error
 
 
 def canonical_digest(value: Any) -> str:
-    """sha256 of the canonical text, 64 hex digits. Raises what `canonical` raises."""
+    """Return the SHA-256 of `canonical_json(value)` as 64 hex digits. Raises the same errors."""
     return hashlib.sha256(canonical_json(value).encode()).hexdigest()
 
 
 def uuid_from_digest(digest: str) -> UUID:
-    """The id that follows from a hex digest: its first 16 bytes."""
+    """Return the id derived from a hex digest: its first 16 bytes."""
     return UUID(hex=digest[:32])
 
 
 def new_id() -> UUID:
-    """A new id (UUIDv7): ids made later sort later."""
+    """Return a new UUIDv7. Ids created later sort later."""
     from uuid_utils.compat import uuid7
 
     made: UUID = uuid7()
@@ -89,9 +89,10 @@ def new_id() -> UUID:
 
 
 def shorten_id(id: UUID | str, others: Iterable[UUID | str] = ()) -> str:
-    """The last 6 hex digits of an id, or as many as set it apart from all others.
+    """Return the last 6 hex digits of an id, or as many as distinguish it from `others`.
 
-    The tail, not the head: a UUIDv7 begins with the clock, so ids of one afternoon share their first digits.
+    The end of the id is used because a UUIDv7 begins with a timestamp: ids created close together share their first
+    digits.
     """
     text = _id_hex(id)
     length = SHORT_ID_DIGITS
@@ -102,7 +103,10 @@ def shorten_id(id: UUID | str, others: Iterable[UUID | str] = ()) -> str:
 
 
 def shorten_ids(ids: Iterable[UUID | str]) -> dict[str, str]:
-    """`short` of each of many ids among themselves, by the full 32 digits; sorts once instead of comparing pairs."""
+    """Return the short form of each id that distinguishes it from the rest, by its full 32 hex digits.
+
+    Sorts once instead of comparing all pairs.
+    """
     tails = sorted({_id_hex(id)[::-1] for id in ids})
     short_of = {}
     for place, tail in enumerate(tails):
@@ -121,9 +125,9 @@ def _id_hex(id: UUID | str) -> str:
 
 
 def find_by_suffix(session: Session, table: Any, suffix: str, limit: int = 10) -> list[UUID]:
-    """Ids of a table that end with these hex digits (dashes are ignored), at most `limit`.
+    """Return at most `limit` ids of a table that end with the hex digits `suffix` (dashes are ignored).
 
-    `table` is a mapped class with a column `id`, or the id column itself (Probe.run_id).
+    `table` is a mapped class with a column `id`, or the id column itself (such as Probe.run_id).
     """
     from sqlalchemy import String, cast, func, select, type_coerce
 
@@ -131,7 +135,7 @@ def find_by_suffix(session: Session, table: Any, suffix: str, limit: int = 10) -
     if not re.fullmatch(r"[0-9a-f]{1,32}", digits):
         return []
     column: InstrumentedAttribute[UUID] = table.id if hasattr(table, "id") else table
-    if len(digits) == 32:  # a whole id, which the index finds
+    if len(digits) == 32:  # a full id can use the index
         return list(session.scalars(select(column).where(column == UUID(digits)).distinct()))
     if session.get_bind().dialect.name == "postgresql":
         tail = func.right(func.replace(cast(column, String), "-", ""), len(digits))

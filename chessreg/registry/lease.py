@@ -1,8 +1,8 @@
-"""The right to write a registry on a network file system: one process at a time holds it, the others read.
+"""The right to write to a registry on a network file system. One process at a time holds it; all others only read.
 
-The lease is a file beside the registry, made with O_EXCL, that names machine, process and boot. A process that is gone
-is seen at once on its own host; from another host nobody can tell, so the message says which file to remove.
-It is needed where SQLite's write-ahead log cannot work: that needs memory which one host shares.
+The lease is a file next to the registry, created with O_EXCL, that names the machine, process and boot. A dead holder
+is detected immediately on its own host. Another host cannot detect it, so the error message names the file to remove.
+Leases are needed because SQLite's write-ahead log requires memory shared within one host.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from store.process import ProcessId, machine_name, this_process
 
 
 class Lease:
-    """A registry's lease as this process sees it. `hold` takes it, `release` gives it back."""
+    """The lease of one registry. `hold` takes it, `release` releases it."""
 
     _users: dict[tuple[int, Path], int] = {}  # noqa: RUF012 - (pid, file) → how many Database objects of it use this
     _guard = threading.Lock()
@@ -32,13 +32,13 @@ class Lease:
     def __init__(self, registry: Path) -> None:
         self.registry = registry
         self.file = registry.with_name(registry.name + ".lease")
-        self._pid = 0  # of the process that holds it through this object: a forked child does not
+        self._pid = 0  # of the process that took it; a forked child does not hold it
 
     def hold(self) -> None:
-        """Take the lease, or share it within this process. Raises RegistryError naming who holds it.
+        """Take the lease, or share it within this process. Raises RegistryError naming the current holder.
 
-        A lease that is held is read again: while this process was suspended, a person may have removed it, as the
-        message of another process said, and that one may write now.
+        A lease already held is read again: while this process was suspended, a user may have removed the file as the
+        message suggests, and another process may be writing now.
         """
         with self._guard:
             if self._pid == os.getpid():
@@ -52,7 +52,7 @@ class Lease:
             self._pid = os.getpid()
 
     def release(self) -> None:
-        """Give it back when nobody else in this process uses it."""
+        """Release the lease once no other Database object of this process uses it."""
         if self._pid != os.getpid():
             return
         with self._guard:
@@ -64,7 +64,7 @@ class Lease:
                 self.file.unlink(missing_ok=True)
 
     def holder(self) -> dict[str, Any] | None:
-        """Who holds it (host, pid, since, …), or None."""
+        """Return the record of the holder (host, pid, since, …), or None if the lease is free."""
         try:
             record: dict[str, Any] = read_json(self.file)
         except FileNotFoundError:
@@ -81,24 +81,24 @@ class Lease:
             if self._write():
                 return
             raise RegistryError(
-                f"the registry {self.registry} lies on a network file system and is being written by "
-                f"{self.described()}; until that ends it can only be read from here",
-                f"end that process; if it is gone already, remove {self.file}",
+                f"the registry {self.registry} is on a network file system and is being written by "
+                f"{self.described()}; until it ends, this process can only read",
+                f"stop that process; if it has ended, remove {self.file}",
             )
 
     def described(self) -> str:
-        """Who holds it, in words."""
+        """Return the holder in words, for messages."""
         holder = self.holder() or {}
         return f"process {holder.get('pid', '?')} on {holder.get('host', '?')} since {holder.get('since', '?')}"
 
     def _write(self) -> bool:
-        """Make the file, whole or not at all; False when it exists."""
+        """Create the lease file atomically. Return False if it exists already."""
         aside = self.file.with_name(f"{self.file.name}.{machine_name()}.{os.getpid()}")
         record = json.dumps(this_process().record())
         try:
             aside.write_text(record, encoding="utf-8")
             try:
-                os.link(aside, self.file)  # atomic on NFS too, and the content is there from the first moment
+                os.link(aside, self.file)  # atomic, also on NFS, with its content
             except FileExistsError:
                 return False
             except OSError:  # a file system without hard links
@@ -118,7 +118,10 @@ class Lease:
 
     @contextmanager
     def _takeover(self) -> Iterator[None]:
-        """One process at a time looks whether the holder is gone; a lock of this host is enough: only it can tell."""
+        """Let one process at a time check whether the holder is gone.
+
+        A lock of this host is enough, since only the holder's own host can detect that it is gone.
+        """
         name = hashlib.sha256(str(self.file).encode()).hexdigest()[:16]
         path = Path(tempfile.gettempdir()) / f"chessreg-lease-{os.getuid()}-{name}"
         with path.open("w", encoding="utf-8") as lock:
@@ -131,6 +134,6 @@ def _is_this_process(holder: dict[str, Any]) -> bool:
 
 
 def _is_gone(holder: dict[str, Any]) -> bool:
-    """Whether the holder surely ran on this host and does so no longer."""
+    """Return whether the holder ran on this host and has certainly ended."""
     process = ProcessId.of(holder)
     return process is not None and process.is_gone() is True

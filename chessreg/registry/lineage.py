@@ -1,6 +1,8 @@
-"""Lineage: what a thing was made from, what was made from it, and what is stale because something it rests on is wrong.
+"""Lineage: the inputs of an entity, the results derived from it, and the runs that are stale because an input is
+invalid.
 
-A node is a run, or a file or thing with bytes (dataset, checkpoint) that no run made. What a run made goes by the run.
+A node is a run, or a file, dataset or checkpoint that no run made. Everything that a run made is represented by the
+run.
 """
 
 from __future__ import annotations
@@ -22,14 +24,15 @@ from chessreg.registry.run_state import STATE
 
 
 class Node(NamedTuple):
-    """`noun` is run, file or that of a thing; `id` its id in hex (of a file: its digest)."""
+    """A node of the lineage graph. `noun` is run, file, dataset or checkpoint; `id` is the id in hex (for a file, its
+    digest)."""
 
     noun: str
     id: str
 
 
 class Edge(NamedTuple):
-    """`field` is what the later thing calls the earlier one: a setting's name, parent, or training data."""
+    """A link to `node`. `field` is the later node's name for it: a setting, `parent` or `training data`."""
 
     field: str
     node: Node
@@ -40,7 +43,7 @@ Edges = dict[Node, list[Edge]]
 
 @dataclasses.dataclass
 class Branch:
-    """A node with what hangs on it. `again`: it was drawn in full further up."""
+    """A node of a lineage tree and its subtrees. `again` is true if the node is expanded elsewhere in the tree."""
 
     node: Node
     field: str
@@ -49,13 +52,13 @@ class Branch:
     branches: list[Branch] = dataclasses.field(default_factory=list)
 
     def as_dict(self) -> dict[str, Any]:
-        """The tree as one JSON document."""
+        """Return the tree as a JSON-compatible dict."""
         own = {"noun": self.node.noun, "id": self.node.id, "field": self.field or None, **self.facts}
         return own | ({"again": True} if self.again else {"branches": [b.as_dict() for b in self.branches]})
 
 
 def tables_with_bytes(session: Session) -> dict[str, Any]:
-    """The nouns of what has bytes and an id of its own, with their tables in this registry: datasets, checkpoints."""
+    """Return noun → table for the registry's entities with an id and an artifact: datasets and checkpoints."""
     return {
         noun: table
         for noun, table in names.noun_tables(session).items()
@@ -64,19 +67,22 @@ def tables_with_bytes(session: Session) -> dict[str, Any]:
 
 
 def node_of(row: Any) -> Node:
-    """The node of a thing's row: the run that made it, if one did."""
+    """Return the node that represents a row: the run that made it, else the row itself."""
     maker = getattr(row, "run_id", None)
     return Node("run", maker.hex) if maker else Node(row.__noun__.name, row.id.hex)
 
 
 def node_of_annotation(noun: str, target: str) -> Node:
-    """The node that an annotation is about."""
+    """Return the node that an annotation refers to."""
     table = names.noun_tables().get(noun)
     return Node("run" if table is not None and names.is_keyed_by_run(table) else noun, target)
 
 
 def find_node(session: Session, reference: str) -> Node:
-    """The node that a name or id means, of whatever noun. Raises NotFoundError, or BadInputError when several fit."""
+    """Return the node that a name or id of any noun refers to.
+
+    Raises NotFoundError if nothing matches, and BadInputError if several nodes match.
+    """
     nodes: dict[Node, str] = {}
     own = {"run": tables.Run, **tables_with_bytes(session)}
     for noun, table in {
@@ -92,7 +98,7 @@ def find_node(session: Session, reference: str) -> Node:
     if not nodes:
         near = [n for noun in own for n in names.suggest_names(session, noun, reference)]
         hint = f"did you mean {' or '.join(near[:3])}?" if near else "chessreg runs list"
-        raise NotFoundError(f"there is no {', '.join([*own][:-1])} or {[*own][-1]} {reference!r}", hint)
+        raise NotFoundError(f"no {', '.join([*own][:-1])} or {[*own][-1]} {reference!r} was found", hint)
     if len(nodes) > 1:
         which = ", ".join(f"{noun} {node.id[-6:]}" for node, noun in nodes.items())
         raise BadInputError(f"{reference!r} is ambiguous: {which}", "give one of these ids")
@@ -100,7 +106,7 @@ def find_node(session: Session, reference: str) -> Node:
 
 
 def build_tree(session: Session, node: Node, *, up: bool) -> Branch:
-    """All that `node` was made from (`up`), or all that was made from it, as a tree."""
+    """Return the tree of all inputs of `node` (`up`), or of all results derived from it."""
     step = read_parents if up else read_children
     edges: Edges = {}
     frontier = {node}
@@ -121,14 +127,14 @@ def build_tree(session: Session, node: Node, *, up: bool) -> Branch:
 
 
 def iter_nodes(branch: Branch) -> Iterator[Node]:
-    """Every node of a tree, the root first; one that is drawn several times comes several times."""
+    """Yield every node of a tree, the root first. A node that occurs several times is yielded several times."""
     yield branch.node
     for inner in branch.branches:
         yield from iter_nodes(inner)
 
 
 def merge_edges(edges: list[Edge]) -> list[Edge]:
-    """Edges to the same node as one: `vector layer 3` and `vector layer 4` become `vector layer 3, 4`."""
+    """Merge edges to the same node: `vector layer 3` and `vector layer 4` become `vector layer 3, 4`."""
     fields: dict[Node, list[str]] = defaultdict(list)
     for edge in edges:
         fields[edge.node].append(edge.field)
@@ -143,14 +149,14 @@ def merge_edges(edges: list[Edge]) -> list[Edge]:
 
 
 def find_stale_runs(session: Session) -> dict[UUID, list[Node]]:
-    """Runs that rest on something invalid → what that is. A run that is itself invalid is not called stale for it."""
+    """Return run id → the invalid nodes that the run depends on. An invalid run is not stale because of itself."""
     now, annotation = names.CURRENT_ANNOTATIONS.c, tables.Annotation
     invalid = (
         annotation.noun.in_(names.noun_tables()),
         annotation.word == tables.AnnotationWord.INVALID,
-    )  # by the index of both
+    )  # uses the index of both
     if session.scalar(select(annotation.id).where(*invalid).limit(1)) is None:
-        return {}  # nothing ever was: the view need not number every word of the registry
+        return {}  # avoids the slow view if nothing was ever invalid
     wrong = [
         node
         for noun, target in session.execute(
@@ -178,7 +184,7 @@ def find_stale_runs(session: Session) -> dict[UUID, list[Node]]:
 
 
 def read_parents(session: Session, of_these: Iterable[Node]) -> Edges:
-    """What each of these was made from, one step."""
+    """Return the direct inputs of each node."""
     edges: Edges = {node: [] for node in of_these}
     read = tables.RunInput
     runs = ids_of_noun(edges, "run")
@@ -195,7 +201,7 @@ def read_parents(session: Session, of_these: Iterable[Node]) -> Edges:
 
 
 def edges_to_sources(session: Session, row: Any) -> list[Edge]:
-    """What a thing that no run made derives from: what its foreign keys name, and the datasets of a training."""
+    """Return the sources of an entity that no run made: its foreign keys and the datasets that it was trained on."""
     edges = []
     for field, source in source_tables(session, type(row)):
         if (id := getattr(row, f"{field}_id")) is not None:
@@ -208,7 +214,7 @@ def edges_to_sources(session: Session, row: Any) -> list[Edge]:
 
 
 def source_tables(session: Session, table: Any) -> list[tuple[str, Any]]:
-    """What rows of a table of things may be made from: (parent, the table) for a foreign key `parent_id`."""
+    """Return (`parent`, table) for each foreign key `parent_id` of `table` that refers to an entity."""
     named = {known.__table__: known for known in tables_with_bytes(session).values()}
     return [
         (column.name.removesuffix("_id"), named[key.column.table])
@@ -219,7 +225,7 @@ def source_tables(session: Session, table: Any) -> list[tuple[str, Any]]:
 
 
 def read_children(session: Session, of_these: Iterable[Node]) -> Edges:
-    """What was made from each of these, one step."""
+    """Return the direct results of each node."""
     edges: Edges = {node: [] for node in of_these}
     read, runs = tables.RunInput, ids_of_noun(edges, "run")
     reads = select(read).join(tables.Run, tables.Run.id == read.run_id).order_by(*time_order(tables.Run), read.name)
@@ -242,7 +248,7 @@ def read_children(session: Session, of_these: Iterable[Node]) -> Edges:
 
 
 def edges_to_results(session: Session, row: Any) -> Iterator[Edge]:
-    """The things that name this one in a foreign key, or were trained on it and are known only by that."""
+    """Yield edges to the entities that refer to this row by a foreign key or, for a dataset, as training data."""
     for table in tables_with_bytes(session).values():
         for field, source in source_tables(session, table):
             if source is type(row):
@@ -258,7 +264,7 @@ def edges_to_results(session: Session, row: Any) -> Iterator[Edge]:
 
 
 def find_makers(session: Session, digests: set[str]) -> dict[str, Node]:
-    """The node behind each artifact that no run made."""
+    """Return artifact digest → node for artifacts that no run made."""
     maker_of = {digest: Node("file", digest) for digest in digests}
     for table in tables_with_bytes(session).values():
         for row in read_rows_by_key(session, table.artifact, sorted(digests)):
@@ -267,8 +273,11 @@ def find_makers(session: Session, digests: set[str]) -> dict[str, Node]:
 
 
 def describe_nodes(session: Session, which: Iterable[Node]) -> dict[Node, dict[str, Any]]:
-    """For people: the name, what it is (a run's kind), and its state: invalid, stale, missing (a run that is not in
-    this registry), else that of the run; complete for anything else."""
+    """Return the name, kind and state of each node for display.
+
+    `kind` is a run's kind, else the noun. `state` is invalid, stale, missing (a run that is not in this registry), or
+    the state of the run; complete for all other nodes.
+    """
     wanted = list(which)
     stale_runs = find_stale_runs(session)
     now = names.CURRENT_ANNOTATIONS.c
@@ -292,7 +301,7 @@ def describe_nodes(session: Session, which: Iterable[Node]) -> dict[Node, dict[s
 
 
 def read_kinds_and_states(session: Session, ids: Sequence[UUID]) -> dict[str, tuple[str, str]]:
-    """Kind and state of these runs, by their ids' hex digits."""
+    """Return (kind, state) of runs by the hex digits of their ids."""
     run = tables.Run
     rows = select_by_keys(session, select(run.id, run.kind, STATE), run.id, ids)
     return {id.hex: (kind, state) for id, kind, state in rows}
@@ -302,21 +311,23 @@ def read_kinds_and_states(session: Session, ids: Sequence[UUID]) -> dict[str, tu
 
 
 def ids_of_noun(edges: Iterable[Node], noun: str) -> list[UUID]:
-    """The ids of this noun's nodes. One that is no id, as another's annotation may have, is nobody's."""
+    """Return the ids of the nodes of one noun. Ids that are not 32 hex digits, as in another registry's annotations,
+    are skipped."""
     return [UUID(hex=node.id) for node in edges if node.noun == noun and re.fullmatch("[0-9a-f]{32}", str(node.id))]
 
 
 def add_edge(edges: Edges, at: Node, edge: Edge) -> None:
+    """Append `edge` to the edges of `at` unless `at` is not a key or has it already."""
     if at in edges and edge not in edges[at]:
         edges[at].append(edge)
 
 
 def time_order(table: Any) -> tuple[Any, ...]:
-    """What rows of a table are ordered by where people see them: ids are hashes, and tell nobody anything."""
+    """Return the columns that sort rows by creation time. Ids are hashes, so their order is meaningless to users."""
     return (table.created_at, table.id) if hasattr(table, "created_at") else (table.id,)
 
 
 def read_rows_by_key(session: Session, column: Any, keys: list[Any]) -> list[Any]:
-    """The rows of a column's table where it holds one of these."""
+    """Return the rows of a column's table in which the column is one of `keys`."""
     query = select(column.class_).order_by(*time_order(column.class_))
     return [row for (row,) in select_by_keys(session, query, column, keys)]

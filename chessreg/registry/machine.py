@@ -1,6 +1,6 @@
-"""This machine: what it is, and how busy it is, which an attempt records with every check-in.
+"""This machine: its hardware and software, and its load, which an attempt records at every check-in.
 
-Nothing here imports torch: versions are read from the installed packages' own files.
+Nothing here imports torch: versions are read from the files of the installed packages.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ GPU_COLUMNS = ("index", "name", "memory.total", "memory.used", "utilization.gpu"
 
 
 def this_machine() -> dict[str, Any]:
-    """A row of `machine`: this host as it is now. The id follows from all columns but `last_seen`."""
+    """Return a row of the table `machine` for this host. The id derives from all columns except `last_seen`."""
     row = dict(_describe_machine())
     row["gpus"] = list(row["gpus"])
     return {"id": uuid_from_digest(canonical_digest(row)), **row, "last_seen": datetime.now(UTC)}
@@ -72,7 +72,7 @@ def _cpu_name() -> str:
 
 
 def _gpu_names_and_driver() -> tuple[list[str], str | None]:
-    """Names of the NVIDIA GPUs (by index) and the driver's version."""
+    """Return the names of the NVIDIA GPUs in index order, and the driver's version."""
     if shutil.which("nvidia-smi") is None:
         return [], None
     output = _run_program(["nvidia-smi", "--query-gpu=name,driver_version", "--format=csv,noheader"])
@@ -81,7 +81,7 @@ def _gpu_names_and_driver() -> tuple[list[str], str | None]:
 
 
 def _torch_versions() -> tuple[str | None, str | None]:
-    """The versions of torch and of the CUDA that it was built for, without importing it."""
+    """Return the versions of torch and of the CUDA that it was built for, without importing torch."""
     module = importlib.util.find_spec("torch")
     if module is None or module.origin is None:
         return None, None
@@ -92,7 +92,7 @@ def _torch_versions() -> tuple[str | None, str | None]:
 
 
 def _run_program(command: Sequence[str]) -> str:
-    """The stdout of a program; empty when it fails or takes longer than ten seconds."""
+    """Return the stdout of a program, or an empty text if it fails or takes longer than 10 s."""
     try:
         return subprocess.run(
             command, capture_output=True, encoding="utf-8", errors="replace", timeout=10, check=True
@@ -102,15 +102,15 @@ def _run_program(command: Sequence[str]) -> str:
 
 
 def read_load() -> Load:
-    """This machine now: `cpu` (processes that run or want to, over one minute), `cores`, `memory_bytes`,
-    `memory_used_bytes`, and for each of `gpus` its index, name, `memory_bytes`, `memory_used_bytes`, `busy` (0 to 1).
+    """Return the load of this machine. Unknown values are None.
 
-    What is unknown is None.
+    Keys: `cpu` (load average over one minute, in processes), `cores`, `memory_bytes`, `memory_used_bytes`, and `gpus`,
+    each with index, name, `memory_bytes`, `memory_used_bytes` and `busy` (0 to 1).
     """
     total, used = read_memory()
     return {
         "cpu": round(os.getloadavg()[0], 2),
-        "cores": os.cpu_count() or 1,  # of the machine, as `cpu` is: not those that this process was given
+        "cores": os.cpu_count() or 1,  # of the machine, like `cpu`, not of this process
         "memory_bytes": total,
         "memory_used_bytes": used,
         "gpus": query_gpus(),
@@ -118,7 +118,8 @@ def read_load() -> Load:
 
 
 def read_memory(file: Path = Path("/proc/meminfo")) -> tuple[int | None, int | None]:
-    """Bytes of memory, and how many are taken: what the kernel could not hand out without swapping."""
+    """Return the total memory and the used memory in bytes. Memory that can be freed without swapping is not counted as
+    used."""
     values: dict[str, int] = {}
     with suppress(OSError, ValueError):
         for line in file.read_text(encoding="utf-8").splitlines():
@@ -131,7 +132,8 @@ def read_memory(file: Path = Path("/proc/meminfo")) -> tuple[int | None, int | N
 
 
 def query_gpus() -> list[Load]:
-    """Every NVIDIA GPU, from nvidia-smi; none where there is no such program, or it does not answer in time."""
+    """Return the load of every NVIDIA GPU, from nvidia-smi. Empty if the program is missing or does not respond within
+    5 s."""
     program = shutil.which("nvidia-smi")
     if program is None:
         return []
@@ -146,9 +148,9 @@ def query_gpus() -> list[Load]:
 
 
 def parse_gpu_line(line: str) -> Load | None:
-    """One line of nvidia-smi; `[N/A]` is a value that this GPU does not report.
+    """Parse one line of nvidia-smi. A value that the GPU does not report (`[N/A]`) becomes None.
 
-    >>> gpu("0, NVIDIA A100-SXM4-40GB, 40960, 1024, 50")["busy"]
+    >>> parse_gpu_line("0, NVIDIA A100-SXM4-40GB, 40960, 1024, 50")["busy"]
     0.5
     """
     cells = [cell.strip() for cell in line.split(",")]

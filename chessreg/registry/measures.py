@@ -1,4 +1,4 @@
-"""Results of runs in a number: what each has come to, and by how much that differs from an earlier one."""
+"""Headline results of runs: one number for each run, and its difference from an earlier run."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from chessreg.registry import identity, names, tables
 
 Row = dict[str, Any]
 
-CURVE_METRICS = ("heldout_loss", "validation_loss", "loss")  # metrics of which the first that a run has is its curve
+CURVE_METRICS = ("heldout_loss", "validation_loss", "loss")  # in order of preference
 
 
 def read_curve(session: Session, run_id: UUID, most: int = 400) -> tuple[str, list[tuple[int, float]]] | None:
-    """The metric that a run is followed by, and its last points (step, value) in order; None where it has none.
+    """Return the name and the last `most` points (step, value) of the metric that shows a run's progress, or None.
 
-    It is the loss on held-out data, or the loss; of the run's units the newest that has any.
+    The metric is the loss on held-out data if recorded, else the training loss, of the newest unit that has it.
     """
     point = tables.MetricPoint
     there = set(
@@ -36,7 +36,7 @@ def read_curve(session: Session, run_id: UUID, most: int = 400) -> tuple[str, li
 
 
 class Measure(NamedTuple):
-    """`clean`: the same without the edit, in the same states."""
+    """A named result. `clean` is the same result without the edit, in the same states."""
 
     name: str
     value: float
@@ -44,9 +44,11 @@ class Measure(NamedTuple):
 
 
 def read_measures(session: Session, run_id: UUID) -> list[Measure]:
-    """A run's results, the most telling first: the model's score in games (%), legal texts on the board that an edit
-    aims at (%), a probe's accuracy (%, of the layer that is best on validation; that of test games first), or where its
-    curve has come to."""
+    """Return the results of a run, the most important first.
+
+    These are the model's score in games (%), legal moves on the board that an edit aims at (%), a probe's accuracy (%,
+    of the layer that is best on validation; test games first), or the last value of its curve.
+    """
     found = measure_games(session, run_id) or measure_edits(session, run_id) or measure_probe(session, run_id)
     if not found and (followed := read_curve(session, run_id, 1)) is not None and followed[1]:
         found = [Measure(followed[0].replace("_", " "), followed[1][-1][1])]
@@ -54,8 +56,10 @@ def read_measures(session: Session, run_id: UUID) -> list[Measure]:
 
 
 def game_points_sql(white: ColumnElement[bool]) -> ColumnElement[float | None]:
-    """What a game counts for the model, which is White where `white` holds, by the rule `paper` of
-    chessreg.games.boards.adjudication; NULL where it has neither a result nor an evaluation."""
+    """Return the SQL expression of a game's points for the model, NULL without a result or an evaluation.
+
+    `white` is the condition that the model plays White. The rule is `paper` of chessreg.games.boards.adjudication.
+    """
     from chessreg.games.boards.adjudication import WIN_CP
 
     game = tables.Game
@@ -68,6 +72,7 @@ def game_points_sql(white: ColumnElement[bool]) -> ColumnElement[float | None]:
 
 
 def measure_games(session: Session, run_id: UUID) -> list[Measure]:
+    """Return the mean score of a run's games in percent, if it has any."""
     game, match = tables.Game, tables.Match
     mean = (
         select(func.avg(game_points_sql(match.color == "white")))
@@ -80,7 +85,10 @@ def measure_games(session: Session, run_id: UUID) -> list[Measure]:
 
 
 def measure_edits(session: Session, run_id: UUID) -> list[Measure]:
-    """Of sampled texts, or the exact probability where none were sampled; of a run with a single edit."""
+    """Return the share of legal moves with and without the edit, for a run with a single edit.
+
+    From sampled texts, or from exact probabilities if none were sampled.
+    """
     trial = tables.Trial
     legal = case((trial.sample >= 0, case((trial.legal_modified.is_(True), 1.0), else_=0.0)))
     query = (
@@ -98,6 +106,7 @@ def measure_edits(session: Session, run_id: UUID) -> list[Measure]:
 
 
 def measure_probe(session: Session, run_id: UUID) -> list[Measure]:
+    """Return the accuracy in percent for each split, for the layer with the highest validation accuracy."""
     score = tables.Score
     query = (
         select(score.split, score.layer, func.sum(score.correct), func.sum(score.n))
@@ -117,10 +126,10 @@ def measure_probe(session: Session, run_id: UUID) -> list[Measure]:
     return found
 
 
-NEWEST_ENDED_RUNS = 50  # of the runs that have ended, the newest: both front ends read their results
-MAX_EARLIER_RUNS = 100  # complete runs of a kind, of which one is compared with
-# Settings that do not change what is asked: how often, by which numbers drawn, how a thing is fitted, what is done to
-# the model. Runs of which any other setting differs (checkpoint, opponent, label, games read) are not compared.
+NEWEST_ENDED_RUNS = 50  # runs whose results both front ends read
+MAX_EARLIER_RUNS = 100  # complete runs of a kind that are considered for a comparison
+# Settings that may differ between compared runs: sample sizes, seeds, optimization and the edit. Runs that differ in
+# any other setting (checkpoint, opponent, label, dataset) are not compared.
 FREE_SETTINGS = {
     *("seed", "replicate", "games", "intervention", "layers", "scale", "scales", "scale_rule", "precision", "stop"),
     *("against", "epochs", "steps", "packing", "batch_positions", "batch_games", "batch_tokens", "batch_moves"),
@@ -130,9 +139,11 @@ FREE_SETTINGS = {
 
 
 def compare_with_earlier(session: Session, run_ids: Sequence[UUID]) -> dict[UUID, Row]:
-    """Run → `measure`, `value`, `change` and `than`: its first measure, and by how much it differs from what `than`
-    names (None: there is nothing): `clean`, or the earlier run. This is the first of `comparable` that has the same
-    measure. Runs without a measure are left out."""
+    """Return run id → row with `measure`, `value`, `change` and `than`; runs without a measure are left out.
+
+    `value` is the run's first measure. `change` is its difference from the reference named in `than`: `clean`, or the
+    name of the first run of `find_comparable_runs` with the same measure. Both are None without a reference.
+    """
     rows = dict[UUID, Row]()
     for run_id in run_ids:
         if not (own := read_measures(session, run_id)):
@@ -152,10 +163,12 @@ def compare_with_earlier(session: Session, run_ids: Sequence[UUID]) -> dict[UUID
 
 
 def find_comparable_runs(session: Session, run_id: UUID) -> list[UUID]:
-    """The complete runs made before a run that asked the same of the same model: of its kind and version, with other
-    settings of VARIED at most. Those with the fewest other settings come first; of equally many those that read nothing
-    that it did not read (games without the edit, before games with another), then those that read more of what it read,
-    then the newest."""
+    """Return earlier complete runs that asked the same question of the same model, best match first.
+
+    They have the same kind and version, and differ only in FREE_SETTINGS. Sorted by the number of different settings;
+    then runs that read no additional inputs (such as games without the edit) first; then by the number of shared
+    inputs; then newest first.
+    """
     run, read = tables.Run, tables.RunInput
     record = session.get_one(run, run_id)
     earlier = session.execute(

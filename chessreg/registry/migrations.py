@@ -1,7 +1,7 @@
-"""The schema's revisions: the revision of a registry, its upgrade, and the copy made before that.
+"""Schema revisions: reading the revision of a registry, upgrading it, and the backup made before an upgrade.
 
-Alembic is configured in code, so that an installed wheel needs no checkout: the wheel carries `alembic/` and
-`migrations/` as data. It is imported only when something has to be migrated.
+Alembic is configured in code, so an installed wheel needs no checkout: the wheel contains `alembic/` and `migrations/`
+as data. Alembic is imported only when a migration is needed.
 """
 
 from __future__ import annotations
@@ -45,13 +45,13 @@ if TYPE_CHECKING:
     from chessreg.registry.lease import Lease
 
 VERSION_TABLE = "chessreg_version"
-VERSION = Table(  # as Alembic makes it
+VERSION = Table(  # as Alembic creates it
     VERSION_TABLE,
     MetaData(),
     Column("version_num", String(32), nullable=False),
     PrimaryKeyConstraint("version_num", name=f"{VERSION_TABLE}_pkc"),
 )
-UPGRADE_LOCK_SQL = "SELECT pg_advisory_xact_lock(hashtext('chessreg'))"  # of PostgreSQL, until the transaction ends
+UPGRADE_LOCK_SQL = "SELECT pg_advisory_xact_lock(hashtext('chessreg'))"  # held until the transaction ends
 SchemaState = Literal["equal", "behind", "unknown", "empty", "foreign"]
 
 
@@ -59,7 +59,8 @@ SchemaState = Literal["equal", "behind", "unknown", "empty", "foreign"]
 class SchemaStatus:
     """The schema revision of a registry.
 
-    `foreign`: the database holds tables, but none of chessreg's. `unknown`: this chessreg does not have the revision.
+    `foreign`: the database contains tables, but none of chessreg's. `unknown`: this version of chessreg lacks the
+    revision.
     """
 
     current: str | None
@@ -68,7 +69,7 @@ class SchemaStatus:
 
 
 def find_folders() -> tuple[Path, Path]:
-    """The folders of env.py and of the revisions: inside the package when installed, beside it in a checkout."""
+    """Return the folders of env.py and of the revisions: inside the installed package, or next to it in a checkout."""
     package = Path(str(files("chessreg")))
     if (package / "_alembic").is_dir():
         return package / "_alembic", package / "_migrations"
@@ -76,11 +77,11 @@ def find_folders() -> tuple[Path, Path]:
 
 
 def make_alembic_config(place: RegistryPlace) -> Config:
-    """Alembic's configuration for one registry."""
+    """Return Alembic's configuration for one registry."""
     from alembic.config import Config
 
     environment, revisions = find_folders()
-    made = Config(stdout=sys.stdout)  # alembic's default is what stdout was when it was imported
+    made = Config(stdout=sys.stdout)  # alembic binds stdout at import
     made.set_main_option("script_location", str(environment).replace("%", "%%"))
     made.set_main_option("version_locations", str(revisions).replace("%", "%%"))
     made.set_main_option("path_separator", "newline")
@@ -89,7 +90,7 @@ def make_alembic_config(place: RegistryPlace) -> Config:
 
 
 def read_revisions() -> dict[str, str | None]:
-    """Every revision this chessreg knows, and the one before it; read from the files without importing Alembic."""
+    """Return revision → previous revision for all known revisions, without importing Alembic."""
     return _parse_revisions(find_folders()[1])
 
 
@@ -108,7 +109,7 @@ def _parse_revisions(folder: Path) -> dict[str, str | None]:
 
 
 def head_revision() -> str:
-    """The newest revision that this chessreg knows."""
+    """Return the newest known revision."""
     known = read_revisions()
     newest = known.keys() - set(known.values())
     if len(newest) != 1:
@@ -117,7 +118,7 @@ def head_revision() -> str:
 
 
 def read_schema_status(url: str | Path | RegistryPlace | None = None) -> SchemaStatus:
-    """The schema revision of a registry. Creates nothing: raises NotFoundError when there is no file."""
+    """Return the schema status of a registry. Creates nothing. Raises NotFoundError if the file does not exist."""
     place = resolve_place(url)
     if place.path is not None:
         require_file(place.path)
@@ -130,7 +131,7 @@ def read_schema_status(url: str | Path | RegistryPlace | None = None) -> SchemaS
 
 
 def schema_status_of(engine: Engine, place: RegistryPlace) -> SchemaStatus:
-    """The schema revision of the registry behind an engine."""
+    """Return the schema status of the registry that `engine` connects to."""
     with convert_database_errors(place), engine.connect() as connection:
         names = set(inspect(connection).get_table_names())
         if VERSION_TABLE not in names:
@@ -144,13 +145,13 @@ def schema_status_of(engine: Engine, place: RegistryPlace) -> SchemaStatus:
 
 
 def require_schema(schema: SchemaStatus, place: RegistryPlace) -> None:
-    """Raises SchemaError or NotFoundError, naming the command that fixes it, unless the schema is this chessreg's."""
+    """Raise SchemaError or NotFoundError, with the command that fixes it, unless the schema is the current one."""
     if schema.state == "empty":
-        raise NotFoundError(f"{place.masked} holds no registry yet", "chessreg init")
+        raise NotFoundError(f"{place.masked} does not contain a registry yet", "chessreg init")
     if schema.state == "foreign":
         raise SchemaError(
-            f"{place.masked} is a database of something else",
-            "give chessreg a database of its own, or add its tables to this one with `chessreg db upgrade --shared`",
+            f"{place.masked} contains another program's tables",
+            "use a separate database, or add chessreg's tables to this one with `chessreg db upgrade --shared`",
         )
     if schema.state == "behind":
         raise SchemaError(
@@ -168,10 +169,10 @@ def require_schema(schema: SchemaStatus, place: RegistryPlace) -> None:
 
 
 def upgrade_registry(url: str | Path | RegistryPlace | None = None, *, shared: bool = False) -> SchemaStatus:
-    """Bring a registry to the newest schema, making it where there is nothing. Any number of processes may try.
+    """Upgrade a registry to the newest schema, or create it. Several processes may do this concurrently.
 
-    A SQLite registry that holds rows is copied first (`backups/` beside it). With `shared`, chessreg's tables are
-    added to a database that holds other programs' tables. Raises SchemaError for a newer or a foreign one.
+    A SQLite registry with rows is copied to `backups/` next to it first. With `shared`, chessreg's tables are added to
+    a database that contains other programs' tables. Raises SchemaError for a newer or foreign schema.
     """
     place = resolve_place(url)
     lease: Lease | None = None
@@ -184,7 +185,7 @@ def upgrade_registry(url: str | Path | RegistryPlace | None = None, *, shared: b
     new = place.path is not None and not place.path.exists()
     schema = (
         SchemaStatus(None, head_revision(), "empty") if new else read_schema_status(place)
-    )  # looked at before anything touches the file
+    )  # read before anything opens the file
     if schema.state == "unknown" or (schema.state == "foreign" and not shared):
         require_schema(schema, place)
     if lease is not None:
@@ -207,14 +208,14 @@ def upgrade_registry(url: str | Path | RegistryPlace | None = None, *, shared: b
 
 
 def _create_registry(engine: Engine, place: RegistryPlace) -> None:
-    """A new registry: the tables as they are declared, which is what all revisions make, in a fifth of their time."""
+    """Create the tables as they are declared. This equals running all revisions and takes a fifth of the time."""
     from chessreg.registry.tables import Base, RegistryState
 
     of_this_one = {"id": 1, "registry_id": uuid4(), "data_version": 0, "created_at": datetime.now(UTC)}
     with convert_database_errors(place), engine.begin() as connection:
         if place.path is None:
             connection.execute(text(UPGRADE_LOCK_SQL))
-        if not inspect(connection).get_table_names():  # else another process was first
+        if not inspect(connection).get_table_names():  # otherwise another process was faster
             Base.metadata.create_all(connection)
             connection.execute(insert(RegistryState), of_this_one)
             connection.execute(CreateTable(VERSION))
@@ -235,20 +236,20 @@ def _run_migrations(engine: Engine, place: RegistryPlace, saved: Path | None) ->
             raise
         except Exception as error:
             if type(error).__module__.startswith("sqlalchemy"):
-                raise  # `explained` says it
+                raise  # converted by `convert_database_errors`
             hint = f"nothing was changed; a copy from before is {saved}" if saved else "nothing was changed"
             raise SchemaError(f"the schema of {place.masked} could not be upgraded: {error}", hint) from error
 
 
 def back_up_registry(url: str | Path | RegistryPlace | None = None, target: Path | None = None) -> Path:
-    """Copy a registry while it is in use, and return the copy's path.
+    """Copy a registry while it is in use, and return the path of the copy.
 
-    SQLite: one consistent database file, by default in `backups/` beside the registry. PostgreSQL: pg_dump's custom
-    format (`pg_restore` reads it), by default in the current folder. An existing target is refused.
+    SQLite: one consistent database file, by default in `backups/` next to the registry. PostgreSQL: the custom format
+    of pg_dump (for `pg_restore`), by default in the current folder. Raises ChessregError if the target exists.
     """
     place = resolve_place(url)
     if place.path is not None:
-        read_schema_status(place)  # nothing is made for a file that is not a database
+        read_schema_status(place)  # raises before creating anything if it is not a database
     stamp = datetime.now(UTC).strftime("%Y%m%dT%H%M%S.%f")[:-3] + "Z"
     if target is None and place.path is not None:
         target = place.path.parent / "backups" / f"{place.path.stem}-{stamp}.db"
@@ -256,7 +257,7 @@ def back_up_registry(url: str | Path | RegistryPlace | None = None, target: Path
         name = re.sub(r"[^\w.-]", "-", make_sqlalchemy_url(place).database or "")
         target = Path(f"chessreg-{name}-{stamp}.dump").absolute()
     if target.exists():
-        raise ChessregError(f"{target} exists already", "name another file with --to")
+        raise ChessregError(f"{target} exists already", "choose another file with --to")
     aside = target.with_name(f".{target.name}.{os.getpid()}")
     try:
         if target.parent.name == "backups":
@@ -268,15 +269,15 @@ def back_up_registry(url: str | Path | RegistryPlace | None = None, target: Path
             _dump_postgresql(place, aside)
         aside.rename(target)
     except OSError as error:
-        message = f"no backup in {target.parent}: {describe_os_error(error)}"
-        raise RegistryError(message, "name a file with --to") from error
+        message = f"cannot write a backup to {target.parent}: {describe_os_error(error)}"
+        raise RegistryError(message, "choose a file with --to") from error
     finally:
         aside.unlink(missing_ok=True)
     return target
 
 
 def _copy_sqlite(place: RegistryPlace, target: Path) -> None:
-    """SQLite's backup, in one step: writers go on beside it."""
+    """Copy a SQLite registry with SQLite's backup function in one step. Other processes may write meanwhile."""
     try:
         with allow_connections(place), convert_database_errors(place):
             engine = create_reader_engine(place)
@@ -289,8 +290,8 @@ def _copy_sqlite(place: RegistryPlace, target: Path) -> None:
             finally:
                 engine.dispose()
     except sqlite.dbapi.Error as error:
-        message = f"no backup of {place.masked} in {target.parent}: {describe_os_error(error)}"
-        raise RegistryError(message, "name a file with --to") from error
+        message = f"cannot back up {place.masked} to {target.parent}: {describe_os_error(error)}"
+        raise RegistryError(message, "choose a file with --to") from error
     with target.open("rb+") as file:
         os.fsync(file.fileno())
 
@@ -301,7 +302,7 @@ def _dump_postgresql(place: RegistryPlace, target: Path) -> None:
     program = shutil.which("pg_dump")
     if program is None:
         raise ChessregError(
-            "pg_dump is not installed; it makes the backup of a PostgreSQL registry",
+            "pg_dump, which backs up a PostgreSQL registry, is not installed",
             "apt-get install postgresql-client",
         )
     url = make_sqlalchemy_url(place)
@@ -321,11 +322,11 @@ def _dump_postgresql(place: RegistryPlace, target: Path) -> None:
     if done.returncode:
         reason = mask(done.stderr.strip().splitlines()[-1]) if done.stderr.strip() else f"exit code {done.returncode}"
         hint = "install the postgresql-client of the server's version" if "mismatch" in done.stderr else ""
-        raise RegistryError(f"pg_dump made no backup of {place.masked}: {reason}", hint)
+        raise RegistryError(f"pg_dump could not back up {place.masked}: {reason}", hint)
 
 
 def _make_registry_folder(path: Path) -> None:
-    """The folder of a registry, made when only it is missing (./.chessreg)."""
+    """Create the folder of a registry if its parent exists (such as ./.chessreg)."""
     folder = path.parent
     if folder.is_dir():
         return
@@ -334,5 +335,5 @@ def _make_registry_folder(path: Path) -> None:
     try:
         make_folder(folder)
     except OSError as error:
-        message = f"the folder {folder} cannot be made: {describe_os_error(error)}"
-        raise RegistryError(message, "name another with --registry") from error
+        message = f"the folder {folder} cannot be created: {describe_os_error(error)}"
+        raise RegistryError(message, "choose another with --registry") from error

@@ -1,7 +1,7 @@
-"""Names and other annotations of things, and the way from what a user types to an id.
+"""Names and other annotations of entities, and the lookup from a user's reference to an id.
 
-A name is a label, not an identity: it can be given, moved and taken back, and after a merge two machines may have used
-the same one. It is then written name@host.
+A name is a label, not an identity: it can be assigned, moved and withdrawn. After a merge, two machines may have used
+the same name, which is then shown as name@host.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from chessreg.registry.tables.types import utc_now
 LOOKS_LIKE_ID = re.compile(r"[0-9a-f]{6,}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 ID_PART = re.compile(r"[0-9a-f-]{2,}")
 CLOCK_STEP = timedelta(microseconds=1)
-LATEST_TIME = datetime.max.replace(tzinfo=UTC) - CLOCK_STEP  # another's clock may say anything
+LATEST_TIME = datetime.max.replace(tzinfo=UTC) - CLOCK_STEP  # clocks of other machines may be wrong
 CURRENT_ANNOTATIONS = view(
     "annotation_now", column("noun"), column("target"), column("word"), column("value"), column("host"), column("at")
 )
 
 
 def declared_nouns() -> dict[str, Any]:
-    """The tables whose rows a user calls by a noun, by that noun, as far as this process has imported them."""
+    """Return noun → table for the entities that this process has imported."""
     classes = {mapper.class_.__noun__.name: mapper.class_ for mapper in tables.Base.registry.mappers
              if mapper.class_.__noun__ is not None}  # fmt: skip
     return dict(sorted(classes.items()))
 
 
 def noun_tables(session: Session | None = None) -> dict[str, Any]:
-    """The same with those of installed packages; with a session, those whose table is in this registry."""
+    """Return noun → table, including entities of installed packages. With a session, only tables in that registry."""
     from chessreg.registry import brought
 
     brought.load_package_nouns()
@@ -52,45 +52,47 @@ def noun_tables(session: Session | None = None) -> dict[str, Any]:
 
 
 def table_of_noun(noun: str) -> Any:
-    """The table of a noun. Raises BadInputError for a noun that things are not called by."""
+    """Return the table of a noun. Raises BadInputError for an unknown noun."""
     known = declared_nouns()
     if noun not in known:
         known = noun_tables()
     if noun not in known:
-        raise BadInputError(f"there are no things called {noun!r}", f"nouns are {', '.join(known)}")
+        raise BadInputError(f"unknown noun {noun!r}", f"nouns are {', '.join(known)}")
     return known[noun]
 
 
 def is_keyed_by_run(table: Any) -> bool:
-    """Whether rows of this table are made by runs, and so go by their run's id and name."""
+    """Return whether rows of `table` are identified by their run's id and name."""
     return "run_id" in table.__table__.primary_key.columns
 
 
 def has_run_column(table: Any) -> bool:
-    """Whether runs make rows of this table, so that a run's name finds them too."""
+    """Return whether runs create rows of `table`, so that a run's name finds them."""
     return "run_id" in table.__table__.columns
 
 
 def array_tables(session: Session | None = None) -> list[Any]:
-    """Tables of what runs make that own groups of arrays: units, path below the store, digest, bytes. With a session,
-    those that are in this registry."""
+    """Return the tables whose rows own groups of arrays. With a session, only tables in that registry."""
     return [
         table for table in noun_tables(session).values() if is_keyed_by_run(table) and "path" in table.__table__.columns
     ]
 
 
 def id_column(table: Any) -> Any:
-    """The column with the id that names a thing: its run's, or its own."""
+    """Return the column with the id that identifies an entity: the run's id, or its own."""
     return table.run_id if is_keyed_by_run(table) else table.id
 
 
 def without_index(column: Any) -> ColumnElement[Any]:
-    """A column by which SQLite shall not look things up: thousands of runs have the same tag, few words one run."""
+    """Return `column` as an expression that SQLite does not look up by index.
+
+    Many runs share a tag, while one run has few annotations, so another index is faster.
+    """
     return func.coalesce(type_coerce(column, String), "")
 
 
 def is_current() -> tuple[ColumnElement[bool], ...]:
-    """Whether an annotation is the newest of its kind, and not one that takes something back."""
+    """Return the SQL conditions for an annotation that is the newest of its kind and not withdrawn."""
     annotation, later = tables.Annotation, aliased(tables.Annotation)
     newer = or_(later.at > annotation.at, and_(later.at == annotation.at, later.id > annotation.id))
     same = (
@@ -105,17 +107,17 @@ def is_current() -> tuple[ColumnElement[bool], ...]:
 def add_annotation(
     session: Session, noun: str, target: UUID | str, word: str, value: str = "", withdrawn: bool = False
 ) -> None:
-    """Annotate a thing: with a name, tag, note, pin, star, archive or invalid. `withdrawn` takes it back.
+    """Add an annotation to an entity: a name, tag, note, pin, star, archive or invalid. `withdrawn` removes it.
 
-    Does nothing if the thing has that annotation already: a command that was killed may be repeated. A new name takes
-    the place of all that the thing has (`add_name` leaves them). Raises BadInputError for a word that
-    is none, a name that cannot be one, or one that another thing of this noun has.
+    Does nothing if the entity has the annotation already, so an interrupted command can be repeated. A new name
+    replaces the entity's earlier names (`add_name` keeps them). Raises BadInputError for an unknown word, an invalid
+    name, or a name that another entity of this noun has.
     """
     try:
         annotated = tables.AnnotationWord(word)
     except ValueError:
         raise BadInputError(
-            f"{word!r} is no annotation", f"annotations are {', '.join(tables.AnnotationWord)}"
+            f"{word!r} is not an annotation", f"annotations are {', '.join(tables.AnnotationWord)}"
         ) from None
     table_of_noun(noun)
     target_hex = target.hex if isinstance(target, UUID) else UUID(target).hex
@@ -129,15 +131,17 @@ def add_annotation(
 
 
 def add_name(session: Session, noun: str, target: UUID, name: str) -> None:
-    """Let a thing go by this name too: those it has stay, and the newest is the one that is shown. Does nothing where
-    it has the name. Raises BadInputError for a name that cannot be one or that another thing of this noun has."""
+    """Give an entity an additional name; the newest one is shown. Does nothing if it has the name already.
+
+    Raises BadInputError for an invalid name, or one that another entity of this noun has.
+    """
     require_free_name(session, noun, target, name)
     if name not in _read_values(session, noun, target.hex, tables.AnnotationWord.NAME):
         _append_annotation(session, noun, target.hex, tables.AnnotationWord.NAME, name, False)
 
 
 def withdraw_annotations(session: Session, noun: str, target: UUID, word: str) -> list[str]:
-    """Remove all annotations of a thing with this word; returns their texts."""
+    """Withdraw all annotations of an entity with this word, and return their values."""
     values = _read_values(session, noun, target.hex, tables.AnnotationWord(word))
     for value in values:
         add_annotation(session, noun, target, word, value, withdrawn=True)
@@ -147,7 +151,7 @@ def withdraw_annotations(session: Session, noun: str, target: UUID, word: str) -
 def _append_annotation(
     session: Session, noun: str, target: str, word: tables.AnnotationWord, value: str, withdrawn: bool
 ) -> None:
-    """Append to the log. The row is newer than all others of its thing and word, also than those of a fast clock."""
+    """Append a row to the log, with a time later than all earlier rows of the same entity and word."""
     log, now = tables.Annotation, utc_now()
     same = log.noun == noun, log.target == target, without_index(log.word) == word
     newest = session.scalar(select(func.max(log.at)).where(*same))
@@ -174,30 +178,30 @@ def _read_values(session: Session, noun: str, target: str, word: tables.Annotati
 
 
 def require_name(name: str) -> None:
-    """Raises BadInputError unless `name` can be one: letters, digits and ._+-, and not to be taken for an id."""
+    """Raise BadInputError unless `name` is a valid name: letters, digits and ._+-, and not mistakable for an id."""
     if not NAME.fullmatch(name):
-        short = ascii(name) if len(name) <= 40 else f"{name[:40]!a}…"  # what helps stands after it
+        short = ascii(name) if len(name) <= 40 else f"{name[:40]!a}…"  # keep the hint visible
         raise BadInputError(
             f"{short} cannot be a name", "use up to 100 letters, digits and ._+-, a letter or digit first"
         )
     if LOOKS_LIKE_ID.fullmatch(name.lower()):
-        raise BadInputError(f"{name!r} cannot be a name: it reads like an id", "add a letter after f, or a dash")
+        raise BadInputError(f"{name!r} cannot be a name: it looks like an id", "add a letter after f, or a dash")
 
 
 def require_free_name(session: Session, noun: str, target: UUID | str, name: str) -> None:
-    """Raises BadInputError if `name` cannot be one, or another thing of this noun has it."""
+    """Raise BadInputError if `name` is invalid, or if another entity of this noun has it."""
     require_name(name)
     own = target.hex if isinstance(target, UUID) else target
     taken = [holder for holder, _ in _find_holders(session, noun, name) if holder != own]
     if taken:
         raise BadInputError(
             f"the name {name!r} is taken by {noun} {shorten_id(taken[0])}",
-            "choose another, or take that one's name back first",
+            "choose another name, or remove that one first",
         )
 
 
 def read_names(session: Session, noun: str) -> dict[UUID, str]:
-    """The name of every thing of a noun that has one; a name that several have is written name@host."""
+    """Return id → name for all named entities of a noun. A name shared by several is written name@host."""
     rows = session.execute(
         select(CURRENT_ANNOTATIONS.c.target, CURRENT_ANNOTATIONS.c.value, CURRENT_ANNOTATIONS.c.host)
         .where(CURRENT_ANNOTATIONS.c.noun == noun, CURRENT_ANNOTATIONS.c.word == tables.AnnotationWord.NAME.value)
@@ -212,14 +216,14 @@ def read_names(session: Session, noun: str) -> dict[UUID, str]:
 
 
 def read_names_of(session: Session, noun: str, ids: Iterable[UUID]) -> dict[UUID, str]:
-    """The same of these things alone: of a few among very many."""
+    """Return id → name for the given entities. Faster than `read_names` for a few of many entities."""
     wanted, name = sorted({id.hex for id in ids}), tables.AnnotationWord.NAME
     newest: dict[str, tuple[str, str]] = {}
     holders: dict[str, set[str]] = defaultdict(set)
     for target, value, host in _iter_names(session, noun, wanted):
         newest[target] = (value, host)
         holders[value].add(target)
-    # Who else was ever called so is found by the index of values: the view would number every annotation of the noun.
+    # Other holders of these names, by the index of values: the view would number every annotation of the noun.
     log = tables.Annotation
     query = select(log.target).where(log.noun == noun, log.word == name)
     others = {target for (target,) in select_by_keys(session, query, log.value, sorted(holders))}
@@ -232,7 +236,7 @@ def read_names_of(session: Session, noun: str, ids: Iterable[UUID]) -> dict[UUID
 
 
 def _iter_names(session: Session, noun: str, targets: Sequence[str]) -> Iterator[tuple[str, str, str]]:
-    """(target, name, host) of these, each thing's newest name last."""
+    """Yield (target, name, host) for the given entities, the newest name of each last."""
     log = tables.Annotation
     named = log.noun == noun, without_index(log.word) == tables.AnnotationWord.NAME
     query = select(log.target, log.value, log.host).where(*named, *is_current()).order_by(log.at, log.value)
@@ -240,27 +244,27 @@ def _iter_names(session: Session, noun: str, targets: Sequence[str]) -> Iterator
 
 
 def read_name(session: Session, noun: str, id: UUID) -> str | None:
-    """A thing's name, or None."""
+    """Return the name of an entity, or None."""
     texts = _read_values(session, noun, id.hex, tables.AnnotationWord.NAME)
     return texts[0] if texts else None
 
 
 def describe_names(session: Session, noun: str, id: UUID) -> str:
-    """A thing's names in a message: `second (also reference)`; without a name the end of its id."""
+    """Return an entity's names for a message, as `second (also reference)`; without a name, the end of its id."""
     newest, *others = _read_values(session, noun, id.hex, tables.AnnotationWord.NAME) or [shorten_id(id.hex)]
     return f"{newest} (also {', '.join(others)})" if others else newest
 
 
 def resolve_id(session: Session, noun: str, reference: str) -> UUID:
-    """The id of the thing that a user means by a name, name@host, a full id, the end of one, or a digest's beginning;
-    of what a run made also by the run's name.
+    """Return the id that a user's reference means.
 
-    The first of these that fits at all decides. Raises BadInputError when several things fit, NotFoundError with the
-    names that come near when none does.
+    Tried in this order: a name or name@host (for results of runs, the run's name too), a full id or the end of one, the
+    beginning of a digest. The first that matches decides. Raises BadInputError if several entities match, and
+    NotFoundError with similar names if none does.
     """
     table = table_of_noun(noun)
     if table.__table__.name not in tables.OWN_TABLES and noun not in noun_tables(session):
-        raise NotFoundError(f"there is no {noun} {reference!r}: there are none yet", table.__noun__.command)
+        raise NotFoundError(f"{noun} {reference!r} was not found: the registry has none yet", table.__noun__.command)
     reference = reference.strip()
     lookups: tuple[Callable[[], list[UUID]], ...] = (
         lambda: find_by_name(session, noun, reference),
@@ -274,16 +278,18 @@ def resolve_id(session: Session, noun: str, reference: str) -> UUID:
         if ids:
             called = read_names(session, noun)
             which = ", ".join(f"{called.get(id, '')} ({shorten_id(id, ids)})".strip() for id in ids[:5])
-            raise BadInputError(f"{noun} {reference!r} is ambiguous: {which}", "give an id: one of those in brackets")
+            raise BadInputError(f"{noun} {reference!r} is ambiguous: {which}", "give one of the ids in brackets")
     if has_run_column(table) and find_by_name(session, "run", reference):
-        raise NotFoundError(f"there is no {noun} {reference!r}: the run of this name made none", table.__noun__.command)
+        raise NotFoundError(
+            f"{noun} {reference!r} was not found: the run of this name made none", table.__noun__.command
+        )
     near = suggest_names(session, noun, reference)
     hint = f"did you mean {' or '.join(near)}?" if near else table.__noun__.command
-    raise NotFoundError(f"there is no {noun} {reference!r}", hint)
+    raise NotFoundError(f"{noun} {reference!r} was not found", hint)
 
 
 def suggest_names(session: Session, noun: str, reference: str) -> list[str]:
-    """Up to three names of this noun that are spelled like `reference`."""
+    """Return up to three names of this noun that are spelled like `reference`."""
     called = set(read_names(session, noun).values())
     if has_run_column(table_of_noun(noun)):
         called |= set(read_names(session, "run").values())
@@ -291,7 +297,8 @@ def suggest_names(session: Session, noun: str, reference: str) -> list[str]:
 
 
 def find_by_name(session: Session, noun: str, reference: str) -> list[UUID]:
-    """The ids of those that have this name, as name or name@host; of what a run made also by the run's name."""
+    """Return the ids of entities named `reference` (name or name@host). Results of runs are found by the run's name
+    too."""
     holders = _find_holders(session, noun, reference)
     if not holders and "@" in reference:
         name, _, host = reference.rpartition("@")
@@ -304,7 +311,7 @@ def find_by_name(session: Session, noun: str, reference: str) -> list[UUID]:
 
 
 def _find_holders(session: Session, noun: str, name: str) -> list[tuple[str, str]]:
-    """(target, host) of those that have this name now."""
+    """Return (target, host) of the entities that have this name now."""
     log = tables.Annotation
     named = log.noun == noun, log.word == tables.AnnotationWord.NAME, log.value == name
     query = select(log.target, log.host).where(*named, *is_current()).order_by(log.at)

@@ -1,4 +1,4 @@
-"""Where a registry is, and its store."""
+"""The location of a registry and of its store."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from chessreg.folders import expanded, recordable
 PROJECT_FOLDER = ".chessreg"
 REGISTRY_FILE = "registry.db"
 POSTGRESQL_SCHEMES = ("postgresql", "postgres", "postgresql+psycopg")
-MAX_PATH_BYTES = 504  # SQLite opens no longer path: with `-journal` it has 512
+MAX_PATH_BYTES = 504  # SQLite's limit of 512 minus `-journal`
 
 
 @dataclass(frozen=True)
 class RegistryPlace:
-    """A registry's place.
+    """The location of a registry.
 
-    `reference` names it to another call or process (`place_of` reads it): the absolute path of SQLite's file, or the
-    URL of a PostgreSQL database, with its password. `path` is SQLite's file.
+    `reference` identifies it in another call or process (`resolve_place` reads it): the absolute path of the SQLite
+    file, or the URL of a PostgreSQL database including its password. `path` is the SQLite file, None for PostgreSQL.
     """
 
     reference: str = field(repr=False)
@@ -34,19 +34,19 @@ class RegistryPlace:
 
     @property
     def results(self) -> Path | None:
-        """The folder of Parquet files with the results of complete runs (`queries.mirror`); None for PostgreSQL."""
+        """The folder of Parquet files with the results of complete runs (`queries.mirror`). None for PostgreSQL."""
         return None if self.path is None else self.path.absolute().with_suffix(".results")
 
     @cached_property
     def on_network(self) -> bool:
-        """Whether the file lies on a network file system."""
+        """Whether the file is on a network file system."""
         from chessreg.registry import sqlite
 
         return self.path is not None and sqlite.find_network_file_system(self.path) is not None
 
     @property
     def masked(self) -> str:
-        """The path, or the URL with its password masked: for messages."""
+        """The path, or the URL with its password masked, for messages."""
         if self.path is not None:
             return str(self.path)
         from chessreg.masking import mask
@@ -58,14 +58,13 @@ class RegistryPlace:
 
 
 def resolve_place(reference: str | Path | RegistryPlace | None = None) -> RegistryPlace:
-    """A registry's place: as given, or CHESSREG_REGISTRY (unset where it is empty), or ./.chessreg/registry.db.
+    """Return the location of a registry: `reference`, else CHESSREG_REGISTRY, else ./.chessreg/registry.db.
 
-    A bare path means SQLite; that of a folder, also of one that is not there yet (a name without a suffix), means the
-    registry.db in it, or in its .chessreg. In a URL (sqlite:///PATH) a path is percent-encoded.
+    A plain path means SQLite. A folder, or a path without a suffix that does not exist, means the registry.db in it or
+    in its .chessreg. In a URL (sqlite:///PATH) the path is percent-encoded.
 
-    Raises BadInputError for an empty name, a path that is not UTF-8 or too long for SQLite, a URL of another database
-    system or with settings of SQLite, and for SQLite in memory (readers have their own connection, so there is nothing
-    that they could share).
+    Raises BadInputError for an empty reference, a path that is not UTF-8 or is too long for SQLite, a URL of another
+    database system or with SQLite settings, and an in-memory database, which other connections cannot share.
     """
     if isinstance(reference, RegistryPlace):
         return reference
@@ -86,21 +85,21 @@ def resolve_place(reference: str | Path | RegistryPlace | None = None) -> Regist
         if not path or path == ":memory:":
             raise _not_a_file_error(text)
         if query:
-            hint = "leave it out; a ? of the path itself is written %3F"
-            raise BadInputError(f"{text} has something behind a ?, and chessreg takes no settings of SQLite", hint)
+            hint = "leave them out; write a ? in the path as %3F"
+            raise BadInputError(f"{text} has SQLite settings after a ?, which chessreg does not accept", hint)
         return _place_of_file(Path(os.fsdecode(unquote_to_bytes(os.fsencode(path)))))
     if scheme in POSTGRESQL_SCHEMES:
         return RegistryPlace(f"postgresql+psycopg://{rest}")
     from chessreg.masking import mask
 
     raise BadInputError(
-        f"{mask(text)} is not a registry: chessreg keeps them in SQLite or PostgreSQL",
+        f"{mask(text)} is not a registry: registries are in SQLite or PostgreSQL",
         "give a path, sqlite:////path/registry.db or postgresql://user@host/database",
     )
 
 
 def resolve_store_path(path: str | Path | None, registry: RegistryPlace) -> Path:
-    """The store's folder: as given, or CHESSREG_STORE, or store/ beside a SQLite registry, or ./.chessreg/store.
+    """Return the store's folder: `path`, else CHESSREG_STORE, else store/ next to a SQLite registry or in ./.chessreg.
 
     Raises BadInputError for a path that is not UTF-8.
     """
@@ -117,7 +116,7 @@ def _place_of_file(path: Path) -> RegistryPlace:
     if length > MAX_PATH_BYTES:
         raise BadInputError(
             f"the registry's path has {length} bytes, and SQLite opens at most {MAX_PATH_BYTES}: {path}",
-            "work in a folder with a shorter path, or name one with --registry",
+            "use a folder with a shorter path, or choose one with --registry",
         )
     return RegistryPlace(str(path), path)
 

@@ -1,8 +1,7 @@
-"""The code that computed something, captured when an attempt starts: packages, the command line, and of a git
-repository the commit and what differs from it: names and digests, and text where the user has chosen that. Secrets are
-masked.
+"""The code and packages of an attempt, captured when it starts.
 
-Nothing here imports torch: versions are read from the installed packages' own files.
+For a git repository this is the commit and the names and digests of changed files; their text only if the user has
+enabled source-text. Secrets are masked. Nothing here imports torch: versions are read from the installed packages.
 """
 
 from __future__ import annotations
@@ -19,9 +18,9 @@ from chessreg import settings
 from chessreg.masking import mask
 from chessreg.registry.file_gate import file_key, open_file_keys
 
-MAX_UNTRACKED_BYTES = 2**20  # of the text of all untracked files together
+MAX_UNTRACKED_BYTES = 2**20  # of the texts of all untracked files
 MAX_PATCH_BYTES = 2**22
-MAX_FILES = 1000  # that are listed
+MAX_FILES = 1000  # listed at most
 SECRET_FILES = (
     *(".env", ".env.*", "*.env", "*.pem", "*.key", "*.p12", "*.pfx", "*.kdbx", "id_rsa*", "id_dsa*", "id_ecdsa*"),
     *("id_ed25519*", ".netrc", ".pgpass", ".npmrc", ".pypirc", "credentials*", "secrets*", "*_token", "*.token"),
@@ -29,12 +28,12 @@ SECRET_FILES = (
 
 
 def read_repository_state(folder: Path) -> dict[str, Any] | None:
-    """Return the state of the git repository around `folder`; None when there is none or git is missing.
+    """Return the state of the git repository that contains `folder`. None without a repository or without git.
 
-    `root`, `commit` (None before the first), `branch`, `remote`, `dirty` (whether tracked files differ from the
-    commit), `changed` (their paths), `patch_sha256` (of the difference; None without one) and `untracked` (path →
-    sha256, or the reason why there is none). With the setting source-text also `patch` and `untracked_text`
-    (path → text, 1 MiB in all). Files that git ignores, .env and keys are left out altogether.
+    Keys: `root`, `commit` (None before the first), `branch`, `remote`, `dirty` (whether tracked files differ from the
+    commit), `changed` (their paths), `patch_sha256` (of the difference, or None) and `untracked` (path → sha256, or the
+    reason for its absence). With the setting source-text also `patch` and `untracked_text` (path → text, 1 MiB in
+    total). Files that git ignores, .env files and keys are left out.
     """
     root = _run_git(folder, "rev-parse", "--show-toplevel")
     if root is None:
@@ -67,9 +66,9 @@ def read_repository_state(folder: Path) -> dict[str, Any] | None:
 
 
 def _read_untracked(top: Path, names: list[str], with_text: bool) -> tuple[dict[str, str], dict[str, str]]:
-    """The digests of untracked files, the smallest first, and the text of small ones.
+    """Return the digests of untracked files, the smallest first, and the texts of small ones.
 
-    Files of the open registry are left out: opening and closing one would drop SQLite's locks on it.
+    Files of an open registry are left out: opening and closing them would drop SQLite's locks.
     """
     digests: dict[str, str] = {}
     texts: dict[str, str] = {}
@@ -111,15 +110,22 @@ def _decode_text(content: bytes) -> str | None:
 
 
 def _make_storable(text: str) -> str:
-    """Without what neither JSON nor PostgreSQL can hold: lone surrogates and NUL."""
+    """Return `text` without lone surrogates and NUL, which JSON and PostgreSQL cannot store."""
     return text.encode(errors="surrogateescape").decode(errors="replace").replace("\0", "")
 
 
 def _run_git(folder: Path, *arguments: str) -> str | None:
-    """The output of git, or None. Without locks, prompts and a pager."""
+    """Return the output of git, or None on failure. Runs without locks, prompts and a pager."""
     own = {"GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
     try:
-        command = ["git", "-C", str(folder), "-c", "core.fsmonitor=false", *arguments]  # else that is a program to run
+        command = [
+            "git",
+            "-C",
+            str(folder),
+            "-c",
+            "core.fsmonitor=false",
+            *arguments,
+        ]  # which may name a program to run
         done = subprocess.run(command, env=os.environ | own, capture_output=True, timeout=30, check=True)
     except (OSError, subprocess.SubprocessError):
         return None
@@ -127,7 +133,7 @@ def _run_git(folder: Path, *arguments: str) -> str | None:
 
 
 def chessreg_version() -> str:
-    """The installed version; in a checkout that was never installed, the one in pyproject.toml."""
+    """Return the installed version, or in a checkout that was never installed the version in pyproject.toml."""
     try:
         return metadata.version("chessreg")
     except metadata.PackageNotFoundError:
@@ -141,16 +147,16 @@ def chessreg_version() -> str:
 
 
 def read_code_state(folder: Path | None = None) -> dict[str, Any]:
-    """The code that ran: `chessreg` (version; commit and patch when it is a checkout) and `working_folder`.
+    """Return the state of the code: `chessreg` (version; in a checkout also commit and patch) and `working_folder`.
 
-    The second is the repository of `folder` (default the working directory), None when it is in none, and left out
-    when it is chessreg's own.
+    `working_folder` is the repository of `folder` (default: the current folder). It is None outside a repository, and
+    left out if that is chessreg's own repository.
     """
     folder = (folder or Path.cwd()).resolve()
     own = read_repository_state(Path(__file__).parent) if _is_checkout() else None
     state: dict[str, Any] = {"chessreg": {"version": chessreg_version(), **(own or {})}}
     nearest = next((str(path) for path in (folder, *folder.parents) if (path / ".git").exists()), None)
-    if own is None or own["root"] != nearest:  # else it is the same repository, whose state is known
+    if own is None or own["root"] != nearest:  # otherwise it is the same repository
         here = read_repository_state(folder)
         if not (own and here and own["root"] == here["root"]):
             state["working_folder"] = here
@@ -158,23 +164,23 @@ def read_code_state(folder: Path | None = None) -> dict[str, Any]:
 
 
 def _is_checkout() -> bool:
-    """Whether chessreg runs from a checkout, not from site-packages."""
+    """Return whether chessreg runs from a checkout rather than from site-packages."""
     return not any(part in ("site-packages", "dist-packages") for part in Path(__file__).parts)
 
 
 def read_packages() -> dict[str, str]:
-    """Installed packages and their versions, sorted by name."""
+    """Return installed package → version, sorted by name."""
     versions: dict[str, str] = {}
     for distribution in metadata.distributions():
         name, version = _name_and_version(distribution)
-        copied = "thirdparty_files" in Path(str(distribution.locate_file(""))).parts  # Ray's own, on the path with it
+        copied = "thirdparty_files" in Path(str(distribution.locate_file(""))).parts  # bundled with Ray
         if name and not copied:
             versions.setdefault(name.lower().replace("_", "-"), version)
     return dict(sorted(versions.items()))
 
 
 def _name_and_version(distribution: metadata.Distribution) -> tuple[str, str]:
-    """Off the first lines of its METADATA: parsing all of it, for 150 packages, takes half a second."""
+    """Return name and version from the first lines of METADATA. Parsing all of it for 150 packages takes 0.5 s."""
     head = (distribution.read_text("METADATA") or distribution.read_text("PKG-INFO") or "").partition("\n\n")[0]
     fields = {"Name": "", "Version": ""}
     for line in head.splitlines():

@@ -1,4 +1,4 @@
-"""The read model: what there is in a registry, as plain rows for lists and `--json`. Keys are the tables' columns."""
+"""Contents of a registry as plain rows, for lists and `--json`. Keys are the columns of the tables."""
 
 from __future__ import annotations
 
@@ -19,19 +19,22 @@ Row = dict[str, Any]
 
 
 def row_values(record: Any) -> Row:
-    """A table's row as a dict of its columns, in their order."""
+    """Return a table row as a dict of its columns, in order."""
     return {column.key: getattr(record, column.key) for column in record.__table__.columns}
 
 
 def read_annotations(session: Session, noun: str, ids: Sequence[UUID] | None = None) -> dict[UUID, Row]:
-    """The present annotations of the things of a noun, or of these alone: name, tags, notes, archived, why invalid,
-    if it is. A name that several things have is written name@host."""
+    """Return id → current annotations of a noun's entities, or of `ids` only.
+
+    Keys: name (name@host if several entities share it), tags, notes, starred, pinned, archived, and invalid (the
+    reason, or None).
+    """
     if ids is None:
         now: Any = names.CURRENT_ANNOTATIONS.c
         rows: Iterable[Any] = session.execute(
             select(now.target, now.word, now.value).where(now.noun == noun).order_by(now.at, now.value)
         )
-    else:  # the view numbers every annotation of the noun before it takes some
+    else:  # faster than the view, which numbers every annotation of the noun
         now = tables.Annotation
         query = select(now.target, now.word, now.value).where(now.noun == noun, *names.is_current())
         rows = select_by_keys(session, query.order_by(now.at, now.value), now.target, [id.hex for id in ids])
@@ -62,7 +65,7 @@ NO_ANNOTATIONS: Row = {
 
 
 def list_runs(session: Session, *, kind: str | None = None, archived: bool = False) -> list[Row]:
-    """Runs, newest last: what they are, how far they are, how often they were tried, where last."""
+    """Return all runs, newest last. Archived runs are included only with `archived`."""
     rows = read_run_rows(session, order=(tables.Run.created_at, tables.Run.id))
     return [row for row in rows if (archived or not row["archived"]) and kind in (None, row["kind"])]
 
@@ -73,11 +76,11 @@ def read_run_rows(
     order: Sequence[Any] = (),
     stale: Collection[UUID] | None = None,
 ) -> list[Row]:
-    """The columns that every list of runs has: of all runs, or of these in their order. Without `ids` give an order.
+    """Return the row of each run in `ids`, in that order. Without `ids`, return all runs in the given `order`.
 
-    Keys: those of `annotations_by_id`, the columns of `run`, state and done (registry.run_state), end (how the last
-    attempt of a partial run ended), stale, attempts, and host, where it was tried last. `stale`: the stale runs, where
-    they are known already.
+    Keys: those of `read_annotations`, the columns of `run`, state and done (registry.run_state), end (how the last
+    attempt of a partial run ended), stale, attempts, and host (of the last attempt). Pass `stale` if the stale runs are
+    known already.
     """
     query, tries = select(tables.Run, STATE, UNITS_DONE, END).order_by(*order), _read_attempt_hosts_of(session, ids)
     annotations = read_annotations(session, "run", ids)
@@ -101,8 +104,8 @@ def read_run_rows(
 
 
 def format_marks(row: Mapping[str, Any]) -> str:
-    """What stands behind the state of a run: ` (failed)` of a partial one that no person ended, ` (invalid)` or
-    ` (stale)`."""
+    """Return the suffix to a run's state: ` (failed)` if its last attempt failed, ` (invalid)` or ` (stale)`, else
+    empty."""
     end = None if row["end"] in ("interrupted", "cancelled") else row["end"]
     wrong = "invalid" if row["invalid"] else "stale" if row["stale"] else None
     said = ", ".join(filter(None, [end, wrong]))
@@ -110,7 +113,7 @@ def format_marks(row: Mapping[str, Any]) -> str:
 
 
 def _read_attempt_hosts_of(session: Session, ids: Sequence[UUID] | None) -> dict[UUID, list[str | None]]:
-    """The host of every attempt of these runs, oldest first."""
+    """Return run id → the host of each attempt, oldest first."""
     attempt, machine = tables.Attempt, tables.Machine
     query = select(attempt.run_id, machine.host).join(machine, machine.id == attempt.machine_id, isouter=True)
     if ids is not None:
@@ -122,7 +125,7 @@ def _read_attempt_hosts_of(session: Session, ids: Sequence[UUID] | None) -> dict
 
 
 def list_attempts(session: Session, run_id: UUID) -> list[Row]:
-    """The attempts of a run, oldest first, each with its machine's host."""
+    """Return the attempts of a run, oldest first, each with the host of its machine."""
     attempt, machine = tables.Attempt, tables.Machine
     query = select(attempt, machine.host).join(machine, machine.id == attempt.machine_id, isouter=True)
     query = query.where(attempt.run_id == run_id).order_by(attempt.started_at, attempt.id)
@@ -130,11 +133,11 @@ def list_attempts(session: Session, run_id: UUID) -> list[Row]:
 
 
 def read_run(session: Session, reference: str) -> Row:
-    """One run in full: its spec, what it read and made, every attempt."""
+    """Return one run with its spec, inputs, outputs and attempts. Raises NotFoundError."""
     stale = lineage.find_stale_runs(session)
     rows = read_run_rows(session, [names.resolve_id(session, "run", reference)], stale=stale)
     if not rows:
-        raise NotFoundError(f"there is no run {reference!r}", "chessreg runs list")
+        raise NotFoundError(f"run {reference!r} was not found", "chessreg runs list")
     record = session.get_one(tables.Run, rows[0]["id"])
     read = tables.RunInput
     inputs = session.scalars(
@@ -157,7 +160,7 @@ def read_run(session: Session, reference: str) -> Row:
 
 
 def list_conflicts(session: Session, reference: str | None = None) -> list[Row]:
-    """Results that came a second time and were other than those here, of one run or of all, oldest first."""
+    """Return repeated results that differ from the stored ones, of one run or of all, oldest first."""
     table = tables.Conflict
     query = select(table, tables.Run.kind).join(tables.Run, tables.Run.id == table.run_id, isouter=True)
     if reference is not None:
@@ -174,21 +177,24 @@ def list_conflicts(session: Session, reference: str | None = None) -> list[Row]:
 
 
 def read_attempt_hosts(session: Session) -> dict[UUID, str]:
+    """Return attempt id → host of its machine."""
     pairs = select(tables.Attempt.id, tables.Machine.host).join(
         tables.Machine, tables.Machine.id == tables.Attempt.machine_id
     )
     return dict(session.execute(pairs).all())
 
 
-# Machines that one scan of the attempts counts. To group them SQLite would sort all attempts in memory.
+# Machines counted in one scan of the attempts. With GROUP BY, SQLite would sort all attempts in memory.
 MACHINES_PER_SCAN = 500
 
 
 def list_machines(session: Session) -> list[Row]:
-    """Machines that ran something, the one seen last first, with the runs that they had a part in. `last_seen` is when
-    one of its attempts checked in last."""
+    """Return the machines that ran something, the most recently seen first, with their numbers of runs.
+
+    `last_seen` is the last check-in of any attempt on the machine.
+    """
     attempt, running = tables.Attempt, tables.AttemptState.RUNNING
-    several = select(attempt.run_id).group_by(attempt.run_id).having(func.count() > 1)  # of most runs there is one
+    several = select(attempt.run_id).group_by(attempt.run_id).having(func.count() > 1)  # most runs have one attempt
     again = select(attempt.machine_id, func.count() - func.count(attempt.run_id.distinct()))
     again = again.where(attempt.run_id.in_(several)).group_by(attempt.machine_id)
     now = select(attempt.machine_id, func.count()).where(attempt.state == running).group_by(attempt.machine_id)
@@ -211,7 +217,7 @@ def list_machines(session: Session) -> list[Row]:
 
 
 def read_loads(session: Session) -> dict[UUID, Row]:
-    """The last `load` that attempts reported of each machine on which something runs, and when."""
+    """Return machine id → `load` and `load_at`, the last load reported by an attempt that is running there."""
     attempt = tables.Attempt
     query = (
         select(attempt.machine_id, attempt.load, attempt.checked_in_at)

@@ -1,10 +1,10 @@
-"""Runs that fit words, in any order: what `chessreg runs list` and the terminal UI narrow and sort by.
+"""Filtering and sorting of runs, for `chessreg runs list` and the terminal UI.
 
-A word must be found in the name, kind, tags, state, machine or end of the id. `~word` takes the letters in this order
-with others between them, in name and kind. `field:value` looks at one field, `spec.SETTING:value` at a setting and
-`metric.NAME:value` at a last value; `=`, `!=`, `<`, `<=`, `>` and `>=` compare numbers by size, times (`2026-11`, `7d`
-ago; UTC) and texts. `!word` wants it absent. `starred`, `pinned`, `archived`, `invalid` and `stale` are words of their
-own, and fields: `starred:no`.
+A word must occur in the name, kind, tags, state, machine or end of the id. `~word` matches its letters in this order,
+with others between them, in name and kind. `field:value` tests one field, `spec.SETTING:value` a setting and
+`metric.NAME:value` a last value. `=`, `!=`, `<`, `<=`, `>` and `>=` compare numbers, times (`2026-11`, `7d` ago; UTC)
+and texts. `!word` negates. `starred`, `pinned`, `archived`, `invalid` and `stale` are words of their own and also
+fields, as in `starred:no`.
 """
 
 from __future__ import annotations
@@ -51,24 +51,24 @@ FLAG_WORDS = {"starred": "star", "pinned": "pin", "archived": "archive", "invali
 MARK_FIELDS = (*FLAG_WORDS, "stale")
 FIELDS = ("state", *TEXT_FIELDS, "id", *NUMBER_FIELDS, *TIME_FIELDS, "since", "before", *MARK_FIELDS)
 FIELD_ALIASES = {"host": "machine", "tags": "tag", "notes": "note", "done": "units", "star": "starred", "pin": "pinned"}
-SEARCHED_FIELDS = ("kind", "name", "state", "machine", "id", "tag")  # by a word that names no field
+SEARCHED_FIELDS = ("kind", "name", "state", "machine", "id", "tag")  # by a plain word
 SORT_KEYS = ("created", "id", "name", "kind", "state", "units", "completed", "machine", "tries", "tags", "starred")
 NEWEST_FIRST = "-created"
-MAX_LISTED_RUNS = 500  # runs that a condition names one by one
+MAX_LISTED_RUNS = 500  # in one condition
 
 
 def find_runs(session: Session, text: str = "", sort: str = NEWEST_FIRST, *, archived: bool = False) -> list[UUID]:
-    """The ids of the runs that fit the words, in this order. Those in the archive only with `archived`, or where a
-    word says so.
+    """Return the ids of the runs that match `text`, sorted by `sort`.
 
-    `sort` is one of SORTS, spec.SETTING or metric.NAME; a dash before it turns it round. What has no value comes last.
-    Raises BadInputError for a field or an order that there is not.
+    Archived runs are included only with `archived`, or if a word tests `archived`. `sort` is one of SORT_KEYS,
+    spec.SETTING or metric.NAME; a leading dash reverses it. Runs without a value come last. Raises BadInputError for an
+    unknown field or sort key.
     """
     return [UUID(hex=id) for id in session.scalars(select_run_ids(session, text, sort, archived))]
 
 
 def select_run_ids(session: Session, text: str, sort: str, archived: bool = False) -> Select[Any]:
-    """The statement that finds the ids as 32 hex digits."""
+    """Return the statement that selects the ids of matching runs as 32 hex digits."""
     where = filter_conditions(session, text, archived)
     return select(run_id_hex(session)).where(*where).order_by(*order_columns(session, sort))
 
@@ -77,7 +77,7 @@ def select_run_ids(session: Session, text: str, sort: str, archived: bool = Fals
 
 
 def filter_conditions(session: Session, text: str, archived: bool = False) -> list[ColumnElement[bool]]:
-    """The words of a filter as conditions on `run`."""
+    """Return the words of a filter as SQL conditions on `run`."""
     filter_words = words.split_words(text)
     conditions = [match_run_word(session, word) for word in filter_words]
     if not archived and not any((words.parse_term(word) or (word,))[0] == "archived" for word in filter_words):
@@ -86,6 +86,7 @@ def filter_conditions(session: Session, text: str, archived: bool = False) -> li
 
 
 def match_run_word(session: Session, word: str) -> ColumnElement[bool]:
+    """Return the SQL condition of one word of a filter."""
     if word.startswith("!") and len(word) > 1:
         return not_(match_run_word(session, word[1:]))
     if word in MARK_FIELDS:
@@ -94,7 +95,7 @@ def match_run_word(session: Session, word: str) -> ColumnElement[bool]:
         letters = "%".join(escape_like(letter) for letter in word[1:])
         return or_(*(match_pattern(session, field, f"%{letters}%") for field in ("name", "kind")))
 
-    def look(field: str, sign: str, value: str) -> ColumnElement[bool]:
+    def match_term(field: str, sign: str, value: str) -> ColumnElement[bool]:
         field = FIELD_ALIASES.get(field, field)
         if field.startswith("spec.") and len(field) > 5:
             return match_setting(session, field[5:], sign, value)
@@ -103,7 +104,7 @@ def match_run_word(session: Session, word: str) -> ColumnElement[bool]:
         return match_field(session, field, sign, value)
 
     fields = (*FIELDS, *FIELD_ALIASES, "spec.SETTING", "metric.NAME")
-    return match_word("runs", word, fields, SEARCHED_FIELDS, look)
+    return match_word("runs", word, fields, SEARCHED_FIELDS, match_term)
 
 
 def match_word(
@@ -113,21 +114,25 @@ def match_word(
     searched: Sequence[str],
     by_field: Callable[[str, str, str], ColumnElement[bool]],
 ) -> ColumnElement[bool]:
-    """`field:value` as the condition of that field; a word alone is looked for in each of `searched`. A field that is
-    written `spec.SETTING` stands for all that begin so."""
+    """Return the condition for a word: `field:value` tests that field, a plain word each of `searched`.
+
+    `by_field` makes the condition from field, sign and value. A field written `spec.SETTING` in `fields` stands for all
+    fields that begin with `spec.`. Raises BadInputError for an unknown field; `things` names the rows in its message.
+    """
     named = words.parse_term(word)
     if named is None:
         return or_(*(by_field(name, ":", word.replace('"', "")) for name in searched))
     field, sign, value = named
     begins = tuple(name.partition(".")[0] + "." for name in fields if "." in name)
     if field not in fields and not (begins and field.startswith(begins)):
-        raise BadInputError(f"{things} have no {field!r} to look at", f"fields are {', '.join(fields)}")
+        raise BadInputError(f"{things} have no field {field!r}", f"fields are {', '.join(fields)}")
     if sign == "!=":
         return not_(by_field(field, "=", value))
     return by_field(field, sign, value)
 
 
 def match_field(session: Session, field: str, sign: str, value: str) -> ColumnElement[bool]:
+    """Return the condition that a field of `run` has this value. An empty value matches everything."""
     run = tables.Run
     if not value:  # `kind:` while it is typed
         return true()
@@ -142,7 +147,7 @@ def match_field(session: Session, field: str, sign: str, value: str) -> ColumnEl
         return match_number(field, sort_value(session, field), sign, value)
     if field in MARK_FIELDS:
         if (truth := TRUTH_WORDS.get(value.lower())) is None:
-            raise BadInputError(f"{field}:{value} is neither yes nor no", f"{field}:yes")
+            raise BadInputError(f"{field} is yes or no, not {value!r}", f"{field}:yes")
         return match_mark(session, field) if truth else not_(match_mark(session, field))
     if sign in "=:":
         return (
@@ -155,33 +160,38 @@ def match_field(session: Session, field: str, sign: str, value: str) -> ColumnEl
 
 
 def match_state(session: Session, sign: str, value: str) -> ColumnElement[bool]:
-    """As lists show it: `partial (failed)` and `complete (invalid)` are found by either word. `failed` finds all that
-    ended otherwise than well, as home counts it; `ended` finds every end."""
+    """Return the condition for a state as lists show it: either word finds `partial (failed)` or `complete (invalid)`.
+
+    `failed` finds all runs that did not end well, as the home screen counts them; `ended` finds every run that has
+    ended.
+    """
     value = value.lower()
     fits = {state for state in STATES if (state == value if sign == "=" else state.startswith(value))}
-    fits |= {"failed": set(FAILURES), "ended": set(ENDS)}.get(value, set())  # whole words: `e` begins a name, too
+    fits |= {"failed": set(FAILURES), "ended": set(ENDS)}.get(value, set())  # whole words only: `e` may begin a name
     found = [STATE.in_(fits), func.coalesce(END.in_(fits), false())] if fits else []
     found += [match_mark(session, mark) for mark in ("invalid", "stale") if mark.startswith(value)]
     return or_(*found) if found else false()
 
 
 def match_number(field: str, number: Any, sign: str, value: str) -> ColumnElement[bool]:
+    """Return the condition that compares a number with `value`. Raises BadInputError if `value` is not a number."""
     if not value:
         return true()
     try:
         wanted = float(value.replace(",", ""))
     except ValueError:
-        raise BadInputError(f"{field} is a number, {value!r} is none", f"{field}>5") from None
+        raise BadInputError(f"{field} is a number, not {value!r}", f"{field}>5") from None
     whole = wanted.is_integer() and abs(wanted) < 2**53
     return func.coalesce(COMPARISONS[sign](number, int(wanted) if whole else wanted), false())
 
 
 def match_text(text: Any, sign: str, value: str) -> ColumnElement[bool]:
+    """Return the condition that compares a text with `value`, ignoring case."""
     return func.coalesce(COMPARISONS[sign](func.lower(text), value.lower()), false())
 
 
 def match_time(time: Any, sign: str, value: str) -> ColumnElement[bool]:
-    """`>` is after the last moment of a year, month or day, `<` before its first."""
+    """Return the condition for a period: `>` means after its last moment, `<` before its first."""
     if not value:
         return true()
     start, end = parse_period(value)
@@ -190,16 +200,19 @@ def match_time(time: Any, sign: str, value: str) -> ColumnElement[bool]:
 
 
 def like_pattern(sign: str, value: str) -> str:
+    """Return the LIKE pattern for `value`: exact for `=`, else anywhere in the text."""
     return escape_like(value) if sign == "=" else f"%{escape_like(value)}%"
 
 
 def match_mark(session: Session, mark: str) -> ColumnElement[bool]:
+    """Return the condition that a run has a mark: starred, pinned, archived, invalid or stale."""
     if mark == "stale":
         return tables.Run.id.in_(list(lineage.find_stale_runs(session)))
     return match_annotation(session, FLAG_WORDS[mark], None)
 
 
 def match_pattern(session: Session, field: str, pattern: str) -> ColumnElement[bool]:
+    """Return the condition that a text field of `run` matches a LIKE pattern."""
     run, attempt, machine = tables.Run, tables.Attempt, tables.Machine
     if field == "kind":
         every = list_run_kinds(session)
@@ -209,7 +222,7 @@ def match_pattern(session: Session, field: str, pattern: str) -> ColumnElement[b
             else ()
         )
         wanted = list(itertools.compress(every, fit))
-        return without_index(run.kind).in_(wanted) if wanted else false()  # by the index they do not come by time
+        return without_index(run.kind).in_(wanted) if wanted else false()  # the index would not return them by time
     if field in ("machine", "host"):
         there = session.scalars(select(machine.id).where(match_like(session, machine.host, pattern))).all()
         return exists().where(attempt.run_id == run.id, attempt.machine_id.in_(there)) if there else false()
@@ -217,7 +230,7 @@ def match_pattern(session: Session, field: str, pattern: str) -> ColumnElement[b
 
 
 def list_run_kinds(session: Session) -> list[str]:
-    """The kinds that runs have, each found by the index: they are few."""
+    """Return the kinds of all runs. Each is found by one index lookup, since kinds are few."""
     found, kind = list[str](), tables.Run.kind
     while (next_one := session.scalar(select(func.min(kind)).where(*(kind > last for last in found[-1:])))) is not None:
         found.append(next_one)
@@ -225,15 +238,18 @@ def list_run_kinds(session: Session) -> list[str]:
 
 
 def match_like(session: Session, column: Any, pattern: str) -> ColumnElement[bool]:
-    """Whether a text fits a pattern, without regard to the case of ASCII letters. SQLite's LIKE knows no case already:
-    lower() of both sides would take twice as long; so would ILIKE of PostgreSQL by the rules of a language."""
+    """Return the condition that a text matches a pattern, ignoring the case of ASCII letters.
+
+    SQLite's LIKE ignores case already. lower() on both sides would take twice as long, and so would PostgreSQL's ILIKE
+    with a locale's collation.
+    """
     sqlite = session.get_bind().dialect.name == "sqlite"
     fits: ColumnElement[bool] = (column.like if sqlite else column.collate("C").ilike)(pattern, escape="\\")
     return fits
 
 
 def match_setting(session: Session, name: str, sign: str, value: str) -> ColumnElement[bool]:
-    """Whether a setting is `value`, or, of a text, contains it; or compares so with it."""
+    """Return the condition on a setting: `=` tests equality, `:` also finds part of a text, others compare."""
     text = func.lower(setting_value(session, name, text=True))
     if not value:
         return text.is_not(None)
@@ -243,7 +259,7 @@ def match_setting(session: Session, name: str, sign: str, value: str) -> ColumnE
     except ValueError:
         if sign not in "=:":
             return match_text(text, sign, value)
-        truth = {"true": "1", "yes": "1", "false": "0", "no": "0"}  # as SQLite has it
+        truth = {"true": "1", "yes": "1", "false": "0", "no": "0"}  # as SQLite stores it
         contains = [text.like(f"%{escape_like(wanted)}%", escape="\\")] if sign == ":" else []
         return func.coalesce(or_(*contains, text == wanted, text == truth.get(wanted, wanted)), false())
     if sign not in "=:":
@@ -254,21 +270,22 @@ def match_setting(session: Session, name: str, sign: str, value: str) -> ColumnE
 
 
 def escape_like(value: str) -> str:
+    """Escape the wildcards of LIKE in `value`."""
     return value.replace("\\", "\\\\").replace("%", "\\%").replace("_", "\\_")
 
 
 def run_id_hex(session: Session) -> ColumnElement[str]:
-    """A run's id as 32 hex digits, in SQL."""
+    """Return the SQL expression of a run's id as 32 hex digits."""
     if session.get_bind().dialect.name == "postgresql":
         return func.replace(cast(tables.Run.id, String), "-", "")
     return type_coerce(tables.Run.id, String)
 
 
 def match_annotation(session: Session, word: str, pattern: str | None) -> ColumnElement[bool]:
-    """Whether a present annotation of the run matches `pattern`.
+    """Return the condition that a current annotation of the run matches `pattern` (None: that there is one).
 
-    Texts are looked through once: where FEW runs at most have one that fits, the condition is a list of these runs.
-    Where there are more, each run is tested as it comes, and a page of them is full soon.
+    If at most MAX_LISTED_RUNS runs match, the condition lists them. Otherwise each run is tested as it is read, and a
+    page of results fills quickly.
     """
     if pattern is None:
         return run_id_hex(session).in_(annotated_targets(word))
@@ -282,8 +299,10 @@ def match_annotation(session: Session, word: str, pattern: str | None) -> Column
 
 
 def annotated_targets(word: str) -> Select[Any]:
-    """Targets of the present annotations of runs with this word. The same as view annotation_now has, but through the
-    index: the view numbers every annotation of the registry first."""
+    """Return the statement that selects the targets of current annotations of runs with this word.
+
+    Equals the view annotation_now but uses the index; the view numbers every annotation of the registry first.
+    """
     annotation = tables.Annotation
     return select(annotation.target).where(
         annotation.noun == "run", annotation.word == tables.AnnotationWord(word), *is_current()
@@ -291,7 +310,7 @@ def annotated_targets(word: str) -> Select[Any]:
 
 
 def setting_value(session: Session, name: str, *, text: bool = False) -> Any:
-    """A setting of the spec in SQL, `skill.bins` one inside another: as text, or as what sorts as numbers do."""
+    """Return the SQL expression of a setting, as text or as a sortable value. A dotted name is a nested setting."""
     path = name.split(".")
     if session.get_bind().dialect.name == "postgresql":
         get: Any = getattr(func, "jsonb_extract_path_text" if text else "jsonb_extract_path")
@@ -301,11 +320,12 @@ def setting_value(session: Session, name: str, *, text: bool = False) -> Any:
 
 
 def json_path(name: str) -> str:
+    """Return the JSON path of a dotted setting name, for SQLite."""
     return "$" + "".join(f'."{key}"' for key in name.split("."))
 
 
 def setting_number(session: Session, name: str) -> Any:
-    """A setting that is a number, in SQL; NULL where it is none."""
+    """Return the SQL expression of a numeric setting, NULL if it is not a number."""
     if session.get_bind().dialect.name == "postgresql":
         is_number = func.jsonb_typeof(setting_value(session, name)) == "number"
         return case((is_number, cast(setting_value(session, name, text=True), Float)))
@@ -317,20 +337,21 @@ def setting_number(session: Session, name: str) -> Any:
 
 
 def order_columns(session: Session, sort: str, from_end: bool = False) -> list[Any]:
-    """What to order by: the value, then the newest first, so that the order is always the same; or the same from its
-    end."""
+    """Return the sort columns: the value, then newest first, so that the order is unique. `from_end` reverses all of
+    them."""
     run = tables.Run
     key, falls = sort.removeprefix("-"), sort.startswith("-")
     value = sort_value(session, key)
     ties = [(run.id, falls)] if key == "created" else [(run.created_at, True), (run.id, True)]
     by = [(value, falls), *ties]
     first, *others = (column.desc() if down is not from_end else column.asc() for column, down in by)
-    if key != "created":  # what has no NULL is found by its index, which the order of NULLs would keep PostgreSQL from
+    if key != "created":  # with NULLS LAST, PostgreSQL would not use the index
         first = first.nulls_first() if from_end else first.nulls_last()
     return [first, *others]
 
 
 def sort_value(session: Session, key: str) -> ColumnElement[Any]:
+    """Return the SQL expression of a sort key. Raises BadInputError for an unknown key."""
     run, attempt, machine = tables.Run, tables.Attempt, tables.Machine
     if key.startswith("spec.") and len(key) > 5:
         return type_coerce(setting_value(session, key[5:]), String)
@@ -361,18 +382,18 @@ def sort_value(session: Session, key: str) -> ColumnElement[Any]:
         return last.order_by(attempt.started_at.desc(), attempt.id.desc()).limit(1).correlate(run).scalar_subquery()
     if key in ("state", "units"):
         return STATE if key == "state" else UNITS_DONE
-    raise BadInputError(f"runs are not sorted by {key!r}", f"by {', '.join(SORT_KEYS)}, spec.SETTING or metric.NAME")
+    raise BadInputError(f"runs cannot be sorted by {key!r}", f"by {', '.join(SORT_KEYS)}, spec.SETTING or metric.NAME")
 
 
 def last_metric_value(name: str) -> ColumnElement[Any]:
-    """The last value of a metric of a run, of its first unit that has it."""
+    """Return the SQL expression of a metric's last value, in the first unit of the run that has the metric."""
     point = tables.MetricPoint
     query = select(point.value).where(point.run_id == tables.Run.id, point.name == name)
     return query.order_by(point.unit, point.step.desc()).limit(1).correlate(tables.Run).scalar_subquery()
 
 
 def read_last_metrics(session: Session, runs: list[UUID], names: Sequence[str]) -> dict[UUID, dict[str, float | None]]:
-    """The last values of these metrics of these runs, each of the run's first unit that has it."""
+    """Return run id → metric name → last value, in the first unit that has the metric. None without a value."""
     values = [last_metric_value(name) for name in names]
     rows = session.execute(select(tables.Run.id, *values).where(tables.Run.id.in_(runs)))
     return {run_id: dict(zip(names, last, strict=True)) for run_id, *last in rows}
@@ -383,10 +404,12 @@ UNIT_HOURS = {"h": 1, "d": 24, "w": 24 * 7}
 
 
 def parse_moment(text: str, now: datetime | None = None) -> datetime:
-    """A point in time: an ISO date or time (UTC unless it says otherwise), or how long ago: 12h, 7d, 2w.
+    """Parse a point in time: an ISO date or time (UTC by default), or an age such as 12h, 7d or 2w.
 
-    >>> moment("2026-01-31").isoformat()
+    >>> parse_moment("2026-01-31").isoformat()
     '2026-01-31T00:00:00+00:00'
+
+    Raises BadInputError for other texts.
     """
     if ago := AGO_PATTERN.fullmatch(text.strip().lower()):
         try:
@@ -396,7 +419,7 @@ def parse_moment(text: str, now: datetime | None = None) -> datetime:
     try:
         time = datetime.fromisoformat(text.strip())
     except ValueError:
-        raise BadInputError(f"{text!r} is no date", "for example --since 2026-01-31, or --since 7d") from None
+        raise BadInputError(f"{text!r} is not a date", "for example --since 2026-01-31, or --since 7d") from None
     return time if time.tzinfo else time.replace(tzinfo=UTC)
 
 
@@ -404,10 +427,12 @@ DATE_PATTERN = re.compile(r"(\d{4})(?:-(\d{1,2})(?:-(\d{1,2}))?)?")
 
 
 def parse_period(text: str) -> tuple[datetime, datetime]:
-    """The first moment of a year, month, day or minute, and the first one after it; `7d` is the day 7 days ago.
+    """Return the start and the end of a year, month, day or minute. `7d` is the day seven days ago.
 
-    >>> [time.isoformat() for time in period("2026-12")]
+    >>> [time.isoformat() for time in parse_period("2026-12")]
     ['2026-12-01T00:00:00+00:00', '2027-01-01T00:00:00+00:00']
+
+    Raises BadInputError for other texts.
     """
     date, ago = DATE_PATTERN.fullmatch(text.strip()), AGO_PATTERN.fullmatch(text.strip().lower())
     year, month, day = (int(part) if part else None for part in date.groups()) if date else (None, None, None)

@@ -1,7 +1,7 @@
-"""The state of a run and how many of its units are done: defined here, once, as SQL.
+"""The state of a run and its number of complete units, as SQL expressions.
 
-`runs list`, the run filter, job status, lineage, the terminal UI and the query engine (as its table `run_now`) all use
-these expressions. Archived and invalid are annotations, not states: a run that is invalid may be complete.
+`runs list`, the run filter, job status, lineage, the terminal UI and the query engine (table `run_now`) all use these
+expressions. Archived and invalid are annotations, not states: an invalid run may be complete.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ STATES = (
     *("complete", "running", "queued", "partial", "failed", "diverged", "cancelled", "interrupted", "killed"),
     *("preempted", "walltime", "oom", "engine_died", "lost", "planned"),
 )
-ENDS = ("complete", "cancelled", "interrupted", *FAILURES)  # of a partial run the end of its last attempt counts
+ENDS = ("complete", "cancelled", "interrupted", *FAILURES)  # for a partial run, of its last attempt
 
 
 def count_units_sql(low: int = 0, high: int | None = None) -> ColumnElement[int]:
-    """Units of `Run` in [low, high) that are complete; ranges may overlap, as two machines have done them.
+    """Return the SQL expression for the number of complete units of `Run` in [low, high). Ranges may overlap.
 
-    Ranges of one unit, which tasks write, differ by their key and are counted; only where there are longer ones is
-    what earlier ranges cover taken off.
+    Tasks write ranges of one unit, which are unique by their key and can be counted. Overlaps are subtracted only if
+    the run has longer ranges.
     """
     end: Any = Run.units if high is None else high
     inside = and_(UnitRange.run_id == Run.id, UnitRange.start < end, UnitRange.stop > low)
@@ -53,6 +53,7 @@ CAUSES_AS_STATES = (Cause.PREEMPTED, Cause.WALLTIME, Cause.DIVERGED, Cause.OOM, 
 
 
 def _end_of_last_attempt() -> Any:
+    """Return the SQL expression of how the last attempt of `Run` ended."""
     killed = Attempt.state == AttemptState.KILLED
     word = case(
         (Attempt.state == AttemptState.FINISHED, "partial"),
@@ -66,14 +67,14 @@ def _end_of_last_attempt() -> Any:
     return last.limit(1).correlate(Run).scalar_subquery()
 
 
-# Handed to a cluster's scheduler, which has not started it: `scheduling.queue.make_placement_record`.
+# Submitted to a cluster's scheduler and not started yet: `scheduling.queue.make_placement_record`.
 WAITS_IN_CLUSTER = and_(
     Job.state == JobState.RUNNING,
     func.coalesce(Job.detail[("placement", "state")].as_string(), "") == literal("waiting"),
 )
 COMPLETE = Run.completed_at.is_not(None)
 RUNNING = exists().where(Attempt.run_id == Run.id, Attempt.state == AttemptState.RUNNING).correlate(Run)
-# Not the job of what is left when all others have finished: beside one that failed it waits for ever.
+# Except the reduce job, which waits forever if a shard failed.
 WAITING_JOB = or_(Job.state == JobState.QUEUED, WAITS_IN_CLUSTER)
 QUEUED = exists().where(Job.run_id == Run.id, WAITING_JOB, Job.shard < Job.shards).correlate(Run)
 HAS_UNITS = exists().where(UnitRange.run_id == Run.id).correlate(Run)
@@ -90,18 +91,18 @@ END = case((and_(STATE == "partial", _end_of_last_attempt() != "partial"), _end_
 
 
 def select_run_states() -> Select[Any]:
-    """run_id, state and done of every run."""
+    """Return the statement that selects run_id, state and done of every run."""
     return select(Run.id.label("run_id"), STATE.label("state"), UNITS_DONE.label("done"))
 
 
 def count_done(session: Session, run_id: UUID, units: range | None = None) -> int:
-    """How many units of a run are complete, or how many of these. 0 for a run that is not here."""
+    """Return the number of complete units of a run, or of those in `units`. 0 for an unknown run."""
     expression = UNITS_DONE if units is None else count_units_sql(units.start, units.stop)
     return session.scalar(select(expression).where(Run.id == run_id)) or 0
 
 
 def read_complete_units(session: Session, run_id: UUID, low: int = 0, high: int | None = None) -> set[int]:
-    """Which units of a run are complete, of those in [low, high)."""
+    """Return the complete units of a run in [low, high)."""
     ranges = select(UnitRange.start, UnitRange.stop).where(UnitRange.run_id == run_id, UnitRange.stop > low)
     if high is not None:
         ranges = ranges.where(UnitRange.start < high)

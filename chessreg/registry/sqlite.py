@@ -1,11 +1,11 @@
-"""SQLite: which copy of the library, how its files are opened, and what a commit promises.
+"""SQLite: the choice of the library, opening of files, and durability of commits.
 
-A commit is on the disk when it returns (`synchronous=FULL`): rows that are in the registry survive a power cut, and
-their fragments may go. CHESSREG_SYNCHRONOUS=NORMAL leaves that to the next checkpoint, where flushing is slow.
+A commit is on disk when it returns (`synchronous=FULL`), so rows in the registry survive a power cut and their
+fragments may be deleted. CHESSREG_SYNCHRONOUS=NORMAL defers this to the next checkpoint, for disks that flush slowly.
 
-Up to 3.51.2 two processes that write and checkpoint a write-ahead log at once can lose committed pages ("the WAL-reset
-bug", sqlite.org/wal.html). Python's own copy is often older, so the wheel `pysqlite3` is taken where there is one;
-without it an old copy writes a rollback journal.
+Up to version 3.51.2, two processes that write and checkpoint a write-ahead log concurrently can lose committed pages
+("the WAL-reset bug", sqlite.org/wal.html). Python's own SQLite is often older, so the wheel `pysqlite3` is used if
+installed. Without it, an old SQLite writes a rollback journal.
 """
 
 from __future__ import annotations
@@ -38,14 +38,14 @@ else:
 BUSY_TIMEOUT_S = 30.0
 OLD_SQLITE_WARNING = (
     f"SQLite {dbapi.sqlite_version} can lose commits of a write-ahead log when two processes write at once; "
-    "pip install pysqlite3 brings a newer one"
+    "install a newer one with `pip install pysqlite3`"
 )
 
 
 def is_log_safe(version: tuple[int, ...]) -> bool:
-    """Whether this version keeps every commit when two processes checkpoint at once.
+    """Return whether this version of SQLite keeps every commit when two processes checkpoint concurrently.
 
-    >>> [log_is_safe(v) for v in [(3, 40, 1), (3, 44, 6), (3, 50, 7), (3, 51, 2), (3, 51, 3)]]
+    >>> [is_log_safe(v) for v in [(3, 40, 1), (3, 44, 6), (3, 50, 7), (3, 51, 2), (3, 51, 3)]]
     [False, True, True, False, True]
     """
     return version >= (3, 51, 3) or (
@@ -54,23 +54,23 @@ def is_log_safe(version: tuple[int, ...]) -> bool:
 
 
 def uses_write_ahead_log(network: bool) -> bool:
-    """Whether files are written through a write-ahead log here: not on a network file system, not by an old library."""
+    """Return whether to use a write-ahead log: not on a network file system, and not with an unsafe SQLite version."""
     return not network and is_log_safe(dbapi.sqlite_version_info)
 
 
 def make_sqlite_uri(path: Path, mode: str) -> str:
-    """The URI by which SQLite opens a file: as `ro`, `rw` or `rwc` (made if it does not exist)."""
+    """Return the URI with which SQLite opens a file in mode `ro`, `rw` or `rwc` (created if it does not exist)."""
     return f"file:{quote(os.fsencode(path))}?mode={mode}"
 
 
 def _open_gated(path: Path, mode: str) -> Connection:
-    """Open a registry. The caller is inside `gate_at(path).own()`."""
+    """Open a registry. The caller must be inside `gate_at(path).own()`."""
     require_entered(path)
     return _open_connection(path, mode)
 
 
 def _open_connection(path: Path, mode: str) -> Connection:
-    # isolation_level=None: Python must not begin transactions of its own; SQLAlchemy hands a connection to one thread.
+    # isolation_level=None: Python must not begin transactions; SQLAlchemy gives each connection to one thread.
     connection = dbapi.connect(
         make_sqlite_uri(path, mode), uri=True, timeout=BUSY_TIMEOUT_S, isolation_level=None, check_same_thread=False
     )
@@ -79,6 +79,7 @@ def _open_connection(path: Path, mode: str) -> Connection:
 
 
 def open_writable(path: Path, network: bool) -> Connection:
+    """Return a connection that writes, with its journal mode set."""
     connection = _open_gated(path, "rw")
     try:
         _set_journal(connection, path, network)
@@ -89,7 +90,7 @@ def open_writable(path: Path, network: bool) -> Connection:
 
 
 def run_select(path: Path, sql: str) -> list[tuple[Any, ...]]:
-    """Return the rows of a SELECT from a registry. Raises dbapi.Error where it cannot be read."""
+    """Return the rows of a SELECT from a registry. Raises dbapi.Error if it cannot be read."""
     with gate_at(path).own():
         connection = _open_gated(path, "ro")
         try:
@@ -99,7 +100,7 @@ def run_select(path: Path, sql: str) -> list[tuple[Any, ...]]:
 
 
 def quick_check(path: Path) -> list[str]:
-    """What SQLite's own check of a file's pages finds wrong with it; reads the whole file."""
+    """Return the problems that SQLite's own check finds in a file. Reads the whole file."""
     with gate_at(path).own():
         connection = _open_gated(path, "ro")
         try:
@@ -112,7 +113,7 @@ def quick_check(path: Path) -> list[str]:
 
 
 def read_synchronous_mode() -> str:
-    """The value of CHESSREG_SYNCHRONOUS, by default FULL. Raises BadInputError for another word."""
+    """Return the value of CHESSREG_SYNCHRONOUS, by default FULL. Raises BadInputError for an unknown value."""
     word = os.environ.get("CHESSREG_SYNCHRONOUS", "FULL").upper()
     if word not in ("FULL", "NORMAL", "EXTRA"):
         raise BadInputError(f"CHESSREG_SYNCHRONOUS is {word!r}", "FULL, EXTRA or NORMAL")
@@ -120,22 +121,22 @@ def read_synchronous_mode() -> str:
 
 
 def _set_journal(connection: Connection, path: Path, network: bool) -> None:
-    """A write-ahead log on a local disk; a rollback journal on a network file system or with an old library.
+    """Set a write-ahead log on a local disk, or a rollback journal on a network file system or with an old SQLite.
 
-    Changing it wants the file alone, and SQLite does not wait for that by itself.
+    Changing the mode needs exclusive access, for which SQLite itself does not wait.
     """
     wanted = "wal" if uses_write_ahead_log(network) else "delete"
     deadline = time.monotonic() + BUSY_TIMEOUT_S
     while True:
         try:
             if network:
-                connection.execute("PRAGMA locking_mode=EXCLUSIVE")  # a log left here is read without shared memory
+                connection.execute("PRAGMA locking_mode=EXCLUSIVE")  # reads an existing log without shared memory
             before = connection.execute("PRAGMA journal_mode").fetchone()[0]
             if before != wanted:
                 connection.execute(f"PRAGMA journal_mode={wanted}")
             if network:
                 connection.execute("PRAGMA locking_mode=NORMAL")
-                connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # gives the exclusive lock back
+                connection.execute("SELECT count(*) FROM sqlite_master").fetchone()  # releases the exclusive lock
             break
         except dbapi.OperationalError as error:
             if "locked" not in str(error) or time.monotonic() > deadline:
@@ -151,13 +152,14 @@ def _set_journal(connection: Connection, path: Path, network: bool) -> None:
 
 
 def open_readable(path: Path, copies: RegistryCopies) -> Connection:
+    """Return a read-only connection, to a private copy of the registry if the file cannot be locked."""
     connection = _open_gated(path, "ro")
     try:
         connection.execute("SELECT count(*) FROM sqlite_master").fetchone()
         return connection
     except dbapi.DatabaseError as error:
-        # A write-ahead log cannot be read without a file beside it that shares its index, and here none can be made.
-        # immutable=1 would leave the log out in silence; a copy of both files has all that was committed.
+        # Reading a write-ahead log needs a shared index file, which cannot be created here. immutable=1 would silently
+        # ignore the log, but a copy of both files contains all committed rows.
         connection.close()
         if not isinstance(error, dbapi.OperationalError) or "locked" in str(error):
             raise
@@ -165,8 +167,8 @@ def open_readable(path: Path, copies: RegistryCopies) -> Connection:
             return copies.connect(path)
         except (OSError, subprocess.SubprocessError) as refused:
             place = copies.remove()
-            if is_disk_full(refused) or not has_space(Path(tempfile.gettempdir())):  # cp only reports an exit status
-                where = f"{DISK_FULL} at {place or tempfile.gettempdir()}, where a copy of it would be read"
+            if is_disk_full(refused) or not has_space(Path(tempfile.gettempdir())):  # cp reports only an exit status
+                where = f"{DISK_FULL} at {place or tempfile.gettempdir()}, where its copy would be written"
                 raise RegistryError(
                     f"the registry {path} cannot be locked here, and {where}",
                     "free some space there, or set TMPDIR to another folder",
@@ -175,34 +177,34 @@ def open_readable(path: Path, copies: RegistryCopies) -> Connection:
 
 
 class RegistryCopies:
-    """Private copies of registries that cannot be read where they lie."""
+    """Private copies of registries that cannot be read in place."""
 
     def __init__(self) -> None:
         self.folder: str | None = None
 
     def of(self, path: Path) -> Path:
-        """The copy of this file that is read now, else the file."""
+        """Return the copy that is read in place of `path`, or `path`."""
         return Path(self.folder) / path.name if self.folder else path
 
     def connect(self, path: Path) -> Connection:
-        """Open a fresh copy of the database and its log, and say so once on stderr."""
+        """Open a fresh copy of the database and its log. Prints a message to stderr the first time."""
         in_copy = self.folder is not None
         self.remove()
         self.folder = tempfile.mkdtemp(prefix="chessreg-")
         copy = self.of(path)
         for suffix in ("", "-wal", "-journal"):
             if (source := path.with_name(path.name + suffix)).exists():
-                # Not by this process: closing the file here would drop the locks of its open connections (file_gate).
+                # In another process: closing the file here would drop the locks of open connections (file_gate).
                 words = ["cp", "--", str(source), str(copy.with_name(copy.name + suffix))]
                 subprocess.run(words, check=True, capture_output=True)
         if not in_copy:
-            print(f"chessreg: {path} cannot be locked here: reading a copy of it as it is now", file=sys.stderr)
+            print(f"chessreg: {path} cannot be locked here: reading a copy of its current state", file=sys.stderr)
         connection = _open_connection(copy, "rw")
         connection.execute("PRAGMA query_only=ON")
         return connection
 
     def remove(self) -> str | None:
-        """Remove the copy; returns the folder that held it, if there was one."""
+        """Remove the copy. Return the folder that held it, or None."""
         folder, self.folder = self.folder, None
         if folder:
             shutil.rmtree(folder, ignore_errors=True)
@@ -236,9 +238,9 @@ NETWORK_FILE_SYSTEMS = frozenset(
 
 
 def find_network_file_system(path: Path, mounts: Path = MOUNTS_FILE) -> str | None:
-    """The type of the network file system that holds `path` (which need not exist yet), or None for a local one.
+    """Return the type of the network file system that holds `path`, or None for a local one. `path` need not exist.
 
-    CHESSREG_NETWORK_FILESYSTEM=1 or 0 overrules what is detected, for types that chessreg does not know.
+    CHESSREG_NETWORK_FILESYSTEM=1 or 0 overrides the detection, for types that chessreg does not know.
     """
     setting = os.environ.get("CHESSREG_NETWORK_FILESYSTEM")
     if setting is not None:
@@ -249,7 +251,7 @@ def find_network_file_system(path: Path, mounts: Path = MOUNTS_FILE) -> str | No
 
 
 def _file_system_type(path: Path, mounts: Path) -> str:
-    """The type of the mount with the longest folder above `path`; of equal ones the last, which covers the others."""
+    """Return the type of the mount that holds `path`: the one with the longest folder, and of equal ones the last."""
     best, file_system = -1, ""
     for folder, kind in _read_mounts(mounts):
         if path.is_relative_to(folder) and len(folder.parts) >= best:
@@ -269,5 +271,5 @@ def _read_mounts(mounts: Path) -> list[tuple[Path, str]]:
 
 
 def _unescape_mount(text: str) -> str:
-    """/proc/mounts writes a space as \\040."""
+    r"""Decode octal escapes of /proc/mounts, such as \040 for a space."""
     return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), text)

@@ -1,4 +1,5 @@
-"""The words of a filter: `units>5`, `kind:probe`, `!starred`; lists of runs and jobs and every table read them so."""
+"""The syntax of filters such as `units>5`, `kind:probe` and `!starred`, shared by lists of runs and jobs and by all
+tables."""
 
 from __future__ import annotations
 
@@ -16,18 +17,18 @@ TRUTH_WORDS = {"yes": True, "true": True, "1": True, "no": False, "false": False
 
 
 def split_words(text: str) -> list[str]:
-    """The words, a value with blanks in "double quotes".
+    """Return the words of a filter. Values with spaces are written in double quotes.
 
-    >>> split('name:"two words" !cut')
+    >>> split_words('name:"two words" !cut')
     ['name:"two words"', '!cut']
     """
     return WORD_PATTERN.findall(text)
 
 
 def parse_term(word: str) -> tuple[str, str, str] | None:
-    """Field, sign and value of a word that names a field.
+    """Return field, sign and value of a word such as `units>=5`, or None for a plain word.
 
-    >>> term("units>=5"), term('name:"two words"'), term("probe")
+    >>> parse_term("units>=5"), parse_term('name:"two words"'), parse_term("probe")
     (('units', '>=', '5'), ('name', ':', 'two words'), None)
     """
     match = TERM_PATTERN.fullmatch(word)

@@ -1,1 +1,1 @@
-"""Spec → units → rows: what a kind of experiment is, and how its runs are planned, done, resumed and ingested."""
+"""Runs: the definition of a kind of experiment, and how its specs are resolved, executed, resumed and ingested."""

@@ -1,4 +1,4 @@
-"""The activations behind the input reference of a cache run: which groups of arrays hold its units, and their bytes."""
+"""Activations of a cache run: the groups of arrays that hold its units, and reading them."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 
 
 class Activations(NamedTuple):
-    """Rows of one layer of a cache, and where each was taken: all arrays are [rows], in one order."""
+    """Activations of one layer and the position of each row. All arrays are [rows], in the same order."""
 
     residual: np.ndarray  # float32 [rows, d_model]
-    game: np.ndarray  # int32: the game's row in the whole dataset, also where the cache is of a part of it
+    game: np.ndarray  # int32: the game's row in the whole dataset, even if the cache covers a part
     token: np.ndarray  # int32: the token within the game
     ply: np.ndarray  # int32: plies played before it
 
@@ -46,8 +46,10 @@ def read_labels(inputs: Inputs, cache: CachedActivations, name: str) -> np.ndarr
 
 
 class CachedActivations:
-    """The activations of a cache run, as `chessreg.open().cache(…)` gives them: of one hook point of each layer, which
-    is the residual stream after it unless `pattern` names another."""
+    """The activations of a cache run, as `chessreg.open().cache(…)` returns them.
+
+    They cover one hook point per layer: the residual stream after it, unless `pattern` names another.
+    """
 
     def __init__(
         self,
@@ -62,10 +64,11 @@ class CachedActivations:
 
     @property
     def layers(self) -> list[int]:
+        """The cached layers."""
         return list(self._points)
 
     def hook_point(self, layer: int) -> str:
-        """The hook point of a layer. NotFoundError for one that is not cached."""
+        """Return the hook point of a layer. Raises NotFoundError if it is not cached."""
         if layer not in self._points:
             raise NotFoundError(
                 f"the cache holds no layer {layer} of {self.pattern}",
@@ -89,54 +92,58 @@ class CachedActivations:
 
     @property
     def sites(self) -> str:
-        """The name of the sites whose activations are here: dots, even-spaces, …"""
+        """The name of the cached token positions: dots, even-spaces, …"""
         return str(self.run.spec["sites"])
 
     @property
     def alignment(self) -> str:
-        """Which board a token that ends a move was given: post-ply or pre-ply (`encodings.Alignment`)."""
+        """The board assigned to a token that ends a move: post-ply or pre-ply (`encodings.Alignment`)."""
         return str(self.run.spec["alignment"])
 
     @property
     def last_sites(self) -> int | None:
-        """The number of sites at the end of each game that were kept; None: not counted from the end."""
+        """The number of token positions kept at the end of each game, or None if all were kept."""
         last_sites: int | None = self.run.spec["last_sites"]
         return last_sites
 
     @property
     def skip_sites(self) -> int:
-        """The number of sites left out at the start of each game."""
+        """The number of token positions skipped at the start of each game."""
         return int(self.run.spec["skip_sites"])
 
     @property
     def centred(self) -> bool:
-        """Whether the residual stream is that of a model whose weights were centred (Karvonen specification 2.3)."""
+        """Whether the weights of the model were centred, and with them the residual stream (Karvonen)."""
         return bool(self.array.parts[0].attributes["spec"]["residual"] == "centred")
 
     def read(self, layer: int, rows: Any = None) -> Activations:
-        """Activations of one layer with the game, token and ply of each: all rows, by game and by token in it.
+        """Return the activations of one layer with game, token and ply, sorted by game and token.
 
-        `rows`: these alone, in this order, numbered as they are stored (`batches` gives such numbers). How
-        they are stored follows the games' lengths, not the order of any file: pair them by `game`, never by place.
+        With `rows`, return only these stored row numbers, in their order (`batches` yields such numbers). The stored
+        order follows the games' lengths and differs from that of any file, so match rows by `game`, not by position.
         """
         array = self.array
         at = np.lexsort((array.token, array.game)) if rows is None else array.row_numbers(rows)
         return Activations(self.values(layer, at), array.game[at], array.token[at], array.ply[at])
 
     def values(self, layer: int, rows: Any = None) -> np.ndarray:
-        """Activations float32 [rows, d_model] of one layer, as they are stored, or those of `rows` in their order."""
+        """Return activations float32 [rows, d_model] of one layer, in stored order, or those of `rows` in their
+        order."""
         from store.array_format import decode_float32
 
         return decode_float32(self.array.read(self.hook_point(layer), rows), self.run.spec["dtype"])
 
     def batches(self, layer: int, batch_rows: int = 4096, seed: int = 0, epoch: int = 0) -> Any:
-        """Shuffled batches of one layer, each row once in an epoch: `.rows` are numbers, `[hook point]` activations."""
+        """Yield shuffled batches of one layer, each row once per epoch: `.rows` are row numbers, `[hook point]`
+        activations."""
         return self.array.iter_batches(self.hook_point(layer), batch_rows, seed=seed, epoch=epoch)
 
 
 def hook_points_by_layer(group: tables.ActivationCache, n_layers: int, pattern: str = RESID_POST) -> dict[int, str]:
-    """layer → the cached hook point of this pattern (`models.hook_points`), in the order in which they were cached.
-    NotFoundError where there is none."""
+    """Return layer → cached hook point of this pattern (`models.hook_points`), in cached order.
+
+    Raises NotFoundError if no hook point matches.
+    """
     points = {get_hook_layer(name, n_layers): name for name in group.hook_points if get_hook_pattern(name) == pattern}
     if not points:
         raise NotFoundError(
@@ -147,10 +154,10 @@ def hook_points_by_layer(group: tables.ActivationCache, n_layers: int, pattern: 
 
 
 def load_cache(inputs: Inputs, reference: str, field: str = "cache", pattern: str = RESID_POST) -> CachedActivations:
-    """The activations behind an input reference.
+    """Return the activations behind an input reference.
 
-    Raises NotFoundError or BadInputError when they are not all here, CorruptError for bytes that were not published,
-    ChessregError when the run's groups do not hold its units once each.
+    Raises NotFoundError or BadInputError if they are not completely in the store, CorruptError if their bytes differ
+    from those published, and ChessregError if the groups do not cover each unit once.
     """
     from store.arrays import ActivationArray
 
@@ -166,31 +173,34 @@ def load_cache(inputs: Inputs, reference: str, field: str = "cache", pattern: st
 
 
 def require_registered(rows: Sequence[tables.ActivationCache], digests: Sequence[str]) -> None:
-    """Raises CorruptError for a group whose digest is not the one that the registry knows."""
+    """Raise CorruptError if the digest of a group differs from the registered one."""
     from store.errors import CorruptError
 
     for row, digest in zip(rows, digests, strict=True):
         if digest != row.digest:
-            raise CorruptError(f"{row.path} is not the group that the registry knows", "chessreg doctor --digests")
+            raise CorruptError(f"{row.path} differs from the group that is registered", "chessreg doctor --digests")
 
 
 def count_layers(inputs: Inputs, group: tables.ActivationCache) -> int:
-    """How many layers the model has whose activations a group holds."""
+    """Return the number of layers of the model whose activations a group holds."""
     with inputs.database.read() as session:
         return session.get_one(tables.Checkpoint, group.checkpoint_id).layers
 
 
 def list_cached_layers(inputs: Inputs, reference: str, pattern: str = RESID_POST) -> tuple[int, ...]:
-    """The layers of a cache run, from its rows alone. NotFoundError where it holds no hook point of this pattern."""
+    """Return the layers of a cache run with this hook point pattern. Raises NotFoundError if no hook point matches.
+
+    Reads only the registry.
+    """
     rows: list[tables.ActivationCache] = inputs.rows(tables.ActivationCache, inputs.run(reference, "cache"))
     return tuple(hook_points_by_layer(rows[0], count_layers(inputs, rows[0]), pattern))
 
 
-# -- groups: two machines may have cut a run differently, so there may be groups to spare -----------------------------
+# -- groups: two machines may divide a run differently, so groups may overlap ------------------------------------------
 
 
 class UnitSpan(Protocol):
-    """Units [start, stop)."""
+    """A range of units [start, stop)."""
 
     @property
     def start(self) -> int: ...
@@ -203,7 +213,7 @@ S = TypeVar("S", bound=UnitSpan)
 
 
 def chain_groups(groups: Sequence[S], start: int, stop: int) -> list[S] | None:
-    """Of these groups those that hold units [start, stop) once each, in order, the longest first; None: none do."""
+    """Return groups that cover units [start, stop) once each, in order, preferring long ones. None if impossible."""
     follows: dict[int, S] = {}
     for group in sorted(groups, key=lambda group: (group.start, group.stop), reverse=True):
         if group.start not in follows and (group.stop == stop or group.stop in follows):
@@ -219,29 +229,34 @@ def chain_groups(groups: Sequence[S], start: int, stop: int) -> list[S] | None:
 
 
 def choose_groups(run: tables.Run, groups: Sequence[Any]) -> list[Any]:
-    """The groups that hold all units of a complete run. Raises ChessregError when no choice of them does."""
+    """Return the groups that cover all units of a complete run once each. Raises ChessregError if this is
+    impossible."""
     chained = chain_groups(groups, 0, run.units)
     if chained is None:
         raise ChessregError(
-            f"{run.kind} run {run.id.hex[-6:]} has units that no group of arrays holds, or two", "chessreg doctor --fix"
+            f"{run.kind} run {run.id.hex[-6:]} has units in no group of arrays, or in two", "chessreg doctor --fix"
         )
     return chained
 
 
 def describe_unit_gaps(session: SqlSession, table: Any, run_id: UUID) -> str:
-    """How a run's groups differ from its complete units; empty when they do not."""
+    """Return how a run's groups differ from its complete units. Empty if they agree."""
     groups = session.scalars(select(table).where(table.run_id == run_id)).all()
     for start, stop in unit_ranges(read_complete_units(session, run_id)):
         if chain_groups(groups, start, stop) is None:
             inside = [group for group in groups if group.start < stop and group.stop > start]
             held = sum(min(group.stop, stop) - max(group.start, start) for group in inside)
-            what = f"says that units {start} to {stop - 1} are done, and its groups"
+            what = f"records units {start} to {stop - 1} as done, but its groups"
             if held > stop - start:
                 return f"{what} hold {held - (stop - start)} of them twice"
-            return f"{what} hold {held} of these {stop - start}" if held < stop - start else f"{what} hold others too"
+            return (
+                f"{what} hold {held} of these {stop - start}"
+                if held < stop - start
+                else f"{what} also hold other units"
+            )
     return ""
 
 
 def summarize_hook_points(hook_points: list[str]) -> str:
-    """Hook points in a table's cell: the first and the last."""
+    """Return the first and the last hook point, as a table cell."""
     return hook_points[0] if len(hook_points) == 1 else f"{hook_points[0]} … {hook_points[-1]} ({len(hook_points)})"

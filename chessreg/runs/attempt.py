@@ -1,4 +1,4 @@
-"""One try at the missing units of a run, from its first fragment to its last, in the foreground (`run`) or as a job."""
+"""Executes the missing units of a run, in the foreground (`run_spec`) or as a job."""
 
 from __future__ import annotations
 
@@ -44,24 +44,22 @@ if TYPE_CHECKING:
 
 
 ProgressCallback = Callable[[float, str], None]
-END_RECORD_TIMEOUT_S = (
-    10.0  # for recording how an attempt ended; a registry that is locked for longer can be left alone
-)
+END_RECORD_TIMEOUT_S = 10.0  # for recording the end of an attempt; after that, signals are obeyed again
 
 
 @dataclass(frozen=True)
 class AttemptOrigin:
-    """What started an attempt, and the resources that it was granted."""
+    """The executor that started an attempt, and the resources granted to it."""
 
     executor: str = "foreground"
     job_id: UUID | None = None
     log: str | None = None
     granted: dict[str, Any] = field(default_factory=dict)  # slot: gpu, threads
-    ingests: bool = True  # False: a job only writes fragments; its supervisor takes them in
+    ingests: bool = True  # False for a job, whose fragments its supervisor ingests
 
 
 class RunAttempt:
-    """One try at the missing units of a run, from its first fragment to its last."""
+    """One attempt at the missing units of a run, from its first fragment to its last."""
 
     def __init__(
         self,
@@ -78,13 +76,13 @@ class RunAttempt:
         self.id = new_id()
         self.resolved, self.options, self.inputs = resolved, options, inputs
         self.explicit, self.missing, self.where = explicit, missing, where
-        self.state, self.cause, self.code = "running", "", 0  # how it ended
+        self.state, self.cause, self.code = "running", "", 0  # how the attempt ended
         self.message: str | None = None
         self.writer: FragmentWriter = FragmentWriter(
             inputs.store,
             resolved.run_id.hex,
             self.id.hex,
-            flush_rows=1 << 60,  # only the task flushes, between units: a unit's rows are never in two fragments
+            flush_rows=1 << 60,  # only the task flushes, so that a unit's rows stay in one fragment
             flush_bytes=1 << 60,
             flush_seconds=math.inf,
         )
@@ -95,9 +93,9 @@ class RunAttempt:
         self.task: Task[Any, Any] = Task(resolved, options, units, inputs, self.id, self.writer, self.wake, on_progress)
 
     def go(self, on_begun: Callable[[], None] = lambda: None) -> bool:
-        """Do the units; returns whether it was interrupted. The attempt's end is recorded whatever happens.
+        """Execute the units. Return whether the attempt was interrupted. Its end is recorded in any case.
 
-        `on_begun` is called once the registry has the run and the attempt.
+        `on_begun` is called once the registry contains the run and the attempt.
         """
         with self.ingester.running() if self.ingester is not None else nullcontext():
             return self._go(on_begun)
@@ -126,7 +124,10 @@ class RunAttempt:
         return False
 
     def do_units(self) -> None:
-        """Run the kind, and its `reduce` when all units are in the registry. Raises ChessregError for units undone."""
+        """Call the kind's `run`, and its `reduce` once all units are in the registry.
+
+        Raises ChessregError if units remain unfinished.
+        """
         if self.task.units:
             with self.inputs.database.waiting(print_warning, self.task.stop_if_asked):
                 self.resolved.kind.run(self.task)
@@ -142,28 +143,29 @@ class RunAttempt:
             self.require_taken()
         if self.task.units_done < len(self.missing):
             undone = f"{len(self.missing) - self.task.units_done} of {len(self.missing)} units"
-            raise ChessregError(f"kind {self.resolved.kind.name} left {undone} undone, and did not say why")
+            raise ChessregError(f"kind {self.resolved.kind.name} left {undone} unfinished without an error")
 
     def require_taken(self) -> None:
-        """Raise ChessregError for rows of this run that the registry refused: their units count as not done."""
+        """Raise ChessregError if the registry refused rows of this run; their units count as unfinished."""
         self.take_in()
         if self.ingester is not None and self.ingester.refused:
             raise ChessregError(
-                f"rows of kind {self.resolved.kind.name} were set aside: {self.ingester.refused[0]}",
+                f"rows of kind {self.resolved.kind.name} were quarantined: {self.ingester.refused[0]}",
                 "chessreg recover --list",
             )
 
     def require_units(self) -> None:
-        """Raise ChessregError unless the registry has the rows of all other units, which `reduce` reads."""
+        """Raise ChessregError unless the registry has the rows of all other units, which `reduce` needs."""
         left = len(find_missing_units(self.inputs, self.resolved)) - 1
         if left > 0:
             why = f": {self.outage}" if self.outage else ""
             raise ChessregError(
-                f"the registry lacks {left} of {self.resolved.units - 1} units, so what needs all of them waits{why}",
+                f"the registry lacks {left} of {self.resolved.units - 1} units, so `reduce` cannot start{why}",
                 f"chessreg run --resume {self.resolved.run_id.hex[-6:]}",
             )
 
     def begin(self) -> None:
+        """Write the rows of machine, kind, run and attempt. Raises ChessregError if the registry is unavailable."""
         machine = this_machine()
         self.add("machine", **machine)
         kind = self.resolved.kind
@@ -213,11 +215,13 @@ class RunAttempt:
         begun = self.writer.flush()
         self.take_in()
         if self.outage:
-            if begun is not None:  # nothing was done: no registry should learn of it later
+            if begun is not None:  # nothing was done, so the attempt must not appear later
                 begun.path.unlink(missing_ok=True)
             raise ChessregError(self.outage)
 
     def end(self, state: str, cause: str, message: str | None, code: int) -> None:
+        """Write the inputs and the end of the attempt. Raises ChessregError if a finished attempt could not be
+        ingested."""
         read = [
             (name, reference, digest, located.run_id) for (name, digest, reference), located in self.inputs.read.items()
         ]
@@ -250,51 +254,56 @@ class RunAttempt:
         self.take_in()
         if self.outage and state == "finished":
             raise ChessregError(
-                f"the results are safe in {self.inputs.store.root}, but the registry did not take them: {self.outage}",
-                "the next chessreg command takes them in",
+                f"the results are saved in {self.inputs.store.root}, but were not ingested: {self.outage}",
+                "the next chessreg command ingests them",
             )
 
     @property
     def recorded_options(self) -> dict[str, Any]:
+        """The execution options and granted resources, as recorded with the attempt."""
         return self.options.model_dump(mode="json") | self.where.granted
 
     def threads(self) -> dict[str, list[int]]:
-        """The numbers of CPU threads that torch really used, which may differ from the options; empty without torch."""
+        """Return the thread counts that torch actually used, which may differ from the options. Empty without torch."""
         torch = sys.modules.get("torch")
         return {"used_threads": sorted({torch.get_num_threads()} | self.task.threads)} if torch else {}
 
     def rows_read(self) -> list[tuple[str, str, str]]:
-        """Runs that the spec names and of which no artifact was read, but rows: field, reference and spec hash."""
+        """Return (field, reference, spec hash) of input runs whose rows were read but no artifacts."""
         seen = {located.run_id for located in self.inputs.read.values()}
         named = [(name, ref, ref.removeprefix("run:").partition("/")[0])
                  for name, ref in list_references(self.resolved.spec).items() if ref.startswith("run:")]  # fmt: skip
         return [row for row in named if uuid_from_digest(row[2]) not in seen]
 
     def add(self, table: str, **columns: Any) -> None:
+        """Add a row to the attempt's fragment."""
         self.writer.add(table, to_fragment_row(columns))
 
     @property
     def outage(self) -> str | None:
-        """Why the registry did not take the fragments that wait; None if it took all."""
+        """The reason why the registry did not accept waiting fragments, or None."""
         return self.ingester.outage if self.ingester is not None else None
 
     def wake(self) -> None:
-        """Have what is written ingested in the background. Raises what went wrong there but for an outage."""
+        """Start ingesting written fragments in the background. Raises its errors, except that the registry is
+        unavailable."""
         if self.ingester is not None:
             self.ingester.wake()
             self.ingester.raise_error()
 
     def take_in(self) -> None:
-        """Wait until what is written was ingested. If the registry does not answer, it waits in the store."""
+        """Wait until all written fragments are ingested. If the registry does not respond, they stay in the store."""
         if self.ingester is not None:
             self.ingester.settle()
 
 
 def print_warning(text: str) -> None:
+    """Print a message to stderr."""
     print(f"chessreg: {visible(text)}", file=sys.stderr, flush=True)
 
 
 def failure_cause(error: BaseException) -> str:
+    """Return the cause recorded for an error: oom, diverged, the error's own `cause`, or failed."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return "oom"
     if isinstance(error, FloatingPointError):
@@ -304,10 +313,10 @@ def failure_cause(error: BaseException) -> str:
 
 @contextmanager
 def stop_on_signals(task: Task[Any, Any]) -> Iterator[Callable[[], None]]:
-    """First SIGINT or SIGTERM: stop at the next progress report. Second: at once, by KeyboardInterrupt.
+    """On the first SIGINT or SIGTERM, stop at the next progress report. On the second, raise KeyboardInterrupt.
 
-    Yields a function that holds signals back for END_SECONDS, in which the attempt's end is recorded; an impatient user
-    presses Ctrl-C more than twice.
+    Yields a function that ignores further signals for END_RECORD_TIMEOUT_S while the end of the attempt is recorded,
+    because an impatient user presses Ctrl-C repeatedly.
     """
     held_until = -math.inf
 
@@ -338,13 +347,13 @@ def stop_on_signals(task: Task[Any, Any]) -> Iterator[Callable[[], None]]:
 
 
 CHECK_IN_INTERVAL_S = 10.0
-# An attempt counts as lost after twelve times as long: a registry may not answer for a minute, and the process that
-# ingests may come late after that.
+# An attempt counts as lost after twelve missed intervals: the registry may be unavailable for a minute, and ingest may
+# follow late.
 CHECK_IN_TIMEOUT_S = 12 * CHECK_IN_INTERVAL_S
 
 
 class Heartbeat(threading.Thread):
-    """Checks in after 1, 2, 4 and 8 seconds, then every ten. A check-in that fails is left to the next one."""
+    """Thread that checks in after 1, 2, 4 and 8 s, then every 10 s. A failed check-in is retried at the next one."""
 
     def __init__(self, task: Task[Any, Any], after: Callable[[], object]) -> None:
         super().__init__(name="heartbeat", daemon=True)
@@ -384,7 +393,7 @@ class Heartbeat(threading.Thread):
         self.after()
 
     def stop(self) -> None:
-        """End it; the attempt's own end is the next thing written."""
+        """End the thread, so that the end of the attempt is the next row written."""
         self._end.set()
         if self.is_alive():
             self.join(timeout=60)
@@ -399,7 +408,7 @@ class RunReport:
     units: int
     missing_before: int
     missing: int
-    attempt_id: UUID | None  # None: it was complete, nothing was done
+    attempt_id: UUID | None  # None: the run was complete already
     state: str  # complete, partial
     interrupted: bool = False
 
@@ -416,10 +425,11 @@ def run_spec(
     on_begun: Callable[[UUID], None] = lambda run_id: None,
     on_progress: ProgressCallback = lambda fraction, text: None,
 ) -> RunReport:
-    """Do what is missing of this spec's run. A finished spec does nothing.
+    """Execute the missing units of this spec's run. A complete run is left unchanged.
 
-    `on_start` is called before anything is written, `on_begun` once the registry has the run.
-    Raises what the kind raises; the attempt is then recorded as failed, and complete units stay.
+    `on_start` is called with the resolved spec and the number of missing units before anything is written, `on_begun`
+    once the registry contains the run. Errors of the kind are raised; the attempt is then recorded as failed, and
+    complete units are kept.
     """
     inputs = Inputs(database, store)
     ingest_fragments(database, store)
@@ -433,7 +443,7 @@ def run_spec(
     publish_user_files(resolved.spec, inputs)
     attempt = RunAttempt(resolved, options, inputs, explicit, missing, on_progress)
     interrupted = attempt.go(lambda: on_begun(resolved.run_id))
-    if attempt.outage:  # only an interrupted attempt gets here then
+    if attempt.outage:  # possible only for an interrupted attempt
         left = len(missing) - attempt.task.units_done
     else:
         left = len(find_missing_units(inputs, resolved))

@@ -1,4 +1,4 @@
-"""Ingests what a run writes while the run works on: a registry that does not answer never holds it up."""
+"""Ingests fragments while a run continues, so that an unresponsive registry never delays it."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from chessreg.registry.database import Database
 from chessreg.runs.ingest import ingest_fragments
 from store import Store
 
-ANSWER_TIMEOUT_S = 60.0  # a registry that has taken no fragment for this long is given up at the end of a run
+ANSWER_TIMEOUT_S = 60.0  # without progress, after which the end of a run no longer waits for the registry
 
 
 class Ingester(threading.Thread):
-    """The thread that ingests the fragments in a store, whenever it is woken.
+    """Thread that ingests the fragments in a store whenever it is woken.
 
-    `outage` says why the last try failed; None after a try that succeeded. `refused` lists why fragments of the run
-    were set aside.
+    `outage` is the reason why the last ingest failed, or None. `refused` lists why fragments of the run were
+    quarantined.
     """
 
     def __init__(self, database: Database, store: Store, run_id: UUID) -> None:
@@ -31,14 +31,14 @@ class Ingester(threading.Thread):
         self.refused: list[str] = []
         self._database, self._store, self._run_id = database, store, run_id
         self._changed = threading.Condition()
-        self._asked = self._done = 0  # tries
+        self._asked = self._done = 0  # numbers of ingests
         self._ended = False
-        self._moved = time.monotonic()  # when a try began or ended, or a fragment was taken
+        self._moved = time.monotonic()  # time of the last progress
         self._error: BaseException | None = None
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Run the thread for the block, and let its last try end after it."""
+        """Run the thread during the block, and let its last ingest finish afterwards."""
         self.start()
         try:
             yield
@@ -48,14 +48,17 @@ class Ingester(threading.Thread):
                 self._changed.notify_all()
 
     def wake(self) -> int:
-        """Have a try begin as soon as possible, and return its number. Does not wait."""
+        """Request an ingest and return its number. Does not wait."""
         with self._changed:
             self._asked += 1
             self._changed.notify_all()
             return self._asked
 
     def settle(self) -> None:
-        """Wait until everything written so far was tried. Raises what `raise_error` raises."""
+        """Wait until everything written so far was ingested. Raises the errors of `raise_error`.
+
+        If the registry makes no progress for ANSWER_TIMEOUT_S, set `outage` and return.
+        """
         number = self.wake()
         self._moved = time.monotonic()
         with self._changed:
@@ -67,7 +70,7 @@ class Ingester(threading.Thread):
         self.raise_error()
 
     def raise_error(self) -> None:
-        """Raise, once, what a try raised that is not about the registry, such as a full disk."""
+        """Raise, once, an error of an ingest that is not about the registry, such as a full disk."""
         error, self._error = self._error, None
         if error is not None:
             raise error
@@ -85,7 +88,7 @@ class Ingester(threading.Thread):
                 self.outage = None
             except (DBAPIError, ChessregError) as error:
                 self.outage = str(error).split("\n", 1)[0]
-            except BaseException as error:  # the run raises it
+            except BaseException as error:  # raised by the run
                 self._error = error
             with self._changed:
                 self._done = number

@@ -1,12 +1,11 @@
-"""What happens when the code of a user's kind ends the process: one line that names it, and an exit status that is
-not 0.
+"""Reports it when the code of a user's kind ends the process: one line that names the call, and a non-zero exit status.
 
-`sys.exit` is an exception and needs no help. `os._exit` ends the process at once with any status, before an end can be
-recorded. Once a file with a kind is loaded, a function takes its place that raises when the kind's code calls it, and
-passes all other calls on.
+`sys.exit` raises an exception and needs no handling. `os._exit` ends the process immediately, before an end can be
+recorded. Once a user's kind is loaded, `os._exit` is replaced by a function that raises when the kind's code calls it
+and passes other calls on.
 
-A crash or `abort` below Python ends with a status of its own. `exit(0)` in a kind's C code would look like success, so
-the C library raises SIGABRT when it exits; Python's own exit ignores that signal.
+A crash or `abort` below Python has a non-zero status already. `exit(0)` in C code would look like success, so the C
+library raises SIGABRT when it exits; Python's own exit ignores that signal.
 """
 
 from __future__ import annotations
@@ -23,12 +22,12 @@ from typing import Any, NoReturn
 
 from chessreg.errors import ChessregError
 
-FILE_MODULE_PREFIX = "chessreg_kind_"  # how the name of a module begins that was loaded from a user's file
+FILE_MODULE_PREFIX = "chessreg_kind_"  # of modules loaded from users' files
 _exit = os._exit
 
 
 class ProcessEndError(ChessregError):
-    """The code of a user's kind was about to end the process."""
+    """Raised when the code of a user's kind tries to end the process."""
 
     def __init__(self, name: str, call: str, file: str, line: int) -> None:
         where = f"{file}, line {line}: raise an error instead"
@@ -36,7 +35,7 @@ class ProcessEndError(ChessregError):
 
 
 class GuardedExit:
-    """Stands for `os._exit` in the process that it was made in; in one forked from it, `os._exit` is as it was."""
+    """Replaces `os._exit` in the process that created it. In forked processes it behaves like the original."""
 
     def __init__(self) -> None:
         self.pid = os.getpid()
@@ -48,39 +47,42 @@ class GuardedExit:
         error, raised = own
         if raised:
             raise error
-        print(f"error: {error}", file=sys.__stderr__, flush=True)  # in a thread of the kind's own nobody would hear it
+        print(f"error: {error}", file=sys.__stderr__, flush=True)  # an exception in the kind's own thread would be lost
         _exit(status or 1)
 
 
 def guard_process_exit() -> None:
-    """Replace `os._exit` in this process, and let the C library's `exit` abort; a second time does nothing."""
+    """Replace `os._exit` in this process, and make the C library's `exit` abort. Repeated calls do nothing."""
     if not (isinstance(os._exit, GuardedExit) and os._exit.pid == os.getpid()):
         os._exit = GuardedExit()
         abort_at_exit()
 
 
 def abort_at_exit() -> None:
-    """Have the C library raise SIGABRT when it exits, unless Python has come to its own end before.
+    """Make the C library raise SIGABRT when it exits, unless Python has ended normally.
 
-    `faulthandler`, where it is on, then prints the Python lines that led there.
+    If `faulthandler` is enabled, it then prints the Python stack.
     """
     library = ctypes.CDLL(None)
     register, abort = getattr(library, "__cxa_atexit", None), getattr(library, "raise", None)
     if register is None or abort is None or threading.current_thread() is not threading.main_thread():
-        return  # signals are set by the main thread alone
+        return  # only the main thread can set signal handlers
     if register(abort, ctypes.c_void_p(signal.SIGABRT), None) == 0:
         atexit.register(ignore_abort)
 
 
 def ignore_abort() -> None:
-    """Ignore the SIGABRT of `abort_at_exit`. It must follow `faulthandler`, which handles that signal too."""
+    """Ignore the SIGABRT of `abort_at_exit`. Disables `faulthandler` first, which handles that signal too."""
     faulthandler.disable()
     signal.signal(signal.SIGABRT, signal.SIG_IGN)
 
 
 def find_kind_call(frame: FrameType | None) -> tuple[ProcessEndError, bool] | None:
-    """The error of a call of `os._exit` from this frame, if a kind's file made it, and whether chessreg called the
-    kind in this thread and so would see it raised."""
+    """Return the error for a call of `os._exit` from a user's kind, and whether raising it reaches chessreg.
+
+    Returns None if `frame` was not called by a kind's file. The second value is true if chessreg called the kind in
+    this thread.
+    """
     call: FrameType | None = None
     name = ""
     while frame is not None:
@@ -96,5 +98,6 @@ def find_kind_call(frame: FrameType | None) -> tuple[ProcessEndError, bool] | No
 
 
 def make_process_end_error(call: FrameType, name: str) -> ProcessEndError:
+    """Return the error that names the kind, the file and the line of a call."""
     file = call.f_code.co_filename
     return ProcessEndError(name or "your kind's file", "os._exit", file, call.f_lineno)

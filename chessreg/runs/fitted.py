@@ -1,6 +1,6 @@
-"""What was fitted for one layer, a probe or a direction, read back: `Task.publish_layer` publishes it.
+"""Reading probes and directions that were fitted for one layer; `Task.publish_layer` publishes them.
 
-The artifact of a layer holds its tensors (safetensors) and meta.json; its row is in the table of its noun.
+The artifact of a layer contains its tensors (safetensors) and meta.json. Its row is in the table `probe` or `vector`.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 
 def read_layer(path: Path, **dimensions: int) -> dict[str, np.ndarray]:
-    """The tensors of what was fitted for one layer, by name. `dimensions`: how many those have that must be there.
+    """Return name → array from a layer's safetensors file. `dimensions` gives the required arrays and their ndim.
 
-    The file may come from others. Raises BadInputError when it is damaged, or lacks one of them.
+    The file may be third-party. Raises BadInputError if it is damaged or lacks a required array.
     """
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
@@ -40,7 +40,9 @@ def read_layer(path: Path, **dimensions: int) -> dict[str, np.ndarray]:
         raise BadInputError(f"{path} is damaged: {first_line(error)}", "chessreg doctor --digests") from error
     for name, count in dimensions.items():
         if name not in arrays or arrays[name].ndim != count or arrays[name].dtype.kind not in "fiu":
-            raise BadInputError(f"{path} holds no {name} of {count} dimensions", "it was not written by chessreg")
+            raise BadInputError(
+                f"{path} has no array {name} with {count} dimensions", "import a file written by chessreg"
+            )
     return arrays
 
 
@@ -85,16 +87,15 @@ class FittedProbe:
 
 
 ClassDirection = Literal["raw", "class-centred", "empty-minus-piece"]
-"""Which direction stands for a class. One vector added to all classes of a square changes no softmax, so a class vector
-as fitted (raw: the papers') is not determined; differences of classes are (Davis specification 4.5)."""
+"""How the direction of a class is computed. Adding a vector to all classes of a square does not change the softmax, so
+a raw class vector (used in the papers) is not unique, while differences of classes are (Davis)."""
 
 
 def make_class_directions(weight: np.ndarray, direction: ClassDirection, empty: int) -> np.ndarray:
-    """Directions float32 [d_model, squares, classes] of a probe's classes, from its weights of that shape.
+    """Return directions float32 [d_model, squares, classes] from probe weights of that shape.
 
-    raw: the weights. class-centred: minus the mean over the square's classes. empty-minus-piece: the empty square's
-    (class number `empty`) minus the class's own, turned round so that it points to the class as the others do: 0 for
-    the empty square itself.
+    raw: the weights. class-centred: minus their mean over the square's classes. empty-minus-piece: the class's weights
+    minus those of the empty square (class number `empty`), so 0 for the empty square itself.
     """
     if direction == "class-centred":
         return weight - weight.mean(-1, keepdims=True)
@@ -106,16 +107,16 @@ def make_class_directions(weight: np.ndarray, direction: ClassDirection, empty: 
 def select_cached_layers(
     inputs: Inputs, rows: Mapping[int, tables.Probe | tables.Vector], cache: str, wanted: tuple[int, ...]
 ) -> tuple[int, ...]:
-    """The layers, of what was fitted, that a cache holds too: those that are wanted; none wanted: all.
+    """Return the layers in `wanted`, or without any all layers that are both in `rows` and in the cache.
 
-    Raises BadInputError for one that was not fitted or is not cached, and where there is none.
+    Raises BadInputError for a wanted layer that is missing in either, and if no layer is in both.
     """
     row = next(iter(rows.values()))
     cached = list_cached_layers(inputs, cache, get_hook_pattern(row.hook_point))
     there = tuple(sorted(rows.keys() & set(cached)))
     if missing := set(wanted) - set(there):
         raise BadInputError(
-            f"layer {min(missing)} has not both a {row.__tablename__} and activations", f"both: {list(there)}"
+            f"layer {min(missing)} needs both a {row.__tablename__} and activations", f"choose from {list(there)}"
         )
     if not there:
         raise BadInputError(
@@ -125,13 +126,13 @@ def select_cached_layers(
 
 
 def read_probe_rows(inputs: Inputs, reference: str) -> dict[int, tables.Probe]:
-    """The rows of a probe run by layer."""
+    """Return layer → row of a probe run."""
     rows: list[tables.Probe] = inputs.rows(tables.Probe, inputs.run(reference))
     return {row.layer: row for row in rows}
 
 
 def load_probe(inputs: Inputs, reference: str, layer: int | None = None) -> FittedProbe:
-    """The probe of one layer of a probe run; without a layer the one that its validation games choose."""
+    """Return the probe of one layer of a probe run. Without `layer`, the layer is chosen by validation accuracy."""
     rows = read_probe_rows(inputs, reference)
     wanted = layer
     if wanted is None:
@@ -163,7 +164,11 @@ def _load_kind(inputs: Inputs, run: tables.Run) -> Kind:
 
 
 def find_best_layer(inputs: Inputs, reference: str) -> int:
-    """The layer of a probe run with the highest accuracy (of regression: the lowest error) on its validation games."""
+    """Return the layer of a probe run with the best validation result: highest accuracy, or lowest error for
+    regression.
+
+    Raises BadInputError if the run has no validation scores.
+    """
     run = inputs.run(reference)
     scores, metric = tables.Score, tables.MetricPoint
     with inputs.database.read() as session:
@@ -181,7 +186,7 @@ def find_best_layer(inputs: Inputs, reference: str) -> int:
                 .order_by(metric.value, tables.Probe.layer)
             ).first()
     if layer is None or layer[0] is None:
-        raise BadInputError(f"probe run {run.id.hex[-6:]} has no validation scores", "say which layer")
+        raise BadInputError(f"probe run {run.id.hex[-6:]} has no validation scores", "choose one with --layer")
     return int(layer[0])
 
 
@@ -190,7 +195,7 @@ def find_best_layer(inputs: Inputs, reference: str) -> int:
 
 @dataclass(frozen=True)
 class Direction:
-    """A direction in the residual stream after one block, and what it was made of."""
+    """A direction in the residual stream after one block, and the data that it was computed from."""
 
     vector: np.ndarray  # float32 [d_model]
     high: np.ndarray | None = None  # float32 [d_model], of the strong games; vector = high - low
@@ -203,19 +208,21 @@ class Direction:
         return float(np.linalg.norm(self.vector))
 
     def norms(self) -> dict[str, float]:
-        """Norms of the two sides, where there are two."""
+        """Return the norms of the high and low sides, if there are two."""
         sides = {"norm_high": self.high, "norm_low": self.low}
         return {name: float(np.linalg.norm(side)) for name, side in sides.items() if side is not None}
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """What is stored of it, float32 [d_model] each."""
+        """Return the stored tensors, each float32 [d_model]."""
         tensors = {"vector": self.vector, "high": self.high, "low": self.low}
         return {name: np.ascontiguousarray(value, np.float32) for name, value in tensors.items() if value is not None}
 
 
 def cosine_similarity(one: np.ndarray, other: np.ndarray, centre: bool = False) -> float:
-    """Cosine of two directions [d_model]; `centre`: of both minus their means, as between raw and centred residuals
-    (specification 2.3). 0 when one of them is 0."""
+    """Return the cosine of two directions [d_model], or 0 if one of them is 0.
+
+    `centre` subtracts the mean of each first, to compare raw with centred residual streams.
+    """
     a, b = one.astype(np.float64), other.astype(np.float64)
     if centre:
         a, b = a - a.mean(), b - b.mean()
@@ -224,13 +231,13 @@ def cosine_similarity(one: np.ndarray, other: np.ndarray, centre: bool = False) 
 
 
 def read_vector_rows(inputs: Inputs, reference: str) -> dict[int, tables.Vector]:
-    """The rows of a vector run by layer."""
+    """Return layer → row of a vector run."""
     rows: list[tables.Vector] = inputs.rows(tables.Vector, inputs.run(reference, "vector"))
     return {row.layer: row for row in rows}
 
 
 def load_direction(inputs: Inputs, reference: str, layer: int) -> Direction:
-    """The direction of one layer of a vector run, with its two sides where it has them."""
+    """Return the direction of one layer of a vector run, with its two sides if it has them."""
     rows = read_vector_rows(inputs, reference)
     if layer not in rows:
         raise BadInputError(f"that vector run has no layer {layer}", f"it has {', '.join(map(str, sorted(rows)))}")
@@ -238,12 +245,12 @@ def load_direction(inputs: Inputs, reference: str, layer: int) -> Direction:
 
 
 def load_vector_row(inputs: Inputs, reference: str, row: tables.Vector) -> Direction:
-    """The direction behind a row of the table `vector`."""
+    """Return the direction of a row of the table `vector`."""
     folder = inputs.located(f"vector layer {row.layer}", reference, row.artifact, row.run_id).path
     arrays = read_layer(folder / "vector.safetensors", vector=1)
     return Direction(arrays["vector"], arrays.get("high"), arrays.get("low"), dict(row.detail))
 
 
 def load_vector(inputs: Inputs, reference: str, layer: int) -> np.ndarray:
-    """The vector of one layer of a vector run, float32 [d_model]."""
+    """Return the vector of one layer of a vector run, float32 [d_model]."""
     return load_direction(inputs, reference, layer).vector

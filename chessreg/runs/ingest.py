@@ -1,8 +1,8 @@
-"""Ingest: fragments into the registry, each exactly once. The only writer of results.
+"""Ingest: copies fragments to the registry, each exactly once. The only writer of results.
 
-A fragment's rows go in by their natural keys in one transaction with the fragment's own id, so a second time does
-nothing. Rows of a unit that is already complete are compared with what is there: the same row is passed over, a
-differing one is kept as a conflict. The first complete row wins.
+The rows of a fragment and the fragment's id are inserted in one transaction, so a second ingest does nothing. Rows of a
+unit that is already complete are compared with the stored ones: equal rows are skipped, differing ones are recorded as
+conflicts. The first complete row wins.
 """
 
 from __future__ import annotations
@@ -40,33 +40,36 @@ if TYPE_CHECKING:
     from store import Store
     from store.fragments import Fragment
 
-TABLES: Mapping[str, Table] = tables.Base.metadata.tables  # and packages' own, once `registry.brought` loaded them
+TABLES: Mapping[str, Table] = tables.Base.metadata.tables  # includes tables of packages once loaded
 ATTEMPT_UPDATES = ("check_in", "attempt_end")
 
 
 class MissingParentError(ChessregError):
-    """A fragment came before one that it builds on."""
+    """Raised when a fragment arrives before one that it refers to."""
 
 
 @dataclass
 class IngestReport:
+    """The numbers of ingested fragments and rows, and the fragments that were not ingested."""
+
     fragments: int = 0
     rows: int = 0
     repeated: int = 0
     conflicts: int = 0
-    set_aside: dict[str, str] = field(default_factory=dict)  # fragment → why it is not taken in
-    waiting: dict[str, str] = field(default_factory=dict)  # fragment → why it could not be taken in yet
+    set_aside: dict[str, str] = field(default_factory=dict)  # fragment → why it was quarantined
+    waiting: dict[str, str] = field(default_factory=dict)  # fragment → why it waits
 
     def of_run(self, run_id: UUID) -> list[str]:
-        """Why fragments of a run were set aside."""
+        """Return the reasons why fragments of a run were quarantined."""
         return [why for name, why in self.set_aside.items() if name.endswith(f".{run_id.hex}{FRAGMENT_SUFFIX}")]
 
 
 def ingest_fragments(database: Database, store: Store, on_fragment: Callable[[], None] = lambda: None) -> IngestReport:
-    """Take in every fragment that waits in the store. One that is damaged, or not understood, goes into quarantine
-    with the reason; one whose run or machine has not arrived yet waits on.
+    """Ingest every fragment that waits in the store.
 
-    `on_fragment` is called after each. Raises RegistryError when the registry does not answer: then everything waits.
+    Damaged and unreadable fragments are quarantined with the reason. A fragment whose run or machine has not arrived
+    keeps waiting. `on_fragment` is called after each fragment. Raises RegistryError if the registry does not respond;
+    all fragments keep waiting then.
     """
     from store.fragments import list_pending
 
@@ -78,22 +81,22 @@ def ingest_fragments(database: Database, store: Store, on_fragment: Callable[[],
         for fragment in waiting:
             ingest_fragment(database, store, fragment, report)
             on_fragment()
-        # Names sort by the writers' clocks, so a fragment may come before one that it builds on: try it again.
+        # Names sort by the writers' clocks, so a fragment may precede one that it refers to. Try it again.
         waiting = [each for each in waiting if each.name in report.waiting] if report.fragments > before else []
     return report
 
 
 def ingest_fragment(database: Database, store: Store, fragment: Fragment, report: IngestReport) -> None:
-    """Take in one fragment, set it aside, or note why it waits."""
+    """Ingest one fragment, quarantine it, or note in `report` why it waits."""
     from store.fragments import mark_ingested, quarantine_fragment, read_or_quarantine
 
-    def set_aside(why: str) -> None:  # trying again cannot help, and the other fragments must not wait for it
+    def set_aside(why: str) -> None:  # so that the other fragments need not wait
         quarantine_fragment(store, fragment, why)
         report.set_aside[fragment.name] = why
 
     chunks = read_or_quarantine(store, fragment)
     if chunks is None:
-        if (store.quarantine / fragment.name).exists():  # else another process has just taken it in
+        if (store.quarantine / fragment.name).exists():  # otherwise another process has just ingested it
             report.set_aside[fragment.name] = "it is damaged"
         return
     rows = [(table, row) for table, chunk in chunks for row in chunk]
@@ -112,8 +115,8 @@ def ingest_fragment(database: Database, store: Store, fragment: Fragment, report
         raise
     except IntegrityError as error:
         why = str(error.orig).split("\n", 1)[0]
-        state = getattr(error.orig, "sqlstate", None)  # of PostgreSQL, which may speak any language
-        if state == FOREIGN_KEY or "foreign key" in why.lower():  # it refers to a row that has not arrived
+        state = getattr(error.orig, "sqlstate", None)  # PostgreSQL's message may be translated
+        if state == FOREIGN_KEY or "foreign key" in why.lower():  # a row that it refers to has not arrived
             report.waiting[fragment.name] = why
         else:
             set_aside(f"its rows do not fit: {why}")
@@ -128,7 +131,7 @@ def ingest_fragment(database: Database, store: Store, fragment: Fragment, report
 
 
 def is_row_error(error: Exception, dialect: str) -> bool:
-    """Whether an error is about values that a table cannot hold, rather than about the database."""
+    """Return whether an error is about values that a table cannot store rather than about the database."""
     if isinstance(error, DBAPIError):
         refused = (DataError, ProgrammingError, *((InterfaceError,) if dialect == "sqlite" else ()))
         return isinstance(error, refused)
@@ -138,7 +141,7 @@ def is_row_error(error: Exception, dialect: str) -> bool:
 def ingest_rows(
     session: Session, fragment: Fragment, rows: list[tuple[str, dict[str, Any]]], report: IngestReport
 ) -> None:
-    """One fragment, inside one transaction."""
+    """Insert the rows of one fragment, inside one transaction. Raises MissingParentError."""
     if session.get(tables.FragmentRecord, fragment.name) is not None:
         return
     by_table: dict[str, list[dict[str, Any]]] = defaultdict(list)
@@ -156,7 +159,7 @@ def ingest_rows(
         )
         if known.first() is None:
             raise MissingParentError("the attempt that ends has not arrived")
-    # One every ten seconds of every attempt, each replacing the one before: no record is kept of them.
+    # Check-ins are frequent and each replaces the last, so they are not recorded.
     if all(table == "check_in" for table, _ in rows):
         report.fragments += 1
         return
@@ -169,20 +172,20 @@ def ingest_rows(
 
 
 def require_package_table(session: Session, table: str, fragment: Fragment) -> None:
-    """Have the table of a noun that a package brings. Raises ChessregError when no package brings it."""
+    """Create the table of an installed package's entity if it is missing. Raises ChessregError for an unknown table."""
     from chessreg.registry import brought
 
     failed = brought.load_package_nouns()
     if table not in TABLES:
-        why = "; ".join(failed) or "install the package that brings it"
+        why = "; ".join(failed) or "install the package that defines it"
         raise ChessregError(f"fragment {fragment.name} has rows of an unknown table {table!r}", why)
     if not brought.has_table(session, TABLES[table]):
         brought.create_missing_tables(session)
 
 
 def record_check_in(session: Session, row: dict[str, Any]) -> None:
-    """Record that an attempt is alive. An older check-in that arrives late changes nothing; a newer one makes a lost
-    attempt running again."""
+    """Record that an attempt is alive. Older check-ins that arrive late are ignored; a newer one revives a lost
+    attempt."""
     attempt = TABLES["attempt"]
     newer = attempt.c.id == row.pop("id"), attempt.c.checked_in_at < row["checked_in_at"]
     running, lost = tables.AttemptState.RUNNING, tables.AttemptState.LOST
@@ -192,7 +195,7 @@ def record_check_in(session: Session, row: dict[str, Any]) -> None:
 
 
 def insert_or_compare_rows(session: Session, by_table: dict[str, list[dict[str, Any]]], report: IngestReport) -> None:
-    """Typed rows by table: results of units that are complete here already are compared, everything else goes in."""
+    """Insert rows by table. Results of units that are complete already are compared instead."""
     if session.get_bind().dialect.name == "postgresql":
         by_table = defaultdict(list, replace_nul(by_table))
     complete = find_complete_units(session, by_table)
@@ -211,11 +214,13 @@ def insert_or_compare_rows(session: Session, by_table: dict[str, list[dict[str, 
 
 
 def parse_row(table: Table, row: dict[str, Any]) -> dict[str, Any]:
-    """A fragment's row with the types of its table's columns."""
+    """Convert a fragment's row to the types of its table's columns. Raises ChessregError for an unknown column."""
     values = {}
     for key, value in row.items():
         if key not in table.c:
-            raise ChessregError(f"{table.name} has no column {key!r}", "this fragment is of another chessreg version")
+            raise ChessregError(
+                f"{table.name} has no column {key!r}", "use the version of chessreg that wrote this fragment"
+            )
         kind = table.c[key].type
         if value is not None and isinstance(kind, Uuid):
             value = UUID(value)
@@ -230,9 +235,9 @@ def parse_row(table: Table, row: dict[str, Any]) -> dict[str, Any]:
 
 
 def find_complete_units(session: Session, by_table: Mapping[str, list[dict[str, Any]]]) -> set[tuple[UUID, int]]:
-    """Of the units in a fragment's ranges, those that the registry already has.
+    """Return (run id, unit) of the fragment's units that the registry has already.
 
-    Raises ChessregError for units that a run has not.
+    Raises ChessregError for units outside the run.
     """
     by_run: dict[UUID, set[int]] = defaultdict(set)
     planned_of = {row["id"]: row["units"] for row in by_table.get("run", [])}
@@ -240,9 +245,9 @@ def find_complete_units(session: Session, by_table: Mapping[str, list[dict[str, 
         here = session.scalar(select(tables.Run.units).where(tables.Run.id == row["run_id"]))
         planned = planned_of.get(row["run_id"]) if here is None else here
         if planned is None:
-            continue  # the database says that its run has not arrived
+            continue  # the foreign key reports the missing run
         if not 0 <= row["start"] < row["stop"] <= planned:
-            raise ChessregError(f"units {row['start']} to {row['stop']} are none of this run's {planned}")
+            raise ChessregError(f"units {row['start']} to {row['stop']} are outside this run's {planned}")
         by_run[row["run_id"]].update(range(row["start"], row["stop"]))
     return {
         (run_id, unit)
@@ -252,7 +257,7 @@ def find_complete_units(session: Session, by_table: Mapping[str, list[dict[str, 
 
 
 def insert_rows(session: Session, table: Table, rows: list[dict[str, Any]]) -> None:
-    """Insert rows, grouped by which columns they have (executemany wants them equal)."""
+    """Insert rows, grouped by their columns as executemany requires."""
     groups: dict[tuple[str, ...], list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
         groups[tuple(row)].append(row)
@@ -261,7 +266,7 @@ def insert_rows(session: Session, table: Table, rows: list[dict[str, Any]]) -> N
 
 
 def insert_missing(session: Session, table: Table, rows: list[dict[str, Any]]) -> None:
-    """Insert entity rows whose key is not there yet; a key that is there keeps its first row."""
+    """Insert entity rows whose key does not exist yet. Existing rows are kept."""
     key = [column.name for column in table.primary_key]
     seen: set[tuple[Any, ...]] = set()
     fresh = []
@@ -275,11 +280,13 @@ def insert_missing(session: Session, table: Table, rows: list[dict[str, Any]]) -
 
 
 def key_conditions(table: Table, key: list[str], row: dict[str, Any]) -> list[Any]:
+    """Return the SQL conditions that a table's key equals that of `row`."""
     return [table.c[name] == row.get(name) for name in key]
 
 
 def compare_rows(session: Session, table: Table, rows: list[dict[str, Any]], report: IngestReport) -> None:
-    """Rows of units that are complete already: equal ones are repeats, others conflicts, each listed once."""
+    """Compare rows of complete units with the stored ones. Equal rows count as repeated, others become conflicts, once
+    each."""
     key = [column.name for column in table.primary_key]
     listed = read_conflict_texts(session, table.name, {row["run_id"] for row in rows}) if rows else set()
     for row in rows:
@@ -310,24 +317,24 @@ def compare_rows(session: Session, table: Table, rows: list[dict[str, Any]], rep
 
 
 def read_conflict_texts(session: Session, table_name: str, runs: Collection[UUID]) -> set[str]:
-    """The conflicts of these runs in a table, each as `content_text` writes it."""
+    """Return the `conflict_text` of each conflict of these runs in one table."""
     conflict = tables.Conflict
     query = select(conflict.key, conflict.row).where(conflict.table_name == table_name)
     return {conflict_text(key, row) for key, row in select_by_keys(session, query, conflict.run_id, sorted(runs))}
 
 
 def conflict_text(key: Any, row: Any) -> str:
-    """What a conflict is known by, beside its table: equal for equal keys and rows."""
+    """Return a text that is equal for conflicts with equal keys and rows."""
     return json.dumps([key, row], sort_keys=True)
 
 
 def make_json_value(row: Mapping[str, Any]) -> Any:
-    """A row, or its key, as a conflict holds it."""
+    """Return a row, or its key, as JSON values for a conflict."""
     return json.loads(json.dumps(row, default=lambda value: value.hex() if isinstance(value, bytes) else str(value)))
 
 
 def complete_run_if_done(session: Session, run_id: UUID) -> None:
-    """Mark a run complete once every unit is there."""
+    """Mark a run complete if all of its units are complete."""
     run = session.get(tables.Run, run_id)
     if run is None or run.completed_at is not None:
         return
@@ -342,7 +349,7 @@ FRAGMENT_SUFFIX = ".jsonl.zst"
 
 
 def list_waiting(database: Database, store: Store) -> list[dict[str, Any]]:
-    """What waits (`incoming`) and what was set aside (`quarantine`), oldest first, each with its reason."""
+    """Return the waiting and quarantined fragments, oldest first, each with the reason."""
     from store.fragments import list_pending
 
     fragments = []
@@ -361,7 +368,7 @@ def list_waiting(database: Database, store: Store) -> list[dict[str, Any]]:
         why = (
             reason.read_text(encoding="utf-8", errors="replace").strip()
             if reason.exists()
-            else "set aside without a reason"
+            else "quarantined without a reason"
         )
         run = path.name.removesuffix(FRAGMENT_SUFFIX).rpartition(".")[2][-6:]
         row = {"fragment": path.name, "state": "set aside", "run": run, "rows": None, "result_tables": {}}
@@ -370,17 +377,17 @@ def list_waiting(database: Database, store: Store) -> list[dict[str, Any]]:
 
 
 def explain_waiting(database: Database, rows_by_table: dict[str, int], run_id: str) -> str:
-    """Why an undamaged fragment is not ingested: its run is not here, or no process has ingested since."""
+    """Return why an undamaged fragment is not ingested: its run is unknown here, or no process has ingested it yet."""
     try:
         with database.read() as session:
             there = "run" in rows_by_table or session.get(tables.Run, UUID(run_id)) is not None
     except (ChessregError, ValueError) as error:
         return str(error)
-    return "not taken in yet" if there else "the fragment that says what this run is has not arrived"
+    return "not ingested yet" if there else "the fragment with this run's spec has not arrived"
 
 
 def ingest_waiting(database: Database, store: Store) -> dict[str, Any]:
-    """Take in what waits; returns how much that was. Raises RegistryError when the registry does not answer."""
+    """Ingest waiting fragments and return the numbers. Raises RegistryError if the registry does not respond."""
     report = ingest_fragments(database, store)
     return {
         "fragments": report.fragments,
@@ -392,7 +399,8 @@ def ingest_waiting(database: Database, store: Store) -> dict[str, Any]:
 
 
 def requeue_quarantined(store: Store) -> int:
-    """Put what was set aside back among those that wait; what is still damaged will be set aside again."""
+    """Move quarantined fragments back to the waiting ones and return their number. Damaged ones will be quarantined
+    again."""
     moved = 0
     for path in store.quarantine.glob(f"*{FRAGMENT_SUFFIX}"):
         path.rename(store.incoming / path.name)

@@ -1,10 +1,11 @@
-"""Inputs of specs: from the name or id that a user gives to an input reference, and from that to bytes.
+"""Inputs of specs: from a user's name or id to an input reference, and from the reference to bytes.
 
-An input reference means the same on every machine. It is one of
+An input reference means the same on every machine. It has one of these forms:
+
     sha256:<digest>                        an imported artifact
-    run:<spec hash>                        all that a run makes
+    run:<spec hash>                        all outputs of a run
     run:<spec hash>/<output>               one output of a run
-    dataset:<identity>[seed,low,high]      a dataset, or the part of it whose seeded hash lies in [low, high)
+    dataset:<identity>[seed,low,high]      a dataset, or the part of it whose seeded hash is in [low, high)
 """
 
 from __future__ import annotations
@@ -38,7 +39,7 @@ REFERENCE_PATTERN = re.compile(
     rf"(?P<form>sha256|run|dataset):[0-9a-f]{{64}}(?P<more>(?<=run:.{{64}})/[^\s/]+|(?<=dataset:.{{64}}){PART_PATTERN})?"
 )
 DATASET_PATTERN = re.compile(rf"dataset:([0-9a-f]{{64}})(?:{PART_PATTERN})?")
-REFERENCE_FORMS = {  # of the references to a noun; of all others, which are runs, `run`
+REFERENCE_FORMS = {  # accepted for a noun; other nouns are runs
     "dataset": ("dataset",),
     "checkpoint": ("sha256", "run"),
     "book": ("sha256",),
@@ -47,11 +48,9 @@ REFERENCE_FORMS = {  # of the references to a noun; of all others, which are run
     "vector-file": ("sha256",),
 }
 
-CONTENT_NOUNS = ("results", "probe-file", "vector-file")  # files of others that are known by their bytes alone
-FILE_NOUNS = ("book", *CONTENT_NOUNS)  # what is named by a path, not by what the registry calls it
-IMPORTED_PREFIX = (
-    "imported-"  # how the kinds begin that bring in what a kind would make; their runs can stand in its place
-)
+CONTENT_NOUNS = ("results", "probe-file", "vector-file")  # third-party files identified by content
+FILE_NOUNS = ("book", *CONTENT_NOUNS)  # named by path
+IMPORTED_PREFIX = "imported-"  # prefix of kinds whose runs are accepted for another kind
 
 
 PROBE = "probe"
@@ -74,7 +73,7 @@ def is_kind_accepted(kind: str, wanted: str) -> bool:
 
 @dataclass(frozen=True)
 class LocatedInput:
-    """An input that is here: its bytes' digest and path, and the run that made it, if one did."""
+    """An input in the store: digest and path of its bytes, and the run that made it, if any."""
 
     reference: str
     digest: str
@@ -83,21 +82,22 @@ class LocatedInput:
 
 
 def require_user_file(name: str) -> Path:
-    """Raises NotFoundError for what is no file, BadInputError for a file of the open registry."""
+    """Return the path of a user's file. Raises NotFoundError if it is not a file, BadInputError for a registry in
+    use."""
     path = expanded(name)
     try:
         is_file, is_folder, is_there = path.is_file(), path.is_dir(), path.exists()
     except OSError as error:
         raise NotFoundError(f"{clipped(name)}: {error.strerror}") from error
     if not is_file:
-        what = "is a folder, not a file" if is_folder else "is no file" if is_there else "does not exist"
+        what = "is a folder, not a file" if is_folder else "is not a file" if is_there else "does not exist"
         raise NotFoundError(f"{path if is_folder else clipped(name)} {what}")
     refuse_registry(path)
     return path
 
 
 def require_weights(checkpoint: tables.Checkpoint, name: str) -> tables.Checkpoint:
-    """The checkpoint. Raises BadInputError for an external model, of which only games are here."""
+    """Return the checkpoint. Raises BadInputError for an external model, whose weights are unknown."""
     if checkpoint.artifact is None:
         raise BadInputError(
             f"checkpoint {name} is an external model: its games are here, its weights are not",
@@ -110,7 +110,7 @@ _VERIFIED: set[tuple[Path, str]] = set()
 
 
 def verify_once(store: Store, digest: str) -> None:
-    """Compare an artifact's bytes with its digest, once in a process. Raises CorruptError naming the file."""
+    """Verify an artifact, once per process. Raises CorruptError naming the damaged file."""
     key = (store.root, digest)
     if key not in _VERIFIED:
         store.verify(digest)
@@ -118,7 +118,7 @@ def verify_once(store: Store, digest: str) -> None:
 
 
 class Inputs:
-    """Resolves the names of specs against one registry and one store, and remembers what was read."""
+    """Resolves the inputs of specs against one registry and one store, and records which inputs were read."""
 
     def __init__(self, database: Database, store: Store) -> None:
         self.database, self.store = database, store
@@ -127,12 +127,17 @@ class Inputs:
     # -- from names to references ---------------------------------------------------------------------------------
 
     def reference(self, noun: str, name: str) -> str:
-        """The reference behind a name or an id. A reference to something of this noun is returned as it is."""
+        """Return the input reference of a name or id. A reference to something of this noun is returned unchanged.
+
+        Raises BadInputError for a reference of another noun, and NotFoundError.
+        """
         if match := REFERENCE_PATTERN.fullmatch(name):
             expected = REFERENCE_FORMS.get(noun, ("run",))
             if match["form"] in expected:
                 return name
-            raise BadInputError(f"{clipped(name)} is no {noun.removeprefix('run:')}", f"{expected[0]}:… would be one")
+            raise BadInputError(
+                f"{clipped(name)} is not a {noun.removeprefix('run:')}", f"give a name or {expected[0]}:…"
+            )
         if noun == "dataset":
             return self._dataset_reference(name)
         if noun == "checkpoint":
@@ -179,14 +184,14 @@ class Inputs:
         return f"sha256:{self.store.lend(path, kind)}"
 
     def _content_reference(self, kind: str, name: str) -> str:
-        """The same for a file that is known by its bytes alone, whatever it is called."""
+        """Return the reference of a file that is identified by its bytes alone."""
         return f"sha256:{self.store.lend(require_user_file(name), kind, name=kind)}"
 
     def _run_reference(self, kind: str, name: str) -> str:
-        """`kind` is the run's, or `run` for a run of any kind."""
+        """Return the reference of a run. `kind` is the required kind, or `run` for any."""
         with self.database.read() as session:
             run = session.get(tables.Run, names.resolve_id(session, "run", name))
-            if run is None:  # it was named when it was launched
+            if run is None:  # named at launch
                 raise NotFoundError(f"run {name} has not begun", f"chessreg wait {name}")
             if kind != "run" and not is_kind_accepted(run.kind, kind):
                 raise BadInputError(f"run {name} is a {run.kind} run, not a {kind} run")
@@ -197,11 +202,10 @@ class Inputs:
     def located(
         self, field: str, reference: str, digest: str, run_id: UUID | None = None, *, array: str | None = None
     ) -> LocatedInput:
-        """An artifact, or a group of activations (`array` is its name), that is registered.
+        """Return a registered artifact, or the group of activations named `array`, and record it as read.
 
-        One whose bytes are not here is pulled from a place that is known to have them. Raises NotFoundError naming the
-        machines that do, when this one reaches none of these places; CorruptError when an artifact's bytes are not
-        those that were published.
+        Missing bytes are pulled from a known place. Raises NotFoundError naming the machines that have them if no such
+        place is reachable, and CorruptError if an artifact differs from the published one.
         """
         if not self.store.holds(digest, array):
             from chessreg.runs import transfer
@@ -209,14 +213,15 @@ class Inputs:
             what = f"{field} of run {run_id.hex[-6:]}" if run_id else f"{field} {digest[:8]}"
             transfer.pull_items(self.database, self.store, [transfer.TransferItem(digest, what, 0, array)])
         path = self.store.array(array) if array is not None else self.store.path(digest)
-        if array is None:  # an array compares its chunks as they are read
+        if array is None:  # chunks of arrays are verified when read
             verify_once(self.store, digest)
         located = LocatedInput(reference, digest, path, run_id)
         self.read[field, digest, reference] = located
         return located
 
     def run(self, reference: str, kind: str | None = None, complete: bool = True) -> tables.Run:
-        """The run that a reference names. Raises NotFoundError when it is not here, BadInputError when not complete."""
+        """Return the run that a reference names. Raises NotFoundError, and BadInputError if it is not complete or of
+        another kind."""
         spec_hash = reference.removeprefix("run:").partition("/")[0]
         with self.database.read() as session:
             run = session.get(tables.Run, uuid_from_digest(spec_hash))
@@ -232,12 +237,12 @@ class Inputs:
             return run
 
     def artifact(self, field: str, reference: str) -> LocatedInput:
-        """The artifact behind `sha256:` or `run:…/output`."""
+        """Return the artifact of a `sha256:` or `run:…/output` reference."""
         digest, run_id = self._digest(reference)
         return self.located(field, reference, digest, run_id)
 
     def _digest(self, reference: str) -> tuple[str, UUID | None]:
-        """The digest of an artifact, and the run that made it, if one did."""
+        """Return the digest of an artifact, and the run that made it, if any."""
         if reference.startswith("sha256:"):
             return reference.removeprefix("sha256:"), None
         run = self.run(reference, complete=False)
@@ -249,43 +254,45 @@ class Inputs:
         return row.digest, run.id
 
     def checkpoint(self, reference: str, field: str = "checkpoint") -> tuple[tables.Checkpoint, Path]:
-        """The checkpoint's row and its folder."""
+        """Return the row and the folder of a checkpoint."""
         artifact = self.artifact(field, reference)
         return self.checkpoint_row(reference), artifact.path
 
     def checkpoint_row(self, reference: str) -> tables.Checkpoint:
-        """The checkpoint's row; its bytes need not be here."""
+        """Return the row of a checkpoint. Its bytes need not be in the store."""
         digest, _ = self._digest(reference)
         with self.database.read() as session:
             row = session.scalars(select(tables.Checkpoint).where(tables.Checkpoint.artifact == digest)).one_or_none()
             if row is None:
-                raise NotFoundError(f"artifact {digest[:12]}… is no checkpoint of this registry")
+                raise NotFoundError(f"artifact {digest[:12]}… is not a checkpoint of this registry")
             session.expunge(row)
         return row
 
     def encoding(self, reference: str) -> Encoding:
-        """How chess is written for a checkpoint; of one that reads prompts its bytes must be here."""
+        """Return the encoding of a checkpoint. For a model that reads prompts, its bytes must be available."""
         from chessreg.encodings import get_encoding, prompts
 
         name = self.checkpoint_row(reference).tokenizer
         return get_encoding(name, self.checkpoint(reference)[1] if name.startswith(prompts.PREFIX) else None)
 
     def dataset(self, reference: str, field: str = "dataset") -> tuple[Games, DatasetPart | None]:
-        """The games of a dataset reference, and the part it names (None: all of them). BadInputError for positions."""
+        """Return the games of a dataset reference and the part that it names (None: all). BadInputError for
+        positions."""
         from chessreg.games.datasets.dataset import Games
 
         folder, part = self._dataset(reference, field)
         return Games(folder), part
 
     def positions(self, reference: str, field: str = "dataset") -> tuple[Positions, DatasetPart | None]:
-        """The same of a dataset of positions. BadInputError for games."""
+        """Return the positions of a dataset reference and the part that it names (None: all). BadInputError for
+        games."""
         from chessreg.games.datasets.positions import Positions
 
         folder, part = self._dataset(reference, field)
         return Positions(folder), part
 
     def items(self, reference: str, field: str = "dataset") -> tuple[Games | Positions, DatasetPart | None]:
-        """The same of a dataset of either."""
+        """Return the games or positions of a dataset reference and the part that it names (None: all)."""
         from chessreg.games.datasets.dataset import POSITIONS_FILE
 
         folder, _ = self._dataset(reference, field)
@@ -294,12 +301,12 @@ class Inputs:
         return self.dataset(reference, field)
 
     def _dataset(self, reference: str, field: str) -> tuple[Path, DatasetPart | None]:
-        """The folder of a dataset reference, and the part it names."""
+        """Return the folder of a dataset reference and the part that it names."""
         from chessreg.games.datasets.dataset import DatasetPart
 
         match = DATASET_PATTERN.fullmatch(reference)
         if match is None:
-            raise BadInputError(f"{reference!r} is no dataset reference")
+            raise BadInputError(f"{reference!r} is not a dataset reference")
         with self.database.read() as session:
             row = session.scalars(select(tables.Dataset).where(tables.Dataset.identity == match[1])).one_or_none()
         if row is None:
@@ -309,7 +316,8 @@ class Inputs:
         return located.path, part
 
     def rows(self, table: Any, run: tables.Run) -> list[Any]:
-        """All rows of an entity table (probes, vectors, caches) that belong to a run, in key order."""
+        """Return all rows of an entity table that belong to a run, in key order. Raises NotFoundError if there are
+        none."""
         with self.database.read() as session:
             rows = session.scalars(
                 select(table).where(table.run_id == run.id).order_by(*table.__table__.primary_key)
@@ -320,12 +328,12 @@ class Inputs:
         return list(rows)
 
     def spec_of(self, row: Mapping[str, Any]) -> dict[str, Any]:
-        """The recorded spec of the run that a result row is of."""
+        """Return the recorded spec of the run that a result row belongs to."""
         with self.database.read() as session:
             return dict(session.get_one(tables.Run, UUID(str(row["run_id"]))).spec)
 
     def unit_rows(self, table: Any, row: Mapping[str, Any], *order: Any) -> list[Any]:
-        """The rows of a result table that are of the same run and unit as `row`, ordered by these columns."""
+        """Return the rows of a result table for the same run and unit as `row`, ordered by `order`."""
         of_unit = table.run_id == UUID(str(row["run_id"])), table.unit == int(row["unit"])
         with self.database.read() as session:
             rows = session.scalars(select(table).where(*of_unit).order_by(*order)).all()

@@ -1,4 +1,4 @@
-"""Kinds of experiment: one class each, found by name, by entry point, or in a file of the user's own."""
+"""Kinds of experiment: one class each, found by name, by entry point, or in a user's file."""
 
 from __future__ import annotations
 
@@ -35,11 +35,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Estimate:
-    """The size of a run, for a dry run: rows by result table, bytes in the store, remarks, and the work of all units.
-
-    `operations` are floating-point operations of matrix products. `cpu_seconds` is the time of other work, such as
-    engine searches. They give the time of a run whose kind never ran before (`runs.cost`).
-    """
+    """An estimate of a run: rows by result table, bytes in the store, and remarks for a dry run."""
 
     rows: Mapping[str, int] = field(default_factory=dict)
     bytes: int = 0
@@ -49,7 +45,7 @@ class Estimate:
 
 
 class SparseRow(BaseModel):
-    """A kind's extra columns, of which those without a value are left out of the row."""
+    """Base class for a kind's extra columns that omits columns without a value."""
 
     @model_serializer(mode="wrap")
     def _without_none(self, serialize: Any) -> dict[str, Any]:
@@ -57,30 +53,31 @@ class SparseRow(BaseModel):
 
 
 class Kind:
-    """A kind of experiment. Subclass it, give it a name, and it appears in help, runs, queries and board views.
+    """A kind of experiment. Subclass it and set `name`; help, runs, queries and board views then include it.
 
-    `units` returns how many natural items (games, states, layers) a spec has; `run` does `task.units`, the ones that
-    are still missing, emits their rows and calls `task.done(unit)`. Rows of a unit count only once it is done."""
+    `units` returns the number of units (games, states, layers) of a spec. `run` processes `task.units`, the missing
+    ones, emits their rows and calls `task.done(unit)`. Rows of a unit count only once it is done.
+    """
 
     name: ClassVar[str]
     version: ClassVar[int] = 1
-    tables: ClassVar[tuple[str, ...]]  # the result tables that its rows go into
+    tables: ClassVar[tuple[str, ...]]  # result tables of its rows
     determinism: ClassVar[Literal["exact", "statistical"]] = "exact"
     spec: ClassVar[Any] = Spec  # a subclass of Spec, or a discriminated union of such classes
     options: ClassVar[type[ExecutionOptions]] = ExecutionOptions
-    columns: ClassVar[Mapping[str, type[BaseModel]]] = {}  # result table → the kind's extra columns of it
-    queries: ClassVar[tuple[str, ...]] = ()  # the catalogue queries that show its results
-    makes_checkpoint: ClassVar[bool] = False  # its output `checkpoint` is a model, which goes by the run's name
-    states: ClassVar[tuple[str, ...]] = ()  # patterns of files in a run's folder that it goes on from (runs/unfinished)
-    clocked: ClassVar[tuple[str, ...]] = ()  # metric points that are measured times: `reproduce` does not compare them
-    example: ClassVar[str] = ""  # settings of a small run on what `chessreg demo` makes, shown in help
-    main_settings: ClassVar[tuple[str, ...]] = ()  # optional settings that `--help` shows, at most ten; the first ones
-    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # name → settings that it fills in; its name is not stored
+    columns: ClassVar[Mapping[str, type[BaseModel]]] = {}  # result table → extra columns
+    queries: ClassVar[tuple[str, ...]] = ()  # catalogue queries that show its results
+    makes_checkpoint: ClassVar[bool] = False  # whether its output `checkpoint` is a model named like the run
+    states: ClassVar[tuple[str, ...]] = ()  # patterns of state files from which it resumes (runs/unfinished)
+    clocked: ClassVar[tuple[str, ...]] = ()  # metrics that measure time, which `reproduce` does not compare
+    example: ClassVar[str] = ""  # settings of a small run on the demo's data, shown in help
+    main_settings: ClassVar[tuple[str, ...]] = ()  # at most ten optional settings for `--help`; default: the first ones
+    presets: ClassVar[Mapping[str, Mapping[str, Any]]] = {}  # name → settings; the name is not stored
 
     def preset(self, name: str) -> dict[str, Any]:
-        """The settings that a preset fills in: `PlaySpec(**kind("play").preset("paper"), checkpoint="mine")`.
+        """Return the settings of a preset: `PlaySpec(**find_kind("play").preset("paper"), checkpoint="mine")`.
 
-        Raises NotFoundError for a preset that this kind does not have.
+        Raises NotFoundError for an unknown preset.
         """
         if name not in self.presets:
             raise NotFoundError(
@@ -89,40 +86,46 @@ class Kind:
         return dict(self.presets[name])
 
     def units(self, spec: Any, inputs: Inputs) -> int:
+        """Return the number of units of a spec, at least 1."""
         raise NotImplementedError
 
     def estimate(self, spec: Any, inputs: Inputs) -> Estimate:
+        """Return the estimated rows and bytes of a run, for dry runs."""
         return Estimate()
 
     def check(self, spec: Any, inputs: Inputs) -> None:
-        """Called before anything is recorded: raise for anything that `run` needs and would only notice later."""
+        """Raise an error for a problem that `run` would find only later. Called before anything is recorded."""
 
     def run(self, task: Any) -> None:
-        """Do `task.units`, a share of a run's units; `task` is a `runs.task.Task` of this kind's spec and options."""
+        """Process `task.units`, a share of the run's units. `task` is a `runs.task.Task` with this kind's spec and
+        options."""
         raise NotImplementedError
 
     def in_order(self, spec: Any) -> bool:
-        """Whether one worker must do all units, because earlier ones decide whether later ones are needed."""
+        """Return whether one worker must do all units in order, because early units decide whether later ones are
+        needed."""
         return False
 
     def replays(self, spec: Any) -> bool:
-        """Whether this spec gives the same rows again on the same machine. If not, `reproduce` compares a replicate."""
+        """Return whether this spec gives identical rows on the same machine. If not, `reproduce` compares a
+        replicate."""
         return self.determinism == "exact"
 
-    # Called once, when all units are complete, as one more unit (its number is `units`). None: nothing to reduce.
+    # Called once all units are complete, as an additional unit with the number `units`. None: nothing to reduce.
     reduce: ClassVar[Callable[..., None] | None] = None
 
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
-        """The boards behind one row, as every front end draws them. A kind without positions has none."""
+        """Return the boards to draw for one row. Empty for kinds without positions."""
         return []
 
     @property
     def summary(self) -> str:
+        """The first line of the class docstring."""
         return (inspect.getdoc(type(self)) or "").split("\n", 1)[0]
 
     @property
     def source(self) -> str:
-        """Where this kind is loaded from: `module:CLASS` or `/path/file.py:CLASS`."""
+        """The source of this kind: `module:CLASS` or `/path/file.py:CLASS`."""
         cls = type(self)
         if not is_importable(cls.__module__):
             return f"{Path(inspect.getfile(cls)).resolve()}:{cls.__name__}"
@@ -132,13 +135,15 @@ class Kind:
 
     @property
     def schemas(self) -> dict[str, Any]:
-        """Result table → JSON schema of the kind's extra columns; `run`: of its spec. Typed views follow from it."""
+        """Result table → JSON schema of the kind's extra columns; `run` → schema of its spec. Typed SQL views use
+        them."""
         models = {"run": self.spec, **self.columns}
         return {table: make_json_schema(model) for table, model in models.items()}
 
 
 def make_json_schema(model: Any) -> dict[str, Any]:
-    """The JSON schema of a model. Of a discriminated union: one object with the properties of every variant."""
+    """Return the JSON schema of a model. A discriminated union becomes one object with the properties of all
+    variants."""
     schemas = [_schema_of(each) for each in models_of(model)]
     if not (tag := tag_of(model)):
         return schemas[0]
@@ -151,20 +156,22 @@ def make_json_schema(model: Any) -> dict[str, Any]:
 
 @lru_cache(maxsize=500)
 def _schema_of(model: type[BaseModel]) -> dict[str, Any]:
-    """Made once: the schemas of all kinds take as long as a query."""
+    """Return the JSON schema of a class, cached because computing the schemas of all kinds is as slow as a query."""
     return model.model_json_schema()
 
 
 def is_importable(module: str) -> bool:
+    """Return whether a module was imported normally rather than loaded from a user's file."""
     return not module.startswith(FILE_MODULE_PREFIX)
 
 
 OWN_PACKAGE = "chessreg.experiments"
-ENTRY_POINT_GROUP = "chessreg.kinds"  # of entry points
-_loading = threading.RLock()  # a file may load another
+ENTRY_POINT_GROUP = "chessreg.kinds"
+_loading = threading.RLock()  # reentrant, since a file may load another
 
 
 def kinds_in_module(module: Any) -> list[type[Kind]]:
+    """Return the kinds that a module or package defines."""
     return [
         value
         for value in vars(module).values()
@@ -176,19 +183,19 @@ def kinds_in_module(module: Any) -> list[type[Kind]]:
 
 
 def create_kind(cls: type[Kind]) -> Kind:
-    """An instance, after the checks that save a user's kind from failing late."""
+    """Return an instance of a kind. Raises BadInputError for mistakes in its definition that would fail later."""
     checked_name("a kind", cls.name)
     for method, takes in (("units", "spec, inputs"), ("run", "task")):
         if getattr(cls, method) is getattr(Kind, method):
             raise BadInputError(f"kind {cls.name} has no method {method}(self, {takes})")
     tables = getattr(cls, "tables", ())
     if isinstance(tables, str):
-        raise BadInputError(f"kind {cls.name}: `tables` is a text, not several", f'tables = ("{tables}",)')
+        raise BadInputError(f"kind {cls.name}: `tables` is a text, not a tuple", f'tables = ("{tables}",)')
     unknown = set(tables) - set(RESULT_TABLES)
     if unknown or not tables:
         raise BadInputError(
             f"kind {cls.name}: its result tables must be some of {', '.join(RESULT_TABLES)}",
-            f"{', '.join(sorted(unknown))} is none" if unknown else "it has no `tables`",
+            f"not {', '.join(sorted(unknown))}" if unknown else "it has no `tables`",
         )
     require_valid_variants(cls)
     both = setting_names(cls.spec) & set(cls.options.model_fields)
@@ -213,8 +220,10 @@ def create_kind(cls: type[Kind]) -> Kind:
 
 
 def require_valid_variants(cls: type[Kind]) -> None:
-    """Raise BadInputError for a `spec` that is neither a Spec nor a union of them, for a tag with a default, and for a
-    setting that means different things in two variants."""
+    """Raise BadInputError unless `spec` is a Spec or a discriminated union of Specs with a consistent definition.
+
+    The tag must have no default, and a setting must have the same type in all variants.
+    """
     tag, found = tag_of(cls.spec), dict[str, Any]()
     for variant in models_of(cls.spec):
         if not (inspect.isclass(variant) and issubclass(variant, Spec)):
@@ -236,9 +245,9 @@ def require_valid_variants(cls: type[Kind]) -> None:
 
 
 def load_kind_file(reference: str) -> Kind:
-    """The kind `./file.py:CLASS` of a command of this user (without CLASS: the only kind that the file defines).
+    """Return the kind `./file.py:CLASS` named in a user's command. CLASS is optional if the file defines one kind.
 
-    Naming a file trusts it. Raises NotFoundError, BadInputError, NotTrustedError for a file in a store.
+    Naming a file trusts it. Raises NotFoundError, BadInputError, and NotTrustedError for a file in a store.
     """
     from chessreg.runs import trust
 
@@ -249,9 +258,9 @@ def load_kind_file(reference: str) -> Kind:
 
 
 def load_trusted_kind(reference: str) -> Kind:
-    """The same of a file that no command named, such as the recorded source of a run.
+    """Return the kind of a file that the user did not name, such as the recorded source of a run.
 
-    Raises NotTrustedError unless its bytes are trusted (`runs.trust`).
+    Raises NotTrustedError unless its content is trusted (`runs.trust`).
     """
     from chessreg.runs import trust
 
@@ -260,19 +269,23 @@ def load_trusted_kind(reference: str) -> Kind:
 
 
 def split_file_reference(reference: str) -> tuple[Path, str]:
+    """Split `file.py:CLASS` into path and class name. The name may be empty."""
     path, _, name = reference.partition(".py")
     return Path(path + ".py"), name.removeprefix(":")
 
 
 def find_kind_in_file(path: Path, content: bytes, name: str) -> Kind:
-    """The kind of this name in a file of these bytes. They and nothing else are run: no compiled code beside them."""
-    with _loading:  # a second thread waits until the first has run the file
+    """Return the kind named `name` in a file with this content. Only `content` is executed, never compiled files.
+
+    Raises NotFoundError, and BadInputError if the choice is ambiguous or the kind's name is taken.
+    """
+    with _loading:  # a second thread waits until the file has run
         module = load_file_module(path, content)
     kinds = {kind.__name__: kind for kind in kinds_in_module(module)}
     if name and name not in kinds:
         raise NotFoundError(f"{path} defines no kind {name}", f"it defines {', '.join(kinds) or 'none'}")
     if not name and len(kinds) != 1:
-        raise BadInputError(f"{path} defines {len(kinds)} kinds", f"say which: {path}:CLASS")
+        raise BadInputError(f"{path} defines {len(kinds)} kinds", f"choose one: {path}:CLASS")
     found = create_kind(kinds[name] if name else next(iter(kinds.values())))
     if find_own_kind(found.name) is not None:
         raise BadInputError(f"{path}: chessreg has a kind {found.name} already", "give yours another name")
@@ -280,7 +293,7 @@ def find_kind_in_file(path: Path, content: bytes, name: str) -> Kind:
 
 
 def load_file_module(path: Path, content: bytes) -> ModuleType:
-    """The module of a user's file of these bytes: the one that is loaded already, or a fresh one."""
+    """Return the module of a user's file with this content, executing it unless it is loaded already."""
     name, digest = FILE_MODULE_PREFIX + path.stem, hashlib.sha256(content).hexdigest()
     module = sys.modules.get(name)
     if module is not None and (module.__file__, vars(module).get("__digest__")) == (str(path), digest):
@@ -304,12 +317,12 @@ def load_file_module(path: Path, content: bytes) -> ModuleType:
 
 
 def load_kinds() -> Registry[Kind]:
-    """Every kind by name: our own modules, and the entry points `chessreg.kinds`. Without those that are broken."""
+    """Return every kind by name: built-in kinds and the entry points `chessreg.kinds`. Broken kinds are skipped."""
     return load_kinds_and_failures()[0]
 
 
 def load_kinds_and_failures() -> tuple[Registry[Kind], dict[str, ChessregError]]:
-    """The same, and why the others cannot be loaded, by the name of their module or entry point."""
+    """Return every kind by name, and the errors of broken kinds by module or entry point."""
     from chessreg import plugins
 
     registry: Registry[Kind] = Registry("kind of experiment")
@@ -335,22 +348,22 @@ def load_kinds_and_failures() -> tuple[Registry[Kind], dict[str, ChessregError]]
 
 
 def load_entry_point(point: EntryPoint) -> type[Kind]:
-    """The kind behind an entry point. Raises ChessregError, which names the package."""
+    """Return the kind of an entry point. Raises ChessregError naming the package."""
     from chessreg import plugins
 
     cls: type[Kind] = plugins.load(point, "kind")
     if not (inspect.isclass(cls) and issubclass(cls, Kind) and hasattr(cls, "name")):
         raise ChessregError(
             f"kind {point.name} of {plugins.package(point)} cannot be loaded: "
-            f"{point.value} is no subclass of chessreg.kinds.Kind with a name"
+            f"{point.value} is not a named subclass of chessreg.kinds.Kind"
         )
     return cls
 
 
 def find_kind(reference: str) -> Kind:
-    """The kind of a command of this user: by its name, its file `./my_kind.py:MyKind`, or `module:CLASS`.
+    """Return the kind that a user's command names: by name, by file `./my_kind.py:MyKind`, or as `module:CLASS`.
 
-    Sources that a registry holds go to `recorded` instead: this function imports any module that it is given.
+    It imports any module given to it, so use `find_recorded_kind` for sources from a registry.
     """
     if ".py" in reference:
         return load_kind_file(reference)
@@ -361,7 +374,7 @@ def find_kind(reference: str) -> Kind:
         except (ImportError, AttributeError, ValueError) as error:
             raise NotFoundError(f"kind {reference} cannot be loaded", str(error)) from error
         if not (inspect.isclass(named) and issubclass(named, Kind)):
-            raise NotFoundError(f"{reference} is no kind of experiment")
+            raise NotFoundError(f"{reference} is not a kind of experiment")
         return create_kind(named)
     if (ours := find_own_kind(reference)) is not None:
         return ours
@@ -372,7 +385,7 @@ def find_kind(reference: str) -> Kind:
 
 
 def kind_makes_checkpoint(name: str) -> bool:
-    """Whether runs of our own or an installed kind of this name make a model."""
+    """Return whether runs of the built-in or installed kind with this name make a model."""
     if (ours := find_own_kind(name)) is not None:
         return ours.makes_checkpoint
     known, _ = load_kinds_and_failures()
@@ -380,7 +393,8 @@ def kind_makes_checkpoint(name: str) -> bool:
 
 
 def find_own_kind(name: str) -> Kind | None:
-    """Our own kind of this name, no other imported: its module is called as it is, or as its first word."""
+    """Return the built-in kind with this name, or None. Only its module is imported, named like the kind or its first
+    word."""
     parts = name.replace("-", "_").partition("_")
     for module in dict.fromkeys(("".join(parts), parts[0])):
         for cls in own_kinds_in(module):
@@ -390,25 +404,25 @@ def find_own_kind(name: str) -> Kind | None:
 
 
 def kind_of_record(record: KindRecord, read_only: bool = False) -> Kind:
-    """The kind of a row of the table `kind`: ours of its name, whatever source the row holds, else what `recorded`
-    gives or raises."""
+    """Return the kind of a row of the table `kind`: the built-in one of that name, else that of
+    `find_recorded_kind`."""
     return find_own_kind(record.name) or find_recorded_kind(record.source, read_only)
 
 
 def find_recorded_kind(source: str, read_only: bool = False) -> Kind:
-    """The kind of a source `module:CLASS` or `/path/file.py:CLASS` that a registry or a job's order holds.
+    """Return the kind of a source `module:CLASS` or `/path/file.py:CLASS` from a registry or a job.
 
-    These are data, perhaps of others: only our own kinds, those that are installed (entry points `chessreg.kinds`) and
-    those that this process has imported are taken by a module's name, and files only when they are trusted;
-    `read_only`: files never. Raises NotTrustedError with the command that helps, NotFoundError.
+    Such sources are untrusted. Modules are limited to built-in kinds, entry points and modules already imported. Files
+    must be trusted, and are refused if `read_only`. Raises NotTrustedError with the command that trusts the file, and
+    NotFoundError.
     """
     if ".py" in source:
         if read_only:
             from chessreg.runs import trust
 
             raise trust.NotTrustedError(
-                f"the kind in {source.partition('.py')[0]}.py is not loaded where nothing is to be changed",
-                "without --read-only a file that is trusted is (chessreg trust --list)",
+                f"the kind in {source.partition('.py')[0]}.py is not loaded in read-only mode",
+                "run without --read-only and trust the file (chessreg trust --list)",
             )
         return load_trusted_kind(source)
     module, _, name = source.partition(":")
@@ -416,15 +430,15 @@ def find_recorded_kind(source: str, read_only: bool = False) -> Kind:
         if cls.__name__ == name:
             return create_kind(cls)
     raise NotFoundError(
-        f"the kind {source} is not installed here, and is not imported for a registry's word",
-        "install the package that has it (entry point chessreg.kinds); its rows can be queried without it",
+        f"the kind {source} is not installed. chessreg does not load code that is only named in a registry",
+        "install its package (entry point chessreg.kinds); queries work without it",
     )
 
 
 def installed_kinds_in(module: str) -> list[type[Kind]]:
-    """Kinds that this module defines or exports, of those that are ours, installed, or imported already.
+    """Return the kinds of `module` that are built in, installed as entry points, or already imported.
 
-    Raises ChessregError when the module is that of an entry point and cannot be loaded.
+    Raises ChessregError if the module belongs to an entry point that cannot be loaded.
     """
     from chessreg import plugins
 
@@ -444,9 +458,9 @@ def installed_kinds_in(module: str) -> list[type[Kind]]:
 
 
 def own_kinds_in(module: str) -> list[type[Kind]]:
-    """Our own kinds in this module or package, the others not imported; none where there is no such module.
+    """Return the built-in kinds in this module. Empty if it does not exist.
 
-    Raises ChessregError, which names file and line, for a broken one.
+    Raises ChessregError, with file and line, if the module is broken.
     """
     name = f"{OWN_PACKAGE}.{module}"
     if not module.isidentifier() or importlib.util.find_spec(name) is None:
@@ -456,13 +470,13 @@ def own_kinds_in(module: str) -> list[type[Kind]]:
     except (ChessregError, MemoryError):
         raise
     except Exception as error:
-        from chessreg import plugins  # a run that starts has no need of it
+        from chessreg import plugins  # not imported at startup
 
         raise plugins.broken(name, error) from error
 
 
 def kind_of_spec(spec: Spec, reference: str | Kind | None = None) -> Kind:
-    """The kind whose spec this is, or the one of that reference. Raises NotFoundError when there is none."""
+    """Return the kind given as `reference`, else the kind that `spec` belongs to. Raises NotFoundError."""
     if isinstance(reference, Kind):
         return reference
     if reference:

@@ -1,4 +1,4 @@
-"""Resolving a spec: names become input references, the canonical form is hashed, and the hash names the run."""
+"""Resolves specs: names become input references, and the hash of the canonical form identifies the run."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ M = TypeVar("M", bound=BaseModel)
 
 @dataclass(frozen=True)
 class ResolvedSpec:
-    """A spec whose inputs are input references, with the identity that follows from it."""
+    """A spec with input references in place of names, and the resulting identity."""
 
     kind: Kind
     spec: Spec
@@ -36,12 +36,12 @@ class ResolvedSpec:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Every setting, also those at their default, as JSON values: the run's row records these."""
+        """All settings, including defaults, as JSON values. They are recorded in the run's row."""
         return self.spec.model_dump(mode="json")
 
 
 def replace_names(settings: M, inputs: Inputs) -> M:
-    """The settings with every name or id of an input, also in nested settings, replaced by its input reference."""
+    """Return the settings with every name or id of an input replaced by its reference, also in nested settings."""
     changes: dict[str, Any] = {}
     for name, field in type(settings).model_fields.items():
         value, marked = getattr(settings, name), field_reference(field)
@@ -55,18 +55,18 @@ def replace_names(settings: M, inputs: Inputs) -> M:
 
 
 def resolve_and_hash(kind: Kind, spec: Spec, inputs: Inputs) -> tuple[Spec, str]:
-    """The spec with its input references, and its hash. The hash names the run, also before its inputs exist."""
+    """Return the spec with input references, and its hash, which identifies the run even before its inputs exist."""
     spec = replace_names(spec, inputs)
     return spec, canonical_digest({"kind": kind.name, "version": kind.version, "spec": hashed_settings(spec)})
 
 
 def list_references(settings: Any) -> dict[str, str]:
-    """Field (nested ones dotted, several numbered) → reference, of every input that a resolved spec names."""
+    """Return field → input reference of a resolved spec. Nested fields are dotted, several values numbered."""
     return {field: reference for field, _, reference in iter_named_inputs(settings)}
 
 
 def iter_named_inputs(settings: Any, prefix: str = "") -> Iterator[tuple[str, str, str]]:
-    """(field, noun, name or reference) of every input of a spec, whether it is resolved or not."""
+    """Yield (field, noun, name or reference) of every input of a spec, resolved or not."""
     for name, field in type(settings).model_fields.items():
         value, marked = getattr(settings, name), field_reference(field)
         if isinstance(value, BaseModel):
@@ -78,32 +78,35 @@ def iter_named_inputs(settings: Any, prefix: str = "") -> Iterator[tuple[str, st
 
 
 def resolve_spec(kind: Kind, spec: Spec, inputs: Inputs) -> ResolvedSpec:
-    """Resolve, count the units, hash. Raises what the inputs raise when one of them is not there."""
+    """Resolve a spec, count its units and hash it. Raises the errors of inputs that are missing."""
     return count_spec_units(kind, *resolve_and_hash(kind, spec, inputs), inputs)
 
 
 def count_spec_units(kind: Kind, spec: Spec, spec_hash: str, inputs: Inputs) -> ResolvedSpec:
-    """A resolved spec with the number of its units. Raises BadInputError for none, and for too many in one run."""
+    """Return a resolved spec with its number of units. Raises BadInputError if there are none or too many."""
     units = kind.units(spec, inputs)
     if units is None:
-        raise BadInputError(f"`units` of kind {kind.name} returned nothing", "it returns how many units a spec has")
+        raise BadInputError(f"`units` of kind {kind.name} returned nothing", "return the number of units of a spec")
     if units < 1:
         raise BadInputError(f"this {kind.name} has nothing to do", "its inputs yield no units")
     if units > MAX_UNITS:
         raise BadInputError(
-            f"this {kind.name} has {units:,} units, one run has {MAX_UNITS:,} at most", "lower --games, or make parts"
+            f"this {kind.name} has {units:,} units, more than the {MAX_UNITS:,} that one run may have",
+            "lower --games, or split the run",
         )
     return ResolvedSpec(kind, spec, spec_hash, units + (kind.reduce is not None))
 
 
 def require_runnable(resolved: ResolvedSpec, options: ExecutionOptions | None, inputs: Inputs) -> None:
-    """Raise for anything that the work lacks and would only notice later. `options`: those of a run on this machine,
-    whose threads and device are checked; None for one elsewhere, and in a worker, whose threads its executor
-    granted."""
+    """Raise an error for a problem that the run would find only later.
+
+    With `options`, their threads and device are checked on this machine. Pass None for a run elsewhere, and in a
+    worker, whose threads are granted by its executor.
+    """
     if options is not None:
         devices.check_threads(options.threads)
         devices.check_device(options.device)
-        devices.check_device_count(options.device, getattr(options, "devices", 1))  # of the kinds that take several
+        devices.check_device_count(options.device, getattr(options, "devices", 1))  # of kinds that use several devices
     resolved.kind.check(resolved.spec, inputs)
 
 
@@ -115,7 +118,7 @@ def publish_user_files(spec: Spec, inputs: Inputs) -> None:
 
 
 def find_missing_units(inputs: Inputs, resolved: ResolvedSpec) -> list[int]:
-    """The units of a run that the registry does not have yet, in order."""
+    """Return the units of a run that the registry does not have yet, in order."""
     with inputs.database.read() as session:
         done = read_complete_units(session, resolved.run_id)
     return [unit for unit in range(resolved.units) if unit not in done]

@@ -1,9 +1,10 @@
-"""Specs, which decide a result and are hashed; execution options, which do not and are recorded per attempt.
+"""Specs, which determine a result and are hashed, and execution options, which do not and are recorded per attempt.
 
-Both also as data: `Setting` describes each field once, for command line, dry run and launch form.
+`SettingField` describes each field once, for the command line, dry runs and the launch form.
 
-A kind with several forms of one experiment has a discriminated union of specs, `Annotated[A | B, Field(discriminator=
-"tag")]`. The required setting `tag` chooses the variant; every function here takes a class or such a union as `model`.
+A kind with several forms of one experiment has a discriminated union of specs, `Annotated[A | B,
+Field(discriminator="tag")]`. The required setting `tag` selects the variant. Functions here accept a class or such a
+union as `model`.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from chessreg.named import clipped
 
 @dataclass(frozen=True)
 class Ref:
-    """Marks a spec field that names something in the registry: a dataset, a checkpoint, or a run of some kind.
+    """Marks a spec field that names a dataset, a checkpoint, or a run of some kind.
 
-    On the command line the user gives a name or an id; the resolved spec holds an input reference (`runs.inputs`).
+    Users give a name or an id; the resolved spec holds an input reference (`runs.inputs`).
     """
 
     noun: str  # "dataset", "checkpoint", or "run:KIND"
@@ -40,14 +41,17 @@ class Ref:
 
 @dataclass(frozen=True)
 class NotWith:
-    """Marks a field that excludes another: one of the two would have no effect, and settings without effect would make
-    two runs of one experiment. It is not part of the recorded schema."""
+    """Marks a field that excludes another. If both were set, one would have no effect, and two specs would describe one
+    run.
+
+    It is not part of the recorded schema.
+    """
 
     other: str
     what: str
 
     def refuse(self, name: str, settings: BaseModel) -> None:
-        """Raise BadInputError when both fields have other values than their defaults."""
+        """Raise BadInputError if both fields differ from their defaults."""
         fields = type(settings).model_fields
         if all(getattr(settings, field) != fields[field].default for field in (name, self.other)):
             raise BadInputError(
@@ -62,14 +66,16 @@ Layers = Annotated[tuple[int, ...], Distinct()]
 Processes = Annotated[int, AtMost(1024, "more only wait for each other")]
 Beta = Annotated[float, Share()]
 
-MAX_INTEGER = 2**63 - 1  # a whole number that a column and JSON hold
-MAX_FLOAT = 3e38  # weights and activations are no wider than float32
-MAX_TEXT_CHARS = 10_000  # characters of a text
-MAX_LIST_VALUES = 10_000  # values of a list
-CONTROL_PATTERN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # not tab and line feed: moves may be pasted
+MAX_INTEGER = 2**63 - 1  # of a database column and JSON
+MAX_FLOAT = 3e38  # weights and activations are at most float32
+MAX_TEXT_CHARS = 10_000
+MAX_LIST_VALUES = 10_000
+CONTROL_PATTERN = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f]")  # except tab and line feed, since moves may be pasted
 
 
 class Settings(BaseModel):
+    """Base class of specs and execution options: immutable, without unknown fields, NaN and extreme values."""
+
     model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
     @field_validator("*")
@@ -78,7 +84,7 @@ class Settings(BaseModel):
         refuse_extremes(value)
         field = cls.model_fields[str(info.field_name)]
         if value == () and field.is_required():
-            raise ValueError("it names nothing")
+            raise ValueError("it is empty")
         for mark in field_marks(field):
             if isinstance(mark, BOUNDS):
                 mark.refuse(value)
@@ -93,20 +99,22 @@ class Settings(BaseModel):
         return self
 
     def without_effect(self) -> Mapping[str, str]:
-        """Settings that have no effect beside the others, with the reason: typed they are refused, of a preset they are
-        passed over."""
+        """Return setting → reason for settings that have no effect together with the others.
+
+        They are refused if typed and ignored in presets.
+        """
         return {}
 
 
 class Spec(Settings):
-    """The settings that decide a run's result. Those that differ from their default are hashed."""
+    """The settings that determine a run's result. Settings that differ from their default are hashed."""
 
     seed: int = Field(0, description="seed of everything that is drawn")
-    replicate: int = Field(0, ge=0, description="run the same spec anew, as replicate N")
+    replicate: int = Field(0, ge=0, description="number of the repetition of an identical spec")
 
 
 class ExecutionOptions(Settings):
-    """Options that do not decide the result: recorded with the attempt, not part of the run's identity."""
+    """Options that do not affect the result. They are recorded with the attempt and not part of the run's identity."""
 
     device: str = Field("auto", description="auto, cpu, cuda or cuda:N")
     threads: int = Field(0, ge=0, description="CPU threads; 0: all of the cores granted")
@@ -117,21 +125,21 @@ CheckpointRef = Annotated[str, Ref("checkpoint")]
 
 
 def field_marks(field: FieldInfo) -> list[Any]:
-    """The annotations of a field, also of one that may be None (`CheckpointRef | None` keeps them inside)."""
+    """Return the annotations of a field, including those inside `CheckpointRef | None`."""
     inside = [mark for part in get_args(field.annotation) for mark in getattr(part, "__metadata__", ())]
     return [*field.metadata, *inside]
 
 
 def field_reference(field: FieldInfo) -> Ref | None:
-    """The noun that a field refers to."""
+    """Return the Ref of a field, or None if it does not name an input."""
     return next((mark for mark in field_marks(field) if isinstance(mark, Ref)), None)
 
 
 def hashed_settings(settings: Settings) -> dict[str, Any]:
     """Return the settings that differ from their default, as JSON values.
 
-    A spec's hash covers only these, so adding a field with a default changes the hash of no recorded run. A kind that
-    changes a default must raise its `version`.
+    The hash of a spec covers only these, so a new field with a default leaves the hashes of recorded runs unchanged. A
+    kind that changes a default must increase its `version`.
     """
     values = settings.model_dump(mode="json")
     for name, field in type(settings).model_fields.items():
@@ -144,64 +152,69 @@ def hashed_settings(settings: Settings) -> dict[str, Any]:
 
 
 def refuse_extremes(value: Any) -> None:
-    """Raise ValueError for a value that is too large, too long, or has control characters, alone or in a list."""
+    """Raise ValueError for a value that is too large, too long or has control characters, alone or in a list."""
     if isinstance(value, (tuple, list)):
         if len(value) > MAX_LIST_VALUES:
-            raise ValueError(f"{len(value):,} values, at most {MAX_LIST_VALUES:,} are taken")
+            raise ValueError(f"{len(value):,} values are more than {MAX_LIST_VALUES:,}")
         for item in value:
             refuse_extremes(item)
     elif (isinstance(value, int) and abs(value) > MAX_INTEGER) or (isinstance(value, float) and abs(value) > MAX_FLOAT):
         raise ValueError("the number is too large")
     elif isinstance(value, str) and len(value) > MAX_TEXT_CHARS:
-        raise ValueError(f"{len(value):,} characters, at most {MAX_TEXT_CHARS:,} are taken")
+        raise ValueError(f"{len(value):,} characters are more than {MAX_TEXT_CHARS:,}")
     elif isinstance(value, str) and CONTROL_PATTERN.search(value):
-        raise ValueError("it has a control character")
+        raise ValueError("it contains a control character")
 
 
 NO_SETTINGS: Mapping[str, Any] = MappingProxyType({})
 YES, NO = "yes", "no"
 YES_NO_WORDS = {"yes": True, "true": True, "on": True, "y": True, "1": True, "no": False, "false": False, "off": False,
          "n": False, "0": False}  # fmt: skip
-FILE_NOUNS = ("book", "results", "probe-file", "vector-file")  # references that are files of the user's
+FILE_NOUNS = ("book", "results", "probe-file", "vector-file")  # references to users' files
 Form = Literal["text", "number", "yes or no", "choice", "list", "reference", "references"]
 
 
 @dataclass(frozen=True)
 class SettingField:
-    """One setting: how it is typed, what it may be, its default and what it means."""
+    """One setting: how to type it, its possible values, its default and its description."""
 
-    path: str  # dotted where it is nested
+    path: str  # dotted if nested
     form: Form
     default: Any
     text: str
-    type: type = str  # of the value, or of one item of a list
+    type: type = str  # of the value, or of one list item
     choices: tuple[str, ...] = ()
-    noun: str = ""  # of a reference: dataset, checkpoint, run, run:KIND, or one of FILES
-    optional: bool = False  # may be None
+    noun: str = ""  # for a reference: dataset, checkpoint, run, run:KIND, or one of FILE_NOUNS
+    optional: bool = False  # accepts none
 
     @property
     def flag(self) -> str:
+        """The command-line option, such as `--batch-games`."""
         return "--" + self.path.replace("_", "-")
 
     @property
     def needed(self) -> bool:
+        """Whether the setting is required."""
         return self.default is PydanticUndefined
 
     @property
     def several(self) -> bool:
+        """Whether the setting takes a list."""
         return self.form in ("list", "references")
 
     @property
     def picked(self) -> bool:
-        """Whether there is a list to pick a value from."""
+        """Whether the user can choose the value from a list of entities."""
         return bool(self.noun) and self.noun not in FILE_NOUNS
 
     @property
     def shown_default(self) -> str:
+        """The default as text, empty for a required setting."""
         return "" if self.needed else format_value(self.default)
 
     def parsed(self, text: str) -> Any:
-        """The value that a text means; what a number must be is the model's business. Raises ValueError with words."""
+        """Return the value of a typed text. Ranges of numbers are checked by the model. Raises ValueError with a
+        message."""
         text = text.strip()
         if self.optional and text.lower() in ("", "none"):
             return None
@@ -221,10 +234,10 @@ class SettingField:
 
 
 def describe_settings(model: Any) -> tuple[SettingField, ...]:
-    """Return a model's settings in their order, with dotted paths for nested ones.
+    """Return the settings of a model in order, with dotted paths for nested ones.
 
-    For a union: its tag, then the settings of every variant, each path once. A setting is needed if every variant needs
-    it.
+    For a union: its tag, then the settings of all variants, each path once. A setting is required if all variants
+    require it.
     """
     if not (tag := tag_of(model)):
         return _describe_class(model)
@@ -238,8 +251,10 @@ def describe_settings(model: Any) -> tuple[SettingField, ...]:
 
 
 def visible_settings(model: Any, value: str | None) -> tuple[SettingField, ...]:
-    """Return the settings that a user sees. For a union: the tag, then the settings of the variant with this tag value,
-    needed ones first. Without a known value: the settings that are the same in all variants."""
+    """Return the settings to show to a user. For a union: the tag, then those of the variant with the tag `value`.
+
+    Required settings come first. Without a known `value`, only settings shared by all variants are returned.
+    """
     if not (tag := tag_of(model)):
         return _describe_class(model)
     known = variants_of(model)
@@ -262,6 +277,7 @@ def _describe_class(model: type[BaseModel], prefix: str = "") -> tuple[SettingFi
 
 
 def describe_field(path: str, field: FieldInfo) -> SettingField:
+    """Return the description of one field."""
     kind, reference = strip_annotation(field.annotation), field_reference(field)
     default = field.get_default(call_default_factory=True)
     optional = type(None) in get_args(field.annotation) or default is None
@@ -286,7 +302,7 @@ def describe_field(path: str, field: FieldInfo) -> SettingField:
 
 
 def strip_annotation(annotation: Any) -> Any:
-    """The annotation without Annotated and without `| None`."""
+    """Return an annotation without Annotated and `| None`."""
     while get_origin(annotation) is Annotated:
         annotation = get_args(annotation)[0]
     if get_origin(annotation) in (Union, types.UnionType):
@@ -296,9 +312,9 @@ def strip_annotation(annotation: Any) -> Any:
 
 
 def parse_list(text: str, item: type) -> tuple[Any, ...]:
-    """The values of a list: `0,2,5-7`, or words `a,b`. Raises ValueError with words.
+    """Parse a list such as `0,2,5-7` or `a,b`. Raises ValueError with a message.
 
-    >>> several("0,2,5-7", int)
+    >>> parse_list("0,2,5-7", int)
     (0, 2, 5, 6, 7)
     """
     values: list[Any] = []
@@ -319,7 +335,7 @@ def parse_list(text: str, item: type) -> tuple[Any, ...]:
 
 
 def format_value(value: Any) -> str:
-    """A value as one would type it in a form."""
+    """Return a value as it is typed in a form."""
     if isinstance(value, bool):
         return YES if value else NO
     if value is None:
@@ -333,25 +349,25 @@ def format_value(value: Any) -> str:
 
 
 def tag_of(model: Any) -> str:
-    """The name of the setting that chooses a variant of a union; empty for a single class."""
+    """Return the name of the setting that selects a variant of a union. Empty for a single class."""
     marks = get_args(model)[1:] if get_origin(model) is Annotated else ()
     return next((str(mark.discriminator) for mark in marks if isinstance(mark, FieldInfo) and mark.discriminator), "")
 
 
 def variants_of(model: Any) -> dict[str, type[Settings]]:
-    """Value of the tag → the class of its variant, in order; empty for a single class."""
+    """Return tag value → class of the variant, in order. Empty for a single class."""
     if not (tag := tag_of(model)):
         return {}
     return {value: each for each in models_of(model) for value in get_args(each.model_fields[tag].annotation)}
 
 
 def models_of(model: Any) -> tuple[type[Settings], ...]:
-    """The classes of a union, or the one class."""
+    """Return the classes of a union, or the single class."""
     return get_args(get_args(model)[0]) if tag_of(model) else (model,)
 
 
 def setting_names(model: Any) -> set[str]:
-    """The names of the settings of a class, or of all variants of a union."""
+    """Return the names of the settings of a class, or of all variants of a union."""
     return {name for variant in models_of(model) for name in variant.model_fields}
 
 
@@ -363,7 +379,7 @@ def describe_tag(model: Any, told: Sequence[type[Settings]] = ()) -> SettingFiel
 
 
 def variant_of(model: Any, values: Mapping[str, Any]) -> type[Settings]:
-    """The class that these settings are of. Raises ValidationError for a union's tag that is missing or unknown."""
+    """Return the class that these settings belong to. Raises ValidationError for a missing or unknown tag."""
     if not (tag := tag_of(model)):
         chosen: type[Settings] = model
         return chosen
@@ -375,8 +391,10 @@ def variant_of(model: Any, values: Mapping[str, Any]) -> type[Settings]:
 
 
 def settings_from(model: Any, values: Mapping[str, Any]) -> Any:
-    """The settings object of these values, tag included. Raises ValidationError, and BadInputError for a setting of
-    another variant."""
+    """Return the settings object with these values, including the tag.
+
+    Raises ValidationError, and BadInputError for a setting of another variant.
+    """
     chosen, tag = variant_of(model, values), tag_of(model)
     for name in (name for name in values if tag and name not in chosen.model_fields):
         if owners := [value for value, variant in variants_of(model).items() if name in variant.model_fields]:
@@ -391,7 +409,7 @@ def settings_from(model: Any, values: Mapping[str, Any]) -> Any:
 
 
 def flatten_settings(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Nested tables as dotted paths."""
+    """Return nested tables as dotted paths."""
     flattened: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, Mapping):
@@ -402,7 +420,7 @@ def flatten_settings(values: Mapping[str, Any], prefix: str = "") -> dict[str, A
 
 
 def nest_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Dotted paths as nested tables."""
+    """Return dotted paths as nested tables."""
     tree: dict[str, Any] = {}
     for path, value in values.items():
         *tables, last = path.split(".")
@@ -414,7 +432,7 @@ def nest_settings(values: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def merge_settings(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]:
-    """`over` on top of `base`, nested settings merged."""
+    """Return `base` updated with `over`. Nested settings are merged."""
     result = dict(base)
     for key, value in over.items():
         both = isinstance(value, dict) and isinstance(result.get(key), dict)
@@ -423,8 +441,10 @@ def merge_settings(base: dict[str, Any], over: dict[str, Any]) -> dict[str, Any]
 
 
 def make_settings(model: Any, typed: dict[str, Any], preset: Mapping[str, Any] = NO_SETTINGS) -> Any:
-    """The settings object of what was typed, and of a preset beneath it. Raises ValidationError, and BadInputError for
-    what was typed and has no effect."""
+    """Return the settings object of the typed values on top of a preset.
+
+    Raises ValidationError, and BadInputError for a typed setting that has no effect.
+    """
     settings = settings_from(model, merge_settings(dict(preset), typed))
     for name, why in settings.without_effect().items() if isinstance(settings, Settings) else ():
         if name in typed and typed[name] != type(settings).model_fields[name].default:
@@ -435,14 +455,14 @@ def make_settings(model: Any, typed: dict[str, Any], preset: Mapping[str, Any] =
 
 
 def build_settings(model: Any, typed: dict[str, Any], preset: Mapping[str, Any] = NO_SETTINGS) -> Any:
-    """The settings object, as `made`. Raises BadInputError with every complaint at once, named as options."""
+    """Return the settings object, like `make_settings`. Raises BadInputError listing all problems by option."""
     try:
         return make_settings(model, typed, preset)
     except ValidationError as error:
         complaints = [
             f"{format_flag(e['loc'])}: {format_complaint(e)}"
             if e["loc"]
-            else format_complaint(e)  # of no setting alone
+            else format_complaint(e)  # concerns several settings
             for e in error.errors(include_url=False)
         ]
         listed = "; ".join(dict.fromkeys(complaints[:MAX_COMPLAINTS]))
@@ -450,14 +470,15 @@ def build_settings(model: Any, typed: dict[str, Any], preset: Mapping[str, Any] 
         raise BadInputError(listed + more, "add --help to see every setting") from error
 
 
-MAX_COMPLAINTS = 5  # that one message lists
+MAX_COMPLAINTS = 5  # listed in one message
 
 
 def format_flag(path: Sequence[int | str]) -> str:
+    """Return the command-line option of a field's path."""
     return "--" + ".".join(str(p) for p in path if isinstance(p, str)).replace("_", "-")
 
 
 def format_complaint(error: ErrorDetails) -> str:
-    """One complaint of pydantic's; words of our own as they are."""
+    """Return the message of a pydantic error: our own text, or pydantic's in lower case."""
     ours = error.get("ctx", {}).get("error")
     return str(ours) if isinstance(ours, ValueError) else error["msg"].lower()

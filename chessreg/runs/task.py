@@ -1,4 +1,4 @@
-"""The argument of a kind's `run`: spec, missing units, inputs, and the only methods that write rows and artifacts."""
+"""The argument of a kind's `run`: spec, missing units, inputs, and methods that write rows and artifacts."""
 
 from __future__ import annotations
 
@@ -46,14 +46,14 @@ FLUSH_ROWS = 5000
 
 
 class StopRequest(Exception):
-    """The attempt was told to stop by a signal; complete units are kept."""
+    """Raised to stop an attempt after a signal. Complete units are kept."""
 
 
 class Task(Generic[S, Options]):
     """One attempt's share of a run.
 
-    A unit's rows (results and the entities that it made) are held back until `done(unit)`, then written together with
-    the record that the unit is complete: wherever the process is killed, a fragment has all of them or none.
+    Rows of a unit are held back until `done(unit)`, then written together with the record that the unit is complete. If
+    the process is killed, a fragment contains all of them or none.
     """
 
     def __init__(
@@ -71,12 +71,12 @@ class Task(Generic[S, Options]):
         self.spec: S = resolved.spec  # type: ignore[assignment]
         self.kind, self.run_id, self.attempt_id = resolved.kind, resolved.run_id, attempt_id
         self.units_done = 0
-        self.threads: set[int] = set()  # numbers of threads that the kind has set while it ran
+        self.threads: set[int] = set()  # thread counts that the kind has set
         self.stopping = False
         self.fraction, self.fraction_before, self.doing = 0.0, 0.0, ""  # progress, written by the next check-in
         self._writer, self._after_flush, self._on_progress = writer, after_flush, on_progress
         self._held: dict[int, list[tuple[str, dict[str, Any]]]] = defaultdict(list)
-        self._fitting: set[tuple[str, ...]] = set()  # a result table and the columns of a row, looked at already
+        self._fitting: set[tuple[str, ...]] = set()  # (result table, *columns) of rows that were checked
         self._complete: set[int] = set()
         self._rows = 0
         self._flushed = time.monotonic()
@@ -87,17 +87,17 @@ class Task(Generic[S, Options]):
 
     @property
     def folder(self) -> Path:
-        """A folder of this run, for what must outlive the attempt (a trainer's state). Not a result."""
+        """A folder of this run for data that must outlive the attempt, such as a trainer's state. Not for results."""
         return self.store.run_folder(self.run_id.hex)
 
     def alone(self, *states: str) -> AbstractContextManager[None]:
-        """For the block no other process writes these states in the folder. Raises StoreError that names it."""
+        """Lock these state files of the run during the block. Raises StoreError naming a process that holds them."""
         return lock_states(self.store, self.run_id, states)
 
     def model(self, checkpoint: str) -> LanguageModel:
-        """The model of a checkpoint reference, loaded on the device and with the threads of the execution options.
+        """Return the model of a checkpoint reference, with the device and threads of the execution options.
 
-        Raises what `Inputs.checkpoint` raises, BadInputError for a device that is not there.
+        Raises the errors of `Inputs.checkpoint`, and BadInputError for an unavailable device.
         """
         from chessreg.models.devices import prepare_device
         from chessreg.models.language_model import LanguageModel
@@ -141,17 +141,17 @@ class Task(Generic[S, Options]):
 
         return load_direction(self.inputs, reference, layer)
 
-    # -- handing back ---------------------------------------------------------------------------------------------
+    # -- results --------------------------------------------------------------------------------------------------
 
     def emit(self, table: str, unit: int, extra: BaseModel | None = None, **columns: Any) -> None:
-        """One result row of `unit`. `extra` holds the kind's extra columns. Text that a model wrote is
-        cropped to its column.
+        """Add a result row of `unit`. `extra` holds the kind's extra columns. Model-generated text is cropped to its
+        column.
 
-        Raises ChessregError for another kind's result table, for columns that it has not or that its key lacks, for a
-        text longer than its column, and for a unit that is done: such a row would be lost.
+        Raises ChessregError for a table that the kind does not declare, unknown or missing columns, a text that is too
+        long, and a unit that is done already, whose row would be lost.
         """
         if table not in self.kind.tables:
-            raise ChessregError(f"kind {self.kind.name} emits a {table} row, which is not among its result tables")
+            raise ChessregError(f"kind {self.kind.name} emits a {table} row, which is not one of its result tables")
         if unit in self._complete:
             raise ChessregError(f"kind {self.kind.name} emits a {table} row of unit {unit} after it was done")
         row = {"run_id": self.run_id, "unit": unit, "attempt_id": self.attempt_id, **columns}
@@ -168,18 +168,17 @@ class Task(Generic[S, Options]):
         for name in row.keys() - set(has.keys()):
             near = get_close_matches(name, has.keys(), 1)
             hint = f"did you mean {near[0]}?" if near else f"it has {', '.join(has.keys())}"
-            raise ChessregError(f"kind {self.kind.name} emits a {table} row with {name!r}, which is no column", hint)
+            raise ChessregError(f"kind {self.kind.name} emits a {table} row with the unknown column {name!r}", hint)
         for column in has:
             if row.get(column.name) is None and not (column.nullable or column.default or column.server_default):
                 key = ", part of its key" if column.primary_key else ""
                 raise ChessregError(f"kind {self.kind.name} emits a {table} row without {column.name}{key}")
 
     def record(self, table: str, *, of_unit: int | None = None, **columns: Any) -> None:
-        """Write an entity row (probe, vector, match, intervention, engine, …), which results refer to.
+        """Add an entity row (probe, vector, match, intervention, engine, …) that results refer to.
 
-        One that a unit made (its column `unit`, or `of_unit`) is held back with that unit's rows. All
-        others (an engine, an intervention, a match) are the same in every attempt, and go out at once. Raises
-        BadInputError for a text longer than its column.
+        A row with a `unit` (or `of_unit`) is held back with that unit's rows. Other entities are the same in every
+        attempt and are written immediately. Raises BadInputError for a text that is too long.
         """
         if table in Base.metadata.tables:
             require_lengths(Base.metadata.tables[table], columns)
@@ -191,14 +190,14 @@ class Task(Generic[S, Options]):
         self._rows += 1
 
     def done(self, *units: int) -> None:
-        """These units are complete: their rows count from now on, all of them together or, after a crash, none.
+        """Mark units as complete. Their rows are written together: after a crash, all or none of them exist.
 
-        Pass units that share an artifact (a group of a cache) in one call. Raises ChessregError for a unit that is done
-        already, for a key that two rows have and for values that a table cannot hold, StoreError for a row that cannot
-        be written; then none of these units counts.
+        Pass units that share an artifact (such as a group of a cache) in one call. Raises ChessregError for a unit that
+        is done already, duplicate keys and values that a table cannot store, and StoreError for a row that cannot be
+        written; none of the units is marked then.
         """
         if again := self._complete.intersection(units):
-            raise ChessregError(f"kind {self.kind.name} says twice that unit {min(again)} is done")
+            raise ChessregError(f"kind {self.kind.name} marks unit {min(again)} as done twice")
         self._require_rows(units)
         with self._writer.together() as rows:
             for unit in units:
@@ -223,20 +222,23 @@ class Task(Generic[S, Options]):
                 seen = set[tuple[Any, ...]]()
                 for row in rows:
                     if (place := tuple(row.get(column) for column in key)) in seen:
-                        told = ", ".join(f"{column} {row.get(column)}" for column in key if column != "run_id")
-                        raise ChessregError(f"kind {self.kind.name} emits two {name} rows of {told}")
+                        key_text = ", ".join(f"{column} {row.get(column)}" for column in key if column != "run_id")
+                        raise ChessregError(f"kind {self.kind.name} emits two {name} rows with {key_text}")
                     seen.add(place)
                 require_admissible(table, rows)
 
     def resume(self, fraction: float) -> None:
-        """Report that this share of it (0 to 1; 0: none) was done by earlier attempts, whose saved state is loaded: the
-        time left is reckoned by what follows. Raises Stop after a signal to end."""
+        """Report that earlier attempts did this share (0 to 1) of the work, so that the remaining time is estimated
+        correctly.
+
+        Raises StopRequest after a signal.
+        """
         if fraction:
             self.fraction_before = fraction
             self.progress(fraction, "")
 
     def progress(self, fraction: float, text: str) -> None:
-        """Report the progress of this attempt (0 to 1) and what it does. Raises Stop after a signal to end."""
+        """Report the progress of this attempt (0 to 1) and its current activity. Raises StopRequest after a signal."""
         self.fraction, self.doing = fraction, text or self.doing
         self._on_progress(fraction, text)
         now = time.monotonic()
@@ -245,18 +247,19 @@ class Task(Generic[S, Options]):
         self.stop_if_asked()
 
     def stop_if_asked(self) -> None:
-        """Raise Stop after a signal to end."""
+        """Raise StopRequest after a signal."""
         if self.stopping:
             raise StopRequest
 
     def flush(self) -> None:
+        """Write the rows of complete units as a fragment."""
         self._rows, self._flushed = 0, time.monotonic()
         self._writer.flush()
         self._after_flush()
 
     @contextmanager
     def output(self, name: str, unit: int, kind: str) -> Iterator[Path]:
-        """A folder to write an artifact into; on leaving it is published and recorded as this run's output `name`.
+        """Yield a folder for an artifact. After the block it is published and recorded as this run's output `name`.
 
         >>> with task.output("layer-3", unit=3, kind="probe") as folder: ...   # doctest: +SKIP
         """
@@ -271,9 +274,9 @@ class Task(Generic[S, Options]):
     def publish_layer(
         self, table: str, unit: int, tensors: Mapping[str, np.ndarray], meta: dict[str, Any], **columns: Any
     ) -> None:
-        """What was fitted for one layer, a probe or a vector: an artifact (safetensors and meta.json), and its row.
+        """Publish the probe or vector of one layer: an artifact (safetensors and meta.json) and its row in `table`.
 
-        meta names `layer` and `hook_point`; it is the row's `detail`. columns are the others of the table.
+        `meta` must contain `layer` and `hook_point` and becomes the row's `detail`. `columns` are the other columns.
         """
         from safetensors.numpy import save_file
 
@@ -292,7 +295,7 @@ class Task(Generic[S, Options]):
         )
 
     def record_artifact(self, artifact: StoredArtifact, kind: str, *, of_unit: int | None = None) -> None:
-        """Write the rows of an artifact in the store: the artifact, and its location on this machine."""
+        """Add the rows of a published artifact: the artifact, and its location on this machine."""
         self.record(
             "artifact",
             of_unit=of_unit,
@@ -313,9 +316,9 @@ class Task(Generic[S, Options]):
 
 
 def unit_ranges(units: Iterable[int]) -> list[tuple[int, int]]:
-    """The same units as ranges [start, stop), in order.
+    """Return the units as sorted ranges [start, stop).
 
-    >>> ranges([3, 0, 1, 4, 9])
+    >>> unit_ranges([3, 0, 1, 4, 9])
     [(0, 2), (3, 5), (9, 10)]
     """
     ranges: list[tuple[int, int]] = []
@@ -328,10 +331,10 @@ def unit_ranges(units: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def to_fragment_row(row: dict[str, Any]) -> dict[str, Any]:
-    """A row as fragments hold it: ids as hex, times as ISO 8601, and no zero character in a text, which PostgreSQL does
-    not take: a model may write one.
+    r"""Return a row for a fragment: ids as hex, times as ISO 8601, and U+0000 in text replaced, which PostgreSQL
+    rejects.
 
-    >>> plain({"text": "e4\\0", "value": 1.0})
+    >>> to_fragment_row({"text": "e4\0", "value": 1.0})
     {'text': 'e4�', 'value': 1.0}
     """
     return {key: to_fragment_value(value) for key, value in row.items()}

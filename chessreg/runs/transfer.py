@@ -1,4 +1,5 @@
-"""Bytes from machine to machine: push them to a place that others reach, pull what is registered but not here."""
+"""Transfers between machines: push bytes to a place that others can reach, and pull registered bytes that are
+missing."""
 
 from __future__ import annotations
 
@@ -29,37 +30,38 @@ if TYPE_CHECKING:
     from store.places import TransferPlace, TransferSource
 
 
-CACHE_KIND = "cache"  # the kind of artifact rows that stand for groups of activations
+CACHE_KIND = "cache"  # kind of the artifact rows of groups of activations
 
 
 @dataclass(frozen=True)
 class TransferItem:
-    """Something with bytes: an artifact by its digest, or (`array` is its name) a group of activations."""
+    """An artifact, or the group of activations named `array`."""
 
     digest: str
-    what: str  # for people: "probe layer-3 of reference-board"
+    what: str  # for messages, such as "probe layer-3 of reference-board"
     bytes: int
     array: str | None = None
 
     @property
     def key(self) -> str:
-        """Its folder, relative to the root of a store."""
+        """The folder of the item, relative to the root of a store."""
         return f"arrays/{self.array}" if self.array is not None else f"artifacts/{self.digest[:2]}/{self.digest}"
 
     def here(self, store: Store) -> bool:
+        """Return whether the item is in this store."""
         return store.holds(self.digest, self.array)
 
     def path(self, store: Store) -> Path:
-        """Where it is, or would be, in this store."""
+        """Return the path of the item in this store. It need not exist."""
         return store.array(self.array) if self.array is not None else store.path(self.digest)
 
 
 @dataclass
 class TransferReport:
-    """What was moved."""
+    """The items that were moved, and the items that were at the destination already."""
 
     moved: list[TransferItem] = field(default_factory=list)
-    there: list[TransferItem] = field(default_factory=list)  # before
+    there: list[TransferItem] = field(default_factory=list)
 
     @property
     def bytes(self) -> int:
@@ -67,7 +69,7 @@ class TransferReport:
 
 
 def collect_items(session: Session, nodes: Iterable[lineage.Node]) -> list[TransferItem]:
-    """The bytes of these things: what runs made, datasets, checkpoints, files."""
+    """Return the items of these nodes: outputs of runs, datasets, checkpoints and files, each digest once."""
     items: dict[str, TransferItem] = {}
     for node in nodes:
         for item in items_of_node(session, node):
@@ -76,6 +78,7 @@ def collect_items(session: Session, nodes: Iterable[lineage.Node]) -> list[Trans
 
 
 def items_of_node(session: Session, node: lineage.Node) -> Iterator[TransferItem]:
+    """Yield the items of one node."""
     artifact = tables.Artifact
     if node.noun == "run":
         run_id, short = UUID(hex=node.id), node.id[-6:]
@@ -97,7 +100,7 @@ def items_of_node(session: Session, node: lineage.Node) -> Iterator[TransferItem
 
 
 def find_items(database: Database, references: Iterable[str], *, inputs: bool) -> list[TransferItem]:
-    """The bytes of things by name or id; with `inputs` also of all that they were made from."""
+    """Return the items of entities by name or id. With `inputs`, include everything that they were made from."""
     with database.read() as session:
         nodes: dict[lineage.Node, None] = {}
         for reference in references:
@@ -111,7 +114,7 @@ def find_items(database: Database, references: Iterable[str], *, inputs: bool) -
 def push_items(
     database: Database, store: Store, place: TransferPlace, wanted: Iterable[TransferItem]
 ) -> TransferReport:
-    """Copy what is here to a place, and record that it is there. Raises NotFoundError for bytes that are not here."""
+    """Copy items to a place, and record their location. Raises NotFoundError for bytes that are not in the store."""
     done = TransferReport()
     trust.remember_place(place)
     for item in wanted:
@@ -134,9 +137,9 @@ def push_items(
 def pull_items(
     database: Database, store: Store, wanted: Iterable[TransferItem], place: TransferPlace | None = None
 ) -> TransferReport:
-    """Fetch what is not here, from `place` or from wherever it is known to be.
+    """Fetch missing items from `place`, or from a known location.
 
-    Raises NotFoundError naming the machines that have the bytes, when none of these places is reached from here.
+    Raises NotFoundError naming the machines that have the bytes if no location is reachable.
     """
     done = TransferReport()
     if place is not None:
@@ -145,7 +148,7 @@ def pull_items(
         if item.here(store):
             done.there.append(item)
             where = item.path(store)
-            if not is_known_at(database, item, str(where)):  # an earlier pull ended before it could say so
+            if not is_known_at(database, item, str(where)):  # an earlier pull was interrupted before recording it
                 fsync_path(where.parent)
                 record_location(database, item, str(where))
             continue
@@ -161,7 +164,7 @@ def pull_items(
 def fetch_available(
     database: Database, store: Store, wanted: Iterable[TransferItem], source: TransferPlace
 ) -> list[TransferItem]:
-    """Fetch what is not here and this one place has; returns what came. Damaged bytes stay there."""
+    """Fetch the missing items that `source` has, and return them. Damaged items are skipped."""
     taken = [item for item in wanted if not item.here(store) and try_fetch(store, item, source, [])]
     for item in taken:
         record_location(database, item, str(item.path(store)))
@@ -169,8 +172,10 @@ def fetch_available(
 
 
 def try_fetch(store: Store, item: TransferItem, place: TransferPlace, refused: list[StoreError]) -> bool:
-    """Whether the item came from this place. Damaged bytes are refused there, and another place may have them whole:
-    why they were is noted in `refused`."""
+    """Return whether the item was fetched from this place. Damaged bytes are refused and the error added to `refused`.
+
+    Another place may have an undamaged copy.
+    """
     try:
         if place.has_array(item.array) if item.array is not None else place.has_artifact(item.digest):
             fetch_item(store, item, place)
@@ -178,7 +183,7 @@ def try_fetch(store: Store, item: TransferItem, place: TransferPlace, refused: l
     except StoreError as error:
         if store.read_only:
             raise NotFoundError(
-                f"{item.what} is not here, and nothing is fetched into a store that is only read",
+                f"{item.what} is missing, and the store is read-only",
                 f"chessreg pull {item.what.split()[-1]}",
             ) from error
         if is_disk_full(error):
@@ -188,7 +193,7 @@ def try_fetch(store: Store, item: TransferItem, place: TransferPlace, refused: l
 
 
 def fetch_item(store: Store, item: TransferItem, source: TransferSource) -> None:
-    """Copy an item from a source unless it is here. Raises NotInStoreError, or CorruptError for damaged bytes."""
+    """Copy an item from a source unless the store has it. Raises NotInStoreError, or CorruptError for damaged bytes."""
     if item.here(store):
         return
     if item.array is not None:
@@ -198,10 +203,10 @@ def fetch_item(store: Store, item: TransferItem, source: TransferSource) -> None
 
 
 def iter_places(database: Database, item: TransferItem, refused: list[StoreError]) -> Iterator[TransferPlace]:
-    """The places where an item is known to be and that this machine reaches.
+    """Yield the reachable places that are recorded for an item.
 
-    A folder that a registry names is read. A bucket is read, with this user's credentials, only where the
-    user has named it on this machine before; others are noted in `refused`.
+    Folders named in a registry are read. A bucket is read, with this user's credentials, only if the user has named it
+    on this machine before; other buckets are added to `refused`.
     """
     from store.places import open_place
 
@@ -214,7 +219,7 @@ def iter_places(database: Database, item: TransferItem, refused: list[StoreError
             continue
         if "://" in where and not trust.is_remembered_place(where):
             hint = f"if you trust that place: chessreg pull {item.digest[:8]} --from {shlex.quote(where)}"
-            refused.append(StoreError(f"{item.what} is in {where}, which nobody has named on this machine", hint))
+            refused.append(StoreError(f"{item.what} is in {where}, which was never used on this machine", hint))
             continue
         try:
             yield open_place(where)
@@ -223,16 +228,16 @@ def iter_places(database: Database, item: TransferItem, refused: list[StoreError
 
 
 def is_known_at(database: Database, item: TransferItem, uri: str) -> bool:
-    """Whether the registry says that the bytes of an item are at this URI."""
+    """Return whether the registry records the item at this URI."""
     with database.read() as session:
         return session.get(tables.ArtifactLocation, (item.digest, uri)) is not None
 
 
 def record_location(database: Database, item: TransferItem, uri: str) -> None:
-    """Record that the bytes of an item are at this URI, as this machine has seen."""
+    """Record that this machine has seen the item at this URI."""
     machine = this_machine()
     with database.write() as session:
-        if database.dialect == "postgresql":  # where two would look before either has written
+        if database.dialect == "postgresql":  # otherwise two processes may insert the same row
             session.execute(text("select pg_advisory_xact_lock(hashtext('chessreg ingest'))"))
         if session.get(tables.Machine, machine["id"]) is None:
             session.add(tables.Machine(**machine))
@@ -250,7 +255,7 @@ def record_location(database: Database, item: TransferItem, uri: str) -> None:
 
 
 def explain_unreachable(database: Database, item: TransferItem) -> tuple[str, str]:
-    """Message and hint for bytes that no place within reach has: the machines that have them."""
+    """Return message and hint for bytes that no reachable place has: the machines that have them."""
     with database.read() as session:
         location, machine = tables.ArtifactLocation, tables.Machine
         holders = set(
@@ -270,11 +275,11 @@ def explain_unreachable(database: Database, item: TransferItem) -> tuple[str, st
             f"{item.what} ({short}) is only on {where}",
             f"run chessreg push {item.what.split()[-1]} --to PLACE there",
         )
-    return f"{item.what} ({short}) is registered, but nobody is known to have its bytes", rerun_command(database, item)
+    return f"{item.what} ({short}) is registered, but no location of its bytes is known", rerun_command(database, item)
 
 
 def rerun_command(database: Database, item: TransferItem) -> str:
-    """The command that makes these bytes again, where a run made them."""
+    """Return the command that computes these bytes again."""
     made = [select(tables.Output.run_id).where(tables.Output.digest == item.digest)]
     with database.read() as session:
         made += [select(table.run_id).where(table.digest == item.digest) for table in names.array_tables(session)]
@@ -293,11 +298,11 @@ def find_cache_machines(session: Session, item: TransferItem) -> set[tuple[str, 
     return found
 
 
-# -- whether the inputs of a spec can be read from here ---------------------------------------------------------------
+# -- inputs of a spec --------------------------------------------------------------------------------------------------
 
 
 def is_finished(session: Session, reference: str) -> bool:
-    """Whether what a `run:` reference names is made: the run complete, or the output that is named there already."""
+    """Return whether a `run:` reference is available: the run is complete, or the named output exists."""
     spec_hash, _, output = reference.removeprefix("run:").partition("/")
     run = session.get(tables.Run, uuid_from_digest(spec_hash))
     if run is None:
@@ -307,9 +312,9 @@ def is_finished(session: Session, reference: str) -> bool:
 
 
 def require_bytes(database: Database, store: Store, field: str, reference: str) -> None:
-    """See that the bytes behind a finished reference are here, fetching them from a place within reach if need be.
+    """Fetch missing bytes of a finished reference. `field` names the setting in messages.
 
-    Raises NotFoundError that says which machine has them, and the command that helps.
+    Raises NotFoundError with the machine that has the bytes and a command that helps.
     """
     missing = [item for item in items_of_reference(database, reference) if not item.here(store)]
     try:
@@ -319,7 +324,7 @@ def require_bytes(database: Database, store: Store, field: str, reference: str) 
 
 
 def items_of_reference(database: Database, reference: str) -> list[TransferItem]:
-    """The bytes behind a reference: artifacts, and groups of activations."""
+    """Return the items of a reference: artifacts and groups of activations."""
     items = []
     with database.read() as session:
         for digest, what in digests_of_reference(session, reference):
@@ -335,7 +340,7 @@ def items_of_reference(database: Database, reference: str) -> list[TransferItem]
 
 
 def digests_of_reference(session: Session, reference: str) -> list[tuple[str, str]]:
-    """(digest, what it is) of the artifacts behind a reference."""
+    """Return (digest, description) of the artifacts of a reference."""
     if reference.startswith("sha256:"):
         digest = reference.removeprefix("sha256:")
         row = session.get(tables.Artifact, digest)
@@ -355,7 +360,7 @@ def digests_of_reference(session: Session, reference: str) -> list[tuple[str, st
 
 
 def unfinished_input_error(kind: str, run_id_hex: str, tried: bool) -> BadInputError:
-    """What to say of an input that is not made yet, and that nobody works at."""
+    """Return the error for an input run that is not complete and has no job."""
     short = run_id_hex[-6:]
     help = f"chessreg retry {short}" if tried else f"chessreg launch --resume {short}"
-    return BadInputError(f"{kind} {short} is not complete, and no job works at it", help)
+    return BadInputError(f"{kind} {short} is not complete and has no job", help)

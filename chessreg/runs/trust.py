@@ -1,9 +1,9 @@
-"""What this user trusts on this machine: kinds of experiment and Slurm profiles in files, by digest; buckets, by URL.
+"""The files and buckets that this user trusts on this machine: kinds and Slurm profiles by digest, buckets by URL.
 
-A kind in a file is code, and a registry only says where its runs' files were. So such a file is loaded only when the
-user has named its path (`chessreg run ./my_kind.py`) or trusted its digest (`chessreg trust`). Slurm profiles outside
-the user's settings are treated alike: they choose what a job's shell runs. What is trusted is kept in the user's
-settings folder, one small file a digest: in no registry and in no store, from which it would travel.
+A kind in a file is code, and a registry only records paths of files. Such a file is loaded only if the user has named
+its path (`chessreg run ./my_kind.py`) or trusted its digest (`chessreg trust`). Slurm profiles outside the user's
+settings are treated alike, because they choose what a job's shell runs. Trust is stored in the user's settings folder,
+one file for each digest, and never in a registry or a store, which are shared.
 """
 
 from __future__ import annotations
@@ -22,21 +22,19 @@ from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.folders import config_folder, expanded, recordable
 from store.files import describe_os_error, read_json
 
-TRUSTED_VARIABLE = "CHESSREG_TRUSTED"  # digests, apart by commas: what started this process trusts these too
-MAX_CODE_BYTES = 16 << 20  # bytes of a file with code
+TRUSTED_VARIABLE = "CHESSREG_TRUSTED"  # comma-separated digests trusted by the parent process
+MAX_CODE_BYTES = 16 << 20  # of a file with code
 DIGEST_PATTERN = re.compile(r"[0-9a-f]{64}")
-_NAMED_DIGESTS: set[str] = (
-    set()
-)  # digests of files that were named in this process, also where no settings can be written
+_NAMED_DIGESTS: set[str] = set()  # files named in this process
 
 
 class NotTrustedError(BadInputError):
-    """A file that may not be loaded."""
+    """Raised for a file that must not be loaded."""
 
 
 @dataclass(frozen=True)
 class TrustedDigest:
-    """A digest (sha256 of a file's bytes), where the file was (empty: the digest alone was given), and since when."""
+    """The sha256 of a trusted file, its path (empty if only the digest was given), and the time of the decision."""
 
     digest: str
     path: str
@@ -44,22 +42,23 @@ class TrustedDigest:
 
 
 def trust_folder() -> Path:
-    """The settings folder of this user and machine."""
+    """Return the folder with this user's trusted digests."""
     return config_folder() / "trusted"
 
 
 def digest_content(content: bytes) -> str:
+    """Return the sha256 of a file's content."""
     return hashlib.sha256(content).hexdigest()
 
 
 def list_trusted() -> list[TrustedDigest]:
-    """All that is trusted by settings, oldest first."""
+    """Return everything trusted in the settings, oldest first."""
     rows = (row for path in trust_folder().glob("*.json") if (row := read_trusted_record(path)) is not None)
     return sorted(rows, key=lambda row: (row.since, row.digest))
 
 
 def read_trusted_record(path: Path) -> TrustedDigest | None:
-    """Return the row in a file of the settings; None for a file that `add` did not write, whatever it is called."""
+    """Return the record in a settings file, or None if `save_digest` did not write the file."""
     try:
         row = TrustedDigest(**read_json(path))
         datetime.fromisoformat(row.since)
@@ -71,21 +70,21 @@ def read_trusted_record(path: Path) -> TrustedDigest | None:
 
 
 def is_trusted(digest: str) -> bool:
-    """Whether a file of these bytes may be loaded: by settings, by the environment, or because it was named here."""
+    """Return whether a file with this digest may be loaded: by settings, by environment, or named in this process."""
     named_here = _NAMED_DIGESTS | set(os.environ.get(TRUSTED_VARIABLE, "").split(","))
     return digest in named_here or read_trusted_record(trust_folder() / f"{digest}.json") is not None
 
 
 def trust_named_file(path: Path, digest: str) -> None:
-    """Trust a file that the user has named. Where no settings can be written, for this process alone."""
+    """Trust a file that the user has named. If settings cannot be written, trust it in this process only."""
     _NAMED_DIGESTS.add(digest)
     with suppress(ChessregError):
         save_digest(digest, path)
 
 
 def trust_reference(reference: str) -> TrustedDigest:
-    """Trust a file by its path, or a digest. Raises NotFoundError, BadInputError; ChessregError where the settings
-    cannot be written."""
+    """Trust a file by path, or a digest. Raises NotFoundError, BadInputError, and ChessregError if settings are not
+    writable."""
     if DIGEST_PATTERN.fullmatch(reference.lower()):
         return save_digest(reference.lower())
     path, content = read_code_file(Path(reference))
@@ -93,7 +92,7 @@ def trust_reference(reference: str) -> TrustedDigest:
 
 
 def save_digest(digest: str, path: Path | None = None) -> TrustedDigest:
-    """Keep a digest as trusted, whole or not at all; one that is kept stays as it is."""
+    """Store a digest as trusted, atomically. An existing record is kept."""
     known = next((row for row in list_trusted() if row.digest == digest), None)
     if known is not None and (path is None or known.path == str(path)):
         return known
@@ -115,12 +114,13 @@ def save_digest(digest: str, path: Path | None = None) -> TrustedDigest:
 
 
 def revoke_trust(reference: str) -> list[TrustedDigest]:
-    """Trust a path or a digest (its beginning is enough) no more; returns what was trusted. Raises NotFoundError."""
+    """Revoke the trust in a path or a digest (or its beginning), and return the removed records. Raises
+    NotFoundError."""
     path = str(expanded(reference).resolve())
     begins = reference.lower() if re.fullmatch(r"[0-9a-fA-F]{8,64}", reference) else None
     matching = [row for row in list_trusted() if row.path == path or (begins and row.digest.startswith(begins))]
     if not matching:
-        raise NotFoundError(f"{reference} is not trusted here", "chessreg trust --list")
+        raise NotFoundError(f"{reference} is not trusted on this machine", "chessreg trust --list")
     for row in matching:
         (trust_folder() / f"{row.digest}.json").unlink(missing_ok=True)
         _NAMED_DIGESTS.discard(row.digest)
@@ -128,22 +128,22 @@ def revoke_trust(reference: str) -> list[TrustedDigest]:
 
 
 def read_code_file(path: Path) -> tuple[Path, bytes]:
-    """Return the real path of a file and its bytes.
+    """Return the real path and the content of a file with code.
 
-    Raises NotFoundError, NotTrustedError for a file in a store, and BadInputError for one that cannot be read, is
-    larger than LARGEST, or whose path is not UTF-8.
+    Raises NotFoundError, NotTrustedError for a file in a store, and BadInputError for a file that cannot be read, is
+    larger than MAX_CODE_BYTES, or whose path is not UTF-8.
     """
     try:
         real = expanded(path).resolve()
         there = real.is_file()
-    except (ValueError, RuntimeError, OSError) as error:  # a NUL, a circle of links
-        raise BadInputError(f"{str(path)!r} is no path: {error}") from error
+    except (ValueError, RuntimeError, OSError) as error:  # NUL in the path, or a link cycle
+        raise BadInputError(f"{str(path)!r} is not a path: {error}") from error
     if not there:
         raise NotFoundError(f"{real} does not exist")
     recordable(real)
     if (store := next((place for place in real.parents if (place / "store.json").exists()), None)) is not None:
         raise NotTrustedError(
-            f"{real} is in the store {store}, from which nothing is loaded", "copy it to another folder"
+            f"{real} is in the store {store}, from which code is never loaded", "copy it to another folder"
         )
     try:
         with real.open("rb") as file:
@@ -151,12 +151,12 @@ def read_code_file(path: Path) -> tuple[Path, bytes]:
     except OSError as error:
         raise BadInputError(f"{real} cannot be read: {error.strerror}") from error
     if len(content) > MAX_CODE_BYTES:
-        raise BadInputError(f"{real} has more than {MAX_CODE_BYTES >> 20} MiB: nothing so large is loaded")
+        raise BadInputError(f"{real} is larger than the limit of {MAX_CODE_BYTES >> 20} MiB")
     return real, content
 
 
 def can_load(path: Path) -> bool:
-    """Whether there is such a file, and its kind may be loaded."""
+    """Return whether the file exists and is trusted."""
     try:
         read_trusted_file(path)
     except ChessregError:
@@ -165,7 +165,7 @@ def can_load(path: Path) -> bool:
 
 
 def remember_place(place: object) -> None:
-    """Keep the bucket that the user has named to push to or pull from: bytes may later be pulled from it by itself."""
+    """Remember a bucket that the user named for push or pull, so that later pulls may use it automatically."""
     url = getattr(place, "url", "")
     with suppress(OSError):
         if "://" in url and not is_remembered_place(url):
@@ -174,7 +174,7 @@ def remember_place(place: object) -> None:
 
 
 def is_remembered_place(url: str) -> bool:
-    """Whether the user has named this bucket on this machine."""
+    """Return whether the user has named this bucket on this machine."""
     try:
         return (places_folder() / digest_content(url.encode())).read_text(encoding="utf-8") == url
     except (OSError, ValueError):
@@ -186,9 +186,9 @@ def places_folder() -> Path:
 
 
 def worker_environment(source: str) -> dict[str, str]:
-    """The environment in which a job's worker, perhaps elsewhere, trusts the file of its kind as this process does.
+    """Return the environment in which a job's worker trusts the file of its kind as this process does.
 
-    Empty for a kind that is no file, and for a file that is not trusted here: the worker then says so.
+    Empty for a kind that is not a file or not trusted; the worker reports that.
     """
     path, suffix, _ = source.partition(".py")
     try:
@@ -198,8 +198,10 @@ def worker_environment(source: str) -> dict[str, str]:
 
 
 def read_trusted_file(path: Path) -> tuple[Path, bytes]:
-    """The real path and the bytes of a file that is trusted. Raises NotTrustedError with the command that trusts it,
-    and what `read` raises."""
+    """Return the real path and the content of a trusted file.
+
+    Raises NotTrustedError with the command that trusts it, and the errors of `read_code_file`.
+    """
     real, content = read_code_file(path)
     if (refused := make_refusal(real, content, "the kind")) is not None:
         raise refused
@@ -207,7 +209,7 @@ def read_trusted_file(path: Path) -> tuple[Path, bytes]:
 
 
 def make_refusal(path: Path, content: bytes, what: str) -> NotTrustedError | None:
-    """Return the error that says that `what` in a file of these bytes is not trusted; None if it is."""
+    """Return the error that `what` in a file with this content is not trusted, or None if it is."""
     digest = digest_content(content)
     if is_trusted(digest):
         return None

@@ -1,7 +1,7 @@
-"""What units that are not complete have reached (a trainer's state), carried from one store to another.
+"""Saved states of incomplete units (such as a trainer's), and copying them between stores.
 
-A state is a file in the run's folder that `torch.save` wrote, with its `place`: numbers that grow, the weightiest
-first. Of two states of one unit the further one is kept, so that carrying twice, or back, does nothing.
+A state is a file in the run's folder, written by `torch.save`, with a `place`: a list of increasing numbers, the most
+significant first. Of two states of one unit the more advanced is kept, so copying twice, or back, does nothing.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 @contextmanager
 def lock_states(store: Store, run_id: UUID, names: Iterable[str]) -> Iterator[None]:
-    """No other process writes these states of a run. Raises StoreError that names the one that does."""
+    """Lock these state files of a run during the block. Raises StoreError naming a process that holds one."""
     held: list[WriterLock] = []
     try:
         for name in names:
@@ -38,18 +38,20 @@ def lock_states(store: Store, run_id: UUID, names: Iterable[str]) -> Iterator[No
 
 
 def read_progress(state: Path) -> list[int]:
-    """How far a state is. Raises ChessregError for a file that is none."""
+    """Return the `place` of a state. Raises ChessregError for a file that is not a state."""
     import torch
 
     try:
         found: Any = torch.load(state, map_location="cpu", weights_only=True, mmap=True)["place"]
         return [int(number) for number in found]
-    except Exception as error:  # what torch raises at a file that is none of its own is not one type
-        raise ChessregError(f"{state} is no saved state: {first_line(error)}", "remove it to begin anew") from error
+    except Exception as error:  # torch raises errors of many types
+        raise ChessregError(
+            f"{state} is not a saved state: {first_line(error)}", "remove it to start from scratch"
+        ) from error
 
 
 def list_states(database: Database, store: Store, run_id: UUID) -> list[Path]:
-    """The states of a run that is not complete; none where its kind keeps none, or is not known here."""
+    """Return the states of an incomplete run. Empty if its kind saves none or is not installed."""
     with database.read() as session:
         run = session.get(tables.Run, run_id)
         if run is None or run.completed_at is not None:
@@ -63,10 +65,10 @@ def list_states(database: Database, store: Store, run_id: UUID) -> list[Path]:
 
 
 def carry_states(database: Database, source: Store, target: Store, runs: Iterable[UUID]) -> int:
-    """Bring the states of these runs from one store to another; returns how many came. `database` knows the runs.
+    """Copy the states of these runs to another store, and return their number. `database` contains the runs.
 
-    A run that is complete has none. Raises StoreError where a process is at work on a state that would be replaced,
-    ChessregError for a state that is damaged.
+    Complete runs have no states. Raises StoreError if a process is using a state to be replaced, and ChessregError for
+    a damaged state.
     """
     brought = 0
     for run_id in runs:
@@ -83,7 +85,8 @@ def carry_states(database: Database, source: Store, target: Store, runs: Iterabl
 def carry_states_of(
     database: Database, source: Store | TransferPlace, target: Store | TransferPlace, references: Iterable[str]
 ) -> int:
-    """`carry` for the runs among what these name. A bucket takes none, and gives none."""
+    """Copy the states of the runs among these references. Returns 0 if either side is a bucket, which holds no
+    states."""
     one, other = (place.store if isinstance(place, FolderPlace) else place for place in (source, target))
     if not (isinstance(one, Store) and isinstance(other, Store)):
         return 0
@@ -93,7 +96,7 @@ def carry_states_of(
 
 
 def copy_state(state: Path, there: Path) -> None:
-    """A copy is whole, or not there. A state may be replaced while it is copied: what was opened stays as it was."""
+    """Copy a state atomically. If the source is replaced meanwhile, the opened version is copied."""
     aside = there.with_suffix(".carried")
     with convert_os_errors(f"copy {state}"):
         try:

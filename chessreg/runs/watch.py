@@ -1,8 +1,8 @@
-"""Which attempts are still alive. On this host the process table tells at once; elsewhere their promises do.
+"""Detection of lost attempts: on this host by the process table, elsewhere by missing check-ins.
 
-An attempt promises when it will check in next. A watcher counts from when it saw that promise, on its own clock, so no
-two clocks need agree. A promise that was not kept makes an attempt `lost`, never `failed`; one that checks in again is
-running again (`ingest`), and late results count.
+An attempt promises when it will check in next. A watcher measures from the moment when it saw that promise, with its
+own clock, so clocks need not agree. A missed check-in makes an attempt `lost`, never `failed`. An attempt that checks
+in again is running again (`ingest`), and late results count.
 """
 
 from __future__ import annotations
@@ -27,24 +27,24 @@ from store.process import ProcessId, boot_id, machine_name
 if TYPE_CHECKING:
     from store import Store
 
-GONE_MESSAGE = "its process is gone: it was killed, or it crashed"
+GONE_MESSAGE = "its process has ended: it was killed or it crashed"
 RunningAttempts = list[tuple[tables.Attempt, ProcessId]]
-SLOW_READ_S = 5.0  # a look that took longer says nothing: the registry, not the attempts, stood still
+SLOW_READ_S = 5.0  # a slower read means that the registry stalled, so promises are not judged
 
 
 def mark_dead_attempts(database: Database) -> int:
-    """Mark as lost the attempts of this host whose process is gone (boot id, pid and start time tell at once)."""
+    """Mark attempts of this host as lost if their process has ended. Return their number."""
     return mark_gone_lost(database, read_running_attempts(database))
 
 
 def mark_gone_lost(database: Database, attempts: RunningAttempts) -> int:
-    """Mark as lost those of `attempts` whose process is gone."""
+    """Mark attempts as lost if their process has ended. Return their number."""
     dead = [attempt.id for attempt, process in attempts if process.is_gone()]
     return mark_lost(database, dead, tables.Cause.KILLED, GONE_MESSAGE)
 
 
 def read_running_attempts(database: Database) -> RunningAttempts:
-    """Attempts that the registry has as running, each with its process."""
+    """Return the attempts recorded as running, each with its process."""
     with database.read() as session:
         attempts = session.execute(
             select(tables.Attempt, tables.Machine.host, tables.Machine.system_id)
@@ -59,7 +59,7 @@ def read_running_attempts(database: Database) -> RunningAttempts:
 
 
 def mark_lost(database: Database, attempts: list[UUID], cause: tables.Cause, message: str) -> int:
-    """Mark attempts as lost, unless they have ended meanwhile; returns how many were marked."""
+    """Mark attempts as lost unless they have ended meanwhile. Return the number marked."""
     if not attempts:
         return 0
     lost = 0
@@ -75,26 +75,25 @@ def mark_lost(database: Database, attempts: list[UUID], cause: tables.Cause, mes
 
 
 def count_units_done(session: Session, attempt_id: UUID) -> int:
-    """Units that an attempt was the first to complete."""
+    """Return the number of units that an attempt was the first to complete."""
     ranges = tables.UnitRange
     return session.scalar(select(func.sum(ranges.stop - ranges.start)).where(ranges.attempt_id == attempt_id)) or 0
 
 
 class Watcher:
-    """Promises as seen from here, with the time on this host's own clock at which each was first seen.
+    """The promised check-ins of attempts, and when this host first saw each promise.
 
-    The notes are kept in the store, so that commands that live for a moment watch together. A restart of the machine
-    or a look that failed makes the watcher begin again: it forgets rather than accuse.
+    They are stored in the store, so that short-lived commands share them. After a restart of the machine or a failed
+    read, the watcher starts over rather than mark an attempt as lost by mistake.
     """
 
     def __init__(self, store: Store) -> None:
         self.file = store.root / f"watch-{machine_name()}.json"
 
     def look(self, database: Database, began: float | None = None) -> int:
-        """Mark as lost whose process is gone or whose promise is overdue; returns how many.
+        """Mark attempts as lost whose process has ended or whose check-in is overdue. Return their number.
 
-        Call it after what waited was taken in. `began` is `time.monotonic()` from before that, to tell a registry that
-        stood still.
+        Call it after ingest. `began` is `time.monotonic()` before the ingest, to detect a slow registry.
         """
         began = time.monotonic() if began is None else began
         attempts = read_running_attempts(database)
@@ -103,9 +102,9 @@ class Watcher:
         return lost + mark_lost(database, overdue, tables.Cause.LOST, "it did not check in as promised")
 
     def overdue(self, attempts: RunningAttempts, began: float) -> list[tables.Attempt]:
-        """Return those of `attempts` on other hosts whose promise was not kept, by the notes so far, and note theirs.
+        """Return the attempts on other hosts that missed their check-in, and store the current promises.
 
-        `began`: `time.monotonic()` from before they were read.
+        `began` is `time.monotonic()` before the attempts were read.
         """
         elsewhere = [attempt for attempt, process in attempts if process.is_gone() is None]
         now = time.monotonic()
@@ -126,7 +125,7 @@ class Watcher:
         return late
 
     def forget(self) -> None:
-        """Begin again: what was seen so far proves nothing."""
+        """Discard all stored promises."""
         with suppress(OSError):
             self.file.unlink(missing_ok=True)
 

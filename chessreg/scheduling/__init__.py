@@ -1,1 +1,1 @@
-"""Jobs: the queue, the supervisor of a machine, and executors (local, Slurm, Ray). Kinds are known by name only."""
+"""Jobs: the queue, the supervisor of each machine, and executors (local, Slurm, Ray). Kinds are known by name only."""

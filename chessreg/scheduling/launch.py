@@ -1,6 +1,6 @@
-"""Launching: specs into jobs. Everything is checked before anything is queued.
+"""Launching: turns specs into jobs. Everything is checked before anything is queued.
 
-A spec may name what is not made yet: a run of this very launch, or one that a job stands for. Its job then waits.
+A spec may name results that do not exist yet: of a run in the same launch, or of a run with a job. Its job then waits.
 """
 
 from __future__ import annotations
@@ -48,24 +48,24 @@ if TYPE_CHECKING:
     from store import Store
 
 
-BATCH_PREFIXES = ("batch_", "micro_")  # execution options of these names are halved when memory runs out
+BATCH_PREFIXES = ("batch_", "micro_")  # prefixes of execution options that are halved if memory runs out
 
 
 class LaunchOptions(BaseModel):
-    """Options for the executor, as `chessreg launch` and the launch form have them."""
+    """Options for the executor, shared by `chessreg launch` and the launch form."""
 
     model_config = ConfigDict(extra="forbid")
     name: str | None = Field(None, description="name of the run")
     on: str = Field("local", description="local, slurm, slurm:PROFILE, ray or ray:ADDRESS")
     shards: int = Field(1, ge=1, description="ranges of units, side by side")
     priority: int = Field(0, description="higher ones start first")
-    share_gpu: bool = Field(False, description="may stand on a GPU with others that may")
+    share_gpu: bool = Field(False, description="may share a GPU with other sharing jobs")
     gpu_memory: float = Field(0.0, ge=0, description="GiB that must be free on its GPU")
 
 
 @dataclass(frozen=True)
 class Order:
-    """What a user wants done: one cell of a launch. The last six are those of LaunchOptions."""
+    """One run to launch. The last six fields correspond to LaunchOptions."""
 
     kind: Kind
     spec: Spec
@@ -81,15 +81,15 @@ class Order:
 
 @dataclass(frozen=True)
 class PlannedRun:
-    """An order that can be done: its run, what it waits for, and whether there is anything to do."""
+    """An order that can be executed: its run, its dependencies and its missing units."""
 
     order: Order
     spec: Spec
     spec_hash: str
     after: tuple[str, ...]  # spec hashes of the runs that must be complete first
-    units: int | None  # None: not known before they are
+    units: int | None  # None until these are complete
     missing: int | None
-    status: str  # queued (to be), complete, already_queued (a job stands for it)
+    status: str  # queued (by this launch), complete, or already_queued
 
     @property
     def run_id(self) -> UUID:
@@ -97,14 +97,17 @@ class PlannedRun:
 
     @property
     def shards(self) -> int:
-        """How many ranges its units are cut into, a reduce aside: one where they go in order, and none is empty."""
+        """The number of ranges into which the units are divided, without the reduce. No range is empty.
+
+        One if the kind requires its units in order.
+        """
         kind, order = self.order.kind, self.order
         most = 1 if kind.in_order(self.spec) else order.shards
         return min(most, max((self.units or most) - (kind.reduce is not None), 1))
 
 
 class ExpectedInputs(Inputs):
-    """Inputs that also knows runs of which there is no row yet: those of this launch, and those that jobs stand for."""
+    """Inputs that include runs without a row in the registry: runs of this launch, and runs with jobs."""
 
     def __init__(self, database: Database, store: Store) -> None:
         super().__init__(database, store)
@@ -127,8 +130,10 @@ class ExpectedInputs(Inputs):
         return f"run:{expected[1]}/checkpoint"
 
     def _expected(self, noun: str, reference: str) -> tuple[str, str] | None:
-        """Kind and spec hash of a run that is to come; None when there is none by that name or id, or when a thing of
-        this noun has the name."""
+        """Return kind and spec hash of a run that will exist, by name or id, else None.
+
+        An existing entity of this noun with the name takes precedence.
+        """
         if reference in self.of_launch:
             return self.of_launch[reference]
         with self.database.read() as session:
@@ -142,15 +147,15 @@ class ExpectedInputs(Inputs):
             if len(runs) > 1:
                 raise BadInputError(f"{reference} is a launch of {len(runs)} runs", "name one of them")
             kind, spec_hash = next(iter(runs))
-            # One that has begun is found as any run is; only a checkpoint is not there before its run's end.
+            # A run that has begun is found normally, but its checkpoint exists only at its end.
             begun = session.get(tables.Run, uuid_from_digest(spec_hash))
             return None if begun and (begun.completed_at or not kind_makes_checkpoint(kind)) else (kind, spec_hash)
 
 
 def plan_orders(orders: Sequence[Order], database: Database, store: Store) -> list[PlannedRun]:
-    """Resolve every order, in turn: a later one may name an earlier one. Nothing is written.
+    """Resolve every order. A later order may name an earlier one. Writes nothing.
 
-    Raises what is wrong with the first that cannot be done, before anything is queued.
+    Raises the error of the first order that cannot be executed.
     """
     if not orders:
         raise BadInputError("there is nothing to launch")
@@ -160,11 +165,11 @@ def plan_orders(orders: Sequence[Order], database: Database, store: Store) -> li
     planned: dict[str, PlannedRun] = {}
     for order in orders:
         if order.shards < 1:
-            raise BadInputError(f"--shards {order.shards} is none", "give 1 or more")
+            raise BadInputError(f"--shards is {order.shards}", "give 1 or more")
         planned_run = plan_order(order, inputs, planned)
         require_free_order_name(order, planned_run, database)
         if order.name and order.name in inputs.of_launch:
-            raise BadInputError(f"two things of this launch are named {order.name!r}")
+            raise BadInputError(f"two runs of this launch are named {order.name!r}")
         planned.setdefault(planned_run.spec_hash, planned_run)
         for called in filter(None, (order.name, planned_run.run_id.hex, planned_run.run_id.hex[-6:])):
             if planned_run.status != "complete":
@@ -173,6 +178,7 @@ def plan_orders(orders: Sequence[Order], database: Database, store: Store) -> li
 
 
 def plan_order(order: Order, inputs: ExpectedInputs, planned: dict[str, PlannedRun]) -> PlannedRun:
+    """Resolve one order. `planned` are the earlier orders of the launch by spec hash."""
     spec, spec_hash = resolve_and_hash(order.kind, order.spec, inputs)
     after = []
     for name, reference in list_references(spec).items():
@@ -210,6 +216,7 @@ def plan_order(order: Order, inputs: ExpectedInputs, planned: dict[str, PlannedR
 
 
 def require_free_order_name(order: Order, planned: PlannedRun, database: Database) -> None:
+    """Raise BadInputError if another run has the name of the order."""
     if order.name:
         with database.read() as session:
             names.require_free_name(session, "run", planned.run_id, order.name)
@@ -218,11 +225,11 @@ def require_free_order_name(order: Order, planned: PlannedRun, database: Databas
 def launch_orders(
     orders: Sequence[Order], database: Database, store: Store, folder: Path | None = None
 ) -> tuple[UUID | None, list[PlannedRun]]:
-    """Plan, and queue what is to be done as one group; returns its id (None when there was nothing to queue) and the
-    plan. Of two launches of one spec at once only one queues it.
+    """Plan orders and queue the unfinished ones as one group. Return its id (None if nothing was queued) and the plan.
 
-    Names are given to runs that are complete already, too. A run of a sweep without a name gets one from the settings
-    in which it differs from the others: `probe-epochs2`. Raises what `plan` raises, before anything is queued.
+    If two processes launch the same spec, only one queues it. Complete runs receive their names too. An unnamed run of
+    a sweep is named after the settings in which it differs, such as `probe-epochs2`. Raises the errors of
+    `plan_orders`.
     """
     planned, group = plan_orders(orders, database, store), new_id()
     for each in planned:
@@ -239,8 +246,10 @@ def launch_orders(
 
 
 def name_run(session: Session, planned: PlannedRun, differs: str, group: UUID) -> None:
-    """Give a run the name of its order, or one of a sweep a name that tells it from the others, unless it has one.
-    Raises BadInputError for an order's name that another run has."""
+    """Name a run as ordered, or an unnamed run of a sweep after its settings.
+
+    Raises BadInputError if another run has the ordered name.
+    """
     run_id, name, now = planned.run_id, planned.order.name, names.read_name(session, "run", planned.run_id)
     if name and name != now:
         names.require_free_name(session, "run", run_id, name)
@@ -254,7 +263,7 @@ def name_run(session: Session, planned: PlannedRun, differs: str, group: UUID) -
 
 
 def current_status(session: Session, planned: PlannedRun) -> str:
-    """The status of what was planned a moment ago: another process may have queued it, or completed it, since."""
+    """Return the status of a planned run now: another process may have queued or completed it."""
     run = session.get(tables.Run, planned.run_id)
     if planned.status == "complete" or (planned.missing is not None and run is not None and run.completed_at):
         return "complete"
@@ -262,8 +271,10 @@ def current_status(session: Session, planned: PlannedRun) -> str:
 
 
 def describe_differences(planned: Sequence[PlannedRun]) -> dict[str, str]:
-    """What makes each run of a sweep another than those of its kind, by spec hash, in words; `games=3`. Empty of a run
-    that is alone."""
+    """Return spec hash → the settings in which a run differs from others of its kind, such as `games=3`.
+
+    Empty for a single run.
+    """
     specs = {
         each.spec_hash: {
             name: format_setting(value)
@@ -284,8 +295,7 @@ def describe_differences(planned: Sequence[PlannedRun]) -> dict[str, str]:
 
 
 def make_jobs(planned: PlannedRun, group: UUID, store: Store, folder: Path, differs: str = "") -> list[Job]:
-    """One job a shard, and one for the reduce of a kind that has one. `differs`: what makes it another than the other
-    runs of its launch."""
+    """Return one job for each shard, and one for the reduce. `differs` describes the run within its launch."""
     order, shards = planned.order, planned.shards
     options, here = order.options.model_dump(mode="json"), this_process()
     numbers = list(range(shards)) + ([shards] if order.kind.reduce is not None else [])
@@ -332,18 +342,17 @@ def make_jobs(planned: PlannedRun, group: UUID, store: Store, folder: Path, diff
     ]
 
 
-# -- what an order would do, in numbers -------------------------------------------------------------------------------
+# -- previews and sweeps ----------------------------------------------------------------------------------------------
 
 
 Row = dict[str, Any]
 
 
 def preview_run(planned: PlannedRun, database: Database, store: Store) -> Row:
-    """A planned order in numbers: rows by result table, bytes in the store, seconds, and remarks of its kind.
+    """Return a planned run in numbers: rows by result table, bytes in the store, seconds, and remarks of its kind.
 
-    Rows and bytes count the whole run. `seconds` is the time of its missing units, with all shards side by side;
-    `basis` names the origin of that time and `like` the number of earlier attempts in it. A value is None if it is not
-    known: the inputs do not exist yet, or the kind does not estimate it.
+    Rows and bytes are for the whole run. `seconds` is the time for the missing units, with shards in parallel. Unknown
+    values are None.
     """
     order, inputs = planned.order, Inputs(database, store)
     known = planned.units is not None
@@ -369,16 +378,16 @@ def preview_run(planned: PlannedRun, database: Database, store: Store) -> Row:
 
 
 Settings = dict[str, Any]
-MOST_CELLS = 10_000  # each is a run of its own, planned before any begins
+MOST_CELLS = 10_000  # each is a separate run, planned before any begins
 
 
 def combine_grid(grid: Mapping[str, Any], listed: Iterable[Mapping[str, Any]] = ()) -> list[Settings]:
-    """Every combination of a grid's values, for each of the listed settings; dotted paths stand for nested ones.
+    """Return every combination of a grid's values with each of the listed settings. Dotted paths are nested settings.
 
-    >>> cells({"seed": [0, 1]}, [{"epochs": 2}, {"epochs": 4}])
+    >>> combine_grid({"seed": [0, 1]}, [{"epochs": 2}, {"epochs": 4}])
     [{'epochs': 2, 'seed': 0}, {'epochs': 2, 'seed': 1}, {'epochs': 4, 'seed': 0}, {'epochs': 4, 'seed': 1}]
 
-    Raises BadInputError for a grid value that is no list, or an empty one, and for more than MOST_CELLS.
+    Raises BadInputError for a grid value that is not a non-empty list, and for more than MAX_CELLS combinations.
     """
     values = flatten_settings(grid)
     for path, choices in values.items():
@@ -393,7 +402,8 @@ def combine_grid(grid: Mapping[str, Any], listed: Iterable[Mapping[str, Any]] = 
 
 
 def make_cell_name(name: str | None, cell: Mapping[str, Any], number: int) -> str | None:
-    """The name of a cell: `scan-seed0-epochs4`; `scan-7` where the values make no name."""
+    """Return the name of a sweep's cell, such as `scan-seed0-epochs4`, or `scan-7` if the values are not valid in
+    names."""
     if name is None or not cell:
         return name
     suffix = "-".join(f"{path.rpartition('.')[2]}{format_setting(value)}" for path, value in cell.items())
@@ -402,6 +412,7 @@ def make_cell_name(name: str | None, cell: Mapping[str, Any], number: int) -> st
 
 
 def format_setting(value: Any) -> str:
+    """Return a value of a setting as text, lists joined with +."""
     if isinstance(value, (list, tuple)):
         return "+".join(map(format_setting, value))
     return "none" if value is None else str(value)

@@ -1,6 +1,6 @@
-"""Whether this machine's supervisor runs, and starting and stopping it. One for each store and machine.
+"""Whether this machine's supervisor is running, and starting and stopping it. There is one per store and machine.
 
-The right to be it is a lock on a file in the store, which ends with the process however that dies. The file says who.
+The supervisor holds a lock on a file in the store, which is released when the process ends. The file identifies it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
     from store import Store
 
 START_TIMEOUT_S = 60.0
-MAX_START_TRIES = 5  # of which each finds that another was faster
+MAX_START_TRIES = 5  # if another process becomes the supervisor each time
 
 
 class Presence:
-    """The supervisor of this host at one store."""
+    """The supervisor of this host for one store."""
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -37,7 +37,7 @@ class Presence:
         self._handle = -1
 
     def who(self) -> dict[str, Any] | None:
-        """The living supervisor (host, pid, since, …), or None."""
+        """Return the record of the running supervisor (host, pid, since, …), or None."""
         try:
             holder: dict[str, Any] = read_json(self.file)
         except (OSError, ValueError):
@@ -46,7 +46,7 @@ class Presence:
         return holder if process is not None and process.is_gone() is False else None
 
     def hold(self) -> bool:
-        """Become it; False when another process is it."""
+        """Become the supervisor. Return False if another process is."""
         self.file.parent.mkdir(exist_ok=True)
         handle = os.open(self.file, os.O_RDWR | os.O_CREAT, 0o644)
         try:
@@ -60,17 +60,17 @@ class Presence:
         return True
 
     def release(self) -> None:
-        """Let another process be the supervisor."""
+        """Let another process become the supervisor."""
         if self._handle >= 0:
             os.ftruncate(self._handle, 0)
             os.close(self._handle)
             self._handle = -1
 
     def start(self, registry: str, tries: int = MAX_START_TRIES) -> bool:
-        """Start it unless it runs: a process of its own session, which no terminal takes along. False: it ran already.
+        """Start the supervisor in a separate session, independent of any terminal. Return False if it was running.
 
-        Raises ChessregError with the last line of its log when it does not come up, or when another machine that has
-        this one's host name has the supervisor of this store.
+        Raises ChessregError with the last line of its log if it does not start, or if another machine with the same
+        host name runs this store's supervisor.
         """
         if self.who():
             return False
@@ -90,22 +90,23 @@ class Presence:
             if process.poll() not in (None, 0) or time.monotonic() > deadline:
                 last = read_last_lines(self.log, 3)
                 raise ChessregError(
-                    f"the supervisor did not start: {last or 'it said nothing'}", f"less {shlex.quote(str(self.log))}"
+                    f"the supervisor did not start: {last or 'its log is empty'}", f"less {shlex.quote(str(self.log))}"
                 )
-            if process.poll() == 0:  # another was faster, and has ended already, or will be seen in a moment
+            if process.poll() == 0:  # another process was faster
                 if self.who() is not None:
                     return False
                 if tries <= 1:
                     raise ChessregError(
                         f"another machine named {machine_name()} runs this store's supervisor",
-                        "stop it there, or give one of the two another host name",
+                        "stop it there, or change the host name of one machine",
                     )
                 return self.start(registry, tries - 1)
             time.sleep(0.02)
         return True
 
     def stop(self, seconds: float = 120.0) -> bool:
-        """Ask it to end, and wait until it has; False when there is none. Its running jobs go back to the queue."""
+        """Stop the supervisor and wait for its end. Return False if none was running. Its running jobs return to the
+        queue."""
         holder = self.who()
         if holder is None:
             return False
@@ -114,7 +115,7 @@ class Presence:
         while self.who() is not None:
             if time.monotonic() > deadline:
                 raise ChessregError(
-                    f"the supervisor {holder['pid']} has not ended in {seconds:.0f} s",
+                    f"the supervisor {holder['pid']} did not end within {seconds:.0f} s",
                     f"less {shlex.quote(str(self.log))}",
                 )
             time.sleep(0.05)
@@ -122,7 +123,7 @@ class Presence:
 
 
 def read_last_lines(path: Path, lines: int) -> str:
-    """The last lines of a log as one line of words."""
+    """Return the last lines of a log, joined into one line."""
     try:
         written = path.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:

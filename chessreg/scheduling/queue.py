@@ -1,4 +1,4 @@
-"""The queue in the registry: jobs as the supervisor and the commands read and change them."""
+"""The job queue in the registry, as the supervisor and the commands read and change it."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ ACTIVE_STATES = (JobState.QUEUED, JobState.RUNNING)
 
 
 def read_own_jobs(session: Session, store: Store, *states: JobState) -> list[Job]:
-    """Jobs in these states that the supervisor of this machine and store looks after: urgent first, then oldest."""
+    """Return the jobs of this machine's supervisor and store in these states, by priority, then oldest first."""
     jobs = session.scalars(
         select(Job)
         .where(Job.state.in_(states), Job.host == socket.gethostname())
@@ -44,17 +44,17 @@ def read_own_jobs(session: Session, store: Store, *states: JobState) -> list[Job
 
 
 def is_own_job(job: Job, store: Store) -> bool:
-    """Whether the supervisor of this machine and store looks after a job."""
+    """Return whether a job belongs to the supervisor of this machine and store."""
     return is_this_machine(job.host, job.system_id) and job.detail["store"] == str(store.root)
 
 
 def job_folder(store: Store, job: Job) -> Path:
-    """Where the job's order, log and outcome lie."""
+    """Return the folder of a job's order, log and outcome."""
     return store.runs / job.run_id.hex / "jobs" / job.id.hex
 
 
 def job_title(job: Job) -> str:
-    """A job in one line of words: `probe 3f2a1c 2/4`; one of a sweep by its own settings: `probe epochs=2 2/4`."""
+    """Return a short title of a job: `probe 3f2a1c 2/4`, or in a sweep with its settings: `probe epochs=2 2/4`."""
     what = visible(f"{job.kind} {job.detail.get('differs') or job.run_id.hex[-6:]}")[:200]
     if job.shard == job.shards:
         return f"{what} reduce"
@@ -62,8 +62,10 @@ def job_title(job: Job) -> str:
 
 
 def prepare_submission(database: Database, store: Store, job: Job) -> Submission:
-    """The next try at a job, its order written into its folder. The registry's URL, which may hold a password, is not
-    written there: it goes in the environment."""
+    """Return the next attempt at a job, and write its order into its folder.
+
+    The registry's URL may contain a password, so it is passed in the environment rather than written.
+    """
     work = make_submission(database, store, job)
     work.folder.mkdir(parents=True, exist_ok=True)
     (work.folder / "outcome.json").unlink(missing_ok=True)
@@ -95,11 +97,12 @@ def launch_folder(job: Job) -> Path:
 
 
 def job_options(job: Job) -> dict[str, Any]:
+    """Return the execution options of a job, with batch sizes halved after a lack of memory."""
     return {**job.detail["execution_options"], **job.detail.get("halved", {})}
 
 
 def make_submission(database: Database, store: Store, job: Job) -> Submission:
-    """The next try at a job, of which nothing is written yet."""
+    """Return the next attempt at a job without writing anything."""
     folder, detail, options = job_folder(store, job), job.detail, job_options(job)
     needs = ResourceNeeds(
         str(options.get("device", "auto")),
@@ -109,11 +112,13 @@ def make_submission(database: Database, store: Store, job: Job) -> Submission:
         float(detail.get("gpu_memory") or 0),
     )
     cwd = launch_folder(job)
-    if store.root.resolve() in cwd.resolve().parents:  # what lies there may be another machine's: no profile of it
+    if (
+        store.root.resolve() in cwd.resolve().parents
+    ):  # its content may come from another machine, so no profile is read from it
         raise BadInputError(
             f"{job_title(job)} was launched in {cwd}, inside the store", "launch it from another folder"
         )
-    # The interpreter is this machine's, and so is all that it imports; nothing of the folder that the row names.
+    # This machine's interpreter and packages; nothing is imported from the folder that the row names.
     argv = tuple(child.command("chessreg.scheduling.worker", str(folder / "work.json")))
     return Submission(
         job.id,
@@ -127,48 +132,50 @@ def make_submission(database: Database, store: Store, job: Job) -> Submission:
     )
 
 
-# -- where a cluster has put a job ------------------------------------------------------------------------------------
+# -- placement in a cluster --------------------------------------------------------------------------------------------
 
 
-PLACEMENT_KEY = "placement"  # in `Job.detail`: what `placement_record` made of the last answer of the job's scheduler
+PLACEMENT_KEY = "placement"  # key in `Job.detail` of the placement record
 
 
 def make_placement_record(seen: SubmissionStatus) -> dict[str, str]:
-    """Return what the registry keeps of a scheduler's answer: `state` (waiting or running) and what is known of the
-    placement. Empty for a work that no scheduler places."""
+    """Return the part of a scheduler's answer that the registry records: `state` and the known parts of the placement.
+
+    Empty if no scheduler places the submission.
+    """
     if seen.placement is None:
         return {}
     return {"state": seen.state} | {key: value for key, value in seen.placement._asdict().items() if value}
 
 
 def read_placement(job: Job) -> dict[str, str]:
-    """Return the record of the job's last try, empty before it was submitted and for a job of this machine."""
+    """Return the placement record of the job's last attempt. Empty before submission and for local jobs."""
     record: dict[str, str] = job.detail.get(PLACEMENT_KEY, {}) if job.state is not JobState.QUEUED else {}
     return record
 
 
 def is_waiting_in_cluster(job: Job) -> bool:
-    """Return whether the job was handed to a cluster's scheduler that has not started it, as `WAITS_IN_CLUSTER` of
-    `registry.run_state` asks in SQL."""
+    """Return whether a cluster's scheduler has the job and has not started it (see `run_state.WAITS_IN_CLUSTER`)."""
     return job.state is JobState.RUNNING and read_placement(job).get("state") == "waiting"
 
 
 def record_placement(job: Job, record: dict[str, str]) -> None:
+    """Store the placement record of a job if it has changed."""
     if record != job.detail.get(PLACEMENT_KEY, {}):
         others = {key: value for key, value in job.detail.items() if key != PLACEMENT_KEY}
         job.detail = {**others, PLACEMENT_KEY: record} if record else others
 
 
 def find_machine(job: Job) -> str | None:
-    """Return the host that runs the job: on a cluster the node, or None before the scheduler has chosen one."""
+    """Return the host that runs the job: on a cluster its node, or None until the scheduler has chosen one."""
     return job.host if job.executor == "local" else read_placement(job).get("node")
 
 
-# -- what a job waits for ---------------------------------------------------------------------------------------------
+# -- dependencies ------------------------------------------------------------------------------------------------------
 
 
 def find_unmet_dependencies(session: Session, job: Job) -> list[tuple[str, bool]]:
-    """What a queued job still waits for: (in words, whether it can still come), empty when it may start."""
+    """Return (description, whether it can still finish) of everything that a queued job waits for."""
     waiting = []
     for spec_hash in job.detail.get("after", []):
         run_id = uuid_from_digest(spec_hash)
@@ -188,26 +195,26 @@ def find_unmet_dependencies(session: Session, job: Job) -> list[tuple[str, bool]
 
 
 def can_progress(session: Session, job: Job) -> bool:
-    """Whether a job will still do something."""
+    """Return whether a job is running or may still start."""
     if job.state is JobState.QUEUED:
         return all(can for _, can in find_unmet_dependencies(session, job))
     return job.state is JobState.RUNNING
 
 
-# -- what people ask for ----------------------------------------------------------------------------------------------
+# -- commands of users -------------------------------------------------------------------------------------------------
 
 
 def find_jobs_at_work(session: Session, runs: Collection[UUID]) -> list[UUID]:
-    """The jobs of launches that are still at work at these runs, also those that have ended."""
+    """Return all jobs of the launches that are still active for these runs, including jobs that have ended."""
     groups = select(Job.group_id).where(Job.run_id.in_(runs), Job.state.in_(ACTIVE_STATES))
     return list(session.scalars(select(Job.id).where(Job.run_id.in_(runs), Job.group_id.in_(groups))))
 
 
 def find_jobs(session: Session, reference: str) -> list[Job]:
-    """The jobs that a user means: all of a run by its name, or those of a job, launch or run by the end of its id.
+    """Return the jobs that a reference names: by a run's name, or by the end of a job, launch or run id.
 
-    A name goes first: e4 is one. Of an id at least 6 digits are asked for, which is what lists show.
-    Raises NotFoundError, or BadInputError when an id's end fits several things.
+    Names take precedence, since e4 is a valid name. An id needs at least 6 digits. Raises NotFoundError, and
+    BadInputError if several things match.
     """
     digits = reference.lower().replace("-", "")
     if set(digits) <= set("0123456789abcdef") and not names.find_by_name(session, "run", reference):
@@ -232,11 +239,11 @@ def _select_jobs(session: Session, where: Any) -> list[Job]:
 
 
 def _raise_no_job(reference: str) -> list[Job]:
-    raise NotFoundError(f"there is no job {reference!r}", "chessreg jobs --all")
+    raise NotFoundError(f"job {reference!r} was not found", "chessreg jobs --all")
 
 
 def cancel_jobs(session: Session, jobs: Iterable[Job]) -> list[Job]:
-    """Take queued jobs out of the queue, and have the supervisor end running ones; returns those that were active."""
+    """Remove queued jobs from the queue and mark running ones for cancellation. Return the affected jobs."""
     cancelled = []
     for job in jobs:
         if job.state is JobState.QUEUED:
@@ -249,9 +256,9 @@ def cancel_jobs(session: Session, jobs: Iterable[Job]) -> list[Job]:
 
 
 def retry_jobs(session: Session, jobs: Iterable[Job]) -> list[Job]:
-    """Put jobs that ended without finishing back into the queue, of a run's launches the newest; returns them.
+    """Requeue jobs that ended without finishing, of each run's newest launch, and return them.
 
-    What is complete stays, and so does what a job of another launch stands for.
+    Complete jobs, and runs with an active job of another launch, are left unchanged.
     """
     lock_queue(session)
     again = []
@@ -269,29 +276,34 @@ def retry_jobs(session: Session, jobs: Iterable[Job]) -> list[Job]:
 
 
 def requeue_job(job: Job, message: str) -> None:
+    """Put a job back into the queue, with a message."""
     job.state, job.cause, job.message, job.handle, job.ended_at = JobState.QUEUED, None, mask(message), None, None
 
 
 def end_job(job: Job, cause: Cause, message: str | None) -> None:
+    """Mark a job as ended."""
     job.state, job.cause, job.ended_at = JobState.ENDED, cause, utc_now()
     job.message = message and mask(message)
 
 
 def has_active_job(session: Session, run_id: UUID, beside: Job | None = None) -> bool:
-    """Whether a job that has not ended is queued for this run: any, or one of another launch than `beside`."""
+    """Return whether a run has a job that may still do something. `beside` excludes the jobs of its launch."""
     jobs = session.scalars(select(Job).where(Job.run_id == run_id)).all()
     return any(can_progress(session, job) for job in jobs if beside is None or job.group_id != beside.group_id)
 
 
 def lock_queue(session: Session) -> None:
-    """Keep other transactions from queueing until this one ends. Those of SQLite are alone already."""
+    """Prevent other transactions from queueing until this one ends. SQLite's writing transactions are exclusive
+    already."""
     if session.get_bind().dialect.name == "postgresql":
         session.execute(text("LOCK TABLE job IN SHARE ROW EXCLUSIVE MODE"))
 
 
 def set_priority(session: Session, jobs: Iterable[Job], priority: int | None = None, by: int = 0) -> list[Job]:
-    """Give queued jobs this priority, or theirs more `by`; higher ones start first. Returns those that were queued:
-    one that runs is not stopped for another."""
+    """Set the priority of queued jobs, or change it by `by`, and return these jobs. Higher priorities start first.
+
+    Running jobs are not interrupted.
+    """
     changed = [job for job in jobs if job.state is JobState.QUEUED]
     for job in changed:
         job.priority = (job.priority if priority is None else priority) + by

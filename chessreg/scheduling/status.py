@@ -1,5 +1,4 @@
-"""Job status as plain rows for lists and for `--json`: state in words, units done, rate, time left; what goes on now,
-here and elsewhere, and what has ended since a moment: jobs, and runs in the foreground."""
+"""Status of jobs as plain rows for lists and `--json`: active and recently ended jobs and foreground runs."""
 
 from __future__ import annotations
 
@@ -33,7 +32,7 @@ FINAL_STATES = frozenset(
 
 
 def read_job_rows(session: Session, jobs: Iterable[Job]) -> list[Row]:
-    """One row a job, in the order given."""
+    """Return one row for each job, in the given order."""
     jobs = list(jobs)
     called = names.read_names_of(session, "run", {job.run_id for job in jobs})
     runs = {run.id: run for run in _read_by_ids(session, tables.Run, tables.Run.id, {job.run_id for job in jobs})}
@@ -97,7 +96,7 @@ def _make_row(
 
 
 def explain_job(row: Row) -> str:
-    """Return what a job does, waits for, or failed on, in words; empty when there is nothing to report."""
+    """Return the activity, the dependency or the error of a job in words. Empty if there is nothing to report."""
     if row["waits_for"]:
         return f"waits for {', '.join(row['waits_for'])}"
     if row["state"] == "waiting":
@@ -109,12 +108,16 @@ def explain_job(row: Row) -> str:
 
 
 def scheduler_name(row: Row) -> str:
-    """Return the name of the job's scheduler: Slurm, Ray."""
+    """Return the name of the job's scheduler: Slurm or Ray."""
     return str(row["executor"]).partition(":")[0].capitalize()
 
 
 def find_state(session: Session, job: Job) -> tuple[str, list[str]]:
-    """Return the state of a job (`registry.states`), and the jobs that it waits for."""
+    """Return the state of a job, and descriptions of the jobs that it waits for.
+
+    The state is queued, waiting (for other jobs, or in a cluster's queue), blocked (they will not finish), running,
+    cancelling, or how the job ended.
+    """
     if job.state is JobState.ENDED:
         return end_word(job, job.cause), []
     if job.state is JobState.RUNNING:
@@ -126,7 +129,7 @@ def find_state(session: Session, job: Job) -> tuple[str, list[str]]:
 
 
 def measure_progress(attempt: tables.Attempt | None, done: int, units: int) -> float | None:
-    """Share of the job that is done, 0 to 1: by units, and inside a long unit by the attempt's progress."""
+    """Return the share of the job that is done, 0 to 1: by units, and within a long unit by the attempt's progress."""
     if not units:
         return None
     by_units = done / units
@@ -137,30 +140,32 @@ def measure_progress(attempt: tables.Attempt | None, done: int, units: int) -> f
 
 
 def measure_pace(attempt: tables.Attempt | None, done: int, units: int) -> tuple[float | None, float | None]:
-    """Units a second of the running attempt, and seconds left; both by the attempt's own clock. A part of a long unit
-    counts, as far as the attempt says that it is done. `units`: of the job."""
+    """Return the units per second of the running attempt, and the seconds left, by the attempt's own clock.
+
+    The done part of a long unit counts. `units` is the number of units of the job.
+    """
     if attempt is None:
         return None, None
     seconds = (attempt.checked_in_at - attempt.started_at).total_seconds()
     if seconds <= 0:
         return None, None
     progress = attempt.progress or 0.0
-    here = progress - (attempt.progress_before or 0.0)  # not from the state that it loaded
-    mine = units - max(done - attempt.units_done, 0)  # what earlier attempts left
+    here = progress - (attempt.progress_before or 0.0)  # without the loaded state
+    mine = units - max(done - attempt.units_done, 0)  # units left by earlier attempts
     rate = max(attempt.units_done, here * mine) / seconds or None
     left = seconds * (1 - progress) / here if here > 0 else (units - done) / rate if rate else None
     return rate, left
 
 
 def end_word(job: Job | None, cause: tables.Cause | None) -> str:
-    """Return the state in which a job, or an attempt of it, ended; one that a user ended is cancelled."""
+    """Return how a job or an attempt ended, in one word: cancelled if a user cancelled it, else the cause."""
     if job is not None and job.cancel and cause is tables.Cause.KILLED:
         return "cancelled"
     return word_of(cause or tables.Cause.LOST)
 
 
 def read_full_row(session: Session, job: Job) -> Row:
-    """One job in full: its settings, every attempt, what it waits for."""
+    """Return one job with its settings, all attempts, and its dependencies."""
     (row,) = read_job_rows(session, [job])
     tried = session.execute(
         select(tables.Attempt, tables.Machine.host)
@@ -183,16 +188,16 @@ def read_full_row(session: Session, job: Job) -> Row:
     }
 
 
-# -- what goes on, and what has ended ---------------------------------------------------------------------------------
+# - active and ended ---------------------------------------------------------------------------------------------------
 
 
-MAX_ROWS = 200  # rows of each list
+MAX_ROWS = 200  # per list
 
 
 def list_active(session: Session) -> list[Row]:
-    """What runs: foreground runs and jobs; then the jobs that wait, the ones that start first before the others.
+    """Return foreground runs and running jobs, then waiting jobs in the order in which they start.
 
-    The keys are those of `rows`; `id` is None for a run in the foreground.
+    The keys are as in `read_job_rows`. `id` is empty for a foreground run.
     """
     order = case((Job.state == JobState.RUNNING, 0), else_=1), Job.priority.desc(), Job.created_at, Job.shard, Job.id
     jobs = session.scalars(select(Job).where(Job.ended_at.is_(None)).order_by(*order).limit(MAX_ROWS)).all()
@@ -202,7 +207,7 @@ def list_active(session: Session) -> list[Row]:
 
 
 def list_foreground(session: Session) -> list[Row]:
-    """Runs in the foreground: nobody queued them, and they end with their terminal."""
+    """Return the runs in the foreground, which were not queued and end with their terminal."""
     query = (
         select(Attempt, Run, Machine.host)
         .join(Run, Run.id == Attempt.run_id)
@@ -247,12 +252,12 @@ def list_foreground(session: Session) -> list[Row]:
 
 
 def list_ended(session: Session, since: datetime) -> list[Row]:
-    """What finished, failed or was cancelled after `since`, newest first: the last attempt of each job that has ended
-    and of each run in the foreground, and jobs that ended without an attempt: cancelled, or refused by their worker.
+    """Return the jobs and foreground runs that ended after `since`, newest first.
 
-    Rows: id (of the job; None: foreground), run_id, kind, name, title, cause (in a word), message, done, units of the
-    run, seconds that the attempt took, machine (None: it never reached one), ended_at,
-    failed (no person ended it, and it did not finish).
+    Each is represented by its last attempt; jobs that ended without one were cancelled or refused by their worker.
+    Keys: id (of the job; None for a foreground run), run_id, kind, name, title, cause (in one word), message, done,
+    units (of the run), seconds (of the attempt), machine (None if it never reached one), ended_at, failed (it neither
+    finished nor was ended by a user).
     """
     query = (
         select(Attempt, Run, Machine.host, Job)
@@ -272,9 +277,9 @@ def list_ended(session: Session, since: datetime) -> list[Row]:
     for attempt, run, host, job in tried:
         key = attempt.job_id or attempt.run_id
         if key in rows or (job is not None and job.ended_at is None) or (job is None and run.id in again):
-            continue  # it was tried again since
+            continue  # tried again since
         interrupted = attempt.job_id is None and attempt.state is AttemptState.KILLED and attempt.cause is Cause.KILLED
-        # what was tried may have failed, and its next try be cancelled
+        # a job may be cancelled after a failed attempt
         last = job if job is not None and job.cause is not attempt.cause else attempt
         rows[key] = {
             "id": attempt.job_id,
@@ -317,13 +322,13 @@ def explain_missing_log(row: Row) -> str:
     """Return why a job has no log on this machine."""
     if row["tries"] and row["state"] != "waiting":
         return f"the log is on {row['machine'] or row['host']}: chessreg logs {row['id'].hex[-6:]} there"
-    return f"it has not begun: it {row['why']}" if row["state"] in ("waiting", "blocked") else "it has not begun"
+    return f"it has not started: it {row['why']}" if row["state"] in ("waiting", "blocked") else "it has not started"
 
 
 def find_log(store: Store, job: Job) -> Path | None:
-    """The log file of a job, over all its attempts; None where it has not begun, or its log is not here.
+    """Return the log file of a job over all its attempts, or None if it has not begun or its log is elsewhere.
 
-    A path that only the row names is read if it is called as this job's log is.
+    A path from the job's row is read only if it has the name of this job's log.
     """
     here = queue.job_folder(store, job) / "log.txt"
     if here.exists():

@@ -1,9 +1,7 @@
-"""The supervisor of one machine: a loop that reads the queue, starts what may start, sees how it ends, takes it in.
+"""The supervisor of one machine: a loop that reads the queue, starts jobs, detects their ends and ingests results.
 
-It outlives the terminal that started it, and ends by itself when there has been nothing to do for a while.
-
-It keeps nothing that cannot be found again: the next one reads handles from the registry and outcomes from the store. A
-worker outlives its supervisor.
+It outlives the terminal that started it, and exits after a period without work. It is stateless: the next supervisor
+reads handles from the registry and outcomes from the store. Workers outlive their supervisor.
 """
 
 from __future__ import annotations
@@ -43,42 +41,42 @@ if TYPE_CHECKING:
 
 LOOP_INTERVAL_S = 0.25
 WATCH_INTERVAL_S = 10.0
-RETRY_PAUSE_S = 1.0  # before the next try when the registry, or the disk, has refused
-OFFER_INTERVAL_S = 2.0  # how often those that found no room are offered again
-FREED_SPACE_BYTES = 16 << 20  # a job whose disk was full starts again once so much more of it is free
-FULL_DISK_TIMEOUT_S = 600.0  # or after so long: a quota, and the disk of another machine, do not show here
+RETRY_PAUSE_S = 1.0  # after an error of the registry or the disk
+OFFER_INTERVAL_S = 2.0  # for jobs that did not fit
+FREED_SPACE_BYTES = 16 << 20  # freed space after which a job with a full disk is retried
+FULL_DISK_TIMEOUT_S = 600.0  # retried after this time too, since quotas and remote disks are not visible here
 IDLE_TIMEOUT_S = 300.0
 
 
 class Supervisor:
-    """Looks after the jobs of this host and store."""
+    """Manages the jobs of this host and store."""
 
     def __init__(self, database: Database, store: Store, *, idle: float = IDLE_TIMEOUT_S) -> None:
         self.database, self.store, self.idle = database, store, idle
         self.watcher = Watcher(store)
         self.executors: dict[str, Executor] = {}
-        self.started: dict[UUID, tuple[str, int]] = {}  # job → handle and try, until the registry has noted it
+        self.started: dict[UUID, tuple[str, int]] = {}  # job → handle and attempt number, until recorded
         self.stopping = False
         self.running: list[Job] = []
         self.ready: list[Job] = []
         self.hope = False  # whether a queued job can still start
         self._full: dict[UUID, FullDisk] = {}  # jobs that wait for space
-        self._version = ""  # of the registry, when these were read
-        self._refused: set[UUID] = set()  # those that found no room when last offered
+        self._version = ""  # data version at the last read
+        self._refused: set[UUID] = set()  # jobs that did not fit when last offered
         self._watched = self._offered = -1e9
         self._busy = time.monotonic()
 
     def run(self) -> None:
-        """Work until there is nothing to do, or until a signal to end."""
+        """Work until there is nothing to do, or until a signal."""
         down = ""
         while not self.stopping:
             try:
                 active = self.beat()
                 if down:
-                    log_line("the registry answers again")
+                    log_line("the registry responds again")
                 down = ""
             except (ChessregError, StoreError, DBAPIError, OSError) as error:
-                # Workers go on, their fragments wait. Nobody is judged by what was not seen.
+                # Workers continue and their fragments wait. Promises made meanwhile are not judged.
                 active, message = True, str(error).split("\n", 1)[0]
                 self.watcher.forget()
                 if message != down:
@@ -94,12 +92,13 @@ class Supervisor:
         self.put_back()
 
     def pause(self, seconds: float) -> None:
+        """Sleep for `seconds`, or until a signal."""
         deadline = time.monotonic() + seconds
         while not self.stopping and (left := deadline - time.monotonic()) > 0:
             time.sleep(min(left, 0.1))
 
     def beat(self) -> bool:
-        """Once round; returns whether any job runs or may still start."""
+        """Run the loop once. Return whether any job is running or may still start."""
         began = time.monotonic()
         self.take_in()
         self.note_started()
@@ -115,7 +114,7 @@ class Supervisor:
         return bool(self.running or self.hope or self.started)
 
     def read_queue(self) -> None:
-        """Read the jobs again if anything has changed in the registry."""
+        """Read the jobs again if the registry has changed."""
         version = self.database.data_version()
         if version == self._version:
             return
@@ -128,10 +127,12 @@ class Supervisor:
         self._version = version
 
     def take_in(self) -> None:
+        """Ingest waiting fragments."""
         if any(self.store.incoming.iterdir()):
             ingest_fragments(self.database, self.store)
 
     def executor(self, on: str) -> Executor:
+        """Return the executor that `on` names, created once."""
         if on not in self.executors:
             self.executors[on] = open_executor(on)
         return self.executors[on]
@@ -139,9 +140,9 @@ class Supervisor:
     # -- starting -------------------------------------------------------------------------------------------------
 
     def offer(self) -> None:
-        """Offer those that may start to their executors, most urgent first; what finds no room waits its turn.
+        """Submit ready jobs to their executors, by priority. Jobs that do not fit are offered again later.
 
-        None that is less urgent takes the room that another waits for: of this machine's GPUs, or of its cores.
+        A less urgent job does not take GPUs or cores that a more urgent one waits for.
         """
         ready = [job for job in self.ready if job.id not in self.started and self.has_space(job)]
         due = time.monotonic() - self._offered > OFFER_INTERVAL_S
@@ -149,7 +150,7 @@ class Supervisor:
             return
         self._offered, self._refused = time.monotonic(), {job.id for job in ready}
         groups: dict[tuple[int, UUID, UUID, str], list[Job]] = {}
-        for job in ready:  # keeps their order: by priority, then age
+        for job in ready:  # in order of priority, then age
             groups.setdefault((-job.priority, job.group_id, job.run_id, job.executor), []).append(job)
         full: set[tuple[str, bool]] = set()
         for (_, _, _, on), jobs in groups.items():
@@ -161,7 +162,7 @@ class Supervisor:
                     [queue.prepare_submission(self.database, self.store, job) for job in jobs]
                 )
             except ChessregError as error:
-                if is_disk_full(error):  # no fault of the job
+                if is_disk_full(error):  # not the job's fault
                     raise
                 self.refuse(jobs, error)
                 continue
@@ -174,6 +175,7 @@ class Supervisor:
                 full.add(room)
 
     def refuse(self, jobs: list[Job], error: ChessregError) -> None:
+        """End jobs that can never start, with the executor's message."""
         hint = f" ({error.hint})" if error.hint else ""
         log_line(f"cannot start {queue.job_title(jobs[0])}: {error.message}{hint}")
         with self.database.write() as session:
@@ -181,7 +183,7 @@ class Supervisor:
                 queue.end_job(session.get_one(Job, job.id), Cause.FAILED, error.message + hint)
 
     def has_space(self, job: Job) -> bool:
-        """Whether the disk on which this job found no space has some now, as far as can be seen here."""
+        """Return whether the disk that was full for this job has space again. True if this machine cannot see it."""
         full = self._full.get(job.id)
         if full is not None and not full.has_space():
             return False
@@ -189,6 +191,7 @@ class Supervisor:
         return True
 
     def note_started(self) -> None:
+        """Record the handles of started jobs in the registry."""
         if not self.started:
             return
         with self.database.write() as session:
@@ -199,11 +202,10 @@ class Supervisor:
                 queue.record_placement(job, {})
         self.started.clear()
 
-    # -- seeing how they end --------------------------------------------------------------------------------------
+    # -- polling and settling -------------------------------------------------------------------------------------
 
     def look(self, running: list[Job]) -> bool:
-        """Poll every running job, note where its scheduler has put it, end those that must end, settle those that have
-        ended; return whether any has."""
+        """Poll running jobs, record their placements, cancel and settle them. Return whether any has ended."""
         by_executor: dict[str, list[Job]] = {}
         for job in running:
             by_executor.setdefault(job.executor, []).append(job)
@@ -225,19 +227,20 @@ class Supervisor:
                     if job.cancel and job.handle:
                         at.cancel(job.handle)
             except ChessregError as error:
-                log_line(f"{on} does not answer: {error.message}")
+                log_line(f"{on} does not respond: {error.message}")
         if placed:
             with self.database.write() as session:
                 for job_id, record in placed.items():
                     queue.record_placement(session.get_one(Job, job_id), record)
         if ended:
-            self.take_in()  # ingest what a worker wrote before its end is recorded
+            self.take_in()  # ingest results before the end is recorded
             for job, seen_job in ended:
                 self.settle(job, seen_job)
         return bool(ended)
 
     def settle(self, job: Job, seen: SubmissionStatus) -> None:
-        """Say how a try ended, by the worker's own word and what the executor saw; perhaps try again."""
+        """Record the end of an attempt, from the worker's report and the executor's status, and requeue it if
+        appropriate."""
         folder = queue.job_folder(self.store, job)
         if seen.exit_code == worker.BUSY_STATUS and (process := worker.read_record(folder / "process.json")):
             self.adopt(job, process)
@@ -263,7 +266,7 @@ class Supervisor:
                 changes = ", ".join(f"{key} {value}" for key, value in smaller.items())
                 queue.requeue_job(now, f"out of memory: again with {changes}")
             elif cause is Cause.PREEMPTED:
-                queue.requeue_job(now, message or "preempted: it waits for its turn again")
+                queue.requeue_job(now, message or "preempted, queued again")
             elif full:
                 self._full[job.id] = FullDisk(Path(full))
                 queue.requeue_job(now, f"waits for space: {DISK_FULL} at {full}")
@@ -275,20 +278,20 @@ class Supervisor:
         log_line(f"{queue.job_title(job)} ({job.id.hex[-6:]}), try {job.tries}: {word_of(cause)}{why}")
 
     def adopt(self, job: Job, process: dict[str, Any]) -> None:
-        """Look after a worker that an earlier supervisor started, and did not live to note."""
+        """Manage a worker that an earlier supervisor started without recording it."""
         from chessreg.scheduling.executors.local import adopt_worker
 
         handle = adopt_worker(process, queue.job_folder(self.store, job) / "log.txt")
         with self.database.write() as session:
             session.get_one(Job, job.id).handle = handle
-        log_line(f"{queue.job_title(job)} ({job.id.hex[-6:]}) is being worked at by process {process['pid']} already")
+        log_line(f"{queue.job_title(job)} ({job.id.hex[-6:]}) is already being executed by process {process['pid']}")
 
     def end_attempt(self, job: Job, attempt: str, cause: Cause, message: str | None, code: int | None) -> None:
-        """The end of an attempt that could not say so itself, or did not know why: a fragment like any other."""
+        """Write the end of an attempt that could not record it itself or did not know the cause."""
         from store.fragments import FragmentWriter
 
         with self.database.read() as session:
-            if session.get(Attempt, UUID(attempt)) is None:  # it died before it could say that it began
+            if session.get(Attempt, UUID(attempt)) is None:  # it died before recording its start
                 return
             done = count_units_done(session, UUID(attempt))
         states = {Cause.FAILED: "failed", Cause.OOM: "failed", Cause.LOST: "lost"}
@@ -308,8 +311,8 @@ class Supervisor:
     # -- ending ---------------------------------------------------------------------------------------------------
 
     def put_back(self) -> None:
-        """End the running shards of this machine, keep what they have, and leave their jobs in the queue."""
-        log_line("stopping: running jobs go back to the queue")
+        """Stop the running jobs of this machine, keep their results, and return them to the queue."""
+        log_line("stopping: running jobs return to the queue")
         while True:
             try:
                 self.take_in()
@@ -325,18 +328,19 @@ class Supervisor:
                     self.executor("local").cancel(job.handle or "")
                 self.look(running)
             except (ChessregError, StoreError, DBAPIError, OSError) as error:
-                log_line(f"not noted: {str(error).splitlines()[0]}; the next supervisor will see how they ended")
+                log_line(f"not recorded: {str(error).splitlines()[0]}; the next supervisor will record the ends")
                 return
             time.sleep(0.05)
 
 
 class FullDisk:
-    """A disk on which a job found no space, and how much of it was free right after."""
+    """A disk that was full for a job, and its free space right afterwards."""
 
     def __init__(self, path: Path) -> None:
         self.path, self.free, self.since = path, read_free_bytes(path), time.monotonic()
 
     def has_space(self) -> bool:
+        """Return whether space was freed, or enough time has passed to try again."""
         return (
             time.monotonic() - self.since > FULL_DISK_TIMEOUT_S
             or read_free_bytes(self.path) >= self.free + FREED_SPACE_BYTES
@@ -344,7 +348,7 @@ class FullDisk:
 
 
 def read_free_bytes(path: Path) -> int:
-    """The free space of the disk that holds this path, or would hold it; 0 where that cannot be read."""
+    """Return the free space of the disk that holds `path` or its nearest existing parent. 0 if unknown."""
     for place in (path, *path.parents):
         with suppress(OSError):
             return shutil.disk_usage(place).free
@@ -352,12 +356,13 @@ def read_free_bytes(path: Path) -> int:
 
 
 def log_line(text: str) -> None:
-    with suppress(OSError):  # a full disk ends neither the log's writer nor its work
+    """Print a line with the time, secrets masked."""
+    with suppress(OSError):  # a full disk must not stop the supervisor
         print(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {visible(mask(text))}", flush=True)
 
 
 def main(root: Path, idle: float = IDLE_TIMEOUT_S) -> int:
-    """Be the supervisor of this host at this store, unless another process is."""
+    """Run as the supervisor of this host and store, unless another process is."""
     from store import Store
     from store.files import keep_private
 
@@ -380,22 +385,22 @@ def main(root: Path, idle: float = IDLE_TIMEOUT_S) -> int:
                 presence.release()
             if supervisor.stopping:
                 break
-            supervisor.read_queue()  # something may have been launched just now, by one who still saw us here
+            supervisor.read_queue()  # a launch may have relied on this supervisor just now
             if not (supervisor.ready or supervisor.running):
                 break
         log_line("supervisor ends")
     return 0
 
 
-EXECUTOR_CAUSES = (Cause.PREEMPTED, Cause.WALLTIME, Cause.OOM)  # what an executor knows better than the worker itself
+EXECUTOR_CAUSES = (Cause.PREEMPTED, Cause.WALLTIME, Cause.OOM)  # causes that the executor knows better than the worker
 
 
 def judge_end(seen: SubmissionStatus, outcome: dict[str, Any] | None) -> tuple[Cause, str | None, int | None]:
-    """Cause, message and exit code of an attempt, from the executor's status and the worker's report."""
+    """Return cause, message and exit code of an attempt, from the executor's status and the worker's report."""
     if outcome is None:
         cause = seen.cause or (Cause.FINISHED if seen.exit_code == 0 else Cause.FAILED)
-        if cause is Cause.FINISHED:  # a worker that finishes says so
-            return Cause.LOST, "it ended without a word", seen.exit_code
+        if cause is Cause.FINISHED:  # a finished worker writes a report
+            return Cause.LOST, "it ended without a report", seen.exit_code
         return cause, seen.message or f"it ended with exit status {seen.exit_code}", seen.exit_code
     cause = Cause(outcome["cause"])
     if seen.cause in EXECUTOR_CAUSES and cause is Cause.KILLED:
@@ -404,7 +409,7 @@ def judge_end(seen: SubmissionStatus, outcome: dict[str, Any] | None) -> tuple[C
 
 
 def halve_batches(job: Job) -> dict[str, int] | None:
-    """The job's batch settings cut in half; None when that was done before, or there is none to halve."""
+    """Return the job's batch options halved. None if it has none, or if they were halved before."""
     if "halved" in job.detail:
         return None
     return {name: value // 2 for name, value in job.detail.get("batches", {}).items() if value > 1} or None

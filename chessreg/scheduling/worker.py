@@ -1,12 +1,12 @@
-"""What an executor starts: `python -m chessreg.scheduling.worker FOLDER/work.json`, one try at one job.
+"""The worker that executors start: `python -m chessreg.scheduling.worker FOLDER/work.json`, one attempt at one job.
 
-It reads the registry and never writes it. What it found out goes into fragments; how it went goes into its folder:
+It reads the registry and never writes it. Results are written as fragments, and the attempt's state into its folder:
 
-    work.json      what to do; written by the supervisor
-    process.json   who is at it: pid, host, boot, try, attempt; written at the start
-    outcome.json   how the try ended: cause, message, exit code, which disk was full; written at the end
-    lock           held while it works, so that two supervisors that follow each other never start it twice
-    log.txt        what it says, over all tries
+    work.json      the order; written by the supervisor
+    process.json   the process: pid, host, boot, try, attempt; written at the start
+    outcome.json   how the attempt ended: cause, message, exit code, full disk; written at the end
+    lock           held while the worker runs, so that successive supervisors never start it twice
+    log.txt        the output of all attempts
 """
 
 from __future__ import annotations
@@ -32,13 +32,13 @@ from chessreg.terminal import visible
 from store.files import find_error_file, is_disk_full, keep_private, read_json
 from store.process import this_process
 
-BUSY_STATUS = 75  # exit status (EX_TEMPFAIL): another process is at this job
+BUSY_STATUS = 75  # exit status (EX_TEMPFAIL): another process is executing this job
 NO_SPACE_STATUS = 73  # exit status (EX_CANTCREAT): the disk is full, perhaps too full for outcome.json
 PROGRESS_INTERVAL_S = 5.0
 
 
 def main(path: Path) -> int:
-    """Do the attempt that this file describes; returns the exit status: 0 finished, 130 stopped by a signal."""
+    """Execute the attempt that this file describes. Return the exit status: 0 finished, 130 stopped by a signal."""
     folder = path.parent
     keep_private(shared_by=folder)
     try:
@@ -55,7 +55,7 @@ def main(path: Path) -> int:
 
 
 def run_try(path: Path) -> int:
-    """What `main` does with the lock held. Raises OSError where its files cannot be written."""
+    """Execute the attempt while the lock is held. Raises OSError if its files cannot be written."""
     folder, order, here = path.parent, json.loads(path.read_text(encoding="utf-8")), this_process().record()
     write_log(f"== try {order['try']} of {order['title']} on {here['host']}, process {here['pid']}, {here['since']}")
     write_record(folder / "process.json", {**here, "try": order["try"], "attempt": None})
@@ -66,7 +66,7 @@ def run_try(path: Path) -> int:
 
 
 def format_outcome(outcome: dict[str, Any]) -> str:
-    """How it ended, for its log. What was stopped here may have been cancelled: the job's state says so."""
+    """Return how the attempt ended, for its log."""
     cause, message = outcome["cause"], outcome["message"]
     if cause == "finished":
         cause = "complete"
@@ -74,7 +74,7 @@ def format_outcome(outcome: dict[str, Any]) -> str:
 
 
 def attempt_order(order: dict[str, Any], folder: Path, here: dict[str, Any]) -> dict[str, Any]:
-    """Do it; returns cause, message, exit code and attempt. No error gets out."""
+    """Execute an order. Return cause, message, exit code and attempt. Raises no errors."""
     from store.errors import StoreError
 
     attempt: list[Any] = []
@@ -86,7 +86,7 @@ def attempt_order(order: dict[str, Any], folder: Path, here: dict[str, Any]) -> 
     cause, message, code, full = "finished", None, 0, None
     try:
         if do_shard(order, folder, begun):
-            cause, message, code = "killed", "stopped when it was asked to", 130
+            cause, message, code = "killed", "stopped on request", 130
     except KeyboardInterrupt:
         cause, message, code = "killed", "interrupted", 130
     except (ChessregError, StoreError) as error:
@@ -112,14 +112,14 @@ def attempt_order(order: dict[str, Any], folder: Path, here: dict[str, Any]) -> 
 
 
 def find_full_disk(error: BaseException, order: dict[str, Any]) -> str | None:
-    """A path on the disk that was full, where that is what the error says: the store's, unless the error names one."""
+    """Return a path on the full disk that an error reports (default: the store), or None for other errors."""
     if not is_disk_full(error, Path(order["store"])):
         return None
     return str(getattr(error, "path", None) or find_error_file(error) or order["store"])
 
 
 def do_shard(order: dict[str, Any], folder: Path, begun: Callable[[Any], None]) -> bool:
-    """Do the missing units of the shard; returns whether it was interrupted."""
+    """Execute the missing units of the shard. Return whether it was interrupted."""
     from chessreg.registry.database import Database
     from chessreg.registry.engines import ServerUnreachableError
     from chessreg.runs.attempt import AttemptOrigin, RunAttempt
@@ -135,14 +135,14 @@ def do_shard(order: dict[str, Any], folder: Path, begun: Callable[[Any], None]) 
     options = kind.options(**order["execution_options"])
     options = options.model_copy(update=granted_settings(options, granted))
     with Database.open(None, create=False, on_wait=write_log) as database:
-        # Where this machine calls the store by another name (a Slurm profile's `store`), the environment says so.
+        # CHESSREG_JOB_STORE is the store's path on this machine if it differs (a Slurm profile's `store`).
         inputs = Inputs(database, Store(os.environ.get("CHESSREG_JOB_STORE") or order["store"]))
         while True:
             try:
                 resolved = resolve_spec(kind, spec, inputs)
                 if resolved.run_id.hex != order["run"]:
                     raise ChessregError(
-                        f"kind {kind.name} is not what it was when this was launched (version {kind.version} now)",
+                        f"kind {kind.name} has changed since the launch (its version is {kind.version} now)",
                         "launch it again",
                     )
                 units = resolved.units - (kind.reduce is not None)
@@ -153,7 +153,7 @@ def do_shard(order: dict[str, Any], folder: Path, begun: Callable[[Any], None]) 
                     return False
                 require_runnable(resolved, None, inputs)
                 break
-            except ServerUnreachableError as error:  # in the midst of a transaction: again, as soon as it answers
+            except ServerUnreachableError as error:  # during a transaction: repeat it once the server responds
                 write_log(error.message)
         write_log(f"{len(missing)} of {len(wanted)} units to do; {describe_grants(granted)}")
         log = os.environ.get("CHESSREG_JOB_LOG") or str(folder / "log.txt")
@@ -166,14 +166,14 @@ def do_shard(order: dict[str, Any], folder: Path, begun: Callable[[Any], None]) 
 
 
 def shard_units(units: int, every: int, shard: int, shards: int) -> range:
-    """Units of a shard: an even part of `units`; shard = shards is what comes after all (the reduce), of `every`."""
+    """Return the units of a shard: an equal part of `units`, or for shard = shards the reduce, up to `every`."""
     if shard == shards:
         return range(units, every)
     return range(units * shard // shards, units * (shard + 1) // shards)
 
 
 def read_grants() -> dict[str, Any]:
-    """What the executor gave this process: CPU threads, and a GPU's number on this machine."""
+    """Return the CPU threads and the GPU that the executor granted to this process."""
     granted: dict[str, Any] = {}
     if os.environ.get("CHESSREG_THREADS", "").isdigit():
         granted["granted_threads"] = int(os.environ["CHESSREG_THREADS"])
@@ -183,7 +183,7 @@ def read_grants() -> dict[str, Any]:
 
 
 def granted_settings(options: Any, granted: dict[str, Any]) -> dict[str, Any]:
-    """Execution options that follow: no more threads than given; of the GPUs only one can be seen, the given one."""
+    """Return the execution options that follow from the granted resources."""
     settings: dict[str, Any] = {}
     if not options.threads and "granted_threads" in granted:
         settings["threads"] = granted["granted_threads"]
@@ -193,12 +193,13 @@ def granted_settings(options: Any, granted: dict[str, Any]) -> dict[str, Any]:
 
 
 def describe_grants(granted: dict[str, Any]) -> str:
+    """Return the granted resources in words."""
     threads = f"{granted['granted_threads']} threads" if "granted_threads" in granted else "all threads"
     return f"GPU {granted['granted_gpu']}, {threads}" if "granted_gpu" in granted else threads
 
 
 def make_progress_logger() -> Callable[[float, str], None]:
-    """Says in the log how far it is, every few seconds."""
+    """Return a progress callback that logs every few seconds."""
     last = time.monotonic()
 
     def report(fraction: float, text: str) -> None:
@@ -211,19 +212,20 @@ def make_progress_logger() -> Callable[[float, str], None]:
 
 
 def write_log(text: str) -> None:
-    with suppress(OSError):  # a log that cannot grow is no reason to fail
+    """Print a line with the time."""
+    with suppress(OSError):  # a full log must not fail the attempt
         print(f"{datetime.now(UTC):%H:%M:%S} {visible(text)}", flush=True)
 
 
 def write_record(path: Path, content: dict[str, Any]) -> None:
-    """Whole or not at all."""
+    """Write a JSON file atomically."""
     aside = path.with_name(f"{path.name}.{os.getpid()}")
     aside.write_text(json.dumps(content), encoding="utf-8")
     aside.replace(path)
 
 
 def read_record(path: Path) -> dict[str, Any] | None:
-    """What is there, or None."""
+    """Return the content of a JSON file, or None if it is missing or damaged."""
     try:
         record: dict[str, Any] = read_json(path)
         return record
@@ -233,8 +235,8 @@ def read_record(path: Path) -> dict[str, Any] | None:
 
 if __name__ == "__main__":
     gc.set_threshold(100_000, 20, 20)  # imports make many objects and no garbage
-    faulthandler.enable(all_threads=False)  # at a crash below Python the log has the lines that led to it
+    faulthandler.enable(all_threads=False)  # logs the Python stack of a crash below Python
     status = main(Path(sys.argv[1]))
-    if "duckdb" not in sys.modules:  # which reports as leaked what is not collected
-        gc.freeze()  # nothing is left to collect
+    if "duckdb" not in sys.modules:  # which would report uncollected objects as leaks
+        gc.freeze()  # faster exit
     sys.exit(status)

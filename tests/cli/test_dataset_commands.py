@@ -558,7 +558,7 @@ def test_games_are_exported_as_a_token_file(here: Any, pgn: Path, tmp_path: Path
         ((path, "--token-file", "--heldout", "games:test"), 4, "exists already"),
         (("--token-file",), 2, "--token-file needs --heldout DATASET: `chessreg dataset split games --parts"),
         (("--heldout", "games:test"), 2, "--heldout needs --token-file"),
-        (("--token-file", "--heldout", "nothing"), 3, "there is no dataset 'nothing'"),
+        (("--token-file", "--heldout", "nothing"), 3, "dataset 'nothing' was not found"),
         (("--token-file", "--heldout", "games:test", "--format", "bag"), 2, "leave them out with --token-file"),
         (("--token-file", "--heldout", "games:test", "--encoding", "fen-77"), 2, "writes positions"),
         (("--token-file", "--heldout", "games:test", "--encoding", "morse"), 3, "no encoding is called 'morse'"),

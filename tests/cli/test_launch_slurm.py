@@ -35,7 +35,7 @@ def test_print_shows_the_script_and_does_nothing(here, monkeypatch):
 @needs_slurm
 def test_what_cannot_be_printed_is_one_line(here):
     assert here("launch", TOY, "--on", "slurm:gpu", "--print") == 3
-    assert "there is no profile 'gpu'" in here.err
+    assert "profile 'gpu' was not found" in here.err
     assert "chessreg/profiles.toml" in here.err
     assert here("launch", TOY, "--print") == 4
     assert "--on local has none" in here.err
@@ -43,7 +43,7 @@ def test_what_cannot_be_printed_is_one_line(here):
     file.write_text('[gpu]\npartitoin = "a100"\n')
     assert here("trust", file) == 0
     assert here("launch", TOY, "--on", "slurm:gpu") == 4
-    assert "no setting 'partitoin'" in here.err
+    assert "unknown setting 'partitoin'" in here.err
     assert here.err.count("\n") <= 2
 
 

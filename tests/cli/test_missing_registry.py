@@ -45,7 +45,7 @@ def test_a_command_that_looks_makes_nothing(line: str, here: Path, capsys: pytes
         told = capsys.readouterr()
         path = here / (place[1] if place else ".chessreg/registry.db")
         making = f"chessreg init --registry {path}" if place else "chessreg init"
-        assert told.err == f"error: there is no registry {path}\nhint: {making}\n"
+        assert told.err == f"error: registry {path} does not exist\nhint: {making}\n"
         assert told.out == ""
         assert list(here.iterdir()) == []
 

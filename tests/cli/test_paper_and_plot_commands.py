@@ -24,7 +24,7 @@ def test_what_is_missing_is_told_before_anything_is_done(here):
     assert here("paper", "karvonen", "--dataset", "games") == 2
     assert "--checkpoint" in here.err
     assert here("paper", "karvonen", "--checkpoint", "nothing", "--dataset", "games") == 3
-    assert here.err.startswith("error: there is no checkpoint 'nothing'")
+    assert here.err.startswith("error: checkpoint 'nothing' was not found")
     assert here("paper", "karvonnen", "--checkpoint", "x") == 3
     assert "did you mean karvonen?" in here.err
     for option, value, message in (

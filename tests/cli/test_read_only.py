@@ -24,7 +24,7 @@ LINES = [
     ("doctor", 1, "chmod u+w"),
     ("run imported-vector --files sample --replicate 1", 1, "cannot write to the store"),
     ("gc --remove", 1, "is open for reading only"),
-    ("db backup", 1, "no backup in"),
+    ("db backup", 1, "cannot write a backup to"),
 ]
 
 

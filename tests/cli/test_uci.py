@@ -495,7 +495,7 @@ def test_it_ends_cleanly_when_it_is_interrupted_or_nobody_listens(words: Callabl
 @pytest.mark.parametrize(
     ("more", "code", "message"),
     [
-        (("nobody",), 3, "there is no checkpoint 'nobody'"),
+        (("nobody",), 3, "checkpoint 'nobody' was not found"),
         (("reference", "--intervention", "nobody"), 3, "no intervention or vector run is named 'nobody'"),
         (("reference", "--option", "Seed"), 4, "--option 'Seed' has no value"),
         (("reference", "--option", "Seed=x"), 4, "--option Seed: give a whole number from 0 to"),

@@ -229,7 +229,7 @@ def brought(package: Package) -> dict[str, Any]:
 @pytest.mark.slow
 def test_a_noun_of_a_package_needs_nothing_but_the_package(brought: dict[str, Any]) -> None:
     assert (brought["none"]["status"], json.loads(brought["none"]["out"])) == (0, [])
-    assert (brought["not there"]["status"], "there is no lens 'mine'" in brought["not there"]["err"]) == (3, True)
+    assert (brought["not there"]["status"], "lens 'mine' was not found" in brought["not there"]["err"]) == (3, True)
     assert brought["run"]["status"] == 0, brought["run"]["err"]
 
 

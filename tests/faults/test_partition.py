@@ -234,7 +234,7 @@ def test_a_run_goes_on_while_the_network_drops_every_packet(network: Network, re
     print(f"{wall:.1f} s, {cpu:.1f} s of CPU; cut off {cut_wall:.1f} s, {cut_cpu:.1f} s of CPU")
     assert sessions == 0, "the server keeps sessions of a client that is cut off, and their locks"
     assert process.returncode != 0
-    assert "the results are safe in" in said
+    assert "the results are saved in" in said
     assert cut_cpu <= 1.1 * cpu
     assert cut_wall <= 1.25 * wall
     runner("recover")

@@ -133,7 +133,7 @@ NEVER = {  # what no machine can do, and the option that the message names
     f"{TRAIN} --batch-tokens 1000000000000": "--batch-tokens",
     f"{TRAIN} --beta1 1": "--beta1",
     "train --architecture gpt2 --datasets ,": "'--datasets': it is needed",
-    "train --architecture gpt2 --datasets none": "no dataset 'none'",
+    "train --architecture gpt2 --datasets none": "dataset 'none' was not found",
     f"{TRAIN} --device mps": "--device",
     "imported-games --file /etc/passwd": "passwd",
     "imported-aggregates --file /etc/passwd": "lacks the columns of the grid-search CSV",

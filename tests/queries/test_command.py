@@ -122,7 +122,7 @@ def test_sql_of_ones_own(type_, filled):
         (["--sql", "DROP TABLE game"], 4, "error: DROP is not allowed here"),
         (["--sql", "SELECT * FROM nowhere"], 4, "nowhere"),
         (["elo", "--where", "1 = 1; DELETE FROM run"], 4, "--where is one SQL condition"),
-        (["elo", "--since", "soon"], 4, "'soon' is no date"),
+        (["elo", "--since", "soon"], 4, "'soon' is not a date"),
         (["elo", "--output", "x.xls"], 4, ".xls"),
         ([], 2, "--list shows what there is"),
         (["elo", "--sql", "SELECT 1"], 2, "give the NAME of a query, or --sql"),

@@ -54,7 +54,7 @@ def test_machine_and_since(database, two):
     assert counts(database, since="2026-01-05") == {"new": 3}
     assert counts(database, since="2026-01-11T00:00:00") == {"new": 3}
     assert counts(database, since="2026-01-11T00:00:01+00:00") == {}
-    with pytest.raises(BadInputError, match="is no date"):
+    with pytest.raises(BadInputError, match="is not a date"):
         run_query(database, "elo", since="yesterday")
 
 

@@ -121,11 +121,13 @@ def test_a_folder_that_cannot_be_written_gets_no_registry(read_only: Path) -> No
     assert said.startswith("RegistryError: the registry ")
     assert "check the owner and mode" in said
     said = as_an_ordinary_user(lambda: Database.open(read_only.parent / "folder" / "registry.db"))
-    assert said.startswith(f"RegistryError: the folder {read_only.parent / 'folder'} cannot be made: Permission denied")
+    assert said.startswith(
+        f"RegistryError: the folder {read_only.parent / 'folder'} cannot be created: Permission denied"
+    )
 
 
 def test_a_place_that_cannot_hold_a_registry_is_told(tmp_path: Path) -> None:
-    with pytest.raises(NotFoundError, match=r"there is no registry .*chessreg init"):
+    with pytest.raises(NotFoundError, match=r"registry .* does not exist.*chessreg init"):
         Database.open(tmp_path / "registry.db", create=False)
     with pytest.raises(NotFoundError, match=r"folder .*/a/b does not exist .*mkdir -p"):
         Database.open(tmp_path / "a" / "b" / "registry.db")
@@ -165,7 +167,7 @@ def test_what_a_server_refuses_is_told_in_whatever_language(sqlite_path: Path) -
         sqlstate = "42501"
 
     assert (
-        "does not permit that" in to_chessreg_error(resolve_place(sqlite_path), Refusal("keine Berechtigung")).message
+        "does not permit this" in to_chessreg_error(resolve_place(sqlite_path), Refusal("keine Berechtigung")).message
     )
 
 
@@ -246,7 +248,7 @@ def test_reads_wait_for_a_server_that_is_away_only_where_they_are_told_to(postgr
 
 
 def test_a_database_that_the_server_lacks_is_told(postgres: Any) -> None:
-    with pytest.raises(NotFoundError, match="is no database of that server"):
+    with pytest.raises(NotFoundError, match="is not a database of that server"):
         Database.open(postgres.url("nowhere"))
 
 

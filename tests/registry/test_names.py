@@ -136,11 +136,11 @@ def test_ordinary_names_are_accepted(name: str) -> None:
 
 def test_words_and_nouns_are_closed_sets(database: Database) -> None:
     with database.write() as session:
-        with pytest.raises(BadInputError, match="'shout' is no annotation"):
+        with pytest.raises(BadInputError, match="'shout' is not an annotation"):
             names.add_annotation(session, "run", new_id(), "shout", "x")
-        with pytest.raises(BadInputError, match="no things called 'knight'"):
+        with pytest.raises(BadInputError, match="unknown noun 'knight'"):
             names.add_annotation(session, "knight", new_id(), "tag", "x")
-        with pytest.raises(BadInputError, match="no things called 'knight'"):
+        with pytest.raises(BadInputError, match="unknown noun 'knight'"):
             names.resolve_id(session, "knight", "x")
 
 
@@ -178,7 +178,7 @@ def test_of_one_name_twice_on_a_machine_the_ids_in_brackets_are_accepted(databas
         session.execute(text("UPDATE annotation SET value = 'same'"))  # as a merge brings it
         with pytest.raises(BadInputError, match="ambiguous") as caught:
             names.resolve_id(session, "run", "same")
-        assert caught.value.hint == "give an id: one of those in brackets"
+        assert caught.value.hint == "give one of the ids in brackets"
         listed = re.findall(r"\((\w+)\)", str(caught.value.message))
         assert {names.resolve_id(session, "run", each) for each in listed} == set(ids)
 
@@ -199,16 +199,16 @@ def test_a_name_given_on_two_machines_is_told_apart_by_the_host(database: Databa
 def test_what_is_not_there_brings_names_that_come_near(database: Database, rows: Any) -> None:
     with database.write() as session:
         names.add_annotation(session, "run", rows.run(session).id, "name", "probe-lichess")
-        with pytest.raises(NotFoundError, match=r"no run 'probe-lichss' \(did you mean probe-lichess\?\)"):
+        with pytest.raises(NotFoundError, match=r"run 'probe-lichss' was not found \(did you mean probe-lichess\?\)"):
             names.resolve_id(session, "run", "probe-lichss")
-        with pytest.raises(NotFoundError, match=r"no run 'zzz' \(chessreg runs list\)"):
+        with pytest.raises(NotFoundError, match=r"run 'zzz' was not found \(chessreg runs list\)"):
             names.resolve_id(session, "run", "zzz")
 
 
 def test_a_run_that_made_no_probe_is_told_as_such(database: Database, rows: Any) -> None:
     with database.write() as session:
         names.add_annotation(session, "run", rows.run(session).id, "name", "match")
-        with pytest.raises(NotFoundError, match=r"no probe 'match': the run of this name made none"):
+        with pytest.raises(NotFoundError, match=r"probe 'match' was not found: the run of this name made none"):
             names.resolve_id(session, "probe", "match")
 
 

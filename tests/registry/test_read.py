@@ -160,9 +160,9 @@ def test_orders(registry: Any, sort: str, expected: list[int]) -> None:
 @pytest.mark.parametrize(
     ("text", "sort", "message"),
     [
-        ("hue:1", "created", "no 'hue'"),
-        ("since:soon", "created", "'soon' is no date"),
-        ("", "hue", "not sorted by 'hue'"),
+        ("hue:1", "created", "no field 'hue'"),
+        ("since:soon", "created", "'soon' is not a date"),
+        ("", "hue", "cannot be sorted by 'hue'"),
     ],
 )
 def test_what_there_is_not_is_named(registry: Any, text: str, sort: str, message: str) -> None:
@@ -177,7 +177,7 @@ def test_the_command_finds_and_sorts_the_same(registry: Any, capsys: pytest.Capt
     listed = [ids.index(UUID(row["id"])) for row in json.loads(capsys.readouterr().out)]
     assert listed == found(registry, "!stale spec.label:board", "-units") == [0, 1, 3]
     assert run_command_line([*place, "runs", "list", "hue:1"]) == 4
-    assert "runs have no 'hue' to look at" in capsys.readouterr().err
+    assert "runs have no field 'hue'" in capsys.readouterr().err
 
 
 def test_last_values_of_metrics(registry: Any) -> None:

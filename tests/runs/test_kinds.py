@@ -75,7 +75,7 @@ class Odd(Kind):
         ),
         ("x = (1\n", BadInputError, r"odd_kind.py, line 1: '\(' was never closed"),
         (kind_of("tables = ('nonsense',)"), BadInputError, "result tables"),
-        (kind_of("tables = 'score'"), BadInputError, r"is a text, not several \(tables = \(\"score\",\)\)"),
+        (kind_of("tables = 'score'"), BadInputError, r"is a text, not a tuple \(tables = \(\"score\",\)\)"),
         (kind_of("tables = ('score',)", name="legality"), BadInputError, "chessreg has a kind legality already"),
     ],
 )
@@ -93,7 +93,7 @@ ROW = "task.emit('score', unit, split='x', item=1, n=1, correct=1)"
 @pytest.mark.parametrize(
     ("run", "says"),
     [
-        (ROW.replace("split", "splitt"), "with 'splitt', which is no column (did you mean split?)"),
+        (ROW.replace("split", "splitt"), "with the unknown column 'splitt' (did you mean split?)"),
         (ROW.replace("split='x', ", ""), "without split, part of its key"),
         (ROW.replace("n=1", "n=None"), "without n"),
         (ROW.replace("n=1", "n='many'"), "its n cannot be 'many'"),
@@ -102,7 +102,7 @@ ROW = "task.emit('score', unit, split='x', item=1, n=1, correct=1)"
         (f"{ROW}; {ROW}", "emits two score rows of unit 0, split x, item 1"),
         (f"{ROW}; task.record('dream', unit=unit)", "unknown table 'dream'"),
         (POINT.format("float('nan')"), "metric_point row of unit 0, field value: NaN or infinite"),
-        (POINT.format("'low'"), "were set aside: its rows cannot be read"),
+        (POINT.format("'low'"), "were quarantined: its rows cannot be read"),
     ],
 )
 def test_a_row_that_its_table_cannot_take_is_told_and_keeps_nobody_back(session, tmp_path, run, says, run_toy):

@@ -101,7 +101,7 @@ def test_a_state_is_not_replaced_under_a_process_that_trains_nor_by_a_damaged_on
         unfinished.carry_states(two.database, one.store, two.store, [run_id])
     before = place_of(two, run_id)
     (one.store.runs / run_id.hex / "state.pt").write_bytes(b"cut short")
-    with pytest.raises(ChessregError, match="is no saved state"):
+    with pytest.raises(ChessregError, match="is not a saved state"):
         unfinished.carry_states(two.database, one.store, two.store, [run_id])
     assert place_of(two, run_id) == before
     assert [path.name for path in (two.store.runs / run_id.hex).iterdir()] == ["state.pt"]

@@ -86,7 +86,7 @@ def test_a_cancelled_job_keeps_its_units_and_a_queued_one_never_starts(desk):
     ]
     log = find_log(desk.session.store, desk.jobs()[0])
     assert log is not None
-    assert log.read_text().rstrip().endswith("== stopped when it was asked to")
+    assert log.read_text().rstrip().endswith("== stopped on request")
     (attempt,) = desk.rows(tables.Attempt)
     assert (attempt.state, attempt.cause, attempt.exit_code) == (AttemptState.KILLED, Cause.KILLED, 130)
     assert units_done(desk) == len(desk.rows(tables.MetricPoint)) == 2
@@ -321,7 +321,7 @@ def test_an_input_whose_bytes_are_elsewhere_is_fetched_or_refused_with_the_comma
     shutil.rmtree(store.path(digest))
     with database.write() as sql:
         sql.execute(delete(tables.ArtifactLocation).where(tables.ArtifactLocation.digest == digest))
-    with pytest.raises(NotFoundError, match="nobody is known to have its bytes") as refused:
+    with pytest.raises(NotFoundError, match="no location of its bytes is known") as refused:
         desk.launch(order)
     assert digest[:6] in refused.value.message
     with desk.session.database.write() as sql:  # box1 has it, and this machine knows

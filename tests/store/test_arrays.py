@@ -224,7 +224,7 @@ def test_groups_that_do_not_belong_together_are_refused(store: Store, write: Wri
         ActivationArray.open(first, other)
     with pytest.raises(NotInStoreError):
         ActivationArray.of(store, {"kind": "never written"})
-    with pytest.raises(NotInStoreError, match="no activation array at"):
+    with pytest.raises(NotInStoreError, match="no activation array was found at"):
         ActivationArray.open(store.arrays / "nothing")
 
 

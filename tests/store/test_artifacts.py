@@ -162,14 +162,14 @@ def test_an_unknown_digest_is_not_found(store: Store) -> None:
 
 def test_links_and_nothing_cannot_be_published(store: Store, tmp_path: Path) -> None:
     with store.stage("probe") as folder:
-        with pytest.raises(StoreError, match="holds no file"):
+        with pytest.raises(StoreError, match="contains no files"):
             store.publish(folder)
         (folder / "link").symlink_to("/etc/hostname")
         with pytest.raises(StoreError, match="is a link"):
             store.publish(folder)
         (folder / "link").unlink()
         (folder / ".artifact.json").write_text("{}")
-        with pytest.raises(StoreError, match="the store's own file"):
+        with pytest.raises(StoreError, match="reserved for the store"):
             store.publish(folder)
     with pytest.raises(StoreError, match="is not a staging folder"):
         store.publish(tmp_path)

@@ -224,7 +224,7 @@ def test_a_cut_at_a_line_is_found_though_the_compression_is_sound(store: Store) 
 def test_a_renamed_fragment_does_not_pass_for_another_runs(store: Store) -> None:
     fragment = write_one(store)
     moved = fragment.path.rename(fragment.path.with_name(fragment.name.replace("run1", "run2")))
-    with pytest.raises(CorruptError, match="not what its name"):
+    with pytest.raises(CorruptError, match="does not match its name"):
         Fragment.at(moved).read()
 
 

@@ -67,7 +67,7 @@ async def test_a_word_that_is_no_field_is_told_in_the_banner_until_it_is_mended(
         await driver.press("slash")
         await driver.type("hue:1")
         await driver.press("enter")
-        assert "! runs have no 'hue' to look at" in driver.text
+        assert "! runs have no field 'hue'" in driver.text
         await driver.press("slash", "escape")
         assert "hue" not in driver.text
 

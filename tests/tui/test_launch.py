@@ -72,7 +72,7 @@ def test_a_variant_has_a_form_with_its_settings_alone(name: str, variant: str) -
         ("probe", {"cache": "c", "schedule": "steep"}, {"schedule": "one of linear, constant"}),
         ("probe", {"cache": "c", "normalize_activations": "perhaps"}, {"normalize_activations": "yes or no"}),
         ("probe", {"cache": "c", "launch.shards": "0"}, {"launch.shards": "greater than or equal to 1"}),
-        ("probe", {"cache": "c", "launch.name": "abcdef"}, {"launch.name": "reads like an id"}),
+        ("probe", {"cache": "c", "launch.name": "abcdef"}, {"launch.name": "looks like an id"}),
         ("probe", {}, {"cache": "it is needed"}),
         ("play", {"checkpoint": "m", "opponent": "deep-blue"}, {"opponent": "deep-blue"}),
         ("play", {"checkpoint": "m", "finished_openings": "keep"}, {"finished_openings": "has no effect"}),

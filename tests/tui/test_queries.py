@@ -123,7 +123,7 @@ async def test_a_scope_that_is_none_is_told_and_changes_nothing(drive: Any) -> N
         await driver.press("ctrl+u")
         await driver.type("run:nobody")
         await driver.press("enter")
-        assert "! there is no run 'nobody'" in driver.text
+        assert "! run 'nobody' was not found" in driver.text
         await driver.press("s", "escape")
         assert "nobody" not in driver.text.split("run:nobody")[0]
 

@@ -59,7 +59,7 @@ async def test_a_word_that_is_no_filter_says_so_shows_no_rows_and_columns_are_co
         await driver.press("slash")
         await driver.type("elo>abc")
         await driver.press("enter")
-        assert (table.count, "runs have no 'elo' to look at" in driver.text) == (0, True)
+        assert (table.count, "runs have no field 'elo'" in driver.text) == (0, True)
         await driver.press("escape")
         assert (table.count, "no 'elo'" in driver.text) == (every, False)
         await driver.press("slash")

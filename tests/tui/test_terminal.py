@@ -115,7 +115,7 @@ def test_a_wrong_registry_is_one_line_and_an_exit_status(terminal: Terminal, tmp
     terminal.folder = tmp_path
     terminal.start("--read-only")
     screen = terminal.until("ended with 3")
-    assert "error: there is no registry" in screen.replace("\n", " ")
+    assert "does not exist" in screen.replace("\n", " ")
     assert "Traceback" not in screen
 
 

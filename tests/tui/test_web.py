@@ -195,7 +195,7 @@ async def test_beyond_this_machine_there_is_a_token_too_and_names_are_checked(wo
         (["--write"], "--write lets a page of --web change things"),
         (["--web", "--write", "--read-only"], "--write lets a page of --web change things"),
         (["--web", "--host", "no such host"], "cannot listen on no such host:8000"),
-        (["--web", "--registry", "missing.db"], "there is no registry"),
+        (["--web", "--registry", "missing.db"], "does not exist"),
     ],
 )
 def test_what_cannot_be_served_is_said(options: list[str], says: str, tmp_path: Path) -> None:

@@ -26,20 +26,19 @@ class AnnotationWord(enum.StrEnum):
 
 
 class AnnotationText(CheckedType, Text):
-    """What an annotation says. That of a NAME is a name (`chessreg.named.NAME`), any other is free text."""
+    """The value of an annotation. A NAME must match `chessreg.named.NAME`; all other values are free text."""
 
     def admits(self, value: Any, row: Mapping[str, Any]) -> bool:
         return value is None or row.get("word") != AnnotationWord.NAME or NAME.fullmatch(str(value)) is not None
 
 
 class Annotation(Base):
-    """A name, tag, note or other word of a thing; the newest row of a (noun, target, word, value) holds, and may remove
-    it."""
+    """An annotation of an entity. The newest row of a (noun, target, word, value) is current and may withdraw it."""
 
     __tablename__ = "annotation"
     id: Mapped[UUID] = mapped_column(primary_key=True)
     noun: Mapped[str] = mapped_column(String(32))  # run, dataset, checkpoint, …
-    target: Mapped[str] = mapped_column(String(128))  # its id, hex
+    target: Mapped[str] = mapped_column(String(128))  # id in hex
     word: Mapped[AnnotationWord] = mapped_column(word_column(AnnotationWord, "word"))
     value: Mapped[str] = mapped_column(AnnotationText)
     withdrawn: Mapped[bool] = mapped_column(Boolean, default=False)
@@ -58,7 +57,7 @@ FROM (
         row_number() OVER (PARTITION BY noun, target, word, value ORDER BY at DESC, id DESC) AS place
     FROM annotation
 ) AS said
-WHERE place = 1 AND NOT withdrawn"""  # Alembic is blind to views: the revisions carry the same text
+WHERE place = 1 AND NOT withdrawn"""  # the revisions contain the same text, because Alembic ignores views
 
 
 @event.listens_for(Annotation.__table__, "after_create")

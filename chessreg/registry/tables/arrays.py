@@ -1,4 +1,4 @@
-"""Artifacts and the things of the domain that they hold: checkpoints, caches, probes, vectors, interventions."""
+"""Artifacts and the entities that own them: checkpoints, caches, probes, vectors, SAEs, interventions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class ArtifactState(enum.StrEnum):
 
 
 class Artifact(Base):
-    """Bytes in a store, named by their digest."""
+    """A file or folder in a store, identified by its digest."""
 
     __tablename__ = "artifact"
     __table_args__ = (check_constraint("bytes", "bytes >= 0"),)
@@ -42,6 +42,8 @@ class Artifact(Base):
 
 
 class ArtifactLocation(Base):
+    """A store or bucket that contains an artifact."""
+
     __tablename__ = "artifact_location"
     digest: Mapped[str] = mapped_column(ForeignKey("artifact.digest", ondelete="CASCADE"), primary_key=True)
     uri: Mapped[str] = mapped_column(Text, primary_key=True)
@@ -50,7 +52,7 @@ class ArtifactLocation(Base):
 
 
 class Output(Base):
-    """What a run made: its named outputs. `run:<spec hash>/<name>` is their input reference."""
+    """A named output of a run. `run:<spec hash>/<name>` is its input reference."""
 
     __tablename__ = "output"
     __compared__ = ("digest",)
@@ -68,11 +70,11 @@ class Tokenizer(Base):
 
 
 class Checkpoint(Base):
-    """A model's weights. The id derives from the artifact's digest.
+    """The weights of a model. The id derives from the artifact's digest.
 
-    An external model (source format `external`) is one that others let play and whose weights are not here: it has no
-    artifact, its id derives from its name, and unknown values are NULL. Nothing that needs weights meets one
-    (`runs.inputs` refuses it), so the columns of the shape are typed as those of every other checkpoint.
+    An external model (source format `external`) is one whose games are imported without its weights. It has no
+    artifact, its id derives from its name, and unknown values are NULL. `runs.inputs` refuses it wherever weights are
+    needed, so the shape columns have the same types as for other checkpoints.
     """
 
     __tablename__ = "checkpoint"
@@ -102,7 +104,7 @@ class Checkpoint(Base):
 
 
 class ActivationCache(Base):
-    """One published zarr group: the activations of a range of a run's units."""
+    """A published zarr group: the activations of a range of units of a run."""
 
     __tablename__ = "activation_cache"
     __noun__ = Noun("cache")
@@ -112,7 +114,7 @@ class ActivationCache(Base):
     start: Mapped[int] = mapped_column(primary_key=True)
     stop: Mapped[int]
     checkpoint_id: Mapped[UUID] = mapped_column(index=True)
-    path: Mapped[str] = mapped_column(ArrayPathType)  # below the store's root
+    path: Mapped[str] = mapped_column(ArrayPathType)  # relative to the store's root
     digest: Mapped[str] = mapped_column(Digest)
     hook_points: Mapped[list[str]] = mapped_column(Json)
     rows: Mapped[int] = mapped_column(BigInteger)
@@ -122,9 +124,9 @@ class ActivationCache(Base):
 
 
 class Probe(Base):
-    """A linear probe: unit `unit` of a probe run, or of a run that imported files.
+    """A linear probe: one unit of a probe run, or of a run that imported files.
 
-    What an imported file does not tell is NULL, its model too when no checkpoint was named.
+    Values that an imported file lacks are NULL, including its model if no checkpoint was named.
     """
 
     __tablename__ = "probe"
@@ -147,7 +149,7 @@ class Probe(Base):
 
 
 class Vector(Base):
-    """A direction in a residual stream, float32 [d_model]. checkpoint_id NULL: an imported one of an unknown model."""
+    """A direction in a residual stream, float32 [d_model]. checkpoint_id is NULL if an import's model is unknown."""
 
     __tablename__ = "vector"
     __noun__ = Noun("vector")
@@ -182,7 +184,7 @@ class Sae(Base):
 
 
 class Intervention(Base):
-    """An edit of the residual stream: which direction, at which layers, how strongly, at which positions."""
+    """An edit of the residual stream: its direction, layers, scale and token positions."""
 
     __tablename__ = "intervention"
     __noun__ = Noun("intervention", listed="")

@@ -22,7 +22,7 @@ from chessreg.registry.tables.types import (
 
 
 class Dataset(Base):
-    """Games. The identity is the sha256 of the source bytes, the filters and the reader's version."""
+    """Games or positions. The identity is the sha256 of the source bytes, the filters and the reader's version."""
 
     __tablename__ = "dataset"
     __noun__ = Noun("dataset", ("identity", "artifact"))
@@ -46,7 +46,7 @@ class Dataset(Base):
 
 
 class Split(Base):
-    """One part of a dataset: the games whose seeded hash of the moves lies in [low, high)."""
+    """One part of a dataset: the games whose seeded hash of the moves is in [low, high)."""
 
     __tablename__ = "split"
     __compared__ = ("seed", "low", "high")
@@ -61,7 +61,7 @@ class Split(Base):
 
 
 class OpeningBook(Base):
-    """A file of openings that games may start from; its digest is what a match names (`book:<digest>`)."""
+    """A file of openings that games may start from. A match names its digest (`book:<digest>`)."""
 
     __tablename__ = "opening_book"
     __table_args__ = (check_constraint("openings", "openings > 0"),)
@@ -74,7 +74,7 @@ class OpeningBook(Base):
 
 
 class Engine(Base):
-    """An opponent's program, as it was: binary, version, options. The built-in movers have no binary."""
+    """A version of an opponent's program: binary, version and options. Built-in opponents have no binary."""
 
     __tablename__ = "engine"
     __noun__ = Noun("engine")

@@ -1,4 +1,4 @@
-"""Who computed what, where, with which code: machine, kind, run, inputs, attempts, jobs; and which registry this is."""
+"""Provenance of results: machine, kind, run, inputs, attempts and jobs; and the state of the registry itself."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class AttemptState(enum.StrEnum):
 
 
 class Cause(enum.StrEnum):
-    """Why an attempt ended as it did."""
+    """Why an attempt ended."""
 
     FINISHED = "finished"
     FAILED = "failed"
@@ -47,13 +47,15 @@ class Cause(enum.StrEnum):
 
 
 class Machine(Base):
-    """A host as it was when it ran something; the id derives from all columns but `last_seen`."""
+    """A host with its software at the time of a run. The id derives from all columns except `last_seen`."""
 
     __tablename__ = "machine"
     __noun__ = Noun("machine", listed="chessreg machines")
     id: Mapped[UUID] = mapped_column(primary_key=True)
     host: Mapped[str] = mapped_column(String(255))
-    system_id: Mapped[str | None] = mapped_column(String(32))  # of the installation: machines may share a host name
+    system_id: Mapped[str | None] = mapped_column(
+        String(32)
+    )  # of the installation, since machines may share a host name
     platform: Mapped[str] = mapped_column(String(255))
     cpu: Mapped[str] = mapped_column(String(255))
     cores: Mapped[int]
@@ -80,7 +82,7 @@ class KindRecord(Base):
 
 
 class Run(Base):
-    """One spec. The id derives from the spec's hash, so one spec on two machines is one run."""
+    """A run of one spec. The id derives from the spec's hash, so the same spec on two machines is the same run."""
 
     __tablename__ = "run"
     __noun__ = Noun("run", ("spec_hash",), "chessreg runs list")
@@ -90,16 +92,16 @@ class Run(Base):
     version: Mapped[int]
     spec: Mapped[dict[str, Any]] = mapped_column(Json)
     spec_hash: Mapped[str] = mapped_column(Digest, unique=True)
-    explicit: Mapped[list[str]] = mapped_column(Json)  # the settings that were given, not defaulted
+    explicit: Mapped[list[str]] = mapped_column(Json)  # settings given by the user
     units: Mapped[int] = mapped_column(UnitNumber)
     created_at: Mapped[datetime] = mapped_column(UtcDateTime, index=True)
     completed_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 
 class RunInput(Base):
-    """What a run read: the input reference that its spec names, and the digest of the bytes that were there.
+    """An input of a run: the reference in its spec, and the digest of the bytes that were read.
 
-    Two parts of one dataset are two references to one digest.
+    Two parts of one dataset are two references with one digest.
     """
 
     __tablename__ = "run_input"
@@ -111,7 +113,7 @@ class RunInput(Base):
 
 
 class Attempt(Base):
-    """One try at (a part of) a run."""
+    """One attempt at a run, or at part of it."""
 
     __tablename__ = "attempt"
     __noun__ = Noun("attempt", listed="")
@@ -134,18 +136,18 @@ class Attempt(Base):
     message: Mapped[str | None] = mapped_column(Text)
     exit_code: Mapped[int | None]
     units_done: Mapped[int] = mapped_column(default=0)
-    progress: Mapped[float | None] = mapped_column(FiniteFloat)  # of what it has to do, 0 to 1
-    progress_before: Mapped[float | None] = mapped_column(FiniteFloat)  # of it, what an earlier attempt's state held
+    progress: Mapped[float | None] = mapped_column(FiniteFloat)  # share of its work that is done, 0 to 1
+    progress_before: Mapped[float | None] = mapped_column(FiniteFloat)  # share done by earlier attempts
     doing: Mapped[str | None] = mapped_column(Text)  # its last progress message
-    load: Mapped[dict[str, Any] | None] = mapped_column(Json)  # of its machine at the last check-in: registry.machine
+    load: Mapped[dict[str, Any] | None] = mapped_column(Json)  # of the machine at the last check-in (registry.machine)
     log: Mapped[str | None] = mapped_column(Text)
     chessreg_version: Mapped[str] = mapped_column(String(64))
-    code: Mapped[dict[str, Any]] = mapped_column(Json)  # commit and what differs from it: chessreg, working folder
+    code: Mapped[dict[str, Any]] = mapped_column(Json)  # commit and changes: chessreg, working folder
     environment: Mapped[dict[str, str]] = mapped_column(Json)  # package → version
 
 
 class UnitRange(Base):
-    """Units [start, stop) of a run that are complete, and the attempt that completed them."""
+    """Complete units [start, stop) of a run, and the attempt that completed them."""
 
     __tablename__ = "unit_range"
     __table_args__ = (check_constraint("range", "start >= 0 AND stop > start"),)
@@ -156,17 +158,17 @@ class UnitRange(Base):
 
 
 class FragmentRecord(Base):
-    """A fragment that was ingested: a second time it is passed over."""
+    """An ingested fragment, recorded so that it is skipped if it arrives again."""
 
     __tablename__ = "fragment"
-    name: Mapped[str] = mapped_column(String(255), primary_key=True)  # its file's, which no other fragment has
+    name: Mapped[str] = mapped_column(String(255), primary_key=True)  # unique file name
     run_id: Mapped[UUID] = mapped_column(index=True)
     rows: Mapped[int]
     ingested_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 
 class Conflict(Base):
-    """A later row whose key was taken and whose content differs: listed, never dropped in silence."""
+    """A later row with the key of a stored row and different content. It is listed, not discarded."""
 
     __tablename__ = "conflict"
     id: Mapped[UUID] = mapped_column(primary_key=True)
@@ -188,36 +190,36 @@ class JobState(enum.StrEnum):
 
 
 class Job(Base):
-    """One shard of a run that was launched: its options, its place, its end.
+    """One shard of a launched run: its options, its placement and its end.
 
-    Shard k of n does units [units·k/n, units·(k+1)/n); with k = n it does what is left when the others have finished
-    (the kind's reduce). The run's own row comes with its first attempt, so a job may stand for a run that is not there
-    yet, of which the units are not known.
+    Shard k of n does units [units·k/n, units·(k+1)/n). With k = n it does the kind's reduce after all others have
+    finished. The row of the run is created by its first attempt, so a job may refer to a run that does not exist yet
+    and whose number of units is unknown.
     """
 
     __tablename__ = "job"
     __noun__ = Noun("job", listed="chessreg jobs")
     __table_args__ = (check_constraint("shard", "shard >= 0 AND shards >= 1 AND shard <= shards"),)
     id: Mapped[UUID] = mapped_column(primary_key=True)
-    group_id: Mapped[UUID] = mapped_column(index=True)  # one launch: its shards, the cells of its sweep
+    group_id: Mapped[UUID] = mapped_column(index=True)  # all jobs of one launch
     run_id: Mapped[UUID] = mapped_column(index=True)
     kind: Mapped[str] = mapped_column(String(64))
     spec_hash: Mapped[str] = mapped_column(Digest)
     executor: Mapped[str] = mapped_column(String(255))  # "local", "slurm:PROFILE", "ray:ADDRESS"
-    host: Mapped[str] = mapped_column(String(255))  # of the supervisor that looks after it
+    host: Mapped[str] = mapped_column(String(255))  # of its supervisor
     system_id: Mapped[str | None] = mapped_column(String(32))  # of that machine, as in `machine`
     shard: Mapped[int]
     shards: Mapped[int]
     priority: Mapped[int] = mapped_column(default=0)
     state: Mapped[JobState] = mapped_column(word_column(JobState, "state"))
-    cancel: Mapped[bool] = mapped_column(default=False)  # somebody wants it to end
+    cancel: Mapped[bool] = mapped_column(default=False)  # whether it was cancelled
     cause: Mapped[Cause | None] = mapped_column(word_column(Cause, "cause"))
     message: Mapped[str | None] = mapped_column(Text)
     tries: Mapped[int] = mapped_column(default=0)
-    handle: Mapped[str | None] = mapped_column(Text)  # the executor's own id of the last try
+    handle: Mapped[str | None] = mapped_column(Text)  # the executor's id of the last attempt
     detail: Mapped[dict[str, Any]] = mapped_column(Json)  # source, spec, explicit, store, after, …: scheduling.launch
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
-    started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)  # the last try
+    started_at: Mapped[datetime | None] = mapped_column(UtcDateTime)  # of the last attempt
     ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
 
 
@@ -225,7 +227,8 @@ Index("ix_job_state", Job.state)
 
 
 class RegistryState(Base):
-    """One row. `data_version` rises in every transaction that writes, so that a snapshot knows when it is old."""
+    """A single row. `data_version` increases with every writing transaction, so a snapshot can detect that it is
+    outdated."""
 
     __tablename__ = "registry_state"
     __table_args__ = (check_constraint("one_row", "id = 1"),)

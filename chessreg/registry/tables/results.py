@@ -1,6 +1,6 @@
 """The result tables: score, trial, game (with match and illegal attempts), rating, prediction, metric point, statistic.
 
-Every key begins (run, unit): a row that comes a second time collides with itself. The attempt is a plain column.
+Every key begins with (run, unit), so a repeated row collides with the first. The attempt is not part of the key.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ from chessreg.registry.tables.types import (
 
 
 def hash_packed_moves(packed: bytes) -> int:
-    """The 64 bits that name a move list (`move_hash`), as the signed integer that SQL stores."""
+    """Return the 64-bit hash of a packed move list (column `move_hash`), as a signed integer."""
     return int.from_bytes(hashlib.blake2b(packed, digest_size=8).digest(), "little", signed=True)
 
 
 class Score(Base):
-    """How often one predictor was right on one item (a game) of one split; every averaging follows from these."""
+    """How often one predictor was correct on one item (a game) of one split. All averages derive from these rows."""
 
     __tablename__ = "score"
     __table_args__ = bulk_table_args(check_constraint("correct", "correct >= 0 AND correct <= n"))
@@ -68,25 +68,25 @@ class Trial(Base):
 
 
 class Match(Base):
-    """What the games of one arm have in common: the protocol, every detail a column."""
+    """The settings shared by all games of one arm."""
 
     __tablename__ = "match"
     __table_args__ = (check_constraint("color", "color IN ('white', 'black')"),)
     run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
     number: Mapped[int] = mapped_column(SmallInt, primary_key=True)
-    player: Mapped[str] = mapped_column(String(255))  # the checkpoint's name when it played, or the foreign player
+    player: Mapped[str] = mapped_column(String(255))  # name of the checkpoint at the time, or of an imported player
     checkpoint_id: Mapped[UUID | None] = mapped_column(index=True)
     intervention_id: Mapped[UUID | None] = mapped_column(index=True)
     engine_id: Mapped[UUID | None]
     opponent: Mapped[str] = mapped_column(String(128))  # stockfish:0@nodes=100, random, …
-    opponent_checkpoint_id: Mapped[UUID | None]  # where the opponent is a model
+    opponent_checkpoint_id: Mapped[UUID | None]  # if the opponent is a model
     level: Mapped[int | None]
     limit: Mapped[str | None] = mapped_column(String(32))
     color: Mapped[str] = mapped_column(String(16))  # the model's: white, black
     opening: Mapped[str] = mapped_column(String(64))  # standard, random:20, book:<digest>
     opening_seed: Mapped[int] = mapped_column(BigInteger)
     policy: Mapped[str] = mapped_column(String(64))  # retry:5, legal
-    move_limit: Mapped[int | None]  # None: there was none, or nobody recorded it
+    move_limit: Mapped[int | None]  # None: unlimited or unknown
     planned: Mapped[int]
     detail: Mapped[dict[str, Any] | None] = mapped_column(Json)
 
@@ -103,17 +103,17 @@ class Game(Base):
     unit: Mapped[int] = mapped_column(primary_key=True)
     match: Mapped[int] = mapped_column(SmallInt)
     attempt_id: Mapped[UUID]
-    opening_number: Mapped[int]  # which opening of its match's; from the standard position which game of the match
+    opening_number: Mapped[int]  # within the match; a game number if all start from the standard position
     opening_plies: Mapped[int] = mapped_column(SmallInt)
     plies: Mapped[int] = mapped_column(SmallInt)
     result: Mapped[str] = mapped_column(String(8))  # 1-0, 0-1, 1/2-1/2, * (stopped at the move limit)
     termination: Mapped[str] = mapped_column(String(32))
     adjudication_cp: Mapped[int | None]  # White's view, at the move limit
     turns: Mapped[int] = mapped_column(SmallInt)  # turns of the model
-    first_try_legal: Mapped[int | None] = mapped_column(SmallInt)  # of them, those whose first try was legal
+    first_try_legal: Mapped[int | None] = mapped_column(SmallInt)  # turns whose first try was legal
     tries: Mapped[bytes | None] = mapped_column(LargeBinary)  # uint8 [turns]: tries needed; None: not recorded
     moves: Mapped[bytes] = mapped_column(LargeBinary)
-    move_hash: Mapped[int] = mapped_column(  # filled in from the moves by whoever inserts
+    move_hash: Mapped[int] = mapped_column(  # computed from the moves on insertion
         BigInteger, default=lambda context: hash_packed_moves(context.get_current_parameters()["moves"])
     )
     seconds: Mapped[float | None] = mapped_column(FiniteFloat)
@@ -121,7 +121,7 @@ class Game(Base):
 
 
 class IllegalAttempt(Base):
-    """A try that was not a legal move; only turns that needed a retry have any."""
+    """A generated text that was not a legal move. Only turns that needed a retry have rows."""
 
     __tablename__ = "illegal_attempt"
     __table_args__ = bulk_table_args()
@@ -142,7 +142,7 @@ class Rating(Base):
     player: Mapped[str] = mapped_column(String(255), primary_key=True)
     attempt_id: Mapped[UUID]
     estimator: Mapped[str] = mapped_column(String(64))
-    rating: Mapped[float | None] = mapped_column(FiniteFloat)  # None: all won or all lost, only a bound is known
+    rating: Mapped[float | None] = mapped_column(FiniteFloat)  # None: all games won or lost, so only a bound is known
     low: Mapped[float | None] = mapped_column(FiniteFloat)
     high: Mapped[float | None] = mapped_column(FiniteFloat)
     games: Mapped[int]
@@ -150,7 +150,7 @@ class Rating(Base):
 
 
 class Prediction(Base):
-    """One predicted quantity for one item: a move for a puzzle, a value for a position."""
+    """One predicted quantity for one item, such as a move for a puzzle or a value for a position."""
 
     __tablename__ = "prediction"
     __table_args__ = bulk_table_args()
@@ -178,7 +178,7 @@ class MetricPoint(Base):
 
 
 class Statistic(Base):
-    """What a test or an estimate says of a unit: a value, its interval, how probable it is by chance, of how many."""
+    """The result of a test or an estimate for one unit: value, interval, p-value and sample size."""
 
     __tablename__ = "statistic"
     __table_args__ = bulk_table_args(check_constraint("p", "p >= 0 AND p <= 1"), check_constraint("n", "n >= 0"))

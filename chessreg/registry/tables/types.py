@@ -1,7 +1,8 @@
-"""Column types that mean the same on SQLite and PostgreSQL, and which values of others they admit.
+"""Column types that behave the same on SQLite and PostgreSQL, and the values that they accept from other registries.
 
-Names become parts of paths and commands later on, and SQLite keeps whatever it is given. So what a column may hold is
-declared with its type (DigestText, NameText, ArrayPath, Units), and `admit` checks rows of a merge and of fragments.
+Names later become parts of paths and commands, and SQLite stores any value it is given. Therefore the accepted values
+are declared with the type (DigestType, NameType, ArrayPathType, UnitNumber), and `require_admissible` checks the rows
+of merges and fragments.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ from sqlalchemy.types import TypeDecorator, TypeEngine
 from chessreg.errors import BadInputError
 from chessreg.named import NAME, clipped
 
-MAX_UNITS = 10_000_000  # of a run, a reduce aside: lists of units are held in memory
+MAX_UNITS = 10_000_000  # of a run, without its reduce; lists of units are kept in memory
 
 NAMING_CONVENTION = {
     "ix": "ix_%(column_0_label)s",
@@ -46,15 +47,15 @@ NAMING_CONVENTION = {
 
 
 class Noun(NamedTuple):
-    """What a user calls the rows of a table.
+    """The user's name for the rows of a table.
 
-    Rows whose key begins with `run_id` are made by runs and go by their run's id and name; all others have an `id`.
-    A table with a column `artifact` owns these bytes, one with `path` arrays below the store's root; a foreign key to
-    the table of a noun says what a row was made from. Lineage, merge, gc and transfer read no more than that.
+    Rows whose key begins with `run_id` are made by runs and share their run's id and name. All others have an `id`. A
+    table with a column `artifact` owns those bytes, one with `path` owns arrays below the store's root. A foreign key
+    to the table of a noun names a source of the row. Lineage, merge, gc and transfer need nothing else.
     """
 
     name: str
-    digests: tuple[str, ...] = ()  # columns by whose beginnings a row is found too
+    digests: tuple[str, ...] = ()  # digest columns whose prefixes identify a row
     listed: str | None = None  # the command that lists them; None: `chessreg NOUN list`
 
     @property
@@ -65,11 +66,11 @@ class Noun(NamedTuple):
 class Base(DeclarativeBase):
     metadata = MetaData(naming_convention=NAMING_CONVENTION)
     __noun__: ClassVar[Noun | None] = None
-    __compared__: ClassVar[tuple[str, ...]] = ()  # columns that two machines which did the same may have made apart
+    __compared__: ClassVar[tuple[str, ...]] = ()  # columns in which a merge compares rows with one key
 
 
 class FiniteFloat(TypeDecorator[float]):
-    """A double that refuses NaN and infinities: SQLite would store a NaN as NULL, past any CHECK."""
+    """A double that rejects NaN and infinities: SQLite would store NaN as NULL and bypass CHECK constraints."""
 
     impl = Float(53)
     cache_ok = True
@@ -81,7 +82,7 @@ class FiniteFloat(TypeDecorator[float]):
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """An aware datetime, stored in UTC; a naive one is refused."""
+    """A timezone-aware datetime, stored in UTC. Naive values are rejected."""
 
     impl = DateTime(timezone=True)
     cache_ok = True
@@ -101,14 +102,14 @@ class UtcDateTime(TypeDecorator[datetime]):
 class Json(TypeDecorator[Any]):
     """JSON, on PostgreSQL JSONB. None is SQL's NULL, not JSON's null.
 
-    Objects and lists only: SQLite gives a JSON column numeric affinity.
+    Only for objects and lists, because SQLite gives a JSON column numeric affinity.
     """
 
     impl = JSON(none_as_null=True)
     cache_ok = True
 
     def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        if dialect.name == "postgresql":  # imported only there: 0.05 s of every start
+        if dialect.name == "postgresql":  # this import takes 0.05 s
             from sqlalchemy.dialects.postgresql import JSONB
 
             return dialect.type_descriptor(JSONB(none_as_null=True))
@@ -119,8 +120,11 @@ class Json(TypeDecorator[Any]):
 
 
 def replace_nul(value: Any) -> Any:
-    """The value with ␀ for each U+0000, also inside lists and objects: PostgreSQL has no such character, neither in a
-    text nor in JSON. Tokenizers of bytes have it as a token, so a model may write it."""
+    """Return `value` with every U+0000 replaced by ␀, also inside lists and objects.
+
+    PostgreSQL cannot store U+0000 in text or JSON, but byte-level tokenizers have it as a token, so a model may write
+    it.
+    """
     if isinstance(value, str):
         return value.replace("\0", "␀")
     if isinstance(value, Mapping):
@@ -129,13 +133,14 @@ def replace_nul(value: Any) -> Any:
 
 
 class CheckedType:
-    """A column type that says which values of others it admits: those of its pattern, or what it makes of `admits`."""
+    """A column type that restricts the values accepted from other registries, by `pattern` or an overridden
+    `admits`."""
 
     pattern: ClassVar[re.Pattern[str]]
-    hint: ClassVar[str] = "whatever holds this row was not written by chessreg, or was changed since"
+    hint: ClassVar[str] = "this row was not written by chessreg, or was changed later"
 
     def admits(self, value: Any, row: Mapping[str, Any]) -> bool:
-        """Whether a value, one of this row, may enter the column."""
+        """Return whether the column accepts `value`, which is part of `row`."""
         return value is None or self.pattern.fullmatch(str(value)) is not None
 
 
@@ -146,33 +151,35 @@ class DigestType(CheckedType, String):
 
 
 class NameType(CheckedType, String):
-    """A name by the grammar of all names (`chessreg.named.NAME`)."""
+    """A name as defined by `chessreg.named.NAME`."""
 
     pattern = NAME
 
 
 class ArrayPathType(CheckedType, Text):
-    """`arrays/<name>`: a group of activations below a store's root."""
+    """`arrays/<name>`: the path of a group of activations below a store's root."""
 
     pattern = re.compile(r"arrays/[A-Za-z0-9][A-Za-z0-9_-]{0,119}")
 
 
 class ModelText(String):
-    """What a model wrote where a move was asked: rows have as much of its beginning as fits the column (`cropped`)."""
+    """Text that a model generated in place of a move. Longer texts are cropped to the column (`crop_model_texts`)."""
 
 
 class UnitNumber(CheckedType, Integer):
-    """How many units a run has, or where a range of them begins or ends."""
+    """A number of units, or the start or end of a range of units."""
 
-    hint = f"a run has {MAX_UNITS:,} units at most"
+    hint = f"a run has at most {MAX_UNITS:,} units"
 
     def admits(self, value: Any, row: Mapping[str, Any]) -> bool:
         return type(value) is int and 0 <= value <= MAX_UNITS + 1
 
 
 def require_admissible(table: Table, rows: Iterable[Mapping[str, Any]]) -> None:
-    """Raise BadInputError for the first row that holds what its column cannot: no digest, a name that is none, a path
-    out of the store, more units than a run can have, what is no whole number (SQLite takes any value anywhere)."""
+    """Raise BadInputError for the first row with a value that its column does not accept.
+
+    Examples: an invalid digest or name, a path outside the store, too many units, a fraction in an integer column.
+    """
     admitting, whole = checked_columns(table), whole_number_columns(table)
     for row in rows:
         for column, kind in admitting:
@@ -186,7 +193,8 @@ def require_admissible(table: Table, rows: Iterable[Mapping[str, Any]]) -> None:
 
 
 def crop_model_texts(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
-    """The row with what models wrote cropped to its columns: SQLite keeps any length, PostgreSQL refuses it."""
+    """Return the row with model-generated texts cropped to their columns: SQLite ignores lengths, PostgreSQL enforces
+    them."""
     cut = dict(row)
     for column, most in model_text_columns(table):
         if isinstance(text := row.get(column), str):
@@ -195,15 +203,15 @@ def crop_model_texts(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def require_lengths(table: Table, row: Mapping[str, Any]) -> None:
-    """Raise BadInputError for a text, other than what a model wrote, that is longer than its column."""
+    """Raise BadInputError for a text that is longer than its column. Model-generated texts are exempt."""
     for column, most in length_limited_columns(table):
         value = row.get(column)
         if isinstance(value, str) and len(value) > most:
-            raise _refusal(table, column, value, f"it has {len(value)} characters, {most} fit: shorten it")
+            raise _refusal(table, column, value, f"shorten its {len(value)} characters to {most}")
 
 
 def as_whole_number(value: object) -> int | None:
-    """The whole number that a float is."""
+    """Return the integer value of a float without a fraction, else None."""
     return int(value) if isinstance(value, float) and value.is_integer() else None
 
 
@@ -213,27 +221,27 @@ def _refusal(table: Table, column: str, value: object, hint: str) -> BadInputErr
 
 @cache
 def checked_columns(table: Table) -> tuple[tuple[str, CheckedType], ...]:
-    """The columns that declare what they admit, each with its type."""
+    """Return the columns that restrict their values, each with its type."""
     return tuple((column.name, column.type) for column in table.columns if isinstance(column.type, CheckedType))
 
 
 @cache
 def length_limited_columns(table: Table) -> tuple[tuple[str, int], ...]:
-    """The columns of texts with a greatest length, each with it; those that are cropped to it aside."""
+    """Return the text columns with a maximum length, each with that length, except model-generated text."""
     types = ((column.name, column.type) for column in table.columns if not isinstance(column.type, ModelText))
     return tuple((name, kind.length) for name, kind in types if isinstance(kind, String) and kind.length)
 
 
 @cache
 def model_text_columns(table: Table) -> tuple[tuple[str, int], ...]:
-    """The columns of what models wrote, each with its length."""
+    """Return the columns of model-generated text, each with its length."""
     types = ((column.name, column.type) for column in table.columns)
     return tuple((name, kind.length) for name, kind in types if isinstance(kind, ModelText) and kind.length)
 
 
 @cache
 def whole_number_columns(table: Table) -> tuple[str, ...]:
-    """The columns of whole numbers that say nothing more of what they admit."""
+    """Return the integer columns without further restrictions."""
     return tuple(c.name for c in table.columns if isinstance(c.type, Integer) and not isinstance(c.type, CheckedType))
 
 
@@ -242,7 +250,7 @@ SmallInt = SmallInteger().with_variant(Integer(), "sqlite")
 
 
 def word_column(kind: type[enum.StrEnum], name: str) -> Enum:
-    """A closed set of words, checked by the database."""
+    """Return the column type of an enumeration, checked by the database."""
     return Enum(
         kind,
         native_enum=False,
@@ -258,10 +266,10 @@ def utc_now() -> datetime:
 
 
 def check_constraint(name: str, condition: str) -> CheckConstraint:
-    """A rule that the database itself holds rows to; its full name is ck_<table>_<name>."""
+    """Return a CHECK constraint, named ck_<table>_<name>."""
     return CheckConstraint(condition, name=name)
 
 
 def bulk_table_args(*constraints: CheckConstraint) -> tuple[Any, ...]:
-    """Table arguments of the bulk tables: their natural key is the row's only place (SQLite WITHOUT ROWID)."""
+    """Return the table arguments of a large result table, stored by its natural key (SQLite's WITHOUT ROWID)."""
     return (*constraints, {"sqlite_with_rowid": False})

@@ -1,8 +1,8 @@
-"""Executors: where tries at jobs run. Each has four verbs, submit, poll, cancel and logs, and nothing else.
+"""Executors: run attempts at jobs. Each has exactly four methods: submit, poll, cancel and logs.
 
-Order, dependencies, retries and ingest belong to the supervisor (`scheduling.supervisor`), the only one who calls
-an executor. An executor starts `Work.argv`, a complete command, and says what became of it; it knows no kinds, no
-registry and no results. `tests/scheduling/executors/test_conformance.py` holds what every executor must do.
+Order, dependencies, retries and ingest belong to the supervisor (`scheduling.supervisor`), the only caller of
+executors. An executor starts `Submission.argv`, a complete command, and reports its state. It knows no kinds, registry
+or results. `tests/scheduling/executors/test_conformance.py` specifies the behavior of every executor.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from chessreg.named import Registry
 from chessreg.registry.tables import Cause
 
 EXECUTORS: Registry[str] = Registry("executor", "--on local, slurm:PROFILE, ray:ADDRESS")
-"""The word before the colon of `--on` → its class, called with what stands after the colon."""
+"""Executor name in `--on` → its class, which is called with the text after the colon."""
 EXECUTORS["local"] = "chessreg.scheduling.executors.local:LocalExecutor"
 EXECUTORS["slurm"] = "chessreg.scheduling.executors.slurm:SlurmExecutor"
 EXECUTORS["ray"] = "chessreg.scheduling.executors.ray:RayExecutor"
@@ -28,49 +28,50 @@ EXECUTORS["ray"] = "chessreg.scheduling.executors.ray:RayExecutor"
 
 @dataclass(frozen=True)
 class ResourceNeeds:
-    """What one shard takes of a machine."""
+    """The resources that one shard needs."""
 
-    device: str = "auto"  # the execution option: auto (a GPU where there is one), cpu, cuda, cuda:N
-    threads: int = 0  # the execution option; 0: the machine's cores divided by `shards`
-    shards: int = 1  # how many of them are to run side by side
-    share_gpu: bool = False  # may stand on a GPU with others that may
-    gpu_memory: float = 0.0  # GiB that must be free on it; 0: an exclusive one wants nine tenths, a shared one nothing
+    device: str = "auto"  # execution option: auto (a GPU if available), cpu, cuda, cuda:N
+    threads: int = 0  # execution option; 0: the machine's cores divided by `shards`
+    shards: int = 1  # number of shards that run in parallel
+    share_gpu: bool = False  # whether it may share a GPU with other sharing jobs
+    gpu_memory: float = 0.0  # free GiB required; 0: nine tenths of an exclusive GPU, none of a shared one
 
 
 @dataclass(frozen=True)
 class Submission:
-    """One try at one job, ready to start."""
+    """One attempt at one job, ready to start."""
 
     job_id: UUID
-    group_id: UUID  # works of one group may become one array of a batch system
+    group_id: UUID  # submissions of one group may become one job array
     argv: tuple[str, ...]
-    folder: Path  # the job's, in the store; the command's output is appended to `log`
+    folder: Path  # the job's folder in the store
     cwd: Path
-    env: Mapping[str, str] = field(default_factory=dict)  # beside the executor's own environment
+    env: Mapping[str, str] = field(default_factory=dict)  # added to the executor's environment
     needs: ResourceNeeds = ResourceNeeds()
-    name: str = "chessreg"  # for lists of other systems: "probe 3f2a1c 0/4"
+    name: str = "chessreg"  # for job lists of other systems, such as "probe 3f2a1c 0/4"
 
     @property
     def log(self) -> Path:
+        """The file to which the command's output is appended."""
         return self.folder / "log.txt"
 
 
 class Placement(NamedTuple):
-    """Where a cluster's scheduler has put a work, for people; empty texts are not known."""
+    """Where a cluster's scheduler has placed a submission, for display. Empty texts are unknown."""
 
-    job: str  # the scheduler's own id of it
+    job: str  # the scheduler's job id
     partition: str = ""
-    node: str = ""  # that it runs on; several are separated as the scheduler does
+    node: str = ""  # nodes, separated as the scheduler does
     reason: str = ""  # why it waits, in the scheduler's words
-    starts_at: str = ""  # when the scheduler expects to start it: ISO 8601, UTC
+    starts_at: str = ""  # expected start: ISO 8601, UTC
 
 
 class SubmissionStatus(NamedTuple):
-    """What an executor knows of a submitted work.
+    """The state of a submission as its executor sees it.
 
-    `cause` and `message` say more than the exit code can: KILLED by a signal, OOM, PREEMPTED, WALLTIME, LOST. The
-    worker's own word (`outcome.json` in its folder) is the supervisor's business. `placement`: of a work that waits or
-    runs in a cluster.
+    `cause` and `message` add details to the exit code: KILLED by a signal, OOM, PREEMPTED, WALLTIME, LOST. The
+    supervisor reads the worker's own report (`outcome.json` in its folder). `placement` is set while a submission waits
+    or runs in a cluster.
     """
 
     state: Literal["waiting", "running", "ended"]
@@ -81,7 +82,7 @@ class SubmissionStatus(NamedTuple):
 
 
 def status_of_exit(code: int) -> SubmissionStatus:
-    """An exit status in words; negative: the signal."""
+    """Return the status for an exit code. A negative code is a signal number."""
     if code >= 0:
         return SubmissionStatus("ended", code, Cause.FINISHED if code == 0 else Cause.FAILED)
     name = signal.Signals(-code).name
@@ -91,54 +92,57 @@ def status_of_exit(code: int) -> SubmissionStatus:
 
 
 class Executor(Protocol):
-    """The contract. Called from one thread of one process; a new object over the same store must carry on.
+    """The interface of executors. It is used from one thread of one process; a new object on the same store must
+    continue.
 
-    Constructing one raises BadInputError or NotFoundError, with the command that helps, when it cannot work here;
-    `chessreg launch` constructs it before anything is queued.
+    The constructor raises BadInputError or NotFoundError, with a command that helps, if the executor cannot work here.
+    `chessreg launch` calls it before anything is queued.
     """
 
     def submit(self, works: Sequence[Submission]) -> dict[UUID, str]:
-        """Start those for which there is room, in this order; returns job id → handle. The others wait their turn.
+        """Start the submissions that fit, in this order, and return job id → handle. The others must be submitted again
+        later.
 
-        A handle is a text with which any later process can poll, cancel and find the logs. The supervisor passes the
-        shards of one launch at a time. Raises ChessregError when they can never start: those jobs fail with its words.
+        With a handle, any later process can poll, cancel and find the logs. The supervisor passes the shards of one
+        launch at a time. Raises ChessregError if they can never start; the jobs then fail with its message.
         """
         ...
 
     def poll(self, handles: Collection[str]) -> dict[str, SubmissionStatus]:
-        """What became of each handle, in one go; asking again gives the same answer.
+        """Return handle → status. Polling again gives the same result.
 
-        A work that cannot be found any more has ended with cause LOST. A handle is left out when nothing is known of
-        it for the moment (the batch system does not answer): silence is no proof of death.
+        A submission that no longer exists has ended with cause LOST. A handle is left out while its status is unknown
+        (the batch system does not respond): no response does not prove that a job has ended.
         """
         ...
 
     def cancel(self, handle: str) -> None:
-        """Ask it to end (SIGTERM first), and make it when it has not after a while. Called until `poll` says ended.
+        """Ask a submission to end (SIGTERM first), and force it after a delay. Called until `poll` reports the end.
 
-        Calling it for a work that has ended does nothing.
+        Does nothing for a submission that has ended.
         """
         ...
 
     @staticmethod
     def logs(handle: str) -> Path | None:
-        """Return the log file of a handle, None when there is none. Needs no cluster: a machine without its tools, or
-        without the cluster, reads the log of a finished job too."""
+        """Return the log file of a handle, or None. Must work without the cluster and its tools."""
         ...
 
 
 def open_executor(on: str) -> Executor:
-    """The executor that `--on` names: `local`, `slurm:PROFILE`, `ray`, `ray:ADDRESS`. Raises what its class does, and
-    BadInputError for a colon with nothing after it."""
+    """Return the executor that `--on` names: `local`, `slurm:PROFILE`, `ray`, `ray:ADDRESS`.
+
+    Raises the errors of its class, and BadInputError for a colon without a value.
+    """
     word, colon, rest = on.partition(":")
     if word in EXECUTORS and colon and not rest.strip():
-        raise BadInputError(f"--on {word}: has nothing after its colon", f"--on {word}; {EXECUTORS.example}")
+        raise BadInputError(f"--on {word}: requires a value after the colon", f"--on {word}; {EXECUTORS.example}")
     made: Executor = load_executor_class(word)(rest)
     return made
 
 
 def load_executor_class(on: str) -> type[Any]:
-    """Return the class of the executor that `on` names, without making one. Raises what EXECUTORS does for another."""
+    """Return the class of the executor that `on` names. Raises NotFoundError for an unknown one."""
     module, _, name = EXECUTORS[on.partition(":")[0]].partition(":")
     found: type[Any] = getattr(importlib.import_module(module), name)
     return found

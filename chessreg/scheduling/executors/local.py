@@ -1,4 +1,4 @@
-"""This machine: one process group a work, kept apart from every terminal, on slots of GPUs and cores."""
+"""Runs submissions on this machine, each in its own process group and session, on slots of GPUs and cores."""
 
 from __future__ import annotations
 
@@ -22,17 +22,17 @@ from store.files import parse_json
 from store.process import boot_id, pid_start
 
 GIB_BYTES = float(2**30)
-KILL_GRACE_S = 20.0  # from SIGTERM to SIGKILL: a batch may have to come to its end first
+KILL_GRACE_S = 20.0  # from SIGTERM to SIGKILL, so that a batch can finish
 
 
 def count_cores() -> int:
-    """CPU cores that this process may use."""
+    """Return the number of CPU cores that this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @dataclass(frozen=True)
 class GpuMemory:
-    """One GPU as it is now. `index` follows the PCI bus, as CUDA_DEVICE_ORDER=PCI_BUS_ID counts."""
+    """The memory of one GPU in GiB. `index` follows the PCI bus, as with CUDA_DEVICE_ORDER=PCI_BUS_ID."""
 
     index: int
     total: float  # GiB
@@ -40,7 +40,7 @@ class GpuMemory:
 
 
 def read_gpus() -> list[GpuMemory]:
-    """The GPUs of this machine that tell how much memory they have."""
+    """Return the GPUs of this machine that report their memory."""
     return [
         GpuMemory(
             gpu["index"], gpu["memory_bytes"] / GIB_BYTES, (gpu["memory_bytes"] - gpu["memory_used_bytes"]) / GIB_BYTES
@@ -51,13 +51,13 @@ def read_gpus() -> list[GpuMemory]:
 
 
 class LocalExecutor:
-    """Processes of this machine. Handles name pid, start and boot, so a number used again is never mistaken."""
+    """Runs processes on this machine. Handles contain pid, start time and boot, so a reused pid is never mistaken."""
 
     def __init__(
         self, argument: str = "", *, read: Callable[[], list[GpuMemory]] = read_gpus, grace: float = KILL_GRACE_S
     ) -> None:
         if argument:
-            raise BadInputError(f"--on local takes nothing after a colon, not {argument!r}", "--on local")
+            raise BadInputError(f"--on local accepts no value after a colon, not {argument!r}", "--on local")
         self.slots = MachineSlots(count_cores())
         self._read, self._grace = read, grace
         self._children: dict[str, subprocess.Popen[bytes]] = {}
@@ -65,7 +65,7 @@ class LocalExecutor:
         self._cancelled: dict[str, float] = {}  # handle → when SIGTERM was sent
         self._oom_kills = count_oom_kills()
 
-    # -- the four verbs -------------------------------------------------------------------------------------------
+    # -- interface ------------------------------------------------------------------------------------------------
 
     def submit(self, works: Sequence[Submission]) -> dict[UUID, str]:
         started: dict[UUID, str] = {}
@@ -87,7 +87,7 @@ class LocalExecutor:
         first = self._cancelled.setdefault(handle, now)
         with suppress(ProcessLookupError):
             if now == first:
-                os.kill(process["pid"], signal.SIGTERM)  # the leader alone: dead children look like faults
+                os.kill(process["pid"], signal.SIGTERM)  # only the leader, since dead children look like faults
             elif now - first > self._grace:
                 os.killpg(process["pid"], signal.SIGKILL)
 
@@ -97,7 +97,7 @@ class LocalExecutor:
         path = Path(process["log"]) if process else None
         return path if path and path.exists() else None
 
-    # -- how ------------------------------------------------------------------------------------------------------
+    # -- implementation -------------------------------------------------------------------------------------------
 
     def _start(self, work: Submission, slot: ResourceSlot) -> str:
         work.folder.mkdir(parents=True, exist_ok=True)
@@ -114,7 +114,7 @@ class LocalExecutor:
                 )
         except OSError as error:
             message = f"cannot start {work.argv[0]} in {work.cwd}: {error.strerror}"
-            raise ChessregError(message, "check that folder and that Python") from error
+            raise ChessregError(message, "check the folder and the Python") from error
         handle = make_process_handle(child.pid, work.log, slot)
         self._children[handle] = child
         self.slots.take(handle, slot)
@@ -131,12 +131,12 @@ class LocalExecutor:
             kill_group(child.pid)
             return self._end(handle, self._exit(child.wait()))
         if _is_alive(process):
-            if not self.slots.holds(handle):  # of an earlier supervisor: it keeps its slot
+            if not self.slots.holds(handle):  # started by an earlier supervisor
                 self.slots.take(handle, ResourceSlot(process["gpu"], process["threads"], process["shared"]))
             return SubmissionStatus("running")
-        if process["boot"] == boot_id() and pid_start(process["pid"]) is None:  # else that number is another's now
+        if process["boot"] == boot_id() and pid_start(process["pid"]) is None:  # otherwise the pid was reused
             kill_group(process["pid"])
-        return self._end(handle, SubmissionStatus("ended", None, Cause.LOST, "its process is gone"))
+        return self._end(handle, SubmissionStatus("ended", None, Cause.LOST, "its process has ended"))
 
     def _end(self, handle: str, seen: SubmissionStatus) -> SubmissionStatus:
         self.slots.give_back(handle)
@@ -146,7 +146,7 @@ class LocalExecutor:
         return seen
 
     def _exit(self, code: int) -> SubmissionStatus:
-        """An exit status in words. SIGKILL that nobody here sent, while the kernel ran out of memory, is OOM."""
+        """Return the status of an exit code. SIGKILL while the kernel ran out of memory counts as OOM."""
         if code == -signal.SIGKILL and (now := count_oom_kills()) > self._oom_kills:
             self._oom_kills = now
             return SubmissionStatus("ended", 128 - code, Cause.OOM, "the kernel killed it: out of memory")
@@ -154,14 +154,14 @@ class LocalExecutor:
 
 
 def has_exited(child: subprocess.Popen[bytes]) -> bool:
-    """Whether a child has ended. It is not reaped: until then its number, its group's too, is not given to another."""
+    """Return whether a child has ended, without reaping it, so that its pid and process group are not reused yet."""
     if not hasattr(os, "waitid"):  # macOS before Python 3.13
         return child.poll() is not None
     return os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is not None
 
 
 def make_process_handle(pid: int, log: Path, slot: ResourceSlot) -> str:
-    """The handle of a living process of this machine."""
+    """Return the handle of a running process of this machine."""
     handle = {
         "pid": pid,
         "started": pid_start(pid),
@@ -189,7 +189,7 @@ def _is_alive(process: dict[str, Any]) -> bool:
 
 
 def kill_group(leader: int) -> None:
-    """Kill what a dead leader left behind (an engine that it had started). A leader's session has its number."""
+    """Kill the remaining processes in the session of a dead leader, such as an engine that it started."""
     import psutil
 
     for process in psutil.process_iter():
@@ -199,7 +199,7 @@ def kill_group(leader: int) -> None:
 
 
 def count_oom_kills() -> int:
-    """How many processes the kernel has killed for want of memory in this control group; 0 where it does not say."""
+    """Return how many processes of this control group the kernel has killed for lack of memory. 0 if unknown."""
     with suppress(OSError, ValueError, StopIteration):
         group = next(
             line.rpartition(":")[2].strip()
@@ -216,22 +216,22 @@ def count_oom_kills() -> int:
 
 
 def adopt_worker(process: dict[str, Any], log: Path) -> str:
-    """The handle of a worker that another process started, from its own `process.json`. Its slot is not known."""
+    """Return a handle for a worker that another supervisor started, from its `process.json`. Its slot is unknown."""
     adopted_process = {key: process[key] for key in ("pid", "started")}
     return json.dumps(
         {**adopted_process, "boot": process["boot_id"], "log": str(log), "gpu": None, "threads": 1, "shared": False}
     )
 
 
-# -- slots: which GPU or how many cores a work gets, and which are taken ----------------------------------------------
+# -- slots: allocation of GPUs and cores ------------------------------------------------------------------------------
 
 
-EXCLUSIVE_MEMORY_FRACTION = 0.9  # of a GPU's memory that must be free when a work wants it alone and names no amount
+EXCLUSIVE_MEMORY_FRACTION = 0.9  # of a GPU's memory that must be free for exclusive use
 
 
 @dataclass(frozen=True)
 class ResourceSlot:
-    """What one work was given: a GPU by index or none, and CPU threads."""
+    """The resources given to one submission: a GPU by index or none, and CPU threads."""
 
     gpu: int | None
     threads: int
@@ -239,7 +239,7 @@ class ResourceSlot:
 
     @property
     def env(self) -> dict[str, str]:
-        """What makes a process keep to it."""
+        """The environment variables that limit a process to this slot."""
         visible = "" if self.gpu is None else str(self.gpu)
         threads = str(self.threads)
         return {
@@ -247,22 +247,22 @@ class ResourceSlot:
             "CUDA_VISIBLE_DEVICES": visible,
             "OMP_NUM_THREADS": threads,
             "MKL_NUM_THREADS": threads,
-            "CHESSREG_THREADS": threads,  # what the worker takes for --threads, and records
+            "CHESSREG_THREADS": threads,  # used as --threads by the worker, and recorded
             "CHESSREG_GPU": visible,
         }
 
 
 class MachineSlots:
-    """The cores and GPUs of this machine, and who holds them. Cores are for works that use no GPU."""
+    """The cores and GPUs of this machine and their holders. Cores are allocated only to submissions without a GPU."""
 
     def __init__(self, cores: int) -> None:
         self.cores = cores
         self._taken: dict[str, ResourceSlot] = {}
 
     def find(self, needs: ResourceNeeds, gpus: Sequence[GpuMemory]) -> ResourceSlot | None:
-        """A free slot, or None when it must wait. `gpus` are this machine's as they are now.
+        """Return a free slot, or None if the submission must wait. `gpus` is the current state of this machine's GPUs.
 
-        Raises BadInputError when this machine can never give one.
+        Raises BadInputError if this machine can never provide one.
         """
         wants_gpu = needs.device.startswith("cuda")
         if wants_gpu and not gpus:

@@ -1,6 +1,7 @@
-"""Ray: shards on whatever nodes a cluster has, also where they share no disk with this machine.
+"""Runs shards on the nodes of a Ray cluster, which need not share a disk with this machine.
 
-A work is a detached actor that outlives the supervisor, as a task would not. This machine must be one of the nodes.
+Each submission is a detached actor, which outlives the supervisor; a Ray task would not. This machine must be a node of
+the cluster.
 """
 
 from __future__ import annotations
@@ -26,23 +27,23 @@ from chessreg.scheduling.executors import Submission, SubmissionStatus
 from store.files import parse_json
 
 CONNECT_TIMEOUT_S = 3.0
-ANSWER_TIMEOUT_S = 120.0  # starting a Ray of one's own takes a while
+ANSWER_TIMEOUT_S = 120.0  # starting Ray takes a while
 CANCEL_INTERVAL_S = 1.0
 
 
 class RaySilentError(Exception):
-    """Ray does not answer."""
+    """Raised when Ray does not respond."""
 
 
 class RayExecutor:
-    """Works as actors of a Ray cluster: that at `HOST:PORT`, or that of this machine, started if there is none."""
+    """Runs submissions as actors of the Ray cluster at `HOST:PORT`, or of this machine, starting Ray if necessary."""
 
     def __init__(self, argument: str = "", *, grace: float = 20.0) -> None:
         if importlib.util.find_spec("ray") is None:
-            raise NotFoundError("this Python has no ray", install_command("ray"))
+            raise NotFoundError("ray is not installed", install_command("ray"))
         if "://" in argument or (argument and not argument.rpartition(":")[2].isdigit()):
             raise BadInputError(
-                f"{argument!r} is no address of a Ray cluster", "--on ray:HOST:PORT, as ray start prints"
+                f"{argument!r} is not an address of a Ray cluster", "--on ray:HOST:PORT, as ray start prints"
             )
         if argument:
             require_ray_at(argument)
@@ -51,7 +52,7 @@ class RayExecutor:
         self._ended: dict[str, SubmissionStatus] = {}
         self._cancelled: dict[str, float] = {}  # handle → when it was last cancelled
 
-    # -- the four verbs -------------------------------------------------------------------------------------------
+    # -- interface ------------------------------------------------------------------------------------------------
 
     def submit(self, works: Sequence[Submission]) -> dict[UUID, str]:
         orders = [
@@ -72,7 +73,7 @@ class RayExecutor:
         try:
             return {UUID(hex=job): handle for job, handle in self._ask("submit", orders).items()}
         except RaySilentError:
-            return {}  # their turn comes again
+            return {}  # they are submitted again later
 
     def poll(self, handles: Collection[str]) -> dict[str, SubmissionStatus]:
         for handle in handles:
@@ -110,10 +111,11 @@ class RayExecutor:
         path = Path(json.loads(handle)["folder"]) / "log.txt" if is_actor_handle(handle) else None
         return path if path and path.exists() else None
 
-    # -- how ------------------------------------------------------------------------------------------------------
+    # -- implementation -------------------------------------------------------------------------------------------
 
     def _ask(self, verb: str, *arguments: Any) -> Any:
-        """Let the driver do it. Raises Silent when it cannot, BadInputError when Ray never will."""
+        """Call a method of the driver process. Raises RaySilentError if it fails, BadInputError if it can never
+        succeed."""
         if self._driver is None or self._driver.poll() is not None:
             self._driver = subprocess.Popen(
                 child.command("chessreg.scheduling.executors.ray_driver", self.address),
@@ -137,12 +139,12 @@ class RayExecutor:
         if state == "refused":
             raise BadInputError(*answer)
         if state == "failed":
-            self.close()  # the next one connects anew
+            self.close()  # the next call connects again
             raise RaySilentError(answer)
         return answer
 
     def close(self) -> None:
-        """Let the driver go; works run on."""
+        """End the driver process. Submissions continue."""
         if self._driver is not None:
             driver, self._driver = self._driver, None
             for pipe in (driver.stdin, driver.stdout):
@@ -159,6 +161,7 @@ class RayExecutor:
 
 
 def is_actor_handle(text: str) -> bool:
+    """Return whether a text is a handle of this executor."""
     try:
         return bool(parse_json(text).keys() >= {"actor", "folder"})
     except (ValueError, AttributeError):
@@ -166,11 +169,13 @@ def is_actor_handle(text: str) -> bool:
 
 
 def require_ray_at(address: str) -> None:
+    """Raise NotFoundError unless a server accepts connections at `address`."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host.strip("[]"), int(port)), CONNECT_TIMEOUT_S).close()
     except (OSError, OverflowError) as error:
         why = os.strerror(error.errno) if isinstance(error, OSError) and error.errno else str(error)
         raise NotFoundError(
-            f"no Ray answers at {address}: {why}", f"ray start --head there, ray start --address={address} here"
+            f"no Ray cluster responds at {address}: {why}",
+            f"ray start --head there, ray start --address={address} here",
         ) from error

@@ -1,7 +1,7 @@
-"""The process that talks to Ray for an executor: `python -m chessreg.scheduling.executors.ray_driver [ADDRESS]`.
+"""The process that connects to Ray for an executor: `python -m chessreg.scheduling.executors.ray_driver [ADDRESS]`.
 
-It is a process of its own because Ray ends its drivers when a cluster goes away, and knows only one cluster at a time.
-It reads pickled (verb, arguments) from stdin and writes pickled answers to stdout.
+It is a separate process because Ray ends its drivers when a cluster stops, and connects to one cluster at a time. It
+reads pickled (method, arguments) from stdin and writes pickled results to stdout.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from store.process import ProcessId, identify_process, machine_name
 
 NAMESPACE = "chessreg"
 START_TIMEOUT_S = 60.0
-SILENT_ACTOR_TIMEOUT_S = 5.0  # after which a shard that is to end and never answered was never started
-SHARED_GPU_FRACTION = 0.5  # of a GPU, for works that may share one
+SILENT_ACTOR_TIMEOUT_S = 5.0  # after which a cancelled actor that never responded counts as never started
+SHARED_GPU_FRACTION = 0.5  # of a GPU, for submissions that may share it
 
 
 class RayDriver:
-    """One connection to one cluster."""
+    """A connection to one cluster."""
 
     def __init__(self, address: str) -> None:
         import ray
@@ -47,14 +47,14 @@ class RayDriver:
         self.seen: dict[str, SubmissionStatus] = {}
         self.withdrawn: dict[str, float] = {}  # handle → when a shard that had not answered yet was cancelled
         connect = {"namespace": NAMESPACE, "log_to_driver": False, "configure_logging": False}
-        # Not address="auto": Ray waits minutes for, and then dies of, the address of a cluster that has ended.
+        # Not address="auto": for a cluster that has ended, Ray waits for minutes and then crashes.
         ray.init(address=address or find_ray_address() or start_head(), **connect)
         atexit.register(self.leave)
 
-    # -- the verbs ------------------------------------------------------------------------------------------------
+    # -- interface ------------------------------------------------------------------------------------------------
 
     def submit(self, works: list[dict[str, Any]]) -> dict[str, str]:
-        """Make a shard of each work, unless there is one already; Ray starts it when there is room."""
+        """Create an actor for each submission unless it has one already. Ray starts it when resources are free."""
         handles = {}
         for work in works:
             folder = Path(work["folder"])
@@ -62,12 +62,13 @@ class RayDriver:
             if noted.get("actor") and "ended" not in noted and self._actor(noted["actor"]) is not None:
                 handles[work["job"]] = make_actor_handle(
                     noted["actor"], folder
-                )  # its supervisor died before it could note it
+                )  # its supervisor died before recording it
                 continue
             handles[work["job"]] = self._make(work, folder)
         return handles
 
     def poll(self, handles: list[str]) -> dict[str, SubmissionStatus]:
+        """Return handle → status of each submission."""
         for handle in handles:
             if handle in self.asks:
                 continue
@@ -78,10 +79,10 @@ class RayDriver:
                 state, code, cause, message = noted["ended"]
                 self.seen[handle] = SubmissionStatus(state, code, cause and Cause(cause), message)
             elif (actor := self._actor(parsed["actor"])) is None:
-                self._end(handle, SubmissionStatus("ended", None, Cause.LOST, "Ray does not know it any more"))
+                self._end(handle, SubmissionStatus("ended", None, Cause.LOST, "Ray does not know it anymore"))
             else:
                 self.asks[handle] = actor.status.remote()
-                placement = Placement(parsed["actor"], reason="no node has room")
+                placement = Placement(parsed["actor"], reason="all nodes are busy")
                 self.seen.setdefault(handle, SubmissionStatus("waiting", placement=placement))
         handle_of_ask = {self.asks[handle]: handle for handle in handles if handle in self.asks}
         if handle_of_ask:
@@ -97,15 +98,16 @@ class RayDriver:
         return {handle: self.seen[handle] for handle in handles}
 
     def cancel(self, handle: str) -> None:
+        """Ask an actor to end its work."""
         parsed = json.loads(handle)
         actor = self._actor(parsed["actor"])
         if (handle in self.seen and self.seen[handle].state == "ended") or actor is None:
             return
-        actor.cancel.remote()  # an actor that has not begun gets it when it begins
+        actor.cancel.remote()  # an actor that has not started receives it at its start
         if self.poll([handle])[handle].state == "waiting":
             self.withdrawn.setdefault(handle, time.monotonic())
 
-    # -- how ------------------------------------------------------------------------------------------------------
+    # -- implementation -------------------------------------------------------------------------------------------
 
     def _make(self, work: dict[str, Any], folder: Path) -> str:
         ray = self.ray
@@ -125,7 +127,7 @@ class RayDriver:
         return make_actor_handle(name, folder)
 
     def _home(self) -> Any:
-        """The actor on this machine through which nodes without its store get and bring bytes."""
+        """Return the actor on this machine through which nodes without its store read inputs and return results."""
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
         here = self.ray.get_runtime_context().get_node_id()
@@ -165,14 +167,14 @@ class RayDriver:
                 "ended", None, Cause.LOST, f"its node or its actor died: {why.strip()[:200]}".rstrip(": ")
             )
         except RayError:
-            return  # the next poll asks again
+            return  # retried by the next poll
         if seen.state == "ended":
             self._end(handle, seen)
         else:
             self.seen[handle] = seen
 
     def _end(self, handle: str, seen: SubmissionStatus) -> None:
-        """Note it in the work's folder, for executors to come, and give the room in the cluster back."""
+        """Record the end in the submission's folder for later executors, and release its resources in the cluster."""
         self.seen[handle] = seen
         parsed = json.loads(handle)
         folder = Path(parsed["folder"])
@@ -183,7 +185,7 @@ class RayDriver:
             self.ray.kill(actor)
 
     def leave(self) -> None:
-        """Nothing stays behind that nobody needs: the home, and a Ray that was started here for works now done."""
+        """At exit, end the home actor, and the Ray started for chessreg if no submissions are left."""
         with suppress(Exception):
             left = [
                 a["name"] for a in self.ray.util.list_named_actors(all_namespaces=True) if a["namespace"] == NAMESPACE
@@ -197,7 +199,7 @@ class RayDriver:
 
 
 def required_resources(work: dict[str, Any], nodes: list[dict[str, float]]) -> tuple[float, float]:
-    """CPUs and GPUs of a work. Raises BadInputError for what no node has."""
+    """Return the CPUs and GPUs of a submission. Raises BadInputError if no node has them."""
     most_cpus = max((node.get("CPU", 0.0) for node in nodes), default=0.0)
     most_gpus = max((node.get("GPU", 0.0) for node in nodes), default=0.0)
     device = work["device"]
@@ -211,7 +213,7 @@ def required_resources(work: dict[str, Any], nodes: list[dict[str, float]]) -> t
     if gpu > most_gpus:
         raise BadInputError(f"--device {device}, but no node of this Ray has a GPU", "--device cpu")
     cpus = float(work["threads"])
-    if not cpus:  # what is there, divided by those who are to run side by side
+    if not cpus:  # the available CPUs divided by the parallel shards
         cpus = max(1.0, min(most_cpus, sum(node.get("CPU", 0.0) for node in nodes) // work["shards"]))
     if cpus > most_cpus:
         raise BadInputError(f"--threads {cpus:.0f}, but no node of this Ray has more than {most_cpus:.0f} CPUs")
@@ -219,16 +221,17 @@ def required_resources(work: dict[str, Any], nodes: list[dict[str, float]]) -> t
 
 
 def home_actor_name() -> str:
+    """Return the name of the home actor of this machine and user."""
     return f"home-{machine_name()}-{os.getuid()}"
 
 
 def head_record_file() -> Path:
-    """Says which process is the Ray that was started for chessreg on this machine."""
-    return cache_folder() / f"ray-head-{machine_name()}.json"  # a home may be shared by several machines
+    """Return the file that identifies the Ray process started for chessreg on this machine."""
+    return cache_folder() / f"ray-head-{machine_name()}.json"  # several machines may share a home folder
 
 
 def find_ray_address() -> str:
-    """The address of the Ray of this machine; empty when none answers."""
+    """Return the address of the Ray of this machine. Empty if none responds."""
     noted = Path(os.environ.get("RAY_TMPDIR") or "/tmp") / "ray" / "ray_current_cluster"
     for address in (
         os.environ.get("RAY_ADDRESS", ""),
@@ -242,9 +245,9 @@ def find_ray_address() -> str:
 
 
 def start_head() -> str:
-    """A Ray of this machine alone, in a session of its own: works run on in it when this process is gone. Its address.
+    """Start Ray on this machine in a separate session, so that it outlives this process, and return its address.
 
-    Raises ChessregError when it does not come up.
+    Raises ChessregError if it does not start.
     """
     tool = shutil.which("ray") or str(Path(sys.executable).with_name("ray"))
     argv = [tool, "start", "--head", "--block", "--port=0", "--include-dashboard=false", "--disable-usage-stats"]
@@ -255,13 +258,13 @@ def start_head() -> str:
     deadline = time.monotonic() + START_TIMEOUT_S
     while not (address := find_ray_address()):
         if head.poll() is not None or time.monotonic() > deadline:
-            raise ChessregError("Ray did not start on this machine", "type `ray start --head` to see why")
+            raise ChessregError("Ray did not start on this machine", "run `ray start --head` to see why")
         time.sleep(0.3)
     return address
 
 
 def stop_head() -> None:
-    """End the Ray that was started here for chessreg, by this process or one before it; no other."""
+    """Stop the Ray that chessreg started on this machine, and no other."""
     noted = ProcessId.of(read_record(head_record_file()))
     if noted is not None and noted.is_gone() is False:
         os.kill(noted.pid, signal.SIGTERM)
@@ -269,11 +272,12 @@ def stop_head() -> None:
 
 
 def make_actor_handle(actor: str, folder: Path) -> str:
+    """Return the handle of an actor."""
     return json.dumps({"actor": actor, "folder": str(folder)})
 
 
 def serve_requests(address: str, requests: BinaryIO, answers: BinaryIO) -> None:
-    """Answer until nobody asks any more. What goes wrong is an answer, too."""
+    """Answer requests until stdin is closed. Errors are returned as answers."""
     driver: RayDriver | None = None
     while True:
         try:
@@ -294,7 +298,7 @@ def serve_requests(address: str, requests: BinaryIO, answers: BinaryIO) -> None:
 
 def main() -> None:
     answers = os.fdopen(os.dup(1), "wb")
-    os.dup2(2, 1)  # what Ray prints must not stand between answers
+    os.dup2(2, 1)  # keeps Ray's output out of the answers
     os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
     serve_requests(sys.argv[1] if len(sys.argv) > 1 else "", sys.stdin.buffer, answers)
 

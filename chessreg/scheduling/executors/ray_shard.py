@@ -1,4 +1,4 @@
-"""The actor that does one work on one node of a Ray cluster, which may lack the store: then it stages."""
+"""The actor that executes one submission on one node of a Ray cluster, staging data if the node lacks the store."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ POLL_INTERVAL_S = 0.3
 
 
 class ShardActor(StoreActor):
-    """One work on one node: a process of its own session, looked after by a thread of this actor."""
+    """One submission on one node: a process in its own session, monitored by a thread of this actor."""
 
     def __init__(self, home: Any, work: dict[str, Any]) -> None:
         self.home, self.work = home, work
@@ -37,10 +37,11 @@ class ShardActor(StoreActor):
         threading.Thread(target=self._run, daemon=True).start()
 
     def status(self) -> SubmissionStatus:
+        """Return the current status."""
         return self.seen
 
     def cancel(self) -> None:
-        """SIGTERM the first time; SIGKILL when that was long ago."""
+        """Send SIGTERM the first time, and SIGKILL once the grace period is over."""
         now = time.monotonic()
         if not self.cancelled_at:
             self.cancelled_at = now
@@ -79,7 +80,7 @@ class ShardActor(StoreActor):
                 start_new_session=True,
                 preexec_fn=end_with_actor,
             )
-        if self.cancelled_at:  # while it was being started
+        if self.cancelled_at:  # during the start
             self.child.terminate()
         self.seen = SubmissionStatus("running", placement=self.placement)
         while os.waitid(os.P_PID, self.child.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT) is None:
@@ -90,37 +91,37 @@ class ShardActor(StoreActor):
         code = self.child.wait()
         while self.staging and not self._send(last=True):
             if self.cancelled_at and time.monotonic() - self.cancelled_at > self.work["grace"]:
-                message = f"what it made is still in {self.staging.root}: {self.seen.message}"
+                message = f"its results are still in {self.staging.root}: {self.seen.message}"
                 return SubmissionStatus("ended", code, Cause.LOST, message)
             time.sleep(1.0)
         return status_of_exit(code)
 
     def _send(self, last: bool = False) -> bool:
-        """Send home what is new; False when home did not answer: it will be sent again."""
+        """Send new data home. Return False if home did not respond; it is sent again later."""
         assert self.staging
         try:
             self.staging.send(last)
             return True
         except Exception as error:
-            silent = f"its home does not answer: {describe_error(error)}"
+            silent = f"its home machine does not respond: {describe_error(error)}"
             self.seen = SubmissionStatus("running", message=silent, placement=self.placement._replace(reason=silent))
             return False
 
 
 def describe_error(error: BaseException) -> str:
-    """An error in one line; of one that another actor raised, its own words."""
+    """Return an error in one line. For an error of another actor, return its cause."""
     cause = getattr(error, "cause", None) or error
     return f"{type(cause).__name__}: {first_line(cause)}"[:200]
 
 
 def end_with_actor() -> None:
-    """In a child: get a signal to end when the actor dies. Ray then reports the work as lost, and so it must be."""
+    """In a child process, request SIGTERM when the actor dies. Ray then reports the submission as lost."""
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG; the thread that started it waits for its end
+        ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG; its starting thread lives until it ends
 
 
 def granted_environment(threads: int) -> dict[str, str]:
-    """What Ray gave this actor, in the words of a worker."""
+    """Return the environment variables that pass the resources granted by Ray to a worker."""
     import ray
 
     environment = {"CHESSREG_THREADS": str(threads), "OMP_NUM_THREADS": str(threads)}

@@ -1,7 +1,7 @@
-"""Staging for nodes of Ray without the store of the launch: inputs out, outputs back.
+"""Staging for Ray nodes without the launch's store: copying inputs out and outputs back.
 
-Both ways are a pull from the other side's store, read through an actor there. Fragments, log and outcome follow the
-bytes that they speak of.
+In both directions one side pulls from the other side's store through an actor there. Fragments, log and outcome are
+sent after the bytes that they refer to.
 """
 
 from __future__ import annotations
@@ -24,33 +24,37 @@ if TYPE_CHECKING:
     from store import Store
     from store.fragments import Fragment
 
-PIECE_BYTES = 16 << 20  # bytes in one message
-NODE_STORE_VARIABLE = "CHESSREG_NODE_STORE"  # on a node: a folder to work in, and not in the store of the launch
+PIECE_BYTES = 16 << 20  # per message
+NODE_STORE_VARIABLE = "CHESSREG_NODE_STORE"  # on a node: folder to use in place of the launch's store
 
 
 class StoreActor:
-    """An actor that lets others read artifacts and arrays of a store on its node, and nothing else there."""
+    """An actor that gives other nodes read access to the artifacts and arrays of a store on its node, and nothing
+    else."""
 
     def keys(self, root: str, prefix: str) -> list[str]:
-        """Paths below `root` of all files in the folder `prefix`."""
+        """Return the paths of all files in the folder `prefix`, relative to `root`."""
         files = (path for path in self._inside(root, prefix).rglob("*") if path.is_file())
         return sorted(path.relative_to(root).as_posix() for path in files)
 
     def exists(self, root: str, key: str) -> bool:
+        """Return whether a file exists."""
         return self._inside(root, key).is_file()
 
     def _inside(self, root: str, key: str) -> Path:
-        """Where this lies. Raises StoreError for a root that is no store, or for no artifact or array of one."""
+        """Return the path of a key. Raises StoreError unless `root` is a store and the key is in an artifact or
+        array."""
         from store import Store
         from store.errors import StoreError
         from store.files import safe_path
 
         store, path = Store(root, read_only=True), Path(root) / safe_path(key)
         if not any(path.resolve().is_relative_to(folder.resolve()) for folder in (store.artifacts, store.arrays)):
-            raise StoreError(f"{key!a} is no artifact or array of the store {root}")
+            raise StoreError(f"{key!a} is not an artifact or array of the store {root}")
         return path
 
     def read(self, root: str, key: str, offset: int) -> bytes:
+        """Return up to PIECE_BYTES bytes of a file from `offset`."""
         with self._inside(root, key).open("rb") as file:
             file.seek(offset)
             return file.read(PIECE_BYTES)
@@ -85,10 +89,11 @@ class ActorStore(ObjectSource):
 
 
 class HomeActor(StoreActor):
-    """On the supervisor's machine: its store, registry and job folders. A call that comes twice does its thing once."""
+    """Runs on the supervisor's machine, with its store, registry and job folders. Repeated calls have no further
+    effect."""
 
     def inputs(self, registry: str, store: str, order: dict[str, Any]) -> tuple[list[TransferItem], str | bytes]:
-        """What a job reads: its bytes, and the registry: its URL, or of a registry in a file a copy, packed."""
+        """Return the items that a job reads, and its registry: the URL, or a compressed copy of a SQLite file."""
         import zstandard
 
         from chessreg.registry.database import Database
@@ -110,7 +115,8 @@ class HomeActor(StoreActor):
     def take(
         self, store: str, name: str, fragment: bytes, attempt: str, items: list[TransferItem], node: ActorStore
     ) -> None:
-        """Fetch what a fragment's rows speak of from a node, take the fragment in, and say that the bytes are here."""
+        """Fetch the bytes that a fragment refers to from a node, place the fragment for ingest, and record the
+        locations."""
         from chessreg.registry.machine import this_machine
         from chessreg.registry.tables.types import utc_now
         from chessreg.runs.attempt import to_fragment_row
@@ -132,7 +138,7 @@ class HomeActor(StoreActor):
                     writer.add("artifact_location", to_fragment_row({**row, "verified_at": utc_now()}))
 
     def note(self, folder: str, log: bytes, offset: int, files: dict[str, bytes]) -> None:
-        """Write into a job's folder: what its log says from `offset` on, and small files, each whole or not at all."""
+        """Write new log bytes at `offset` and small files, each atomically, into a job's folder."""
         with os.fdopen(os.open(f"{folder}/log.txt", os.O_WRONLY | os.O_CREAT, 0o644), "wb") as file:
             file.seek(offset)
             file.write(log)
@@ -143,7 +149,7 @@ class HomeActor(StoreActor):
 
 
 class NodeStore:
-    """A job's work on a node that does not have its store: in a store and a folder of the node's own."""
+    """The data of a submission on a node without the launch's store: a local store and a local folder."""
 
     def __init__(self, home: Any, work: dict[str, Any]) -> None:
         self.home, self.work = home, work
@@ -152,10 +158,10 @@ class NodeStore:
         self.folder = base / "works" / work["actor"]
         self.store: Store | None = None
         self.sent: dict[str, bytes] = {}
-        self.log_bytes = 0  # bytes of the log that are home
+        self.log_bytes = 0  # sent bytes of the log
 
     def stage(self, cancelled: Callable[[], bool]) -> tuple[Path, list[str], dict[str, str]]:
-        """Fetch what the work needs, unless it is cancelled meanwhile; returns its folder, command and environment."""
+        """Fetch the inputs unless cancelled meanwhile. Return folder, command and environment of the submission."""
         self.folder.mkdir(parents=True, exist_ok=True)
         env = dict(self.work["env"])
         if (order := self.work["order"]) is not None:
@@ -168,7 +174,7 @@ class NodeStore:
         return self.folder, argv, env
 
     def _inputs(self, order: dict[str, Any], registry: str, cancelled: Callable[[], bool]) -> dict[str, str]:
-        """The inputs into this node's store; the environment that names it and the registry."""
+        """Copy the inputs into this node's store. Return the environment that names the store and the registry."""
         import ray
         import zstandard
 
@@ -182,11 +188,11 @@ class NodeStore:
         if isinstance(copy, bytes):
             registry = str(self.folder / "registry.db")
             Path(registry).write_bytes(zstandard.ZstdDecompressor().decompress(copy))
-        log = f"{self.work['folder']}/log.txt"  # what the attempt says of it: where it will be
+        log = f"{self.work['folder']}/log.txt"  # the path that the attempt records
         return {"CHESSREG_REGISTRY": registry, "CHESSREG_JOB_STORE": str(self.root), "CHESSREG_JOB_LOG": log}
 
     def send(self, last: bool = False) -> None:
-        """What is new, home: in an order in which nothing speaks of what is not there yet."""
+        """Send new data home, in an order in which nothing refers to data that is not there yet."""
         self._note("process.json")
         if self.store is not None:
             self._fragments(self.store)
@@ -195,7 +201,7 @@ class NodeStore:
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _note(self, name: str) -> None:
-        """The log's new bytes, and a small file if it has changed."""
+        """Send the new bytes of the log, and a small file if it has changed."""
         import ray
 
         files = {}
@@ -211,7 +217,7 @@ class NodeStore:
                 files = {}
 
     def _fragments(self, store: Store) -> None:
-        """Every fragment that lies in this node's store: also those of a shard that died before it could send them."""
+        """Send every fragment in this node's store, including fragments left by shards that died."""
         import ray
 
         from store.errors import CorruptError
@@ -223,16 +229,16 @@ class NodeStore:
             try:
                 data = fragment.path.read_bytes()
                 attempt, items = fragment.header()["attempt"], list_output_items(fragment)
-            except (NotInStoreError, FileNotFoundError):  # another shard of this node has just sent it
+            except (NotInStoreError, FileNotFoundError):  # sent by another shard of this node
                 continue
             except CorruptError:
-                pass  # home sets it aside, where people see it
+                pass  # the home machine quarantines it
             ray.get(self.home.take.remote(self.work["order"]["store"], fragment.name, data, attempt, items, node))
             fragment.path.unlink(missing_ok=True)
 
 
 def list_input_items(database: Database, store: Store, order: dict[str, Any]) -> list[TransferItem]:
-    """The bytes that an order's work may read: of its inputs, and (without activations) of what these come from."""
+    """Return the items that a job may read: its inputs, and the inputs' own sources without activations."""
     from chessreg.registry import lineage, tables
     from chessreg.registry.identity import uuid_from_digest
     from chessreg.runs.kind import find_recorded_kind
@@ -257,7 +263,7 @@ def list_input_items(database: Database, store: Store, order: dict[str, Any]) ->
 
 
 def list_output_items(fragment: Fragment) -> list[TransferItem]:
-    """The bytes that a fragment's rows speak of."""
+    """Return the items that a fragment's rows refer to."""
     from chessreg.registry import names
 
     arrays = {table.__tablename__ for table in names.array_tables()}

@@ -1,7 +1,7 @@
-"""Slurm, by its own commands: sbatch, squeue, scontrol and scancel; sacct where the cluster keeps accounts.
+"""Runs submissions in Slurm with sbatch, squeue, scontrol and scancel, and sacct if the cluster keeps accounts.
 
-A work's folder holds what was submitted: `slurm.json` is written before sbatch is called, so that a supervisor that
-follows one which died in between finds the job instead of submitting it twice.
+`slurm.json` in a submission's folder is written before sbatch is called. If a supervisor dies in between, the next one
+finds the job instead of submitting it twice.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from chessreg.scheduling.worker import write_record
 from store.files import parse_json, read_json
 
 NOTE_FILE = "slurm.json"
-CANCEL_AGAIN_S = 90.0  # Slurm kills a job that does not end; this long after, it is cancelled again
+CANCEL_AGAIN_S = 90.0  # after which a job that has not ended is cancelled again
 NEVER_S = -1e9
-DEFAULT_ARRAY_SIZE = 1000  # the largest array where the cluster does not say
-# No room now, or nobody there to ask: to be tried again, unlike what sbatch says of a wrong partition.
+DEFAULT_ARRAY_SIZE = 1000  # if the cluster reports no maximum
+# Temporary errors of sbatch, which are retried, unlike a wrong partition.
 RETRY_PATTERN = re.compile(
     r"unable to contact|timed out|connection (refused|failure|reset)|temporarily|zero bytes|submit.?job.?limit"
     r"|submitjob|maxsubmit|transport endpoint|communication",
@@ -39,27 +39,27 @@ RETRY_PATTERN = re.compile(
 
 
 class SlurmExecutor:
-    """Jobs of a Slurm cluster, requested with a profile's options."""
+    """Runs submissions as jobs of a Slurm cluster, with the options of a profile."""
 
     def __init__(self, argument: str = "") -> None:
         for tool in ("sbatch", "squeue", "scontrol", "scancel"):
             if shutil.which(tool) is None:
                 raise NotFoundError(
-                    f"there is no {tool} here", "launch from a login node of the cluster, or --on local"
+                    f"{tool} was not found", "launch from a login node of the cluster, or with --on local"
                 )
         self.name = argument
         self._every = SlurmProfile().poll
         self._polled = NEVER_S  # when Slurm was last polled for job states
-        self._silent = False  # it did not answer the last poll
+        self._silent = False  # whether the last poll failed
         self._seen: dict[str, SubmissionStatus] = {}
         self._ended: dict[str, SubmissionStatus] = {}
         self._cancelled: dict[str, float] = {}  # handle → when scancel was called
         self._largest = 0
-        # A supervisor stands in its store; there, profiles are looked for where the launch was typed (`submit`).
+        # A supervisor's folder is its store. It reads profiles from the launch's folder (`submit`).
         if not Path("store.json").is_file():
             self._require_partitions(self._profile(Path.cwd()))
 
-    # -- the four verbs -------------------------------------------------------------------------------------------
+    # -- interface ------------------------------------------------------------------------------------------------
 
     def submit(self, works: Sequence[Submission]) -> dict[UUID, str]:
         handles: dict[UUID, str] = {}
@@ -74,7 +74,7 @@ class SlurmExecutor:
             for batch in self._batches(fresh):
                 handles |= self._submit(batch)
         except SlurmUnansweredError:
-            pass  # their turn comes again
+            pass  # they are submitted again later
         self._polled = NEVER_S
         return handles
 
@@ -114,7 +114,7 @@ class SlurmExecutor:
         return path if path and path.exists() else None
 
     def preview(self, works: Sequence[Submission]) -> Iterator[str]:
-        """The scripts that `submit` would give to sbatch, for people."""
+        """Yield the scripts that `submit` would pass to sbatch."""
         for batch in self._batches(works):
             place = batch[0].log if len(batch) == 1 else batch[0].folder / "slurm-…" / "%a.txt"
             yield make_script(batch, self._profile(batch[0].cwd), place)
@@ -127,8 +127,7 @@ class SlurmExecutor:
         return chosen
 
     def _require_partitions(self, chosen: SlurmProfile) -> None:
-        """Raise BadInputError for a partition that Slurm does not know. A controller that does not answer proves
-        nothing: sbatch will say it."""
+        """Raise BadInputError for a partition that Slurm does not have. Passes if the controller does not respond."""
         for name in filter(None, map(str.strip, (chosen.partition or "").split(","))):
             try:
                 shown = run_command("scontrol", "show", "partition", name)
@@ -137,11 +136,11 @@ class SlurmExecutor:
             if shown.returncode and "not found" in shown.stdout + shown.stderr:
                 raise BadInputError(
                     f"Slurm has no partition {name!r}, which profile {self.name or 'default'} asks for",
-                    "sinfo lists those that there are",
+                    "list partitions with sinfo",
                 )
 
     def _batches(self, works: Sequence[Submission]) -> Iterator[list[Submission]]:
-        """Works that can be one array: of one folder, environment and need, and not too many."""
+        """Yield submissions that can form one job array: same launch, folder, environment and needs."""
         alike: dict[Any, list[Submission]] = {}
         for work in works:
             alike.setdefault((work.group_id, work.cwd, tuple(sorted(work.env.items())), work.needs), []).append(work)
@@ -158,16 +157,16 @@ class SlurmExecutor:
         return self._largest
 
     def _submit(self, works: Sequence[Submission]) -> dict[UUID, str]:
-        """One call of sbatch. Raises BadInputError with sbatch's own words when Slurm will never take it."""
+        """Call sbatch once. Raises BadInputError with sbatch's message if Slurm will never accept the job."""
         first, token = works[0], new_id().hex[-12:]
         profile = self._profile(first.cwd)
         if not first.cwd.is_dir():
-            raise ChessregError(f"cannot start in {first.cwd}: there is no such folder", "check that folder")
+            raise ChessregError(f"cannot start in {first.cwd}: the folder does not exist", "create the folder")
         path = first.folder / f"slurm-{token}.sh"
         for work in works:
             work.folder.mkdir(parents=True, exist_ok=True)
         output = first.log
-        if len(works) > 1:  # Slurm names the files of an array by number: each is another name of that work's log
+        if len(works) > 1:  # Slurm names an array's files by number, so link them to the logs
             output = first.folder / f"slurm-{token}" / "%a.txt"
             output.parent.mkdir()
             for number, work in enumerate(works):
@@ -186,7 +185,7 @@ class SlurmExecutor:
             reason = " ".join(done.stderr.split()).removeprefix("sbatch: error: ") or f"exit status {done.returncode}"
             if RETRY_PATTERN.search(reason):
                 raise SlurmUnansweredError(f"sbatch: {reason}")
-            raise BadInputError(f"Slurm does not take it: {reason}", f"see profile {self.name or 'default'} and {path}")
+            raise BadInputError(f"Slurm rejected the job: {reason}", f"see profile {self.name or 'default'} and {path}")
         handles = {}
         for number, work in enumerate(works):
             job = number_of if len(works) == 1 else f"{number_of}_{number}"
@@ -194,7 +193,8 @@ class SlurmExecutor:
         return handles
 
     def _earlier(self, work: Submission) -> SlurmHandle | None:
-        """The job of this very work that is in Slurm already: its supervisor died before it could note that."""
+        """Return the handle of this submission if Slurm has it already, because a supervisor died before recording
+        it."""
         try:
             noted = read_json(work.folder / NOTE_FILE)
         except (OSError, ValueError):
@@ -209,7 +209,7 @@ class SlurmExecutor:
         return handle
 
     def _submitted(self, work: Submission, noted: dict[str, Any]) -> SlurmHandle | None:
-        """Whether sbatch had taken a script before somebody died who knew."""
+        """Return the handle of a script that sbatch accepted before its supervisor could record it."""
         listed = run_command("squeue", "--me", "--noheader", "--array", "--states=all", "--format=%i|%o")
         if listed.returncode:
             raise SlurmUnansweredError(f"squeue: {listed.stderr.strip()}")
@@ -219,10 +219,11 @@ class SlurmExecutor:
                 return make_job_handle(work, job, noted["script"], noted.get("before", 0))
         return None
 
-    # -- looking --------------------------------------------------------------------------------------------------
+    # -- polling --------------------------------------------------------------------------------------------------
 
     def _look(self, handles: Sequence[str]) -> None:
-        """Ask Slurm about all of them at once, and about the end of each that has ended. Raises Unanswered."""
+        """Query Slurm for all handles at once, and for the end of each job that has ended. Raises
+        SlurmUnansweredError."""
         parsed = {handle: SlurmHandle.parsed(handle) for handle in handles}
         for handle, handle_parts in parsed.items():
             if handle_parts is None:
@@ -246,10 +247,10 @@ class SlurmExecutor:
 
 
 def submission_environment(profile: SlurmProfile) -> dict[str, str]:
-    """What sbatch and the job get of this process's environment.
+    """Return the environment for sbatch and the job.
 
-    Variables for sbatch stand over the options in a script: only those stay that say what the profile leaves open.
-    Those that Slurm gave the job in which a supervisor may run are not for the jobs that it submits.
+    sbatch's variables override options in the script, so only those for options that the profile leaves open are kept.
+    Variables of the Slurm job in which a supervisor may run are removed.
     """
     settings = {
         "PARTITION": profile.partition,
@@ -262,16 +263,17 @@ def submission_environment(profile: SlurmProfile) -> dict[str, str]:
 
 
 def make_job_handle(work: Submission, job: str, script: str, before: int) -> SlurmHandle:
-    """`before`: bytes of the log when the script was written; the job may have written more since."""
+    """Return a handle. `before` is the size of the log in bytes when the script was written."""
     return SlurmHandle(job, script, str(work.log), before)
 
 
 def save_handle(work: Submission, handle: SlurmHandle) -> str:
+    """Record a handle in the submission's folder, and return it as text."""
     write_record(work.folder / NOTE_FILE, {"handle": handle._asdict()})
     return str(handle)
 
 
-COMMAND_TIMEOUT_S = 60.0  # of one command; slurmctld is given ten seconds by its own tools
+COMMAND_TIMEOUT_S = 60.0  # for one command; Slurm's tools wait 10 s for slurmctld
 WAITING_STATES = ("PENDING", "CONFIGURING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "SPECIAL_EXIT", "RESV_DEL_HOLD")
 CAUSE_OF_END = {
     "COMPLETED": Cause.FINISHED,
@@ -289,8 +291,8 @@ CAUSE_OF_END = {
 }
 MESSAGE_OF_END = {
     "CANCELLED": "cancelled in Slurm",
-    "TIMEOUT": "its walltime was over",
-    "DEADLINE": "its deadline had come",
+    "TIMEOUT": "it reached its walltime",
+    "DEADLINE": "it reached its deadline",
     "PREEMPTED": "preempted by Slurm",
     "OUT_OF_MEMORY": "Slurm killed it: out of memory",
     "NODE_FAIL": "its node failed",
@@ -299,21 +301,23 @@ MESSAGE_OF_END = {
 
 
 class SlurmHandle(NamedTuple):
-    """A submitted work. Its script proves that the number is still this job's."""
+    """A submitted job. The path of its script proves that the job id has not been reused."""
 
     job: str  # "12", or "12_3" of an array
     script: str
     log: str
-    before: int  # bytes of the log before it: whether it has begun
+    before: int  # size of the log in bytes before the job
 
     def __str__(self) -> str:
         return json.dumps(self._asdict())
 
     def has_begun(self) -> bool:
+        """Return whether the job has written to its log."""
         return file_size(Path(self.log)) > self.before
 
     @classmethod
     def parsed(cls, text: str) -> SlurmHandle | None:
+        """Parse a handle. None if it is invalid."""
         try:
             handle = cls(**parse_json(text))
         except (ValueError, TypeError):
@@ -321,18 +325,18 @@ class SlurmHandle(NamedTuple):
         texts = (handle.job, handle.script, handle.log)
         if not all(isinstance(each, str) for each in texts) or not isinstance(handle.before, int):
             return None
-        return handle if re.fullmatch(r"\d+(_\d+)?", handle.job) else None  # else Slurm would read it as an option
+        return handle if re.fullmatch(r"\d+(_\d+)?", handle.job) else None  # otherwise Slurm might read it as an option
 
 
 class SlurmUnansweredError(ChessregError):
-    """Slurm does not answer."""
+    """Raised when Slurm does not respond."""
 
 
 QUEUE_FORMAT = "%i|%T|%P|%N|%S|%r"  # job, state, partition, nodes, (expected) start, reason
 
 
 def query_states(jobs: set[str]) -> dict[str, tuple[str, Placement]]:
-    """State and placement of every job and element of an array that Slurm still knows."""
+    """Return job id → (state, placement) of every job and array element that Slurm still knows."""
     if not jobs:
         return {}
     options = ("--noheader", "--array", "--states=all", f"--jobs={','.join(sorted(jobs))}", f"--format={QUEUE_FORMAT}")
@@ -344,7 +348,7 @@ def query_states(jobs: set[str]) -> dict[str, tuple[str, Placement]]:
 
 
 def parse_placement(job: str, state: str, partition: str, node: str, start: str, reason: str) -> Placement:
-    """Return a line of squeue as a placement: the reason and the expected start of a job that waits alone."""
+    """Return the placement in a line of squeue. Only a waiting job has a reason and an expected start."""
     if state not in WAITING_STATES:
         return Placement(job, partition, node)
     return Placement(job, partition, "", "" if reason in NO_REASON_WORDS else reason, parse_start_time(start))
@@ -354,7 +358,7 @@ NO_REASON_WORDS = ("None", "(null)", "")
 
 
 def parse_start_time(start: str) -> str:
-    """Return a time of squeue, which is in this machine's time zone, in UTC; empty for N/A."""
+    """Convert a time of squeue, in this machine's time zone, to ISO 8601 in UTC. Empty for N/A."""
     try:
         return datetime.fromisoformat(start).astimezone(UTC).isoformat()
     except ValueError:
@@ -362,40 +366,41 @@ def parse_start_time(start: str) -> str:
 
 
 def query_end(handle: SlurmHandle, array_known: bool) -> SubmissionStatus | None:
-    """The end of a job by scontrol, which forgets after some minutes, else by sacct. None: it has not ended."""
+    """Return the final status of a job, from scontrol, which forgets jobs after minutes, or sacct. None if it runs."""
     record = query_record(handle)
     if record is None:
         record = query_accounts(handle.job)
         if record is None or record["JobState"] not in CAUSE_OF_END:
-            if array_known and not handle.has_begun():  # Slurm drops elements that never began, and keeps the rest
+            if array_known and not handle.has_begun():  # Slurm forgets elements that never began
                 return SubmissionStatus("ended", None, Cause.KILLED, "cancelled in Slurm before it began")
-            return SubmissionStatus("ended", None, Cause.LOST, "Slurm does not know it any more")
+            return SubmissionStatus("ended", None, Cause.LOST, "Slurm does not know it anymore")
     elif record.get("Command") != handle.script:
-        return SubmissionStatus("ended", None, Cause.LOST, "its number in Slurm is another job's now")
+        return SubmissionStatus("ended", None, Cause.LOST, "its number in Slurm belongs to another job now")
     if record["JobState"] not in CAUSE_OF_END:
         return None
     return status_of_end(record["JobState"], record.get("ExitCode", "0:0"), record.get("Reason", ""))
 
 
 def query_record(handle: SlurmHandle) -> dict[str, str] | None:
+    """Return the state, exit code, reason and script of a job from scontrol, or None if Slurm does not know it."""
     done = run_command("scontrol", "show", "job", handle.job)
     if done.returncode:
         if is_unknown_job(done):
             return None
         raise SlurmUnansweredError(f"scontrol: {done.stderr.strip()}")
-    # The script's path has a line of its own: it may hold spaces, and text that looks like other fields.
+    # The script's path is on a separate line and may contain spaces or text that looks like other fields.
     before, _, script = done.stdout.partition("\n   Command=")
     return dict(re.findall(r"\s(JobState|ExitCode|Reason)=(\S*)", before)) | {"Command": script.partition("\n")[0]}
 
 
 def is_unknown_job(done: subprocess.CompletedProcess[str]) -> bool:
-    """Whether Slurm has answered that there is no such job. Of an element of an array it says so on stdout."""
+    """Return whether Slurm answered that the job does not exist. For array elements the answer is on stdout."""
     message = (done.stderr + done.stdout).lower()
     return "invalid job id" in message or bool(re.search(r"^job \S+ not found", message, re.MULTILINE))
 
 
 def status_of_end(state: str, code: str, reason: str) -> SubmissionStatus:
-    """The end of a job in words. `code` is `exit:signal`; what a shell says of a signal, 128 + N, is the signal N."""
+    """Return the final status of a job. `code` is `exit:signal`; a shell reports signal N as exit code 128 + N."""
     status, _, number = code.partition(":")
     left, by = int(status or 0), int(number or 0)
     exit_code = 128 + by if by else left
@@ -417,7 +422,7 @@ def status_of_end(state: str, code: str, reason: str) -> SubmissionStatus:
 
 
 def query_accounts(job: str) -> dict[str, str] | None:
-    """What the cluster's accounts say of a job; None where there are none, or none of it."""
+    """Return the state of a job from the cluster's accounts, or None if they are missing."""
     if shutil.which("sacct") is None:
         return None
     done = run_command(
@@ -431,17 +436,18 @@ def query_accounts(job: str) -> dict[str, str] | None:
 
 
 def file_size(path: Path) -> int:
+    """Return the size of a file in bytes, 0 if it does not exist."""
     return path.stat().st_size if path.exists() else 0
 
 
 def run_command(*argv: str, env: dict[str, str] | None = None) -> subprocess.CompletedProcess[str]:
-    """One command of Slurm's. Raises Unanswered when it does not come back."""
+    """Run a Slurm command. Raises SlurmUnansweredError if it does not finish in time or cannot start."""
     env = {**(os.environ if env is None else env), "LC_ALL": "C"}
     try:
         return subprocess.run(
             argv, env=env, capture_output=True, timeout=COMMAND_TIMEOUT_S, encoding="utf-8", errors="replace"
         )
     except subprocess.TimeoutExpired:
-        raise SlurmUnansweredError(f"{argv[0]} has not answered in {COMMAND_TIMEOUT_S:.0f} s") from None
+        raise SlurmUnansweredError(f"{argv[0]} did not respond within {COMMAND_TIMEOUT_S:.0f} s") from None
     except OSError as error:
         raise SlurmUnansweredError(f"{argv[0]}: {error.strerror}") from error

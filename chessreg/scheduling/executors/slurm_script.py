@@ -31,11 +31,11 @@ from chessreg.terminal import visible
 
 PROFILE_FILE = "profiles.toml"
 PROJECT_PROFILE_FILE = f".chessreg/{PROFILE_FILE}"
-DEFAULT_PROFILE = "default"  # the profile of `--on slurm`
+DEFAULT_PROFILE = "default"  # profile for `--on slurm`
 
 
 class SlurmProfile(BaseModel):
-    """How to ask a cluster for one shard's worth of machine. What is not given is the cluster's own default."""
+    """The resources to request for one shard. Unset options have the cluster's defaults."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -65,7 +65,7 @@ class SlurmProfile(BaseModel):
 
 @dataclass(frozen=True)
 class ProfileFile:
-    """A file with profiles by name. `refusal` says why chessreg does not use them, if it does not."""
+    """A file with profiles by name. `refusal` is the reason why chessreg does not use it, or None."""
 
     path: Path
     tables: Mapping[str, object]
@@ -73,7 +73,7 @@ class ProfileFile:
 
 
 def read_profile_files(folder: Path) -> list[ProfileFile]:
-    """Return the files with profiles for a launch from `folder`, nearest first, the user's own last.
+    """Return the profile files for a launch from `folder`, nearest first, the user's own last.
 
     Raises BadInputError for a file that is not TOML, and NotTrustedError for one inside a store.
     """
@@ -85,8 +85,8 @@ def read_profile_files(folder: Path) -> list[ProfileFile]:
 def find_profile(name: str, folder: Path) -> SlurmProfile:
     """Return the profile `name` for a launch from `folder`. Without a name: `default`, else the cluster's defaults.
 
-    Raises NotFoundError if no file has it, NotTrustedError if the nearest file that has it is not trusted, and
-    BadInputError, which names the file, if it cannot be read.
+    Raises NotFoundError if no file defines it, NotTrustedError if the nearest file that does is not trusted, and
+    BadInputError, naming the file, if it cannot be read.
     """
     known: list[str] = []
     for file in read_profile_files(folder):
@@ -97,24 +97,25 @@ def find_profile(name: str, folder: Path) -> SlurmProfile:
         known += [f"slurm:{other}" for other in file.tables]
     if not name:
         return SlurmProfile()
-    there = f"there are {', '.join(known)}" if known else f"write it into {config_folder() / PROFILE_FILE}"
-    raise NotFoundError(f"there is no profile {name!r}", there)
+    hint = f"profiles are {', '.join(known)}" if known else f"define it in {config_folder() / PROFILE_FILE}"
+    raise NotFoundError(f"profile {name!r} was not found", hint)
 
 
 def read_profile_file(path: Path, own: bool) -> ProfileFile:
-    """Read a file with profiles. One that is not the user's `own` must be trusted."""
+    """Read a file with profiles. Unless it is the user's `own`, it must be trusted."""
     real, content = trust.read_code_file(path)
     try:
         tables = tomllib.loads(content.decode())
-    except (ValueError, RecursionError) as error:  # also bytes that are not UTF-8, numbers of 5,000 digits
+    except (ValueError, RecursionError) as error:  # includes invalid UTF-8 and numbers of 5,000 digits
         raise BadInputError(f"{path} is not TOML: {error}") from error
     return ProfileFile(path, tables, None if own else trust.make_refusal(real, content, "Slurm profiles"))
 
 
 def parse_profile(path: Path, name: str, table: object) -> SlurmProfile:
+    """Return a profile from its TOML table. Raises BadInputError naming the setting that is wrong."""
     where = f"{path}, profile {name}"
     if not isinstance(table, dict):
-        raise BadInputError(f"{where}: it is no table", f"write [{name}] and its settings below")
+        raise BadInputError(f"{where}: not a table", f"write [{name}] and its settings below")
     try:
         return SlurmProfile.model_validate(table)
     except ValidationError as error:
@@ -122,7 +123,7 @@ def parse_profile(path: Path, name: str, table: object) -> SlurmProfile:
         setting = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
             raise BadInputError(
-                f"{where}: there is no setting {setting!r}", f"settings are {', '.join(SlurmProfile.model_fields)}"
+                f"{where}: unknown setting {setting!r}", f"settings are {', '.join(SlurmProfile.model_fields)}"
             ) from None
         raise BadInputError(
             f"{where}: {setting}: {first['msg'].lower().removeprefix('value error, ')}, not {first['input']!r}"
@@ -133,9 +134,9 @@ def parse_profile(path: Path, name: str, table: object) -> SlurmProfile:
 
 
 def make_script(works: Sequence[Submission], profile: SlurmProfile, output: Path) -> str:
-    """A script for sbatch. Works in one script share folder, environment and needs; several become an array.
+    """Return the batch script for submissions with the same folder, environment and needs. Several become a job array.
 
-    The command takes the shell's place, so that its exit code is the job's and a signal reaches it and nobody else.
+    The command replaces the shell (exec), so its exit code is the job's and signals reach it directly.
     """
     first = works[0]
     lines = ["#!/bin/bash", *(f"#SBATCH {option}" for option in make_sbatch_options(works, profile, output))]
@@ -156,7 +157,7 @@ def make_script(works: Sequence[Submission], profile: SlurmProfile, output: Path
 
 
 def make_sbatch_options(works: Sequence[Submission], profile: SlurmProfile, output: Path) -> list[str]:
-    """The options of sbatch; those that the profile adds come last, so that they win."""
+    """Return the options of sbatch. The profile's additional options come last and take precedence."""
     first = works[0]
     name = make_job_name(first.name if len(works) == 1 else common_name(work.name for work in works))
     cpus = first.needs.threads or profile.cpus
@@ -178,17 +179,17 @@ def make_sbatch_options(works: Sequence[Submission], profile: SlurmProfile, outp
         "mem": profile.mem,
     }
     lines = [f"--{option}={quote_option(str(value))}" for option, value in values.items() if value is not None]
-    # One who is preempted ends, and says so: the queue of chessreg puts the job back, as a try of its own.
+    # A preempted job ends, and chessreg requeues it as a new attempt.
     return [*lines, "--open-mode=append", "--no-requeue", *profile.options]
 
 
 def quote_option(value: str) -> str:
-    """Quote a value for sbatch, which reads it from a line of its own. In quotes a backslash escapes there.
+    """Quote an option value for a line of an sbatch script, in which backslashes escape inside quotes.
 
-    >>> print(quoted("a100"), quoted('a "b"'))
+    >>> print(quote_option("a100"), quote_option('a "b"'))
     a100 "a \\"b\\""
 
-    Raises BadInputError as `in_one_line`.
+    Raises BadInputError for control characters.
     """
     if re.fullmatch(r"[\w./:,=+@%-]+", value, re.ASCII):
         return value
@@ -196,33 +197,38 @@ def quote_option(value: str) -> str:
 
 
 def require_one_line(text: str) -> str:
-    """Return `text`. Raises BadInputError if it has a line break or another control character."""
+    """Return `text`. Raises BadInputError if it contains a line break or another control character."""
     if visible(text) != text:
-        raise BadInputError(f"a Slurm script cannot hold {text!a}: it has a control character", "rename that folder")
+        raise BadInputError(
+            f"a Slurm script cannot hold {text!a}: it contains a control character", "rename the folder"
+        )
     return text
 
 
 def make_job_name(name: str) -> str:
     """Return `name` in one line of at most 100 letters, digits, spaces and `.,:=+@/()-`.
 
-    Clusters hand a job's name to mail programs and shells.
+    Clusters pass job names to mail programs and shells.
 
-    >>> job_name("probe x=$(id)\\n2/4")
+    >>> make_job_name("probe x=$(id)\\n2/4")
     'probe x=_(id) 2/4'
     """
     return re.sub(r"[^\w .,:=+@/()-]", "_", " ".join(name.split()))[:100].strip() or "chessreg"
 
 
 def make_output_pattern(path: str) -> str:
-    """Return the path of a log as Slurm's --output takes it: `%` is doubled, except in the name of the file, which may
-    be `%a.txt`. Raises BadInputError for a backslash, which Slurm cannot be given."""
+    """Return a log path for Slurm's --output, with `%` doubled except in the file name, which may be `%a.txt`.
+
+    Raises BadInputError for a backslash, which Slurm cannot represent.
+    """
     folder, _, name = path.rpartition("/")
     if "\\" in folder:
-        raise BadInputError(f"Slurm cannot write a log into {folder!a}: it has a backslash", "name it otherwise")
+        raise BadInputError(f"Slurm cannot write a log into {folder!a}: it contains a backslash", "rename the folder")
     return f"{folder.replace('%', '%%')}/{name}"
 
 
 def requested_gres(needs: ResourceNeeds, profile: SlurmProfile) -> str | None:
+    """Return the generic resources to request. Raises BadInputError if a required GPU is missing in the profile."""
     if needs.device == "cpu":
         return None
     gpu = profile.gres or next((option for option in profile.options if "gpu" in option), None)
@@ -234,7 +240,7 @@ def requested_gres(needs: ResourceNeeds, profile: SlurmProfile) -> str | None:
 
 
 def make_node_command(work: Submission, profile: SlurmProfile) -> str:
-    """The work's command as the nodes write it: with their Python, and their name of the store."""
+    """Return the command for the node, with the profile's Python and store path."""
     argv = [profile.python or work.argv[0], *work.argv[1:]]
     if profile.store:
         argv = [path_on_node(part, work, profile.store) for part in argv]
@@ -242,7 +248,7 @@ def make_node_command(work: Submission, profile: SlurmProfile) -> str:
 
 
 def path_on_node(part: str, work: Submission, store: str) -> str:
-    """A path into the work's folder, `STORE/runs/RUN/jobs/JOB`, as it is called where the store has another name."""
+    """Return a path in the submission's folder, `STORE/runs/RUN/jobs/JOB`, relative to the node's path of the store."""
     folder = work.folder
     if not part.startswith(f"{folder}/"):
         return part
@@ -251,7 +257,7 @@ def path_on_node(part: str, work: Submission, store: str) -> str:
 
 
 def common_name(names: Iterable[str]) -> str:
-    """What shards are called together: `probe 3f2a1c` of `probe 3f2a1c 1/4` and so on."""
+    """Return the common part of shard names: `probe 3f2a1c` for `probe 3f2a1c 1/4` and so on."""
     each = [name.split() for name in names]
     kept = [parts[0] for parts in zip(*each, strict=False) if len(set(parts)) == 1]
     return " ".join(kept) or "chessreg"

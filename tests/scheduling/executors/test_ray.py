@@ -114,7 +114,7 @@ def test_what_waits_for_room_is_cancelled_before_it_begins(ray_executors, tmp_pa
     late = work(tmp_path)
     handle = executor.submit([late])[late.job_id]
     seen = executor.poll([handle])[handle]
-    assert (seen.state, seen.placement.reason, seen.placement.node) == ("waiting", "no node has room", "")
+    assert (seen.state, seen.placement.reason, seen.placement.node) == ("waiting", "all nodes are busy", "")
     (first, *_) = holding.values()
     running = executor.poll([first])[first]
     assert running.placement == Placement(json.loads(first)["actor"], node=socket.gethostname())
@@ -141,7 +141,7 @@ def test_a_wrong_address_is_one_line(monkeypatch):
     with pytest.raises(NotFoundError, match=r"no Ray answers at 127\.0\.0\.1:1"):
         RayExecutor("127.0.0.1:1")
     for wrong in ("ray://there:10001", "there"):
-        with pytest.raises(BadInputError, match="no address"):
+        with pytest.raises(BadInputError, match="not an address"):
             RayExecutor(wrong)
 
 

@@ -77,7 +77,7 @@ def test_a_profile_is_found_beside_the_registry_above_it_and_in_the_home(written
     assert find_profile("gpu", below).partition == "near"
     assert find_profile("big", folder).cpus == 8
     assert find_profile("", folder) == SlurmProfile(), "--on slurm asks for nothing special"
-    with pytest.raises(NotFoundError, match=r"there is no profile 'gpo'.*slurm:gpu, slurm:big"):
+    with pytest.raises(NotFoundError, match=r"profile 'gpo' was not found.*slurm:gpu, slurm:big"):
         find_profile("gpo", folder)
     written("[default]\ncpus = 3\n")
     assert find_profile("", folder).cpus == 3
@@ -107,7 +107,7 @@ def test_a_profile_of_a_folder_counts_once_it_is_trusted_and_as_long_as_it_is_th
     [
         ("[gpu\n", "is not TOML"),
         ("gpu = 3\n", "profile gpu: it is no table"),
-        ('[gpu]\npartitoin = "a"\n', "there is no setting 'partitoin'"),
+        ('[gpu]\npartitoin = "a"\n', "unknown setting 'partitoin'"),
         ("[gpu]\ntime = 30\n", "time: input should be a valid string, not 30"),
         ("[gpu]\ncpus = 0\n", "cpus: .*, not 0"),
         ('[gpu]\npartition = "a\\ntouch pwned"\n', "partition: it must be one line"),
@@ -168,7 +168,7 @@ def test_a_gpu_is_asked_for_unless_the_work_wants_none(tmp_path):
         ("FAILED", "137:0", Cause.KILLED, 137, "killed by signal 9"),
         ("FAILED", "0:11", Cause.FAILED, 139, "ended by signal 11"),
         ("CANCELLED", "130:0", Cause.KILLED, 130, "cancelled in Slurm"),
-        ("TIMEOUT", "0:15", Cause.WALLTIME, 143, "its walltime was over"),
+        ("TIMEOUT", "0:15", Cause.WALLTIME, 143, "it reached its walltime"),
         ("PREEMPTED", "0:15", Cause.PREEMPTED, 143, "preempted by Slurm"),
         ("OUT_OF_MEMORY", "0:125", Cause.OOM, 253, "Slurm killed it: out of memory"),
         ("NODE_FAIL", "1:0", Cause.LOST, 1, "its node failed: Slurm says NODE_FAIL, why"),
@@ -386,7 +386,7 @@ def test_walltime_is_told_apart_after_a_chance_to_end(overtime, executor):
 def test_without_slurm_the_launch_is_refused(tmp_path, monkeypatch):
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.setitem(os.environ, "SLURM_CONF", str(tmp_path / "none"))
-    with pytest.raises(NotFoundError, match="there is no sbatch here"):
+    with pytest.raises(NotFoundError, match="sbatch was not found"):
         SlurmExecutor("gpu")
 
 
