@@ -175,7 +175,7 @@ def round_bounds(rated: PlayerRating) -> dict[str, float | None]:
 def build_rating_detail(
     loaded: LoadedPool, number: int, player: RatedPlayer, spec: RatingSpec, results: list[int] | None = None
 ) -> RatingDetail:
-    """Return the columns of a player's rating. `results` are wins, draws and losses; left out, those of all its games."""
+    """Return the columns of a player's rating. `results` (wins, draws, losses) default to all its games."""
     pool, key = loaded.pool, player.key
     wins, draws, losses = results or player.results
     games = wins + draws + losses

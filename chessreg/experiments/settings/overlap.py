@@ -201,7 +201,7 @@ def load_training_items(inputs: Inputs, reference: str) -> tuple[TrainingItems |
 
 
 def explain_unknown_parent(inputs: Inputs, checkpoint: tables.Checkpoint) -> str | None:
-    """Return why some training games of a tuned model are unknown, which is the case if the games of its base model are unknown."""
+    """Return why some training games of a tuned model are unknown: its base model's are; None if all are known."""
     with inputs.database.read() as session:
         while checkpoint.parent_id is not None and "tuned_from" in (checkpoint.detail.get("source") or {}):
             checkpoint = session.get_one(tables.Checkpoint, checkpoint.parent_id)
