@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from chessreg.experiments.sae.spec import SaeSpec
-from chessreg.experiments.sae.training import Trainer
+from chessreg.experiments.sae.training import SaeTrainer
 from chessreg.models.devices import flush_denormals
 from chessreg.models.gated_sae import CPU_ROWS, GatedSae
 
@@ -70,7 +70,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder, flush_denormals():
         for width, expansion in ((192, 16), (192, 4), (512, 8)):
             spec = SaeSpec(cache="run:" + "0" * 64, expansions=(expansion,), tokens=BATCH * 1000, batch_tokens=BATCH)
-            trainer = Trainer(spec, "blocks.0.hook_resid_post", expansion, width, Path(folder) / "none", "cpu")
+            trainer = SaeTrainer(spec, "blocks.0.hook_resid_post", expansion, width, Path(folder) / "none", "cpu")
             basis = torch.randn(width, width, generator=torch.Generator().manual_seed(1)) / width**0.5
             drawn = torch.randn(BATCH, width, generator=torch.Generator().manual_seed(2))
             x = drawn.abs().pow(2) @ basis

@@ -123,9 +123,9 @@ def check_saes(
 
     Raises NotFoundError for an expansion that the run does not have.
     """
-    from chessreg.experiments.sae.stored import sae_rows
+    from chessreg.experiments.sae.stored import select_sae_rows
 
-    rows = sae_rows(inputs, reference, expansion)
+    rows = select_sae_rows(inputs, reference, expansion)
     if any(row.checkpoint_id != checkpoint.id for row in rows):
         raise BadInputError("--sae was trained on another checkpoint than --checkpoint", "chessreg sae list")
     there = {row.hook_point for row in rows}

@@ -169,10 +169,10 @@ class PieceRemovals(EditedModel[EditSpec]):
 
     def origin(self, condition: Condition) -> tuple[str, list[str]]:
         if condition.source == ENCODE_DECODE:
-            from chessreg.experiments.sae.stored import output_name
+            from chessreg.experiments.sae.stored import build_output_name
 
             saes = [(layer, self.saes[layer]) for layer in condition.setting.layers]
-            names = [output_name(hook_point(layer), sae.features // sae.d_model) for layer, sae in saes]
+            names = [build_output_name(hook_point(layer), sae.features // sae.d_model) for layer, sae in saes]
             return condition.source, [f"{self.spec.sae}/{name}" for name in names]
         return super().origin(condition)
 

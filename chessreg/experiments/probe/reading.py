@@ -31,9 +31,9 @@ def prepare_reading(
     """
     if "source" not in probe.detail:
         return probe, data
-    from chessreg.experiments.sae.probes import as_read
+    from chessreg.experiments.sae.probes import view_as_read
 
-    return as_read(inputs, reference, probe, data)
+    return view_as_read(inputs, reference, probe, data)
 
 
 @dataclass(frozen=True)

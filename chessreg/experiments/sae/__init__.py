@@ -9,7 +9,7 @@ import numpy as np
 from sqlalchemy import select
 
 from chessreg.errors import NotFoundError
-from chessreg.experiments.sae.data import Origin
+from chessreg.experiments.sae.data import SaeOrigin
 from chessreg.experiments.sae.spec import LatentRow, SaeOptions, SaeSpec
 from chessreg.experiments.settings import overlap
 from chessreg.games.boards.boardframe import BoardFrame
@@ -59,11 +59,11 @@ class Sae(Kind):
     clocked = ("train_seconds",)
 
     def units(self, spec: SaeSpec, inputs: Inputs) -> int:
-        return len(Origin.of(spec, inputs).saes(spec))
+        return len(SaeOrigin.of(spec, inputs).saes(spec))
 
     def check(self, spec: SaeSpec, inputs: Inputs) -> None:
         """Refuses sites that the model's encoding lacks, and held-out games that the model or the SAE is trained on."""
-        origin = Origin.of(spec, inputs)
+        origin = SaeOrigin.of(spec, inputs)
         origin.encoded(inputs.encoding(origin.checkpoint), origin.held_items, origin.held_places[:1])
         items, places = origin.held_items, origin.held_places
         overlap.refuse_overlap(inputs, origin.checkpoint, items, places, spec.allow_overlap)
@@ -72,7 +72,7 @@ class Sae(Kind):
         )
 
     def estimate(self, spec: SaeSpec, inputs: Inputs) -> Estimate:
-        origin = Origin.of(spec, inputs)
+        origin = SaeOrigin.of(spec, inputs)
         saes, width = len(origin.saes(spec)), origin.row.d_model
         features = [expansion * width for expansion in spec.expansions]
         latents = sum(features) * len(origin.points)
@@ -86,20 +86,20 @@ class Sae(Kind):
         return Estimate(rows, 2 * 4 * width * latents, remarks, operations)
 
     def run(self, task: Task[SaeSpec, SaeOptions]) -> None:
-        from chessreg.experiments.sae.work import SaeWork, state_name
+        from chessreg.experiments.sae.work import SaeWork, build_state_name
 
-        with task.alone(*map(state_name, task.units)):
+        with task.alone(*map(build_state_name, task.units)):
             SaeWork(task).do()
 
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
 
-        return views_of_latent(row, inputs)
+        return build_latent_frames(row, inputs)
 
 
-LETTERS = "kqrbnp.PNBRQK"
+BOARD_LETTERS = "kqrbnp.PNBRQK"
 
 
-def views_of_latent(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
+def build_latent_frames(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
     """One board for each strongest position of the row's latent; of a unit's other rows those of its strongest latent.
 
     The text up to the token stands below, with the token itself in brackets. Raises NotFoundError where no latent of
@@ -123,10 +123,13 @@ def views_of_latent(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
         name = f"{sae.hook_point}, expansion {sae.detail['expansion']}"
     if not row.get("games"):
         raise NotFoundError("no positions were kept of this latent", "chessreg run sae --boards 8")
-    origin = Origin.of(spec, inputs)
+    origin = SaeOrigin.of(spec, inputs)
     games, tokens, plies = (np.array(row[name], np.int64) for name in ("games", "tokens", "plies"))
     written = inputs.encoding(origin.checkpoint)
-    texts = [around(written, origin, game, token, ply) for game, token, ply in zip(games, tokens, plies, strict=True)]
+    texts = [
+        format_token_context(written, origin, game, token, ply)
+        for game, token, ply in zip(games, tokens, plies, strict=True)
+    ]
     views: list[BoardFrame | None] = [None] * len(games)
     strongest = max(row["activations"])
     for rows, positions in labels.iterate_positions(origin.held_items, games, plies):
@@ -134,7 +137,7 @@ def views_of_latent(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
             value = row["activations"][at]
             views[at] = BoardFrame(
                 title=f"latent {row['item']} of {name}: {value:.3g}, game {games[at]}, ply {plies[at]}",
-                squares="".join(LETTERS[piece + 6] for piece in board.tolist()),
+                squares="".join(BOARD_LETTERS[piece + 6] for piece in board.tolist()),
                 caption=(
                     texts[at],
                     f"{value / strongest:.0%} of its strongest; fires at {row['frequency']:.3%} of tokens",
@@ -143,7 +146,7 @@ def views_of_latent(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
     return [frame for frame in views if frame is not None]
 
 
-def around(written: Encoding, origin: Origin, game: int, token: int, ply: int) -> str:
+def format_token_context(written: Encoding, origin: SaeOrigin, game: int, token: int, ply: int) -> str:
     """The end of the text that the model has read, the token itself in brackets; of a board its whole text first."""
     tokens = origin.encoded(written, origin.held_items, np.array([game])).tokens
     if written.content == "position":

@@ -33,12 +33,12 @@ if TYPE_CHECKING:
 
     Batches = Iterator[dict[str, torch.Tensor]]
 
-COUNTED = 2048  # games encoded at once to count their tokens
-LONGER = 1 << 15  # than any game has plies
+COUNT_GAMES = 2048  # games encoded at once to count their tokens
+PLY_STRIDE = 1 << 15  # than any game has plies
 
 
 @dataclass(frozen=True)
-class Origin:
+class SaeOrigin:
     """Where the activations of a run come from: model, hook points, and the games to train on and to measure on.
 
     places, held_places: int64 [n], rows of `items` and of `held_items` in their datasets.
@@ -60,7 +60,7 @@ class Origin:
     exclude_special: bool
 
     @classmethod
-    def of(cls, spec: SaeSpec, inputs: Inputs) -> Origin:
+    def of(cls, spec: SaeSpec, inputs: Inputs) -> SaeOrigin:
         """Raises BadInputError or NotFoundError for hook points or games that are not there."""
         settings: dict[str, Any] = spec.model_dump()
         if spec.cache is not None:
@@ -76,11 +76,11 @@ class Origin:
             measured = GameSelection(dataset=held_dataset, games=spec.heldout_games)
             held_items, held_places = select_items(measured, inputs, "heldout")
         else:
-            places, held_places = parted(places, spec.heldout_games, spec.seed)
+            places, held_places = split_heldout(places, spec.heldout_games, spec.seed)
         return cls(
             checkpoint,
             row,
-            tuple(points_of(spec, inputs, row)),
+            tuple(resolve_sae_points(spec, inputs, row)),
             items,
             places,
             held_items,
@@ -105,10 +105,10 @@ class Origin:
         """The games at these rows, with the sites that are read."""
         encoded = EncodedGames.of(written, self.row.block_size, items, places, self.sites, self.alignment)
         encoded = encoded.between(self.skip_sites, self.max_sites, self.last_sites)
-        return encoded.take(~special(written, encoded)) if self.exclude_special else encoded
+        return encoded.take(~mask_boundary_tokens(written, encoded)) if self.exclude_special else encoded
 
 
-def points_of(spec: SaeSpec, inputs: Inputs, row: tables.Checkpoint) -> list[str]:
+def resolve_sae_points(spec: SaeSpec, inputs: Inputs, row: tables.Checkpoint) -> list[str]:
     """The hook points of a run. BadInputError or NotFoundError for one that the model or cache lacks."""
     layers = spec.layers or tuple(range(row.layers))
     if max(layers) >= row.layers or min(layers) < 0:
@@ -133,7 +133,7 @@ def points_of(spec: SaeSpec, inputs: Inputs, row: tables.Checkpoint) -> list[str
     return points
 
 
-def parted(places: np.ndarray, held: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+def split_heldout(places: np.ndarray, held: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """The games to train on and those to measure on: at most `held`, and at most half of them, by a seeded draw."""
     if len(places) < 2:
         raise BadInputError("one game is too few to train on and to measure on", "more games, or --heldout DATASET")
@@ -142,7 +142,7 @@ def parted(places: np.ndarray, held: int, seed: int) -> tuple[np.ndarray, np.nda
     return places[np.sort(order[count:])], places[np.sort(order[:count])]
 
 
-def special(written: Encoding, encoded: EncodedGames) -> np.ndarray:
+def mask_boundary_tokens(written: Encoding, encoded: EncodedGames) -> np.ndarray:
     """bool [sites]: tokens that begin, end or pad a text."""
     tokens, sites = encoded.tokens, encoded.sites
     return np.isin(tokens.ids[tokens.offsets[sites.item] + sites.token], list(written.boundary_ids))
@@ -151,7 +151,7 @@ def special(written: Encoding, encoded: EncodedGames) -> np.ndarray:
 class CacheRows:
     """Batches from a cache: permuted chunks, every row of the games to train on once in an epoch."""
 
-    def __init__(self, spec: SaeSpec, origin: Origin, inputs: Inputs, device: str = "cpu") -> None:
+    def __init__(self, spec: SaeSpec, origin: SaeOrigin, inputs: Inputs, device: str = "cpu") -> None:
         assert spec.cache is not None
         self.device = device
         self.spec, self.cache = spec, load_cache(inputs, spec.cache, pattern=_any_pattern(inputs, spec.cache))
@@ -162,19 +162,19 @@ class CacheRows:
         if not self.keep.any():
             raise BadInputError("the cache holds no activation of the games to train on", "fewer --heldout-games")
 
-    def special_rows(self, origin: Origin, written: Encoding) -> np.ndarray:
+    def special_rows(self, origin: SaeOrigin, written: Encoding) -> np.ndarray:
         """bool [rows]: cached tokens that begin, end or pad a text."""
         special = np.zeros(self.array.rows, bool)
         if not written.boundary_ids:
             return special
         boards = written.content == "position"
-        for low in range(0, len(origin.places), COUNTED):
-            places = np.sort(origin.places[low : low + COUNTED])
+        for low in range(0, len(origin.places), COUNT_GAMES):
+            places = np.sort(origin.places[low : low + COUNT_GAMES])
             encoded = EncodedGames.of(written, origin.row.block_size, origin.items, places, origin.sites)
             rows = np.flatnonzero(np.isin(self.array.game, places))
-            key = np.searchsorted(places, self.array.game[rows]) * LONGER + (self.array.ply[rows] if boards else 0)
+            key = np.searchsorted(places, self.array.game[rows]) * PLY_STRIDE + (self.array.ply[rows] if boards else 0)
             tokens = encoded.tokens
-            item = np.searchsorted(tokens.source * LONGER + (tokens.ply if boards else 0), key)
+            item = np.searchsorted(tokens.source * PLY_STRIDE + (tokens.ply if boards else 0), key)
             ids = tokens.ids[tokens.offsets[item] + self.array.token[rows]]
             special[rows] = np.isin(ids, list(written.boundary_ids))
         return special
@@ -215,7 +215,7 @@ class ModelRows:
     for all hook points; its rows are permuted and cut into batches. They stay on the model's device.
     """
 
-    def __init__(self, spec: SaeSpec, origin: Origin, model: LanguageModel, batch_games: int) -> None:
+    def __init__(self, spec: SaeSpec, origin: SaeOrigin, model: LanguageModel, batch_games: int) -> None:
         self.spec, self.origin, self.model, self.batch_games = spec, origin, model, batch_games
         self.rows = -(-max(spec.mix_tokens, spec.batch_tokens) // spec.batch_tokens) * spec.batch_tokens
         self.order = np.zeros(0, np.int64)  # games, as numbers of places, epoch by epoch
@@ -230,7 +230,7 @@ class ModelRows:
         while total < wanted:
             epoch, begun = divmod(done, len(places))
             games = generator(self.spec.seed, Stream.EPOCH_GAMES, epoch).permutation(len(places))
-            some = games[begun : begun + COUNTED]
+            some = games[begun : begun + COUNT_GAMES]
             counts = self.origin.encoded(self.model.encoding, self.origin.items, places[some]).counts
             orders.append(some)
             ends.append(total + np.cumsum(counts))

@@ -20,18 +20,28 @@ from chessreg.models.hook_points import LN_FINAL, hook_point
 from chessreg.noise import Stream, generator
 
 if TYPE_CHECKING:
-    from chessreg.experiments.sae.data import Origin
+    from chessreg.experiments.sae.data import SaeOrigin
     from chessreg.experiments.settings.sites import EncodedGames
     from chessreg.models.language_model import LanguageModel
 
 TOKENS_AT_ONCE = 8192
-RESAMPLES = 1000
-SPLICED = ("with_sae", "zero_ablation", "mean_ablation")
-SUMS = ("tokens", "sse", "l0", "l1", "cosine", "square", "predicted", "ce_without_sae", *(f"ce_{s}" for s in SPLICED))
+RESAMPLE_COUNT = 1000
+SPLICE_NAMES = ("with_sae", "zero_ablation", "mean_ablation")
+SUM_NAMES = (
+    "tokens",
+    "sse",
+    "l0",
+    "l1",
+    "cosine",
+    "square",
+    "predicted",
+    "ce_without_sae",
+    *(f"ce_{s}" for s in SPLICE_NAMES),
+)
 
 
 @dataclass
-class Strongest:
+class StrongestActivations:
     """The strongest activation of each latent in each of at most `count` texts, the strongest first: `value` float32,
     and `game`, `token`, `ply` int32 of where it is, [count, features]; a value of 0 is none."""
 
@@ -39,7 +49,7 @@ class Strongest:
     at: Tensor  # [3, count, features]
 
     @classmethod
-    def none(cls, count: int, features: int) -> Strongest:
+    def none(cls, count: int, features: int) -> StrongestActivations:
         return cls(torch.zeros(count, features), torch.zeros(3, count, features, dtype=torch.int32))
 
     def look_at(self, code: Tensor, starts: np.ndarray, where: np.ndarray) -> None:
@@ -59,7 +69,7 @@ class Strongest:
 
 
 @dataclass
-class Measured:
+class SaeMeasurement:
     """What is known of one autoencoder. sums float64 [games, SUMS]; x_sum, error_sum float64 [games, d_model];
     fired int64 [features]: tokens at which each latent fires."""
 
@@ -67,7 +77,7 @@ class Measured:
     x_sum: np.ndarray
     error_sum: np.ndarray
     fired: np.ndarray
-    strongest: Strongest
+    strongest: StrongestActivations
     predicts: bool  # whether cross-entropies are known: not of a model that writes actions
     statistics: dict[str, tuple[float, float, float]] = field(default_factory=dict)  # value, low, high
 
@@ -76,16 +86,16 @@ class Measured:
         return int(self.sums[:, 0].sum())
 
 
-def measure(
+def measure_saes(
     model: LanguageModel,
-    origin: Origin,
+    origin: SaeOrigin,
     saes: Mapping[int, tuple[str, GatedSae]],
     means: Mapping[str, Tensor],
     boards: int,
     batch_games: int,
     seed: int,
     on_progress: Callable[[float], None] = lambda fraction: None,
-) -> dict[int, Measured]:
+) -> dict[int, SaeMeasurement]:
     """The measurements of every autoencoder (unit → hook point and SAE) on the held-out games, by unit.
 
     means: the mean residual float32 [d_model] of each hook point, for mean ablation. Cross-entropy is in nats a token,
@@ -96,23 +106,23 @@ def measure(
         raise BadInputError(f"no held-out game has a token at {origin.sites}", "other --sites, or longer games")
     games, width, predicts = len(origin.held_places), model.d_model, model.head == "next-token"
     measured = {
-        unit: Measured(
-            np.zeros((games, len(SUMS))), np.zeros((games, width)), np.zeros((games, width)),
-            np.zeros(sae.features, np.int64), Strongest.none(boards, sae.features), predicts,
+        unit: SaeMeasurement(
+            np.zeros((games, len(SUM_NAMES))), np.zeros((games, width)), np.zeros((games, width)),
+            np.zeros(sae.features, np.int64), StrongestActivations.none(boards, sae.features), predicts,
         )
         for unit, (_, sae) in saes.items()
     }  # fmt: skip
     done, total = 0, len(encoded.tokens)
-    for items in batches(encoded, batch_games, model.block_size):
+    for items in iterate_measured_batches(encoded, batch_games, model.block_size):
         measure_batch(model, origin, encoded, items, saes, means, measured)
         done += len(items)
         on_progress(done / total)
     for one in measured.values():
-        one.statistics = statistics(one, seed)
+        one.statistics = compute_sae_statistics(one, seed)
     return measured
 
 
-def batches(encoded: EncodedGames, batch_games: int, block_size: int) -> Iterator[np.ndarray]:
+def iterate_measured_batches(encoded: EncodedGames, batch_games: int, block_size: int) -> Iterator[np.ndarray]:
     """Items of like length, so few at a time that their codes fit into memory."""
     lengths = np.minimum(np.diff(encoded.tokens.offsets), block_size)
     order = np.argsort(lengths, kind="stable")
@@ -127,12 +137,12 @@ def batches(encoded: EncodedGames, batch_games: int, block_size: int) -> Iterato
 
 def measure_batch(
     model: LanguageModel,
-    origin: Origin,
+    origin: SaeOrigin,
     encoded: EncodedGames,
     items: np.ndarray,
     saes: Mapping[int, tuple[str, GatedSae]],
     means: Mapping[str, Tensor],
-    measured: Mapping[int, Measured],
+    measured: Mapping[int, SaeMeasurement],
 ) -> None:
     """Add some items to the measurements of every autoencoder."""
     lengths = np.minimum(np.diff(encoded.tokens.offsets)[items], model.block_size)
@@ -147,13 +157,13 @@ def measure_batch(
         logits = model.logits(tokens)
     where = np.stack([origin.held_places[of_site], encoded.sites.token[sites], encoded.sites.ply[sites]])
     starts = np.searchsorted(row, np.arange(len(items)))
-    original = cross_entropy(logits, tokens, lengths) if model.head == "next-token" else None
+    original = compute_cross_entropy(logits, tokens, lengths) if model.head == "next-token" else None
 
     def spliced(point: str, instead: Tensor) -> np.ndarray:
         """Nats of each item with `instead` [sites or 1, d_model] in place of the residual at the sites."""
         changed = seen[point].clone()
         changed[row_at, token_at] = instead.to(changed)
-        return cross_entropy(after(model, point, tokens, changed), tokens, lengths)[0]
+        return compute_cross_entropy(compute_logits_after(model, point, tokens, changed), tokens, lengths)[0]
 
     ablated: dict[str, dict[str, np.ndarray]] = {}  # hook point → nats, which every expansion there shares
     for unit, (point, sae) in saes.items():
@@ -162,7 +172,7 @@ def measure_batch(
         again = sae.decode(code)
         if not bool(again.isfinite().all()):
             raise DivergedError(f"activations at {point} are NaN or infinite: the model overflows")
-        add_sums(one, of_site, x, code, again)
+        add_site_sums(one, of_site, x, code, again)
         one.strongest.look_at(code, starts, where)
         if original is None:
             continue
@@ -170,18 +180,18 @@ def measure_batch(
             instead = {"zero_ablation": torch.zeros_like(again[:1]), "mean_ablation": means[point][None]}
             ablated[point] = {name: spliced(point, value) for name, value in instead.items()}
         nll, count = original
-        add(one, game, "predicted", count)
-        add(one, game, "ce_without_sae", nll)
+        add_game_values(one, game, "predicted", count)
+        add_game_values(one, game, "ce_without_sae", nll)
         for name, values in {"with_sae": spliced(point, again), **ablated[point]}.items():
-            add(one, game, f"ce_{name}", values)
+            add_game_values(one, game, f"ce_{name}", values)
 
 
-def add(one: Measured, game: np.ndarray, name: str, values: np.ndarray) -> None:
+def add_game_values(one: SaeMeasurement, game: np.ndarray, name: str, values: np.ndarray) -> None:
     """Add values [n] of these games to a column of the sums."""
-    np.add.at(one.sums[:, SUMS.index(name)], game, values)
+    np.add.at(one.sums[:, SUM_NAMES.index(name)], game, values)
 
 
-def add_sums(one: Measured, game: np.ndarray, x: Tensor, code: Tensor, again: Tensor) -> None:
+def add_site_sums(one: SaeMeasurement, game: np.ndarray, x: Tensor, code: Tensor, again: Tensor) -> None:
     """What is summed over sites: x, its reconstruction [n, d_model], and its code [n, features]."""
     x64, error = x.double(), (again - x).double()
     columns = {
@@ -193,13 +203,13 @@ def add_sums(one: Measured, game: np.ndarray, x: Tensor, code: Tensor, again: Te
         "square": x64.square().sum(1),
     }
     for name, values in columns.items():
-        add(one, game, name, values.cpu().numpy())
+        add_game_values(one, game, name, values.cpu().numpy())
     np.add.at(one.x_sum, game, x64.cpu().numpy())
     np.add.at(one.error_sum, game, error.cpu().numpy())
     one.fired += (code > 0).sum(0).cpu().numpy()
 
 
-def cross_entropy(logits: Tensor, tokens: Tensor, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+def compute_cross_entropy(logits: Tensor, tokens: Tensor, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Nats of all next tokens of each row, float64 [batch], and how many they are."""
     counts = np.maximum(lengths - 1, 0)
     if tokens.shape[1] < 2:
@@ -210,7 +220,7 @@ def cross_entropy(logits: Tensor, tokens: Tensor, lengths: np.ndarray) -> tuple[
 
 
 @torch.inference_mode()
-def after(model: LanguageModel, point: str, tokens: Tensor, residual: Tensor) -> Tensor:
+def compute_logits_after(model: LanguageModel, point: str, tokens: Tensor, residual: Tensor) -> Tensor:
     """Logits where the residual stream [batch, length, d_model] at a hook point is this one; what comes before it is
     not computed, where the adapter can begin there."""
     network: Any = model.network
@@ -232,13 +242,13 @@ def after(model: LanguageModel, point: str, tokens: Tensor, residual: Tensor) ->
 # -- from sums to statistics -------------------------------------------------------------------------------------------
 
 
-def statistics(one: Measured, seed: int) -> dict[str, tuple[float, float, float]]:
+def compute_sae_statistics(one: SaeMeasurement, seed: int) -> dict[str, tuple[float, float, float]]:
     """name → value and 95 % interval, from resampled games."""
     games = len(one.sums)
-    drawn = generator(seed, Stream.SAE_BOOTSTRAP).multinomial(games, [1 / games] * games, RESAMPLES)
+    drawn = generator(seed, Stream.SAE_BOOTSTRAP).multinomial(games, [1 / games] * games, RESAMPLE_COUNT)
     weights = np.concatenate([np.ones((1, games), np.int64), drawn]).astype(np.float64)
-    sums = dict(zip(SUMS, (weights @ one.sums).T, strict=True))
-    made = values(sums, weights @ one.x_sum, weights @ one.error_sum, one.predicts)
+    sums = dict(zip(SUM_NAMES, (weights @ one.sums).T, strict=True))
+    made = compute_sae_metrics(sums, weights @ one.x_sum, weights @ one.error_sum, one.predicts)
     intervals = {}
     for name, (value, *others) in made.items():
         if np.isfinite(value):
@@ -249,7 +259,7 @@ def statistics(one: Measured, seed: int) -> dict[str, tuple[float, float, float]
     return intervals
 
 
-def values(
+def compute_sae_metrics(
     sums: Mapping[str, np.ndarray], x_sum: np.ndarray, error_sum: np.ndarray, predicts: bool
 ) -> dict[str, list[float]]:
     """Every metric of sums [n] and vectors [n, d_model], with the definitions of specification 3.3."""
@@ -262,19 +272,19 @@ def values(
         made["mse_per_dim"] = made["sse_per_token"] / x_sum.shape[1]
         made["explained_variance"] = 1 - error / spread
         if predicts:
-            entropies = ("ce_without_sae", *(f"ce_{name}" for name in SPLICED))
+            entropies = ("ce_without_sae", *(f"ce_{name}" for name in SPLICE_NAMES))
             made |= {name: sums[name] / sums["predicted"] for name in entropies}
             lost = made["ce_with_sae"] - made["ce_without_sae"]
             made["loss_recovered"] = 1 - lost / (made["ce_zero_ablation"] - made["ce_without_sae"])
     return {name: value.tolist() for name, value in made.items()}
 
 
-NEVER_BELOW = -16  # half decades: latents that fire less than once in 1e8 tokens are counted there
+MIN_HALF_DECADE = -16  # half decades: latents that fire less than once in 1e8 tokens are counted there
 
 
-def histogram(fired: np.ndarray, tokens: int) -> dict[int, int]:
+def count_firing_frequencies(fired: np.ndarray, tokens: int) -> dict[int, int]:
     """Latents by how often they fire: half decade → how many; -4 is from 0.01 to 0.0316 of the tokens. Those that never
     fire are not in it."""
     frequency = fired[fired > 0] / tokens
-    bins = np.maximum(np.floor(2 * np.log10(frequency) + 1e-9), NEVER_BELOW).astype(int)
+    bins = np.maximum(np.floor(2 * np.log10(frequency) + 1e-9), MIN_HALF_DECADE).astype(int)
     return {int(place): int(count) for place, count in zip(*np.unique(bins, return_counts=True), strict=True)}

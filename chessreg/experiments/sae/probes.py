@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from chessreg.errors import BadInputError
-from chessreg.experiments.sae.stored import read_sae, sae_rows
+from chessreg.experiments.sae.stored import read_sae, select_sae_rows
 from chessreg.games.datasets.labels import get_label
 from chessreg.models.gated_sae import GatedSae
 from chessreg.models.hook_points import get_hook_pattern, hook_point
@@ -49,7 +49,7 @@ def check_source(inputs: Inputs, spec: ProbeSpec, checkpoint_id: Any, layers: Se
         return
     if sae is None:
         raise BadInputError(f"source {source} needs --sae", "chessreg sae list")
-    rows = sae_rows(inputs, sae, spec.expansion)
+    rows = select_sae_rows(inputs, sae, spec.expansion)
     if rows[0].checkpoint_id != checkpoint_id:
         raise BadInputError("--sae is of another model than --cache", "chessreg sae list")
     there = {row.hook_point for row in rows}
@@ -75,7 +75,9 @@ class Features:
     def load(
         cls, inputs: Inputs, source: str, sae: str | None, expansion: int | None, layers: Sequence[int], pattern: str
     ) -> Features:
-        rows: dict[str, tables.Sae] = {row.hook_point: row for row in sae_rows(inputs, sae, expansion)} if sae else {}
+        rows: dict[str, tables.Sae] = (
+            {row.hook_point: row for row in select_sae_rows(inputs, sae, expansion)} if sae else {}
+        )
         saes = {layer: rows[hook_point(layer, pattern)] for layer in layers} if sae else {}
         return cls(source, {layer: read_sae(inputs, sae or "", row) for layer, row in saes.items()})
 
@@ -175,7 +177,7 @@ class FeatureArray(ActivationArray):
             yield Batch(batch.rows, features, "float32")
 
 
-def as_read(inputs: Inputs, reference: str, probe: FittedProbe, data: Data) -> tuple[FittedProbe, Data]:
+def view_as_read(inputs: Inputs, reference: str, probe: FittedProbe, data: Data) -> tuple[FittedProbe, Data]:
     """A probe of a probe run and the data that it reads, as its scores were made: of one of these sources with the
     weight on its features, and the features; any other as it is."""
     if probe.detail.get("source") not in (LATENTS, CONTRAST, MEANS):

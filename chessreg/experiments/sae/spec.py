@@ -13,8 +13,8 @@ from chessreg.models.hook_points import PATTERNS, RESID_POST
 from chessreg.runs.spec import AtMost, Beta, Distinct, Layers, Plies, Ref, Spec
 
 Precision = Literal["float32", "tf32", "bfloat16"]
-STREAM = ("checkpoint", "dataset", "games", "min_plies", "keep_duplicates", "sites", "mix_tokens")
-L0_SEARCH = (0.25, 0.5, 1.0, 2.0, 4.0)
+STREAM_SETTINGS = ("checkpoint", "dataset", "games", "min_plies", "keep_duplicates", "sites", "mix_tokens")
+L0_SEARCH_COEFFICIENTS = (0.25, 0.5, 1.0, 2.0, 4.0)
 
 
 class SaeSpec(Spec):
@@ -112,7 +112,7 @@ class SaeSpec(Spec):
         fields = type(self).model_fields
         if self.cache is None and not (self.checkpoint and self.dataset):
             raise BadInputError("an SAE needs activations", "give --cache RUN, or --checkpoint and --dataset")
-        for name in STREAM if self.cache is not None else ():
+        for name in STREAM_SETTINGS if self.cache is not None else ():
             if getattr(self, name) != fields[name].default:
                 raise BadInputError(f"--{name.replace('_', '-')} is set beside --cache", "the cache decides it")
         if self.l0 is None and (self.l0_search or self.l0_search_tokens):
@@ -124,7 +124,7 @@ class SaeSpec(Spec):
         made = {
             "warmup_steps": min(1000, self.steps // 10),
             "l1_coefficient": 1.0 if self.l0 is None else None,
-            "l0_search": L0_SEARCH if self.l0 is not None else (),
+            "l0_search": L0_SEARCH_COEFFICIENTS if self.l0 is not None else (),
             "l0_search_tokens": max(1, self.tokens // 4) if self.l0 is not None else None,
         }
         for name, value in made.items():

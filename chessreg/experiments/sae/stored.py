@@ -16,20 +16,20 @@ from chessreg.runs.fitted import read_layer
 if TYPE_CHECKING:
     from chessreg.runs.inputs import Inputs
 
-FILE = "sae.safetensors"
+SAE_FILE = "sae.safetensors"
 
 
-def output_name(hook_point: str, expansion: int) -> str:
+def build_output_name(hook_point: str, expansion: int) -> str:
     """Return the name of an autoencoder among its run's outputs."""
     return f"{hook_point}.{expansion}x"
 
 
-def read_folder(folder: Path, scale: float, device: str = "cpu") -> GatedSae:
+def read_sae_folder(folder: Path, scale: float, device: str = "cpu") -> GatedSae:
     """Return the autoencoder in the artifact `folder`, which may be a third party's.
 
     Raises BadInputError for a damaged file, shapes that do not agree, and NaN or infinite values.
     """
-    arrays = read_layer(folder / FILE, W_gate=2, b_gate=1, r_mag=1, b_mag=1, W_dec=2, b_dec=1)
+    arrays = read_layer(folder / SAE_FILE, W_gate=2, b_gate=1, r_mag=1, b_mag=1, W_dec=2, b_dec=1)
     features, width = arrays["W_gate"].shape
     of_latents, matrix = (features,), (features, width)
     shapes = dict(zip(NAMES, (matrix, of_latents, of_latents, of_latents, matrix, (width,)), strict=True))
@@ -42,7 +42,7 @@ def read_folder(folder: Path, scale: float, device: str = "cpu") -> GatedSae:
     return GatedSae(**tensors, scale=scale)
 
 
-def sae_rows(inputs: Inputs, reference: str, expansion: int | None = None) -> list[tables.Sae]:
+def select_sae_rows(inputs: Inputs, reference: str, expansion: int | None = None) -> list[tables.Sae]:
     """Return the rows of one expansion of an SAE run, one per hook point; without `expansion`, of the only one.
 
     Raises NotFoundError for an expansion that the run lacks, and BadInputError if it has several and none is named.
@@ -69,7 +69,7 @@ def load_sae(
 
     Raises NotFoundError for one that the run lacks, BadInputError if several match, and for a damaged file.
     """
-    rows = sae_rows(inputs, reference, expansion)
+    rows = select_sae_rows(inputs, reference, expansion)
     fitting = [row for row in rows if layer in (None, row.layer) and hook_point in (None, row.hook_point)]
     there = ", ".join(f"{row.hook_point} (layer {row.layer})" for row in rows)
     if not fitting:
@@ -83,7 +83,7 @@ def load_sae(
 def read_sae(inputs: Inputs, reference: str, row: tables.Sae, device: str = "cpu") -> GatedSae:
     """Return the autoencoder behind a row of the table `sae`."""
     located = inputs.located(f"sae {row.hook_point}", reference, row.artifact, row.run_id)
-    sae = read_folder(located.path, float(row.detail["scale"]), device)
+    sae = read_sae_folder(located.path, float(row.detail["scale"]), device)
     if sae.d_model != row.detail["d_model"]:
         raise BadInputError(f"the SAE of {row.hook_point} is {sae.d_model} wide, its row says {row.detail['d_model']}")
     return sae

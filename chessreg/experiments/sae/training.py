@@ -17,10 +17,10 @@ from chessreg.experiments.sae.spec import SaeSpec
 from chessreg.models.gated_sae import NAMES, Adam, GatedSae, train_step
 from store.files import replace_file
 
-POINTS = 100  # of a training's curve
+CURVE_POINTS = 100  # of a training's curve
 
 
-class Trainer:
+class SaeTrainer:
     """The autoencoder of one hook point and expansion. With `--l0` it first goes through a short training for each λ of
     the search, all on the same tokens, then through the real one with the λ that they say; `stage` counts these
     trainings."""
@@ -83,7 +83,7 @@ class Trainer:
         if stage < len(self.spec.l0_search):
             return self.spec.l0_search[stage]
         if self.spec.l0 is not None:
-            return coefficient_for(self.spec.l0, self.spec.l0_search, self.measured)
+            return interpolate_coefficient(self.spec.l0, self.spec.l0_search, self.measured)
         assert self.spec.l1_coefficient is not None
         return self.spec.l1_coefficient
 
@@ -135,7 +135,7 @@ class Trainer:
         self.since += torch.stack([self.one, *(loss[name] for name in ("loss", "sse", "l1", "l0")), spread])
         if self.step > 0.8 * steps:
             self.late += torch.stack([self.one, loss["l0"]])
-        if self.step % max(1, steps // POINTS) == 0 or self.step == steps:
+        if self.step % max(1, steps // CURVE_POINTS) == 0 or self.step == steps:
             self.note()
         self.seconds += self.clock() - began
         if self.step == steps:
@@ -224,7 +224,7 @@ class Trainer:
             ) from error
 
 
-def coefficient_for(target: float, tried: tuple[float, ...], measured: list[float]) -> float:
+def interpolate_coefficient(target: float, tried: tuple[float, ...], measured: list[float]) -> float:
     """λ at which L0 would be `target`, from what a search measured: on the straight line between the two tried λ beside
     it, in logarithms. Beyond them it is the outermost: L0 still falls after a short training, so what lies there is
     not known.

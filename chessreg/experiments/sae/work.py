@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from chessreg.experiments.sae.data import CacheRows, ModelRows, Origin
-from chessreg.experiments.sae.measuring import Measured, histogram, measure
+from chessreg.experiments.sae.data import CacheRows, ModelRows, SaeOrigin
+from chessreg.experiments.sae.measuring import SaeMeasurement, count_firing_frequencies, measure_saes
 from chessreg.experiments.sae.spec import LatentRow, SaeOptions, SaeSpec
-from chessreg.experiments.sae.stored import FILE, output_name
-from chessreg.experiments.sae.training import Trainer
+from chessreg.experiments.sae.stored import SAE_FILE, build_output_name
+from chessreg.experiments.sae.training import SaeTrainer
 from chessreg.experiments.settings import overlap
 from chessreg.models.devices import flush_denormals, prepare_device
 from chessreg.models.language_model import LanguageModel
@@ -22,15 +22,15 @@ from chessreg.models.language_model import LanguageModel
 if TYPE_CHECKING:
     from chessreg.runs.task import Task
 
-TRAINING = 0.95  # of a run's progress
+TRAINING_SHARE = 0.95  # of a run's progress
 
 
-def state_name(unit: int) -> str:
+def build_state_name(unit: int) -> str:
     """The file in the run's folder that holds the training state of a unit."""
     return f"sae-{unit}.pt"
 
 
-def points_of(trainers: Iterable[Trainer]) -> tuple[str, ...]:
+def list_trainer_points(trainers: Iterable[SaeTrainer]) -> tuple[str, ...]:
     """The hook points that these trainers read, each once."""
     return tuple(dict.fromkeys(trainer.point for trainer in trainers))
 
@@ -41,7 +41,7 @@ class SaeWork:
     def __init__(self, task: Task[SaeSpec, SaeOptions]) -> None:
         self.task, self.spec, self.options = task, task.spec, task.options
         self.device = prepare_device(self.options.device, self.options.threads)
-        self.origin = Origin.of(self.spec, task.inputs)
+        self.origin = SaeOrigin.of(self.spec, task.inputs)
         _, folder = task.inputs.checkpoint(self.origin.checkpoint)
         self.model = LanguageModel.load(folder, device=self.device)
         self.rows: CacheRows | ModelRows
@@ -51,7 +51,7 @@ class SaeWork:
             self.rows = ModelRows(self.spec, self.origin, self.model, self.options.batch_games)
         width = self.origin.row.d_model
         self.trainers = {
-            unit: Trainer(self.spec, point, expansion, width, task.folder / state_name(unit), self.device)
+            unit: SaeTrainer(self.spec, point, expansion, width, task.folder / build_state_name(unit), self.device)
             for unit, (expansion, point) in enumerate(self.origin.saes(self.spec))
             if unit in task.units
         }
@@ -59,7 +59,7 @@ class SaeWork:
 
     def do(self) -> None:
         places = [trainer.place for trainer in self.trainers.values()]
-        self.task.resume(TRAINING * min(done / steps for done, steps in places))
+        self.task.resume(TRAINING_SHARE * min(done / steps for done, steps in places))
         with flush_denormals():
             self.learn_scales()
             while going := [trainer for trainer in self.trainers.values() if not trainer.complete]:
@@ -79,14 +79,14 @@ class SaeWork:
         if not new:
             return
         steps = -(-self.spec.mix_tokens // self.spec.batch_tokens)
-        points = points_of(new)
+        points = list_trainer_points(new)
         first = [batch for _, batch in zip(range(steps), self.rows.batches(points), strict=False)]
         for trainer in new:
             trainer.learn_scale(torch.cat([batch[trainer.point] for batch in first]))
 
-    def train(self, trainers: list[Trainer], stage: int, first: int) -> None:
+    def train(self, trainers: list[SaeTrainer], stage: int, first: int) -> None:
         """A stage of these to its end, from step `first`; those that are further wait for it."""
-        batches = self.rows.batches(points_of(trainers), first)
+        batches = self.rows.batches(list_trainer_points(trainers), first)
         for step in range(first, trainers[0].steps_of(stage)):
             batch = next(batches)
             for trainer in trainers:
@@ -96,13 +96,13 @@ class SaeWork:
                 self.save()
             self.report_progress(trainers[0])
 
-    def report_progress(self, trainer: Trainer) -> None:
+    def report_progress(self, trainer: SaeTrainer) -> None:
         """Report the progress of all. Raises Stop after a signal to end."""
         done, steps = trainer.place
         text = f"step {done:,} of {steps:,}"
         if trainer.curve:
             text += f", loss {trainer.curve[-1]['train_loss']:.4g}, L0 {trainer.curve[-1]['train_l0']:.1f}"
-        self.task.progress(TRAINING * done / steps, text)
+        self.task.progress(TRAINING_SHARE * done / steps, text)
 
     def save(self) -> None:
         for trainer in self.trainers.values():
@@ -113,7 +113,7 @@ class SaeWork:
 
     def measure_and_publish(self) -> None:
         spec, task = self.spec, self.task
-        measured_of = measure(
+        measured_of = measure_saes(
             self.model,
             self.origin,
             {unit: (trainer.point, trainer.sae) for unit, trainer in self.trainers.items()},
@@ -121,16 +121,18 @@ class SaeWork:
             spec.boards,
             self.options.batch_games,
             spec.seed,
-            lambda share: task.progress(TRAINING + (1 - TRAINING) * 0.99 * share, "measuring on held-out games"),
+            lambda share: task.progress(
+                TRAINING_SHARE + (1 - TRAINING_SHARE) * 0.99 * share, "measuring on held-out games"
+            ),
         )
         shared = self.overlaps()
         for unit, trainer in self.trainers.items():
             measured = measured_of[unit]
             self.emit(unit, trainer, measured)
-            publish(task, self.origin, unit, trainer, measured, shared)
+            publish_sae(task, self.origin, unit, trainer, measured, shared)
             task.done(unit)
 
-    def emit(self, unit: int, trainer: Trainer, measured: Measured) -> None:
+    def emit(self, unit: int, trainer: SaeTrainer, measured: SaeMeasurement) -> None:
         """Metrics, the curve of the training, what a search for λ found, the histogram, and a row for each latent."""
         task = self.task
         for name, (value, low, high) in measured.statistics.items():
@@ -144,14 +146,14 @@ class SaeWork:
         points |= {("search_l1_coefficient", place): value for place, value in enumerate(self.spec.l0_search)}
         points |= {
             ("firing_frequency", place): float(count)
-            for place, count in histogram(measured.fired, measured.tokens).items()
+            for place, count in count_firing_frequencies(measured.fired, measured.tokens).items()
         }
         points |= {("l1_coefficient", 0): trainer.coefficient, ("train_seconds", 0): trainer.seconds}
         for (name, step), value in points.items():
             if name != "step":
                 task.emit("metric_point", unit, name=name, step=step, value=value)
         for latent in np.flatnonzero(measured.fired).tolist():
-            row = latent_row(measured, latent)
+            row = build_latent_row(measured, latent)
             strongest = row.activations[0] if row.activations else None
             task.emit("prediction", unit, row, item=latent, name="latent", value=strongest)
 
@@ -166,7 +168,7 @@ class SaeWork:
         return {name: value.columns() for name, value in counts.items()}
 
 
-def latent_row(measured: Measured, latent: int) -> LatentRow:
+def build_latent_row(measured: SaeMeasurement, latent: int) -> LatentRow:
     value, at = measured.strongest.value[:, latent], measured.strongest.at[:, :, latent]
     there = value > 0
     games, tokens, plies = (column[there].tolist() for column in at)
@@ -179,12 +181,12 @@ def latent_row(measured: Measured, latent: int) -> LatentRow:
     )
 
 
-def publish(
+def publish_sae(
     task: Task[SaeSpec, SaeOptions],
-    origin: Origin,
+    origin: SaeOrigin,
     unit: int,
-    trainer: Trainer,
-    measured: Measured,
+    trainer: SaeTrainer,
+    measured: SaeMeasurement,
     shared: dict[str, Any],
 ) -> None:
     """An autoencoder as an artifact (safetensors and meta.json), and its row."""
@@ -209,9 +211,9 @@ def publish(
         "expansion": trainer.expansion,
         "overlap": shared,
     }
-    meta |= {name: measured.statistics[name][0] for name in SHOWN if name in measured.statistics}
-    with task.output(output_name(trainer.point, trainer.expansion), unit, "sae") as folder:
-        save_file(sae.tensors(), folder / FILE)
+    meta |= {name: measured.statistics[name][0] for name in SHOWN_STATISTICS if name in measured.statistics}
+    with task.output(build_output_name(trainer.point, trainer.expansion), unit, "sae") as folder:
+        save_file(sae.tensors(), folder / SAE_FILE)
         (folder / "meta.json").write_text(json.dumps(meta, sort_keys=True), encoding="utf-8")
     task.record(
         "sae",
@@ -227,4 +229,4 @@ def publish(
     )
 
 
-SHOWN = ("l0", "explained_variance", "loss_recovered", "cosine", "silent_fraction")
+SHOWN_STATISTICS = ("l0", "explained_variance", "loss_recovered", "cosine", "silent_fraction")

@@ -25,9 +25,9 @@ from chessreg.entities.run import board_views
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.cache import CacheSpec
 from chessreg.experiments.sae import SaeOptions, SaeSpec
-from chessreg.experiments.sae.data import CacheRows, ModelRows, Origin
-from chessreg.experiments.sae.stored import FILE, read_folder
-from chessreg.experiments.sae.training import Trainer, coefficient_for
+from chessreg.experiments.sae.data import CacheRows, ModelRows, SaeOrigin
+from chessreg.experiments.sae.stored import SAE_FILE, read_sae_folder
+from chessreg.experiments.sae.training import SaeTrainer, interpolate_coefficient
 from chessreg.games.boards.moves import unpack_moves
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
 from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
@@ -99,7 +99,7 @@ def test_centred_it_begins_at_the_mean_and_is_scaled_by_the_distance_from_it() -
 
     def explained(**settings: Any) -> float:
         spec = SaeSpec(cache="a", expansions=(2,), tokens=20_000, batch_tokens=100, learning_rate=3e-3, **settings)
-        trainer = Trainer(spec, hook_point(0), 2, 16, Path("/nowhere"), "cpu")
+        trainer = SaeTrainer(spec, hook_point(0), 2, 16, Path("/nowhere"), "cpu")
         trainer.learn_scale(rows)
         if spec.centre:
             torch.testing.assert_close(trainer.sae.b_dec / trainer.scale, rows.mean(0), rtol=1e-4, atol=1e-3)
@@ -110,7 +110,7 @@ def test_centred_it_begins_at_the_mean_and_is_scaled_by_the_distance_from_it() -
         return 1 - float(error.var(0).sum() / rows.var(0).sum())
 
     assert explained(centre=True, l1_coefficient=0.5) > explained(l1_coefficient=0.5) + 0.1
-    same = Trainer(SaeSpec(cache="a", centre=True), hook_point(0), 2, 16, Path("/nowhere"), "cpu")
+    same = SaeTrainer(SaeSpec(cache="a", centre=True), hook_point(0), 2, 16, Path("/nowhere"), "cpu")
     with pytest.raises(BadInputError, match="are one and the same"):
         same.learn_scale(rows[:1].expand(300, -1) * 1.1)
 
@@ -118,7 +118,7 @@ def test_centred_it_begins_at_the_mean_and_is_scaled_by_the_distance_from_it() -
 @pytest.mark.parametrize("rate", [3e-3, 0.3])
 def test_decoder_columns_have_length_1_after_every_step_and_no_step_spends_itself_on_their_length(rate: float) -> None:
     spec = SaeSpec(cache="a", expansions=(2,), tokens=2000, batch_tokens=100, learning_rate=rate, warmup_steps=1)
-    trainer = Trainer(spec, hook_point(0), 2, 16, Path("/nowhere"), "cpu")
+    trainer = SaeTrainer(spec, hook_point(0), 2, 16, Path("/nowhere"), "cpu")
     rows = 3 * torch.randn(2000, 16, generator=torch.Generator().manual_seed(0))
     trainer.learn_scale(rows)
     step, along = trainer.adam.step, []
@@ -148,9 +148,9 @@ def test_metrics_are_those_computed_by_hand(opened: Session, streamed: Any) -> N
     spec, layer = SaeSpec(**STREAM, boards=3), 1
     inputs, model = opened.inputs, opened.model("reference")
     resolved = with_references(opened, spec)
-    origin, sae = Origin.of(resolved, inputs), opened.sae("streamed", layer)
+    origin, sae = SaeOrigin.of(resolved, inputs), opened.sae("streamed", layer)
     block = model.network.hook_points[hook_point(layer)]
-    mean = Trainer(spec, hook_point(layer), 2, 32, Path("/nowhere"), "cpu")
+    mean = SaeTrainer(spec, hook_point(layer), 2, 32, Path("/nowhere"), "cpu")
     rows = ModelRows(resolved, origin, model, 32)
     first = [batch[hook_point(layer)] for batch, _ in zip(rows.batches([hook_point(layer)]), range(5), strict=False)]
     mean.learn_scale(torch.cat(first))
@@ -209,7 +209,7 @@ def test_metrics_are_those_computed_by_hand(opened: Session, streamed: Any) -> N
 def test_explained_variance_along_training_is_that_of_the_batch():
     """SAELens's: 1 minus the squared error over the squared distance from the batch's mean."""
     spec = SaeSpec(cache="a", tokens=64, batch_tokens=64, normalize_activations=False)
-    trainer = Trainer(spec, hook_point(0), 2, 16, Path("/nowhere"), "cpu")
+    trainer = SaeTrainer(spec, hook_point(0), 2, 16, Path("/nowhere"), "cpu")
     rows = 3 + torch.randn(64, 16, generator=torch.Generator().manual_seed(0))
     trainer.learn_scale(rows)
     with torch.no_grad():
@@ -233,7 +233,7 @@ def test_activations_stay_on_the_device_and_steps_between_points_of_the_curve_ne
         points, ((64, model.d_model), "meta")
     )
     spec = SaeSpec(cache="a", tokens=64_000, batch_tokens=64, precision=precision)
-    trainer = Trainer(spec, points[0], 2, model.d_model, Path("/nowhere"), "meta")
+    trainer = SaeTrainer(spec, points[0], 2, model.d_model, Path("/nowhere"), "meta")
     for _ in range(9):
         trainer.update(rows[points[0]])
     with pytest.raises(RuntimeError, match="meta"):
@@ -245,7 +245,7 @@ def test_products_in_bfloat16_train_as_well_as_those_in_float32():
     last = {}
     for precision in ("float32", "bfloat16"):
         spec = SaeSpec(cache="a", tokens=6400, batch_tokens=64, precision=precision, learning_rate=3e-3)
-        trainer = Trainer(spec, hook_point(0), 4, 16, Path("/nowhere"), "cpu")
+        trainer = SaeTrainer(spec, hook_point(0), 4, 16, Path("/nowhere"), "cpu")
         trainer.learn_scale(drawn)
         for rows in drawn.split(64):
             trainer.update(rows)
@@ -334,7 +334,7 @@ def test_expansions_that_make_no_sense_are_refused(expansions: tuple[int, ...], 
 def test_every_token_is_read_once_in_an_epoch_and_no_special_one(opened: Session) -> None:
     spec = SaeSpec(**{**STREAM, "batch_tokens": 64, "mix_tokens": 320})
     spec = with_references(opened, spec)
-    origin, model, point = Origin.of(spec, opened.inputs), opened.model("reference"), hook_point(0)
+    origin, model, point = SaeOrigin.of(spec, opened.inputs), opened.model("reference"), hook_point(0)
     places = origin.places
     assert not set(places.tolist()) & set(origin.held_places.tolist())
     want = []
@@ -370,7 +370,7 @@ def test_what_is_measured_has_the_final_tokens_of_its_cache(opened: Session) -> 
     cache = CacheSpec(checkpoint="reference", dataset="sample:fit", games=6, last_sites=3)
     opened.run(cache, name="final-tokens")
     reference = opened.inputs.reference("run:cache", "final-tokens")
-    origin = Origin.of(SaeSpec(cache=reference, heldout_games=2), opened.inputs)
+    origin = SaeOrigin.of(SaeSpec(cache=reference, heldout_games=2), opened.inputs)
     written = opened.model("reference").encoding
     held = origin.encoded(written, origin.held_items, origin.held_places)
     trained = origin.encoded(written, origin.items, origin.places)
@@ -382,7 +382,7 @@ def test_what_is_measured_has_the_final_tokens_of_its_cache(opened: Session) -> 
 def test_a_cache_gives_its_rows_without_special_tokens_and_held_out_games(opened: Session) -> None:
     opened.run(CacheSpec(checkpoint="reference", dataset="sample:fit", games=8, sites="all"), name="every-token")
     spec = SaeSpec(cache=opened.inputs.reference("run:cache", "every-token"), **{**SMALL, "mix_tokens": 65536})
-    origin = Origin.of(spec, opened.inputs)
+    origin = SaeOrigin.of(spec, opened.inputs)
     rows = CacheRows(spec, origin, opened.inputs)
     array = rows.array
     assert (array.token[~rows.keep & np.isin(array.game, origin.places)] == 0).all()
@@ -444,17 +444,17 @@ def test_what_is_read_back_is_checked(opened: Session, streamed: Any, tmp_path: 
     with pytest.raises(BadInputError, match="not a sae run"):
         opened.sae("reference-board")
 
-    (tmp_path / FILE).write_bytes(pickle.dumps({"W_gate": [1]}))
+    (tmp_path / SAE_FILE).write_bytes(pickle.dumps({"W_gate": [1]}))
     with pytest.raises(BadInputError, match="is damaged"):
-        read_folder(tmp_path, 1.0)
+        read_sae_folder(tmp_path, 1.0)
     tensors = opened.sae("streamed", layer=0).tensors()
-    save_file({**tensors, "W_dec": tensors["W_dec"][:, :5].copy()}, tmp_path / FILE)
+    save_file({**tensors, "W_dec": tensors["W_dec"][:, :5].copy()}, tmp_path / SAE_FILE)
     with pytest.raises(BadInputError, match="W_dec of the SAE is"):
-        read_folder(tmp_path, 1.0)
+        read_sae_folder(tmp_path, 1.0)
     tensors["b_mag"][3] = np.nan
-    save_file(tensors, tmp_path / FILE)
+    save_file(tensors, tmp_path / SAE_FILE)
     with pytest.raises(BadInputError, match="b_mag of the SAE holds NaN"):
-        read_folder(tmp_path, 1.0)
+        read_sae_folder(tmp_path, 1.0)
 
 
 class Killed(BaseException):
@@ -476,10 +476,10 @@ def test_a_training_that_ends_anywhere_is_taken_up_to_the_last_bit(
         boards=1,
     )
     whole = opened.run(spec, name=f"whole-{source}").run_id
-    update, save, counted = Trainer.update, Trainer.save, [0]
+    update, save, counted = SaeTrainer.update, SaeTrainer.save, [0]
     for ends in np.multiply((5, 9, 14), len(expansions)).tolist():  # in a short training, in the next, in the real one
 
-        def ended(self: Trainer, *arguments: Any, of: Callable[..., None], at: int = ends) -> None:
+        def ended(self: SaeTrainer, *arguments: Any, of: Callable[..., None], at: int = ends) -> None:
             counted[0] += 1
             if counted[0] > at:
                 raise Killed
@@ -487,16 +487,16 @@ def test_a_training_that_ends_anywhere_is_taken_up_to_the_last_bit(
 
         counted[0] = 0
 
-        def saved(self: Trainer) -> None:  # at times one layer alone
+        def saved(self: SaeTrainer) -> None:  # at times one layer alone
             if self.point.startswith("blocks.0") or counted[0] % 3:
                 save(self)
 
-        monkeypatch.setattr(Trainer, "update", partialmethod(ended, of=update))
-        monkeypatch.setattr(Trainer, "save", saved)
+        monkeypatch.setattr(SaeTrainer, "update", partialmethod(ended, of=update))
+        monkeypatch.setattr(SaeTrainer, "save", saved)
         with pytest.raises(Killed):
             another.run(spec, SaeOptions(checkpoint_seconds=1e-9))
-    monkeypatch.setattr(Trainer, "update", update)
-    monkeypatch.setattr(Trainer, "save", save)
+    monkeypatch.setattr(SaeTrainer, "update", update)
+    monkeypatch.setattr(SaeTrainer, "save", save)
     seen: list[float] = []
     resumed = another.run(spec, on_progress=lambda fraction, text: seen.append(fraction)).run_id
     assert (resumed, seen[0] > 0.4) == (whole, True)  # 14 updates of 22 or more are in the saved states
@@ -506,7 +506,7 @@ def test_a_training_that_ends_anywhere_is_taken_up_to_the_last_bit(
         swept = points(opened, whole, unit, "search_l0")
         assert set(swept) == {0, 1}
         assert points(opened, whole, unit, "l1_coefficient")[0] == pytest.approx(
-            coefficient_for(4.0, (0.5, 4.0), [swept[0], swept[1]])
+            interpolate_coefficient(4.0, (0.5, 4.0), [swept[0], swept[1]])
         )
     assert not list(another.store.run_folder(whole.hex).glob("sae-*"))
 
@@ -534,7 +534,7 @@ def test_a_killed_process_is_taken_up_to_the_last_bit(
 def test_a_state_that_the_disk_has_no_room_for_leaves_the_one_before_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainer = Trainer(SaeSpec(cache="a", tokens=400), hook_point(0), 16, 8, tmp_path / "sae-0.pt", "cpu")
+    trainer = SaeTrainer(SaeSpec(cache="a", tokens=400), hook_point(0), 16, 8, tmp_path / "sae-0.pt", "cpu")
     trainer.save()
     before = trainer.path.read_bytes()
 
@@ -550,11 +550,11 @@ def test_a_state_that_the_disk_has_no_room_for_leaves_the_one_before_alone(
 
 def test_the_coefficient_that_a_search_says() -> None:
     tried, measured = (1.0, 2.0, 4.0), [80.0, 40.0, 10.0]
-    assert coefficient_for(40, tried, measured) == pytest.approx(2.0)
-    assert coefficient_for(20, tried, measured) == pytest.approx(2 * 2**0.5)
-    assert coefficient_for(5, tried, measured) == pytest.approx(4.0)  # nothing is known beyond what was tried
-    assert coefficient_for(100, tried, measured) == pytest.approx(1.0)
-    assert coefficient_for(10, (1.0, 2.0), [20.0, 0.0]) > 1.0
+    assert interpolate_coefficient(40, tried, measured) == pytest.approx(2.0)
+    assert interpolate_coefficient(20, tried, measured) == pytest.approx(2 * 2**0.5)
+    assert interpolate_coefficient(5, tried, measured) == pytest.approx(4.0)  # nothing is known beyond what was tried
+    assert interpolate_coefficient(100, tried, measured) == pytest.approx(1.0)
+    assert interpolate_coefficient(10, (1.0, 2.0), [20.0, 0.0]) > 1.0
 
 
 def test_a_model_of_positions_has_no_cross_entropy_and_its_boards_are_drawn(opened: Session, tmp_path: Path) -> None:
