@@ -90,7 +90,7 @@ def test_a_vector_names_its_hook_point_and_so_does_its_control(session: Session)
     [
         ({"hook_points": ("blocks.0.attn.hook_pattern",)}, r"no hook point 'blocks\.0\.attn\.hook_pattern'"),
         ({"hook_points": ("blocks.2.hook_resid_pre",)}, "layers 0 to 1"),
-        ({"hook_points": (LN_FINAL,), "layers": (1,)}, "--layers changes nothing"),
+        ({"hook_points": (LN_FINAL,), "layers": (1,)}, "--layers has no effect"),
         ({"hook_points": (RESID_POST,), "layers": (2,)}, "the model has no layer 2; its layers are 0 to 1"),
     ],
 )

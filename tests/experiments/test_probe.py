@@ -200,7 +200,7 @@ def test_every_seed_that_a_spec_takes_draws_first_weights():
 
 
 def test_a_step_is_of_positions_or_of_games():
-    with pytest.raises(BadInputError, match="--batch-games and --batch-positions both say"):
+    with pytest.raises(BadInputError, match="--batch-games and --batch-positions both set"):
         ProbeSpec(cache="x", batch_games=2, batch_positions=66)
     for name in ("paper", "paper-skill"):
         assert Probe.presets[name]["batch_games"] == 2

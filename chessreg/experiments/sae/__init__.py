@@ -1,4 +1,4 @@
-"""`sae`: gated sparse autoencoders of the residual stream, all hook points from one pass over the tokens."""
+"""`sae`: gated sparse autoencoders of the residual stream, trained at all hook points in one pass over the tokens."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ class Sae(Kind):
     """Gated sparse autoencoders of the residual stream, one for each hook point and expansion.
 
     Rajamanoharan et al. 2024; Davis, sections 3.2 and 4.2. One unit is one expansion at one hook point. All missing
-    units are trained side by side, from a cache or from a model that runs over the games once for all of them. Their
-    states are saved every few minutes in the run's folder, and an interrupted run resumes with the exact next batch.
-    Then each SAE is measured on held-out games: cross-entropy with and without it, sparsity, error, and what each
-    latent fires at.
+    units are trained in parallel, from a cache or from a model that reads the games once for all of them. Their states
+    are saved every few minutes in the run's folder, and an interrupted run resumes with the exact next batch. Then
+    held-out games give the metrics of each SAE: cross-entropy with and without it, sparsity, error, and the positions
+    at which each latent is most active.
     """
 
     name = "sae"
@@ -62,7 +62,8 @@ class Sae(Kind):
         return len(SaeOrigin.of(spec, inputs).saes(spec))
 
     def check(self, spec: SaeSpec, inputs: Inputs) -> None:
-        """Refuses sites that the model's encoding lacks, and held-out games that the model or the SAE is trained on."""
+        """Raise BadInputError for sites that the model's encoding lacks, and for held-out games that the model or the
+        SAE is trained on."""
         origin = SaeOrigin.of(spec, inputs)
         origin.encoded(inputs.encoding(origin.checkpoint), origin.held_items, origin.held_places[:1])
         items, places = origin.held_items, origin.held_places
@@ -78,9 +79,9 @@ class Sae(Kind):
         latents = sum(features) * len(origin.points)
         operations = 14 * width * latents * spec.tokens
         remarks = (
-            f"{saes} SAEs of {', '.join(f'{count:,}' for count in features)} latents, {spec.steps:,} steps each on "
-            f"{len(origin.places):,} games",
-            f"about {operations:.2g} floating-point operations; measured on {len(origin.held_places):,} games",
+            f"{saes} SAEs of {', '.join(f'{count:,}' for count in features)} latents, {spec.steps:,} steps "
+            f"each on {len(origin.places):,} games",
+            f"about {operations:.2g} floating-point operations; {len(origin.held_places):,} held-out games",
         )
         rows = {"statistic": 13 * saes, "metric_point": 520 * saes, "prediction": latents}
         return Estimate(rows, 2 * 4 * width * latents, remarks, operations)
@@ -100,10 +101,11 @@ BOARD_LETTERS = "kqrbnp.PNBRQK"
 
 
 def build_latent_frames(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
-    """One board for each strongest position of the row's latent; of a unit's other rows those of its strongest latent.
+    """Return one board for each strongest position of a latent, with the text up to the token and the token in
+    brackets.
 
-    The text up to the token stands below, with the token itself in brackets. Raises NotFoundError where no latent of
-    the unit fires, or no positions were kept.
+    The latent is the row's; for a row without one, the unit's strongest latent. Raises NotFoundError if no latent of
+    the unit is active, or if the run kept no positions.
     """
     run_id, unit = UUID(str(row["run_id"])), int(row["unit"])
     with inputs.database.read() as session:
@@ -118,11 +120,11 @@ def build_latent_frames(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]
                 .order_by(prediction.value.desc(), prediction.item)
             ).first()
             if best is None:
-                raise NotFoundError("no latent of this SAE fires on the held-out games")
+                raise NotFoundError("no latent of this SAE is active on the held-out games")
             row = {**row, "item": best.item, **(best.detail or {})}
         name = f"{sae.hook_point}, expansion {sae.detail['expansion']}"
     if not row.get("games"):
-        raise NotFoundError("no positions were kept of this latent", "chessreg run sae --boards 8")
+        raise NotFoundError("the run kept no positions of this latent", "chessreg run sae --boards 8")
     origin = SaeOrigin.of(spec, inputs)
     games, tokens, plies = (np.array(row[name], np.int64) for name in ("games", "tokens", "plies"))
     written = inputs.encoding(origin.checkpoint)
@@ -140,14 +142,15 @@ def build_latent_frames(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]
                 squares="".join(BOARD_LETTERS[piece + 6] for piece in board.tolist()),
                 caption=(
                     texts[at],
-                    f"{value / strongest:.0%} of its strongest; fires at {row['frequency']:.3%} of tokens",
+                    f"{value / strongest:.0%} of its strongest; active at {row['frequency']:.3%} of tokens",
                 ),
             )
     return [frame for frame in views if frame is not None]
 
 
 def format_token_context(written: Encoding, origin: SaeOrigin, game: int, token: int, ply: int) -> str:
-    """The end of the text that the model has read, the token itself in brackets; of a board its whole text first."""
+    """Return the last 24 tokens before a token, and the token in brackets; for a position its whole text and the
+    token."""
     tokens = origin.encoded(written, origin.held_items, np.array([game])).tokens
     if written.content == "position":
         item = int(np.flatnonzero(tokens.ply == ply)[0]) if len(tokens) > 1 else 0

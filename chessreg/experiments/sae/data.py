@@ -1,6 +1,6 @@
-"""What autoencoders read: rows of a cache, or activations of a model that runs over games as they are needed.
+"""Training data of autoencoders: rows of a cache, or activations of a model that reads games on demand.
 
-The batch of a step is a pure function of the spec, so a training that is taken up again reads what it would have read.
+The batch of a step is a pure function of the spec, so a resumed training gets the same batches as an uninterrupted one.
 """
 
 from __future__ import annotations
@@ -34,12 +34,12 @@ if TYPE_CHECKING:
     Batches = Iterator[dict[str, torch.Tensor]]
 
 COUNT_GAMES = 2048  # games encoded at once to count their tokens
-PLY_STRIDE = 1 << 15  # than any game has plies
+PLY_STRIDE = 1 << 15  # more than the plies of any game
 
 
 @dataclass(frozen=True)
 class SaeOrigin:
-    """Where the activations of a run come from: model, hook points, and the games to train on and to measure on.
+    """Model, hook points, training games and held-out games of a run.
 
     places, held_places: int64 [n], rows of `items` and of `held_items` in their datasets.
     """
@@ -61,7 +61,7 @@ class SaeOrigin:
 
     @classmethod
     def of(cls, spec: SaeSpec, inputs: Inputs) -> SaeOrigin:
-        """Raises BadInputError or NotFoundError for hook points or games that are not there."""
+        """Return the origin of a spec. Raises BadInputError or NotFoundError for missing hook points or games."""
         settings: dict[str, Any] = spec.model_dump()
         if spec.cache is not None:
             settings = inputs.run(spec.cache, "cache").spec
@@ -95,21 +95,21 @@ class SaeOrigin:
         )
 
     def saes(self, spec: SaeSpec) -> list[tuple[int, str]]:
-        """The expansion and the hook point of each unit's autoencoder."""
+        """Return the expansion and the hook point of each unit's autoencoder."""
         return [(expansion, point) for expansion in spec.expansions for point in self.points]
 
     def layer(self, point: str) -> int:
         return get_hook_layer(point, self.row.layers)
 
     def encoded(self, written: Encoding, items: Games | Positions, places: np.ndarray) -> EncodedGames:
-        """The games at these rows, with the sites that are read."""
+        """Return the games at these rows, encoded, with the sites that autoencoders read."""
         encoded = EncodedGames.of(written, self.row.block_size, items, places, self.sites, self.alignment)
         encoded = encoded.between(self.skip_sites, self.max_sites, self.last_sites)
         return encoded.take(~mask_boundary_tokens(written, encoded)) if self.exclude_special else encoded
 
 
 def resolve_sae_points(spec: SaeSpec, inputs: Inputs, row: tables.Checkpoint) -> list[str]:
-    """The hook points of a run. BadInputError or NotFoundError for one that the model or cache lacks."""
+    """Return the hook points of a run. Raises BadInputError or NotFoundError for one that the model or cache lacks."""
     layers = spec.layers or tuple(range(row.layers))
     if max(layers) >= row.layers or min(layers) < 0:
         raise BadInputError(f"--layers: the model has no layer {max(layers)}; its layers are 0 to {row.layers - 1}")
@@ -117,7 +117,7 @@ def resolve_sae_points(spec: SaeSpec, inputs: Inputs, row: tables.Checkpoint) ->
         from chessreg.models.adapters import get_adapter
 
         if spec.layers and spec.hook_points and not any("*" in name for name in spec.hook_points):
-            raise BadInputError("--layers changes nothing: no hook point has a *", "leave it out")
+            raise BadInputError("--layers has no effect: no hook point has a *", "leave it out")
         there = get_adapter(row.architecture).points
         return list_hook_points(spec.hook_points or (RESID_POST,), layers, row.layers, there)
     groups: list[tables.ActivationCache] = inputs.rows(tables.ActivationCache, inputs.run(spec.cache, "cache"))
@@ -129,27 +129,32 @@ def resolve_sae_points(spec: SaeSpec, inputs: Inputs, row: tables.Checkpoint) ->
     if missing := [name for name in points if name not in cached]:
         raise BadInputError(f"{missing[0]} is not in the cache", f"it holds {', '.join(cached)}")
     if not points:
-        raise BadInputError(f"the cache holds nothing of layer {spec.layers[0]}", f"it holds {', '.join(cached)}")
+        raise BadInputError(f"the cache has no hook point of layer {spec.layers[0]}", f"it holds {', '.join(cached)}")
     return points
 
 
 def split_heldout(places: np.ndarray, held: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """The games to train on and those to measure on: at most `held`, and at most half of them, by a seeded draw."""
+    """Return the rows of the training games and of the held-out games, by a seeded draw.
+
+    At most `held` games, and at most half of them, are held out. Raises BadInputError for fewer than two games.
+    """
     if len(places) < 2:
-        raise BadInputError("one game is too few to train on and to measure on", "more games, or --heldout DATASET")
+        raise BadInputError(
+            "one game is too few to train and to evaluate an SAE", "give more games, or --heldout DATASET"
+        )
     order = generator(seed, Stream.SAE_HELDOUT_GAMES).permutation(len(places))
     count = min(held, len(places) // 2)
     return places[np.sort(order[count:])], places[np.sort(order[:count])]
 
 
 def mask_boundary_tokens(written: Encoding, encoded: EncodedGames) -> np.ndarray:
-    """bool [sites]: tokens that begin, end or pad a text."""
+    """Return a mask bool [sites] of the tokens that begin, end or pad a text."""
     tokens, sites = encoded.tokens, encoded.sites
     return np.isin(tokens.ids[tokens.offsets[sites.item] + sites.token], list(written.boundary_ids))
 
 
 class CacheRows:
-    """Batches from a cache: permuted chunks, every row of the games to train on once in an epoch."""
+    """Batches from a cache in permuted chunks; every row of the training games occurs once in an epoch."""
 
     def __init__(self, spec: SaeSpec, origin: SaeOrigin, inputs: Inputs, device: str = "cpu") -> None:
         assert spec.cache is not None
@@ -160,10 +165,10 @@ class CacheRows:
         if origin.exclude_special:
             self.keep &= ~self.special_rows(origin, inputs.encoding(origin.checkpoint))
         if not self.keep.any():
-            raise BadInputError("the cache holds no activation of the games to train on", "fewer --heldout-games")
+            raise BadInputError("the cache has no activation of the training games", "lower --heldout-games")
 
     def special_rows(self, origin: SaeOrigin, written: Encoding) -> np.ndarray:
-        """bool [rows]: cached tokens that begin, end or pad a text."""
+        """Return a mask bool [rows] of the cached tokens that begin, end or pad a text."""
         special = np.zeros(self.array.rows, bool)
         if not written.boundary_ids:
             return special
@@ -180,8 +185,8 @@ class CacheRows:
         return special
 
     def batches(self, points: Sequence[str], first: int = 0) -> Batches:
-        """What each step from `first` on sees: hook point → activations float32 [n, d_model] on the device. Without
-        end."""
+        """Yield the batches from step `first` on, without end: hook point → activations float32 [n, d_model] on the
+        device."""
         size = self.spec.batch_tokens
         epoch, skip = divmod(first, -(-int(self.keep.sum()) // size))
         while True:
@@ -193,7 +198,7 @@ class CacheRows:
             epoch += 1
 
     def on_device(self, rows: np.ndarray) -> torch.Tensor:
-        """Return the rows on the device. A GPU copies them from pinned memory while it computes the step before."""
+        """Return the rows on the device. A GPU copies them from pinned memory while it computes the previous step."""
         import torch
 
         tensor = torch.from_numpy(rows)
@@ -201,7 +206,7 @@ class CacheRows:
 
 
 def _any_pattern(inputs: Inputs, reference: str) -> str:
-    """A pattern of hook points that the cache has, with which its rows are read."""
+    """Return a pattern of hook points that the cache has, to open it with."""
     from chessreg.models.hook_points import get_hook_pattern
 
     groups: list[tables.ActivationCache] = inputs.rows(tables.ActivationCache, inputs.run(reference, "cache"))
@@ -209,21 +214,21 @@ def _any_pattern(inputs: Inputs, reference: str) -> str:
 
 
 class ModelRows:
-    """Batches from a model that runs over the games, an epoch in an order drawn for it, then the next.
+    """Batches from a model that reads the games, in an order drawn for each epoch.
 
-    The tokens of all epochs are numbered from end to end. `mix_tokens` of them are a chunk, whose games are run once
-    for all hook points; its rows are permuted and cut into batches. They stay on the model's device.
+    The tokens of all epochs form one sequence. `mix_tokens` of them are a chunk, whose games pass through the model
+    once for all hook points; its rows are permuted and cut into batches. They stay on the model's device.
     """
 
     def __init__(self, spec: SaeSpec, origin: SaeOrigin, model: LanguageModel, batch_games: int) -> None:
         self.spec, self.origin, self.model, self.batch_games = spec, origin, model, batch_games
         self.rows = -(-max(spec.mix_tokens, spec.batch_tokens) // spec.batch_tokens) * spec.batch_tokens
-        self.order = np.zeros(0, np.int64)  # games, as numbers of places, epoch by epoch
-        self.ends = np.zeros(0, np.int64)  # tokens up to the end of each
+        self.order = np.zeros(0, np.int64)  # games of all epochs, as indices into `places`
+        self.ends = np.zeros(0, np.int64)  # number of tokens up to the end of each game
         self.chunk = lru_cache(maxsize=1)(self._chunk)
 
     def _count(self, wanted: int) -> None:
-        """Go on through the epochs until so many tokens lie end to end."""
+        """Extend `order` and `ends` until they cover `wanted` tokens. Raises BadInputError if an epoch has no token."""
         places = self.origin.places
         orders, ends, total = [self.order], [self.ends], int(self.ends[-1]) if len(self.ends) else 0
         done, at_start = len(self.order), total
@@ -236,11 +241,13 @@ class ModelRows:
             ends.append(total + np.cumsum(counts))
             done, total = done + len(some), total + int(counts.sum())
             if done % len(places) == 0 and total == at_start:
-                raise BadInputError(f"no game has a token at {self.origin.sites}", "other --sites, or longer games")
+                raise BadInputError(
+                    f"no game has a token at {self.origin.sites}", "give other --sites, or longer games"
+                )
         self.order, self.ends = np.concatenate(orders), np.concatenate(ends)
 
     def _chunk(self, number: int, points: tuple[str, ...]) -> dict[str, torch.Tensor]:
-        """The mixed rows of a chunk: hook point → activations [rows, d_model] on the model's device."""
+        """Return the permuted rows of a chunk: hook point → activations [rows, d_model] on the model's device."""
         from chessreg.models.language_model import collect_activations
 
         low, high = number * self.rows, (number + 1) * self.rows
@@ -249,14 +256,17 @@ class ModelRows:
         games = self.order[first : last + 1]
         encoded = self.origin.encoded(self.model.encoding, self.origin.items, self.origin.places[games])
         begins = int(self.ends[first]) - int(encoded.counts[0])
-        place = begins - low + np.arange(len(encoded.sites))  # of each site among the rows
+        place = begins - low + np.arange(len(encoded.sites))  # index of each site among the chunk's rows
         mixed = generator(self.spec.seed, Stream.SAE_MIXED_TOKENS, number).permutation(self.rows)
         passes = self._passes(encoded, place, mixed)
         with tf32_products(self.spec.precision != "float32"):
             return collect_activations(self.model, points, self.rows, passes)
 
     def _passes(self, encoded: EncodedGames, place: np.ndarray, mixed: np.ndarray) -> Iterator[ActivationPass]:
-        """The forward passes over these games. `place` numbers each site; `mixed` is the row of each number."""
+        """Yield the inputs of the forward passes over these games.
+
+        `place` int64 [sites] numbers each site; `mixed` int64 [rows] is the row of each number.
+        """
         import torch
 
         order = np.argsort(encoded.widths, kind="stable")
@@ -271,7 +281,7 @@ class ModelRows:
             yield tokens, torch.from_numpy(row), torch.from_numpy(token), torch.from_numpy(target)
 
     def batches(self, points: Sequence[str], first: int = 0) -> Batches:
-        """What each step from `first` on sees: hook point → activations float32 [n, d_model]. Without end."""
+        """Yield the batches from step `first` on, without end: hook point → activations float32 [n, d_model]."""
         size, step = self.spec.batch_tokens, first
         while True:
             number, begins = divmod(step * size, self.rows)

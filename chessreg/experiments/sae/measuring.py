@@ -1,6 +1,7 @@
-"""How well autoencoders reconstruct held-out tokens, and what the model makes of it (Davis Table 3, specification 3.3).
+"""Metrics of autoencoders on held-out tokens: reconstruction, sparsity and cross-entropy (Davis Table 3, specification
+3.3).
 
-One pass over the held-out games; sums are kept by game, so that intervals come from resampled games.
+One pass reads the held-out games. Sums are kept by game, so that intervals come from resampled games.
 """
 
 from __future__ import annotations
@@ -42,19 +43,21 @@ SUM_NAMES = (
 
 @dataclass
 class StrongestActivations:
-    """The strongest activation of each latent in each of at most `count` texts, the strongest first: `value` float32,
-    and `game`, `token`, `ply` int32 of where it is, [count, features]; a value of 0 is none."""
+    """The strongest activation of each latent in each of at most `count` texts, in descending order.
+
+    `value` float32 [count, features]; 0 is an empty entry.
+    """
 
     value: Tensor
-    at: Tensor  # [3, count, features]
+    at: Tensor  # int32 [3, count, features]: game, token and ply of each value
 
     @classmethod
     def none(cls, count: int, features: int) -> StrongestActivations:
         return cls(torch.zeros(count, features), torch.zeros(3, count, features, dtype=torch.int32))
 
     def look_at(self, code: Tensor, starts: np.ndarray, where: np.ndarray) -> None:
-        """Codes [n, features] of the sites of some texts, which begin at `starts`; where int [3, n]. A text may have
-        none."""
+        """Add the codes [n, features] of the sites of some texts. `starts` has the first site of each text, which may
+        have no site; `where` int [3, n] has game, token and ply."""
         if not len(self.value) or not len(code):
             return
         parts = np.split(np.arange(len(code)), starts[1:])
@@ -70,15 +73,18 @@ class StrongestActivations:
 
 @dataclass
 class SaeMeasurement:
-    """What is known of one autoencoder. sums float64 [games, SUMS]; x_sum, error_sum float64 [games, d_model];
-    fired int64 [features]: tokens at which each latent fires."""
+    """Sums of one autoencoder over the held-out tokens.
+
+    sums float64 [games, SUM_NAMES]; x_sum, error_sum float64 [games, d_model]; fired int64 [features]: number of tokens
+    at which each latent is active.
+    """
 
     sums: np.ndarray
     x_sum: np.ndarray
     error_sum: np.ndarray
     fired: np.ndarray
     strongest: StrongestActivations
-    predicts: bool  # whether cross-entropies are known: not of a model that writes actions
+    predicts: bool  # whether cross-entropies exist; a model of actions has none
     statistics: dict[str, tuple[float, float, float]] = field(default_factory=dict)  # value, low, high
 
     @property
@@ -96,14 +102,15 @@ def measure_saes(
     seed: int,
     on_progress: Callable[[float], None] = lambda fraction: None,
 ) -> dict[int, SaeMeasurement]:
-    """The measurements of every autoencoder (unit → hook point and SAE) on the held-out games, by unit.
+    """Return the metrics of every autoencoder on the held-out games, by unit.
 
-    means: the mean residual float32 [d_model] of each hook point, for mean ablation. Cross-entropy is in nats a token,
-    over all next tokens of the games; the residual is replaced at the tokens that the autoencoder is of.
+    saes: unit → hook point and autoencoder. means: the mean residual float32 [d_model] of each hook point, for mean
+    ablation. Cross-entropy is in nats per token, over all next tokens of the games; the residual is replaced at the
+    autoencoder's sites. Raises BadInputError if no held-out game has such a site.
     """
     encoded = origin.encoded(model.encoding, origin.held_items, origin.held_places)
     if not len(encoded.sites):
-        raise BadInputError(f"no held-out game has a token at {origin.sites}", "other --sites, or longer games")
+        raise BadInputError(f"no held-out game has a token at {origin.sites}", "give other --sites, or longer games")
     games, width, predicts = len(origin.held_places), model.d_model, model.head == "next-token"
     measured = {
         unit: SaeMeasurement(
@@ -123,7 +130,7 @@ def measure_saes(
 
 
 def iterate_measured_batches(encoded: EncodedGames, batch_games: int, block_size: int) -> Iterator[np.ndarray]:
-    """Items of like length, so few at a time that their codes fit into memory."""
+    """Yield batches of items of similar length, at most `TOKENS_AT_ONCE` tokens in each if it has several items."""
     lengths = np.minimum(np.diff(encoded.tokens.offsets), block_size)
     order = np.argsort(lengths, kind="stable")
     low = 0
@@ -144,7 +151,7 @@ def measure_batch(
     means: Mapping[str, Tensor],
     measured: Mapping[int, SaeMeasurement],
 ) -> None:
-    """Add some items to the measurements of every autoencoder."""
+    """Add some items to the sums of every autoencoder."""
     lengths = np.minimum(np.diff(encoded.tokens.offsets)[items], model.block_size)
     tokens = torch.from_numpy(encoded.padded(items, int(lengths.max())))
     row, sites = encoded.sites_of(items)
@@ -160,12 +167,12 @@ def measure_batch(
     original = compute_cross_entropy(logits, tokens, lengths) if model.head == "next-token" else None
 
     def spliced(point: str, instead: Tensor) -> np.ndarray:
-        """Nats of each item with `instead` [sites or 1, d_model] in place of the residual at the sites."""
+        """Return the nats of each item with `instead` [sites or 1, d_model] in place of the residual at the sites."""
         changed = seen[point].clone()
         changed[row_at, token_at] = instead.to(changed)
         return compute_cross_entropy(compute_logits_after(model, point, tokens, changed), tokens, lengths)[0]
 
-    ablated: dict[str, dict[str, np.ndarray]] = {}  # hook point → nats, which every expansion there shares
+    ablated: dict[str, dict[str, np.ndarray]] = {}  # hook point → nats, shared by all expansions
     for unit, (point, sae) in saes.items():
         one, x = measured[unit], seen[point][row_at, token_at].float()
         code = sae.encode(x)
@@ -192,7 +199,7 @@ def add_game_values(one: SaeMeasurement, game: np.ndarray, name: str, values: np
 
 
 def add_site_sums(one: SaeMeasurement, game: np.ndarray, x: Tensor, code: Tensor, again: Tensor) -> None:
-    """What is summed over sites: x, its reconstruction [n, d_model], and its code [n, features]."""
+    """Add the sums over sites: x and its reconstruction `again` [n, d_model], and its code [n, features]."""
     x64, error = x.double(), (again - x).double()
     columns = {
         "tokens": torch.ones(len(x)),
@@ -210,7 +217,7 @@ def add_site_sums(one: SaeMeasurement, game: np.ndarray, x: Tensor, code: Tensor
 
 
 def compute_cross_entropy(logits: Tensor, tokens: Tensor, lengths: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Nats of all next tokens of each row, float64 [batch], and how many they are."""
+    """Return the summed nats of all next tokens of each row, float64 [batch], and the number of these tokens."""
     counts = np.maximum(lengths - 1, 0)
     if tokens.shape[1] < 2:
         return np.zeros(len(tokens)), counts
@@ -221,8 +228,10 @@ def compute_cross_entropy(logits: Tensor, tokens: Tensor, lengths: np.ndarray) -
 
 @torch.inference_mode()
 def compute_logits_after(model: LanguageModel, point: str, tokens: Tensor, residual: Tensor) -> Tensor:
-    """Logits where the residual stream [batch, length, d_model] at a hook point is this one; what comes before it is
-    not computed, where the adapter can begin there."""
+    """Return the logits with this residual stream [batch, length, d_model] at a hook point.
+
+    Earlier blocks are not computed if the adapter can start at that hook point.
+    """
     network: Any = model.network
     layers = {hook_point(layer): layer for layer in range(model.n_layers)}
     logits: Tensor
@@ -239,11 +248,11 @@ def compute_logits_after(model: LanguageModel, point: str, tokens: Tensor, resid
     return logits
 
 
-# -- from sums to statistics -------------------------------------------------------------------------------------------
+# -- from sums to statistics -------------------------------------------------------------------------------------
 
 
 def compute_sae_statistics(one: SaeMeasurement, seed: int) -> dict[str, tuple[float, float, float]]:
-    """name → value and 95 % interval, from resampled games."""
+    """Return name → value and ends of its 95 % interval, from resampled games."""
     games = len(one.sums)
     drawn = generator(seed, Stream.SAE_BOOTSTRAP).multinomial(games, [1 / games] * games, RESAMPLE_COUNT)
     weights = np.concatenate([np.ones((1, games), np.int64), drawn]).astype(np.float64)
@@ -262,7 +271,7 @@ def compute_sae_statistics(one: SaeMeasurement, seed: int) -> dict[str, tuple[fl
 def compute_sae_metrics(
     sums: Mapping[str, np.ndarray], x_sum: np.ndarray, error_sum: np.ndarray, predicts: bool
 ) -> dict[str, list[float]]:
-    """Every metric of sums [n] and vectors [n, d_model], with the definitions of specification 3.3."""
+    """Return every metric of sums [n] and vectors [n, d_model], by the definitions of specification 3.3."""
     with np.errstate(divide="ignore", invalid="ignore"):
         n = sums["tokens"]
         error = sums["sse"] - np.square(error_sum).sum(1) / n
@@ -279,12 +288,14 @@ def compute_sae_metrics(
     return {name: value.tolist() for name, value in made.items()}
 
 
-MIN_HALF_DECADE = -16  # half decades: latents that fire less than once in 1e8 tokens are counted there
+MIN_HALF_DECADE = -16  # half decades; latents active at less than one in 1e8 tokens count here
 
 
 def count_firing_frequencies(fired: np.ndarray, tokens: int) -> dict[int, int]:
-    """Latents by how often they fire: half decade → how many; -4 is from 0.01 to 0.0316 of the tokens. Those that never
-    fire are not in it."""
+    """Return the number of latents by firing frequency, in half decades: -4 is 0.01 to 0.0316 of the tokens.
+
+    Latents that are never active are not counted.
+    """
     frequency = fired[fired > 0] / tokens
     bins = np.maximum(np.floor(2 * np.log10(frequency) + 1e-9), MIN_HALF_DECADE).astype(int)
     return {int(place): int(count) for place, count in zip(*np.unique(bins, return_counts=True), strict=True)}

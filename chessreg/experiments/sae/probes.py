@@ -1,9 +1,9 @@
-"""Probes by way of an autoencoder's latents, and by differences of means (Davis 3.4; specification 5).
+"""Probes of an autoencoder's latents, and probes from differences of means (Davis 3.4; specification 5).
 
-Each ends as a weight of the residual stream, as a linear probe has, so that edits take it like any other:
-`sae-latents` (SAE-Probe) decodes the classes of a probe fitted on latents, W = W_dec U; `sae-contrast` (CD-Probe)
-decodes the mean code of the positions with a class minus that of those without; `means` (DM-Probe) is the difference of
-the mean residuals themselves, which tells what the autoencoder costs from what the difference does.
+Each results in a weight on the residual stream, like that of a linear probe, so that edits accept it. `sae-latents`
+(SAE-Probe) decodes the classes of a probe fitted on latents, W = W_dec U. `sae-contrast` (CD-Probe) decodes the mean
+code of the positions with a class minus that of the positions without it. `means` (DM-Probe) is the difference of the
+mean residuals themselves; comparing it with `sae-contrast` isolates the effect of the autoencoder.
 """
 
 from __future__ import annotations
@@ -36,11 +36,16 @@ Data = TypeVar("Data", bound="ProbeData")
 
 
 def check_source(inputs: Inputs, spec: ProbeSpec, checkpoint_id: Any, layers: Sequence[int]) -> None:
-    """Raise BadInputError where a probe's source lacks an SAE, has one that it does not use, or one of another model or
-    other hook points; and for a label that is not of the position."""
+    """Raise BadInputError if the spec's source does not fit its SAE or its label.
+
+    A source of latents needs an SAE of the same model at every layer's hook point; other sources must have none. A
+    label must be a class of the position.
+    """
     source, sae = spec.source, spec.sae
     if source != "residual" and get_label(spec.label).source == "rating":
-        raise BadInputError(f"source {source} reads classes, and {spec.label} is a number", "leave out --source")
+        raise BadInputError(
+            f"source {source} needs a label of classes, but {spec.label} is a number", "leave out --source"
+        )
     if spec.expansion is not None and sae is None:
         raise BadInputError("--expansion chooses among the SAEs of --sae", "give --sae RUN, or leave it out")
     if source in ("residual", MEANS):
@@ -55,18 +60,19 @@ def check_source(inputs: Inputs, spec: ProbeSpec, checkpoint_id: Any, layers: Se
     there = {row.hook_point for row in rows}
     if missing := [name for name in (hook_point(layer, spec.hook_point) for layer in layers) if name not in there]:
         raise BadInputError(
-            f"the SAE run has none of {missing[0]}", f"it has {', '.join(sorted(there))}: --layers or --hook-point"
+            f"the SAE run has no SAE of {missing[0]}",
+            f"it has {', '.join(sorted(there))}; change --layers or --hook-point",
         )
 
 
 class Features:
-    """What a probe of such a source is fitted on, layer by layer: latents, or residuals.
+    """The features that a probe is fitted on, by layer: latents, or residuals.
 
-    For differences of means they are taken from the mean over the fitted rows, so that they can be read without a bias.
+    For differences of means, the mean over the fitted rows is subtracted, so that the probe needs no bias.
     """
 
     def __init__(self, source: str, saes: Mapping[int, GatedSae]) -> None:
-        """saes: layer → its autoencoder; none for `means`."""
+        """saes: layer → its autoencoder; empty for `means`."""
         self.source, self.saes = source, saes
         self.mean: dict[int, np.ndarray] = {}
         self.counts = np.zeros((0, 0), np.int64)
@@ -83,26 +89,28 @@ class Features:
 
     @property
     def learnt(self) -> bool:
-        """Whether a probe is fitted on them, step by step."""
+        """Whether a probe is fitted on the features by gradient steps."""
         return self.source == LATENTS
 
     def of(self, layer: int, residual: np.ndarray) -> np.ndarray:
-        """Features float32 [n, width] of residuals float32 [n, d_model]."""
+        """Return features float32 [n, width] of residuals float32 [n, d_model]."""
         features = residual
         if layer in self.saes:
             features = self.saes[layer].encode(torch.from_numpy(np.ascontiguousarray(residual))).numpy()
         return features - self.mean[layer] if layer in self.mean else features
 
     def view(self, data: Data) -> Data:
-        """The same data with features in place of activations."""
+        """Return the same data with features in place of activations."""
         return replace(data, cache=CachedFeatures(data.cache, self))
 
     def contrast(
         self, data: ProbeData, rows: np.ndarray, layers: Sequence[int], least: int, on_progress: Callable[..., None]
     ) -> np.ndarray:
-        """Mean features of the positions with each class minus those of the positions without it, over the rows where
-        `rows` bool is True: float32 [layer, width, squares, classes]; 0 for a class with fewer than `least` positions
-        on either side. `data` is a `view`."""
+        """Return the mean features of the positions with each class minus those of the positions without it.
+
+        float32 [layer, width, squares, classes], over the rows where `rows` bool is True; 0 for a class with fewer than
+        `least` positions with or without it. `data` is a `view`.
+        """
         chosen = np.flatnonzero(rows)
         squares, classes = data.labels.shape[1], data.classes
         self.counts = np.stack([(data.labels[chosen] == number).sum(0) for number in range(classes)], 1)
@@ -126,21 +134,24 @@ class Features:
         return np.stack(made)
 
     def tensors(self, layer: int, weight: np.ndarray) -> dict[str, np.ndarray]:
-        """What is stored of a probe whose weight on features is float32 [width, squares, classes]: `weight` of the
-        residual stream [d_model, squares, classes], what it was decoded from, and what else reads it."""
+        """Return the stored tensors of a probe whose weight on features is float32 [width, squares, classes].
+
+        `weight` float32 [d_model, squares, classes] is its weight on the residual stream. With an autoencoder,
+        `latent_weight` is the weight on latents and `decoder_bias` the decoder's bias.
+        """
         tensors = {"weight": weight}
         if layer in self.saes:
             sae = self.saes[layer]
             flat = torch.from_numpy(weight.reshape(len(weight), -1))
             decoded = (sae.W_dec.T @ flat / sae.scale).numpy().reshape(-1, *weight.shape[1:])
-            bias = (sae.b_dec / sae.scale).numpy()  # of the decoder: no part of a direction, kept for who wants it
+            bias = (sae.b_dec / sae.scale).numpy()  # not part of a direction; stored for other programs
             tensors = {"weight": decoded, "latent_weight": weight, "decoder_bias": bias}
         if layer in self.mean:
             tensors |= {"feature_mean": self.mean[layer], "n_positions": self.counts.astype(np.int64)}
         return {name: np.ascontiguousarray(value) for name, value in tensors.items()}
 
     def columns(self, least: int) -> dict[str, Any]:
-        """For meta.json."""
+        """Return the columns for meta.json."""
         extra: dict[str, Any] = {"source": self.source}
         if not self.learnt:
             extra |= {"min_class_positions": least, "classes_without_positions": int((self.counts < least).sum())}
@@ -148,7 +159,7 @@ class Features:
 
 
 class CachedFeatures(CachedActivations):
-    """A cache that gives features instead of activations."""
+    """A cache that returns features instead of activations."""
 
     def __init__(self, cache: CachedActivations, features: Features) -> None:
         self.__dict__.update(vars(cache))
@@ -178,8 +189,11 @@ class FeatureArray(ActivationArray):
 
 
 def view_as_read(inputs: Inputs, reference: str, probe: FittedProbe, data: Data) -> tuple[FittedProbe, Data]:
-    """A probe of a probe run and the data that it reads, as its scores were made: of one of these sources with the
-    weight on its features, and the features; any other as it is."""
+    """Return a probe and its data in the form that its scores were computed with.
+
+    For the sources of this module, that is the weight on features and a view of the features; any other probe and its
+    data are returned unchanged.
+    """
     if probe.detail.get("source") not in (LATENTS, CONTRAST, MEANS):
         return probe, data
     run, pattern = inputs.run(reference), get_hook_pattern(probe.hook_point)

@@ -43,7 +43,7 @@ class SaeSpec(Spec):
         description=f"hook points to read: {', '.join(PATTERNS)} (* for each layer). Left out: all that are "
         f"cached, or {RESID_POST}",
     )
-    exclude_special: bool = Field(True, description="leave out tokens that are no part of a game: begin, end, padding")
+    exclude_special: bool = Field(True, description="leave out tokens outside of a game: begin, end, padding")
     expansions: Annotated[tuple[Annotated[int, Field(ge=1, le=1024)], ...], Distinct()] = Field(
         (16,),
         min_length=1,
@@ -51,21 +51,21 @@ class SaeSpec(Spec):
         "every hook point, all trained in one pass over the tokens",
     )
     tokens: Annotated[int, AtMost(10**13, "no dataset is longer")] = Field(
-        4_000_000, ge=1, description="tokens to train on, in epochs over the same games if need be (Davis: 1e9)"
+        4_000_000, ge=1, description="tokens to train on, in several epochs over the games if necessary (Davis: 1e9)"
     )
     batch_tokens: Annotated[int, AtMost(10_000_000, "memory holds them")] = Field(
         4096, ge=1, description="tokens in one step"
     )
     mix_tokens: Annotated[int, AtMost(100_000_000, "memory holds them")] = Field(
-        65_536, ge=1, description="without a cache: tokens whose order is mixed, those of many games"
+        65_536,
+        ge=1,
+        description="without a cache: tokens in each chunk whose order is permuted; larger chunks mix more games",
     )
     learning_rate: float = Field(3e-4, gt=0, description="Adam's (the authors of gated SAEs)")
     warmup_steps: Annotated[int | None, AtMost(10**9, "no training is longer")] = Field(
         None, ge=0, description="steps until the full learning rate. Left out: 1,000, at most a tenth of all"
     )
-    final_fraction: float = Field(
-        0.1, ge=0, le=1, description="share of the rate that is left at the end of the cosine"
-    )
+    final_fraction: float = Field(0.1, ge=0, le=1, description="share of the learning rate at the end of the cosine")
     beta1: Beta = Field(0.9, description="Adam's")
     beta2: Beta = Field(0.999, description="Adam's")
     l1_coefficient: float | None = Field(
@@ -88,39 +88,44 @@ class SaeSpec(Spec):
     )
     precision: Precision = Field(
         "float32",
-        description="of matrix products in training: float32; tf32 (a GPU rounds factors, in the model too); or "
-        "bfloat16 (rounds factors, results and latents; the model computes in tf32). Parameters and gradients are "
-        "float32, and so is everything that is measured",
+        description="number format of matrix products in training: float32; tf32 (a GPU rounds factors, in "
+        "the model too); or bfloat16 (rounds factors, results and latents; the model computes in "
+        "tf32). Parameters, gradients and metrics are float32",
     )
     normalize_activations: bool = Field(True, description="scale activations to a mean norm of sqrt(d_model)")
     centre: bool = Field(
         False,
-        description="begin with the decoder's bias at the mean of what is read, and scale by the distance from it "
-        "instead of the norm: for residuals that are mostly their mean",
+        description="start with the decoder's bias at the mean activation, and scale by the distance from it "
+        "instead of the norm, for residuals with a large mean",
     )
     dead_tokens: Annotated[int, AtMost(10**13, "no dataset is longer")] = Field(
-        10_000_000, ge=1, description="a latent is dead that has not fired for so many tokens"
+        10_000_000, ge=1, description="tokens after which an inactive latent counts as dead"
     )
-    boards: Annotated[int, AtMost(100, "nobody looks at more")] = Field(
-        8, ge=0, description="strongest held-out positions kept of each latent"
+    boards: Annotated[int, AtMost(100, "more boards add no information")] = Field(
+        8, ge=0, description="strongest held-out positions to keep of each latent"
     )
     allow_overlap: AllowOverlap = ALLOW_OVERLAP
 
     @model_validator(mode="after")
     def _one_source(self) -> Self:
-        """What is not used stays unset: settings without effect would make two runs of one experiment."""
+        """Set the defaults that depend on other settings, and refuse settings without effect.
+
+        Settings without effect would make two runs of one experiment. Raises BadInputError.
+        """
         fields = type(self).model_fields
         if self.cache is None and not (self.checkpoint and self.dataset):
             raise BadInputError("an SAE needs activations", "give --cache RUN, or --checkpoint and --dataset")
         for name in STREAM_SETTINGS if self.cache is not None else ():
             if getattr(self, name) != fields[name].default:
-                raise BadInputError(f"--{name.replace('_', '-')} is set beside --cache", "the cache decides it")
+                raise BadInputError(
+                    f"--{name.replace('_', '-')} is set together with --cache", "the cache determines it"
+                )
         if self.l0 is None and (self.l0_search or self.l0_search_tokens):
-            raise BadInputError("--l0-search looks for an L0", "give --l0 TARGET, or leave it out")
+            raise BadInputError("--l0-search has no effect without --l0", "give --l0 TARGET, or leave it out")
         if self.l0 is not None and self.l1_coefficient is not None:
-            raise BadInputError("--l1-coefficient and --l0 both say how sparse", "give one of them")
+            raise BadInputError("--l1-coefficient and --l0 both set the sparsity", "give one of them")
         if self.l0 is not None and self.l0_search and (len(self.l0_search) < 2 or min(self.l0_search) <= 0):
-            raise BadInputError("--l0-search needs two λ above 0", "for example --l0-search 0.5,1,2")
+            raise BadInputError("--l0-search needs at least two λ above 0", "for example --l0-search 0.5,1,2")
         made = {
             "warmup_steps": min(1000, self.steps // 10),
             "l1_coefficient": 1.0 if self.l0 is None else None,
@@ -134,7 +139,7 @@ class SaeSpec(Spec):
 
     @property
     def steps(self) -> int:
-        """Updates of the training."""
+        """The number of updates of the training."""
         return -(-self.tokens // self.batch_tokens)
 
 
@@ -143,10 +148,13 @@ class SaeOptions(GameBatches):
 
 
 class LatentRow(BaseModel):
-    """A latent on the held-out tokens. `value` is its strongest activation; the lists hold its strongest positions,
-    the strongest first, at most one of a game: rows of the games in their dataset, tokens, plies, activations."""
+    """A latent on the held-out tokens. `value` is its strongest activation.
 
-    frequency: float  # share of the tokens at which it fires
+    The lists have its strongest positions in descending order, at most one of each game: rows of the games in their
+    dataset, tokens, plies, activations.
+    """
+
+    frequency: float  # share of the tokens at which it is active
     games: list[int]
     tokens: list[int]
     plies: list[int]

@@ -35,9 +35,11 @@ def read_sae_folder(folder: Path, scale: float, device: str = "cpu") -> GatedSae
     shapes = dict(zip(NAMES, (matrix, of_latents, of_latents, of_latents, matrix, (width,)), strict=True))
     for name, shape in shapes.items():
         if arrays[name].shape != shape:
-            raise BadInputError(f"{name} of the SAE is {list(arrays[name].shape)}, its gate says {list(shape)}")
+            raise BadInputError(
+                f"{name} of the SAE has shape {list(arrays[name].shape)}, but its gate requires {list(shape)}"
+            )
         if not np.isfinite(arrays[name]).all():
-            raise BadInputError(f"{name} of the SAE holds NaN or infinite values")
+            raise BadInputError(f"{name} of the SAE has NaN or infinite values")
     tensors = {name: torch.from_numpy(arrays[name].astype(np.float32)).to(device) for name in NAMES}
     return GatedSae(**tensors, scale=scale)
 
@@ -50,9 +52,9 @@ def select_sae_rows(inputs: Inputs, reference: str, expansion: int | None = None
     rows: list[tables.Sae] = inputs.rows(tables.Sae, inputs.run(reference, "sae"))
     there = list(dict.fromkeys(row.detail.get("expansion") for row in rows))
     if expansion is None and len(there) > 1:
-        raise BadInputError(f"that SAE run has the expansions {', '.join(map(str, there))}", "choose with --expansion")
+        raise BadInputError(f"this SAE run has the expansions {', '.join(map(str, there))}", "choose with --expansion")
     if expansion is not None and expansion not in there:
-        raise NotFoundError(f"that SAE run has no expansion {expansion}", f"it has {', '.join(map(str, there))}")
+        raise NotFoundError(f"this SAE run has no expansion {expansion}", f"it has {', '.join(map(str, there))}")
     return [row for row in rows if expansion in (None, row.detail.get("expansion"))]
 
 
@@ -64,8 +66,8 @@ def load_sae(
     expansion: int | None = None,
     device: str = "cpu",
 ) -> GatedSae:
-    """Return the autoencoder of one layer or hook point, and of one expansion, of an SAE run; each may be left out
-    where there is only one.
+    """Return the autoencoder of one layer or hook point, and of one expansion, of an SAE run; each may be left out if
+    the run has only one.
 
     Raises NotFoundError for one that the run lacks, BadInputError if several match, and for a damaged file.
     """
@@ -74,9 +76,11 @@ def load_sae(
     there = ", ".join(f"{row.hook_point} (layer {row.layer})" for row in rows)
     if not fitting:
         wanted = hook_point if hook_point is not None else f"layer {layer}"
-        raise NotFoundError(f"that SAE run has none of {wanted}", f"it has {there}")
+        raise NotFoundError(f"this SAE run has no SAE of {wanted}", f"it has {there}")
     if len(fitting) > 1:
-        raise BadInputError(f"that SAE run has {len(fitting)} that fit", f"say which layer or hook point: {there}")
+        raise BadInputError(
+            f"this SAE run has {len(fitting)} SAEs that match", f"choose a layer or hook point: {there}"
+        )
     return read_sae(inputs, reference, fitting[0], device)
 
 
@@ -85,5 +89,7 @@ def read_sae(inputs: Inputs, reference: str, row: tables.Sae, device: str = "cpu
     located = inputs.located(f"sae {row.hook_point}", reference, row.artifact, row.run_id)
     sae = read_sae_folder(located.path, float(row.detail["scale"]), device)
     if sae.d_model != row.detail["d_model"]:
-        raise BadInputError(f"the SAE of {row.hook_point} is {sae.d_model} wide, its row says {row.detail['d_model']}")
+        raise BadInputError(
+            f"the SAE of {row.hook_point} has width {sae.d_model}, but its row has {row.detail['d_model']}"
+        )
     return sae

@@ -1,4 +1,5 @@
-"""The training of one autoencoder: its parameters, its optimiser and its place, saved together and taken up exactly."""
+"""The training of one autoencoder. Parameters, optimizer and position are saved together, so that it resumes
+exactly."""
 
 from __future__ import annotations
 
@@ -17,20 +18,22 @@ from chessreg.experiments.sae.spec import SaeSpec
 from chessreg.models.gated_sae import NAMES, Adam, GatedSae, train_step
 from store.files import replace_file
 
-CURVE_POINTS = 100  # of a training's curve
+CURVE_POINTS = 100  # number of points of a training's curve
 
 
 class SaeTrainer:
-    """The autoencoder of one hook point and expansion. With `--l0` it first goes through a short training for each λ of
-    the search, all on the same tokens, then through the real one with the λ that they say; `stage` counts these
-    trainings."""
+    """The autoencoder of one hook point and expansion in training.
+
+    With `--l0` a short training for each λ of the search comes first, all on the same tokens; then the real training
+    uses the λ interpolated from them. `stage` counts these trainings.
+    """
 
     def __init__(self, spec: SaeSpec, point: str, expansion: int, d_model: int, path: Path, device: str) -> None:
-        """Goes on from the state at `path`, if there is one; `begun`: whether there was."""
+        """Load the state at `path` if the file exists; `begun` is True then."""
         self.spec, self.point, self.expansion, self.path, self.device = spec, point, expansion, path, device
         self.d_model, self.features = d_model, expansion * d_model
         self.stage = self.step = 0
-        self.measured: list[float] = []  # L0 of the short trainings that are over
+        self.measured: list[float] = []  # L0 of the finished short trainings
         self.scale, self.mean = 1.0, torch.zeros(d_model, device=device)
         self.one = torch.ones((), device=device)
         self.seconds = 0.0
@@ -41,20 +44,23 @@ class SaeTrainer:
             self.load()
 
     def begin(self) -> None:
-        """New parameters, at the start of a stage."""
+        """Initialize the parameters, at the start of a stage."""
         self.step = self.tokens = 0
         self.sae = GatedSae.initial(self.d_model, self.features, self.spec.seed, self.scale, self.device)
         if self.spec.centre:
             self.sae.b_dec.copy_(self.mean * self.scale)
         self.adam = Adam(self.sae.parameters(), self.spec.beta1, self.spec.beta2)
         self.gradient = {name: torch.empty_like(value) for name, value in self.sae.parameters().items()}
-        zeros = partial(torch.zeros, device=self.device)  # sums stay on the device: reading one waits for it
-        self.fired_at = zeros(self.features, dtype=torch.int64)  # tokens read when each latent last fired
+        zeros = partial(torch.zeros, device=self.device)  # sums stay on the device, because reading one waits for it
+        # number of tokens read when each latent was last active
+        self.fired_at = zeros(self.features, dtype=torch.int64)
         self.curve: list[dict[str, float]] = []
-        self.since = zeros(6, dtype=torch.float64)  # steps since the curve's last point; sums of loss … spread
-        self.late = zeros(2, dtype=torch.float64)  # of the last fifth of a stage: steps, and the sum of their L0
+        # number of steps since the curve's last point, and the sums of loss, sse, l1, l0 and spread
+        self.since = zeros(6, dtype=torch.float64)
+        # for the last fifth of a stage: number of steps, and the sum of their L0
+        self.late = zeros(2, dtype=torch.float64)
 
-    # -- where it stands ------------------------------------------------------------------------------------------
+    # -- position -----------------------------------------------------------------------------------------------------
 
     @property
     def stages(self) -> int:
@@ -65,20 +71,20 @@ class SaeTrainer:
         return self.stage == self.stages
 
     def steps_of(self, stage: int) -> int:
-        """Updates of a stage."""
+        """Return the number of updates of a stage."""
         tokens = self.spec.tokens if stage == len(self.spec.l0_search) else self.spec.l0_search_tokens
         assert tokens is not None
         return -(-tokens // self.spec.batch_tokens)
 
     @property
     def place(self) -> tuple[int, int]:
-        """Updates that are done, of how many, all stages together."""
+        """The number of finished updates, and of all updates, over all stages."""
         steps = [self.steps_of(stage) for stage in range(self.stages)]
         return sum(steps[: self.stage]) + (0 if self.complete else self.step), sum(steps)
 
     @property
     def coefficient(self) -> float:
-        """λ of this stage, or of the last."""
+        """λ of the current stage; after the end, of the last."""
         stage = min(self.stage, self.stages - 1)
         if stage < len(self.spec.l0_search):
             return self.spec.l0_search[stage]
@@ -89,17 +95,19 @@ class SaeTrainer:
 
     @property
     def dead_fraction(self) -> float:
-        """Latents that did not fire in the last `dead_tokens` tokens; in a shorter training never."""
+        """Share of latents that were inactive for the last `dead_tokens` tokens, or for the whole of a shorter
+        training."""
         window = min(self.spec.dead_tokens, self.tokens)
         return float((self.tokens - self.fired_at >= window).double().mean())
 
     # -- training -------------------------------------------------------------------------------------------------
 
     def learn_scale(self, rows: Tensor) -> None:
-        """Set the mean, and the scale, from the first rows [n, d_model] of the stream.
+        """Set mean and scale from the first rows [n, d_model] of the training data.
 
-        The mean is what mean ablation puts in, and with `--centre` what the decoder's bias begins at: it moves by at
-        most the learning rate in a step, and would be thousands of steps on its way to a mean that is most of the norm.
+        Mean ablation uses the mean. With `--centre` the decoder's bias starts at it, because each step changes the bias
+        by at most the learning rate: it would need thousands of steps to reach a large mean. Raises DivergedError for
+        NaN or infinite activations, and BadInputError if all are equal.
         """
         rows = rows.to(self.device)
         if not bool(rows.isfinite().all()):
@@ -110,13 +118,14 @@ class SaeTrainer:
         if self.spec.centre:
             norm, least = float((rows - self.mean).norm(dim=1).mean(dtype=torch.float64)), 1e-6 * norm
         if not norm > least:
-            what = "one and the same" if self.spec.centre else "all 0"
-            raise BadInputError(f"activations at {self.point} are {what}", "other --sites or --hook-points")
+            what = "all equal" if self.spec.centre else "all 0"
+            raise BadInputError(f"activations at {self.point} are {what}", "give other --sites or --hook-points")
         self.scale = math.sqrt(self.d_model) / norm if self.spec.normalize_activations else 1.0
         self.begin()
 
     def update(self, rows: Tensor) -> None:
-        """One step on residuals float32 [n, d_model]. On a GPU it waits for the device only at points of the curve.
+        """Take one step on residuals float32 [n, d_model]. On a GPU it waits for the device only at points of the
+        curve.
 
         Raises DivergedError at a point of the curve if the loss was NaN or infinite since the last one.
         """
@@ -131,7 +140,7 @@ class SaeTrainer:
         self.step += 1
         self.tokens += len(rows)
         self.fired_at.masked_fill_(fired, self.tokens)
-        spread = (x - x.mean(0)).square().sum(1).mean()  # of the batch, as SAELens has it
+        spread = (x - x.mean(0)).square().sum(1).mean()  # of the batch, as in SAELens
         self.since += torch.stack([self.one, *(loss[name] for name in ("loss", "sse", "l1", "l0")), spread])
         if self.step > 0.8 * steps:
             self.late += torch.stack([self.one, loss["l0"]])
@@ -142,7 +151,7 @@ class SaeTrainer:
             self.end_stage()
 
     def rate(self, step: int, steps: int) -> float:
-        """The learning rate as a share of the largest: a linear rise, then a cosine to the final fraction."""
+        """Return the learning rate as a share of the largest: a linear rise, then a cosine to the final fraction."""
         assert self.spec.warmup_steps is not None
         warmup = self.spec.warmup_steps
         if self.stage < len(self.spec.l0_search):
@@ -154,7 +163,7 @@ class SaeTrainer:
         return final + (1 - final) * 0.5 * (1 + math.cos(math.pi * min(1.0, fallen)))
 
     def note(self) -> None:
-        """A point of the curve: means since the last one. Raises DivergedError for a loss that is not finite."""
+        """Add a point to the curve: means since the last one. Raises DivergedError for a loss that is not finite."""
         count, loss, sse, l1, l0, spread = self.since.tolist()
         self.check_loss(loss)
         self.curve.append({
@@ -168,21 +177,22 @@ class SaeTrainer:
         """Raise DivergedError if a sum of losses is NaN or infinite."""
         if not math.isfinite(total):
             raise DivergedError(
-                f"the SAE's loss at {self.point} is not finite by step {self.step}", "a smaller --learning-rate"
+                f"the SAE's loss at {self.point} is not finite by step {self.step}", "lower --learning-rate"
             )
 
     def end_stage(self) -> None:
-        """A short training gives its L0, and the next begins anew; the real one is complete."""
+        """Record the L0 of a short training and initialize the next one; after the real training the run is
+        complete."""
         self.stage += 1
         if not self.complete:
             steps, l0 = self.late.tolist()
             self.measured.append(l0 / max(steps, 1))
             self.begin()
 
-    # -- its state ------------------------------------------------------------------------------------------------
+    # -- saved state ------------------------------------------------------------------------------------------------
 
     def save(self) -> None:
-        """Write the state. A crash, a power cut or a full disk (DiskFullError) leaves the old one.
+        """Write the state. A crash, a power cut or a full disk (DiskFullError) leaves the previous one.
 
         Raises DivergedError, and writes nothing, if the loss was NaN or infinite since the last point of the curve.
         """
@@ -204,7 +214,7 @@ class SaeTrainer:
             torch.save(state, file)
 
     def load(self) -> None:
-        """Raises ChessregError for a state that is damaged."""
+        """Load the state. Raises ChessregError for a damaged file."""
         try:
             state: dict[str, Any] = torch.load(self.path, map_location=self.device, weights_only=True)
             self.stage, self.step, self.tokens = state["place"]
@@ -218,18 +228,19 @@ class SaeTrainer:
             for sums, saved in ((self.since, state["since"]), (self.late, state["late"])):
                 sums.copy_(torch.tensor(saved, dtype=torch.float64))
             self.seconds = float(state["seconds"])
-        except Exception as error:  # what torch raises at a file that is none of its own is not one type
+        except Exception as error:  # torch raises several types for a foreign file
             raise ChessregError(
-                f"the saved state {self.path} cannot be read: {first_line(error)}", "remove it to begin anew"
+                f"the saved state {self.path} cannot be read: {first_line(error)}", "remove it to start again"
             ) from error
 
 
 def interpolate_coefficient(target: float, tried: tuple[float, ...], measured: list[float]) -> float:
-    """λ at which L0 would be `target`, from what a search measured: on the straight line between the two tried λ beside
-    it, in logarithms. Beyond them it is the outermost: L0 still falls after a short training, so what lies there is
-    not known.
+    """Return the λ at which L0 would be `target`, interpolated between the tried λ, linearly in logarithms.
 
-    >>> round(coefficient_for(20, (1.0, 2.0, 4.0), [80.0, 40.0, 10.0]), 3)
+    Outside the range of `measured` it is the λ at its end: L0 still falls after a short training, so an extrapolation
+    would be wrong.
+
+    >>> round(interpolate_coefficient(20, (1.0, 2.0, 4.0), [80.0, 40.0, 10.0]), 3)
     2.828
     """
     pairs = sorted(zip(np.log(np.maximum(measured, 1e-3)), np.log(tried), strict=True))

@@ -1,4 +1,4 @@
-"""A run of autoencoders at work: train side by side, measure, publish."""
+"""The work of an SAE run: train in parallel, measure, publish."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from chessreg.models.language_model import LanguageModel
 if TYPE_CHECKING:
     from chessreg.runs.task import Task
 
-TRAINING_SHARE = 0.95  # of a run's progress
+TRAINING_SHARE = 0.95  # share of the run's progress bar
 
 
 def build_state_name(unit: int) -> str:
-    """The file in the run's folder that holds the training state of a unit."""
+    """Return the name of the file in the run's folder that has the training state of a unit."""
     return f"sae-{unit}.pt"
 
 
 def list_trainer_points(trainers: Iterable[SaeTrainer]) -> tuple[str, ...]:
-    """The hook points that these trainers read, each once."""
+    """Return the hook points of these trainers, each once."""
     return tuple(dict.fromkeys(trainer.point for trainer in trainers))
 
 
@@ -68,13 +68,13 @@ class SaeWork:
             self.save()
         self.measure_and_publish()
         self.task.flush()
-        for trainer in self.trainers.values():  # what they hold is in the artifacts, and the fragment is written
+        for trainer in self.trainers.values():  # the artifacts and the written fragment have their content
             trainer.path.unlink(missing_ok=True)
 
     # -- training -------------------------------------------------------------------------------------------------
 
     def learn_scales(self) -> None:
-        """From the first tokens of the stream, for the trainings that have not begun."""
+        """Set mean and scale from the first tokens of the stream, for the trainings that have no state yet."""
         new = [trainer for trainer in self.trainers.values() if not trainer.begun]
         if not new:
             return
@@ -85,7 +85,7 @@ class SaeWork:
             trainer.learn_scale(torch.cat([batch[trainer.point] for batch in first]))
 
     def train(self, trainers: list[SaeTrainer], stage: int, first: int) -> None:
-        """A stage of these to its end, from step `first`; those that are further wait for it."""
+        """Train one stage from step `first` to its end; trainers that are further ahead wait."""
         batches = self.rows.batches(list_trainer_points(trainers), first)
         for step in range(first, trainers[0].steps_of(stage)):
             batch = next(batches)
@@ -97,7 +97,7 @@ class SaeWork:
             self.report_progress(trainers[0])
 
     def report_progress(self, trainer: SaeTrainer) -> None:
-        """Report the progress of all. Raises Stop after a signal to end."""
+        """Report the progress of all trainers. Raises Stop after a signal to end."""
         done, steps = trainer.place
         text = f"step {done:,} of {steps:,}"
         if trainer.curve:
@@ -133,7 +133,7 @@ class SaeWork:
             task.done(unit)
 
     def emit(self, unit: int, trainer: SaeTrainer, measured: SaeMeasurement) -> None:
-        """Metrics, the curve of the training, what a search for λ found, the histogram, and a row for each latent."""
+        """Emit metrics, training curve, results of the search for λ, firing frequencies, and a row for each latent."""
         task = self.task
         for name, (value, low, high) in measured.statistics.items():
             task.emit("statistic", unit, name=name, value=value, low=low, high=high, n=measured.tokens)
@@ -158,7 +158,7 @@ class SaeWork:
             task.emit("prediction", unit, row, item=latent, name="latent", value=strongest)
 
     def overlaps(self) -> dict[str, Any]:
-        """What the held-out games or positions share with the model's training games, and with those read here."""
+        """Return the overlap of the held-out games or positions with the model's training games and with this run's."""
         origin, inputs = self.origin, self.task.inputs
         evaluated = overlap.EvaluatedGames.of(origin.held_items, origin.held_places)
         counts = {
@@ -189,7 +189,7 @@ def publish_sae(
     measured: SaeMeasurement,
     shared: dict[str, Any],
 ) -> None:
-    """An autoencoder as an artifact (safetensors and meta.json), and its row."""
+    """Publish an autoencoder as an artifact (safetensors and meta.json), and its row."""
     from safetensors.numpy import save_file
 
     sae = trainer.sae

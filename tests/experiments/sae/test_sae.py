@@ -111,7 +111,7 @@ def test_centred_it_begins_at_the_mean_and_is_scaled_by_the_distance_from_it() -
 
     assert explained(centre=True, l1_coefficient=0.5) > explained(l1_coefficient=0.5) + 0.1
     same = SaeTrainer(SaeSpec(cache="a", centre=True), hook_point(0), 2, 16, Path("/nowhere"), "cpu")
-    with pytest.raises(BadInputError, match="are one and the same"):
+    with pytest.raises(BadInputError, match="are all equal"):
         same.learn_scale(rows[:1].expand(300, -1) * 1.1)
 
 
@@ -437,7 +437,7 @@ def latent(session: Session, run_id: Any) -> int:
 
 
 def test_what_is_read_back_is_checked(opened: Session, streamed: Any, tmp_path: Path) -> None:
-    with pytest.raises(BadInputError, match="2 that fit"):
+    with pytest.raises(BadInputError, match="2 SAEs that match"):
         opened.sae("streamed")
     with pytest.raises(NotFoundError, match="none of layer 7"):
         opened.sae("streamed", layer=7)
@@ -449,11 +449,11 @@ def test_what_is_read_back_is_checked(opened: Session, streamed: Any, tmp_path: 
         read_sae_folder(tmp_path, 1.0)
     tensors = opened.sae("streamed", layer=0).tensors()
     save_file({**tensors, "W_dec": tensors["W_dec"][:, :5].copy()}, tmp_path / SAE_FILE)
-    with pytest.raises(BadInputError, match="W_dec of the SAE is"):
+    with pytest.raises(BadInputError, match="W_dec of the SAE has shape"):
         read_sae_folder(tmp_path, 1.0)
     tensors["b_mag"][3] = np.nan
     save_file(tensors, tmp_path / SAE_FILE)
-    with pytest.raises(BadInputError, match="b_mag of the SAE holds NaN"):
+    with pytest.raises(BadInputError, match="b_mag of the SAE has NaN"):
         read_sae_folder(tmp_path, 1.0)
 
 
