@@ -54,14 +54,14 @@ class Tokens:
         return self.ids[self.offsets[number] : self.offsets[number + 1]]
 
     @classmethod
-    def of(cls, items: Sequence[Ids]) -> Tokens:
+    def from_items(cls, items: Sequence[Ids]) -> Tokens:
         """Return already tokenized games or boards as Tokens, with `source` 0, 1, … and `ply` 0 (unknown)."""
         arrays = [np.asarray(item) for item in items]
         ids = np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
-        return cls.laid(ids, np.fromiter(map(len, arrays), np.int64, len(arrays)))
+        return cls.from_lengths(ids, np.fromiter(map(len, arrays), np.int64, len(arrays)))
 
     @classmethod
-    def laid(cls, ids: np.ndarray, lengths: np.ndarray) -> Tokens:
+    def from_lengths(cls, ids: np.ndarray, lengths: np.ndarray) -> Tokens:
         """Return concatenated ids as Tokens; `lengths` int [items] has the length of each item. `ply` is 0
         (unknown)."""
         offsets = np.zeros(len(lengths) + 1, np.int64)

@@ -122,10 +122,10 @@ class _Tails(dict[str, bytes]):
     most = 1 << 16
 
     def __missing__(self, tail: str) -> bytes:
-        found = _TAIL.fullmatch(tail)
-        if found is None:
+        match = _TAIL.fullmatch(tail)
+        if match is None:
             raise KeyError(tail)
-        side, *fields = found.groups()
+        side, *fields = match.groups()
         text = side + "".join(
             ("" if field == "-" else field).ljust(length, ".")
             for field, (_, length) in zip(fields, _FIELDS.values(), strict=True)

@@ -68,7 +68,7 @@ class PgnChar:
     [15, 6, 4, 27, 9, 0, 27, 10, 0, 7, 4, 19, 28, 8]
     >>> pgn.decode(pgn.prompt(["e4", "e5"]))
     ';1.e4 e5 2.'
-    >>> found = pgn.sites("dots", Tokens.of([pgn.encode(";1.e4 c5 2.Nf3 d6 3.d4")]))
+    >>> found = pgn.sites("dots", Tokens.from_items([pgn.encode(";1.e4 c5 2.Nf3 d6 3.d4")]))
     >>> found.token.tolist(), found.ply.tolist()
     ([2, 10, 19], [0, 2, 4])
     """
@@ -102,7 +102,7 @@ class PgnChar:
         joined = "".join(texts)
         # Latin-1 has one byte per character; any other character becomes `?`, which is not in the vocabulary either.
         ids = self._ids[np.frombuffer(joined.encode("latin-1", "replace"), np.uint8)]
-        tokens = Tokens.laid(ids, np.fromiter(map(len, texts), np.int64, len(texts)))
+        tokens = Tokens.from_lengths(ids, np.fromiter(map(len, texts), np.int64, len(texts)))
         if (ids == 255).any():
             place = int((ids == 255).argmax())
             which = int(np.searchsorted(tokens.offsets, place, "right")) - 1

@@ -525,7 +525,7 @@ class PromptEncoding:
             made = [self._tokens(self._position(one), board) for one, board in zip(every, boards_or_none, strict=True)]
             items = np.concatenate(made) if made else np.zeros(0, np.int32)
             lengths = np.fromiter(map(len, made), np.int64, len(made))
-        laid = Tokens.laid(items, lengths)
+        laid = Tokens.from_lengths(items, lengths)
         return Tokens(laid.ids, laid.offsets, fens.source, fens.ply)
 
     def sites(self, name: str, tokens: Tokens, alignment: Alignment = "post-ply") -> Sites:

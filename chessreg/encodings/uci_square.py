@@ -189,7 +189,7 @@ class UciSquare:
         np.cumsum(width, out=ends[1:])
         edges = np.zeros(len(games) + 1, np.int64)
         np.cumsum(plies, out=edges[1:])
-        tokens = Tokens.laid(np.zeros(0, np.uint8), np.diff(ends[edges]) + 1 + len(self._closing))
+        tokens = Tokens.from_lengths(np.zeros(0, np.uint8), np.diff(ends[edges]) + 1 + len(self._closing))
         ids = np.full(int(tokens.offsets[-1]), self._bos, np.uint8)
         overhead = np.arange(len(games)) * (1 + len(self._closing)) + 1
         start = ends[:-1] + np.repeat(overhead, plies)

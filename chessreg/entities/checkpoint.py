@@ -284,7 +284,7 @@ def import_checkpoint(
     references = None if trained_on is None else [inputs.reference("dataset", reference) for reference in trained_on]
     register.prepare(database, name)
     with store.stage(NOUN) as folder:
-        report = importers.import_checkpoint(
+        report = importers.convert_checkpoint(
             source, folder, encoding=encoding, vocabulary=vocabulary, given=given or importers.NONE_GIVEN
         )
         info = report.info

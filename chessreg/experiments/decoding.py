@@ -409,7 +409,7 @@ def continue_answers(
 
     `pick` returns a token, given an answer's number, the token's place and log-probabilities [vocab].
     """
-    from chessreg.models.decoding.session import open_session
+    from chessreg.models.decoding.session import open_decoding_session
 
     texts = dict(begun)
 
@@ -423,7 +423,7 @@ def continue_answers(
     going = open_ones()
     if not going:
         return texts
-    session, row_of = open_session(model, len(going)), {number: row for row, number in enumerate(going)}
+    session, row_of = open_decoding_session(model, len(going)), {number: row for row, number in enumerate(going)}
     logprobs = session.sync([[*prompts[number], *texts[number]] for number in going])
     while going:
         new: list[list[int]] = [[] for _ in row_of]

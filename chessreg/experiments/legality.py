@@ -185,14 +185,14 @@ def iterate_first_tries(
     room for a move in the model's context has no further turns.
     """
     from chessreg.models.decoding.legal import compute_valid_masses
-    from chessreg.models.decoding.session import open_session
+    from chessreg.models.decoding.session import open_decoding_session
 
     encoding = model.encoding
     chosen_by = policy or make_policy("free", GREEDY, resigns=False)
     prompts = build_turn_prompts(encoding, games, places, "black" if black else "white")
     moves = [unpack_moves(packed) for packed in games.moves(places)]
     boards = [chess.Board() for _ in places]
-    session = open_session(model, len(boards), edits)
+    session = open_decoding_session(model, len(boards), edits)
     for ply in range(max(map(len, moves))):
         tries: list[FirstTry] = []
         if ply // STRIDE_PLIES % every == 0:

@@ -282,7 +282,7 @@ def judge_decisions(
 
     A model of games reads each game once: each row of a session is a game, and continues from decision to decision.
     """
-    from chessreg.models.decoding.session import open_session
+    from chessreg.models.decoding.session import open_decoding_session
 
     encoding = model.encoding
     room = model.block_size - encoding.max_move_tokens + 1
@@ -291,7 +291,7 @@ def judge_decisions(
     ]  # left out: no prompt, or a prompt that is too long
     table = selection.columns("fen", "best")
     for rows in plan_rounds(selection, encoding, batch):
-        session = open_session(model, max(map(len, rows)), edits)
+        session = open_decoding_session(model, max(map(len, rows)), edits)
         for together in rows:
             decision_of = {row: k for row, k in enumerate(together) if k >= 0 and prompts[k]}
             if not decision_of:

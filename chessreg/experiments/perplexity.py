@@ -138,7 +138,7 @@ def set_end_token(encoding: Encoding, ids: np.ndarray, end_token: EndToken) -> n
 def score_game_positions(model: LanguageModel, games: Games, places: np.ndarray) -> list[tuple[float | None, int]]:
     """Return the same for a model of positions, from the canonical answer of every played move."""
     from chessreg.models.decoding.legal import score_answers
-    from chessreg.models.decoding.session import open_session
+    from chessreg.models.decoding.session import open_decoding_session
 
     made: list[tuple[float | None, int]] = []
     for packed in games.moves(places):
@@ -153,7 +153,7 @@ def score_game_positions(model: LanguageModel, games: Games, places: np.ndarray)
             continue
         total = 0.0
         for start in range(0, len(prompts), BATCH_BOARDS):
-            session = open_session(model, len(prompts[start : start + BATCH_BOARDS]))
+            session = open_decoding_session(model, len(prompts[start : start + BATCH_BOARDS]))
             session.feed(prompts[start : start + BATCH_BOARDS])
             scored = score_answers(session, [[answer] for answer in answers[start : start + BATCH_BOARDS]])
             total -= sum(float(one[0]) for one in scored)

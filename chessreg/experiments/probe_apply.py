@@ -15,7 +15,7 @@ from chessreg.experiments.settings.games import select_cached_items
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
 from chessreg.games.boards.moves import HashSet
 from chessreg.games.datasets.labels import get_label
-from chessreg.models.hook_points import get_hook_pattern
+from chessreg.models.hook_points import to_hook_pattern
 from chessreg.registry import tables
 from chessreg.runs.activations import CachedActivations, load_cache
 from chessreg.runs.fitted import FittedProbe, load_probe, read_probe_rows, select_cached_layers
@@ -85,7 +85,7 @@ class ProbeApply(Kind):
         fitted_on = inputs.rows(tables.Probe, inputs.run(spec.probe))[0].checkpoint_id
         if fitted_on not in (None, row.checkpoint_id):
             raise BadInputError("the probe was fitted on another checkpoint than that of the cache")
-        is_centring_needed(probe, load_cache(inputs, spec.cache, pattern=get_hook_pattern(probe.hook_point)))
+        is_centring_needed(probe, load_cache(inputs, spec.cache, pattern=to_hook_pattern(probe.hook_point)))
 
     def run(self, task: Task[ApplySpec, ExecutionOptions]) -> None:
         from chessreg.experiments.probe.reading import prepare_reading
@@ -134,7 +134,7 @@ def load_applied_data(spec: ApplySpec, inputs: Inputs, probe: FittedProbe, game:
         max_sites=fitted.max_sites if spec.max_sites is None else spec.max_sites,
         last_sites=fitted.last_sites if spec.max_sites is None else None,
     )
-    pattern = get_hook_pattern(probe.hook_point)
+    pattern = to_hook_pattern(probe.hook_point)
     return ProbeData.load(
         inputs,
         spec.cache,

@@ -172,9 +172,9 @@ def resolve_composed_layers(spec: CompositionSpec, inputs: Inputs) -> tuple[int,
 
 
 def get_hook_pattern(row: tables.Probe) -> str:
-    from chessreg.models.hook_points import get_hook_pattern
+    from chessreg.models.hook_points import to_hook_pattern
 
-    return get_hook_pattern(row.hook_point)
+    return to_hook_pattern(row.hook_point)
 
 
 def get_probe_sites(inputs: Inputs, spec: CompositionSpec, layer: int) -> str:

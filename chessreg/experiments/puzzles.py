@@ -111,7 +111,7 @@ class Puzzles(Kind):
             select_vector_rows(spec.intervention, checkpoint, inputs)
 
     def run(self, task: Task[PuzzlesSpec, PuzzlesOptions]) -> None:
-        from chessreg.models.decoding.session import open_session
+        from chessreg.models.decoding.session import open_decoding_session
 
         spec, inputs = task.spec, task.inputs
         checkpoint, _ = inputs.checkpoint(spec.checkpoint)
@@ -124,7 +124,7 @@ class Puzzles(Kind):
         for start in range(0, len(task.units), task.options.batch_puzzles):
             units = task.units[start : start + task.options.batch_puzzles]
             puzzles = read_puzzles(positions, places[units])
-            solve_puzzles(puzzles, model, open_session(model, len(puzzles), edits), spec)
+            solve_puzzles(puzzles, model, open_decoding_session(model, len(puzzles), edits), spec)
             for unit, puzzle in zip(units, puzzles, strict=True):
                 extra = puzzle.row(intervention.id if intervention else None)
                 text = " ".join(puzzle.chosen) or None

@@ -13,7 +13,7 @@ from chessreg.experiments.settings.games import select_cached_items
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
 from chessreg.experiments.settings.skill import SkillSettings, load_skill_classes
 from chessreg.experiments.vector.sums import mask_cached_rows, sum_cached_activations
-from chessreg.models.hook_points import get_hook_pattern
+from chessreg.models.hook_points import to_hook_pattern
 from chessreg.registry import tables
 from chessreg.runs.activations import load_cache
 from chessreg.runs.fitted import load_vector, read_vector_rows, select_cached_layers
@@ -85,7 +85,7 @@ class VectorApply(Kind):
     def run(self, task: Task[VectorApplySpec, ExecutionOptions]) -> None:
         spec, inputs = task.spec, task.inputs
         layers = resolve_projected_layers(spec, inputs)
-        pattern = get_hook_pattern(next(iter(read_vector_rows(inputs, spec.vector).values())).hook_point)
+        pattern = to_hook_pattern(next(iter(read_vector_rows(inputs, spec.vector).values())).hook_point)
         cache = load_cache(inputs, spec.cache, pattern=pattern)
         rows = mask_cached_rows(cache, spec.first_ply, spec.last_ply)
         every, positions = np.unique(cache.array.game[rows], return_counts=True)

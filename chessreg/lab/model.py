@@ -27,7 +27,7 @@ from chessreg.games.boards.moves import pack_moves, packed_to_sans
 from chessreg.lab.answer import LabAnswer, ModelSide, RankedMove
 from chessreg.lab.question import EDIT, LabPosition, StoredState
 from chessreg.models.decoding.sampling import SampledText, sample_trees
-from chessreg.models.decoding.session import open_session
+from chessreg.models.decoding.session import open_decoding_session
 from chessreg.models.decoding.tree import Prefix, TokenTree
 from chessreg.models.hook_points import check_editable
 from chessreg.models.language_model import LanguageModel
@@ -295,7 +295,7 @@ class Lab:
     def _session(self, scene: Scene) -> DecodingSession:
         """Return a session that holds the prompt. Tokens shared with the last prompt are not computed again."""
         if self._clean is None or self._clean[0] is not scene.model:
-            self._clean = (scene.model, open_session(scene.model, 1))
+            self._clean = (scene.model, open_decoding_session(scene.model, 1))
         self._clean[1].sync([scene.prompt])
         return self._clean[1]
 

@@ -183,9 +183,9 @@ class LabPlayer:
         tokens = encoding.prompt(read)
         room = model.block_size - (encoding.max_move_tokens - 1)
         if self._session is None:
-            from chessreg.models.decoding.session import open_session
+            from chessreg.models.decoding.session import open_decoding_session
 
-            self._session = open_session(model, 1, self._edits())
+            self._session = open_decoding_session(model, 1, self._edits())
         if len(tokens) <= room:
             self._session.sync([tokens])
             return ModelTurn(0, board, key), notes

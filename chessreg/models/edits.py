@@ -63,7 +63,7 @@ def _make_site_mask(name: str, prefix_stable: bool = True) -> TokenMask:
         from chessreg.encodings import Tokens
 
         chosen = np.zeros(len(tokens), bool)
-        chosen[encoding.sites(name, Tokens.of([tokens])).token] = True
+        chosen[encoding.sites(name, Tokens.from_items([tokens])).token] = True
         return chosen
 
     return TokenMask(name, prefix_stable, mask)

@@ -33,10 +33,10 @@ def hook_point(layer: int, pattern: str = RESID_POST) -> str:
     return pattern.replace("*", str(layer))
 
 
-def get_hook_pattern(name: str) -> str:
+def to_hook_pattern(name: str) -> str:
     """Return the name with `*` in place of its block's number.
 
-    >>> get_hook_pattern("blocks.3.hook_resid_pre")
+    >>> to_hook_pattern("blocks.3.hook_resid_pre")
     'blocks.*.hook_resid_pre'
     """
     return BLOCK.sub("blocks.*.", name)
@@ -50,9 +50,9 @@ def get_hook_layer(name: str, n_layers: int) -> int:
 
 def check_editable(what: str, name: str) -> None:
     """Raise BadInputError unless directions are of the residual stream after a block, the only place of edits."""
-    if get_hook_pattern(name) != RESID_POST:
+    if to_hook_pattern(name) != RESID_POST:
         raise BadInputError(
-            f"an edit changes {RESID_POST}; {what} is of {get_hook_pattern(name)}",
+            f"an edit changes {RESID_POST}; {what} is of {to_hook_pattern(name)}",
             f"fit it with --hook-point {RESID_POST}",
         )
 
@@ -67,7 +67,7 @@ def list_hook_points(
     """
     points: dict[str, None] = {}
     for name in patterns:
-        pattern = get_hook_pattern(name)
+        pattern = to_hook_pattern(name)
         if pattern not in available:
             raise NotFoundError(f"experiments have no hook point {name!r}", f"use {', '.join(available)}")
         points |= dict.fromkeys(hook_point(layer, name) for layer in (layers if "*" in name else (0,)))

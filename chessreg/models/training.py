@@ -491,9 +491,9 @@ class Trainer:
         """Return whether to stop; rank 0 decides for all processes."""
         if self.options.devices == 1:
             return stop
-        told = torch.tensor(float(stop), device=self.options.device)
-        sum_over_processes([told], self.options)
-        return bool(told)
+        stopped = torch.tensor(float(stop), device=self.options.device)
+        sum_over_processes([stopped], self.options)
+        return bool(stopped)
 
     def forward_pass(self) -> Callable[[Tensor], Tensor]:
         return torch.compile(self.model) if self.options.compile else self.model

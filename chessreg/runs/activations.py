@@ -10,7 +10,7 @@ import numpy as np
 from sqlalchemy import select
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
-from chessreg.models.hook_points import RESID_POST, get_hook_layer, get_hook_pattern
+from chessreg.models.hook_points import RESID_POST, get_hook_layer, to_hook_pattern
 from chessreg.registry import tables
 from chessreg.registry.run_state import read_complete_units
 from chessreg.runs.inputs import Inputs
@@ -144,11 +144,11 @@ def hook_points_by_layer(group: tables.ActivationCache, n_layers: int, pattern: 
 
     Raises NotFoundError if no hook point matches.
     """
-    points = {get_hook_layer(name, n_layers): name for name in group.hook_points if get_hook_pattern(name) == pattern}
+    points = {get_hook_layer(name, n_layers): name for name in group.hook_points if to_hook_pattern(name) == pattern}
     if not points:
         raise NotFoundError(
             f"the cache holds no {pattern}",
-            f"it holds {', '.join(dict.fromkeys(map(get_hook_pattern, group.hook_points)))}",
+            f"it holds {', '.join(dict.fromkeys(map(to_hook_pattern, group.hook_points)))}",
         )
     return points
 

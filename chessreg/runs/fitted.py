@@ -15,7 +15,7 @@ import numpy as np
 from sqlalchemy import func, select
 
 from chessreg.errors import BadInputError, first_line
-from chessreg.models.hook_points import get_hook_pattern
+from chessreg.models.hook_points import to_hook_pattern
 from chessreg.registry import tables
 from chessreg.runs.activations import list_cached_layers
 from chessreg.runs.inputs import IMPORTED_PREFIX, PROBE, Inputs
@@ -112,7 +112,7 @@ def select_cached_layers(
     Raises BadInputError for a wanted layer that is missing in either, and if no layer is in both.
     """
     row = next(iter(rows.values()))
-    cached = list_cached_layers(inputs, cache, get_hook_pattern(row.hook_point))
+    cached = list_cached_layers(inputs, cache, to_hook_pattern(row.hook_point))
     there = tuple(sorted(rows.keys() & set(cached)))
     if missing := set(wanted) - set(there):
         raise BadInputError(

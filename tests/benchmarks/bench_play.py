@@ -301,14 +301,14 @@ def engine_cpu(pool: EnginePool) -> float:
 
 def load(given: Path | None, stack: ExitStack) -> LanguageModel | None:
     """The named checkpoint, else the bundled one, else the one beside the checkout."""
-    from chessreg.models.importers import import_checkpoint
+    from chessreg.models.importers import convert_checkpoint
 
     bundled = stack.enter_context(as_file(files("chessreg") / "data" / "reference-model"))
     source = given or (bundled if bundled.is_dir() else SHARED)
     if not source.exists():
         return None
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory())) / "checkpoint"
-    import_checkpoint(source, folder)
+    convert_checkpoint(source, folder)
     return LanguageModel.load(folder)
 
 

@@ -243,11 +243,11 @@ def test_a_checkpoint_whose_tokenizer_was_changed_is_not_asked(typed: Any, llama
 def test_a_batch_of_prompts_of_unequal_length_equals_one_by_one(architecture: str, tmp_path: Path) -> None:
     """Rows are padded on the right, where nobody looks; with legal moves listed no two prompts are equally long."""
     from chessreg.encodings.prompts import make_prompt_encoding
-    from chessreg.models.importers import import_checkpoint
+    from chessreg.models.importers import convert_checkpoint
 
     source = write_language_model(tmp_path / "hf", architecture)
     written = make_prompt_encoding(source, template="junkin-2")
-    import_checkpoint(source, tmp_path / "ours", encoding=written)
+    convert_checkpoint(source, tmp_path / "ours", encoding=written)
     model = LanguageModel.load(tmp_path / "ours", dtype=torch.float64)
     assert read_info(tmp_path / "ours").encoding == model.encoding.name == written.name
     boards = [

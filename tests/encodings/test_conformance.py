@@ -187,9 +187,9 @@ def test_an_id_outside_the_vocabulary_is_refused(one: Encoding, ids: Any) -> Non
 
 def test_unknown_names_are_refused(one: Encoding) -> None:
     with pytest.raises(NotFoundError, match="commas"):
-        one.sites("commas", Tokens.of([one.prompt(chess.Board())]))
+        one.sites("commas", Tokens.from_items([one.prompt(chess.Board())]))
     with pytest.raises(BadInputError, match="sideways"):
-        one.sites("all", Tokens.of([one.prompt(chess.Board())]), "sideways")  # type: ignore[arg-type]
+        one.sites("all", Tokens.from_items([one.prompt(chess.Board())]), "sideways")  # type: ignore[arg-type]
     with pytest.raises(ValueError, match="already"):
         register_encoding(get_encoding(list_encodings()[0]))
     with pytest.raises(NotFoundError, match=re.escape("no encoding 'bpe'")):

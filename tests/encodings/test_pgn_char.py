@@ -149,4 +149,4 @@ def test_many_texts_give_what_each_gives_alone(name: str) -> None:
 
 def test_no_texts_have_no_sites() -> None:
     assert len(pgn.sites("dots", pgn.texts([]))) == 0
-    assert len(pgn.sites("dots", Tokens.of([]))) == 0
+    assert len(pgn.sites("dots", Tokens.from_items([]))) == 0

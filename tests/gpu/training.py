@@ -187,11 +187,11 @@ class Fit:
 
     def compare_with_import(self) -> dict[str, Any]:
         """Logits of the model that `chessreg import checkpoint` makes of the folder, against ours."""
-        from chessreg.models.importers import import_checkpoint
+        from chessreg.models.importers import convert_checkpoint
 
         assert self.games is not None
         with tempfile.TemporaryDirectory() as folder:
-            import_checkpoint(self.folder, Path(folder), encoding=self.games.encoding)
+            convert_checkpoint(self.folder, Path(folder), encoding=self.games.encoding)
             model = LanguageModel.load(folder)
         return self._compare(model.logits)
 

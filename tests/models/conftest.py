@@ -10,7 +10,7 @@ import torch
 from chessreg.encodings import Encoding, get_encoding
 from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
 from chessreg.models.edits import TOKEN_MASKS, TokenMask, register_token_mask
-from chessreg.models.importers import import_checkpoint
+from chessreg.models.importers import convert_checkpoint
 from chessreg.models.language_model import LanguageModel
 
 torch.set_num_threads(1)  # tiny matrices: a second thread only waits, the longer the busier the machine
@@ -43,5 +43,5 @@ def pgn() -> Encoding:
 @pytest.fixture(scope="session")
 def trained(shared_data: Path, tmp_path_factory: pytest.TempPathFactory) -> LanguageModel:
     folder = tmp_path_factory.mktemp("trained")
-    import_checkpoint(shared_data / "checkpoints" / "lichess-8x192-char.pt", folder)
+    convert_checkpoint(shared_data / "checkpoints" / "lichess-8x192-char.pt", folder)
     return LanguageModel.load(folder)

@@ -22,7 +22,7 @@ from chessreg.models.checkpoint import CheckpointInfo, read_info, save_checkpoin
 from chessreg.models.decoding.session import DecodingSession
 from chessreg.models.decoding.tree import TokenTree
 from chessreg.models.edits import ResidualEdit
-from chessreg.models.importers import import_checkpoint
+from chessreg.models.importers import convert_checkpoint
 from chessreg.models.language_model import LanguageModel
 
 TOKENS = torch.randint(32, (3, 40), generator=torch.Generator().manual_seed(0))
@@ -155,7 +155,7 @@ def test_llama_equals_the_library_transformers(options: dict[str, Any], tmp_path
 def test_a_llama_of_other_positions_goes_through_the_bridge(tmp_path: Path) -> None:
     theirs = hugging_face("llama", rope_parameters={"rope_theta": 1e4, "rope_type": "dynamic", "factor": 4.0})
     theirs.save_pretrained(tmp_path / "theirs")
-    import_checkpoint(tmp_path / "theirs", tmp_path / "ours", encoding="pgn-char-32")
+    convert_checkpoint(tmp_path / "theirs", tmp_path / "ours", encoding="pgn-char-32")
     model = LanguageModel.load(tmp_path / "ours")
     assert model.adapter == "bridge"
     with torch.inference_mode():
@@ -166,7 +166,7 @@ def test_a_llama_of_other_positions_goes_through_the_bridge(tmp_path: Path) -> N
 def test_other_architectures_are_imported_edited_and_saved(kind: str, tmp_path: Path) -> None:
     theirs = hugging_face(kind)
     theirs.save_pretrained(tmp_path / "theirs")
-    report = import_checkpoint(tmp_path / "theirs", tmp_path / "ours", encoding="pgn-char-32")
+    report = convert_checkpoint(tmp_path / "theirs", tmp_path / "ours", encoding="pgn-char-32")
     assert report.max_logit_difference <= 1e-4
     assert (report.info.architecture["family"], report.info.encoding) == (kind, "pgn-char-32")
     model = LanguageModel.load(tmp_path / "ours")

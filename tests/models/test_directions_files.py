@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from chessreg.errors import BadInputError
-from chessreg.models.importers.directions import read_probe_file, read_vector_file
+from chessreg.models.importers.directions import read_karvonen_probe, read_karvonen_vector
 
 torch.set_num_threads(1)
 PIECE_16 = "karvonen-tf_lens_lichess_16layers_ckpt_no_optimizer_chess_piece_probe_layer_11.pth"
@@ -43,7 +43,7 @@ def cosine(a: np.ndarray, b: np.ndarray) -> float:
 
 
 def test_the_sixteen_layer_piece_probe_has_the_published_numbers(shared_data: Path) -> None:
-    probe = read_probe_file(shared_data / "probes" / PIECE_16)
+    probe = read_karvonen_probe(shared_data / "probes" / PIECE_16)
     assert probe.weight.shape == (512, 64, 13)
     assert probe.weight.dtype == np.float32
     assert np.linalg.norm(probe.weight) == pytest.approx(243.0709, abs=1e-3)
@@ -65,28 +65,28 @@ def test_the_sixteen_layer_piece_probe_has_the_published_numbers(shared_data: Pa
 def test_the_last_accuracies_are_shares_of_one_batch_of_two_games(
     file: str, right: int, of: int, shared_data: Path
 ) -> None:
-    probe = read_probe_file(shared_data / "probes" / file)
+    probe = read_karvonen_probe(shared_data / "probes" / file)
     assert probe.origin.logged["acc"] == pytest.approx(right / of, abs=1e-6)
     assert 2 * (probe.origin.positions_per_game or 0) * probe.weight.shape[1] == of
 
 
 def test_the_untrained_and_the_skill_probe_have_the_published_numbers(shared_data: Path) -> None:
-    untrained = read_probe_file(shared_data / "probes" / PIECE_RANDOM)
+    untrained = read_karvonen_probe(shared_data / "probes" / PIECE_RANDOM)
     assert np.linalg.norm(untrained.weight) == pytest.approx(196.0819, abs=1e-3)
     assert untrained.origin.logged["final_loss"] == pytest.approx(52.41270, abs=1e-4)
-    skill = read_probe_file(shared_data / "probes" / SKILL_8)
+    skill = read_karvonen_probe(shared_data / "probes" / SKILL_8)
     assert (skill.weight.shape, skill.origin.label) == ((512, 1, 2), "skill")
     low, high = skill.weight[:, 0, 0], skill.weight[:, 0, 1]
     assert np.linalg.norm(low) == pytest.approx(3.0739, abs=1e-4)
     assert np.linalg.norm(high) == pytest.approx(2.9832, abs=1e-4)
     assert cosine(low, high) == pytest.approx(-0.9435, abs=1e-4)
-    derived = read_vector_file(shared_data / "probes" / SKILL_8)
+    derived = read_karvonen_vector(shared_data / "probes" / SKILL_8)
     assert derived.source == "probe"
     np.testing.assert_array_equal(derived.vector, high - low)
 
 
 def test_the_contrastive_vector_has_the_published_numbers(shared_data: Path) -> None:
-    found = read_vector_file(shared_data / "probes" / VECTOR_16)
+    found = read_karvonen_vector(shared_data / "probes" / VECTOR_16)
     assert found.high is not None
     assert found.low is not None
     assert (found.source, found.origin.layer, found.origin.positions_per_game) == ("contrastive", 12, 8)
@@ -103,12 +103,12 @@ def test_the_contrastive_vector_has_the_published_numbers(shared_data: Path) -> 
 
 def test_the_oldest_probes_are_a_bare_tensor_whose_name_tells_the_rest(tmp_path: Path) -> None:
     name = "tf_lens_lichess_16layers_ckpt_no_optimizer_chess_piece_probe_layer_12_pos_start_5.pth"
-    probe = read_probe_file(written(tensor(1, 16, 8, 8, 13), tmp_path / name))
+    probe = read_karvonen_probe(written(tensor(1, 16, 8, 8, 13), tmp_path / name))
     origin = probe.origin
     assert (origin.layer, origin.label, origin.n_layers, origin.first_position) == (12, "piece", 16, 5)
     assert (origin.model, origin.centred) == ("tf_lens_lichess_16layers_ckpt_no_optimizer", True)
     assert (probe.train_games, probe.epochs, origin.positions_per_game) == (None, None, None)
-    nameless = read_probe_file(written(tensor(1, 16, 8, 8, 13), tmp_path / "probe.pth")).origin
+    nameless = read_karvonen_probe(written(tensor(1, 16, 8, 8, 13), tmp_path / "probe.pth")).origin
     assert (nameless.layer, nameless.label, nameless.model, nameless.centred) == (None, "piece", None, None)
 
 
@@ -116,7 +116,7 @@ def test_older_dicts_lack_keys_and_have_others(tmp_path: Path) -> None:
     content = {**LOGGED, "linear_probe": tensor(1, 16, 8, 8, 3), "process_data": True, "max_lr": 3e-4}
     del content["config_name"], content["n_layers"]
     content["linear_probe_name"] = "chess_color_probe"
-    probe = read_probe_file(written(content, tmp_path / "color.pth"))
+    probe = read_karvonen_probe(written(content, tmp_path / "color.pth"))
     assert (probe.weight.shape, probe.origin.label, probe.origin.n_layers) == ((16, 64, 3), "color", 8)
     assert probe.origin.logged["max_lr"] == 3e-4
 
@@ -133,19 +133,19 @@ def test_positions_and_labels_without_a_name_of_ours_keep_their_own(
     indexing: str, positions: str, tmp_path: Path
 ) -> None:
     content = {**LOGGED, "linear_probe": tensor(1, 16, 1, 1, 3), "config_name": "chess_eval_probe"}
-    probe = read_probe_file(written({**content, "indexing_function_name": indexing}, tmp_path / "p.pth"))
+    probe = read_karvonen_probe(written({**content, "indexing_function_name": indexing}, tmp_path / "p.pth"))
     assert (probe.origin.positions, probe.origin.label) == (positions, "eval")
 
 
 def test_a_regression_probe_has_one_class(tmp_path: Path) -> None:
-    probe = read_probe_file(written(tensor(1, 16, 1, 1), tmp_path / "tf_lens_lichess_16layers_ckpt_layer_12.pth"))
+    probe = read_karvonen_probe(written(tensor(1, 16, 1, 1), tmp_path / "tf_lens_lichess_16layers_ckpt_layer_12.pth"))
     assert (probe.weight.shape, probe.origin.label) == ((16, 1, 1), "rating")
 
 
 def test_squares_are_laid_out_from_a1_along_the_ranks(tmp_path: Path) -> None:
     probe = torch.zeros(1, 4, 8, 8, 13)
     probe[0, :, 1, 4, 7] = 1  # rank 2, file e: the square of a white pawn
-    weight = read_probe_file(written({**LOGGED, "linear_probe": probe}, tmp_path / "p.pth")).weight
+    weight = read_karvonen_probe(written({**LOGGED, "linear_probe": probe}, tmp_path / "p.pth")).weight
     assert np.argwhere(weight[0]).tolist() == [[12, 7]]
 
 
@@ -163,7 +163,7 @@ def test_vectors_of_every_naming_age(name: str, tmp_path: Path) -> None:
         "average_high_elo_activation": high, "average_low_elo_activation": low, "difference_vector": high - low,
         "count_high_elo": 943, "count_low_elo": 1057,
     }  # fmt: skip
-    found = read_vector_file(written(content, tmp_path / name))
+    found = read_karvonen_vector(written(content, tmp_path / name))
     assert (found.source, found.origin.layer, found.origin.n_layers) == CAA_NAMES[name]
     np.testing.assert_array_equal(found.vector, (high - low).numpy())
 
@@ -173,14 +173,14 @@ def test_the_oldest_contrasts_are_their_two_averages(tmp_path: Path) -> None:
     sides = {"average_high_elo_activation": high, "average_low_elo_activation": low}
     content = {**sides, "metadata": {"count_high_elo": 943, "count_low_elo": 1057, "description": "all games"}}
     path = written(content, tmp_path / "lichess_train_layer_14_pos_start_25_levels_05_activations.pt")
-    found = read_vector_file(path)
+    found = read_karvonen_vector(path)
     np.testing.assert_array_equal(found.vector, (high - low).numpy())
     assert found.high is not None
     np.testing.assert_array_equal(found.high, high.numpy())
     assert (found.source, found.origin.layer, found.origin.positions) == ("contrastive", 14, "dots")
     assert found.origin.first_position == 25
     assert found.origin.logged["metadata"]["count_low_elo"] == 1057
-    assert read_vector_file(written(content, tmp_path / "activations.pt")).origin.layer is None
+    assert read_karvonen_vector(written(content, tmp_path / "activations.pt")).origin.layer is None
 
 
 def test_a_vector_made_from_a_skill_probe_is_both_probe_and_vector(tmp_path: Path) -> None:
@@ -189,9 +189,9 @@ def test_a_vector_made_from_a_skill_probe_is_both_probe_and_vector(tmp_path: Pat
     sides = {"average_low_elo_activation": low, "average_high_elo_activation": high, "difference_vector": high - low}
     content = {**LOGGED, "linear_probe": probe, "config_name": "chess_skill_probe", **sides}
     path = written(content, tmp_path / "skill.pth")
-    assert read_vector_file(path).source == "probe"
-    weight = read_probe_file(path).weight
-    np.testing.assert_array_equal(read_vector_file(path).vector, weight[:, 0, 1] - weight[:, 0, 0])
+    assert read_karvonen_vector(path).source == "probe"
+    weight = read_karvonen_probe(path).weight
+    np.testing.assert_array_equal(read_karvonen_vector(path).vector, weight[:, 0, 1] - weight[:, 0, 0])
 
 
 # -- what is refused ---------------------------------------------------------------------------------------------------
@@ -205,7 +205,7 @@ class Bomb:
         return os.system, (f"touch {self.path}",)
 
 
-@pytest.mark.parametrize("read", [read_probe_file, read_vector_file])
+@pytest.mark.parametrize("read", [read_karvonen_probe, read_karvonen_vector])
 def test_code_in_a_pickle_is_refused_and_never_run(read: Any, tmp_path: Path) -> None:
     path = written({**LOGGED, "linear_probe": tensor(1, 16, 1, 1, 2), "extra": Bomb(tmp_path / "ran")}, tmp_path / "p")
     with pytest.raises(BadInputError, match="would execute code"):
@@ -219,35 +219,35 @@ def wrong_difference() -> dict[str, torch.Tensor]:
 
 
 WRONG = {
-    "other shapes": (read_probe_file, tensor(1, 16, 9, 9, 2), r"shape \[1, 16, 9, 9, 2\]"),
-    "several modes": (read_probe_file, tensor(3, 16, 8, 8, 13), r"shape \[3, 16, 8, 8, 13\]"),
+    "other shapes": (read_karvonen_probe, tensor(1, 16, 9, 9, 2), r"shape \[1, 16, 9, 9, 2\]"),
+    "several modes": (read_karvonen_probe, tensor(3, 16, 8, 8, 13), r"shape \[3, 16, 8, 8, 13\]"),
     "a vector": (
-        read_probe_file,
+        read_karvonen_probe,
         {"difference_vector": torch.ones(4)},
         r"no linear probe, but the keys difference_vector \[4\]",
     ),
     "one average": (
-        read_vector_file,
+        read_karvonen_vector,
         {"average_high_elo_activation": torch.ones(4), "layer": 3},
         r"no activation vector, but the keys average_high_elo_activation \[4\], layer",
     ),
     "averages of two widths": (
-        read_vector_file,
+        read_karvonen_vector,
         {"average_high_elo_activation": torch.ones(4), "average_low_elo_activation": torch.ones(5)},
         "averages differ in length: 4 and 5",
     ),
-    "a tensor alone": (read_vector_file, torch.ones(4, 2), r"its tensor is no tensor of floats \[d_model\]"),
-    "a list": (read_probe_file, [1, 2], "no linear probe, but a list"),
-    "NaN": (read_probe_file, torch.full((1, 4, 1, 1, 2), torch.nan), "NaN"),
+    "a tensor alone": (read_karvonen_vector, torch.ones(4, 2), r"its tensor is no tensor of floats \[d_model\]"),
+    "a list": (read_karvonen_probe, [1, 2], "no linear probe, but a list"),
+    "NaN": (read_karvonen_probe, torch.full((1, 4, 1, 1, 2), torch.nan), "NaN"),
     "a board probe": (
-        read_vector_file,
+        read_karvonen_vector,
         {**LOGGED, "linear_probe": tensor(1, 16, 8, 8, 13)},
         "64 squares and 13 classes",
     ),
-    "nothing": (read_vector_file, {"layer": 3}, "no activation vector, but the keys layer"),
-    "an empty file": (read_vector_file, {}, "no activation vector, but no keys"),
-    "sides that do not fit": (read_vector_file, wrong_difference(), "is not its high average minus its low one"),
-    "a matrix": (read_vector_file, {"difference_vector": torch.ones(4, 4)}, r"no tensor of floats \[d_model\]"),
+    "nothing": (read_karvonen_vector, {"layer": 3}, "no activation vector, but the keys layer"),
+    "an empty file": (read_karvonen_vector, {}, "no activation vector, but no keys"),
+    "sides that do not fit": (read_karvonen_vector, wrong_difference(), "is not its high average minus its low one"),
+    "a matrix": (read_karvonen_vector, {"difference_vector": torch.ones(4, 4)}, r"no tensor of floats \[d_model\]"),
 }
 
 
@@ -284,5 +284,5 @@ def test_what_a_file_says_that_cannot_be_is_one_line(said, why, tmp_path):
     path = tmp_path / "probe.pth"
     torch.save({"linear_probe": torch.zeros(1, 32, 8, 8, 13), "layer": 0, **said}, path)
     with pytest.raises(BadInputError, match=rf"probe\.pth: .*{why}") as caught:
-        read_probe_file(path)
+        read_karvonen_probe(path)
     assert "\n" not in str(caught.value)

@@ -10,7 +10,7 @@ import torch
 from chessreg.encodings import get_encoding
 from chessreg.errors import BadInputError
 from chessreg.models.checkpoint import load_model
-from chessreg.models.importers import UnrecordedSettings, import_checkpoint
+from chessreg.models.importers import UnrecordedSettings, convert_checkpoint
 from tests.models.foreign import nanogpt_checkpoint, written
 
 SHAPE: dict[str, Any] = {"n_embd": 16, "n_head": 2, "block_size": 78, "vocab_size": 1968}
@@ -24,7 +24,7 @@ LOGITS = {  # of these actions at the initial position, from his nanoGPT.py at c
 @pytest.mark.parametrize("attention", LOGITS)
 def test_logits_are_those_of_his_code(attention: Any, tmp_path: Path) -> None:
     path = written(nanogpt_checkpoint(**SHAPE), tmp_path / "ckpt600000.pt")
-    report = import_checkpoint(path, tmp_path / "out", given=UnrecordedSettings(attention=attention))
+    report = convert_checkpoint(path, tmp_path / "out", given=UnrecordedSettings(attention=attention))
     assert (report.format, report.info.encoding, report.info.head) == ("fen_nanogpt", "fen-77", "action")
     assert (report.info.attention, report.info.architecture["embedding"]) == (attention, "tied")
     tokens = torch.from_numpy(get_encoding("fen-77").encode(chess.STARTING_FEN).astype("int64"))[None]
@@ -45,7 +45,7 @@ def test_a_file_that_cannot_be_read_is_refused(name: str, tmp_path: Path) -> Non
     changed, attention, reason = REFUSED[name]
     path = written(nanogpt_checkpoint(**{**SHAPE, **changed}), tmp_path / "ckpt.pt")
     with pytest.raises(BadInputError) as caught:
-        import_checkpoint(path, tmp_path / "out", given=UnrecordedSettings(attention=attention))
+        convert_checkpoint(path, tmp_path / "out", given=UnrecordedSettings(attention=attention))
     assert reason in str(caught.value)
     assert not (tmp_path / "out").exists()
 
@@ -53,6 +53,6 @@ def test_a_file_that_cannot_be_read_is_refused(name: str, tmp_path: Path) -> Non
 def test_another_encoding_is_refused(tmp_path: Path) -> None:
     path = written(nanogpt_checkpoint(**SHAPE), tmp_path / "ckpt.pt")
     with pytest.raises(BadInputError, match="--encoding fen-77"):
-        import_checkpoint(
+        convert_checkpoint(
             path, tmp_path / "out", encoding="uci-square-72", given=UnrecordedSettings(attention="causal")
         )

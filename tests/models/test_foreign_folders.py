@@ -14,7 +14,7 @@ from torch import Tensor
 
 from chessreg.errors import BadInputError
 from chessreg.models.checkpoint import load_model
-from chessreg.models.importers import import_checkpoint
+from chessreg.models.importers import convert_checkpoint
 from chessreg.models.importers import registry as importing
 from chessreg.models.importers.huggingface import HuggingFaceFolder
 from tests.language_models import hugging_face_model
@@ -126,7 +126,7 @@ def test_a_folder_is_read_from_the_files_that_transformers_reads(
     name: str, original: Path, expected: Tensor, tmp_path: Path
 ) -> None:
     folder = READ[name](original, tmp_path / "theirs", weights_of(original))
-    report = import_checkpoint(folder, tmp_path / "out")
+    report = convert_checkpoint(folder, tmp_path / "out")
     assert torch.allclose(load_model(tmp_path / "out")(TOKENS), expected, atol=1e-5)
     assert report.max_logit_difference < 1e-9
     remarks = {
@@ -144,7 +144,7 @@ def test_half_precision_is_read_as_transformers_reads_it(dtype: torch.dtype, ori
 
     half = {name: tensor.to(dtype) for name, tensor in weights_of(original).items()}
     folder = folder_of(original, tmp_path / "theirs", half, dtype=str(dtype).removeprefix("torch."))
-    import_checkpoint(folder, tmp_path / "out")
+    convert_checkpoint(folder, tmp_path / "out")
     theirs = AutoModelForCausalLM.from_pretrained(folder, dtype=torch.float32).eval()
     assert torch.allclose(load_model(tmp_path / "out")(TOKENS), theirs(TOKENS).logits, atol=1e-5)
 
@@ -210,7 +210,7 @@ def test_a_folder_that_contradicts_itself_is_refused_in_one_line(name: str, orig
     make, reason = REFUSED[name]
     folder = make(original, tmp_path / "theirs", weights_of(original))
     with pytest.raises(BadInputError) as caught:
-        import_checkpoint(folder, tmp_path / "out")
+        convert_checkpoint(folder, tmp_path / "out")
     assert reason in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
@@ -227,10 +227,10 @@ def test_a_wrong_conversion_of_a_folder_is_noticed(
     for limit in (importing.EXACT_PARAMETERS, 0):
         monkeypatch.setattr(importing, "EXACT_PARAMETERS", limit)
         monkeypatch.setattr(huggingface, "make_gpt2_config", right)
-        assert import_checkpoint(folder, tmp_path / f"right-{limit}").max_logit_difference < 1e-4
+        assert convert_checkpoint(folder, tmp_path / f"right-{limit}").max_logit_difference < 1e-4
         monkeypatch.setattr(huggingface, "make_gpt2_config", lambda config, tied: right({**config, "n_head": 4}, tied))
         with pytest.raises(BadInputError, match="the converted model's logits differ by"):
-            import_checkpoint(folder, tmp_path / "wrong")
+            convert_checkpoint(folder, tmp_path / "wrong")
     assert not (tmp_path / "wrong").exists()
 
 
@@ -249,7 +249,7 @@ def test_the_shared_examples_are_read(shared_data: Path, tmp_path: Path) -> None
     """Layouts of public bug reports; all hold one of two random models."""
     digests = {}
     for path in sorted((shared_data / EXAMPLES).iterdir()):
-        digests[path.name] = import_checkpoint(path, tmp_path / path.name).digest
+        digests[path.name] = convert_checkpoint(path, tmp_path / path.name).digest
     same = ("h05-sharded-bin", "h13-adapter-beside", "h16-orig_mod", "h34-second-safetensors", "h37-consolidated")
     assert len({digests[name] for name in same}) == 1
     assert len({digests[name] for name in ("n03-module.pt", "n04-module-orig.pt", "n07-np-loss.pt")}) == 1

@@ -16,7 +16,7 @@ from chessreg.encodings import get_encoding
 from chessreg.encodings.prompts import make_prompt_encoding
 from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo
-from chessreg.models.importers import game_check, import_checkpoint
+from chessreg.models.importers import convert_checkpoint, game_check
 from chessreg.models.importers.game_check import GameCheck, check_on_games, read_sample_games
 from chessreg.models.language_model import LanguageModel
 from tests.language_models import network, write_language_model
@@ -43,9 +43,9 @@ def test_a_model_in_another_order_is_right_with_its_vocabulary_and_marked_withou
     """An id's logits agree with the original's in both cases: only games tell them apart."""
     folder = bundled("reference-model", tmp_path / "theirs")
     tokens = reversed_tokens(folder)
-    without = import_checkpoint(folder, tmp_path / "without")
+    without = convert_checkpoint(folder, tmp_path / "without")
     (folder / "vocab.json").write_text(json.dumps({text: number for number, text in enumerate(tokens)}))
-    report = import_checkpoint(folder, tmp_path / "with")
+    report = convert_checkpoint(folder, tmp_path / "with")
     assert report.games.legal is not None
     assert report.games.loss is not None
     assert report.games.legal > 0.75
@@ -96,7 +96,7 @@ def test_untrained_models_of_every_encoding_have_learned_nothing(name: str) -> N
 
 def test_a_prompted_model_is_asked_once_a_game(tmp_path: Path) -> None:
     folder = write_language_model(tmp_path / "llama")
-    report = import_checkpoint(folder, tmp_path / "out", encoding=make_prompt_encoding(folder))
+    report = convert_checkpoint(folder, tmp_path / "out", encoding=make_prompt_encoding(folder))
     assert 10 <= report.games.turns <= 20
     assert report.games.tokens >= 4 * report.games.turns
     assert not report.games.has_learned

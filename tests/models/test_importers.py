@@ -20,7 +20,7 @@ import torch
 from chessreg.encodings.uci_square import davis, lcb
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.models.checkpoint import CheckpointInfo, compute_checkpoint_digest, load_model, save_checkpoint
-from chessreg.models.importers import FORMATS, import_checkpoint, register_format
+from chessreg.models.importers import FORMATS, convert_checkpoint, register_format
 from chessreg.models.importers import registry as importing
 from chessreg.models.importers.nanogpt import compute_gpt2_logits
 from chessreg.models.language_model import LanguageModel
@@ -29,7 +29,7 @@ from tests.models.foreign import ARGUMENTS, nanogpt_checkpoint, written
 
 @pytest.mark.parametrize("bias", [False, True])
 def test_a_nanogpt_file_is_imported_with_equal_logits(bias: bool, tmp_path: Path) -> None:
-    report = import_checkpoint(written(nanogpt_checkpoint(bias), tmp_path / "ckpt.pt"), tmp_path / "out")
+    report = convert_checkpoint(written(nanogpt_checkpoint(bias), tmp_path / "ckpt.pt"), tmp_path / "out")
     assert report.format == "nanogpt"
     assert report.max_logit_difference <= 1e-4
     assert report.tokens_compared == 128
@@ -52,12 +52,12 @@ def test_verification_notices_a_wrong_conversion(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(nanogpt, "compute_gpt2_logits", functools.partial(compute_gpt2_logits, activation="gelu_new"))
     with pytest.raises(BadInputError, match="logits differ"):
-        import_checkpoint(written(nanogpt_checkpoint(), tmp_path / "ckpt.pt"), tmp_path / "out")
+        convert_checkpoint(written(nanogpt_checkpoint(), tmp_path / "ckpt.pt"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_the_shared_checkpoint_is_imported(shared_data: Path, tmp_path: Path) -> None:
-    report = import_checkpoint(shared_data / "checkpoints" / "lichess-8x192-char.pt", tmp_path)
+    report = convert_checkpoint(shared_data / "checkpoints" / "lichess-8x192-char.pt", tmp_path)
     assert report.max_logit_difference <= 1e-4
     assert report.info.parameters == 3_744_768
     assert report.info.source["sha256"].startswith("58e56f82f0b7eb3a")
@@ -69,7 +69,7 @@ def test_hugging_face_folders_are_imported(tiny: LanguageModel, tmp_path: Path) 
     torch.manual_seed(0)
     config = GPT2Config(n_layer=2, n_head=4, n_embd=32, n_positions=64, vocab_size=32, initializer_range=0.3)
     GPT2LMHeadModel(config).save_pretrained(tmp_path / "theirs")  # gelu_new, as GPT-2 has it
-    report = import_checkpoint(tmp_path / "theirs", tmp_path / "out")
+    report = convert_checkpoint(tmp_path / "theirs", tmp_path / "out")
     assert (report.format, report.info.architecture["activation"]) == ("huggingface", "gelu_new")
     theirs = GPT2LMHeadModel.from_pretrained(tmp_path / "theirs").eval()
     tokens = torch.arange(60).reshape(2, 30) % 32
@@ -80,7 +80,7 @@ def test_hugging_face_folders_are_imported(tiny: LanguageModel, tmp_path: Path) 
     for file in (tmp_path / "theirs").glob("*.safetensors"):
         file.unlink()
     torch.save(weights, tmp_path / "theirs" / "pytorch_model.bin")  # tensors only: no code
-    again = import_checkpoint(tmp_path / "theirs", tmp_path / "again")
+    again = convert_checkpoint(tmp_path / "theirs", tmp_path / "again")
     assert again.digest == report.digest
 
 
@@ -131,7 +131,7 @@ def test_a_tokenizer_of_squares_is_found_by_its_vocabulary(
     from transformers import GPT2LMHeadModel
 
     folder = with_tokenizer(square_folders[len(tokens)], tmp_path / "theirs", tokens, file)
-    report = import_checkpoint(folder, tmp_path / "out")
+    report = convert_checkpoint(folder, tmp_path / "out")
     assert (report.info.encoding, report.info.architecture["bias"]) == (encoding, True)
     assert report.info.source["tokenizer"] == {"file": file, "promotion_case": case}
     ids = torch.arange(len(tokens))[None, :32]
@@ -158,17 +158,17 @@ def test_a_tokenizer_of_squares_that_does_not_fit_is_refused_in_one_line(
         (square_folders[72], None, "vocabulary of 72, encoding pgn-char-32 has 32 .--encoding uci-square-72"),
     ):
         with pytest.raises(BadInputError, match=message) as caught:
-            import_checkpoint(folder, tmp_path / "out", encoding=encoding)
+            convert_checkpoint(folder, tmp_path / "out", encoding=encoding)
         assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
-    named = import_checkpoint(square_folders[72], tmp_path / "out", encoding="uci-square-72")
+    named = convert_checkpoint(square_folders[72], tmp_path / "out", encoding="uci-square-72")
     assert named.info.encoding == "uci-square-72"
 
 
 def test_our_own_folder_comes_home_unchanged(tiny: LanguageModel, tmp_path: Path) -> None:
     info = CheckpointInfo.of(tiny.network, "pgn-char-32", residual="centred", tokens_seen=9)
     save_checkpoint(tiny.network, tmp_path / "one", info)
-    report = import_checkpoint(tmp_path / "one", tmp_path / "two")
+    report = convert_checkpoint(tmp_path / "one", tmp_path / "two")
     assert report.digest == compute_checkpoint_digest(tmp_path / "one")
     assert (report.info.residual, report.info.tokens_seen) == ("centred", 9)
 
@@ -199,7 +199,7 @@ def test_a_pickle_that_would_execute_code_is_refused_and_never_run(form: str, tm
         content = {**checkpoint, "optimizer": Bomb(trace)} if form == "hidden in weights" else Bomb(trace)
         torch.save(content, path, _use_new_zipfile_serialization=form != "torch legacy")
     with pytest.raises(BadInputError) as caught:
-        import_checkpoint(path, tmp_path / "out")
+        convert_checkpoint(path, tmp_path / "out")
     assert "\n" not in str(caught.value)
     assert "execute code" in str(caught.value)
     assert "system" in str(caught.value)
@@ -239,7 +239,7 @@ def damaged(kind: str, path: Path) -> None:
 def test_what_is_no_torch_file_is_refused_in_one_line(kind: str, tmp_path: Path) -> None:
     damaged(kind, tmp_path / "ckpt.pt")
     with pytest.raises(BadInputError, match=r"ckpt\.pt") as caught:
-        import_checkpoint(tmp_path / "ckpt.pt", tmp_path / "out")
+        convert_checkpoint(tmp_path / "ckpt.pt", tmp_path / "out")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
 
@@ -251,7 +251,7 @@ def test_a_torch_file_without_checksums_is_read(tmp_path: Path) -> None:
         written(nanogpt_checkpoint(), tmp_path / "ckpt.pt")
     finally:
         torch.serialization.set_crc32_options(with_checksums)
-    assert import_checkpoint(tmp_path / "ckpt.pt", tmp_path / "out").format == "nanogpt"
+    assert convert_checkpoint(tmp_path / "ckpt.pt", tmp_path / "out").format == "nanogpt"
 
 
 def without(name: str) -> Callable[[dict[str, Any]], None]:
@@ -284,24 +284,24 @@ def test_weights_that_do_not_fit_are_named(name: str, tmp_path: Path) -> None:
     checkpoint = nanogpt_checkpoint()
     change(checkpoint)
     with pytest.raises(BadInputError, match=message):
-        import_checkpoint(written(checkpoint, tmp_path / "ckpt.pt"), tmp_path / "out")
+        convert_checkpoint(written(checkpoint, tmp_path / "ckpt.pt"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_a_tokenizer_of_another_size_is_refused(tmp_path: Path) -> None:
     path = written(nanogpt_checkpoint(vocab_size=40), tmp_path / "ckpt.pt")
     with pytest.raises(BadInputError, match="vocabulary of 40, encoding pgn-char-32 has 32"):
-        import_checkpoint(path, tmp_path / "out")
+        convert_checkpoint(path, tmp_path / "out")
     with pytest.raises(NotFoundError, match="no-such"):
-        import_checkpoint(path, tmp_path / "out", encoding="no-such")
+        convert_checkpoint(path, tmp_path / "out", encoding="no-such")
 
 
 def test_paths_formats_and_folders_are_checked(tmp_path: Path) -> None:
     with pytest.raises(NotFoundError, match="nowhere"):
-        import_checkpoint(tmp_path / "nowhere", tmp_path / "out")
+        convert_checkpoint(tmp_path / "nowhere", tmp_path / "out")
     (tmp_path / "folder").mkdir()
     with pytest.raises(BadInputError, match="a folder of nothing"):
-        import_checkpoint(tmp_path / "folder", tmp_path / "out")
+        convert_checkpoint(tmp_path / "folder", tmp_path / "out")
     config = tmp_path / "folder" / "config.json"
     plain = {"model_type": "gpt2", "n_layer": 1, "n_head": 1, "n_embd": 8, "n_positions": 8, "vocab_size": 32}
     for content, message in (
@@ -314,12 +314,12 @@ def test_paths_formats_and_folders_are_checked(tmp_path: Path) -> None:
     ):
         config.write_text(content)
         with pytest.raises(BadInputError, match=message):
-            import_checkpoint(tmp_path / "folder", tmp_path / "out")
+            convert_checkpoint(tmp_path / "folder", tmp_path / "out")
     path = written(nanogpt_checkpoint(), tmp_path / "ckpt.pt")
     with pytest.raises(NotFoundError, match="no import format"):
-        import_checkpoint(path, tmp_path / "out", format="nothing")
+        convert_checkpoint(path, tmp_path / "out", format="nothing")
     with pytest.raises(BadInputError, match="no Hugging Face folder"):
-        import_checkpoint(path, tmp_path / "out", format="huggingface")
+        convert_checkpoint(path, tmp_path / "out", format="huggingface")
 
 
 def test_a_format_is_registered_once() -> None:

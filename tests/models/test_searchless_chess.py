@@ -20,10 +20,10 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.models.checkpoint import load_model
 from chessreg.models.decoding.next_tokens import NextTokens
 from chessreg.models.decoding.policies import ModelTurn, check_policy, choose_moves, make_policy
-from chessreg.models.decoding.session import open_session
+from chessreg.models.decoding.session import open_decoding_session
 from chessreg.models.decoding.values import score_moves
 from chessreg.models.edits import ResidualEdit
-from chessreg.models.importers import ImportReport, UnrecordedSettings, import_checkpoint
+from chessreg.models.importers import ImportReport, UnrecordedSettings, convert_checkpoint
 from chessreg.models.language_model import LanguageModel
 
 HERE = Path(__file__).parents[1] / "fixtures" / "searchless_chess"
@@ -52,7 +52,7 @@ def models(tmp_path_factory: pytest.TempPathFactory) -> dict[str, LanguageModel]
 
 
 def imported(file: str, folder: Path, **given: Any) -> ImportReport:
-    return import_checkpoint(HERE / file, folder, given=UnrecordedSettings(**{"heads": 2, **given}))
+    return convert_checkpoint(HERE / file, folder, given=UnrecordedSettings(**{"heads": 2, **given}))
 
 
 def assert_close(ours: np.ndarray, theirs: np.ndarray) -> None:
@@ -95,7 +95,7 @@ def test_it_plays_the_moves_of_their_engine(name: str, models: dict[str, Languag
     for move in ("g1f3", "g8f6", "f3g1", "f6g8") * 2:
         repeated.push_uci(move)
     boards.append(repeated)
-    session = open_session(model, len(boards))
+    session = open_decoding_session(model, len(boards))
     session.sync([fen.prompt(board) for board in boards])
     policy = make_policy(*(("legal", (0.0,)) if name == "behavioral_cloning" else ("value", ())))
     turns = [ModelTurn(row, board, ("test", row)) for row, board in enumerate(boards)]
@@ -106,7 +106,7 @@ def test_it_plays_the_moves_of_their_engine(name: str, models: dict[str, Languag
 @pytest.mark.parametrize("policy", ["legal", "free", "trie", "retry:5", "value"])
 def test_every_policy_plays_legal_moves_of_a_model_of_values(policy: str, models: dict[str, LanguageModel]) -> None:
     model, boards = models["action_value"], [chess.Board(text) for text in FENS]
-    session = open_session(model, len(boards))
+    session = open_decoding_session(model, len(boards))
     session.sync([fen.prompt(board) for board in boards])
     assert torch.allclose(session.logprobs.exp().sum(1), torch.ones(len(boards)))
     turns = [ModelTurn(row, board, ("test", row)) for row, board in enumerate(boards)]
@@ -117,7 +117,7 @@ def test_every_policy_plays_legal_moves_of_a_model_of_values(policy: str, models
 
 
 def test_the_policy_value_refuses_a_model_of_actions(models: dict[str, LanguageModel]) -> None:
-    session = open_session(models["behavioral_cloning"], 1)
+    session = open_decoding_session(models["behavioral_cloning"], 1)
     session.sync([fen.prompt(chess.Board())])
     with pytest.raises(BadInputError, match="--policy legal"):
         choose_moves(make_policy("value"), session, fen, [ModelTurn(0, chess.Board(), ("test",))])
@@ -141,7 +141,7 @@ def test_an_edit_of_one_row_changes_the_values_of_its_position_alone(models: dic
     clean, edited = score_moves(model, boards, [ResidualEdit(0, vector)])
     np.testing.assert_allclose(clean.log_probs, score_moves(model, boards[:1])[0].log_probs, rtol=0, atol=1e-5)
     assert np.abs(clean.log_probs - edited.log_probs).max() > 1e-3
-    session = open_session(model, 1)
+    session = open_decoding_session(model, 1)
     session.sync([fen.prompt(boards[0])])
     before = session.logprobs.clone()
     branch = session.branch([ResidualEdit(0, vector[1])])
@@ -196,7 +196,7 @@ def test_a_file_that_cannot_be_read_is_refused_in_one_line(name: str, tmp_path: 
     content, given, reason = REFUSED[name]
     np.savez(tmp_path / "model.npz", allow_pickle=True, **content)
     with pytest.raises(BadInputError) as caught:
-        import_checkpoint(tmp_path / "model.npz", tmp_path / "out", given=UnrecordedSettings(**{"heads": 2, **given}))
+        convert_checkpoint(tmp_path / "model.npz", tmp_path / "out", given=UnrecordedSettings(**{"heads": 2, **given}))
     assert reason in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
@@ -221,7 +221,7 @@ def test_an_orbax_folder_is_read_at_any_level_and_refused_if_damaged(tmp_path: P
     for file in (tmp_path / "damaged").rglob("d/*"):
         file.write_bytes(file.read_bytes()[:-20])
     with pytest.raises(BadInputError, match="is damaged"):
-        import_checkpoint(tmp_path / "damaged", tmp_path / "out", given=UnrecordedSettings(heads=2))
+        convert_checkpoint(tmp_path / "damaged", tmp_path / "out", given=UnrecordedSettings(heads=2))
     assert "jax" not in subprocess.run(
         [sys.executable, "-c", "import sys, tensorstore; print([m for m in sys.modules if m.split('.')[0] == 'jax'])"],
         capture_output=True, text=True,
@@ -246,8 +246,8 @@ def test_averaged_parameters_are_named_and_read_on_request(tmp_path: Path) -> No
 def test_a_saved_model_comes_back(models: dict[str, LanguageModel], tmp_path: Path) -> None:
     folder = models["action_value"].folder
     assert folder is not None
-    again = import_checkpoint(folder, tmp_path / "again")
+    again = convert_checkpoint(folder, tmp_path / "again")
     tokens = torch.randint(31, (2, 77))
     assert torch.equal(load_model(tmp_path / "again")(tokens), models["action_value"].network(tokens))
-    assert again.digest == import_checkpoint(HERE / "action-value.npz", tmp_path / "b",
+    assert again.digest == convert_checkpoint(HERE / "action-value.npz", tmp_path / "b",
                                              given=UnrecordedSettings(heads=2)).digest  # fmt: skip

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from chessreg.errors import BadInputError
 from chessreg.models.checkpoint import load_model
-from chessreg.models.importers import UnrecordedSettings, import_checkpoint
+from chessreg.models.importers import UnrecordedSettings, convert_checkpoint
 from tests.language_models import hugging_face_model
 from tests.models.foreign import nanogpt_checkpoint, written
 
@@ -66,7 +66,7 @@ def test_a_state_dict_of_transformers_is_read_with_the_heads_that_are_known(
             options = {}
             (tmp_path / "config.json").write_text(json.dumps({"model_type": "gpt2", "n_head": 2}))
         written(weights, path)
-    report = import_checkpoint(path, tmp_path / "out", **options)  # type: ignore[arg-type]
+    report = convert_checkpoint(path, tmp_path / "out", **options)  # type: ignore[arg-type]
     assert (report.format, report.info.architecture["activation"]) == ("state_dict", "gelu_new")
     assert torch.allclose(load_model(tmp_path / "out")(TOKENS), conv1d(TOKENS).logits, atol=1e-5)
     known_from = "--heads" if options else "its settings"
@@ -75,9 +75,9 @@ def test_a_state_dict_of_transformers_is_read_with_the_heads_that_are_known(
 
 
 def test_a_state_dict_of_nanogpt_is_the_same_checkpoint_as_its_whole_file(tmp_path: Path) -> None:
-    whole = import_checkpoint(written(nanogpt_checkpoint(), tmp_path / "ckpt.pt"), tmp_path / "whole")
+    whole = convert_checkpoint(written(nanogpt_checkpoint(), tmp_path / "ckpt.pt"), tmp_path / "whole")
     path = written(nanogpt_weights(), tmp_path / "bare.pt")
-    bare = import_checkpoint(path, tmp_path / "bare", given=UnrecordedSettings(heads=4))
+    bare = convert_checkpoint(path, tmp_path / "bare", given=UnrecordedSettings(heads=4))
     assert bare.digest == whole.digest
 
 
@@ -89,7 +89,7 @@ def test_the_number_of_heads_is_found_by_the_games_of_a_trained_model(tmp_path: 
     with as_file(files("chessreg") / "data" / "reference-model") as folder:
         weights = load_file(folder / "model.safetensors")
         heads = json.loads((folder / "config.json").read_text())["n_head"]
-    report = import_checkpoint(written(weights, tmp_path / "bare.pt"), tmp_path / "out")
+    report = convert_checkpoint(written(weights, tmp_path / "bare.pt"), tmp_path / "out")
     assert (report.info.architecture["n_head"], report.info.source["n_head_from"]) == (heads, "sample games")
     assert report.games.legal is not None
     assert report.games.legal > 0.75
@@ -122,7 +122,7 @@ REFUSED = {
 def test_a_state_dict_that_cannot_be_read_is_refused_in_one_line(name: str, tmp_path: Path) -> None:
     content, options, reason = REFUSED[name]
     with pytest.raises(BadInputError) as caught:
-        import_checkpoint(written(content, tmp_path / "model.ckpt"), tmp_path / "out", **options)  # type: ignore[arg-type]
+        convert_checkpoint(written(content, tmp_path / "model.ckpt"), tmp_path / "out", **options)  # type: ignore[arg-type]
     assert reason in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
@@ -134,10 +134,10 @@ PREFIXES = ("module.", "module._orig_mod.", "_orig_mod.module.", "model.", "mode
 @pytest.mark.parametrize("prefix", PREFIXES)
 def test_a_nanogpt_file_is_read_whatever_wrapped_its_model(prefix: str, tmp_path: Path) -> None:
     checkpoint = nanogpt_checkpoint()
-    expected = import_checkpoint(written(checkpoint, tmp_path / "one.pt"), tmp_path / "one").digest
+    expected = convert_checkpoint(written(checkpoint, tmp_path / "one.pt"), tmp_path / "one").digest
     weights = nanogpt_weights()
     wrapped = {prefix + name.replace(".h.0.", ".h.0._orig_mod."): tensor for name, tensor in weights.items()}
-    assert import_checkpoint(
+    assert convert_checkpoint(
         written({**checkpoint, "model": wrapped}, tmp_path / "two.pt"), tmp_path / "two"
     ).digest == (expected)
 
@@ -149,7 +149,7 @@ def test_numbers_of_numpy_in_a_nanogpt_file_are_numbers(tmp_path: Path) -> None:
         "best_val_loss": np.float64(1.25), "iter_num": np.uint16(9), "losses": np.arange(3.0),
         "config": {"lr": np.float32(0.5), "big": np.dtype(">f8").type(2.5), "yes": np.bool_(True), "out": Path("a")},
     }  # fmt: skip
-    source = import_checkpoint(written(checkpoint, tmp_path / "ckpt.pt"), tmp_path / "out").info.source
+    source = convert_checkpoint(written(checkpoint, tmp_path / "ckpt.pt"), tmp_path / "out").info.source
     assert (source["best_val_loss"], source["iter_num"]) == (1.25, 9)
     assert source["config"] == {"lr": 0.5, "big": 2.5, "yes": True, "out": None}
 
@@ -160,7 +160,7 @@ def test_a_small_pickle_that_unfolds_without_end_is_refused(tmp_path: Path) -> N
         nested = [nested, nested]
     path = written({**nanogpt_checkpoint(), "config": {"laughs": nested}}, tmp_path / "ckpt.pt")
     with pytest.raises(BadInputError, match="its settings are more than 100,000 values"):
-        import_checkpoint(path, tmp_path / "out")
+        convert_checkpoint(path, tmp_path / "out")
 
 
 @pytest.mark.parametrize("content", [b"{", b"\xff", b"[" * 100_000], ids=["cut", "bytes", "deep"])
@@ -170,7 +170,7 @@ def test_a_damaged_configuration_next_to_a_state_dict_is_refused_in_one_line(
     torch.save(weights_of(conv1d), tmp_path / "model.ckpt")
     (tmp_path / "config.json").write_bytes(content)
     with pytest.raises(BadInputError, match=r"config\.json is not JSON") as caught:
-        import_checkpoint(tmp_path / "model.ckpt", tmp_path / "out")
+        convert_checkpoint(tmp_path / "model.ckpt", tmp_path / "out")
     assert "\n" not in str(caught.value)
 
 
@@ -180,4 +180,4 @@ def test_a_configuration_may_be_nested_deeply(conv1d: Any, tmp_path: Path) -> No
     for _ in range(200):
         nested = {"model": nested}
     (tmp_path / "config.json").write_text(json.dumps(nested))
-    assert "2 attention heads" in import_checkpoint(tmp_path / "model.ckpt", tmp_path / "out").remarks[0]
+    assert "2 attention heads" in convert_checkpoint(tmp_path / "model.ckpt", tmp_path / "out").remarks[0]

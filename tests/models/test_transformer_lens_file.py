@@ -14,7 +14,7 @@ from chessreg.errors import BadInputError
 from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
 from chessreg.models.checkpoint import compute_checkpoint_digest, load_model
 from chessreg.models.decoding.session import DecodingSession
-from chessreg.models.importers import import_checkpoint
+from chessreg.models.importers import convert_checkpoint
 from chessreg.models.language_model import LanguageModel
 from chessreg.noise import generator
 
@@ -79,8 +79,8 @@ def written(content: Any, path: Path) -> Path:
 def both(shape: dict[str, int], folder: Path) -> tuple[LanguageModel, LanguageModel]:
     """The plain and the folded model, imported."""
     checkpoint = nanogpt(shape)
-    import_checkpoint(written(checkpoint, folder / "ckpt.pt"), folder / "plain")
-    report = import_checkpoint(written(folded(checkpoint), folder / "tf_lens_ckpt.pth"), folder / "folded")
+    convert_checkpoint(written(checkpoint, folder / "ckpt.pt"), folder / "plain")
+    report = convert_checkpoint(written(folded(checkpoint), folder / "tf_lens_ckpt.pth"), folder / "folded")
     assert (report.format, report.info.residual) == ("transformer_lens", "centred")
     return LanguageModel.load(folder / "plain"), LanguageModel.load(folder / "folded")
 
@@ -104,7 +104,7 @@ def test_a_folded_file_agrees_with_the_plain_one_and_its_residual_is_centred(
 
 def test_a_folded_checkpoint_survives_saving_and_comes_home(tmp_path: Path) -> None:
     _, fold = both(SMALL, tmp_path)
-    again = import_checkpoint(tmp_path / "folded", tmp_path / "again")
+    again = convert_checkpoint(tmp_path / "folded", tmp_path / "again")
     assert (again.format, again.info.residual) == ("huggingface", "centred")
     assert again.digest == compute_checkpoint_digest(tmp_path / "folded")
     head = load_model(tmp_path / "again").lm_head.weight
@@ -135,7 +135,7 @@ def test_hooks_and_twins_of_a_folded_checkpoint(tmp_path: Path) -> None:
 
 def test_folded_but_not_centred_weights_are_raw(tmp_path: Path) -> None:
     path = written(folded(nanogpt(SMALL), centre=False), tmp_path / "model.pth")
-    assert import_checkpoint(path, tmp_path / "out").info.residual == "raw"
+    assert convert_checkpoint(path, tmp_path / "out").info.residual == "raw"
 
 
 def test_a_file_with_its_layer_norms_is_read_too(tmp_path: Path) -> None:
@@ -149,9 +149,9 @@ def test_a_file_with_its_layer_norms_is_read_too(tmp_path: Path) -> None:
             state |= {f"blocks.{i}.ln{n}.w": weight, f"blocks.{i}.ln{n}.b": torch.zeros_like(weight)}
     weight = raw["transformer.ln_f.weight"]
     state |= {"ln_final.w": weight, "ln_final.b": torch.zeros_like(weight)}
-    report = import_checkpoint(written(state, tmp_path / "model.pth"), tmp_path / "out")
+    report = convert_checkpoint(written(state, tmp_path / "model.pth"), tmp_path / "out")
     assert (report.info.residual, report.info.source["folded"]) == ("raw", False)
-    import_checkpoint(written(checkpoint, tmp_path / "ckpt.pt"), tmp_path / "plain")
+    convert_checkpoint(written(checkpoint, tmp_path / "ckpt.pt"), tmp_path / "plain")
     tokens = torch.arange(20)[None]
     found, expected = (LanguageModel.load(tmp_path / name).logits(tokens) for name in ("out", "plain"))
     assert torch.allclose(found, expected, atol=1e-4)
@@ -178,7 +178,7 @@ def test_what_does_not_fit_is_named(name: str, tmp_path: Path) -> None:
     state = folded(nanogpt(SMALL))
     change(state)
     with pytest.raises(BadInputError, match=message):
-        import_checkpoint(written(state, tmp_path / "model.pth"), tmp_path / "out")
+        convert_checkpoint(written(state, tmp_path / "model.pth"), tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 

@@ -19,7 +19,7 @@ from chessreg.encodings.uci_square import davis, lcb
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo, load_model, save_checkpoint
-from chessreg.models.importers import import_checkpoint
+from chessreg.models.importers import convert_checkpoint
 from chessreg.models.importers.vocabulary import FILES, read_vocabulary
 from tests.language_models import hugging_face_model
 from tests.models.foreign import nanogpt_checkpoint, written
@@ -112,7 +112,7 @@ def test_a_folder_is_read_in_the_order_of_its_vocabulary(layout: str, tmp_path: 
     rows, write = LAYOUTS[layout]
     original = hugging_face_model("gpt2", len(rows), context=64)
     write(saved(original, tmp_path / "theirs"))
-    report = import_checkpoint(tmp_path / "theirs", tmp_path / "out")
+    report = convert_checkpoint(tmp_path / "theirs", tmp_path / "out")
     tokens, places = torch.arange(64).reshape(2, 32) % 32, torch.tensor(rows[:32])
     expected = original(places[tokens]).logits[..., places]
     assert torch.allclose(load_model(tmp_path / "out")(tokens), expected, atol=1e-5)
@@ -139,7 +139,7 @@ def test_every_family_is_reordered(family: str, tied: bool, tmp_path: Path) -> N
     torch.manual_seed(0)
     original = AutoModelForCausalLM.from_config(config).eval()
     save_json("vocab.json", ids(texts(rows, ["<a>", "<b>", "<c>"])))(saved(original, tmp_path / "theirs"))
-    import_checkpoint(tmp_path / "theirs", tmp_path / "out")
+    convert_checkpoint(tmp_path / "theirs", tmp_path / "out")
     tokens, places = torch.arange(64).reshape(2, 32) % 32, torch.tensor(rows[:32])
     expected = original(places[tokens]).logits[..., places]
     assert torch.allclose(load_model(tmp_path / "out")(tokens), expected, atol=1e-4)
@@ -154,7 +154,7 @@ def test_vocabularies_of_squares_in_any_order_are_reordered(given: Any, more: li
     random.Random(2).shuffle(vocabulary)
     original = hugging_face_model("gpt2", len(vocabulary), context=128)
     save_json("vocab.json", ids(vocabulary))(saved(original, tmp_path / "theirs"))
-    report = import_checkpoint(tmp_path / "theirs", tmp_path / "out")
+    report = convert_checkpoint(tmp_path / "theirs", tmp_path / "out")
     assert report.info.encoding == given.name
     tokens = torch.from_numpy(given.encode("e2e4 e7e8q").astype("int64"))[None]
     places = torch.tensor([vocabulary.index(text) for text in given.vocabulary])
@@ -169,14 +169,14 @@ def test_characters_of_positions_in_another_order_are_reordered_or_contradict_a_
     random.Random(3).shuffle(vocabulary)
     original = hugging_face_model("gpt2", 31, context=128)
     save_json("vocab.json", ids(vocabulary))(saved(original, tmp_path / "theirs"))
-    report = import_checkpoint(tmp_path / "theirs", tmp_path / "out")
+    report = convert_checkpoint(tmp_path / "theirs", tmp_path / "out")
     tokens = torch.from_numpy(fen.encode(chess.STARTING_FEN).astype("int64"))[None]
     places = torch.tensor([vocabulary.index(text) for text in fen.vocabulary])
     assert report.info.encoding == "fen-77"
     assert torch.allclose(load_model(tmp_path / "out")(tokens), original(places[tokens]).logits[..., places], atol=1e-5)
     save_json("vocab.json", ids(vocabulary))(tmp_path / "out")
     with pytest.raises(BadInputError, match=r"out/vocab.json has the tokens of fen-77 in another order than chessreg"):
-        import_checkpoint(tmp_path / "out", tmp_path / "again")
+        convert_checkpoint(tmp_path / "out", tmp_path / "again")
 
 
 REFUSED = {
@@ -207,7 +207,7 @@ def test_a_vocabulary_that_does_not_fit_is_refused_with_the_reason(name: str, tm
     write, reason = REFUSED[name]
     write(saved(hugging_face_model("gpt2", 32, context=64), tmp_path / "theirs"))  # type: ignore[operator]
     with pytest.raises(BadInputError) as caught:
-        import_checkpoint(tmp_path / "theirs", tmp_path / "out")
+        convert_checkpoint(tmp_path / "theirs", tmp_path / "out")
     assert reason in str(caught.value)
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "out").exists()
@@ -240,9 +240,9 @@ def place_of_meta(where: str, folder: Path, meta: dict[str, Any]) -> dict[str, A
 )
 def test_a_nanogpt_file_is_read_in_the_order_of_its_meta(where: str, tmp_path: Path) -> None:
     options = place_of_meta(where, tmp_path, {"stoi": ids(PLAIN), "itos": dict(enumerate(PLAIN)), "vocab_size": 32})
-    report = import_checkpoint(tmp_path / "ckpt.pt", tmp_path / "out", **options)
+    report = convert_checkpoint(tmp_path / "ckpt.pt", tmp_path / "out", **options)
     (tmp_path / "alone").mkdir()
-    import_checkpoint(written(nanogpt_checkpoint(), tmp_path / "alone" / "ckpt.pt"), tmp_path / "unordered")
+    convert_checkpoint(written(nanogpt_checkpoint(), tmp_path / "alone" / "ckpt.pt"), tmp_path / "unordered")
     tokens, places = torch.arange(64).reshape(2, 32) % 32, torch.tensor(ROWS)
     expected = load_model(tmp_path / "unordered")(places[tokens])[..., places]
     assert torch.allclose(load_model(tmp_path / "out")(tokens), expected, atol=1e-5)
@@ -275,7 +275,7 @@ def test_a_hostile_meta_is_refused_and_never_run(name: str, tmp_path: Path) -> N
     hostile = HOSTILE[name] or pickle.dumps({"stoi": ids(PLAIN), "x": Bomb(tmp_path / "executed")})
     (tmp_path / "meta.pkl").write_bytes(hostile)
     with pytest.raises(BadInputError, match=r"meta\.pkl") as caught:
-        import_checkpoint(path, tmp_path / "out")
+        convert_checkpoint(path, tmp_path / "out")
     assert "\n" not in str(caught.value)
     assert not (tmp_path / "executed").exists()
     assert not (tmp_path / "out").exists()
@@ -291,12 +291,12 @@ def test_pipes_and_vocabularies_beyond_any_size_are_not_read(tmp_path: Path) -> 
     folder = saved(hugging_face_model("gpt2", 32, context=64), tmp_path / "theirs")
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(BadInputError, match="pipe is neither a file nor a folder"):
-        import_checkpoint(tmp_path / "pipe", tmp_path / "out")
+        convert_checkpoint(tmp_path / "pipe", tmp_path / "out")
     with pytest.raises(BadInputError, match="pipe holds no vocabulary"):
-        import_checkpoint(folder, tmp_path / "out", vocabulary=tmp_path / "pipe")
+        convert_checkpoint(folder, tmp_path / "out", vocabulary=tmp_path / "pipe")
     (folder / "vocab.txt").write_text("\n" * (1 << 20) + "\n")
     with pytest.raises(BadInputError, match="more than 1,048,576 lines"):
-        import_checkpoint(folder, tmp_path / "out")
+        convert_checkpoint(folder, tmp_path / "out")
 
 
 def test_a_given_vocabulary_must_be_there_and_is_not_for_prompts(tmp_path: Path) -> None:
@@ -305,13 +305,13 @@ def test_a_given_vocabulary_must_be_there_and_is_not_for_prompts(tmp_path: Path)
 
     path = written(nanogpt_checkpoint(), tmp_path / "ckpt.pt")
     with pytest.raises(NotFoundError, match=r"no file or folder .*nowhere"):
-        import_checkpoint(path, tmp_path / "out", vocabulary=tmp_path / "nowhere")
+        convert_checkpoint(path, tmp_path / "out", vocabulary=tmp_path / "nowhere")
     (tmp_path / "empty").mkdir()
     with pytest.raises(BadInputError, match="empty holds no vocabulary"):
-        import_checkpoint(path, tmp_path / "out", vocabulary=tmp_path / "empty")
+        convert_checkpoint(path, tmp_path / "out", vocabulary=tmp_path / "empty")
     folder = write_language_model(tmp_path / "llama")
     with pytest.raises(BadInputError, match="--vocabulary does not apply to a prompt"):
-        import_checkpoint(folder, tmp_path / "out", encoding=make_prompt_encoding(folder), vocabulary=path)
+        convert_checkpoint(folder, tmp_path / "out", encoding=make_prompt_encoding(folder), vocabulary=path)
 
 
 # -- padding ----------------------------------------------------------------------------------------------------------
@@ -340,9 +340,9 @@ def test_rows_that_only_round_up_a_vocabulary_are_dropped(
     path = written(nanogpt_checkpoint(vocab_size=size), tmp_path / "ckpt.pt")
     if " " in outcome:
         with pytest.raises(BadInputError, match=outcome):
-            import_checkpoint(path, tmp_path / "out", encoding=given)
+            convert_checkpoint(path, tmp_path / "out", encoding=given)
         return
-    report = import_checkpoint(path, tmp_path / "out", encoding=given)
+    report = convert_checkpoint(path, tmp_path / "out", encoding=given)
     kept = get_encoding(outcome).size
     assert (report.info.encoding, report.info.architecture["vocab_size"]) == (outcome, kept)
     assert report.info.source["tokenizer"]["dropped_rows"] == size - kept
@@ -360,6 +360,6 @@ def test_an_adapter_that_cannot_reorder_says_so(tmp_path: Path) -> None:
 def test_a_folder_of_ours_keeps_its_bytes_with_a_vocabulary_in_order(tmp_path: Path) -> None:
     model = make_random_gpt2(GPT2Config(n_layer=1, n_head=1, n_embd=8, block_size=16, vocab_size=32), 0)
     save_checkpoint(model, tmp_path / "ours", CheckpointInfo.of(model, "pgn-char-32"))
-    before = import_checkpoint(tmp_path / "ours", tmp_path / "one").digest
+    before = convert_checkpoint(tmp_path / "ours", tmp_path / "one").digest
     save_json("vocab.json", ids(CHARACTERS))(tmp_path / "ours")
-    assert import_checkpoint(tmp_path / "ours", tmp_path / "two").digest == before
+    assert convert_checkpoint(tmp_path / "ours", tmp_path / "two").digest == before

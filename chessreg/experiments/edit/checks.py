@@ -192,7 +192,7 @@ def check_probe_tokens(spec: NextTokenEditSpec, inputs: Inputs, encoding: Encodi
     if not black:
         references = {"--probe": (spec.probe,), "--other-probes": spec.other_probes}
     prompt = encoding.prompt(make_knight_moves(min(ply, 4 + ply % 2)))  # these plies cover every phase of a turn
-    tokens = Tokens.of([prompt])
+    tokens = Tokens.from_items([prompt])
     fitted = [(option, reference) for option, own in references.items() for reference in own if reference is not None]
     for option, reference in fitted:
         probe = inputs.rows(tables.Probe, inputs.run(reference, "probe"))[0]
@@ -214,5 +214,7 @@ def make_knight_moves(plies: int) -> tuple[str, ...]:
 
 def is_white_to_move(site: str, encoding: Encoding) -> bool:
     """Return whether White is to move at every site of this name."""
-    sites = encoding.sites(resolve_site_name(site, encoding), Tokens.of([encoding.prompt(["e4", "e5", "Nf3", "Nc6"])]))
+    sites = encoding.sites(
+        resolve_site_name(site, encoding), Tokens.from_items([encoding.prompt(["e4", "e5", "Nf3", "Nc6"])])
+    )
     return len(sites) > 0 and bool((sites.ply % 2 == 0).all())

@@ -15,7 +15,7 @@ from chessreg.experiments.edit.spec import BLACK_SEGMENTS, CLEAN, EditOptions, E
 from chessreg.experiments.edit.states import Removal, State, assign_half, explain_skip, remove_moving_piece
 from chessreg.models.decoding.legal import Mass, Trie, compute_accepted_masses, score_sequences
 from chessreg.models.decoding.sampling import Key, SampledText, sample_trees
-from chessreg.models.decoding.session import open_session
+from chessreg.models.decoding.session import open_decoding_session
 from chessreg.models.decoding.tree import Prefix, TokenTree
 from chessreg.models.devices import prepare_device
 from chessreg.models.edits import ResidualEdit
@@ -56,7 +56,7 @@ class Editor:
         if not fitting:
             return
         states, prompts = [states[i] for i in fitting], [prompts[i] for i in fitting]
-        session = open_session(self.model, len(states))
+        session = open_decoding_session(self.model, len(states))
         session.feed(prompts)
         trees = TokenTree(session)
         # The canonical moves of the original board come first: they include most texts, also the greedy one. The order

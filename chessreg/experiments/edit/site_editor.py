@@ -35,7 +35,7 @@ from chessreg.experiments.edit.states import State, assign_half
 from chessreg.experiments.edit.three_boards import write_probabilities
 from chessreg.experiments.settings import games as selections
 from chessreg.models.decoding.next_tokens import NextTokens, get_masked_ids
-from chessreg.models.decoding.session import open_session
+from chessreg.models.decoding.session import open_decoding_session
 from chessreg.models.devices import prepare_device
 from chessreg.models.edits import ResidualEdit
 from chessreg.runs.fitted import FittedProbe
@@ -344,7 +344,7 @@ class SiteEditor(CaseEdits):
         layers, scales = self.layers_of(condition), self.scales(condition, cases)
         vectors = {layer: self.vectors(tokens, cases, sites, later, condition, layer, {}) for layer in layers}
         edits = [self.edit(layer, vectors[layer], scales) for layer in layers]
-        logprobs = open_session(self.model, len(cases), edits).feed([case.state.prompt for case in cases])
+        logprobs = open_decoding_session(self.model, len(cases), edits).feed([case.state.prompt for case in cases])
         lengths = self.lengths(tokens, sites, layers[0], vectors[layers[0]], scales)
         values = self.masked(logprobs)
         return Outcome(condition.name, condition.setting.number, scales, values, *lengths)

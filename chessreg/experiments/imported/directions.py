@@ -178,9 +178,9 @@ def read_probes(spec: ImportedProbeSpec, inputs: Inputs) -> list[ProbeFile]:
 def read_vectors(spec: ImportedVectorSpec, inputs: Inputs) -> list[VectorFile]:
     """Return the vector of each file. Raises BadInputError for a file that is not a vector, and for files that cannot
     belong to one run."""
-    from chessreg.models.importers.directions import read_vector_file
+    from chessreg.models.importers.directions import read_karvonen_vector
 
-    files = read_all_files(spec.files, inputs, read_vector_file)
+    files = read_all_files(spec.files, inputs, read_karvonen_vector)
     check_files_together(spec, inputs, files)
     check_imported_vectors(spec, files)
     return files
@@ -241,9 +241,9 @@ def read_direction_files(
 ) -> tuple[list[Any], list[Any]]:
     """Return two lists of the files' contents: read with their names, and without. Error messages call both by their
     paths."""
-    from chessreg.models.importers.directions import read_vector_file
+    from chessreg.models.importers.directions import read_karvonen_vector
 
-    read: Callable[..., Any] = read_probe_file if kind is ImportedProbe else read_vector_file
+    read: Callable[..., Any] = read_probe_file if kind is ImportedProbe else read_karvonen_vector
     for path in paths:
         if not path.is_file():
             raise NotFoundError(f"{path} is a folder, not a file" if path.is_dir() else f"no file {path}")

@@ -34,7 +34,7 @@ def read_probe_file(path: Path, name: str | None = None) -> ProbeFile:
 
     if source.is_safetensors(path):
         return davis_probes.read_davis_probe(path, str(path) if name is None else name)
-    return directions.read_probe_file(path, name)
+    return directions.read_karvonen_probe(path, name)
 
 
 def check_imported_probes(spec: ImportedProbeSpec, files: Sequence[ProbeFile]) -> None:

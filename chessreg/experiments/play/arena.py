@@ -97,9 +97,9 @@ class Arena:
         self.judged: list[tuple[PlayedGame, Future[Evaluation]]] = []
 
     def _session(self, rows: int) -> DecodingSession:
-        from chessreg.models.decoding.session import open_session
+        from chessreg.models.decoding.session import open_decoding_session
 
-        return open_session(self.model, rows, self.edits)
+        return open_decoding_session(self.model, rows, self.edits)
 
     def play(self, units: Iterable[int]) -> Iterator[PlayedGame]:
         """Yield finished games in the order in which they end."""

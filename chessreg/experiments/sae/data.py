@@ -207,10 +207,10 @@ class CacheRows:
 
 def _any_pattern(inputs: Inputs, reference: str) -> str:
     """Return a pattern of hook points that the cache has, to open it with."""
-    from chessreg.models.hook_points import get_hook_pattern
+    from chessreg.models.hook_points import to_hook_pattern
 
     groups: list[tables.ActivationCache] = inputs.rows(tables.ActivationCache, inputs.run(reference, "cache"))
-    return get_hook_pattern(groups[0].hook_points[0])
+    return to_hook_pattern(groups[0].hook_points[0])
 
 
 class ModelRows:

@@ -19,7 +19,7 @@ from chessreg.errors import BadInputError
 from chessreg.experiments.sae.stored import read_sae, select_sae_rows
 from chessreg.games.datasets.labels import get_label
 from chessreg.models.gated_sae import GatedSae
-from chessreg.models.hook_points import get_hook_pattern, hook_point
+from chessreg.models.hook_points import hook_point, to_hook_pattern
 from chessreg.registry import tables
 from chessreg.runs.activations import CachedActivations
 from chessreg.runs.fitted import FittedProbe, read_layer, read_probe_rows
@@ -196,7 +196,7 @@ def view_as_read(inputs: Inputs, reference: str, probe: FittedProbe, data: Data)
     """
     if probe.detail.get("source") not in (LATENTS, CONTRAST, MEANS):
         return probe, data
-    run, pattern = inputs.run(reference), get_hook_pattern(probe.hook_point)
+    run, pattern = inputs.run(reference), to_hook_pattern(probe.hook_point)
     sae, expansion = run.spec.get("sae"), run.spec.get("expansion")
     features = Features.load(inputs, str(probe.detail["source"]), sae, expansion, [probe.layer], pattern)
     row = read_probe_rows(inputs, reference)[probe.layer]

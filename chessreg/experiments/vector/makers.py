@@ -29,7 +29,7 @@ from chessreg.experiments.vector.spec import (
     VectorSpec,
     resolve_vector_layers,
 )
-from chessreg.models.hook_points import RESID_POST, get_hook_pattern
+from chessreg.models.hook_points import RESID_POST, to_hook_pattern
 from chessreg.named import Registry
 from chessreg.registry import tables
 from chessreg.runs.fitted import (
@@ -325,7 +325,7 @@ def check_shuffled_probe(spec: ShuffledProbeVector, real: OfProbe, inputs: Input
 def copy_origin(row: tables.Probe | tables.Vector, source: str, detail: dict[str, Any]) -> VectorOrigin:
     """Return the origin of directions made from another run's rows: the same model, sites and hook point."""
     return VectorOrigin(
-        row.checkpoint_id, source[:64], row.positions, detail, hook_point=get_hook_pattern(row.hook_point)
+        row.checkpoint_id, source[:64], row.positions, detail, hook_point=to_hook_pattern(row.hook_point)
     )
 
 

@@ -135,7 +135,7 @@ def _find_last_before(places: np.ndarray, marked: np.ndarray) -> np.ndarray:
 
 
 def _find_starts_by_scan(block: bytes, more: bool) -> list[int]:
-    found: list[int] = []
+    starts: list[int] = []
     place, close = 0, -1
     group, next_line = -1, -1  # start of the tag lines that belong to no game yet; start of the next such line
     while (match := _BRACKET_OR_COMMENT.search(block, place)) is not None:
@@ -162,14 +162,14 @@ def _find_starts_by_scan(block: bytes, more: bool) -> list[int]:
                 place, next_line = match.end(), end + 1
                 continue
             if group >= 0:
-                found.append(group)
+                starts.append(group)
                 group = -1
             tag = _TAG_BYTES.match(block, at)
             if tag and not _TEXT_AFTER_TAG_BYTES.match(block, tag.end()):  # moves on the line of the last tag
                 place, next_line = tag.end(), -1
             else:
                 place, next_line = end, end + 1
-    return found
+    return starts
 
 
 def _is_never_closed(block: bytes, at: int, close: int, border: int, more: bool) -> bool:
@@ -282,7 +282,7 @@ def parse_tags(text: str) -> dict[str, str]:
     pairs = _PLAIN_TAG.findall(text)
     if len(pairs) == text.count("["):
         return dict(pairs)
-    found = {}
+    tags = {}
     for name, value, unclosed in _ANY_TAG.findall(_REMARK_LINES.sub("", text)):
-        found[name] = re.sub(r'\\(["\\])', r"\1", value) if not unclosed else unclosed.rstrip('"] \t')
-    return found
+        tags[name] = re.sub(r'\\(["\\])', r"\1", value) if not unclosed else unclosed.rstrip('"] \t')
+    return tags

@@ -103,10 +103,10 @@ class GameFilter:
         if not self.time_control:
             return None
         text = tags.get("TimeControl", "")
-        found = classify_time_control(text, tags.get("Event"))
-        if found == "no clock" and parse_clock(text) is None:
+        time_class = classify_time_control(text, tags.get("Event"))
+        if time_class == "no clock" and parse_clock(text) is None:
             return "time control unknown"
-        return None if {found, parse_clock(text)} & {*self.time_control} else f"not {', '.join(self.time_control)}"
+        return None if {time_class, parse_clock(text)} & {*self.time_control} else f"not {', '.join(self.time_control)}"
 
     def _rated(self, tags: Mapping[str, str]) -> str | None:
         if self.rated is None:

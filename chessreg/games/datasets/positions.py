@@ -240,7 +240,7 @@ class PositionSource:
         try:
             file = pq.ParquetFile(self.path)
             for batch in file.iter_batches(_BATCH_ROWS, columns=list(wanted.values())):
-                yield range(line, line + len(batch)), {name: _read_values(batch[at]) for name, at in wanted.items()}
+                yield range(line, line + len(batch)), {name: _list_values(batch[at]) for name, at in wanted.items()}
                 line += len(batch)
                 self.bytes_done = self.bytes_total * (line - 1) // max(file.metadata.num_rows, 1)
         except (pa.ArrowException, OSError, *DAMAGE) as error:
@@ -313,7 +313,7 @@ class BagSource(PositionSource):
         self.bytes_done = self.bytes_total
 
 
-def _read_values(column: pa.Array) -> list[Any]:
+def _list_values(column: pa.Array) -> list[Any]:
     """Return a column's values: bytes as text, NaN (which pandas writes for missing values) as None."""
     import pyarrow as pa
 
@@ -563,7 +563,7 @@ def _check_rows(
     """
     import pyarrow as pa
 
-    fens, words = _read_texts(columns, count)
+    fens, words = _prepare_texts(columns, count)
     legal, bad = _check_moves(fens, words, tally)
     for place in [at for at, line in enumerate(words["line"]) if not line] if "line" in columns else ():
         bad.setdefault(place, "a puzzle without a solution")
@@ -615,7 +615,7 @@ def _check_rows(
 Words = dict[str, list[str | None]]  # column of moves → the text of each row
 
 
-def _read_texts(columns: Mapping[str, list[Any]], count: int) -> tuple[list[str], Words]:
+def _prepare_texts(columns: Mapping[str, list[Any]], count: int) -> tuple[list[str], Words]:
     """Return FENs and moves as texts. Castling written as king takes rook becomes the king's move if the
     right exists."""
     fens = [str(fen or "").strip() for fen in columns["fen"]]
@@ -818,10 +818,10 @@ def verify_positions(folder: Path, *, sample: int = 200, seed: int = 0) -> Verif
         try:
             checked = _check_row(row["fen"], {name: row[name] for name in ("best", "played")})
             four = checked.fen.rsplit(" ", 2)[0]
-            told = (
+            hashed = (
                 four if recorded.reader_version < 3 else _normalize_en_passant(four)
             )  # as it was written, before version 3
-            if int.from_bytes(_hash_text(told), "little") != row["position_hash"]:
+            if int.from_bytes(_hash_text(hashed), "little") != row["position_hash"]:
                 problems.append(f"position {row['row']} has a hash that is not that of its FEN")
         except _BadRowError as bad:
             problems.append(f"position {row['row']}: {bad}")

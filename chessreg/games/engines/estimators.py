@@ -207,12 +207,12 @@ def _find_opponents(counts: PairCounts, ratings: np.ndarray, player: int, joint:
     if not joint:
         rated, results = counts.against_anchors(player)
         return rated, results[0].sum(axis=1)
-    found, games = [], []
+    opponent_ratings, games = [], []
     for (a, b), played in zip(counts.pairs.tolist(), counts.results[0], strict=True):
         if player in (a, b) and math.isfinite(opponent := ratings[b if player == a else a]):
-            found.append(opponent)
+            opponent_ratings.append(opponent)
             games.append(played.sum())
-    return np.array(found), np.array(games)
+    return np.array(opponent_ratings), np.array(games)
 
 
 def _find_bound(rated: np.ndarray, games: np.ndarray, won: bool) -> float | None:

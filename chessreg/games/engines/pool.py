@@ -109,8 +109,8 @@ def parse_engine_move(board: chess.Board, answer: str | None, engine: str) -> ch
     except ValueError:
         move = chess.Move.null()
     if not move:
-        said = "no move" if answer is None else repr(answer[:20])
-        raise EngineAnswerError(f"engine {engine} answered {said}, which is not legal in {board.fen()}")
+        answered = "no move" if answer is None else repr(answer[:20])
+        raise EngineAnswerError(f"engine {engine} answered {answered}, which is not legal in {board.fen()}")
     return move
 
 
@@ -170,13 +170,15 @@ class EnginePool:
         if chosen is not None:
             future.set_result(EngineMove(chosen, None, 0, time.perf_counter() - started))
             return future
-        turn, position, asked = board.turn, format_position_command(board), board.copy(stack=False)
+        turn, position, snapshot = board.turn, format_position_command(board), board.copy(stack=False)
 
         def finish(result: SearchResult) -> EngineMove:
-            if result.move is None and not any(asked.legal_moves):
+            if result.move is None and not any(snapshot.legal_moves):
                 raise BadInputError(f"no legal move in {position}")
             score = to_white_centipawns(result, turn)
-            return EngineMove(parse_engine_move(asked, result.move, result.engine), score, result.nodes, result.seconds)
+            return EngineMove(
+                parse_engine_move(snapshot, result.move, result.engine), score, result.nodes, result.seconds
+            )
 
         if self._path is None:
             self._path = find_stockfish()
@@ -188,7 +190,7 @@ class EnginePool:
     ) -> Future[Evaluation]:
         """Request a full-strength evaluation of `board`, or of one move on it. Any pool can analyse if Stockfish is
         installed."""
-        turn, asked = board.turn, board.copy(stack=False)
+        turn, snapshot = board.turn, board.copy(stack=False)
         go = limit.go if only is None else f"{limit.go} searchmoves {only.uci()}"
         if self._path is None:
             self._path = find_stockfish()
@@ -196,9 +198,11 @@ class EnginePool:
         def finish(result: SearchResult) -> Evaluation:
             score = to_white_centipawns(result, turn)
             if score is None:
-                raise EngineAnswerError(f"engine {result.engine} gave no score that can be read for {asked.fen()}")
+                raise EngineAnswerError(f"engine {result.engine} gave no score that can be read for {snapshot.fen()}")
             best = (
-                parse_engine_move(asked, result.move, result.engine) if result.move or any(asked.legal_moves) else None
+                parse_engine_move(snapshot, result.move, result.engine)
+                if result.move or any(snapshot.legal_moves)
+                else None
             )
             return Evaluation(score, result.nodes, result.seconds, best)
 
@@ -207,20 +211,22 @@ class EnginePool:
 
     def lines(self, board: chess.Board, limit: Limit, number: int) -> Future[list[Evaluation]]:
         """Request full-strength evaluations of the `number` best moves of `board` (or of all moves), best first."""
-        turn, asked = board.turn, board.copy(stack=False)
+        turn, snapshot = board.turn, board.copy(stack=False)
         if self._path is None:
             self._path = find_stockfish()
 
         def finish(result: SearchResult) -> list[Evaluation]:
             scored = [(line, to_white_centipawns(line, turn)) for line in result.lines]
-            found = [
-                Evaluation(score, result.nodes, result.seconds, parse_engine_move(asked, line.move, result.engine))
+            evaluations = [
+                Evaluation(score, result.nodes, result.seconds, parse_engine_move(snapshot, line.move, result.engine))
                 for line, score in scored
                 if score is not None
             ]
-            if not found:
-                raise EngineAnswerError(f"engine {result.engine} gave no variation that can be read for {asked.fen()}")
-            return found
+            if not evaluations:
+                raise EngineAnswerError(
+                    f"engine {result.engine} gave no variation that can be read for {snapshot.fen()}"
+                )
+            return evaluations
 
         position = format_position_command(board)
         search = self._enqueue(None, position, limit.go, FULL_SKILL, limit.patience, True, number)

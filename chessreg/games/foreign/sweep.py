@@ -53,13 +53,13 @@ def read_sweep(text: str) -> list[LevelCount]:
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip() or HEADER.fullmatch(line):
             continue
-        found = LINE.fullmatch(NAMED.sub(r"\1,\2,\3,\4", line))
-        if found is None:
+        match = LINE.fullmatch(NAMED.sub(r"\1,\2,\3,\4", line))
+        if match is None:
             raise BadInputError(
                 f"line {number}: {line[:60]!r} is not level,wins,draws,losses", "whole numbers, 0 or more"
             )
-        wins, draws, losses = (int(part) for part in found[2].split(",")[1:])
-        count = LevelCount(number, int(found[1]), wins, draws, losses)
+        wins, draws, losses = (int(part) for part in match[2].split(",")[1:])
+        count = LevelCount(number, int(match[1]), wins, draws, losses)
         if count.level not in LEVELS:
             raise BadInputError(f"line {number}: Stockfish has the levels -2 to 20, not {count.level}")
         if count.games > MAX_GAMES_PER_LEVEL:

@@ -154,12 +154,12 @@ def read_tagged_ending(game: ForeignGame, board: chess.Board, tags: dict[str, st
         why = Termination(tags["TerminationReason"])
     loser = {"0-1": chess.WHITE, "1-0": chess.BLACK}.get(game.result)
     comments = _COMMENT.findall(written)
-    if comments and (said := _ENDINGS.search(" ".join(comments[-1].split()))):
-        why = why or _WHAT[said["what"] or said["draw"]]
-        if game.result == "*" and said["side"]:
-            loser = said["side"] == "White"
-        if said["what"] == "makes an illegal move" and said["move"] and find_game_end(board) is None:
-            game.illegal.append((len(game.moves), 0, said["move"]))
+    if comments and (match := _ENDINGS.search(" ".join(comments[-1].split()))):
+        why = why or _WHAT[match["what"] or match["draw"]]
+        if game.result == "*" and match["side"]:
+            loser = match["side"] == "White"
+        if match["what"] == "makes an illegal move" and match["move"] and find_game_end(board) is None:
+            game.illegal.append((len(game.moves), 0, match["move"]))
     if why is None or game.termination != Termination.UNKNOWN:
         return
     if why is Termination.FORFEIT_ILLEGAL and loser is None:

@@ -115,14 +115,14 @@ class BridgedModel(Network):
         config, weights = self.files("float32")
         for name in self.rows_of_tokens:
             weights[name] = weights[name][list(rows)]
-        hf = make_initial_model(reorder_config(config, rows), 0)
+        hf = make_untrained_model(reorder_config(config, rows), 0)
         hf.load_state_dict(weights, strict=False, assign=True)
         hf.tie_weights()
         return BridgedModel(hf)
 
     def untrained(self, seed: int) -> BridgedModel:
         """Return a model as transformers initializes it, from `seed`."""
-        return BridgedModel(make_initial_model(self.hf_config, seed))
+        return BridgedModel(make_untrained_model(self.hf_config, seed))
 
 
 def list_weights(hf: Any) -> dict[str, nn.Parameter]:
@@ -136,7 +136,7 @@ def make_config(config: Any) -> dict[str, Any]:
     return {name: value for name, value in config.to_dict().items() if name not in RUN_TIME}
 
 
-def make_initial_model(config: Any, seed: int) -> Any:
+def make_untrained_model(config: Any, seed: int) -> Any:
     """Return a transformers model with initial weights drawn from `seed`. `config` is a configuration or a dict."""
     from transformers import AutoConfig, AutoModelForCausalLM
 

@@ -25,7 +25,13 @@ from chessreg.models.adapters.base import (
     read_config,
     read_weights,
 )
-from chessreg.models.adapters.bridge import BridgedModel, list_weights, make_config, make_initial_model, reorder_config
+from chessreg.models.adapters.bridge import (
+    BridgedModel,
+    list_weights,
+    make_config,
+    make_untrained_model,
+    reorder_config,
+)
 from chessreg.models.adapters.gpt2 import GPT2, GPT2Config, attend_fused
 from chessreg.models.slot_cache import RowKeys, SlotCache, attend_by_rows
 
@@ -195,7 +201,7 @@ class Llama(CausalDecoder):
 
     def untrained(self, seed: int) -> Llama:
         """Return a model as transformers initializes it, from `seed`."""
-        drawn = list_weights(make_initial_model(self.config, seed))
+        drawn = list_weights(make_untrained_model(self.config, seed))
         return Llama.of_weights(self.config, {name: weight.detach() for name, weight in drawn.items()})
 
 

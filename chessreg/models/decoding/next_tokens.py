@@ -16,7 +16,7 @@ from torch import Tensor
 
 from chessreg.errors import BadInputError, DivergedError
 from chessreg.models.decoding.passes import Ragged
-from chessreg.models.decoding.session import PREFILL_TOKENS, ContextFullError, group_by_length, open_session
+from chessreg.models.decoding.session import PREFILL_TOKENS, ContextFullError, group_by_length, open_decoding_session
 from chessreg.models.decoding.tree import TREE_TOKENS
 from chessreg.models.edits import ResidualEdit
 from chessreg.models.hook_points import hook_point
@@ -57,7 +57,7 @@ class NextTokens:
         lengths = np.array([len(row) for row in rows], np.int64)
         if len(self.row) and not bool(((self.token >= 0) & (self.token < lengths[self.row])).all()):
             raise BadInputError("a site is a token of its row")
-        self._session = open_session(model, len(rows))
+        self._session = open_decoding_session(model, len(rows))
         self._session.tokens = [list(row) for row in rows]
         shape = len(self.layers), len(sites), model.d_model
         self.residuals = torch.zeros(shape, dtype=model.dtype, device=model.device)

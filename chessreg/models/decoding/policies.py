@@ -389,11 +389,11 @@ class LegalPolicy(LegalMovePolicy):
         import chess
 
         choices: list[MoveChoice | None] = []
-        for draft, found in zip(
+        for draft, distribution in zip(
             drafts, compute_distributions(session, encoding, [d.turn for d in drafts]), strict=True
         ):
-            move = chess.Move.from_uci(found.choose(self.temperatures[0], *draft.turn.key, 0))
-            choices.append(MoveChoice(move, legal_mass=found.legal_mass))
+            move = chess.Move.from_uci(distribution.choose(self.temperatures[0], *draft.turn.key, 0))
+            choices.append(MoveChoice(move, legal_mass=distribution.legal_mass))
         return choices
 
 
@@ -451,10 +451,10 @@ def compute_distributions(
     scored: dict[int, dict[str, float]] = {}
     if fitting:
         rows = [turn.row for turn in fitting]
-        found = score_legal_moves(session, [turn.board for turn in fitting], encoding, rows)
-        scored.update(zip(rows, found, strict=True))
+        logprobs = score_legal_moves(session, [turn.board for turn in fitting], encoding, rows)
+        scored.update(zip(rows, logprobs, strict=True))
     if long:
         scratch = open_newest_session(session, encoding, [turn.prompt or () for turn in long])
-        found = score_legal_moves(scratch, [turn.board for turn in long], encoding)
-        scored.update(zip((turn.row for turn in long), found, strict=True))
+        logprobs = score_legal_moves(scratch, [turn.board for turn in long], encoding)
+        scored.update(zip((turn.row for turn in long), logprobs, strict=True))
     return [MoveDistribution(scored[turn.row]) for turn in turns]

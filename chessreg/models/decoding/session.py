@@ -361,7 +361,7 @@ def count_common_prefix(one: Sequence[int], other: Sequence[int]) -> int:
     return next(i for i in range(shorter) if one[i] != other[i])
 
 
-def open_session(model: LanguageModel, rows: int, edits: Sequence[ResidualEdit] = ()) -> DecodingSession:
+def open_decoding_session(model: LanguageModel, rows: int, edits: Sequence[ResidualEdit] = ()) -> DecodingSession:
     """Return a session of a model that can write the answers of its encoding. Raises as `LanguageModel.check_answers`
     does."""
     model.check_answers()

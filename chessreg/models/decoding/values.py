@@ -93,10 +93,10 @@ def score_moves(
     for start in range(0, len(tokens), BATCH_PASSES):
         some = slice(start, start + BATCH_PASSES)
         mine = [edit.take(owner[some]) if edit.per_row else edit for edit in edits]
-        found = model.return_log_probs(tokens[some], None if is_state else actions[some], edits=mine)
-        if bool(found.isnan().any()):
+        log_returns = model.return_log_probs(tokens[some], None if is_state else actions[some], edits=mine)
+        if bool(log_returns.isnan().any()):
             raise DivergedError("the model's values are NaN", "a smaller scale" if edits else "")
-        parts.append(found.cpu())
+        parts.append(log_returns.cpu())
     log_probs = torch.cat(parts[1:]).numpy() if len(tokens) else np.zeros((0, 1), np.float32)
     made = []
     for moves, own in zip(every, np.split(log_probs, np.cumsum(counts)[:-1]), strict=True):

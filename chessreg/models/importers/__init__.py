@@ -13,7 +13,7 @@ from chessreg.models.importers.registry import (
     ImportFormat,
     ImportReport,
     check_import,
-    import_checkpoint,
+    convert_checkpoint,
     register_format,
 )
 from chessreg.models.importers.source import NONE_GIVEN, UnrecordedSettings
@@ -27,7 +27,7 @@ __all__ = [
     "UnrecordedSettings",
     "check_folder",
     "check_import",
-    "import_checkpoint",
+    "convert_checkpoint",
     "register_format",
 ]  # fmt: skip
 

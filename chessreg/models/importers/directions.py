@@ -128,7 +128,7 @@ class VectorFile:
     origin: FileOrigin
 
 
-def read_probe_file(path: Path, name: str | None = None) -> ProbeFile:
+def read_karvonen_probe(path: Path, name: str | None = None) -> ProbeFile:
     """Return a saved probe. `name` is the file's original name if `path` is a copy. Raises BadInputError."""
     name = path.name if name is None else name
     content = read_torch_file(path)
@@ -150,7 +150,7 @@ def read_probe_file(path: Path, name: str | None = None) -> ProbeFile:
     return ProbeFile(to_float_array(weight.flatten(1, 2), name), origin)
 
 
-def read_vector_file(path: Path, name: str | None = None) -> VectorFile:
+def read_karvonen_vector(path: Path, name: str | None = None) -> VectorFile:
     """Return a saved activation vector, the difference of a skill probe's two classes, or the single tensor [d_model]
     of a file. Raises BadInputError."""
     name = path.name if name is None else name
@@ -169,7 +169,7 @@ def read_vector_file(path: Path, name: str | None = None) -> VectorFile:
     cascade = re.search(r"type=caa_cascade", name) is not None
     source = "probe" if "linear_probe" in content else "cascade" if cascade else "contrastive"
     if not is_vector(content):
-        weight = read_probe_file(path, name).weight
+        weight = read_karvonen_probe(path, name).weight
         if weight.shape[1:] != (1, 2):
             raise BadInputError(
                 f"{name} is a probe of {weight.shape[1]} squares and {weight.shape[2]} classes, not one direction",

@@ -100,8 +100,8 @@ def check_on_games(model: LanguageModel) -> GameCheck:
         return GameCheck(0)
     games = choose_game_count(model)
     loss, entropy, tokens = compute_loss(model, iterate_predictions(written, model.block_size, games))
-    legal, asked = measure_legal_rate(model, games)
-    return GameCheck(games, tokens, loss, entropy, asked, legal)
+    legal, turns = measure_legal_rate(model, games)
+    return GameCheck(games, tokens, loss, entropy, turns, legal)
 
 
 def choose_game_count(model: LanguageModel) -> int:
@@ -215,13 +215,13 @@ def measure_legal_rate(model: LanguageModel, games: int) -> tuple[float | None, 
     None without such a turn, and if logits are not finite.
     """
     from chessreg.models.decoding import policies
-    from chessreg.models.decoding.session import open_session
+    from chessreg.models.decoding.session import open_decoding_session
 
     written = model.encoding
     needed = written.max_move_tokens + (1 if written.content == "history" else -1)  # tokens after the prompt
     greedy = policies.make_policy("free", (0.0,), resigns=False)
-    session = open_session(model, games)
-    legal = asked = 0
+    session = open_decoding_session(model, games)
+    legal = turn_count = 0
     for _, at in itertools.groupby(get_sample(written).turns, lambda turn: turn.ply):
         fitting = (turn for turn in at if turn.game < games and len(turn.prompt) + needed <= model.block_size)
         turns = {turn.game: turn for turn in fitting}
@@ -234,5 +234,5 @@ def measure_legal_rate(model: LanguageModel, games: int) -> tuple[float | None, 
         except DivergedError:
             return None, 0
         legal += sum(choice.move is not None for choice in choices)
-        asked += len(choices)
-    return (legal / asked, asked) if asked else (None, 0)
+        turn_count += len(choices)
+    return (legal / turn_count, turn_count) if turn_count else (None, 0)

@@ -86,13 +86,13 @@ def check_folder(path: Path) -> None:
 
 def describe_unread_weights(folder: Path) -> list[str]:
     """Return a sentence for each kind of weights in the folder that is not read."""
-    found = []
+    notes = []
     if (folder / ADAPTER).is_file():
-        found.append(f"{ADAPTER}: the adapter is not applied; merge it with peft's merge_and_unload to import both")
+        notes.append(f"{ADAPTER}: the adapter is not applied; merge it with peft's merge_and_unload to import both")
     others = sorted(p.name for p in folder.glob("*.safetensors") if p.name != WEIGHTS and not p.name.startswith("."))
     if others and (folder / WEIGHTS).is_file():
-        found.append(f"the weights are those of {WEIGHTS}, as transformers reads them; not read: {', '.join(others)}")
-    return found
+        notes.append(f"the weights are those of {WEIGHTS}, as transformers reads them; not read: {', '.join(others)}")
+    return notes
 
 
 def read_model_config(folder: Path) -> dict[str, Any]:

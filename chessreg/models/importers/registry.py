@@ -95,7 +95,7 @@ def register_format(format: ImportFormat) -> None:
     FORMATS[format.name] = format
 
 
-def import_checkpoint(
+def convert_checkpoint(
     path: Path,
     folder: Path,
     *,
@@ -120,7 +120,7 @@ def import_checkpoint(
     path = Path(path)
     source = open_checkpoint(path, given)
     chosen = recognize_format(source, format)
-    written, rows = choose_encoding(source, encoding or chosen.encoding_of(source), vocabulary)
+    written, rows = resolve_encoding(source, encoding or chosen.encoding_of(source), vocabulary)
 
     def loss(model: Network) -> float | None:
         own = reorder_tokens(model, fit_rows(written, rows, model, path.name, named=encoding is not None))
@@ -156,13 +156,13 @@ def check_import(
     vocabulary: Path | None = None,
     given: UnrecordedSettings = NONE_GIVEN,
 ) -> None:
-    """Raise the errors of `import_checkpoint` for an unknown format, an unknown encoding and an unsuitable
+    """Raise the errors of `convert_checkpoint` for an unknown format, an unknown encoding and an unsuitable
     vocabulary."""
     source = open_checkpoint(path, given)
-    choose_encoding(source, encoding or recognize_format(source).encoding_of(source), vocabulary)
+    resolve_encoding(source, encoding or recognize_format(source).encoding_of(source), vocabulary)
 
 
-def choose_encoding(
+def resolve_encoding(
     source: CheckpointSource, encoding: str | Encoding | None, vocabulary: Path | None = None
 ) -> tuple[Encoding, TokenRows | None]:
     """Return the encoding, and the rows of its tokens if there is a vocabulary: the given one, that in a torch file,
@@ -181,14 +181,14 @@ def choose_encoding(
                 "--vocabulary does not apply to a prompt", "leave it out: a prompt has a tokenizer.json"
             )
         return encoding, None
-    found = find_vocabulary(source, vocabulary)
-    if found is None:
+    token_texts = find_vocabulary(source, vocabulary)
+    if token_texts is None:
         return encoding or encoding_named("pgn-char-32"), None
-    written, rows = match_encoding(found, encoding)
+    written, rows = match_encoding(token_texts, encoding)
     if ours and rows.is_reordered:
         raise BadInputError(
-            f"{path.name}/{found.file} has the tokens of {written.name} in another order than {INFO} says",
-            f"remove {found.file} if chessreg saved the weights, {INFO} if another program did",
+            f"{path.name}/{token_texts.file} has the tokens of {written.name} in another order than {INFO} says",
+            f"remove {token_texts.file} if chessreg saved the weights, {INFO} if another program did",
         )
     return written, rows
 
@@ -202,10 +202,10 @@ def find_vocabulary(source: CheckpointSource, given: Path | None) -> Vocabulary 
                 f"no file or folder {given}", "--vocabulary takes a meta.pkl, a tokenizer or its folder"
             )
         within = given / read_dataset_name(source)
-        found = read_vocabulary(given) or (read_vocabulary(within) if within.is_dir() else None)
-        if found is None:
+        content = read_vocabulary(given) or (read_vocabulary(within) if within.is_dir() else None)
+        if content is None:
             raise BadInputError(f"{given} holds no vocabulary", "give the file: meta.pkl, tokenizer.json or vocab.json")
-        return found
+        return content
     if path.is_dir():
         return read_vocabulary(path)
     if (inside := find_inner_vocabulary(source.content, path.name)) is not None:

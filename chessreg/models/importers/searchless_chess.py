@@ -146,13 +146,13 @@ def choose_head(source: CheckpointSource, outputs: int, positions: int | None) -
 
 def rename_parameters(raw: Mapping[str, Tensor], config: SearchlessConfig) -> dict[str, Tensor]:
     """Return the parameters by the adapter's names, matrices [out, in]; unknown parameters keep their names."""
-    left, found = dict(raw), {}
+    left, renamed = dict(raw), {}
 
     def take(own: str, module: str, **parameters: str) -> None:
         for parameter, theirs in parameters.items():
             if (tensor := left.pop(f"{module}/{theirs}", None)) is not None:
                 matrix = theirs == "w"
-                found[f"{own}.{parameter}"] = tensor.t().contiguous() if matrix else tensor
+                renamed[f"{own}.{parameter}"] = tensor.t().contiguous() if matrix else tensor
 
     norm = {"weight": "scale", "bias": "offset"}
     take("embed", "embed", weight="embeddings")
@@ -169,7 +169,7 @@ def rename_parameters(raw: Mapping[str, Tensor], config: SearchlessConfig) -> di
             take(f"h.{layer}.{own}", haiku_name("linear", 3 * layer + number), weight="w")
     take("ln_f", haiku_name("layer_norm", 2 * config.n_layer), **norm)
     take("head_matrix", haiku_name("linear", 3 * config.n_layer), weight="w", bias="b")
-    return {**found, **left}
+    return {**renamed, **left}
 
 
 def compute_haiku_logits(raw: Mapping[str, Tensor], tokens: Tensor, config: SearchlessConfig) -> Tensor:

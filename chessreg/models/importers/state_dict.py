@@ -128,14 +128,14 @@ def read_saved_settings(source: CheckpointSource) -> dict[str, Any]:
 
     Raises BadInputError for a config.json that is not JSON.
     """
-    found = [to_plain_values(source.content[key]) for key in SETTINGS if isinstance(source.content.get(key), dict)]
+    saved = [to_plain_values(source.content[key]) for key in SETTINGS if isinstance(source.content.get(key), dict)]
     config = source.path.with_name("config.json")
-    if not found and config.is_file():
+    if not saved and config.is_file():
         try:
-            found.append(read_json(config))
+            saved.append(read_json(config))
         except (OSError, ValueError) as error:
             raise BadInputError(f"{config} is not JSON: {first_line(error)}", "correct or remove it") from error
-    return {key: value for settings in found for key, value in iterate_entries(settings)}
+    return {key: value for settings in saved for key, value in iterate_entries(settings)}
 
 
 def iterate_entries(settings: Any) -> Iterator[tuple[str, Any]]:

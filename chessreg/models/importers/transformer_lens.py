@@ -65,7 +65,7 @@ class TransformerLensFile:
         return Imported(
             model=GPT2.of_weights(config, convert_weights(raw, layers)),
             reference=functools.partial(compute_transformer_lens_logits, raw),
-            residual="centred" if is_centred(raw, layers) else "raw",
+            residual="centred" if has_centred_weights(raw, layers) else "raw",
             source={"folded": folded},
         )
 
@@ -156,7 +156,7 @@ def convert_weights(raw: Mapping[str, Tensor], layers: int) -> dict[str, Tensor]
     return {name: tensor.float().clone().contiguous() for name, tensor in weights.items()}
 
 
-def is_centred(raw: Mapping[str, Tensor], layers: int) -> bool:
+def has_centred_weights(raw: Mapping[str, Tensor], layers: int) -> bool:
     """Return whether everything written to the residual stream has mean 0 over d_model, judged by the weights."""
     written = [raw["embed.W_E"], raw["pos_embed.W_pos"]]
     for layer in range(layers):

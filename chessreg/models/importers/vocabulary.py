@@ -184,13 +184,13 @@ def read_vocabulary(path: Path) -> Vocabulary | None:
     """
     if path.is_dir():
         for name in FILES:
-            if (path / name).is_file() and (found := _read_file(path / name)) is not None:
-                return found
+            if (path / name).is_file() and (vocabulary := _read_file(path / name)) is not None:
+                return vocabulary
         return None
-    found = _read_file(path) if path.is_file() else None
-    if found is None:
+    vocabulary = _read_file(path) if path.is_file() else None
+    if vocabulary is None:
         raise BadInputError(f"{path.name} holds no vocabulary", f"known files: {', '.join(FILES)}")
-    return found
+    return vocabulary
 
 
 def find_inner_vocabulary(content: Any, file: str) -> Vocabulary | None:
@@ -238,12 +238,12 @@ def _read_json(path: Path, content: Any) -> Vocabulary | None:
         model, merged = content["model"], None
         if model.get("type") == "BPE" and not model.get("ignore_merges"):
             merged = frozenset("".join(_split_merge(merge)) for merge in model.get("merges") or [])
-        texts = _read_texts(model["vocab"])
+        texts = _list_texts(model["vocab"])
         added = {int(token["id"]): str(token["content"]) for token in content.get("added_tokens") or []}
         return Vocabulary(path.name, texts | added, merged)
-    texts = _read_texts(content)
+    texts = _list_texts(content)
     if (added_file := path.with_name("added_tokens.json")).is_file():
-        texts |= _read_texts(json.loads(added_file.read_text(encoding="utf-8")))
+        texts |= _list_texts(json.loads(added_file.read_text(encoding="utf-8")))
     return Vocabulary(path.name, texts, _read_merges(path.with_name("merges.txt")))
 
 
@@ -261,7 +261,7 @@ def _split_merge(merge: Any) -> list[str]:
     return merge.split(" ") if isinstance(merge, str) else list(merge)
 
 
-def _read_texts(content: Any) -> dict[int, str]:
+def _list_texts(content: Any) -> dict[int, str]:
     """Return the text of each id in {text: id}, {"id": text}, [text, …] or [[text, score], …]."""
     if isinstance(content, list):
         return {

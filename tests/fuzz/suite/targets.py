@@ -333,9 +333,9 @@ def torch_seeds(world: World) -> list[bytes]:
 )
 def torch_checkpoint(world: World, data: bytes) -> None:
     """A nanoGPT or TransformerLens file, imported."""
-    from chessreg.models.importers import import_checkpoint
+    from chessreg.models.importers import convert_checkpoint
 
-    import_checkpoint(world.file("ckpt.pt", data), world.folder / "out")
+    convert_checkpoint(world.file("ckpt.pt", data), world.folder / "out")
 
 
 TOKEN_FILES = HERE.parents[1] / "gpu" / "inputs"
@@ -372,10 +372,10 @@ def directions_seeds(world: World) -> list[bytes]:
 )
 def directions(world: World, data: bytes) -> None:
     """A saved probe or activation vector."""
-    from chessreg.models.importers.directions import read_probe_file, read_vector_file
+    from chessreg.models.importers.directions import read_karvonen_probe, read_karvonen_vector
 
     path = world.file("tf_lens_lichess_8layers_ckpt_no_optimizer_chess_piece_probe_layer_5.pth", data)
-    for read in (read_probe_file, read_vector_file):
+    for read in (read_karvonen_probe, read_karvonen_vector):
         with contextlib.suppress(*expected()):
             read(path)
 
@@ -404,14 +404,14 @@ def folder_seeds(world: World) -> list[bytes]:
 def folder_checkpoint(world: World, data: bytes) -> None:
     """A Hugging Face folder, imported; with chessreg.json one of ours, loaded."""
     from chessreg.models.checkpoint import load_model
-    from chessreg.models.importers import import_checkpoint
+    from chessreg.models.importers import convert_checkpoint
 
     source = world.folder / "source"
     source.mkdir()
     for name, content in zip(("config.json", "model.safetensors", "chessreg.json"), data.split(APART), strict=False):
         (source / name).write_bytes(content)
     with contextlib.suppress(*expected()):
-        import_checkpoint(source, world.folder / "out")
+        convert_checkpoint(source, world.folder / "out")
     if (source / "chessreg.json").exists():
         load_model(source)
 
