@@ -1,4 +1,4 @@
-"""The `chessreg` command. Each noun's commands are one file beside this one, imported when they are used."""
+"""The `chessreg` command. Each noun has its commands in one file here, which is imported when a command is used."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ __all__ = ["chessreg", "main"]
 
 
 def say_where_it_crashed() -> None:
-    """At a crash below Python (SIGSEGV, SIGABRT, SIGFPE) write the Python lines that led to it to stderr."""
-    with suppress(RuntimeError, OSError, ValueError):  # there is no stderr
+    """Write the Python stack to stderr if the process crashes below Python (SIGSEGV, SIGABRT, SIGFPE)."""
+    with suppress(RuntimeError, OSError, ValueError):  # stderr is closed
         faulthandler.enable(sys.__stderr__ or sys.stderr, all_threads=False)
 
 
 def main() -> None:
-    """The console script: exits with 0 done, 1 failed, 2 usage, 3 not found, 4 bad input, 130 interrupted."""
+    """Run the console script. Exit status: 0 done, 1 failed, 2 usage, 3 not found, 4 bad input, 130 interrupted."""
     keep_private()
     say_where_it_crashed()
     if os.environ.get(COMPLETION):

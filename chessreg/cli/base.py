@@ -1,4 +1,4 @@
-"""What every command uses: the home (registry and store), `--json`, output, and groups that import when needed."""
+"""Shared parts of the commands: the home (registry and store), `--json`, output, and groups that import lazily."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ Columns = list[str] | Mapping[str, str] | None
 
 
 def print_json(data: Any) -> None:
-    """One document on stdout."""
+    """Print one JSON document on stdout."""
     from chessreg.rows import plain
 
     document = json.dumps(plain(data), indent=2, ensure_ascii=False, allow_nan=False)
@@ -41,8 +41,7 @@ def print_json(data: Any) -> None:
 def print_table(rows: list[dict[str, Any]], columns: Columns = None) -> None:
     """Print a table on stdout, one line per row.
 
-    Where stdout is a terminal that is too narrow, long texts are shortened, then columns left out from the right; these
-    are named on stderr.
+    On a narrow terminal long texts are shortened, then columns are dropped from the right; stderr names those.
     """
     if not rows:
         print("nothing yet", file=sys.stderr)
@@ -59,12 +58,12 @@ def print_table(rows: list[dict[str, Any]], columns: Columns = None) -> None:
 
 
 def screen_width() -> int | None:
-    """Return the columns of the terminal that stdout is, None where it is none."""
+    """Return the width of the terminal on stdout in characters, or None if stdout is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def print_record(record: Mapping[str, Any], columns: Columns = None) -> None:
-    """One object, a line for each field."""
+    """Print one object, one line per field."""
     from chessreg.rows import cell_text
 
     headings = _headings(columns, record)
@@ -81,7 +80,7 @@ def _headings(columns: Columns, row: Mapping[str, Any]) -> dict[str, str]:
 
 @contextmanager
 def progress_line(title: str, quiet: bool = False) -> Iterator[Callable[[float, str], None]]:
-    """Yields a function (fraction 0 to 1, text). Silent when stderr is no terminal."""
+    """Yield a function that reports progress: (fraction 0 to 1, text). It prints nothing if stderr is not a terminal."""
     if quiet or not sys.stderr.isatty():
         yield lambda fraction, text: None
         return
@@ -108,7 +107,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Home:
-    """Where a command works: its registry and store, opened at first use and closed when it ends."""
+    """The registry and store of a command, opened at first use and closed when the command ends."""
 
     def __init__(
         self, registry: str | None = None, store: str | None = None, json: bool = False, debug: bool = False
@@ -122,7 +121,7 @@ class Home:
     def place(self) -> RegistryPlace:
         """The registry's place: --registry, else CHESSREG_REGISTRY, else ./.chessreg/registry.db.
 
-        From here on what this process writes is for its user alone, or for the group that the store is shared with.
+        From then on the files of this process are private to its user, or to the group that shares the store.
         """
         from chessreg.registry.place import resolve_place, resolve_store_path
         from store.files import keep_private
@@ -139,7 +138,7 @@ class Home:
 
     @property
     def named(self) -> bool:
-        """Whether an option or variable names the registry or the store: then a command that only reads creates nothing
+        """Whether an option or variable names the registry or the store. A command that only reads then creates nothing
         there."""
         paths = self.given_registry, self.given_store
         return any(path is not None for path in paths) or bool(
@@ -148,20 +147,21 @@ class Home:
 
     @property
     def registry_reference(self) -> str:
-        """The registry's place for another process, password and all."""
+        """The registry's place for another process, including its password."""
         return self.place.reference
 
     @property
     def store_path(self) -> Path:
-        """The store's folder: --store, else CHESSREG_STORE, else store/ beside the registry's file."""
+        """The store's folder: --store, else CHESSREG_STORE, else store/ next to the registry's file."""
         from chessreg.registry.place import resolve_store_path
 
         return resolve_store_path(self.given_store, self.place)
 
     def session(self, create: bool = False) -> Session:
-        """The registry and store, open. With `create`, for a command that adds, what is not there is made, and said.
+        """Open the registry and store. With `create` (commands that add), create a missing registry and print its
+        place.
 
-        Raises NotFoundError when there is no registry.
+        Raises NotFoundError if the registry does not exist.
         """
         if self._session is None and self.open(create):
             click.echo(f"made the registry {visible(self.place.masked)}", err=True)
@@ -169,8 +169,8 @@ class Home:
         return self._session
 
     def adding(self, needs: Iterable[str | None] = (), check: Callable[[], object] = lambda: None) -> Session:
-        """The same for a command that adds. Bad input makes no registry file: where there is none, `check` must raise
-        nothing first, and a command that names things of a registry (`needs`) gets NotFoundError."""
+        """Open the registry and store for a command that adds. If the registry does not exist, `check` must pass before
+        it is created, and a command that names existing things (`needs`) raises NotFoundError."""
         path = self.place.path
         if self._session is None and path is not None and not path.exists():
             if any(needs):
@@ -179,18 +179,20 @@ class Home:
         return self.session(create=True)
 
     def open(self, create: bool) -> bool:
-        """Open the registry and store; returns whether the registry was made just now."""
+        """Open the registry and store. Return whether the registry was created now."""
         from chessreg.session import open_session
 
         path = self.place.path
         own = path is not None and path.parent.name == ".chessreg" and not path.exists()
         self._session = open_session(self.place, self.store_path, create=create)
         if own and path is not None:
-            (path.parent / ".gitignore").write_text("*\n", encoding="utf-8")  # results are no source code
+            (path.parent / ".gitignore").write_text(
+                "*\n", encoding="utf-8"
+            )  # keep results out of the source repository
         return self._session.database.made
 
     def database(self) -> Database:
-        """The registry alone. Raises NotFoundError when there is none."""
+        """Open the registry without the store. Raises NotFoundError if the registry does not exist."""
         if self._session is not None:
             return self._session.database
         if self._database is None:
@@ -200,7 +202,7 @@ class Home:
         return self._database
 
     def close(self) -> None:
-        """Close what was opened, and give a lease back."""
+        """Close the registry and store, and release the lease."""
         if self._session is not None:
             self._session.close()
         if self._database is not None:
@@ -215,7 +217,7 @@ def pass_home(function: F) -> F:
 
 
 class FilePath(click.Path):
-    """A file or folder that a person names. No name at all would be this folder: it is refused, as is a web address."""
+    """A file or folder. An empty name, which would be the current folder, and a web address are refused."""
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         if not str(value).strip():
@@ -229,7 +231,7 @@ class FilePath(click.Path):
 
 
 class NameText(click.ParamType):
-    """A name that a thing shall have. One that it cannot have is refused before anything is done."""
+    """A name for a new thing. A name that is not allowed is refused before anything is done."""
 
     name = "text"
 
@@ -241,8 +243,8 @@ class NameText(click.ParamType):
 
 
 class Numbers(click.ParamType):
-    """Several values in one option: `0,2,5-7`, or words `a,b`; `none` is the empty list. An empty text is refused: it
-    is what an unset variable of the shell gives."""
+    """Several values in one option: `0,2,5-7`, or words `a,b`; `none` is the empty list. An empty text is refused,
+    because an unset shell variable gives it."""
 
     def __init__(self, item: type, needed: bool = False) -> None:
         self.item, self.needed, self.name = item, needed, f"{item.__name__},…"
@@ -296,15 +298,15 @@ def emit(
 
 
 class LazyCommand(NamedTuple):
-    """A command that is imported when it is called: where it is, and the line that the help shows."""
+    """A command that is imported when it is called: its location, and its line in the help."""
 
     target: str  # "module:attribute"
     help: str
-    of: str = ""  # what the attribute makes the command of, where one function makes several
+    of: str = ""  # argument of the attribute, if one function makes several commands
 
     @property
     def present(self) -> bool:
-        """Whether its module can be found; nothing of it is run."""
+        """Whether its module can be found, without running it."""
         try:
             return importlib.util.find_spec(self.target.partition(":")[0]) is not None
         except ModuleNotFoundError:
@@ -319,10 +321,10 @@ class LazyCommand(NamedTuple):
 
 
 class Group(click.Group):
-    """A group of commands whose help shows the first sentence of each command in full."""
+    """A group of commands. Its help shows the first sentence of each command in full."""
 
     def short_helps(self, ctx: click.Context) -> dict[str, str]:
-        """Each command's name → the line that help and completion show. Hidden commands are left out."""
+        """Return each command's name → its line in help and completion. Hidden commands are left out."""
         commands = ((name, self.get_command(ctx, name)) for name in self.list_commands(ctx))
         return {name: command.get_short_help_str(LONGEST_SHORT_HELP) for name, command in commands
                 if command is not None and not command.hidden}  # fmt: skip
@@ -360,7 +362,7 @@ class Group(click.Group):
         ctx.fail(f"there is no command {' '.join([*path, args[0]])!r}{also}")
 
     def sections(self, ctx: click.Context) -> dict[str, list[str]]:
-        """The titles of the help's sections → the names of the commands in each."""
+        """Return the titles of the help's sections → the names of the commands in each."""
         return {"Commands": self.list_commands(ctx)}
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -382,7 +384,7 @@ LONGEST_SHORT_HELP = 100  # characters
 
 
 class LazyGroup(Group):
-    """A group whose commands are named in a table: its help imports none of them."""
+    """A group whose commands are listed in a table, so that its help imports none of them."""
 
     def __init__(self, *arguments: Any, lazy: Mapping[str, LazyCommand] | None = None, **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -408,7 +410,7 @@ class LazyGroup(Group):
 
 
 def fresh(home: Home) -> Database:
-    """The registry with every waiting fragment taken in. One that cannot be written is listed as it is."""
+    """Import all waiting fragments and return the registry. If it cannot be written, warn and return it unchanged."""
     from chessreg.errors import ChessregError
     from chessreg.runs.ingest import ingest_fragments
     from chessreg.runs.watch import Watcher

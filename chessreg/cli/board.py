@@ -1,4 +1,4 @@
-"""`chessreg board` and `chessreg heatmap`: a position drawn, as text or a picture, and what a probe reads in it."""
+"""`chessreg board` and `chessreg heatmap`: positions and a probe's readings as text or pictures."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from chessreg.games.boards.boardframe import BoardFrame
 
 
-FEW = 4  # so many boards are all shown where no ply is given
+MAX_BOARDS = 4  # shown without --ply
 
 
 @click.command()
@@ -84,7 +84,7 @@ def board(
             raise BadInputError("--json has the position and its FEN", "leave out --as, or --json")
         frame = views[-1]
         if not frame.position:
-            click.echo("who is to move is not known here: White is taken", err=True)
+            click.echo("the side to move is unknown: White is assumed", err=True)
         texts = {"fen": frame.whole_fen, "pgn": frame.pgn.strip(), "lichess": frame.lichess}
         click.echo(texts[form], file=for_data(sys.stdout))
         return
@@ -103,7 +103,7 @@ def board(
 
 
 def views_behind(home: Home, reference: str, item: int | None, condition: str | None = None) -> list[BoardFrame]:
-    """The boards of RUN:UNIT, or of DATASET:NUMBER where no run is called so."""
+    """Return the boards of RUN:UNIT, or of DATASET:NUMBER if no run has that name."""
     from chessreg.entities import dataset as datasets
     from chessreg.entities import run as runs
     from chessreg.entities.game import unit_reference
@@ -121,13 +121,13 @@ def views_behind(home: Home, reference: str, item: int | None, condition: str | 
             except NotFoundError:
                 raise no_run from None
             if not (number.isascii() and number.isdigit() and len(number) < 19):
-                raise BadInputError(f"{number[:40]!a} is no row of {dataset}", "rows are counted from 0") from None
+                raise BadInputError(f"{number[:40]!a} is not a row of {dataset}", "rows are counted from 0") from None
             return datasets.board_views(session.inputs, dataset, int(number))
     return runs.board_views(session.inputs, run_id, unit, item, condition)
 
 
 def evaluated(views: list[BoardFrame], limit: str) -> list[BoardFrame]:
-    """The boards with Stockfish's evaluation. Raises BadInputError where a position is not known in full."""
+    """Return the boards with Stockfish's evaluation. Raises BadInputError if a position is incomplete."""
     from dataclasses import replace
 
     from chessreg.games.engines.opponents import parse_engine, parse_limit
@@ -135,16 +135,16 @@ def evaluated(views: list[BoardFrame], limit: str) -> list[BoardFrame]:
 
     search = parse_limit(limit)
     if not all(frame.position for frame in views):
-        raise BadInputError("who is to move on these boards is not known", "games and positions can be evaluated")
+        raise BadInputError("the side to move on these boards is unknown", "evaluate a game or a position")
     with EnginePool(parse_engine("stockfish:20"), timed=search.kind == "time") as pool:
         found = pool.evaluations((frame.position for frame in views), search)
         return [replace(frame, evaluation=value) for frame, value in zip(views, found, strict=True)]
 
 
 def picked(views: list[BoardFrame], ply: int | None, reference: str) -> list[BoardFrame]:
-    """The frames that are meant. Raises BadInputError for a ply that there is not."""
+    """Return the chosen frames. Raises BadInputError for a ply that the game does not have."""
     if ply is None:
-        return views if len(views) <= FEW else views[-1:]
+        return views if len(views) <= MAX_BOARDS else views[-1:]
     if not -len(views) <= ply < len(views):
         raise BadInputError(f"{reference} has no ply {ply}", f"its boards are 0 to {len(views) - 1}")
     return [views[ply]]
@@ -156,7 +156,7 @@ def write(path: Path, text: str) -> None:
 
 
 def as_object(views: list[BoardFrame], svg: Path | None, png: Path | None = None) -> dict[str, object]:
-    """The boards as one JSON object."""
+    """Return the boards as one JSON object."""
     boards = [
         {
             "title": frame.title,
@@ -221,7 +221,7 @@ def heatmap(
     form: str,
     output: Path | None,
 ) -> None:
-    """Draw what a probe reads where the move of STATE begins, in the clean and in the edited model.
+    """Draw a probe's readings at the start of a move, in the clean and in the edited model.
 
     STATE is RUN:UNIT of an edit run. Without --output the numbers are printed.
 
@@ -258,7 +258,7 @@ def heatmap(
 
 
 def heat_as_object(readings: ProbeReadings, label: int, measure: Measure) -> dict[str, Any]:
-    """Both boards' numbers by square, a1 first."""
+    """Return the numbers of both boards by square, a1 first."""
     from chessreg.experiments.edit.heat import PIECE_CLASSES
 
     return {
@@ -274,7 +274,7 @@ def heat_as_object(readings: ProbeReadings, label: int, measure: Measure) -> dic
 
 
 def as_text(readings: ProbeReadings, label: int, measure: Measure) -> str:
-    """Both boards' numbers, rank 8 on top."""
+    """Return the numbers of both boards as text, rank 8 on top."""
     from chessreg.experiments.edit.heat import MODEL_SIDES
 
     lines = []

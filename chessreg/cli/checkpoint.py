@@ -23,7 +23,7 @@ VERIFIED = ("max_logit_difference", "import_loss", "import_entropy", "import_leg
 
 
 def tell(home: Home, made: Registered) -> None:
-    """Print the checkpoint that was registered, or was there already."""
+    """Print the checkpoint that was registered, now or earlier."""
     with home.session().database.read() as session:
         row, called = described(session, made.id.hex), names.describe_names(session, "checkpoint", made.id)
     if not made.created:
@@ -40,7 +40,7 @@ def tell(home: Home, made: Registered) -> None:
 @json_option
 @pass_home
 def twin(home: Home, reference: str, name: str | None, seed: int) -> None:
-    """Register an untrained model of the same shape: the baseline that probes are compared with.
+    """Register an untrained model of the same shape, as the random-init control of probes.
 
     \b
     Example: chessreg checkpoint twin reference --name untrained --seed 0

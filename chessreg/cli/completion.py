@@ -26,7 +26,7 @@ BUSY_S = 0.1
 MOST_NAMES = 1000
 KIND_NAME = re.compile(r'^    name = "([a-z0-9-]+)"$', re.MULTILINE)
 
-NAMED = ("run", "dataset", "checkpoint")  # nouns with names of their own
+NAMED = ("run", "dataset", "checkpoint")  # nouns whose things have names
 MADE_BY_RUNS = {  # noun → its table, whose things go by the name of their run
     "checkpoint": "checkpoint",
     "cache": "activation_cache",
@@ -90,10 +90,10 @@ def complete() -> int:
 
 
 def names_for(args: Sequence[str], incomplete: str) -> list[CompletionItem] | None:
-    """The names that may follow these arguments, sorted; None where no name is expected.
+    """Return the names that may follow these arguments, sorted; None if no name is expected.
 
-    Reads the arguments alone: importing a command to ask for its parameters takes longer than a user waits. Of a list
-    `a,b,c` the last name is completed.
+    Only the arguments are read, because importing a command takes longer than a user waits. In a list `a,b,c` the last
+    name is completed.
     """
     registry, words = split_registry(args)
     listed, comma, begun = incomplete.rpartition(",")
@@ -117,7 +117,7 @@ def names_for(args: Sequence[str], incomplete: str) -> list[CompletionItem] | No
 
 
 def split_registry(args: Sequence[str]) -> tuple[str | None, list[str]]:
-    """The value of --registry, and the arguments without the options that are accepted anywhere."""
+    """Return the value of --registry, and the arguments without the options that are accepted anywhere."""
     words, registry = hoisted(args), None
     while words and (option := words[0].partition("="))[0] in ANYWHERE:
         del words[0]
@@ -127,7 +127,7 @@ def split_registry(args: Sequence[str]) -> tuple[str | None, list[str]]:
 
 
 def noun_after(words: Sequence[str]) -> str:
-    """The noun whose name may follow these words; "" where none is expected.
+    """Return the noun whose name may follow these words; empty if none is expected.
 
     >>> noun_after(["run", "play", "--intervention.vector"])
     'vector'
@@ -147,7 +147,7 @@ def as_noun(word: str) -> str:
 
 
 def statements_of(noun: str) -> Iterator[str]:
-    """SELECTs of the names that things of a noun go by."""
+    """Return SELECT statements for the names of a noun's things."""
     if noun in NAMED:
         yield NAMES.format(noun=noun)
     if noun in MADE_BY_RUNS:
@@ -157,8 +157,8 @@ def statements_of(noun: str) -> Iterator[str]:
 
 
 def read_names(place: RegistryPlace, statements: list[str]) -> list[str]:
-    """The answers to these SELECTs. Opens the registry read-only; empty where there is none or it does not answer in
-    TIME_LIMIT_S."""
+    """Return the rows of these SELECT statements, read-only; none if the registry does not exist or does not answer
+    within TIME_LIMIT_S."""
     names: list[str] = []
     with suppress(Exception), time_limit(TIME_LIMIT_S), closing(connect(place)) as connection:
         for statement in statements:
@@ -169,7 +169,8 @@ def read_names(place: RegistryPlace, statements: list[str]) -> list[str]:
 
 
 def connect(place: RegistryPlace) -> Any:
-    """A connection of the database's own driver: SQLAlchemy takes longer to import than a user waits for Tab."""
+    """Open a connection with the database's own driver, because importing SQLAlchemy takes longer than a user waits for
+    Tab."""
     if place.path is None:
         import psycopg
 
@@ -202,7 +203,7 @@ def time_limit(seconds: float) -> Iterator[None]:
 
 
 def kind_names() -> list[str]:
-    """The names of the kinds of experiment, without importing them: their modules take seconds."""
+    """Return the names of the kinds of experiment without importing them, which takes seconds."""
     from pathlib import Path
 
     from chessreg import experiments, plugins

@@ -23,10 +23,10 @@ SOURCE_TEXT = "source-text"
 def config(home: Home, name: str | None, value: str | None, folder: Path) -> None:
     """Show or change the setting of a project.
 
-    It holds for the folder and the folders below it. It is kept in your settings folder, on this machine.
+    The setting applies to the folder and its subfolders. It is stored in your settings folder on this machine.
 
-    source-text: record the text of the git patch and of small untracked files with each attempt. By default only
-    their names and digests are recorded. The text is in the registry then, and goes along with merge and push.
+    source-text: record the text of the git patch and of small untracked files with each attempt. By default only their
+    names and digests are recorded. The text is stored in the registry, and merge and push copy it.
 
     \b
     Example: chessreg config source-text on

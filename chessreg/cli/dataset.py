@@ -1,4 +1,4 @@
-"""`chessreg dataset`: games and positions in."""
+"""`chessreg dataset`: add, split and export games and positions."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def name_option(function: Any) -> Any:
 
 
 def filter_options(function: Any) -> Any:
-    """Options that choose games by their tags: `time_control`, `rated`, …, the fields of a `GameFilter`."""
+    """Return options that select games by their tags: `time_control`, `rated`, …, the fields of a `GameFilter`."""
     options = (
         click.option(
             "--time-control",
@@ -67,7 +67,7 @@ def filter_options(function: Any) -> Any:
 
 
 def tell(home: Home, added: Added) -> None:
-    """Print the dataset that was added, or was there already."""
+    """Print the dataset that was added, now or earlier."""
     from chessreg.entities.dataset import content_of, summary
 
     with home.session().database.read() as session:
@@ -136,14 +136,14 @@ def add(
     within: tuple[str, ...],
     **settings: Any,
 ) -> None:
-    """Add PGN files, transcript CSVs (plain, or as .zst, .gz, .bz2, .zip) or Parquet files of games as one dataset.
+    """Add files as one dataset: PGN, transcript CSV (plain or .zst, .gz, .bz2, .zip) or Parquet.
 
-    The same bytes with the same filters are recognised. Games that a filter leaves out, or whose tags do not answer it,
-    are counted by reason. Games with illegal moves are listed with the dataset.
-    A CSV has a column `transcript`, as Karvonen's files of games; games that it cuts short keep their whole moves.
-    A Parquet of games has a column `transcript` (SAN or UCI) or `movetext`, and columns named as PGN tags.
-    A Parquet or CSV with a column `fen` becomes a dataset of positions; so do a CSV of puzzles (FEN,moves,rating) and
-    the bags of ChessBench (.bag, .bagz; NAME@3_data.bag: all three shards).
+    Adding the same bytes with the same filters again does nothing. Games that a filter leaves out, or whose tags do not
+    answer it, are counted by reason. Games with illegal moves are listed with the dataset. A CSV has a column
+    `transcript`, as Karvonen's files of games; cut-off games keep their whole moves. A Parquet file of games has a
+    column `transcript` (SAN or UCI) or `movetext`, and columns named as PGN tags. A Parquet or CSV file with a column
+    `fen`, a CSV of puzzles (FEN,moves,rating) and a ChessBench bag (.bag, .bagz; NAME@3_data.bag: all three shards)
+    become a dataset of positions.
 
     \b
     Example: chessreg dataset add lichess-puzzles.csv --name puzzles
@@ -189,9 +189,9 @@ def add(
 def split(home: Home, reference: str, parts: str, seed: int) -> None:
     """Cut a dataset into named parts by a seeded hash of the moves: equal games are always in the same part.
 
-    Positions are cut by their game, those of no known game each by itself.
+    Positions of one game are in the same part; positions without a known game are split one by one.
 
-    A part is then DATASET:NAME wherever a dataset is expected.
+    Commands accept a part as DATASET:NAME.
 
     \b
     Example: chessreg dataset split sample --parts fit=0.6,test=0.4 --seed 0
@@ -224,7 +224,7 @@ def split(home: Home, reference: str, parts: str, seed: int) -> None:
 def overlap(home: Home, reference: str, other: str) -> None:
     """Count the games and positions that a dataset or part shares with another.
 
-    Games are compared by their moves. Where one of the two holds positions, games are known by their Lichess id; two
+    Games are compared by their moves. If one of the two holds positions, games are compared by their Lichess id. Two
     datasets of positions are also compared by board: pieces, side to move, castling rights and en passant.
 
     \b
@@ -243,7 +243,7 @@ def overlap(home: Home, reference: str, other: str) -> None:
 @click.option(
     "--coding",
     type=click.Choice(["behavioral_cloning", "state_value", "action_value"]),
-    help="What a record holds beside its FEN: the best move, a win probability, a move and a win probability.  "
+    help="Values of a record: the best move, a win probability, or a move and a win probability.  "
     "[default: the most that the positions have]",
 )
 @click.option(
@@ -283,8 +283,8 @@ def export(
 ) -> None:
     """Write a dataset, or one part of it, to a file: positions for ChessBench, or games as token ids.
 
-    Positions become FILE.bag or FILE.bagz. A bag that was added comes out byte for byte, where none of its rows was
-    rejected or written otherwise.
+    Positions become FILE.bag or FILE.bagz. An added bag is reproduced byte for byte unless some of its rows were
+    rejected or rewritten.
 
     With --token-file, games become FILE.npz: a zip of NumPy arrays, about 160 bytes per game, that numpy.load reads
     without chessreg. `tokens` (uint8) holds the training games end to end and `lengths` the number of tokens of each;
@@ -424,7 +424,7 @@ def fetch(
     type=click.FloatRange(0, 1),
     default=0.7,
     show_default=True,
-    help="Share of the games in which a lost player gives up.",
+    help="Share of the games in which a losing player resigns.",
 )
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of openings, levels and colors.")
 @click.option("--processes", type=click.IntRange(1), help="Games played at once.  [default: one a core]")
@@ -444,7 +444,7 @@ def generate(
     name: str | None,
     **settings: Any,
 ) -> None:
-    """Let the levels of an engine play each other from random openings, on all cores, and add the games.
+    """Play games between an engine's levels from random openings, on all cores, and add them.
 
     The Elo tags hold the levels' published ratings, so the rating scale is stockfish's own.
 

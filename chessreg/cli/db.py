@@ -25,10 +25,10 @@ def db() -> None:
 @json_option
 @pass_home
 def upgrade(home: Home, shared: bool) -> None:
-    """Bring the registry to this chessreg's schema, making it if there is none.
+    """Upgrade the registry to this version's schema, or create it if it does not exist.
 
-    It gets the tables of nouns that installed packages bring, too.
-    A SQLite registry is copied first, to backups/ beside it; a PostgreSQL one is not: `chessreg db backup` does it.
+    Installed packages also get their tables. A SQLite registry is first copied to backups/ next to it. A PostgreSQL
+    registry is not copied: run `chessreg db backup` first.
     """
     from chessreg.registry import migrations
 
@@ -43,7 +43,7 @@ def upgrade(home: Home, shared: bool) -> None:
 @pass_home
 @click.pass_context
 def status(ctx: click.Context, home: Home) -> None:
-    """Show which schema the registry has and which this chessreg needs. Exit status 1 when they differ."""
+    """Show the registry's schema and the schema that this version needs. Exit status 1 if they differ."""
     from chessreg.registry import migrations
 
     schema = migrations.read_schema_status(home.place)
@@ -66,9 +66,9 @@ def status(ctx: click.Context, home: Home) -> None:
 @json_option
 @pass_home
 def backup(home: Home, target: Path | None) -> None:
-    """Copy the registry to one file, while it is in use.
+    """Copy the registry to one file, also while it is in use.
 
-    SQLite: a database file, by default in backups/ beside the registry. PostgreSQL: pg_dump's custom format.
+    SQLite: a database file, by default in backups/ next to the registry. PostgreSQL: pg_dump's custom format.
     """
     from chessreg.registry import migrations
 
@@ -93,10 +93,10 @@ def _status(home: Home) -> tuple[str | None, str]:
 @json_option
 @pass_home
 def init(home: Home) -> None:
-    """Make the registry and the store of this folder; what is there already stays as it is.
+    """Create the registry and the store of this folder. Existing ones are kept.
 
-    Without --registry and --store they lie in ./.chessreg/; with --registry alone the store lies beside its file.
-    The first command that adds something makes it too, and says where.
+    They are created in ./.chessreg/. With --registry alone, the store is created next to that file. The first command
+    that adds something also creates them, and prints their place.
     """
     home.open(create=True)
     session = home.session()
@@ -106,7 +106,7 @@ def init(home: Home) -> None:
 
 
 def make_brought(database: Database) -> None:
-    """Make the tables of nouns that packages bring; note those that cannot be loaded."""
+    """Create the tables of nouns from installed packages; warn about packages that cannot be loaded."""
     from chessreg.registry import brought
 
     for message in brought.load_package_nouns():
@@ -128,18 +128,18 @@ DAYS = 7.0
     help="Move them into the store's bin, and delete what killed processes left "
     "in its staging folder. [default: list them]",
 )
-@click.option("--restore", is_flag=True, help="Take back what is in the bin.")
-@click.option("--empty", is_flag=True, help="Remove for good what has been in the bin for --days.")
+@click.option("--restore", is_flag=True, help="Move the files in the bin back.")
+@click.option("--empty", is_flag=True, help="Delete files that have been in the bin for --days.")
 @click.option(
     "--days", type=click.FloatRange(min=0), default=DAYS, show_default=True, help="How long the bin keeps things."
 )
 @json_option
 @pass_home
 def gc(home: Home, remove: bool, restore: bool, empty: bool, days: float) -> None:
-    """List bytes that nothing registered needs: leftovers, and what only archived things refer to. Never rows.
+    """List unused bytes: leftovers, and files of archived things only. Rows are never removed.
 
-    What is removed goes into a bin, from which `--restore` takes it back; `--empty` ends that. What a killed process
-    left unfinished is deleted at once.
+    Removed files go to a bin. `--restore` moves them back, and `--empty` deletes them. Unfinished files of killed
+    processes are deleted immediately.
 
     \b
     Example: chessreg gc --remove
@@ -176,10 +176,10 @@ def gc(home: Home, remove: bool, restore: bool, empty: bool, days: float) -> Non
 @json_option
 @pass_home
 def recover(home: Home, only_list: bool, again: bool) -> None:
-    """Take in the results that wait in the store: each once, also after an outage or a crash.
+    """Import the results that wait in the store, once each, also after an outage or a crash.
 
-    Every other command does this by itself when the registry answers; this one says what is left, and why. Exit status
-    1 while something waits or is set aside.
+    Every other command does this automatically when the registry answers; this one also prints the remaining results
+    and the reasons. Exit status 1 while something waits or is set aside.
 
     \b
     Example: chessreg recover --list
@@ -198,7 +198,7 @@ def recover(home: Home, only_list: bool, again: bool) -> None:
         emit(home, {**taken, "left": left})
     else:
         if taken:
-            click.echo(f"{taken['fragments']} fragments taken in, {taken['rows']} rows", err=True)
+            click.echo(f"{taken['fragments']} fragments imported, {taken['rows']} rows", err=True)
         if left:
             left_rows = [
                 {**row, "age": f"{max(now - row['created'], 0):.0f} s" if row["created"] else ""} for row in left

@@ -18,7 +18,7 @@ from chessreg.terminal import Lines, for_drawing
 
 @dataclass(frozen=True)
 class Size:
-    """How much of everything the demo does. With `whole` also the steps that take minutes."""
+    """The amounts of the demo. With `whole` it includes the steps that take minutes."""
 
     fit_games: int
     test_games: int
@@ -54,7 +54,7 @@ AFTERWARDS = [
 
 @dataclass(frozen=True)
 class Step:
-    """A heading, the commands under it, and those whose output answers it."""
+    """A heading, its commands, and the commands whose output answers it."""
 
     title: str
     commands: tuple[str, ...]
@@ -140,7 +140,7 @@ def steps(size: Size) -> Iterator[Step]:
             ),
         )
     yield Step(
-        "An edit during a match: the model plays as it is, and while its states say that its knights, bishops and "
+        "An edit during a match: the model plays unchanged, and while its states say that its knights, bishops and "
         "queen are not on their first squares",
         (
             'run vector --source board --probe uci-board --board "b1=. c1=. d1=. f1=. g1=." --layers 2-5 --name unseen',
@@ -162,7 +162,7 @@ def steps(size: Size) -> Iterator[Step]:
 
 
 class Progress(Lines):
-    """Stderr without the lines that commands print; progress bars, which draw on `raw`, stay."""
+    """Stderr without the lines of commands. Progress bars, which draw on `raw`, are kept."""
 
     def write(self, text: str) -> int:
         return len(text)
@@ -189,9 +189,9 @@ def quiet() -> Iterator[None]:
 )
 @pass_home
 def demo(home: Home, size: str) -> None:
-    """Run the main job from end to end: games in, a model probed, edited and playing, tables out.
+    """Run the main workflow: add games, probe a model, edit it, play with it, and print the tables.
 
-    Everything goes into ./.chessreg/ by the commands that are printed. Finished steps are skipped.
+    Everything is stored in ./.chessreg/ by the printed commands. Finished steps are skipped.
     """
     from chessreg.cli import chessreg as root
     from chessreg.models.devices import release_memory
@@ -223,7 +223,7 @@ def demo(home: Home, size: str) -> None:
 
 
 def activation() -> str:
-    """Return the command that puts this environment on the PATH; empty if it is there or there is none."""
+    """Return the command that puts this environment on the PATH; empty if it is not needed or does not exist."""
     import shutil
 
     script = Path(sys.prefix) / "bin" / "activate"

@@ -1,4 +1,4 @@
-"""`chessreg doctor`: what is missing or wrong here, and the command that installs or fixes it."""
+"""`chessreg doctor`: find problems of this installation and print the commands that fix them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ OPTIONAL = {  # module → the package that brings it, and what for
 
 @dataclass(frozen=True)
 class Check:
-    """One thing looked at. `missing` and `broken` stop work; `optional` only stops the thing it names."""
+    """One check and its result. `missing` and `broken` stop work; `optional` affects only the named feature."""
 
     check: str
     state: Literal["ok", "missing", "broken", "optional"]
@@ -71,11 +71,10 @@ class Check:
 @pass_home
 @click.pass_context
 def doctor(ctx: click.Context, home: Home, fix: bool, digests: bool) -> None:
-    """Show what is missing or wrong here, and the command that installs or fixes it. Without --fix it changes nothing.
+    """Find problems and print the command that installs or fixes each. Without --fix nothing is changed.
 
-    Looks at programs, registry and store; at attempts and jobs whose process is gone or silent; at results that wait;
-    at left-overs of crashes; at bytes that are not where they should be. Exit status 1 when something is missing or
-    broken that work needs; optional things do not count.
+    Checks programs, registry and store; attempts and jobs whose process is gone or silent; waiting results; leftovers
+    of crashes; missing and misplaced bytes. Exit status 1 if a required part is missing or broken.
     """
     checks = [check for look in LOOKS for check in checks_of(look, home)]
     if home.place.path is None or home.place.path.exists():
@@ -86,7 +85,7 @@ def doctor(ctx: click.Context, home: Home, fix: bool, digests: bool) -> None:
 
 
 def work(home: Home, fix: bool, digests: bool) -> Iterator[Check]:
-    """Jobs, attempts and bytes."""
+    """Check jobs, attempts and bytes."""
     from chessreg import doctor as health
     from store import Store
 
@@ -108,11 +107,11 @@ def work(home: Home, fix: bool, digests: bool) -> Iterator[Check]:
         yield Check(away.check, "optional", away.detail, away.hint)
     if not wrong:
         unread = "" if digests else "; bytes were not read: --digests does"
-        yield Check("work", "ok", f"attempts, jobs, results and files are as they are said to be{unread}")
+        yield Check("work", "ok", f"attempts, jobs, results and files agree with the registry{unread}")
 
 
 def checks_of(look: Callable[[Home], Iterator[Check]], home: Home) -> Iterator[Check]:
-    """The checks of one look; where it breaks, that is a problem too."""
+    """Yield the checks of one function; an exception is a problem of its own."""
     try:
         yield from look(home)
     except (ChessregError, StoreError) as error:
@@ -121,7 +120,7 @@ def checks_of(look: Callable[[Home], Iterator[Check]], home: Home) -> Iterator[C
 
 
 def install(package: str, brew: str | None = None) -> str:
-    """What to type here to install a system package."""
+    """Return the command that installs a system package here."""
     if platform.system() == "Darwin":
         return f"brew install {brew or package}"
     sudo = "" if os.geteuid() == 0 else "sudo "
@@ -157,7 +156,7 @@ def _program(name: str, absent: Literal["missing", "optional"], why: str) -> Che
 
 
 def registry(home: Home) -> Iterator[Check]:
-    """Whether it answers, can be written, and has the right schema."""
+    """Check whether the registry answers, is writable, and has the right schema."""
     from chessreg.registry import migrations
     from chessreg.registry.sqlite import find_network_file_system
 
@@ -172,7 +171,7 @@ def registry(home: Home) -> Iterator[Check]:
             )
         if not place.path.exists():
             yield _writable("registry", folder)
-            yield Check("schema", "optional", f"there is no registry {place.path} yet", "chessreg init")
+            yield Check("schema", "optional", f"the registry {place.path} does not exist yet", "chessreg init")
             return
         yield _writable("registry", folder, place.path)
         yield from _open_to_all("registry", place.path)
@@ -187,13 +186,13 @@ def registry(home: Home) -> Iterator[Check]:
         yield Check("schema", "optional", f"{place.masked} holds no registry yet", hint["empty"])
     else:
         detail = f"{schema.state}: {schema.current} here, {schema.head} wanted"
-        yield Check("schema", "broken", detail, hint.get(schema.state, "give chessreg a database of its own"))
+        yield Check("schema", "broken", detail, hint.get(schema.state, "use a separate database for chessreg"))
     if place.path is None:
         yield _program("pg_dump", "optional", "`chessreg db backup` uses it")
 
 
 def _sqlite(path: Path) -> Iterator[Check]:
-    """The two copies of SQLite in this process, and whether the pages of the file hold together."""
+    """Check the two copies of SQLite in this process, and the integrity of the file's pages."""
     from chessreg.queries.source import library_version
     from chessreg.registry import sqlite
 
@@ -242,7 +241,7 @@ def store(home: Home) -> Iterator[Check]:
 
 
 def _writable(name: str, folder: Path, file: Path | None = None) -> Check:
-    """Whether a file can be made in a folder (or in the nearest one above that exists), and this file be written."""
+    """Check whether the folder, or the nearest existing one above it, and the file are writable."""
     existing = next(place for place in (folder, *folder.parents) if place.exists())
     try:
         with tempfile.TemporaryFile(dir=existing):
@@ -260,7 +259,7 @@ def _writable(name: str, folder: Path, file: Path | None = None) -> Check:
 
 
 def _open_to_all(name: str, path: Path) -> Iterator[Check]:
-    """Whether every user of this machine can read it, as what older versions made under a usual umask."""
+    """Check whether every user of this machine can read the file, as files of older versions under a usual umask."""
     from store.files import is_shared
 
     if path.stat().st_mode & stat.S_IROTH and all(above.stat().st_mode & stat.S_IXOTH for above in path.parents):

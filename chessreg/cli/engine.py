@@ -49,7 +49,7 @@ def list_(home: Home) -> None:
 @json_option
 @pass_home
 def ladder(home: Home) -> None:
-    """List the opponents from weakest to strongest; measure a model where it scores 20 to 80 %.
+    """List the opponents from weakest to strongest. Measure a model at levels where it scores 20 to 80 %.
 
     \b
     Example: chessreg run play --checkpoint reference --opponent stockfish:0@nodes=10
@@ -74,7 +74,7 @@ def ladder(home: Home) -> None:
 
 
 def installed() -> dict[str, Any] | None:
-    """The Stockfish of this machine as a row of `engine`, or None."""
+    """Return the Stockfish of this machine as a row of `engine`, or None."""
     from chessreg.games.engines.opponents import identify_engine
 
     try:

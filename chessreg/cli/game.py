@@ -33,7 +33,7 @@ def game() -> None:
 @json_option
 @pass_home
 def list_(home: Home, run: str | None, limit: int) -> None:
-    """List games, the newest last.
+    """List games, newest last.
 
     \b
     Example: chessreg game list --run plain
@@ -80,7 +80,7 @@ PARTNERS = {"run": "run", "unit": "game", "arm": "arm", "plies": "plies", "parts
 @json_option
 @pass_home
 def part(home: Home, reference: str, other: str | None) -> None:
-    """Show where a game parts from those of other arms that began with the same opening, or from one OTHER game.
+    """Show the first move at which a game differs from OTHER, or from the games of other arms with the same opening.
 
     \b
     chessreg game part plain:12
@@ -137,7 +137,7 @@ def export(home: Home, source: str, pgn: Path, row: int | None) -> None:
 
 
 def chosen(database: Database, source: str, row: int | None) -> list[tuple[UUID, int]]:
-    """The keys of the games that RUN or QUERY means; a run's name wins over a query's."""
+    """Return the keys of the games of a run or query; a run's name is tried first."""
     from chessreg.entities.game import games_of
     from chessreg.errors import BadInputError, NotFoundError
     from chessreg.registry import names
@@ -160,7 +160,7 @@ def chosen(database: Database, source: str, row: int | None) -> list[tuple[UUID,
         raise
     behind = [decision for number in rows for decision in rows_behind(database, source, number).rows]
     if behind and not {"run_id", "unit", "termination"} <= behind[0].keys():
-        raise BadInputError(f"behind {source!r} are no games", 'chessreg game export "elo by intervention" --pgn FILE')
+        raise BadInputError(f"{source!r} has no games", 'chessreg game export "elo by intervention" --pgn FILE')
     keys = dict.fromkeys((UUID(str(decision["run_id"])), int(decision["unit"])) for decision in behind)
     if not keys:
         raise NotFoundError(f"{source!r} has no games yet", "chessreg run play --help")

@@ -1,4 +1,4 @@
-"""`chessreg import`: bring in what others made."""
+"""`chessreg import`: import third-party checkpoints, probes, vectors and results."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @click.group("import", cls=Group)
 def import_() -> None:
-    """Bring in what others made: a checkpoint, probes, vectors, results."""
+    """Import third-party checkpoints, probes, vectors and results."""
 
 
 @import_.command()
@@ -52,7 +52,7 @@ def import_() -> None:
 )
 @click.option("--counters", type=click.Choice(get_args(Counters)), help="For prompt: move counters.  [default: kept]")
 @click.option("--notation", type=click.Choice(get_args(Notation)), help="For prompt: of moves.  [default: uci]")
-@click.option("--last-separator", is_flag=True, help="For prompt: a comma behind the last legal move too.")
+@click.option("--last-separator", is_flag=True, help="For prompts: also a comma after the last legal move.")
 @click.option("--bos", metavar="TOKEN", help="For prompt: what begins it.  [default: what the tokenizer puts there]")
 @click.option("--end", metavar="TOKEN", help="For prompt: what ends an answer.  [default: the folder's eos token]")
 @click.option(
@@ -98,22 +98,20 @@ def checkpoint(
     vocabulary: Path | None,
     **others: Any,
 ) -> None:
-    """Import a model: a nanoGPT ckpt.pt of games or of positions, a Lightning .ckpt or bare state dict of a GPT-2, a
-    TransformerLens .pth, a Hugging Face folder with a causal model, or DeepMind's searchless_chess parameters (.npz, or
-    an orbax folder: pip install 'chessreg[orbax]').
+    """Import a model: a nanoGPT ckpt.pt of games or positions, a Lightning .ckpt, a GPT-2 state dict, a TransformerLens
+    .pth, a Hugging Face folder with a causal model, or DeepMind's searchless_chess parameters (.npz, or an orbax folder
+    with chessreg[orbax]).
 
-    GPT-2 and Llama are served fast; GPT-NeoX and others through TransformerLens. The model is converted to safetensors
-    and compared, logit by logit, with the original's own weights (of a folder, with what transformers loads). Tokens in
-    another order than the encoding's are reordered, and tokens that no game has are dropped. A vocabulary that lacks
-    tokens of the encoding is refused.
+    GPT-2 and Llama run on chessreg's own code; GPT-NeoX and others run in TransformerLens, which is slower. The model
+    is converted to safetensors, and its logits are compared with the original's. Tokens in another order are reordered,
+    and tokens that no game has are dropped. A vocabulary that lacks tokens of the encoding is refused.
 
-    Then the model is checked on 20 sample games: its loss, next to the entropy of single tokens, and the share of its
-    first-choice moves that are legal are printed and kept. A folded TransformerLens file stays folded: its residual
-    stream is centred, as the checkpoint then says. A file that would execute code is refused, never run. The same
-    weights are recognised.
+    The model is then checked on 20 sample games. Its loss, the entropy of single tokens, and the share of legal
+    first-choice moves are printed and stored. A folded TransformerLens file stays folded, and its residual stream is
+    recorded as centred. A file that would execute code is refused. Importing the same weights again does nothing.
 
-    A pretrained language model reads chess as a prompt: a template in its own words, with the position one token a
-    character. Tokenizer and template are kept with the checkpoint.
+    A pretrained language model reads chess as a prompt: a template, with one token per character of the position.
+    Tokenizer and template are stored with the checkpoint.
 
     \b
     Example: chessreg import checkpoint --reference=uci
@@ -156,7 +154,7 @@ def checkpoint(
 
 
 def direction_options(function: Any) -> Any:
-    """The options that probes and vectors share."""
+    """Return the options that probes and vectors share."""
     options = [
         click.argument("paths", nargs=-1, required=True, metavar="FILE…", type=FilePath(path_type=Path)),
         click.option("--checkpoint", metavar="CHECKPOINT", help="The model, if it is here.  [default: unknown model]"),
@@ -175,7 +173,7 @@ def direction_options(function: Any) -> Any:
         ),
         click.option(
             "--label",
-            help="What the probe predicts or the vector stands for (piece, skill, …), if neither the file nor its name "
+            help="Label that the probe predicts or the vector is for (piece, skill, …), if neither the file nor its name "
             "has it. When left out: --name for a tensor alone; probes need it.",
         ),
         click.option(
@@ -200,11 +198,11 @@ def direction_options(function: Any) -> Any:
     "--phase", type=click.IntRange(0, 5), help="Phase of the tokens, for UCI squares. Left out: from the path."
 )
 def probe(home: Home, paths: tuple[Path, ...], name: str | None, **settings: Any) -> None:
-    """Import saved probes of one model, one file a layer, as Karvonen's code writes them, or Davis's safetensors.
+    """Import saved probes of one model, one file per layer: Karvonen's files or Davis's safetensors.
 
-    Davis's paths tell label, layer (his index: 0 the embeddings, L the output of the L-th block) and phase. Files of
-    several labels, phases or hook points become one run each: NAME-piece-0-blocks, NAME-piece-0-embeddings and so on.
-    Probes work wherever a probe run is expected. A file that would execute code is refused, never run.
+    Davis's paths contain label, layer (0 is the embeddings, L the output of block L) and phase. Files of several
+    labels, phases or hook points become one run each: NAME-piece-0-blocks, NAME-piece-0-embeddings and so on. Commands
+    accept the import as a probe run. A file that would execute code is refused.
 
     \b
     Example: chessreg import probe tf_lens_lichess_16layers_ckpt_no_optimizer_chess_piece_probe_layer_11.pth
@@ -225,9 +223,9 @@ def probe(home: Home, paths: tuple[Path, ...], name: str | None, **settings: Any
 def vector(home: Home, paths: tuple[Path, ...], name: str | None, **settings: Any) -> None:
     """Import steering vectors of one model, one file per layer.
 
-    A file is a tensor [d_model] alone (.npy, .pt, .safetensors), an activation vector as Karvonen's code saves it, or a
-    skill probe, whose class difference is used. Vectors work wherever a vector run is expected. A file that would
-    execute code is refused, never run.
+    A file is a tensor [d_model] (.npy, .pt, .safetensors), an activation vector in Karvonen's format, or a skill probe,
+    whose class difference is used. Commands accept the import as a vector run. A file that would execute code is
+    refused.
 
     \b
     Example: chessreg import vector mine.npy --checkpoint reference --layers 3 --label calm --name mine
@@ -268,7 +266,7 @@ def bring_in(home: Home, kind: Any, paths: tuple[Path, ...], name: str | None, s
 
 
 def tell_known(what: str, name: str | None) -> None:
-    """Print that an import was in the registry already, and what its second name adds."""
+    """Print that an import existed already, and its additional name."""
     click.echo(f"{what}; {f'only the name {name} was added' if name else 'nothing was added'}", err=True)
 
 
@@ -278,9 +276,10 @@ def tell_known(what: str, name: str | None) -> None:
 @click.option("--revision", default="main", show_default=True, help="Branch, tag or commit of the repository.")
 @click.option(
     "--endpoint",
-    help="A mirror.  [default: HF_ENDPOINT, else https://huggingface.co; of ChessBench, its own storage]",
+    help="Mirror to download from.  [default: HF_ENDPOINT, else https://huggingface.co; for ChessBench, its own "
+    "storage]",
 )
-@click.option("--name", type=NameText(), help="What to call it.  [default: NAME with a dash]")
+@click.option("--name", type=NameText(), help="Name of the import.  [default: NAME with a dash]")
 @click.option("--keep", is_flag=True, help="Keep the downloaded file in the store.")
 @json_option
 @pass_home
@@ -293,9 +292,9 @@ def fetch(
     name: str | None,
     keep: bool,
 ) -> None:
-    """Download a model, games or positions and import them; without NAME, list what can be fetched.
+    """Download and import a model, games or positions. Without NAME, list the available ones.
 
-    The digest that is published is checked, and the SHA-256 kept. An interrupted download continues.
+    The published digest is checked, and the SHA-256 is recorded. An interrupted download continues.
 
     \b
     Example: chessreg fetch karvonen/8layers
@@ -403,11 +402,11 @@ COUNTS = ["run", "format", "rows", "games", "aggregates", "points", "other_lines
 @json_option
 @pass_home
 def results(home: Home, file: Path, name: str | None, format_: str | None, **settings: Any) -> None:
-    """Import results that others published: a CSV of chess_gpt_eval, a tournament's PGN, a grid search's means, a sweep
-    of level,wins,draws,losses, or what a training script printed.
+    """Import published results: a chess_gpt_eval CSV, a tournament's PGN, means of a grid search, a sweep of
+    level,wins,draws,losses, or the log of a training script.
 
-    Every game is replayed and compared with what its row says. What does not fit is listed, and nothing is dropped in
-    silence. The same bytes are recognised. Sweeps stand in `wins by level` and in ratings, logs in `training curves`.
+    Every game is replayed and compared with its row; all mismatches are listed. Importing the same bytes again does
+    nothing. Sweeps appear in `wins by level` and in ratings, logs in `training curves`.
 
     \b
     Example: chessreg import results games.csv --name gpt-3.5 --limit time=0.1
@@ -438,8 +437,7 @@ def results(home: Home, file: Path, name: str | None, format_: str | None, **set
 
 
 def spec_of(file: Path, format_: str | None, settings: dict[str, Any]) -> Spec:
-    """The spec of the import of this file. Raises for a file or format that there is not, and a setting that does not
-    fit."""
+    """Return the spec of this file's import. Raises BadInputError for an unknown file, format or unsuitable setting."""
     from chessreg.errors import BadInputError
     from chessreg.experiments.imported.aggregates import ImportedAggregatesSpec
     from chessreg.experiments.imported.curves import ImportedCurvesSpec
@@ -472,7 +470,7 @@ def session_name(home: Home, run_id: Any) -> str:
 
 
 def tell(report: dict[str, Any]) -> None:
-    """The report for people: counts on stdout, then what does not fit."""
+    """Print the counts on stdout, then the mismatches."""
     emit(False, {key: report[key] for key in COUNTS if key in report})
     for title in ("results", "terminations", "models", "metrics"):
         if report.get(title):

@@ -24,11 +24,11 @@ POLL_SECONDS = 0.5
 
 @click.command()
 @click.argument("references", nargs=-1, metavar="[JOB]…")
-@click.option("--all", "everything", is_flag=True, help="Also those that finished more than a day ago.")
+@click.option("--all", "everything", is_flag=True, help="Include jobs that ended more than a day ago.")
 @json_option
 @pass_home
 def jobs(home: Home, references: tuple[str, ...], everything: bool) -> None:
-    """List the jobs, the newest last: all, or those of a launch or a run, by id or name.
+    """List jobs, newest last: all, or those of a launch or run, by id or name.
 
     \b
     Example: chessreg jobs
@@ -39,7 +39,7 @@ def jobs(home: Home, references: tuple[str, ...], everything: bool) -> None:
 
 
 def job_status(home: Home, references: tuple[str, ...] | list[str], everything: bool = True) -> list[dict[str, Any]]:
-    """Rows of jobs, after what waits was taken in."""
+    """Import waiting results and return the rows of these jobs."""
     from datetime import timedelta
 
     from sqlalchemy import or_, select
@@ -58,14 +58,14 @@ def job_status(home: Home, references: tuple[str, ...] | list[str], everything: 
 
 
 def named_jobs(session: Any, references: tuple[str, ...] | list[str]) -> list[Job]:
-    """The jobs that are meant, each once."""
+    """Return the jobs of these references, each once."""
     from chessreg.scheduling import queue
 
     return list({job.id: job for reference in references for job in queue.find_jobs(session, reference)}.values())
 
 
 def readable_row(row: dict[str, Any]) -> dict[str, Any]:
-    """A row for people: how fast, how long yet, and why not."""
+    """Return a row for display: pace, time left, and reason."""
     return {**row, "status": row["state"], "pace": pace(row), "why": row["why"][:80]}
 
 
@@ -110,7 +110,7 @@ def job() -> None:
 @json_option
 @pass_home
 def show(home: Home, reference: str) -> None:
-    """Show a job in full: its settings, what it waits for, every attempt with its cause.
+    """Show a job in full: its settings, the jobs that it waits for, and every attempt.
 
     \b
     Example: chessreg job show 3f2a1c
@@ -153,7 +153,7 @@ def is_over(rows: list[dict[str, Any]]) -> bool:
 @json_option
 @pass_home
 def cancel(home: Home, references: tuple[str, ...]) -> None:
-    """Take jobs out of the queue and end those that run; complete units are kept. `retry` takes it back.
+    """Cancel queued and running jobs. Complete units are kept, and `retry` queues the jobs again.
 
     \b
     Example: chessreg cancel 3f2a1c
@@ -161,7 +161,7 @@ def cancel(home: Home, references: tuple[str, ...]) -> None:
     from chessreg.scheduling import queue
 
     changed = change(home, references, queue.cancel_jobs)
-    tell(home, changed, "cancelled", "none of these was queued or running")
+    tell(home, changed, "cancelled", "none of these jobs was queued or running")
 
 
 @click.command()
@@ -169,7 +169,7 @@ def cancel(home: Home, references: tuple[str, ...]) -> None:
 @json_option
 @pass_home
 def retry(home: Home, references: tuple[str, ...]) -> None:
-    """Put jobs that ended without finishing back into the queue. Complete units are not done again.
+    """Queue ended, incomplete jobs again. Complete units are skipped.
 
     \b
     Example: chessreg retry 3f2a1c
@@ -177,12 +177,12 @@ def retry(home: Home, references: tuple[str, ...]) -> None:
     from chessreg.scheduling import queue
 
     changed = change(home, references, queue.retry_jobs)
-    nothing = "none of these ended without finishing, or another launch of their runs is active"
+    nothing = "none of these jobs ended incomplete, or another launch of their runs is active"
     tell(home, changed, "queued again", nothing)
 
 
 def change(home: Home, references: tuple[str, ...], do: Any) -> list[str]:
-    """Do it to the jobs that are meant, and see that a supervisor is there to carry it out; returns their ids."""
+    """Apply `do` to the jobs and start a supervisor if one is needed; return the ids of the changed jobs."""
     from chessreg.scheduling.presence import Presence
     from store.process import is_this_machine
 
@@ -225,7 +225,7 @@ def wait(home: Home, references: tuple[str, ...], timeout: float | None) -> None
 
 
 def until_over(home: Home, references: tuple[str, ...] | list[str], timeout: float | None, as_json: bool) -> None:
-    """Wait for the end, say how it was, and exit with 1 unless all finished."""
+    """Wait until the jobs end, print their rows, and exit with 1 unless all are complete."""
     deadline = None if timeout is None else time.monotonic() + timeout
     while not is_over(rows := job_status(home, references)):
         if deadline is not None and time.monotonic() > deadline:
@@ -241,7 +241,7 @@ def until_over(home: Home, references: tuple[str, ...] | list[str], timeout: flo
 
 
 def warn_once(home: Home, rows: list[dict[str, Any]]) -> None:
-    """A queue that nobody looks after would be waited for in vain: see that somebody does."""
+    """Start a supervisor for jobs of this machine if none is running."""
     from chessreg.scheduling.presence import Presence
 
     if any(row["here"] for row in rows):
@@ -261,7 +261,7 @@ def warn_once(home: Home, rows: list[dict[str, Any]]) -> None:
 @json_option
 @pass_home
 def priority(home: Home, references: tuple[str, ...], to: int | None, by: int) -> None:
-    """Let queued jobs start before others or after them: higher ones first. Running jobs are left alone.
+    """Set the priority of queued jobs: higher ones start first. Running jobs are not affected.
 
     \b
     Example: chessreg priority 3f2a1c --set 5
@@ -269,7 +269,7 @@ def priority(home: Home, references: tuple[str, ...], to: int | None, by: int) -
     from chessreg.scheduling.queue import set_priority
 
     if to is None and not by:
-        raise click.UsageError("say which: --to N or --by N")
+        raise click.UsageError("give --set N or --by N")
     with fresh(home).write() as session:
         ids = [job.id.hex for job in set_priority(session, named_jobs(session, references), to, by)]
     tell(home, ids, "priority changed", "none of these is queued")
@@ -277,12 +277,14 @@ def priority(home: Home, references: tuple[str, ...], to: int | None, by: int) -
 
 @click.command()
 @click.argument("references", nargs=-1, required=True, metavar="JOB…")
-@click.option("-f", "--follow", is_flag=True, help="Go on until the jobs end; Ctrl-C detaches; the jobs go on.")
+@click.option(
+    "-f", "--follow", is_flag=True, help="Follow the log until the jobs end. Ctrl-C detaches, and the jobs continue."
+)
 @click.option("-n", "--lines", type=int, help="Show only the last N lines of each log. Left out: all lines.")
 @json_option
 @pass_home
 def logs(home: Home, references: tuple[str, ...], follow: bool, lines: int | None) -> None:
-    """Show the log of jobs, over all their tries. --json prints one object a line when it follows.
+    """Show the logs of jobs, including all tries. With --follow, --json prints one object per line.
 
     \b
     Example: chessreg logs -f 3f2a1c
@@ -310,7 +312,7 @@ def say_line(home: Home, title: str, line: str) -> None:
 
 
 def log_files(home: Home, references: tuple[str, ...]) -> dict[str, Path]:
-    """Title of each job → its log. Raises NotFoundError where none has begun, or it lies on another machine."""
+    """Return each job's title → its log. Raises NotFoundError if no job has begun, or its log is on another machine."""
     from chessreg.scheduling import queue, status
 
     store = home.session().store
@@ -329,7 +331,7 @@ def log_files(home: Home, references: tuple[str, ...]) -> dict[str, Path]:
 
 
 def follow_logs(home: Home, references: tuple[str, ...], files: dict[str, Path], at: dict[str, int]) -> None:
-    """Print what is added, until no job of them runs or will."""
+    """Print new lines of the logs until the jobs end."""
     over = False
     while True:
         for title, path in files.items():
@@ -351,7 +353,7 @@ def follow_logs(home: Home, references: tuple[str, ...], files: dict[str, Path],
 
 @click.group(cls=Group)
 def supervisor() -> None:
-    """The process that looks after this machine's jobs: start, stop, status, run. `chessreg launch` starts it."""
+    """Start, stop and show the process that runs this machine's jobs. `chessreg launch` starts it."""
 
 
 def presence(home: Home) -> Any:
@@ -363,7 +365,7 @@ def presence(home: Home) -> Any:
 @supervisor.command()
 @pass_home
 def start(home: Home) -> None:
-    """Start it in a session of its own, unless it runs. It ends by itself after five minutes without work."""
+    """Start the supervisor in the background, unless it is running. It ends after five minutes without work."""
     here = presence(home)
     began = here.start(home.registry_reference)
     click.echo(f"{'started' if began else 'it runs already'}: process {(here.who() or {}).get('pid')}", err=True)
@@ -372,9 +374,9 @@ def start(home: Home) -> None:
 @supervisor.command()
 @pass_home
 def stop(home: Home) -> None:
-    """End it and the jobs that run on this machine; they go back to the queue, and what is complete is kept.
+    """Stop the supervisor and the running jobs of this machine. The jobs are queued again, and complete units are kept.
 
-    The next `launch`, `retry` or `supervisor start` goes on with them.
+    The next `launch`, `retry` or `supervisor start` resumes them.
     """
     click.echo("stopped" if presence(home).stop() else "no supervisor runs here", err=True)
 
@@ -383,7 +385,7 @@ def stop(home: Home) -> None:
 @json_option
 @pass_home
 def status(home: Home) -> None:
-    """Show whether it runs, since when, and what is in its queue."""
+    """Show the supervisor's state, its start, and the number of its jobs."""
     from chessreg.scheduling import queue
     from chessreg.scheduling.status import find_state
 

@@ -26,11 +26,13 @@ from chessreg.named import clipped
     "Left out: the kind's defaults.",
 )
 @click.option("--layer", type=int, help="Of which layer the probe's boards are shown.  [default: the last edited]")
-@click.option("--top", type=click.IntRange(min=0), default=5, show_default=True, help="So many moves of each.")
+@click.option(
+    "--top", type=click.IntRange(min=0), default=5, show_default=True, help="Number of moves shown for each model."
+)
 @json_option
 @pass_home
 def lab(home: Home, state: str | None, settings: tuple[str, ...], layer: int | None, top: int, **params: Any) -> None:
-    """Look at one position with the clean and with the edited model: what the probe reads, moves, legal move mass.
+    """Compare the clean and the edited model at one position: probe readings, moves, legal move mass.
 
     STATE is RUN:UNIT of a run of kind edit; or give --checkpoint and --moves, or --fen. `chessreg run edit --moves …`
     and `run edit-next-token --moves …` store an edit.
@@ -55,7 +57,7 @@ def lab(home: Home, state: str | None, settings: tuple[str, ...], layer: int | N
             run_id, unit = unit_reference(session, state)
         question = StoredState(run=run_id.hex, unit=unit, condition=given.get("condition"))
     elif "checkpoint" not in given:
-        raise BadInputError("which model?", "give --checkpoint NAME, or RUN:UNIT of an edit run")
+        raise BadInputError("a model is missing", "give --checkpoint NAME, or RUN:UNIT of an edit run")
     else:
         question = LabPosition.of(**given, settings=tuple(map(pair, settings)))
     prepare_device("cpu")
@@ -67,10 +69,10 @@ def lab(home: Home, state: str | None, settings: tuple[str, ...], layer: int | N
 
 
 def pair(text: str) -> tuple[str, str]:
-    """NAME=VALUE in two. Raises BadInputError for anything else."""
+    """Split NAME=VALUE. Raises BadInputError for other texts."""
     name, equals, value = text.partition("=")
     if not (name and equals and value):
-        raise BadInputError(f"{clipped(text)!r} is no NAME=VALUE", "--setting scale-rule=ln-next")
+        raise BadInputError(f"{clipped(text)!r} is not NAME=VALUE", "--setting scale-rule=ln-next")
     return name.strip().replace("-", "_"), value.strip()
 
 
@@ -93,7 +95,7 @@ def pair(text: str) -> tuple[str, str]:
 def uci(home: Home, checkpoint: str, intervention: str, options: tuple[str, ...], device: str) -> None:
     """Run a model of any encoding as a UCI engine in a chess GUI, edited live.
 
-    Reads the protocol on stdin, answers on stdout; what goes wrong is on stderr. Nothing is written to the registry.
+    Reads the protocol on stdin and answers on stdout; errors go to stderr. Nothing is written to the registry.
 
     \b
     chessreg --registry /path/.chessreg uci reference
@@ -102,28 +104,27 @@ def uci(home: Home, checkpoint: str, intervention: str, options: tuple[str, ...]
     \b
     Options of the engine, with their defaults:
       Policy legal        how a move is chosen: legal (the model's probabilities, renormalised over legal moves),
-                          trie (token by token among those that go on to a legal move), retry:N, free, or
+                          trie (token by token, only tokens of legal moves), retry:N, free, or
                           value (the highest expected return, of a model of values)
       Temperature 0       0: the most probable; one number for each try of retry:N, or own: the policy's
       Seed 0              of the draws, with the number of the game and the ply
-      Intervention        an intervention's id or a vector run's name or id; empty: the model as it is
+      Intervention        an intervention's id or a vector run's name or id; empty: the unchanged model
       Layers              0-based, as 3-6; empty: all that the intervention has
-      Scale               times the direction; empty: the intervention's own; 0: the model as it is
-      MultiPV 1           so many legal moves are shown, each with its probability p
-      ProbabilityAsScore  true: p stands as the score too (0.43 is 43 %), which is what GUIs show: no evaluation
+      Scale               times the direction; empty: the intervention's own; 0: the unchanged model
+      MultiPV 1           number of legal moves shown, each with its probability p
+      ProbabilityAsScore  true: p is also the score (0.43 is 43 %), because GUIs show scores: not an evaluation
       Threads             of the CPU
 
-    A move takes one pass of the model: limits of time, depth and nodes change nothing; `go infinite` and `go ponder`
-    wait for `stop` with their answer. bestmove is always legal. Where the model or its policy has none, an info string
-    says so and names the fallback: `legal` (drawn from its legal moves) where a text is no move; `crop` (it reads the
-    newest tokens) where a game is longer than its context; `shortest` (it reads the shortest game to that position)
-    where a model of games is given a FEN near the start; `uniform` (any legal move) where it cannot be asked, as at any
-    other FEN whose moves are not known.
+    A move takes one forward pass, so limits of time, depth and nodes have no effect. `go infinite` and `go ponder`
+    answer after `stop`. bestmove is always legal. If the model or its policy gives no legal move, an info string names
+    the fallback: `legal` (drawn from its legal moves) if a text is not a move; `crop` (it reads the newest tokens) if a
+    game is longer than its context; `shortest` (it reads the shortest game to that position) if a model of games gets a
+    FEN near the start; `uniform` (any legal move) for any other FEN whose moves are unknown.
     """
     if sys.__stdin__ is None or sys.__stdout__ is None:
         raise BadInputError("stdin or stdout is closed: a chess GUI speaks through both", "chessreg uci --help")
     out = os.dup(1)
-    os.dup2(2, 1)  # whatever a library prints goes elsewhere than the protocol
+    os.dup2(2, 1)  # output of libraries must not enter the protocol
     from chessreg.lab.player import LabPlayer
     from chessreg.lab.uci import UciEngine, UciSettings, make_line_writer, run_engine
     from chessreg.models.devices import check_device, count_idle_cores

@@ -29,7 +29,7 @@ PLANNED = {**LISTED, "time": "time"}  # of a dry run
 
 
 def placing() -> list[click.Option]:
-    """The options that say where and how; without defaults, so that a job file's stand where none is given."""
+    """Return the options for the executor. They have no defaults, so that the values of a job file are used."""
     from chessreg.cli.run import option
     from chessreg.runs.spec import describe_settings
     from chessreg.scheduling.launch import LaunchOptions
@@ -45,7 +45,7 @@ def placing() -> list[click.Option]:
 
 
 class LaunchGroup(KindGroup):
-    """Subcommands made from the kinds, and from job files: a name that ends in .toml is one."""
+    """Subcommands of the kinds, and of job files (names that end in .toml)."""
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command:
         if name.endswith(".toml"):
@@ -77,17 +77,17 @@ class LaunchGroup(KindGroup):
 def launch(ctx: click.Context, resume: str | None) -> None:
     """Queue an experiment as jobs that outlive this terminal. The settings are those of `chessreg run KIND`.
 
-    A setting may name what another job has yet to make: the job then waits for it. What is complete already is not
-    done again. A job file holds `kind`, settings, and on, shards, priority, name; or several such tables as [[job]],
-    which may name each other; [grid] or [[cells]] in one makes it a sweep.
+    A setting may name the result of another job; the job then waits for it. Complete runs are skipped. A job file holds
+    `kind`, settings, and on, shards, priority, name; or several such tables as [[job]], which may refer to each other.
+    [grid] or [[cells]] makes a sweep.
 
-    --on slurm:PROFILE asks a Slurm cluster as a table of profiles.toml says. The file is searched in ./.chessreg/ and
-    above, where it needs `chessreg trust FILE` once, then in ~/.config/chessreg/. Its settings are partition, account,
-    qos, gres, constraint, time, mem, cpus, options (of sbatch), setup (lines of bash), python, store and registry (as
-    the nodes see them), and poll (seconds between questions). --print shows the batch scripts. --on slurm takes the
-    profile `default`, or asks for nothing special.
+    --on slurm:PROFILE submits to a Slurm cluster with the settings of a table in profiles.toml: partition, account,
+    qos, gres, constraint, time, mem, cpus, options (of sbatch), setup (lines of bash), python, store and registry
+    (paths on the nodes), and poll (seconds between status checks). The file is searched in ./.chessreg/ and its
+    parents, where it needs `chessreg trust FILE` once, then in ~/.config/chessreg/. --print shows the batch scripts.
+    --on slurm uses the profile `default`, if there is one.
 
-    --on ray:HOST:PORT takes the Ray cluster that answers there, --on ray the one of this machine.
+    --on ray:HOST:PORT uses the Ray cluster at that address, --on ray the cluster of this machine.
 
     \b
         [gpu]                      # profiles.toml
@@ -139,7 +139,7 @@ def go_or_print(home: Home, orders: list[Order], params: dict[str, Any]) -> None
 def order_of(
     kind: Kind, spec: Any, execution: Any, explicit: tuple[str, ...], name: str | None, queueing: dict[str, Any]
 ) -> Order:
-    """The order with the executor's options; those not given have their defaults."""
+    """Return the order with the executor's options; options not given have their defaults."""
     from chessreg.scheduling.launch import Order
 
     on = "local" if queueing.get("on") is None else queueing["on"]
@@ -152,7 +152,7 @@ def order_of(
 
 
 def sweep_orders(kind: Kind, params: dict[str, Any]) -> list[Order]:
-    """The cells of a sweep file and of --grid, each over the settings of the command line."""
+    """Return the orders of a sweep file and of --grid, over the settings of the command line."""
     from chessreg.cli.run import given_values
     from chessreg.runs.spec import flatten_settings, merge_settings
 
@@ -170,9 +170,9 @@ def sweep_orders(kind: Kind, params: dict[str, Any]) -> list[Order]:
 
 
 def grid_of(kind: Kind, given: Sequence[str]) -> dict[str, list[Any]]:
-    """The values of `--grid SETTING=A|B`, by path.
+    """Return the values of `--grid SETTING=A|B`, by path.
 
-    Raises BadInputError for a setting that there is not, for a value that it cannot have, and for one given twice.
+    Raises BadInputError for an unknown setting, an invalid value, and a setting given twice.
     """
     from chessreg.runs.spec import describe_settings
 
@@ -202,7 +202,7 @@ def cell_orders(
     queueing: dict[str, Any],
     where: str,
 ) -> list[Order]:
-    """One order a cell of `table`'s grid and cells, over `base` and a preset; one order where it has neither."""
+    """Return one order per cell of `table`'s grid and cells, over `base` and a preset; one order if it has neither."""
     from chessreg.runs.spec import build_settings, merge_settings, nest_settings, setting_names
     from chessreg.scheduling.launch import combine_grid, make_cell_name
 
@@ -240,7 +240,7 @@ def file_command(path: Path) -> click.Command:
 
 
 def file_orders(path: Path, params: dict[str, Any]) -> list[Order]:
-    """The orders of a job file. The executor's options on the command line override those of the file."""
+    """Return the orders of a job file. Executor options on the command line override it."""
     from chessreg.runs.kind import find_kind as find
 
     table = read_toml(path)
@@ -251,7 +251,7 @@ def file_orders(path: Path, params: dict[str, Any]) -> list[Order]:
         listed = [table]
     elif not isinstance(listed, list) or table:
         raise BadInputError(
-            f"{path}: beside [[job]] only {', '.join(LAUNCH_OPTIONS)} may stand", "put settings into a [[job]]"
+            f"{path}: only {', '.join(LAUNCH_OPTIONS)} may appear outside [[job]]", "put settings into a [[job]]"
         )
     orders: list[Order] = []
     for number, job in enumerate(listed, 1):
@@ -267,13 +267,13 @@ def file_orders(path: Path, params: dict[str, Any]) -> list[Order]:
 
 
 def kind_reference(kind: str, file: Path) -> str:
-    """A kind of the user's own is looked for beside the job file."""
-    beside = file.parent / kind.partition(":")[0]
-    return str(file.parent / kind) if ".py" in kind and beside.is_file() else kind
+    """Return a kind's reference; the path of a kind's file is relative to the job file."""
+    kind_file = file.parent / kind.partition(":")[0]
+    return str(file.parent / kind) if ".py" in kind and kind_file.is_file() else kind
 
 
 def go(home: Home, orders: list[Order], *, dry_run: bool, wait: bool, as_json: bool) -> None:
-    """Plan, queue, see that a supervisor is there, and say what is to come."""
+    """Plan and queue the orders, start a supervisor if needed, and print the plan."""
     from chessreg.cli.jobs import duration
     from chessreg.runs.ingest import ingest_fragments
     from chessreg.scheduling.executors import open_executor
@@ -326,7 +326,7 @@ def go(home: Home, orders: list[Order], *, dry_run: bool, wait: bool, as_json: b
             if started:
                 click.echo(f"a supervisor was started for this machine; its log is {presence.log}", err=True)
         elif not dry_run:
-            click.echo("nothing was queued: all of it is complete or launched already", err=True)
+            click.echo("nothing was queued: every run is complete or queued already", err=True)
     if references:
         from chessreg.cli.jobs import until_over
 
@@ -334,7 +334,7 @@ def go(home: Home, orders: list[Order], *, dry_run: bool, wait: bool, as_json: b
 
 
 def needed(orders: list[Order]) -> list[str]:
-    """What these orders name that none of them makes."""
+    """Return the references of these orders that none of them makes."""
     from chessreg.runs.inputs import FILE_NOUNS
     from chessreg.runs.resolve import iter_named_inputs
 
@@ -351,7 +351,9 @@ def show_scripts(home: Home, orders: list[Order], as_json: bool) -> None:
     from chessreg.scheduling.launch import make_jobs, plan_orders
 
     if wrong := next((order.on for order in orders if order.on.partition(":")[0] != "slurm"), None):
-        raise BadInputError(f"--print shows batch scripts, and --on {wrong} has none", "--on slurm:PROFILE --print")
+        raise BadInputError(
+            f"--print shows batch scripts, which --on {wrong} does not have", "--on slurm:PROFILE --print"
+        )
     session, group, scripts = home.session(), new_id(), []
     for each in plan_orders(orders, session.database, session.store):
         if each.status == "queued":

@@ -1,5 +1,5 @@
-"""`chessreg NOUN list`, `show` and `verify`, for every noun alike, as `chessreg.entities` declares it; and
-the annotations of its rows: names, tags, notes, pins, archive, invalid."""
+"""`chessreg NOUN list`, `show` and `verify`, from a noun's declaration in `chessreg.entities`; and the annotations of
+its rows: names, tags, notes, pins, archive, invalid."""
 
 from __future__ import annotations
 
@@ -18,25 +18,25 @@ TYPES: dict[type, Any] = {str: str, int: click.IntRange(0), bool: None}
 
 
 def group_of(noun: str) -> Group:
-    """The commands that a noun has because it is one; what else can be done with it is added to them."""
+    """Return the group of a noun's common commands; specific commands are added to it."""
     noun_entity = entity(noun)
     group = Group(noun_entity.command or noun, help=noun_entity.__doc__)
     group.add_command(list_command(noun_entity))
     group.add_command(show_command(noun_entity))
     if noun_entity.verify is not None:
         group.add_command(verify_command(noun_entity))
-    if not noun_entity.of_run:  # what a run made goes by the run
+    if not noun_entity.of_run:  # things that a run made are named after the run
         add_words(group, noun)
     return group
 
 
 def headings(noun: Entity) -> dict[str, str]:
-    """The columns of a noun's list, by field."""
+    """Return the columns of a noun's list, by field."""
     return {column.field: column.heading for column in noun.columns}
 
 
 def print_rows(home: Home, noun: Entity, rows: list[dict[str, Any]]) -> None:
-    """Rows of a noun as `list` prints them."""
+    """Print rows of a noun as `list` does."""
     if not home.json:
         texts = {column.field: column.text for column in noun.columns if column.text is not None}
         rows = [{**row, **{field: text(row[field]) for field, text in texts.items()}} for row in rows]
@@ -59,7 +59,7 @@ def list_command(noun: Entity) -> click.Command:
             0, click.Option(["--run"], metavar="RUN", help="List only the results of this run. Left out: of all runs.")
         )
     else:
-        command.params.insert(0, click.Option(["--all", "everything"], is_flag=True, help="Also those in the archive."))
+        command.params.insert(0, click.Option(["--all", "everything"], is_flag=True, help="Include archived ones."))
     return command
 
 
@@ -114,7 +114,7 @@ def verify_command(noun: Entity) -> click.Command:
 
 
 def opened(home: Home) -> Session:
-    """The home, with what waits taken in."""
+    """Return the home after importing waiting results."""
     fresh(home)
     return home.session()
 
@@ -145,7 +145,7 @@ SWITCHES = {
 
 
 def annotate(home: Home, noun: str, reference: str, word: str, value: str, withdrawn: bool = False) -> None:
-    """Say it, or take it back, and tell so on stderr."""
+    """Add or remove an annotation, and print the change on stderr."""
     from chessreg.registry import names
 
     database = home.session().database
@@ -157,7 +157,7 @@ def annotate(home: Home, noun: str, reference: str, word: str, value: str, withd
 
 
 def take_back(home: Home, noun: str, reference: str, word: str) -> None:
-    """Remove all annotations of a thing with this word. Raises NotFoundError when there is none."""
+    """Remove all annotations of a thing with this word. Raises NotFoundError if it has none."""
     from chessreg.errors import NotFoundError
     from chessreg.registry import names
 
@@ -172,7 +172,7 @@ def take_back(home: Home, noun: str, reference: str, word: str) -> None:
 
 
 def add_words(group: click.Group, noun: str) -> None:
-    """Give a noun's group the commands name, tag, note, star, pin, archive and invalidate, and those that undo them."""
+    """Add the commands name, tag, note, star, pin, archive, invalidate and their opposites to a noun's group."""
     tagged = f"Tag a {noun}. Example: chessreg {group.name} tag 3f2a09 paper"
     group.add_command(saying(noun, "name", "name", "name", f"Name a {noun}; a new name takes the old one's place."))
     group.add_command(saying(noun, "tag", "tag", "tag", tagged))
@@ -186,7 +186,7 @@ def add_words(group: click.Group, noun: str) -> None:
 
 
 def saying(noun: str, name: str, word: str, value: str, help: str, back: bool = False) -> click.Command:
-    """A command that adds an annotation with a value (the argument of that name) to a thing, or removes it."""
+    """Return a command that adds an annotation with a value (the argument of that name), or removes it."""
 
     @click.command(name, help=help)
     @click.argument("reference", metavar=noun.upper())
@@ -199,7 +199,7 @@ def saying(noun: str, name: str, word: str, value: str, help: str, back: bool = 
 
 
 def switch(noun: str, name: str, word: str, help: str, back: bool = False) -> click.Command:
-    """A command that adds an annotation without a value to a thing, or removes it."""
+    """Return a command that adds an annotation without a value, or removes it."""
 
     @click.command(name, help=help)
     @click.argument("reference", metavar=noun.upper())
@@ -218,13 +218,13 @@ def invalidate(noun: str) -> click.Command:
 
     @click.command("invalidate")
     @click.argument("reference", metavar=noun.upper())
-    @click.option("--why", required=True, help="The reason; it is shown wherever this is.")
+    @click.option("--why", required=True, help="Reason, shown with the thing in every list.")
     @pass_home
     def command(home: Home, reference: str, why: str) -> None:
         annotate(home, noun, reference, "invalid", why)
         tell_stale(home)
 
-    command.help = f"Mark a {noun} as wrong: no query counts it, and what was made from it is marked stale."
+    command.help = f"Mark a {noun} as wrong: queries leave it out, and the things made from it are marked stale."
     return command
 
 
@@ -242,7 +242,7 @@ def unmark(noun: str) -> click.Command:
 
 
 def tell_stale(home: Home) -> None:
-    """How many runs are stale now."""
+    """Print the number of stale runs."""
     from chessreg.registry.lineage import find_stale_runs
 
     with home.session().database.read() as session:

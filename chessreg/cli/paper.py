@@ -40,7 +40,7 @@ class PaperGroup(Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """As click does; of a paper that there is not, those that are spelled like it."""
+        """Return the command of a paper. The error for an unknown paper suggests similar names."""
         from chessreg.papers import find
 
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
@@ -50,14 +50,14 @@ class PaperGroup(Group):
 
 @click.group(cls=PaperGroup)
 def paper() -> None:
-    """Do a paper whole: its runs in order, then its tables and figures."""
+    """Run a whole paper: its runs in order, then its tables and figures."""
 
 
 @click.command("list")
 @json_option
 @pass_home
 def list_(home: Home) -> None:
-    """List the papers that chessreg can do."""
+    """List the papers that chessreg can run."""
     from chessreg.papers import papers
 
     rows = [{"name": p.name, "title": p.title, "sheets": [s.title for s in p.sheets]} for p in papers().values()]
@@ -184,8 +184,8 @@ def command(
     example = "--dataset games --position-dataset best-moves" if trains else "--checkpoint reference --dataset sample"
     text = f"""{title}
 
-    Runs in the order of what they need; a run that is complete is skipped, an interrupted one goes on. Then every
-    table and figure is written, the paper's numbers beside ours.
+    Runs start in the order of their inputs; complete runs are skipped, interrupted ones resume. Then every table and
+    figure is written, with the paper's numbers next to yours.
 
     \b
     Example: chessreg paper {name} {example} --size small"""
@@ -194,7 +194,7 @@ def command(
 
 @dataclass(frozen=True)
 class Action:
-    """What `chessreg paper` does with the work, and where its results go."""
+    """The action of `chessreg paper`, and the folder of its results."""
 
     dry_run: bool
     save: Path | None
@@ -217,7 +217,7 @@ class Action:
 def go(
     name: str, only: tuple[str, ...], first: tuple[str, ...], device: str | None, threads: int | None, **options: Any
 ) -> None:
-    """Run the paper as its options say. Options that are not an Action's name models and data, as `request` expects."""
+    """Run the paper. Options other than an Action's name models and data, as `request` expects."""
     from chessreg.models import devices
     from chessreg.papers import find
     from chessreg.papers.work import Work, request
@@ -227,7 +227,7 @@ def go(
     home = click.get_current_context().find_object(Home)
     assert home
     if action.on is not None:
-        open_executor(action.on)  # raises where there is none
+        open_executor(action.on)  # raises NotFoundError for an unknown executor
     else:
         devices.check_device("auto" if device is None else device)
         devices.check_threads(threads or 0)
@@ -290,7 +290,7 @@ def write_tables(work: Work, action: Action) -> None:
 
 
 def interrupted(work: Work, quiet: bool) -> bool:
-    """Do what is missing, each step with a line of its own; returns whether it was interrupted."""
+    """Run the missing steps in this process, one line each; return whether the user interrupted them."""
     from chessreg.cli.base import progress_line
 
     total = len(work.steps)
@@ -309,7 +309,7 @@ def interrupted(work: Work, quiet: bool) -> bool:
 
 
 def launch(work: Work, on: str, quiet: bool) -> None:
-    """Do what is missing as jobs, and wait for them."""
+    """Run the missing steps as jobs, and wait for them."""
     from chessreg.cli.base import progress_line
     from chessreg.papers.launching import Launching
 
@@ -323,12 +323,12 @@ def launch(work: Work, on: str, quiet: bool) -> None:
     with progress_line("", quiet=quiet) as on_progress:
         stopped = Launching(work, on, on_queued, on_progress).do()
     if stopped:
-        click.echo("interrupted: the jobs that are launched go on (chessreg jobs); the same command goes on", err=True)
+        click.echo("interrupted: launched jobs continue (chessreg jobs); the same command resumes the paper", err=True)
         sys.exit(130)
 
 
 def show_plan(work: Work, as_json: bool) -> None:
-    """Every step with what it would do; what waits for others is an expectation."""
+    """Print every step with its units, rows, bytes and time. Numbers of waiting steps are expectations."""
     from chessreg.papers.cost import step_seconds
     from chessreg.papers.work import too_few_games, totals
     from chessreg.runs.cost import multiplication_rate
@@ -369,19 +369,21 @@ def show_plan(work: Work, as_json: bool) -> None:
     if rate:
         cost = f"about {summed['cpu_seconds'] / 3600:,.1f} core-hours on one thread of this machine"
         click.echo(f"{cost}, of {rate / 1e9:,.0f} Gflop/s; what takes seconds is not counted", err=True)
-    click.echo("what waits is an expectation: it is counted once the steps before it are there", err=True)
+    click.echo(
+        "numbers of waiting steps are expectations: they are counted when the steps before them are complete", err=True
+    )
     for line in short:
         click.echo(line, err=True)
     if (trials := summed["rows"].get("trial", 0)) >= MANY_TRIALS:
         click.echo(
-            f"{trials:,} trials need about {trials * TRIAL_BYTES / 1e9:,.0f} GB in SQLite; PostgreSQL suits so many "
-            "better: set CHESSREG_REGISTRY=postgresql://… (docs/machines.md)",
+            f"{trials:,} trials need about {trials * TRIAL_BYTES / 1e9:,.0f} GB in SQLite; PostgreSQL is faster "
+            "for so many rows: set CHESSREG_REGISTRY=postgresql://… (docs/machines.md)",
             err=True,
         )
 
 
 def lasting(seconds: float | None) -> str:
-    """A time for a person: minutes, or hours from 100 minutes on; nothing where nobody counted.
+    """Format a time in minutes, or in hours from 100 minutes on; empty if it is unknown.
 
     >>> lasting(0.0), lasting(90.0), lasting(36_000.0), lasting(None)
     ('0 min', '2 min', '10.0 h', '')

@@ -1,4 +1,4 @@
-"""`chessreg query`: the papers' tables from the registry, the rows behind them, and SELECTs of one's own."""
+"""`chessreg query`: the papers' tables, the rows behind them, and custom SELECT statements."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class Asked:
 
 
 def scope_options(function: F) -> F:
-    """The options that every named query and plot is narrowed by."""
+    """Return the options that narrow every named query and plot."""
     options: list[Callable[[F], F]] = [
         click.option(
             "--checkpoint", multiple=True, metavar="NAME", help="Use only this checkpoint; repeatable. Left out: all."
@@ -120,7 +120,7 @@ def scope_options(function: F) -> F:
 @click.option("--records", is_flag=True, help="Print each row as a block with one line per column.")
 @click.option("--pager", is_flag=True, help="Show the output in $PAGER.")
 @click.option("--provenance", is_flag=True, help="Print the query's hash, the registry's schema and the rows read.")
-@click.option("--published", is_flag=True, help="The paper's numbers, with ours beside them.")
+@click.option("--published", is_flag=True, help="Print the paper's numbers next to yours.")
 @click.option("--format", "format_", type=click.Choice(FORMATS), help="How to print  [default: table]")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @click.option("--output", type=FilePath(dir_okay=False, path_type=Path), metavar="FILE",
@@ -131,16 +131,16 @@ def scope_options(function: F) -> F:
 @click.option("--memory", metavar="SIZE", help="Memory that the query may use  [default: 4GB]")
 @pass_home
 def query(home: Home, **options: Any) -> None:
-    """Print a table of the registry: NAME is a query's title or alias (--list) or a file `my_kind.sql`, --sql a SELECT
-    of your own.
+    """Print a table: NAME is a query's title or alias (--list) or a file `my_kind.sql`; --sql runs a custom SELECT
+    statement.
 
     \b
     chessreg query "elo by intervention" --checkpoint reference --show checkpoint,intervention,n,score
     chessreg query "probe accuracy by layer" --format latex --output table1.tex
     chessreg query --sql "SELECT termination, count(*) FROM games GROUP BY termination"
 
-    With --sql, --format csv and jsonl write rows as they come: any number, in constant memory beside the columns that
-    the SELECT names. Without an ORDER BY an answer of more than 32 MiB is not sorted.
+    With --sql, --format csv and jsonl write rows as they are read, in constant memory. Without an ORDER BY, answers
+    above 32 MiB are not sorted.
     """
     scope = {name: options.pop(name) for name in SCOPE}
     asked = Asked(**options, scope=scope)
@@ -185,7 +185,7 @@ def query(home: Home, **options: Any) -> None:
 
 
 def show_parts(database: Database, sql: str, asked: Asked) -> None:
-    """The rows on stdout as they come."""
+    """Print rows on stdout while they are read."""
     from chessreg.queries import render
     from chessreg.queries.ask import stream_sql
 
@@ -201,14 +201,14 @@ def show_parts(database: Database, sql: str, asked: Asked) -> None:
 
 
 def known(home: Home, name: str | None) -> Entry:
-    """The catalogue is looked up first: a wrong name is refused without a registry."""
+    """Find a query in the catalogue, so that a wrong name fails without a registry."""
     from chessreg.queries.catalogue import find
 
     if name is None:
         raise click.UsageError("give the NAME of a query; --list shows what there is")
     try:
         return find(name)
-    except NotFoundError as error:  # unless it stands beside a kind of the user's own, which has run here
+    except NotFoundError as error:  # unless a custom kind that ran here has it
         try:
             database = home.database()
         except ChessregError:
@@ -219,8 +219,8 @@ def known(home: Home, name: str | None) -> Entry:
 
 
 def registry(home: Home) -> Database:
-    """The registry, with rows that wait to be taken in: a store is opened only where some do; one that is not there
-    is said."""
+    """Return the registry after importing waiting rows. The store is opened only if rows wait; a missing store is
+    reported."""
     store = home.store_path
     if not (store / "store.json").is_file() or any((store / "fragments" / "incoming").glob("*")):
         from chessreg.cli.base import fresh
@@ -230,7 +230,7 @@ def registry(home: Home) -> Database:
 
 
 def answer(home: Home, asked: Asked) -> QueryResult:
-    """The table of a named query, or the rows behind one of its rows."""
+    """Return the table of a named query, or the rows behind one of its rows."""
     from chessreg.queries.ask import rows_behind, run_query
     from chessreg.queries.scope import Scope
 
@@ -284,7 +284,7 @@ def show(result: QueryResult, format_: str | None, asked: Asked) -> None:
 
 
 def own_kinds(home: Home) -> tuple[Path, ...]:
-    """The files of the user's own kinds that have run here and are trusted; none where no registry answers."""
+    """Return the trusted files of custom kinds that ran here; none if no registry answers."""
     from chessreg.registry import sqlite
     from chessreg.runs.trust import can_load
 
@@ -339,7 +339,7 @@ def show_list(home: Home, as_json: bool) -> None:
 
 
 def complete_kinds(home: Home) -> frozenset[str] | None:
-    """Return the kinds that have complete runs in the registry, None where there is none to read."""
+    """Return the kinds with complete runs, or None if the registry cannot be read."""
     from chessreg.registry import sqlite
 
     wanted = "SELECT DISTINCT kind FROM run WHERE completed_at IS NOT NULL"
@@ -401,7 +401,7 @@ def plot(
     scoring: str,
     **scope: Any,
 ) -> None:
-    """Draw the plot NAME (title or alias, --list) of what the registry holds, with 95 % intervals.
+    """Draw the plot NAME (title or alias, --list) with 95 % intervals.
 
     \b
     chessreg plot "win rate by level" --checkpoint reference

@@ -1,4 +1,4 @@
-"""`chessreg lineage` and `chessreg reproduce`: what a thing was made from, and whether it comes out the same again."""
+"""`chessreg lineage` and `chessreg reproduce`: a thing's inputs and outputs, and whether a rerun gives the same rows."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ COLORS = {"invalid": "red", "stale": "yellow", "missing": "red", "failed": "red"
 
 @click.command()
 @click.argument("reference", metavar="RUN|DATASET|CHECKPOINT")
-@click.option("--up", "direction", flag_value="up", help="Only what it was made from.")
-@click.option("--down", "direction", flag_value="down", help="Only what was made from it.")
+@click.option("--up", "direction", flag_value="up", help="Show only its inputs.")
+@click.option("--down", "direction", flag_value="down", help="Show only the things made from it.")
 @json_option
 @pass_home
 def lineage(home: Home, reference: str, direction: str | None) -> None:
-    """Show a run, dataset or checkpoint with what it was made from and what was made from it, as a tree.
+    """Show a run, dataset or checkpoint with its inputs and the things made from it, as a tree.
 
     \b
     Example: chessreg lineage reference-board
@@ -51,7 +51,7 @@ def lineage(home: Home, reference: str, direction: str | None) -> None:
 
 
 def drawn(branch: Branch, onto: Tree | None = None) -> Tree:
-    """The tree as rich draws it."""
+    """Return the tree for rich."""
     from rich.markup import escape as escaped
     from rich.tree import Tree
 
@@ -79,16 +79,15 @@ SIGNIFICANT = 0.05  # of all metrics of a replicate together
 @json_option
 @pass_home
 def reproduce(home: Home, reference: str, do: bool) -> None:
-    """Print a shell script that makes a run again on another machine, and the code, versions and machine that made it.
-    With --rerun, do it again here and compare.
+    """Print a shell script that makes a run again on another machine, with its code, versions and machine. With
+    --rerun, run it again here and compare.
 
-    The script checks the files that it reads by their SHA-256. It needs nothing else from this machine.
+    The script checks its input files by SHA-256. It needs nothing else from this machine.
 
-    It is done apart from this registry, which stays as it is, and every row must come out the same: else the columns
-    that differ are listed, with by how much. Outputs whose bytes have gone are kept if they have the same digest. Games
-    against an engine that cannot be seeded are played anew as the next replicate, and the two matches are compared
-    metric by metric, at 5 % for all of them together, by Holm (chessreg run … --replicate 1 makes one that stays).
-    Exit status 1 says that they do not agree.
+    A rerun does not change this registry, and every row must be the same; otherwise the differing columns are listed
+    with the size of the difference. Missing outputs are kept if they have the same digest. Games against an engine that
+    cannot be seeded are played as the next replicate, and the two matches are compared metric by metric, at 5 % for all
+    of them together, by Holm. `chessreg run … --replicate 1` keeps a replicate. Exit status 1 if they do not agree.
 
     \b
     Example: chessreg reproduce reference-board
@@ -135,7 +134,7 @@ def show(home: Home, row: dict[str, Any], made: list[dict[str, Any]]) -> None:
 
 
 def exact(home: Home, session: Session, run_id: UUID) -> bool:
-    """Do it again, and say whether every row is the same."""
+    """Rerun, and print whether every row is the same."""
     from chessreg.cli.base import progress_line
     from chessreg.entities.reproduce import again
 
@@ -158,9 +157,9 @@ def exact(home: Home, session: Session, run_id: UUID) -> bool:
 
 
 def statistical(home: Home, session: Session, run_id: UUID) -> bool:
-    """Do a replicate, and compare the two: they agree when of all metrics together none differs, at 5 % by Holm.
+    """Run a replicate and compare it: the two agree if no metric differs, at 5 % for all together, by Holm.
 
-    Without a metric that has an interval they are not known to agree.
+    If no metric has an interval, the agreement is unknown.
     """
     from chessreg.cli.base import progress_line
     from chessreg.entities.reproduce import replicated

@@ -1,4 +1,4 @@
-"""The root command: its table of commands, the options that may stand anywhere, and errors in one line."""
+"""The root command: its table of commands, global options, and errors in one line."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from chessreg.terminal import visible, visible_json, visible_streams
 PIPE_CLOSED = 141  # 128 + SIGPIPE, as a shell says it of any program
 INTERRUPTED = 130
 LONGEST = 1500  # characters of an error's line
-COMPLETION = "_CHESSREG_COMPLETE"  # the variable by which a shell asks for completions
+COMPLETION = "_CHESSREG_COMPLETE"  # the variable in which a shell asks for completions
 WIDEST_HELP = 120  # characters; a narrower terminal decides
 
 OF_NOUN = "chessreg.cli.noun:group_of"
 SECTIONS: dict[str, dict[str, LazyCommand]] = {
     "Getting started": {
         "init": LazyCommand("chessreg.cli.db:init", "Create a registry and a store in this folder."),
-        "demo": LazyCommand("chessreg.cli.demo:demo", "Run the main job once, on the bundled games and model."),
+        "demo": LazyCommand("chessreg.cli.demo:demo", "Run the main workflow once, on bundled games and models."),
         "doctor": LazyCommand("chessreg.cli.doctor:doctor", "Check this installation and print commands that fix it."),
         "completion": LazyCommand(
             "chessreg.cli.completion:completion", "Print the completion script for bash, zsh or fish."
@@ -48,9 +48,13 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
         "paper": LazyCommand("chessreg.cli.paper:paper", "Run a whole paper: its runs, then its tables and figures."),
         "runs": LazyCommand("chessreg.cli.runs:runs", "List, show, name, tag, note and invalidate runs."),
         "compare": LazyCommand("chessreg.cli.runs:compare", "Compare runs: what differs, and by how much."),
-        "lineage": LazyCommand("chessreg.cli.reproduce:lineage", "Show the inputs of a thing, and what depends on it."),
-        "reproduce": LazyCommand("chessreg.cli.reproduce:reproduce", "Rerun and compare, or show how a run was made."),
-        "invalidate": LazyCommand("chessreg.cli.noun:invalidate_run", "Mark a run as wrong: no query counts it."),
+        "lineage": LazyCommand(
+            "chessreg.cli.reproduce:lineage", "Show the inputs of a thing, and the things made from it."
+        ),
+        "reproduce": LazyCommand(
+            "chessreg.cli.reproduce:reproduce", "Rerun and compare, or print a script that makes a run again."
+        ),
+        "invalidate": LazyCommand("chessreg.cli.noun:invalidate_run", "Mark a run as wrong: queries leave it out."),
         "unmark": LazyCommand("chessreg.cli.noun:unmark_run", "Clear the invalidation of a run."),
     },
     "Results": {
@@ -69,13 +73,13 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
         "uci": LazyCommand("chessreg.cli.lab:uci", "Run a model, edited or not, as a UCI engine in a chess GUI."),
     },
     "Jobs": {
-        "status": LazyCommand("chessreg.cli.status:status", "Show what is running on every machine."),
+        "status": LazyCommand("chessreg.cli.status:status", "Show running jobs and runs on all machines."),
         "jobs": LazyCommand("chessreg.cli.jobs:jobs", "List jobs."),
         "job": LazyCommand("chessreg.cli.jobs:job", "Show one job."),
         "logs": LazyCommand("chessreg.cli.jobs:logs", "Show the log of a job."),
         "attach": LazyCommand("chessreg.cli.status:attach", "Follow jobs live: progress, rate, time left."),
         "wait": LazyCommand("chessreg.cli.jobs:wait", "Wait until jobs have ended."),
-        "cancel": LazyCommand("chessreg.cli.jobs:cancel", "End jobs; complete units are kept."),
+        "cancel": LazyCommand("chessreg.cli.jobs:cancel", "Cancel jobs; complete units are kept."),
         "retry": LazyCommand("chessreg.cli.jobs:retry", "Queue unfinished jobs again."),
         "priority": LazyCommand("chessreg.cli.jobs:priority", "Change the order in which queued jobs start."),
         "supervisor": LazyCommand("chessreg.cli.jobs:supervisor", "Start, stop and show the process that runs jobs."),
@@ -83,11 +87,11 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
     },
     "Registry and store": {
         "db": LazyCommand("chessreg.cli.db:db", "Create, upgrade and back up the registry's schema."),
-        "merge": LazyCommand("chessreg.cli.transfer:merge", "Import everything that another registry has."),
+        "merge": LazyCommand("chessreg.cli.transfer:merge", "Import the runs and results of another registry."),
         "push": LazyCommand("chessreg.cli.transfer:push", "Copy stored files to a shared folder or a bucket."),
         "pull": LazyCommand("chessreg.cli.transfer:pull", "Fetch stored files from a shared folder or a bucket."),
         "recover": LazyCommand("chessreg.cli.db:recover", "Import waiting results, and list damaged ones."),
-        "gc": LazyCommand("chessreg.cli.db:gc", "Remove files that nothing refers to; never rows."),
+        "gc": LazyCommand("chessreg.cli.db:gc", "Remove files that nothing refers to; rows are kept."),
         "config": LazyCommand("chessreg.cli.config:config", "Show and change a project's settings."),
         "trust": LazyCommand("chessreg.cli.run:trust", "Trust a file with a kind or with Slurm profiles."),
     },
@@ -98,15 +102,15 @@ ANYWHERE = {"--registry": True, "--store": True, "--debug": False}  # option →
 
 
 class Root(LazyGroup):
-    """Commands of the table, those of nouns, and those that other packages bring (entry points `chessreg.commands`
-    and `chessreg.entities`)."""
+    """The root group: commands of the table, of nouns, and of installed packages (entry points `chessreg.commands` and
+    `chessreg.entities`)."""
 
     def __init__(self, *arguments: Any, **settings: Any) -> None:
         super().__init__(*arguments, lazy=COMMANDS, **settings)
         self._looked = False
 
     def _look(self) -> None:
-        """Add nouns and the commands of installed packages; a name of the table cannot be taken."""
+        """Add nouns and the commands of installed packages; they cannot replace a command of the table."""
         if not self._looked:
             from importlib.metadata import entry_points
 
@@ -147,7 +151,7 @@ class Root(LazyGroup):
 
 
 class PipeClosedError(Exception):
-    """Who read our output has had enough. No OSError: click would answer that itself, with exit status 1."""
+    """The reader of stdout closed it. Not an OSError, which click would answer with exit status 1."""
 
 
 @contextmanager
@@ -159,7 +163,7 @@ def closed_pipe_reported() -> Iterator[None]:
 
 
 def hoisted(args: Sequence[str]) -> list[str]:
-    """The arguments with --registry, --store and --debug moved to the front, wherever they stood before a `--`."""
+    """Return the arguments with --registry, --store and --debug moved to the front, unless they follow a `--`."""
     front: list[str] = []
     rest: list[str] = []
     left = list(args)
@@ -186,7 +190,7 @@ def show_version(ctx: click.Context, parameter: click.Parameter, value: bool) ->
 
 
 def no_blank(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
-    """Refuse a place that is given and names nothing: `--registry "$UNSET"` would be the registry of this folder."""
+    """Refuse an empty place: `--registry "$UNSET"` would otherwise mean the registry of this folder."""
     if value is not None and not value.strip():
         raise BadInputError(f"{parameter.opts[0]} is empty, and names no place", f"leave {parameter.opts[0]} out")
     return value
@@ -257,7 +261,7 @@ def answered(args: Sequence[str]) -> int:
     except (PipeClosedError, BrokenPipeError):
         return pipe_closed()
     except SystemExit as error:
-        if of_own_kind(error) is not None:  # a kind that ends the process has not done its work, whatever its status
+        if of_own_kind(error) is not None:  # a kind that ends the process has failed, with any exit status
             return fail(args, *described(error))
         return error.code if isinstance(error.code, int) else int(bool(error.code))
     except Exception as error:
@@ -270,7 +274,7 @@ def answered(args: Sequence[str]) -> int:
 
 
 def described_usage(error: click.UsageError) -> str:
-    """The message of a usage error; that of an unknown option names the options that may be meant."""
+    """Return the message of a usage error; for an unknown option it suggests existing ones."""
     if not isinstance(error, click.NoSuchOption) or error.ctx is None:
         return error.format_message()
     from chessreg.cli.suggest import suggest_options
@@ -290,7 +294,7 @@ def require_text(args: Sequence[str]) -> None:
 
 
 def fail(args: Sequence[str], message: str, hint: str, code: int) -> int:
-    """Say on stderr what went wrong, for a person or (--json) for a program; returns the code."""
+    """Print an error on stderr, as text or (--json) as JSON; return the exit status."""
     from chessreg.masking import mask
 
     message, hint = clipped(mask(message), LONGEST), clipped(mask(hint), LONGEST)
@@ -308,6 +312,6 @@ def fail(args: Sequence[str], message: str, hint: str, code: int) -> int:
 
 
 def pipe_closed() -> int:
-    """End without a word, also when Python flushes at exit."""
+    """End without a message, also when Python flushes at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return PIPE_CLOSED

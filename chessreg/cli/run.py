@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 
 class KindGroup(Group):
-    """Subcommands made from the kinds of experiment; a path `./my_kind.py[:CLASS]` works as a name."""
+    """Subcommands of the kinds of experiment; a path `./my_kind.py[:CLASS]` is accepted as a name."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         from chessreg.runs.kind import load_kinds
@@ -50,7 +50,7 @@ class KindGroup(Group):
         return {name: kind.summary for name, kind in load_kinds().items()}
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """The kinds and the group's options; where none fits, a file with a kind."""
+        """Complete kinds and the group's options; if none fits, a file with a kind."""
         from chessreg.cli.completion import kind_names
 
         kinds = [CompletionItem(name) for name in kind_names() if name.startswith(incomplete)]
@@ -75,9 +75,9 @@ class KindGroup(Group):
 @click.option("--resume", metavar="RUN", help="Resume this incomplete run, by name or id. Left out: run KIND.")
 @click.pass_context
 def run(ctx: click.Context, resume: str | None) -> None:
-    """Run an experiment. A finished spec does nothing; an interrupted one goes on where it stopped.
+    """Run an experiment. A complete run is skipped, and an interrupted one resumes.
 
-    KIND is one of those below or a file of your own, ./my_kind.py. `chessreg run KIND --help` shows its settings.
+    KIND is a kind listed below or a custom file, ./my_kind.py. `chessreg run KIND --help` shows its settings.
     """
     if ctx.invoked_subcommand is None:
         if resume is None:
@@ -91,7 +91,7 @@ def run(ctx: click.Context, resume: str | None) -> None:
 def command(
     kind: Kind, name: str, made: type[KindCommand] | None = None, more: Sequence[click.Option] = ()
 ) -> click.Command:
-    """The command of one kind: its settings, its execution options, and `more` options of one's own."""
+    """Return the command of one kind: its settings, its execution options, and `more` options."""
 
     settings, execution = options(kind.spec), options(kind.options)
     preset = click.Option(
@@ -144,7 +144,7 @@ class KindCommand(click.Command):
         return super().parse_args(ctx, args)
 
     def typed_tag(self, ctx: click.Context) -> str | None:
-        """The value of the tag in the command, its spec file or its preset: help shows the settings of that variant."""
+        """Return the tag's value in the command, its spec file or its preset: help shows the settings of that variant."""
         params, _, _ = self.make_parser(ctx).parse_args(self.typed)
         tag = tag_of(self.kind.spec)
         from_file = read_toml(Path(params["spec"])) if "spec" in params else {}
@@ -192,7 +192,7 @@ MAIN_SETTINGS = 10  # that --help shows next to the required ones
 
 
 def show_help_all(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
-    """Print the help with every setting, and end."""
+    """Print the help with every setting, then exit."""
     if value and not ctx.resilient_parsing:
         ctx.meta[HELP_ALL] = True
         click.echo(ctx.get_help(), color=ctx.color)
@@ -200,9 +200,9 @@ def show_help_all(ctx: click.Context, parameter: click.Parameter, value: bool) -
 
 
 def setting_sections(kind: Kind, settings: Sequence[SettingField]) -> dict[str, list[SettingField]]:
-    """Title → settings: the required ones, at most ten that matter, then the others, nested ones by their table.
+    """Return title → settings: the required ones, at most ten main ones, then the others by their table.
 
-    Those that matter are the kind's `main_settings`; of a kind without, the first ten other than seed and replicate.
+    The main ones are the kind's `main_settings`; without those, the first ten other than seed and replicate.
     """
     required = [setting for setting in settings if setting.needed]
     optional = [setting for setting in settings if not setting.needed]
@@ -219,14 +219,14 @@ def setting_sections(kind: Kind, settings: Sequence[SettingField]) -> dict[str, 
 def write_options(
     ctx: click.Context, formatter: click.HelpFormatter, title: str, parameters: Sequence[click.Parameter]
 ) -> None:
-    """A section of the help; nothing where it has no options."""
+    """Write a section of the help, unless it has no options."""
     if records := [record for parameter in parameters if (record := parameter.get_help_record(ctx))]:
         with formatter.section(title):
             formatter.write_dl(records)
 
 
 def show_plan(planned: dict[str, Any], as_json: bool) -> None:
-    """Print the plan in numbers, then the settings, given ones first, with names as they were typed."""
+    """Print the plan in numbers, then the settings: given ones first, with names as typed."""
     if as_json:
         emit(True, planned)
         return
@@ -257,7 +257,7 @@ def time_text(planned: dict[str, Any]) -> str:
 
 
 def settings(kind: Kind, params: dict[str, Any]) -> tuple[Any, Any, dict[str, str]]:
-    """The spec, the execution options, and where each value that is not a default came from."""
+    """Return the spec, the execution options, and the source of each value that is not a default."""
     from chessreg.runs.spec import build_settings, merge_settings
 
     from_file = read_toml(Path(params["spec"])) if params["spec"] else {}
@@ -284,7 +284,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise NotFoundError(f"{path} does not exist")
     try:
         return tomllib.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:  # also bytes that are no UTF-8, numbers of 5,000 digits
+    except (ValueError, RecursionError) as error:  # also for bytes that are not UTF-8, and numbers of 5,000 digits
         raise BadInputError(f"{path} is not TOML: {error}") from error
 
 
@@ -337,7 +337,7 @@ def go_on(home: Home, reference: str) -> None:
 
 
 def recorded(home: Home, reference: str) -> tuple[Kind, Any, tuple[str, ...]]:
-    """Kind, spec and given settings of a run, as they were recorded."""
+    """Return the recorded kind, spec and given settings of a run."""
     from chessreg.registry import tables
     from chessreg.runs.kind import kind_of_record
 
@@ -404,16 +404,16 @@ def execute(
 
 
 def titles_of(kind: Kind) -> list[str]:
-    """Titles of the queries whose header names this kind."""
+    """Return the titles of the queries whose header names this kind."""
     from chessreg.queries.catalogue import entries
     from chessreg.runs.kind import is_importable
 
-    beside = () if is_importable(type(kind).__module__) else (Path(inspect.getfile(type(kind))),)
-    return [entry.title for entry in entries(beside) if kind.name in entry.kinds]
+    files = () if is_importable(type(kind).__module__) else (Path(inspect.getfile(type(kind))),)
+    return [entry.title for entry in entries(files) if kind.name in entry.kinds]
 
 
 NONE = object()
-"""What a number that may be left out becomes where it is given as `none`: of a preset it is then taken away."""
+"""The value of an optional number given as `none`, which removes a preset's number."""
 
 
 class OrNone(click.ParamType):
@@ -428,7 +428,7 @@ class OrNone(click.ParamType):
 
 
 def options(model: Any) -> list[click.Option]:
-    """An option for every setting, without a click default, so that given and defaulted stay apart."""
+    """Return an option for every setting, without a click default, to distinguish given from default values."""
     return [option(setting) for setting in describe_settings(model)]
 
 
@@ -449,7 +449,7 @@ def option(setting: SettingField) -> click.Option:
 
 
 def note_on_default(setting: SettingField) -> str:
-    """`[required]` or `[default: …]`; empty without a default, which the setting's text explains."""
+    """Return `[required]` or `[default: …]`; empty without a default, which the setting's text explains."""
     if setting.needed:
         return "  [required]"
     if setting.shown_default in ("", "none"):
@@ -458,19 +458,19 @@ def note_on_default(setting: SettingField) -> str:
 
 
 def parameter(path: str) -> str:
-    """The name that click gives the option of a setting's path."""
+    """Return click's name for the option of a setting's path."""
     return path.replace(".", "_").replace("-", "_").lower()
 
 
 def given_values(model: Any, params: dict[str, Any]) -> dict[str, Any]:
-    """The values given on the command line, nested as the model is."""
+    """Return the values given on the command line, nested as the model is."""
     given = ((setting.path, params.get(parameter(setting.path))) for setting in describe_settings(model))
     return nest_settings({path: None if value is NONE else value for path, value in given if value is not None})
 
 
 @click.command()
 @click.argument("reference", metavar="FILE|DIGEST", required=False)
-@click.option("--list", "list_", is_flag=True, help="List what is trusted.")
+@click.option("--list", "list_", is_flag=True, help="List the trusted files.")
 @click.option(
     "--revoke", "remove", metavar="FILE|DIGEST", help="Stop trusting this file or digest. Left out: trust FILE."
 )
@@ -479,10 +479,10 @@ def given_values(model: Any, params: dict[str, Any]) -> dict[str, Any]:
 def trust(home: Home, reference: str | None, list_: bool, remove: str | None) -> None:
     """Trust a file with a kind of experiment or with Slurm profiles, so that chessreg loads it.
 
-    Both are code. A kind that you name yourself (`chessreg run ./my_kind.py`) is trusted by that. A kind that only a
-    registry names, or a profiles.toml outside your settings folder, is not loaded until you have read and trusted it.
-    Trust covers the file's bytes (sha256), for you, on this machine: a changed file must be trusted again. It is kept
-    in your settings folder.
+    Both contain code. Naming a kind (`chessreg run ./my_kind.py`) trusts it. A kind that only a registry names, or a
+    profiles.toml outside your settings folder, is loaded only after you have read and trusted it. Trust applies to the
+    file's bytes (SHA-256), to you, and to this machine; a changed file must be trusted again. It is stored in your
+    settings folder.
 
     \b
     Example: chessreg trust ./my_kind.py

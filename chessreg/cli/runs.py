@@ -23,7 +23,7 @@ runs = group_of("run")
 @runs.command("list")
 @click.argument("filter_words", metavar="[WORD...]", nargs=-1)
 @click.option("--kind", help="List only runs of this kind. Left out: all kinds.")
-@click.option("--all", "everything", is_flag=True, help="Also those in the archive.")
+@click.option("--all", "everything", is_flag=True, help="Include archived ones.")
 @click.option(
     "--sort",
     metavar="COLUMN",
@@ -33,12 +33,12 @@ runs = group_of("run")
 @json_option
 @pass_home
 def list_(home: Home, filter_words: tuple[str, ...], kind: str | None, everything: bool, sort: str | None) -> None:
-    """List the runs, the newest last, or those that match all the words.
+    """List runs, newest last, or the runs that match all the words.
 
-    A word is looked for in name, kind, tags, state, machine and id; ~word takes letters with others between them;
-    kind: name: tag: state: machine: note: units: tries: created: completed: since: before: spec.SETTING: and
-    metric.NAME: look at one field; =, !=, <, <=, > and >= compare; !word wants it absent; starred, pinned, archived,
-    invalid and stale are words too.
+    A word is searched in name, kind, tags, state, machine and id; ~word also matches with letters in between. kind:
+    name: tag: state: machine: note: units: tries: created: completed: since: before: spec.SETTING: and metric.NAME:
+    search one field; =, !=, <, <=, > and >= compare; !word excludes; starred, pinned, archived, invalid and stale are
+    words too.
 
     \b
     Example: chessreg runs list kind:probe since:7d 'units>5' '!stale' --sort -spec.epochs
@@ -60,7 +60,7 @@ def list_(home: Home, filter_words: tuple[str, ...], kind: str | None, everythin
 @json_option
 @pass_home
 def conflicts(home: Home, reference: str | None) -> None:
-    """List results that arrived again with other values; the first ones count.
+    """List results that arrived again with other values; the first values are used.
 
     \b
     Example: chessreg runs conflicts plain
@@ -84,16 +84,14 @@ WIDEST = 48  # characters of one value
 @click.command()
 @click.argument("references", metavar="RUN...", nargs=-1, required=True)
 @click.option("--curves", "only", flag_value="curves", help="Metrics step by step instead.")
-@click.option(
-    "--machines", "only", flag_value="machines", help="The machines instead: what they are, how fast they were."
-)
+@click.option("--machines", "only", flag_value="machines", help="Compare the machines and their speed instead.")
 @json_option
 @pass_home
 def compare(home: Home, references: tuple[str, ...], only: str | None) -> None:
     """Compare runs: the settings, code and machines that differ, and each metric with its difference and interval.
 
-    The pinned run among them is the baseline, else the first. A run alone is compared by its attempts, which after a
-    merge may be of several machines.
+    The pinned run is the baseline, else the first. A single run is compared by its attempts, which after a merge may
+    come from several machines.
 
     \b
     Example: chessreg compare plain steered
@@ -101,7 +99,7 @@ def compare(home: Home, references: tuple[str, ...], only: str | None) -> None:
     from chessreg.queries.compare import compare as compared
 
     if only is not None:
-        beside(home, references, only)
+        print_side_by_side(home, references, only)
         return
     comparison = compared(fresh(home), list(references))
     if home.json:
@@ -118,8 +116,8 @@ def compare(home: Home, references: tuple[str, ...], only: str | None) -> None:
         emit(home, [metric_row(labels, m.name, m.values, m.differences) for m in comparison.metrics])
 
 
-def beside(home: Home, references: tuple[str, ...], what: str) -> None:
-    """The curves or the machines of runs, side by side."""
+def print_side_by_side(home: Home, references: tuple[str, ...], what: str) -> None:
+    """Return the curves or the machines of runs, side by side."""
     from chessreg.queries import compare
 
     with fresh(home).read() as session:

@@ -1,4 +1,4 @@
-"""`chessreg status`: what runs now, everywhere, and what has ended since."""
+"""`chessreg status`: running jobs and runs on all machines, and those that ended recently."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ ENDED = {"ended_at": "ended", "title": "what", "name": "name", "cause": "how", "
 @json_option
 @pass_home
 def status(home: Home, since: str) -> None:
-    """Show what runs now, here and elsewhere, how busy the machines are, and what has ended since.
+    """Show running jobs and runs on all machines, the load of the machines, and recent ends.
 
     \b
     Example: chessreg status --since 12h
@@ -58,7 +58,7 @@ def status(home: Home, since: str) -> None:
 
 
 def ended_row(row: dict[str, Any]) -> dict[str, Any]:
-    """A row for people."""
+    """Return a row for display."""
     took = "" if row["seconds"] is None else duration(row["seconds"])
     answer = "" if row["answer"] is None else result_words(row["answer"])
     return {
@@ -70,7 +70,7 @@ def ended_row(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def result_words(answer: dict[str, Any]) -> str:
-    """A run's result and how it differs from the one of its kind before it.
+    """Format a run's result and its difference from the previous run of its kind.
 
     >>> result_words({"measure": "test %", "value": 93.256, "change": 1.5})
     'test % 93.26 (+1.5)'
@@ -85,7 +85,7 @@ def result_words(answer: dict[str, Any]) -> str:
 def machines(home: Home) -> None:
     """List the machines that ran something: host, processor, GPUs, driver, versions, and when they were last seen.
 
-    A host that got another GPU or PyTorch since is listed once for each. Where something runs, it tells the load.
+    A host whose GPU or PyTorch changed is listed once for each. A busy machine also shows its load.
 
     \b
     Example: chessreg machines
@@ -123,7 +123,7 @@ def busy(load: dict[str, Any] | None) -> str:
 
 
 def gpus(names: list[Any]) -> str:
-    """GPUs of one name together: 4 × NVIDIA A100."""
+    """Format the GPUs, equal ones together: 4 × NVIDIA A100."""
     counted = {str(name): names.count(name) for name in names}
     return ", ".join(f"{count} × {name}" if count > 1 else name for name, count in counted.items())
 
@@ -133,9 +133,9 @@ def gpus(names: list[Any]) -> str:
 @json_option
 @pass_home
 def attach(home: Home, references: tuple[str, ...]) -> None:
-    """Follow jobs live: progress, rate, time left. Ctrl-C detaches; the jobs go on.
+    """Follow jobs live: progress, rate, time left. Ctrl-C detaches, and the jobs continue.
 
-    --json prints one document a line, whenever something changed. Without a JOB: all that are not over.
+    --json prints one document per line after each change. Without JOB, all jobs that have not ended are followed.
 
     \b
     Example: chessreg attach 3f2a1c
@@ -145,18 +145,18 @@ def attach(home: Home, references: tuple[str, ...]) -> None:
         if not references:
             click.echo("no job waits or runs", err=True)
             return
-    job_status(home, references)  # says so before anything is drawn when there is no such job
+    job_status(home, references)  # fails for an unknown job before anything is drawn
     try:
         rows = lines(home, references) if home.json or not sys.stderr.isatty() else bars(home, references)
     except KeyboardInterrupt:
-        click.echo("the jobs go on; chessreg attach follows them again", err=True)
+        click.echo("the jobs continue; chessreg attach follows them again", err=True)
         return
     if any(row["state"] != "complete" for row in rows):
         sys.exit(1)
 
 
 def changes(home: Home, references: tuple[str, ...]) -> Iterator[list[dict[str, Any]]]:
-    """The rows again and again, until all is over."""
+    """Yield the rows repeatedly, until all jobs have ended."""
     while True:
         rows = job_status(home, references)
         yield rows
@@ -167,7 +167,7 @@ def changes(home: Home, references: tuple[str, ...]) -> Iterator[list[dict[str, 
 
 
 def lines(home: Home, references: tuple[str, ...]) -> list[dict[str, Any]]:
-    """A line for each job that changed."""
+    """Print a line for each job that changed."""
     from chessreg.rows import plain
 
     last: dict[Any, Any] = {}
@@ -190,7 +190,7 @@ def lines(home: Home, references: tuple[str, ...]) -> list[dict[str, Any]]:
 
 
 def bars(home: Home, references: tuple[str, ...]) -> list[dict[str, Any]]:
-    """A bar for each job, on a screen."""
+    """Draw a bar for each job."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
 

@@ -1,4 +1,4 @@
-"""`chessreg push` and `chessreg pull`: bytes from machine to machine."""
+"""`chessreg push`, `pull`, `merge` and `export`: data from machine to machine."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ if TYPE_CHECKING:
 @click.command()
 @click.argument("references", metavar="RUN|DATASET|CHECKPOINT...", nargs=-1, required=True)
 @click.option("--to", "place", required=True, metavar="PLACE", help="A folder, or a bucket: s3://bucket/prefix.")
-@click.option("--inputs", is_flag=True, help="Also all that these were made from.")
+@click.option("--inputs", is_flag=True, help="Also pull all inputs of these.")
 @click.option(
     "--registry-rows", "rows", is_flag=True, help="Also the registry's rows, for `chessreg merge PLACE` (folders only)."
 )
 @json_option
 @pass_home
 def push(home: Home, references: tuple[str, ...], place: str, inputs: bool, rows: bool) -> None:
-    """Copy the bytes of runs, datasets and checkpoints to a place that other machines reach.
+    """Copy the bytes of runs, datasets and checkpoints to a place that other machines can read.
 
-    With --rows the folder becomes a whole home that `chessreg merge` takes in, rows and all. Of a training that is not
-    complete its saved state goes along, to a folder: where it is pulled, the training goes on from there.
+    With --rows the folder contains all rows, and `chessreg merge` imports it. The saved state of an incomplete training
+    is copied too: it continues on the machine that pulls it.
 
     \b
     Example: chessreg push reference-board --to /mnt/share/chess --inputs
@@ -62,7 +62,7 @@ def push(home: Home, references: tuple[str, ...], place: str, inputs: bool, rows
     metavar="PLACE",
     help="Folder or bucket to copy from. Left out: every place that the registry knows.",
 )
-@click.option("--inputs", is_flag=True, help="Also all that these were made from.")
+@click.option("--inputs", is_flag=True, help="Also pull all inputs of these.")
 @json_option
 @pass_home
 def pull(home: Home, references: tuple[str, ...], place: str | None, inputs: bool) -> None:
@@ -104,16 +104,16 @@ def tell(home: Home, done: TransferReport, states: int, where: str) -> None:
 
 @click.command()
 @click.argument("other")
-@click.option("--dry-run", is_flag=True, help="List the runs and conflicts that would come in, and change nothing.")
+@click.option("--dry-run", is_flag=True, help="List the runs and conflicts that would be imported; change nothing.")
 @json_option
 @pass_home
 def merge(home: Home, other: str, dry_run: bool) -> None:
-    """Take in the runs, results and annotations of another registry. A second time does nothing.
+    """Import the runs, results and annotations of another registry. Repeating it does nothing.
 
     OTHER is a registry (a file or a URL), a folder with one (`.chessreg`, or the output of `chessreg push
-    --registry-rows`), or a folder of fragments. Results that differ from those here are kept aside: `chessreg runs
-    conflicts`. Bytes stay where they are; `chessreg pull` fetches them. A registry file of an earlier schema stays as
-    it is: an upgraded copy is read.
+    --registry-rows`), or a folder of fragments. Results that differ from existing ones are listed by `chessreg runs
+    conflicts`. Bytes are not copied; `chessreg pull` fetches them. A registry file with an earlier schema is read from
+    an upgraded copy.
 
     \b
     Example: chessreg merge /mnt/gpubox/.chessreg
@@ -121,7 +121,7 @@ def merge(home: Home, other: str, dry_run: bool) -> None:
     from chessreg.entities import merge as merging
 
     if dry_run:
-        session = home.session()  # raises where there is no registry yet: nothing is made
+        session = home.session()  # raises NotFoundError if the registry does not exist
         show_preview(home, merging.preview(session.database, session.store, other))
         return
     session = home.adding(check=lambda: merging.check(other))
@@ -160,7 +160,7 @@ def show_preview(home: Home, preview: MergePreview) -> None:
         differs = ", ".join(f"{name} {here} here, {there} there" for name, (here, there) in row["differs"].items())
         which = " ".join(f"{name} {value}" for name, value in row["key"].items() if name != "run_id")
         click.echo(f"  {row['run'] or row['run_id'].hex[-6:]} {row['table_name']} {which}: {differs}", err=True)
-    click.echo("this would come in; nothing was changed:", err=True)
+    click.echo("this would be imported; nothing was changed:", err=True)
     tell_report(preview.report)
 
 
@@ -181,9 +181,9 @@ def export() -> None:
 @pass_home
 def checkpoint(home: Home, reference: str, folder: Path, dtype: Any) -> None:
     """Write a checkpoint as a new Hugging Face folder: config.json, model.safetensors, tokenizer files and README.md, a
-    model card of what this registry knows of its data, training and results.
+    model card with the registry's facts about its data, training and results.
 
-    transformers loads it with AutoModelForCausalLM and AutoTokenizer; a FEN encoder has an architecture of its own.
+    transformers loads it with AutoModelForCausalLM and AutoTokenizer; a FEN encoder has a custom architecture.
 
     \b
     Example: chessreg export checkpoint reference ./reference-hf
