@@ -80,7 +80,7 @@ def _headings(columns: Columns, row: Mapping[str, Any]) -> dict[str, str]:
 
 @contextmanager
 def progress_line(title: str, quiet: bool = False) -> Iterator[Callable[[float, str], None]]:
-    """Yield a function that reports progress: (fraction 0 to 1, text). It prints nothing if stderr is not a terminal."""
+    """Yield a function that reports progress (fraction 0 to 1, text), if stderr is a terminal."""
     if quiet or not sys.stderr.isatty():
         yield lambda fraction, text: None
         return
@@ -186,9 +186,7 @@ class Home:
         own = path is not None and path.parent.name == ".chessreg" and not path.exists()
         self._session = open_session(self.place, self.store_path, create=create)
         if own and path is not None:
-            (path.parent / ".gitignore").write_text(
-                "*\n", encoding="utf-8"
-            )  # keep results out of the source repository
+            (path.parent / ".gitignore").write_text("*\n", encoding="utf-8")  # keep results out of Git
         return self._session.database.made
 
     def database(self) -> Database:

@@ -173,8 +173,8 @@ def direction_options(function: Any) -> Any:
         ),
         click.option(
             "--label",
-            help="Label that the probe predicts or the vector is for (piece, skill, …), if neither the file nor its name "
-            "has it. When left out: --name for a tensor alone; probes need it.",
+            help="Label of the probe or vector (piece, skill, …). Left out: from the file or its name; for a plain "
+            "tensor --name.",
         ),
         click.option(
             "--residual",

@@ -278,7 +278,7 @@ def priority(home: Home, references: tuple[str, ...], to: int | None, by: int) -
 @click.command()
 @click.argument("references", nargs=-1, required=True, metavar="JOB…")
 @click.option(
-    "-f", "--follow", is_flag=True, help="Follow the log until the jobs end. Ctrl-C detaches, and the jobs continue."
+    "-f", "--follow", is_flag=True, help="Follow the log until the jobs end. Ctrl-C detaches; the jobs continue."
 )
 @click.option("-n", "--lines", type=int, help="Show only the last N lines of each log. Left out: all lines.")
 @json_option

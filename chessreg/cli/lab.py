@@ -26,9 +26,7 @@ from chessreg.named import clipped
     "Left out: the kind's defaults.",
 )
 @click.option("--layer", type=int, help="Of which layer the probe's boards are shown.  [default: the last edited]")
-@click.option(
-    "--top", type=click.IntRange(min=0), default=5, show_default=True, help="Number of moves shown for each model."
-)
+@click.option("--top", type=click.IntRange(min=0), default=5, show_default=True, help="Moves shown for each model.")
 @json_option
 @pass_home
 def lab(home: Home, state: str | None, settings: tuple[str, ...], layer: int | None, top: int, **params: Any) -> None:

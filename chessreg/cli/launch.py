@@ -351,9 +351,7 @@ def show_scripts(home: Home, orders: list[Order], as_json: bool) -> None:
     from chessreg.scheduling.launch import make_jobs, plan_orders
 
     if wrong := next((order.on for order in orders if order.on.partition(":")[0] != "slurm"), None):
-        raise BadInputError(
-            f"--print shows batch scripts, which --on {wrong} does not have", "--on slurm:PROFILE --print"
-        )
+        raise BadInputError(f"--print needs --on slurm, not --on {wrong}", "--on slurm:PROFILE --print")
     session, group, scripts = home.session(), new_id(), []
     for each in plan_orders(orders, session.database, session.store):
         if each.status == "queued":

@@ -1,4 +1,4 @@
-"""`chessreg lineage` and `chessreg reproduce`: a thing's inputs and outputs, and whether a rerun gives the same rows."""
+"""`chessreg lineage` and `chessreg reproduce`: inputs and outputs of a thing, and reruns that compare its rows."""
 
 from __future__ import annotations
 

@@ -48,11 +48,9 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
         "paper": LazyCommand("chessreg.cli.paper:paper", "Run a whole paper: its runs, then its tables and figures."),
         "runs": LazyCommand("chessreg.cli.runs:runs", "List, show, name, tag, note and invalidate runs."),
         "compare": LazyCommand("chessreg.cli.runs:compare", "Compare runs: what differs, and by how much."),
-        "lineage": LazyCommand(
-            "chessreg.cli.reproduce:lineage", "Show the inputs of a thing, and the things made from it."
-        ),
+        "lineage": LazyCommand("chessreg.cli.reproduce:lineage", "Show the inputs and outputs of a thing as a tree."),
         "reproduce": LazyCommand(
-            "chessreg.cli.reproduce:reproduce", "Rerun and compare, or print a script that makes a run again."
+            "chessreg.cli.reproduce:reproduce", "Rerun and compare, or print a script that reruns."
         ),
         "invalidate": LazyCommand("chessreg.cli.noun:invalidate_run", "Mark a run as wrong: queries leave it out."),
         "unmark": LazyCommand("chessreg.cli.noun:unmark_run", "Clear the invalidation of a run."),

@@ -144,7 +144,7 @@ class KindCommand(click.Command):
         return super().parse_args(ctx, args)
 
     def typed_tag(self, ctx: click.Context) -> str | None:
-        """Return the tag's value in the command, its spec file or its preset: help shows the settings of that variant."""
+        """Return the tag's value in the command, its spec file or its preset: help shows that variant."""
         params, _, _ = self.make_parser(ctx).parse_args(self.typed)
         tag = tag_of(self.kind.spec)
         from_file = read_toml(Path(params["spec"])) if "spec" in params else {}

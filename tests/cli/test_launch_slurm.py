@@ -38,7 +38,7 @@ def test_what_cannot_be_printed_is_one_line(here):
     assert "profile 'gpu' was not found" in here.err
     assert "chessreg/profiles.toml" in here.err
     assert here("launch", TOY, "--print") == 4
-    assert "--on local has none" in here.err
+    assert "--print needs --on slurm, not --on local" in here.err
     file = here.folder / ".chessreg" / "profiles.toml"
     file.write_text('[gpu]\npartitoin = "a100"\n')
     assert here("trust", file) == 0
