@@ -26,5 +26,5 @@ def open(registry: str | Path | None = None, store: str | Path | None = None, *,
 
 
 def init(registry: str | Path | None = None, store: str | Path | None = None) -> Registry:
-    """Make a registry and its store where there is none, and open them, as `chessreg init` does."""
+    """Create a registry and its store if they do not exist, and open them, as `chessreg init` does."""
     return open(registry, store, create=True)

@@ -1,8 +1,8 @@
-"""What can be wrong with work and its results, and what may be fixed without asking.
+"""Problems of attempts, jobs and results, and their automatic fixes.
 
-Mending never removes a result: it tells the truth about attempts, jobs and units, takes in what waits, clears what
-crashed writers left in `tmp/`, and fetches or forgets the places of bytes. Bytes that are not what was published, and
-groups of arrays that stand in each other's way, go into the bin; their units then count as not done.
+A fix never removes a result. It corrects the recorded state of attempts, jobs and units, imports waiting results,
+removes what crashed writers left in `tmp/`, and fetches or forgets the locations of bytes. Altered bytes, and groups of
+arrays that overlap, go into the bin; their units then count as incomplete.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Problem:
-    """One thing that is wrong: where, what, the command that fixes it, and the fix itself where it is safe."""
+    """A problem: its place, its description, the command that fixes it, and the fix itself if it is safe."""
 
     check: str
     detail: str
@@ -50,9 +50,9 @@ class Problem:
 
 
 def problems(database: Database, store: Store, registry: str, *, digests: bool = False) -> Iterator[Problem]:
-    """Everything that is wrong now; with `digests` every byte of every artifact and array is read again."""
+    """Yield every problem. With `digests`, every byte of every artifact and array is read again."""
     looks: tuple[Callable[[], Iterator[Problem]], ...] = (
-        partial(waiting, database, store),  # first what tells of attempts, then what became of these
+        partial(waiting, database, store),  # attempts first, then their results
         partial(forgotten, database, store),
         partial(orphans, database),
         partial(promises, database, store),
@@ -74,8 +74,8 @@ def problems(database: Database, store: Store, registry: str, *, digests: bool =
 
 
 def in_store(session: Session, root: Path) -> list[ColumnElement[bool]]:
-    """Return the conditions for locations in the store at `root`. Machines that share a registry in PostgreSQL may
-    have stores of their own at the same path: there only locations of this machine, or of no known one, count."""
+    """Return the conditions for locations in the store at `root`. Machines that share a registry in PostgreSQL may have
+    separate stores at the same path; only locations of this machine, or of an unknown one, then count."""
     location = tables.ArtifactLocation
     conditions: list[ColumnElement[bool]] = [location.uri.startswith(f"{root}/", autoescape=True)]
     if session.get_bind().dialect.name == "postgresql":
@@ -91,18 +91,18 @@ def rows_of_this_machine() -> Select[UUID]:
 
 
 def store_gone(database: Database, root: Path) -> Problem | None:
-    """What to say of a store that is not there, if anything was ever in it."""
+    """Return the problem of a missing store, if anything was ever in it."""
     location = tables.ArtifactLocation
     with database.read() as session:
         lost = session.scalar(select(func.count()).select_from(location).where(*in_store(session, root))) or 0
     if not lost:
         return None
-    hint = "put it back, or say where it is: --store FOLDER; `chessreg init` creates an empty one"
+    hint = "put it back, or give its place: --store FOLDER; `chessreg init` creates an empty one"
     return Problem("store", f"{root} is gone, and {lost} artifacts with it", hint)
 
 
 def orphans(database: Database) -> Iterator[Problem]:
-    """Attempts that are said to run here, and whose process is gone."""
+    """Yield attempts that are recorded as running here and whose process is gone."""
     for attempt, process in watch.read_running_attempts(database):
         if process.is_gone():
             lost = [attempt.id]
@@ -116,7 +116,7 @@ def orphans(database: Database) -> Iterator[Problem]:
 
 
 def promises(database: Database, store: Store) -> Iterator[Problem]:
-    """Attempts elsewhere whose check-in is overdue, by what was seen from here."""
+    """Yield attempts on other machines whose check-in is overdue, as observed from here."""
     began = time.monotonic()
     for attempt in watch.Watcher(store).overdue(watch.read_running_attempts(database), began):
         lost = [attempt.id]
@@ -129,7 +129,7 @@ def promises(database: Database, store: Store) -> Iterator[Problem]:
 
 
 def unattended(database: Database, store: Store, registry: str) -> Iterator[Problem]:
-    """Jobs of this host that no supervisor looks after; processes that work for no running job."""
+    """Yield jobs of this host without a supervisor, and processes that work for no running job."""
     presence = Presence(store)
     with database.read() as session:
         jobs = queue.read_own_jobs(session, store, *queue.ACTIVE_STATES)
@@ -151,24 +151,24 @@ def unattended(database: Database, store: Store, registry: str) -> Iterator[Prob
                 continue  # just started, and about to be noted
             yield Problem(
                 "orphans",
-                f"process {process.pid} works at job {path.parent.name[-6:]}, which is not said to run",
+                f"process {process.pid} works at job {path.parent.name[-6:]}, which is not recorded as running",
                 "chessreg supervisor start",
             )
 
 
 def waiting(database: Database, store: Store) -> Iterator[Problem]:
-    """Results that are not in the registry."""
+    """Yield results that are not in the registry."""
     from store.fragments import list_foreign_files
 
     for path in list_foreign_files(store):
-        yield Problem("fragments", f"{path} is no fragment: no run wrote it", "move it elsewhere, or remove it")
+        yield Problem("fragments", f"{path} is not a fragment of a run", "move it elsewhere, or remove it")
     rows = ingest.list_waiting(database, store)
     wait = [row for row in rows if row["state"] == "waiting"]
     aside = [row for row in rows if row["state"] == "set aside"]
     if wait:
         yield Problem(
             "fragments",
-            f"{len(wait)} wait to be taken in: {wait[0]['why']}",
+            f"{len(wait)} wait to be imported: {wait[0]['why']}",
             "chessreg recover",
             lambda: ingest.ingest_waiting(database, store),
         )
@@ -181,8 +181,8 @@ def waiting(database: Database, store: Store) -> Iterator[Problem]:
 
 
 def forgotten(database: Database, store: Store) -> Iterator[Problem]:
-    """Fragments that were taken in once and that the registry does not know: a backup of it was put back, or a power
-    cut took its last transactions. Their rows go in by their keys, so nothing is doubled."""
+    """Yield fragments that were imported once and that the registry lacks, because a backup was restored or a power cut
+    took its last transactions. Their rows are added by key, so none is doubled."""
     from store.fragments import list_ingested
 
     record = tables.FragmentRecord
@@ -200,14 +200,14 @@ def forgotten(database: Database, store: Store) -> Iterator[Problem]:
     runs = len({fragment.run_id for fragment in unknown})
     yield Problem(
         "fragments",
-        f"{len(unknown)} of {runs} runs were taken in once, and the registry does not know them: it is older than they",
+        f"{len(unknown)} of {runs} runs were imported once, and the registry lacks them: it is older than they",
         "chessreg doctor --fix",
         again,
     )
 
 
 def mirrored(database: Database) -> Iterator[Problem]:
-    """Parquet files of complete runs that hold other rows than the registry."""
+    """Yield Parquet files of complete runs whose rows differ from the registry's."""
     from chessreg.queries import mirror
     from chessreg.queries.engine import engine_of
 
@@ -217,7 +217,7 @@ def mirrored(database: Database) -> Iterator[Problem]:
 
 
 def leftovers(store: Store) -> Iterator[Problem]:
-    """What processes that have ended left in `tmp/`."""
+    """Yield files that ended processes left in `tmp/`."""
     left = gc.leftovers(store)
     if left:
         yield Problem(
@@ -230,7 +230,7 @@ def leftovers(store: Store) -> Iterator[Problem]:
 
 
 def unfinished_artifacts(database: Database, store: Store) -> Iterator[Problem]:
-    """Artifacts that were begun and never completed."""
+    """Yield artifacts that were begun and never completed."""
     staging = tables.ArtifactState.STAGING
     with database.read() as session:
         rows = session.scalars(select(tables.Artifact.digest).where(tables.Artifact.state == staging)).all()
@@ -246,14 +246,14 @@ def unfinished_artifacts(database: Database, store: Store) -> Iterator[Problem]:
         yield Problem(
             "artifacts",
             f"artifact {digest[:12]} was begun and never completed; {what}",
-            "chessreg doctor --fix" if here else "run again what made it",
+            "chessreg doctor --fix" if here else "rerun the command that made it",
             complete if here else None,
         )
 
 
 def missing_files(database: Database, store: Store) -> Iterator[Problem]:
-    """Bytes that are said to be in this store, that something registered and not archived needs, and that are not.
-    Activations that a merge did not bring are `not_pulled`."""
+    """Yield missing bytes that are recorded in this store and that something registered and not archived needs.
+    Activations that a merge did not copy are `not_pulled`."""
     with database.read() as session:
         location = tables.ArtifactLocation
         rows = session.execute(
@@ -277,7 +277,7 @@ def missing_files(database: Database, store: Store) -> Iterator[Problem]:
 
 
 def groups_of_activations(session: Session) -> list[tuple[UUID, transfer.TransferItem]]:
-    """Every group of activations that is registered, with the run that made it."""
+    """Return every registered group of activations, with the run that made it."""
     return [
         (group.run_id, transfer.TransferItem(group.digest, f"activations of run {group.run_id.hex[-6:]}", group.bytes,
                                      array=group.path.removeprefix("arrays/")))
@@ -286,8 +286,8 @@ def groups_of_activations(session: Session) -> list[tuple[UUID, transfer.Transfe
 
 
 def not_pulled(session: Session, store: Store) -> list[transfer.TransferItem]:
-    """Activations of merged runs that nobody has pulled into this store: a merge brings rows, and no bytes. What this
-    machine has noted to be here was pulled, and is missing if it is gone."""
+    """Return activations of merged runs that were never pulled into this store: a merge copies rows, not bytes. Groups
+    that this machine recorded as present were pulled, and are missing if they are gone."""
     location = tables.ArtifactLocation
     here = *in_store(session, store.root), location.machine_id.in_(rows_of_this_machine())
     noted, merged = set(session.scalars(select(location.digest).where(*here))), merged_runs(session)
@@ -299,7 +299,7 @@ def not_pulled(session: Session, store: Store) -> list[transfer.TransferItem]:
 
 
 def elsewhere(database: Database, store: Store) -> Iterator[Problem]:
-    """What is not here and need not be: activations of merged runs, which --fix leaves alone."""
+    """Yield bytes that may be missing here: activations of merged runs, which --fix leaves alone."""
     with database.read() as session:
         away = not_pulled(session, store)
     if away:
@@ -314,7 +314,7 @@ def elsewhere(database: Database, store: Store) -> Iterator[Problem]:
 
 
 def written_here(database: Database, item: transfer.TransferItem) -> bool:
-    """Whether a group of activations was written on this machine, and so should be here."""
+    """Return whether a group of activations was written on this machine, and so must be present."""
     with database.read() as session:
         return any(is_this_machine(host, system) for host, system in transfer.find_cache_machines(session, item))
 
@@ -322,7 +322,7 @@ def written_here(database: Database, item: transfer.TransferItem) -> bool:
 def missing(database: Database, store: Store, item: transfer.TransferItem, uri: str | None) -> Problem:
     path = item.key
     if any(gc.was_at(binned, store) == path for binned in gc.in_bin(store)):
-        detail = f"{item.what} is needed again, and lies in the bin of {store.root}"
+        detail = f"{item.what} is needed again, and is in the bin of {store.root}"
         return Problem("files", detail, "chessreg gc --restore", lambda: gc.restore(store, path))
 
     def fetch_or_forget() -> None:
@@ -337,14 +337,14 @@ def missing(database: Database, store: Store, item: transfer.TransferItem, uri: 
 
 
 def torn_groups(database: Database, store: Store) -> Iterator[Problem]:
-    """Runs whose groups of arrays do not hold, once each, the units that are said to be done."""
+    """Yield runs whose groups of arrays do not hold each recorded unit exactly once."""
     for run in groups.torn(database):
         again = f"chessreg doctor --fix && chessreg run --resume {run.run_id.hex[-6:]}"
         yield Problem("units", run.wrong, again, partial(groups.repair, database, store, run))
 
 
 def damaged_groups(database: Database, store: Store, digests: bool) -> Iterator[Problem]:
-    """Groups of arrays here that lack a chunk; with `digests`, those of which any byte is not what was published."""
+    """Yield groups of arrays that lack a chunk; with `digests`, also those with an altered byte."""
     from store.arrays import ArrayGroup
 
     with database.read() as session:
@@ -359,7 +359,7 @@ def damaged_groups(database: Database, store: Store, digests: bool) -> Iterator[
             if group.digest != row.digest:
                 raise CorruptError(f"{row.path} is not the group that the registry knows")
         except NotInStoreError:
-            continue  # another check says so, where it should be here
+            continue  # another check reports it, if it should be here
         except CorruptError as error:
             torn = groups.Torn(row.run_id, table, error.message)
             item = transfer.TransferItem(row.digest, error.message, row.bytes, array=array)
@@ -373,7 +373,7 @@ def damaged_groups(database: Database, store: Store, digests: bool) -> Iterator[
 
 
 def fetch_or_make_again(database: Database, store: Store, of: groups.Torn, item: transfer.TransferItem) -> str:
-    """Put a damaged group into the bin and pull it from where it is whole; else let its units be made again."""
+    """Move a damaged group into the bin and pull an intact copy; without one, mark its units as incomplete."""
     assert item.array is not None
     groups.into_bin(store, item.array)
     try:
@@ -384,7 +384,7 @@ def fetch_or_make_again(database: Database, store: Store, of: groups.Torn, item:
 
 
 def beyond_units(database: Database) -> Iterator[Problem]:
-    """Rows of units that no attempt said it had done."""
+    """Yield rows of units that no attempt recorded as complete."""
     with database.read() as session:
         runs = session.scalars(select(tables.Run.id).where(tables.Run.completed_at.is_(None)).order_by(tables.Run.id))
         for run_id in runs.all():
@@ -399,14 +399,14 @@ def beyond_units(database: Database) -> Iterator[Problem]:
 
 
 def units_beyond(session: Session, result_table: str, run_id: UUID) -> set[int]:
-    """Units of a run that have rows in this result table and are not done."""
+    """Return units of a run that have rows in this result table and are incomplete."""
     table = tables.Base.metadata.tables[result_table]
     there = set(session.scalars(select(table.c.unit).where(table.c.run_id == run_id).distinct()))
     return there - read_complete_units(session, run_id) if there else there
 
 
 def remove_rows(database: Database, result_table: str, run_id: UUID) -> None:
-    """Remove the rows of a run's units that are not done: whoever does them writes them again."""
+    """Remove the rows of a run's incomplete units; the next attempt writes them again."""
     table = tables.Base.metadata.tables[result_table]
     with database.write() as session:
         for start, stop in unit_ranges(units_beyond(session, result_table, run_id)):
@@ -415,7 +415,7 @@ def remove_rows(database: Database, result_table: str, run_id: UUID) -> None:
 
 
 def wrong_digests(database: Database, store: Store) -> Iterator[Problem]:
-    """Artifacts whose bytes are not what they were. They are kept: whoever made them may want to look."""
+    """Yield artifacts with altered bytes. They are kept for inspection."""
     for artifact in store.list():
         try:
             store.verify(artifact.digest)

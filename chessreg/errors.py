@@ -1,4 +1,4 @@
-"""Errors that chessreg raises on purpose: one line of what went wrong, and a hint naming the command that helps."""
+"""Errors that chessreg raises on purpose: one line about the problem, and a hint with the command that fixes it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class ChessregError(Exception):
 
 
 class NotFoundError(ChessregError):
-    """A name, id or path that nothing answers to."""
+    """A name, id or path that does not exist."""
 
     exit_code = 3
 
@@ -42,8 +42,8 @@ DAMAGE: tuple[type[Exception], ...] = (
     *(ArithmeticError, AssertionError, AttributeError, EOFError, LookupError),
     *(NotImplementedError, RuntimeError, TypeError, ValueError),
 )
-"""What reading raises at a file that is damaged, or says what cannot be: anything but our own errors, those of the
-operating system and too little memory."""
+"""Exceptions that a reader raises for a damaged or contradictory file: all but chessreg's own errors, errors of the
+operating system, and MemoryError."""
 
 
 @contextmanager
@@ -59,11 +59,11 @@ def writing(path: Path) -> Iterator[None]:
 
 
 class DivergedError(ChessregError, FloatingPointError):
-    """Numbers that are no numbers: NaN or infinite activations, logits or weights. The attempt ends as `diverged`."""
+    """NaN or infinite activations, logits or weights. The attempt ends as `diverged`."""
 
 
 def described(error: BaseException) -> tuple[str, str, int]:
-    """What to say of any error: message, hint, exit status. Those of chessreg and of the store have their own words."""
+    """Return message, hint and exit status of any error. Errors of chessreg and of the store have their own texts."""
     if hasattr(error, "message") and hasattr(error, "hint"):
         return error.message, error.hint or "", getattr(error, "exit_code", 1)
     from store.files import DISK_FULL, describe_os_error, find_error_file, is_disk_full
@@ -89,7 +89,7 @@ def described(error: BaseException) -> tuple[str, str, int]:
 
 
 class Raised(NamedTuple):
-    """Where a user's own kind of experiment raised an error."""
+    """The place at which a custom kind of experiment raised an error."""
 
     name: str  # of the kind
     file: str
@@ -97,7 +97,7 @@ class Raised(NamedTuple):
 
 
 def of_own_kind(error: BaseException) -> Raised | None:
-    """Where a user's own kind raised this error; None for any other error."""
+    """Return the place at which a custom kind raised this error; None for any other error."""
     file, name, line = "", "", 0
     kind: Any
     step = error.__traceback__

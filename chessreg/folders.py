@@ -1,4 +1,4 @@
-"""The user's own folders, and `~` in paths."""
+"""The user's folders for settings, state and cache, and `~` in paths."""
 
 from __future__ import annotations
 
@@ -59,6 +59,6 @@ def _folder(use: Literal["config", "state", "cache"]) -> Path:
         raise BadInputError(f"{variable} is {value!r}, not an absolute path", f"unset {variable}")
     if not value and not os.path.isabs(os.path.expanduser("~")):
         message = f"HOME is not set, and user {os.getuid()} has no entry in the password file"
-        raise BadInputError(f"there is no folder for settings: {message}", f"export HOME=… or {variable}=…")
+        raise BadInputError(f"the settings folder is unknown: {message}", f"export HOME=… or {variable}=…")
     folder: Path = getattr(APPLICATION, f"user_{use}_path")
     return folder

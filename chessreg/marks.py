@@ -1,4 +1,4 @@
-"""Marks of annotated fields: what a setting means, and the values it may have.
+"""Marks of annotated fields: the meaning of a setting, and the values that it may have.
 
 They need no library, so that plain dataclasses can carry them (`models/train_config.py`). `runs.spec.Settings` checks
 them, and they are not part of the recorded schema.

@@ -74,7 +74,7 @@ USER_ALONE = re.compile(r"(?i)\b([a-z][a-z0-9+.-]{0,30}://)[^\s/:@]{20,400}@")  
 # -- by name ----------------------------------------------------------------------------------------------------------
 
 KEYWORD = re.compile(r"(?i)pass|pwd|secret|credential|key|token")  # lines without one hold no name of a secret
-NAME = (  # the last part of it, with which a name that belongs to a secret begins or goes on
+NAME = (  # the last part of it, with which the name of a secret begins or continues
     r"(?i:(?:pass(?:word|wd|phrase|code)s?|pwd|secrets?|credentials?|api[_-]?keys?|(?:access|account|auth|client|database"
     r"|db|encryption|license|master|private|secret|service|session|signing|ssh|storage|webhook)[_-]?keys?)"
     r"(?:[_-](?!count|dir|env|field|file|id\b|len|max|min|name|path|policy|prompt|type|ur[il])[\w-]{1,20}|\d{1,2})?)"
@@ -168,7 +168,7 @@ def is_secret_name(name: str) -> bool:
 
 
 class MaskedLines:
-    """A text stream that passes whole lines on, masked; `close_line` passes on what is left of the last."""
+    """A text stream that passes on whole lines, masked; `close_line` passes on the unfinished last line."""
 
     def __init__(self, raw: TextIO) -> None:
         self.raw, self._line = raw, ""
@@ -195,7 +195,7 @@ class MaskedLines:
 
 @contextmanager
 def masked_streams() -> Iterator[None]:
-    """Mask what is written to stdout and stderr in the block, line by line."""
+    """Mask the text written to stdout and stderr in the block, line by line."""
     before = sys.stdout, sys.stderr
     masked = [MaskedLines(stream) for stream in before]
     sys.stdout, sys.stderr = masked

@@ -1,4 +1,4 @@
-"""The model card of an exported checkpoint: what the registry knows of its data, training and results, as Markdown."""
+"""The model card of an exported checkpoint, as Markdown: data, training and results from the registry."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ NOT_RECORDED = "not recorded in the registry that exported it"
 
 
 def model_card(session: Session, reference: str) -> str:
-    """Return the card of a checkpoint. What the registry does not know is said to be not recorded.
+    """Return the card of a checkpoint. Missing facts are stated as not recorded.
 
     Raises NotFoundError for an unknown checkpoint, BadInputError for one that is known by its games only.
     """
@@ -51,7 +51,7 @@ def training_data(sql: Any, references: list[str]) -> list[dict[str, Any]]:
 
 
 def front_matter(row: dict[str, Any], data: list[dict[str, Any]]) -> str:
-    """Return the card's YAML: a licence only where every dataset has the same one."""
+    """Return the card's YAML; it names a licence only if every dataset has the same one."""
     licences = {dataset["licence"] for dataset in data}
     licence = licences.pop() if len(licences) == 1 else None
     lines = [f"library_name: {'transformers' if row['architecture'] in OF_TRANSFORMERS else 'chessreg'}"]
@@ -67,7 +67,7 @@ def summary(row: dict[str, Any]) -> str:
 
 
 def usage(row: dict[str, Any]) -> str:
-    """Return the code that loads the folder: with transformers where it has the architecture and the tokenizer."""
+    """Return the code that loads the folder: with transformers if it supports the architecture and the tokenizer."""
     command = "```sh\nchessreg import checkpoint . --name mine\n```"
     name = row["tokenizer"]
     history = name not in encodings.list_encodings() or encodings.get_encoding(name).content == "history"
@@ -91,7 +91,7 @@ def data_table(data: list[dict[str, Any]]) -> str:
 
 
 def training(session: Session, row: dict[str, Any], made: list[dict[str, Any]] | None) -> str:
-    """Return how the weights were made: a script of commands for a run of this registry, else where they are from."""
+    """Return the origin of the weights: a script of commands for a run of this registry, else their source."""
     if made is not None:
         lines = "\n".join(script(made, session.store))
         return f"This script makes the model in an empty folder:\n\n```sh\n{lines}\n```"
@@ -106,7 +106,7 @@ def training(session: Session, row: dict[str, Any], made: list[dict[str, Any]] |
 
 
 def results(session: Session, row: dict[str, Any]) -> str:
-    """Return the check at import and the rows of `RESULTS` of this checkpoint, each under the question it answers."""
+    """Return the check at import and the rows of `RESULTS` of this checkpoint, each under its question."""
     parts = []
     if row["import_loss"] is not None:
         parts.append(

@@ -1,4 +1,4 @@
-"""Things of one noun that are chosen by name: encodings, labels, policies, formats, kinds."""
+"""Registries of named things: encodings, labels, policies, formats, kinds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 class Registry(dict[str, T]):
-    """A dict that takes a name once, keeps the order of registration, and says what there is instead of a KeyError.
+    """A dict that refuses a second value for a name, keeps the order of registration, and suggests names for an unknown
+    one.
 
     >>> rules: Registry[int] = Registry("scale rule")
     >>> rules.register("single", 1)
@@ -27,18 +28,18 @@ class Registry(dict[str, T]):
     """
 
     def __init__(self, noun: str, example: str = "") -> None:
-        """noun: what messages call the things. example: how they are written, where a name takes arguments."""
+        """noun: the word for one thing in messages. example: a name with arguments, if names have arguments."""
         super().__init__()
         self.noun, self.example = noun, example
 
     def __setitem__(self, name: str, value: T) -> None:
-        """Raises ValueError when the name is taken."""
+        """Raises ValueError if the name is taken."""
         if name in self:
             raise ValueError(f"{self.noun} {name!r} is registered already")
         super().__setitem__(name, value)
 
     def register(self, name: str, value: T) -> T:
-        """Make a value known by this name, and return it. Raises ValueError when the name is taken."""
+        """Register a value under this name, and return it. Raises ValueError if the name is taken."""
         self[name] = value
         return value
 
@@ -52,11 +53,11 @@ class Registry(dict[str, T]):
         return decorate
 
     def names(self) -> list[str]:
-        """All names, in the order of their registration."""
+        """Return all names, in the order of their registration."""
         return list(self)
 
     def __missing__(self, name: str) -> Never:
-        """Raises NotFoundError with the names that come near, else with all."""
+        """Raises NotFoundError, which suggests similar names or lists all."""
         near = difflib.get_close_matches(name, self, n=3)
         hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(self) or 'none'}"
         example = f"; for example {self.example}" if self.example else ""
@@ -64,7 +65,7 @@ class Registry(dict[str, T]):
 
 
 def clipped(text: str, length: int = 60) -> str:
-    """A text as messages quote it: at most `length` characters of it.
+    """Return at most `length` characters of a text, as messages quote it.
 
     >>> clipped("e2e4 e7e5", 4)
     'e2e4…'
@@ -73,7 +74,7 @@ def clipped(text: str, length: int = 60) -> str:
 
 
 def checked_name(what: str, name: str) -> str:
-    """The name itself. Raises BadInputError, with `what` it would be of, for what cannot be one."""
+    """Return the name. Raises BadInputError, which names `what`, for a text that cannot be a name."""
     if not NAME.fullmatch(name):
         raise BadInputError(
             f"{clipped(name)!a} cannot be the name of {what}",

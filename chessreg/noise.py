@@ -13,7 +13,7 @@ class Stream(StrEnum):
     """Names of the random streams.
 
     Data, not prose: a name is part of the key of its draws, so changing a value changes every number drawn from it.
-    `tests/test_stored_texts.py` holds the values. A kind outside this package uses names of its own.
+    `tests/test_stored_texts.py` holds the values. A kind outside this package uses other names.
     """
 
     # models that write moves
@@ -68,7 +68,7 @@ class Stream(StrEnum):
 
 
 def generator(*key: int | str) -> np.random.Generator:
-    """A generator of its own for this key, for example (seed, unit, attempt, step).
+    """Return a separate generator for this key, for example (seed, unit, attempt, step).
 
     >>> float(generator(1, "game", 7).random()) == float(generator(1, "game", 7).random())
     True
@@ -78,6 +78,6 @@ def generator(*key: int | str) -> np.random.Generator:
 
 
 def uniform(*key: int | str) -> float:
-    """One number in [0, 1) for this key; about a microsecond, where `generator` takes ten."""
+    """Return a number in [0, 1) for this key. It takes about a microsecond; `generator` takes ten."""
     digest = hashlib.blake2b("\x1f".join(map(str, key)).encode(), digest_size=8).digest()
     return (int.from_bytes(digest, "little") >> 11) * 2.0**-53

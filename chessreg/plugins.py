@@ -1,5 +1,5 @@
-"""What installed packages bring behind entry points, and files of one's own in chessreg's folders: loaded one by one,
-so that a broken package or file is named."""
+"""Entry points of installed packages, and custom modules in chessreg's folders, loaded one by one so that an error
+names the broken package or file."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ from chessreg.errors import ChessregError, first_line
 
 
 def points(group: str) -> list[EntryPoint]:
-    """The entry points of a group, by name."""
+    """Return the entry points of a group, by name."""
     return sorted(entry_points(group=group), key=lambda point: point.name)
 
 
 def package(point: EntryPoint) -> str:
-    """The package that brings an entry point, with its version."""
+    """Return the package of an entry point, with its version."""
     return f"{point.dist.name} {point.dist.version}" if point.dist else point.value
 
 
 def load(point: EntryPoint, noun: str) -> Any:
-    """What is behind an entry point. `noun`: what it should be, for the message.
+    """Return the object of an entry point. `noun`: its expected type, for the message.
 
-    Raises ChessregError, which names the package, when it cannot be loaded.
+    Raises ChessregError, which names the package, if it cannot be loaded.
     """
     try:
         return point.load()
-    except (Exception, SystemExit) as error:  # a package of others may fail in any way
+    except (Exception, SystemExit) as error:  # a third-party package may fail in any way
         raise ChessregError(f"{noun} {point.name} of {package(point)} cannot be loaded: {reason(error)}",
                             f"fix or remove {point.dist.name if point.dist else point.value}") from error  # fmt: skip
 
 
 def own(module: str) -> ModuleType:
-    """A module in one of chessreg's folders. Raises ChessregError, which names file and line, when it is broken."""
+    """Return a module in one of chessreg's folders. Raises ChessregError with file and line if its import fails."""
     try:
         return importlib.import_module(module)
     except (ChessregError, MemoryError):
@@ -49,7 +49,7 @@ def own(module: str) -> ModuleType:
 
 
 def broken(module: str, error: BaseException) -> ChessregError:
-    """What to say of a module in one of chessreg's folders whose import raised this."""
+    """Return the error for a module in one of chessreg's folders whose import raised this."""
     spec = importlib.util.find_spec(module)
     file = (spec and spec.origin) or module
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
@@ -77,7 +77,7 @@ def install_command(package: str) -> str:
 
 
 def reason(error: BaseException) -> str:
-    """An error of someone's module in one line; of a syntax error with its file and line."""
+    """Return an error of a third-party module in one line; for a syntax error with file and line."""
     if isinstance(error, SyntaxError):
         return f"{type(error).__name__}: {error.msg}, {error.filename} line {error.lineno}"
     return f"{type(error).__name__}: {first_line(error)}"

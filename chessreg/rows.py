@@ -1,4 +1,4 @@
-"""Rows of a list: how their values read as text and as JSON, and the list that Python returns of them."""
+"""Rows of a list: their values as text and JSON, and the list that the Python interface returns."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MOST_SHOWN = 40  # rows in the representation of a longer list
 
 
 def plain(value: Any) -> Any:
-    """A value as JSON has it: ids as 32 hex digits, times in ISO 8601 with their zone, bytes in hex, NaN as null."""
+    """Return a value for JSON: ids as 32 hex digits, times in ISO 8601 with their zone, bytes in hex, NaN as null."""
     if isinstance(value, enum.Enum):
         return plain(value.value)
     if isinstance(value, float):
@@ -46,7 +46,7 @@ def plain(value: Any) -> Any:
 
 
 def cell_text(value: Any) -> str:
-    """A value in a table's cell, in one line."""
+    """Return a value as one line of text, for a table's cell."""
     if isinstance(value, bool):
         return "yes" if value else "no"
     if value is None:
@@ -68,7 +68,7 @@ def table_of(
 ) -> tuple[list[str], list[str]]:
     """Return the lines of a table with one line per row, and the names of the columns that do not fit `width`.
 
-    Long texts are shortened first, then columns left out from the right. Without `width` everything is shown.
+    Long texts are shortened first, then columns are dropped from the right. Without `width` everything is shown.
     """
     cells = {name: [cell_text(row.get(name)) for row in rows] for name in headings}
     names = list(headings)

@@ -1,6 +1,6 @@
-"""Text of others on a terminal: what a terminal would obey is shown, not sent.
+"""Third-party text on a terminal: characters that a terminal would obey are shown as escapes.
 
-Names, hosts, notes, messages and logs may come from another's registry. A control character in them (an escape
+Names, hosts, notes, messages and logs may come from another user's registry. A control character in them (an escape
 sequence, a newline, a change of writing direction) could hide a line, forge one, or drive the terminal.
 """
 
@@ -15,7 +15,7 @@ from typing import Any, TextIO
 
 
 def visible(text: str, keep: str = "") -> str:
-    r"""The text with everything that is not printed as a character of its own written as its escape, but for `keep`.
+    r"""Return the text with every character that is not printable written as its escape, except those in `keep`.
 
     >>> print(visible("name\x1b[2J\n"))
     name\x1b[2J\n
@@ -26,14 +26,14 @@ def visible(text: str, keep: str = "") -> str:
 
 
 def shows(character: str) -> bool:
-    """Whether a character is shown as itself: a space of any width is, a control or format character is not."""
+    """Return whether a character is printed as itself: any space is, a control or format character is not."""
     return character.isprintable() or unicodedata.category(character) == "Zs"
 
 
 def visible_json(document: str) -> str:
-    r"""The same of a JSON document: what it escapes means the same to whoever parses it.
+    r"""Return a JSON document with such characters escaped; it parses to the same value.
 
-    Control characters stand in its strings only, where JSON itself has escaped those below 0x20; new lines are its own.
+    Control characters occur only in its strings, where JSON has escaped those below 0x20; newlines separate its lines.
     """
     if document.replace("\n", "").isprintable():
         return document
@@ -46,9 +46,9 @@ def json_escape(character: str) -> str:
 
 
 class Lines:
-    """A text stream that sends lines of visible text: all else that is written to it is shown by its escape.
+    """A text stream that writes visible text: other characters are written as escapes.
 
-    `raw` is the stream itself, for what draws on the terminal on purpose (rich), and for data that goes to a file.
+    `raw` is the stream itself, for programs that draw on the terminal (rich), and for data that goes to a file.
     """
 
     def __init__(self, raw: TextIO) -> None:
@@ -69,7 +69,7 @@ class Lines:
 
 @contextmanager
 def visible_streams() -> Iterator[None]:
-    """stdout and stderr send visible text alone, until the block ends."""
+    """Make stdout and stderr write visible text only, until the block ends."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (Lines(stream or io.StringIO()) for stream in before)  # None: it is closed
     try:
@@ -79,8 +79,8 @@ def visible_streams() -> Iterator[None]:
 
 
 def for_drawing(stream: Any) -> Any:
-    """The stream below, for what draws by escape sequences of its own (rich, click's colors). It shows a character
-    that it cannot encode by its escape."""
+    """Return the underlying stream, for drawing with escape sequences (rich, click's colors). Characters that it cannot
+    encode are written as escapes."""
     raw = stream.raw if isinstance(stream, Lines) else stream
     if isinstance(raw, io.TextIOWrapper) and raw.errors == "strict":
         raw.reconfigure(errors="backslashreplace")
@@ -88,5 +88,5 @@ def for_drawing(stream: Any) -> Any:
 
 
 def for_data(stream: Any) -> Any:
-    """The stream below, for data as they are; on a terminal, where somebody looks at them, the stream itself."""
+    """Return the underlying stream for unchanged data; on a terminal, return `stream` itself."""
     return stream.raw if isinstance(stream, Lines) and not stream.isatty() else stream

@@ -1,7 +1,7 @@
 """Tables of text with one line per row: column widths, shortened texts, headings broken between words.
 
-rich's tables fold cells that do not fit, down to single letters. Here rows keep their line: columns are left out or
-long texts shortened in the middle, so that both ends can still be read.
+rich's tables fold cells that do not fit, down to single letters. Here each row keeps one line: columns are dropped, or
+long texts shortened in the middle so that both ends can be read.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ SHORTEST = 8  # characters that shortening leaves of a text
 
 
 def cell_len(text: str) -> int:
-    """Return the columns of a terminal that the text takes."""
+    """Return the terminal columns that the text occupies."""
     if text.isascii():
         return len(text)
     from rich.cells import cell_len
@@ -52,7 +52,7 @@ def shorten_to_fit(
 
 
 def shortened(text: str, length: int) -> str:
-    """Return the text in at most `length` columns of a terminal: of a longer one both ends.
+    """Return the text in at most `length` terminal columns; a longer text keeps both ends.
 
     >>> shortened("contrastive:white_elo L5-6 x-0.8", 20)
     'contrastiv…5-6 x-0.8'
@@ -64,7 +64,7 @@ def shortened(text: str, length: int) -> str:
 
 
 def beginning(text: str, width: int) -> str:
-    """Return as many characters from the start of the text as fit `width` columns."""
+    """Return the longest beginning of the text that fits `width` columns."""
     end = min(len(text), width)
     while cell_len(text[:end]) > width:
         end -= 1

@@ -77,7 +77,7 @@ def test_a_file_of_others_among_fragments_is_told_and_stops_nothing(
     capsys.readouterr()
     run_command_line(["doctor", "--digests", "--json"])
     details = [check["detail"] for check in json.loads(capsys.readouterr().out)]
-    assert sum("is no fragment: no run wrote it" in detail for detail in details) == 2
+    assert sum("is not a fragment of a run" in detail for detail in details) == 2
     assert any("model.safetensors" in detail for detail in details)
 
 
