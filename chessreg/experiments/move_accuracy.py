@@ -55,10 +55,10 @@ class MoveAccuracySpec(Spec):
         "positions",
     )
     unseen_of: Annotated[str | None, Ref("dataset")] = Field(
-        None, description="games or positions to exclude: leave out positions (pieces, side to move, "
-"castling, en passant) that are among these positions, or that the whole dataset "
-"has of these games"
-    )  # fmt: skip
+        None,
+        description="games or positions to exclude: positions (pieces, side to move, castling, en passant) that are "
+        "among these, or of these games. Left out: nothing is excluded",
+    )
     positions: int = Field(50_000, ge=1, description="at most this many positions, the first in file order")
     intervention: InterventionSettings = Field(
         default_factory=InterventionSettings, description="intervention on the model"
