@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 from uuid import UUID
 
-from chessreg.errors import ChessregError
+from chessreg.errors import BadInputError, ChessregError
 from chessreg.queries.result import QueryResult
 from chessreg.registry.database import Database
 from chessreg.rows import Rows
@@ -157,6 +157,11 @@ class Registry(Session):
         kept = [row for row in rows if archived or found.of_run or not row["archived"]]
         return Rows(kept, {column.field: column.heading for column in found.columns})
 
+    def show(self, noun: str, reference: str) -> dict[str, Any]:
+        """Return the details of a thing, as `chessreg NOUN show` prints them: `reg.show("checkpoint", "reference")`."""
+        document: dict[str, Any] = self.command("runs" if noun == "run" else noun, "show", reference)
+        return document
+
     def datasets(self, *, archived: bool = False) -> Rows:
         return self.things("dataset", archived=archived)
 
@@ -172,6 +177,64 @@ class Registry(Session):
             going, ended = status.list_active(sql), status.list_ended(sql, parse_moment(since))
         shown = {"title": "what", "name": "name", "status": "state", "done": "done", "units": "units", "host": "host"}
         return {"going": Rows(going, shown), "ended": Rows(ended, {**shown, "status": "state", "cause": "how"})}
+
+    # -- every other command ---------------------------------------------------------------------------------------
+
+    def command(self, *words: str | Path | float) -> Any:
+        """Run a command with --json on this registry and store, and return its JSON document.
+
+        `reg.command("dataset", "split", "lichess", "--parts", "fit=0.8,test=0.2")`. The formats are in
+        docs/exit-codes-and-json.md. Raises what the command would report: BadInputError for wrong usage, and the other
+        ChessregErrors. A command that reports a failure in its document, such as `wait`, returns the document.
+        """
+        import io
+        import json
+        from contextlib import redirect_stdout
+
+        import click
+
+        from chessreg.cli.root import root
+
+        args = ["--registry", self.database.reference, "--store", str(self.store.root), *map(str, words), "--json"]
+        with redirect_stdout(io.StringIO()) as output:
+            try:
+                root.main(args, prog_name="chessreg", standalone_mode=False)
+            except click.ClickException as error:
+                raise BadInputError(error.format_message()) from error
+        return json.loads(output.getvalue())
+
+    def wait(self, *references: str, timeout: float | None = None) -> Any:
+        """Wait until launches, jobs or runs have ended, at most `timeout` seconds. Return their final states."""
+        return self.command("wait", *references, *([] if timeout is None else ["--timeout", str(timeout)]))
+
+    def cancel(self, *references: str) -> Any:
+        """Cancel jobs, launches or runs. Return what was cancelled."""
+        return self.command("cancel", *references)
+
+    def retry(self, *references: str) -> Any:
+        """Queue ended jobs again. Return the new jobs."""
+        return self.command("retry", *references)
+
+    def reproduce(self, reference: str, *, rerun: bool = False) -> Any:
+        """Return the commands that repeat a run or, with `rerun`, repeat it here and return how its results compare."""
+        return self.command("reproduce", reference, *(["--rerun"] if rerun else []))
+
+    def split_dataset(self, reference: str, parts: Mapping[str, float], *, seed: int = 0) -> Any:
+        """Divide the games of a dataset into named parts by share: `{"fit": 0.8, "test": 0.2}`."""
+        shares = ",".join(f"{name}={share!r}" for name, share in parts.items())
+        return self.command("dataset", "split", reference, "--parts", shares, "--seed", seed)
+
+    def export_checkpoint(self, reference: str, folder: str | Path) -> Any:
+        """Write a checkpoint as a folder that transformers loads, with tokenizer and model card."""
+        return self.command("export", "checkpoint", reference, folder)
+
+    def push(self, *references: str, to: str) -> Any:
+        """Copy artifacts to another store: a folder, a URL or a machine over ssh."""
+        return self.command("push", *references, "--to", to)
+
+    def pull(self, *references: str, source: str | None = None) -> Any:
+        """Copy artifacts into this store from `source`; by default from any place that is known to have them."""
+        return self.command("pull", *references, *([] if source is None else ["--from", source]))
 
     # -- what comes in, and what is said of it --------------------------------------------------------------------
 
@@ -245,6 +308,17 @@ class Registry(Session):
 
     def note(self, reference: str, text: str, *, noun: str = "run") -> None:
         self.annotate(reference, "note", text, noun=noun)
+
+    def star(self, reference: str, *, noun: str = "run") -> None:
+        self.annotate(reference, "star", noun=noun)
+
+    def pin(self, reference: str, *, noun: str = "run") -> None:
+        """Pin a run, which `compare` then takes as the baseline."""
+        self.annotate(reference, "pin", noun=noun)
+
+    def archive(self, reference: str, *, noun: str = "run") -> None:
+        """Hide a thing from lists. Queries still count it."""
+        self.annotate(reference, "archive", noun=noun)
 
     def invalidate(self, reference: str, why: str, *, noun: str = "run") -> None:
         """Mark a thing as wrong: no query counts it, and what was made from it is marked stale."""

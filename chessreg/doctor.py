@@ -24,10 +24,9 @@ from chessreg.errors import ChessregError
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
 from chessreg.registry.result_tables import RESULT_TABLES
-from chessreg.registry.run_state import read_complete_units
+from chessreg.registry.run_state import read_complete_units, unit_ranges
 from chessreg.registry.tables import Cause, JobState
 from chessreg.runs import ingest, transfer, watch
-from chessreg.runs.task import unit_ranges
 from chessreg.scheduling import queue, worker
 from chessreg.scheduling.presence import Presence
 from store.errors import CorruptError, NotInStoreError, StoreError

@@ -41,7 +41,7 @@ from chessreg.runs.task import Task
 
 if TYPE_CHECKING:
     from chessreg.experiments.probe.data import ProbeData
-    from chessreg.experiments.probe.work import ProbeTraining
+    from chessreg.experiments.probe.training import ProbeTraining
     from chessreg.models.edits import ResidualEdit
 
 __all__ = [
@@ -83,7 +83,7 @@ __all__ = [
 
 _IMPORT_TORCH = {
     "ProbeData": "chessreg.experiments.probe.data",
-    "ProbeTraining": "chessreg.experiments.probe.work",
+    "ProbeTraining": "chessreg.experiments.probe.training",
     "ResidualEdit": "chessreg.models.edits",
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 from uuid import UUID
 
 from chessreg.registry.database import Database
@@ -29,7 +29,7 @@ class Session:
     def __init__(self, database: Database, store: Store | Callable[[], Store]) -> None:
         self.database, self._store = database, store
 
-    def __enter__(self) -> Session:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -160,8 +160,8 @@ class Session:
 
         return load_probe(self.inputs, self.inputs.reference("run:probe", reference), layer)
 
-    def vector(self, reference: str, layer: int) -> Any:
-        """A direction of a vector run, float32 [d_model]."""
+    def vector(self, reference: str, layer: int | None = None) -> Any:
+        """A direction of a vector run, float32 [d_model]. `layer` is needed if the run has vectors of several."""
         from chessreg.runs.fitted import load_vector
 
         return load_vector(self.inputs, self.inputs.reference("run:vector", reference), layer)

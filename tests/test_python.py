@@ -5,15 +5,21 @@ from __future__ import annotations
 import json
 import shutil
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import chess
+import click
 import pytest
+import torch
 
 import chessreg
 from chessreg.api import Registry
-from chessreg.cli.root import run_command_line
+from chessreg.cli.root import root, run_command_line
 from chessreg.errors import BadInputError, NotFoundError
+from chessreg.experiments.probe import ProbeSpec
+from chessreg.games.boards.boardframe import BoardFrame
 from chessreg.rows import MOST_SHOWN, Rows, plain
 
 from .queries.test_any_value import DEMO
@@ -117,6 +123,79 @@ def shared_games(tmp_path: Path) -> Path:
     path = tmp_path / "games.pgn"
     path.write_text('[Event "x"]\n[Result "1-0"]\n\n1. e4 e5 2. Bc4 Nc6 3. Qh5 Nf6 4. Qxf7# 1-0\n')
     return path
+
+
+TERMINAL_ONLY = {"demo", "completion", "tui", "uci", "supervisor run", "supervisor start", "supervisor stop"}
+ANNOTATIONS = {
+    "name",
+    "note",
+    "tag",
+    "untag",
+    "star",
+    "unstar",
+    "pin",
+    "unpin",
+    "archive",
+    "restore",
+    "invalidate",
+    "unmark",
+}
+
+
+def commands(group: Any, name: str = "") -> Iterator[tuple[str, Any]]:
+    context = click.Context(group)
+    for word in group.list_commands(context):
+        found, full = group.get_command(context, word), f"{name} {word}".strip()
+        if hasattr(found, "list_commands") and full not in ("run", "launch"):
+            yield from commands(found, full)
+        else:
+            yield full, found
+
+
+def test_every_command_has_a_counterpart_in_python() -> None:
+    without = set()
+    for name, command in commands(root):
+        document = any("--json" in option.opts for option in command.params)  # Registry.command returns it
+        word = name.split()[-1]
+        if not (document or word in ANNOTATIONS or hasattr(Registry, name)):
+            without.add(name)
+    assert without == TERMINAL_ONLY
+    assert all(hasattr(Registry, name) for name in ("command", "annotate", "run", "launch"))
+
+
+def test_a_command_returns_its_document_and_raises_its_error(pristine_world: Path, tmp_path: Path) -> None:
+    with chessreg.open(shutil.copytree(pristine_world, tmp_path / "world")) as reg:
+        assert reg.show("checkpoint", "reference")["name"] == "reference"
+        assert reg.command("runs", "show", "reference-fit")["kind"] == "cache"
+        reg.split_dataset("sample", {"a": 0.25, "b": 0.75}, seed=3)
+        assert {"a", "b"} <= {part["name"] for part in reg.show("dataset", "sample")["parts"]}
+        with pytest.raises(NotFoundError, match="nothing"):
+            reg.show("checkpoint", "nothing")
+        with pytest.raises(BadInputError, match="--typo"):
+            reg.command("runs", "list", "--typo")
+        folder = tmp_path / "exported"
+        reg.export_checkpoint("reference", folder)
+        assert (folder / "config.json").is_file()
+        assert "reference-fit" in json.dumps(reg.reproduce("reference-fit"))
+
+
+def test_models_vectors_and_reports_are_read_as_they_come(reg: Registry) -> None:
+    model = reg.model("reference")
+    ids = model.encoding.encode(";1.e4 e5")
+    torch.testing.assert_close(model.logits(ids), model.logits(torch.tensor([ids.tolist()])))
+    assert model.activations(ids, ["blocks.0.hook_resid_post"])["blocks.0.hook_resid_post"].shape[:2] == (1, len(ids))
+    with pytest.raises(BadInputError, match="several layers"):
+        reg.vector("skill")
+    first, second = (row["name"] for row in reg.runs("kind:cache")[:2])
+    assert first in repr(reg.compare(first, second)).splitlines()[0]
+    assert "<table>" in reg.compare(first, second)._repr_html_()
+    tree = repr(reg.lineage("reference-board")["up"])
+    assert tree.splitlines()[0] == "run reference-board"
+    assert "  cache: run reference-fit" in tree.splitlines()
+    report = reg.run(ProbeSpec(cache="reference-fit", epochs=1))
+    assert repr(report) == f"probe run {report.run_id.hex[-6:]}: complete, 2 of 2 units"
+    ranks = repr(BoardFrame.from_fen(chess.STARTING_FEN)).splitlines()
+    assert (len(ranks), ranks[0], ranks[-1]) == (8, "rnbqkbnr", "RNBQKBNR")
 
 
 def test_a_plot_is_a_figure(reg: Registry, tmp_path: Path) -> None:

@@ -19,10 +19,9 @@ from chessreg.errors import ChessregError
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
 from chessreg.registry.result_tables import RESULT_TABLES
-from chessreg.registry.run_state import read_complete_units
+from chessreg.registry.run_state import read_complete_units, unit_ranges
 from chessreg.registry.tables.types import utc_now
 from chessreg.runs.activations import describe_unit_gaps
-from chessreg.runs.task import unit_ranges
 from store.errors import StoreError
 
 if TYPE_CHECKING:

@@ -26,6 +26,10 @@ class _Reached(Exception):
     """Raised at the last wanted hook point, to skip the rest of the pass."""
 
 
+TokenIds = Tensor | np.ndarray | Sequence[int] | Sequence[Sequence[int]]
+"""Token ids: [batch, length], or one sequence [length], as `encoding.encode` returns it."""
+
+
 class LanguageModel:
     """A checkpoint in memory with its chessreg.json (`info`). Layers are 0-based.
 
@@ -112,13 +116,14 @@ class LanguageModel:
         return self.network.blocks
 
     @torch.inference_mode()
-    def logits(self, tokens: Tensor, *, edits: Sequence[ResidualEdit] = (), lengths: Tensor | None = None) -> Tensor:
+    def logits(self, tokens: TokenIds, *, edits: Sequence[ResidualEdit] = (), lengths: Tensor | None = None) -> Tensor:
         """Return logits [batch, length, outputs] of token ids [batch, length]; for other heads [batch, 1, outputs or
         buckets].
 
         Rows may be padded on the right if attention is causal. `lengths` [batch] are the rows' unpadded lengths, needed
         by edits at the last position of padded rows.
         """
+        tokens = to_batch(tokens)
         self._check(tokens)
         with apply_edits(self.network, self._masked(edits, tokens, lengths)):
             logits: Tensor = self.network(tokens.to(self.device))
@@ -214,12 +219,13 @@ class LanguageModel:
 
         return open_bridge(self.network, hook_points)
 
-    def activations(self, tokens: Tensor, hook_points: Sequence[str]) -> dict[str, Tensor]:
+    def activations(self, tokens: TokenIds, hook_points: Sequence[str]) -> dict[str, Tensor]:
         """Return {TransformerLens name: activation [batch, length, …]} from one pass, each in its hook's dtype.
 
         No bridge is built for hook points of the adapter (`network.hook_points`). Raises NotFoundError for an unknown
         name.
         """
+        tokens = to_batch(tokens)
         names = list(dict.fromkeys(hook_points))
         if self.network.hook_points.keys() >= set(names):
             return dict(zip(names, self._seen(tokens, names), strict=True))
@@ -311,6 +317,13 @@ class LanguageModel:
             raise BadInputError(f"{tokens.shape[1]} tokens do not fit the {self.block_size} positions of {self.name}")
         if int(tokens.max()) >= self.vocab_size or int(tokens.min()) < 0:
             raise BadInputError(f"a token id is outside the vocabulary of {self.name} (0 to {self.vocab_size - 1})")
+
+
+def to_batch(tokens: TokenIds) -> Tensor:
+    """Return token ids as an integer tensor [batch, length]; one sequence, as `encoding.encode` returns it, is a batch
+    of one."""
+    batch = tokens if isinstance(tokens, Tensor) else torch.as_tensor(np.asarray(tokens, np.int64))
+    return batch[None] if batch.dim() == 1 else batch
 
 
 ActivationPass = tuple[Tensor, Tensor, Tensor, Tensor]

@@ -23,6 +23,7 @@ from chessreg.queries.engine import engine_of
 from chessreg.queries.significance import holm
 from chessreg.queries.stats import Clusters, Estimate
 from chessreg.registry import names, tables
+from chessreg.rows import Rows
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -143,6 +144,26 @@ class Comparison:
     kinds: list[str]
     differing: dict[str, dict[str, list[Any]]] = field(default_factory=dict)  # group → what → a value for each subject
     metrics: list[Metric] = field(default_factory=list)
+
+    def __repr__(self) -> str:
+        return repr(self._rows())
+
+    def _repr_html_(self) -> str:
+        return self._rows()._repr_html_()
+
+    def _rows(self) -> Rows:
+        """Return one row per differing setting and per metric, with a column per subject."""
+        labels = [subject.label for subject in self.subjects]
+        rows = [
+            {"": f"{group} {name}", **dict(zip(labels, map(str, values), strict=True))}
+            for group, differing in self.differing.items()
+            for name, values in differing.items()
+        ]
+        rows += [
+            {"": each.name, **dict(zip(labels, (v.written() for v in each.values), strict=True))}
+            for each in self.metrics
+        ]
+        return Rows(rows, {"": "", **{label: label for label in labels}})
 
     def corrected(self) -> dict[str, float]:
         """Metric → p of the second subject's being the first's replicate, by Holm over all metrics that have an

@@ -51,6 +51,14 @@ class Branch:
     again: bool = False
     branches: list[Branch] = dataclasses.field(default_factory=list)
 
+    def __repr__(self) -> str:
+        """Return the tree as indented lines."""
+        name = self.facts.get("name") or self.node.id[-6:]
+        field = f"{self.field}: " if self.field else ""
+        line = f"{field}{self.node.noun} {name}" + (" (drawn above)" if self.again else "")
+        below = (f"  {part}" for branch in self.branches for part in repr(branch).splitlines())
+        return "\n".join([line, *below])
+
     def as_dict(self) -> dict[str, Any]:
         """Return the tree as a JSON-compatible dict."""
         own = {"noun": self.node.noun, "id": self.node.id, "field": self.field or None, **self.facts}

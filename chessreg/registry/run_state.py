@@ -6,6 +6,7 @@ expressions. Archived and invalid are annotations, not states: an invalid run ma
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 from uuid import UUID
 
@@ -111,3 +112,18 @@ def read_complete_units(session: Session, run_id: UUID, low: int = 0, high: int 
         for start, stop in session.execute(ranges)
         for unit in range(max(start, low), stop if high is None else min(stop, high))
     }
+
+
+def unit_ranges(units: Iterable[int]) -> list[tuple[int, int]]:
+    """Return the units as sorted ranges [start, stop).
+
+    >>> unit_ranges([3, 0, 1, 4, 9])
+    [(0, 2), (3, 5), (9, 10)]
+    """
+    ranges: list[tuple[int, int]] = []
+    for unit in sorted(units):
+        if ranges and unit == ranges[-1][1]:
+            ranges[-1] = (ranges[-1][0], unit + 1)
+        else:
+            ranges.append((unit, unit + 1))
+    return ranges

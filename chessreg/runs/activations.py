@@ -12,9 +12,8 @@ from sqlalchemy import select
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.models.hook_points import RESID_POST, get_hook_layer, to_hook_pattern
 from chessreg.registry import tables
-from chessreg.registry.run_state import read_complete_units
+from chessreg.registry.run_state import read_complete_units, unit_ranges
 from chessreg.runs.inputs import Inputs
-from chessreg.runs.task import unit_ranges
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as SqlSession

@@ -412,6 +412,10 @@ class RunReport:
     state: str  # complete, partial
     interrupted: bool = False
 
+    def __repr__(self) -> str:
+        done = f"{self.units - self.missing:,} of {self.units:,} units"
+        return f"{self.kind} run {self.run_id.hex[-6:]}: {self.state}, {done}{', interrupted' * self.interrupted}"
+
 
 def run_spec(
     kind: Kind,

@@ -251,6 +251,14 @@ def load_vector_row(inputs: Inputs, reference: str, row: tables.Vector) -> Direc
     return Direction(arrays["vector"], arrays.get("high"), arrays.get("low"), dict(row.detail))
 
 
-def load_vector(inputs: Inputs, reference: str, layer: int) -> np.ndarray:
-    """Return the vector of one layer of a vector run, float32 [d_model]."""
+def load_vector(inputs: Inputs, reference: str, layer: int | None = None) -> np.ndarray:
+    """Return the vector of one layer of a vector run, float32 [d_model]. `layer` may be None if the run has only one.
+
+    Raises BadInputError for a layer that the run does not have, and if the run has several and `layer` is None.
+    """
+    if layer is None:
+        layers = list(read_vector_rows(inputs, reference))
+        if len(layers) > 1:
+            raise BadInputError("that vector run has several layers", f"layer={layers[0]}; it has {layers}")
+        (layer,) = layers
     return load_direction(inputs, reference, layer).vector

@@ -20,6 +20,7 @@ from pydantic import BaseModel
 from chessreg.errors import ChessregError
 from chessreg.named import checked_name
 from chessreg.registry.machine import this_machine
+from chessreg.registry.run_state import unit_ranges
 from chessreg.registry.tables import Base
 from chessreg.registry.tables.types import crop_model_texts, require_admissible, require_lengths, utc_now
 from chessreg.runs.inputs import Inputs
@@ -313,21 +314,6 @@ class Task(Generic[S, Options]):
             machine_id=this_machine()["id"],
             verified_at=utc_now(),
         )
-
-
-def unit_ranges(units: Iterable[int]) -> list[tuple[int, int]]:
-    """Return the units as sorted ranges [start, stop).
-
-    >>> unit_ranges([3, 0, 1, 4, 9])
-    [(0, 2), (3, 5), (9, 10)]
-    """
-    ranges: list[tuple[int, int]] = []
-    for unit in sorted(units):
-        if ranges and unit == ranges[-1][1]:
-            ranges[-1] = (ranges[-1][0], unit + 1)
-        else:
-            ranges.append((unit, unit + 1))
-    return ranges
 
 
 def to_fragment_row(row: dict[str, Any]) -> dict[str, Any]:

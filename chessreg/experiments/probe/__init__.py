@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from chessreg.experiments.probe.work import ProbeTraining
+    from chessreg.experiments.probe.training import ProbeTraining
     from chessreg.games.boards.boardframe import BoardFrame
     from chessreg.runs.task import Task
 

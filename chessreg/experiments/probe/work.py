@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 import torch.nn.functional as F
 from torch.optim.adamw import adamw
 
-from chessreg.errors import BadInputError, ChessregError, DivergedError
+from chessreg.errors import BadInputError, DivergedError
 from chessreg.experiments.probe.data import (
     Labelling,
     ProbeData,
@@ -31,6 +30,13 @@ from chessreg.experiments.probe.reading import (
     build_score_columns,
     score_probe,
 )
+from chessreg.experiments.probe.training import (
+    ProbeTraining,
+    check_fitted,
+    count_epoch_steps,
+    iterate_probe_batches,
+    measure_layer_scales,
+)
 from chessreg.experiments.settings import overlap
 from chessreg.experiments.settings.overlap import EvaluatedGames, TrainingOverlap
 from chessreg.games.boards.moves import HashSet
@@ -40,7 +46,6 @@ from chessreg.runs.activations import CachedActivations
 from chessreg.runs.fitted import Reader, linear_reader
 
 if TYPE_CHECKING:
-    from chessreg.experiments.probe import Probe
     from chessreg.experiments.probe.spec import ProbeOptions, ProbeSpec
     from chessreg.experiments.sae.probes import Features
     from chessreg.runs.inputs import Inputs
@@ -195,129 +200,11 @@ def fit_probes(
     return fitted.numpy()
 
 
-@dataclass(frozen=True)
-class ProbeTraining:
-    """The data that a kind of probe is fitted on, and the settings and device to fit with.
-
-    `rows`: bool [positions of the cache], those to fit on. `layers`: 0-based, those to fit now, of `every` layer of the
-    run. `standard`: the mean and standard deviation of ratings for regression, which has no classes; else None.
-    """
-
-    spec: Any
-    data: ProbeData
-    rows: np.ndarray
-    layers: list[int]
-    every: tuple[int, ...]
-    device: str
-    on_progress: Callable[[float, str], None]
-    standard: RatingScaler | None = None
-
-    @property
-    def d_model(self) -> int:
-        return self.data.cache.array.d_model
-
-    @property
-    def squares(self) -> int:
-        """64, or 1 for a label of the whole position or game."""
-        return self.data.labels.shape[1]
-
-    @property
-    def classes(self) -> int:
-        """Number of classes of each square; 1 for regression."""
-        return max(self.data.classes, 1)
-
-    def generator(self, layer: int) -> torch.Generator:
-        """Return a generator on the CPU for the first weights of `layer`. It depends on seed, replicate and layer."""
-        return torch.Generator().manual_seed(
-            ((self.spec.seed * 1_000_003 + self.spec.replicate) * 1_000_003 + layer) % 2**63
-        )
-
-    def scale(self, layer: int) -> float:
-        """Return the root mean square of the layer's activations, or 1.0 without `normalize_activations`."""
-        return measure_layer_scales(self.data, [layer], self.spec.normalize_activations)[0]
-
-    def batches(self, layer: int) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
-        """Yield the residuals float32 [n, d_model] and targets of each step of all epochs, on the device.
-
-        Targets are classes int64 [n, squares], or for regression standardized ratings float32 [n, 1]. Batches follow
-        `batch_positions` or `batch_games`, and depend on the seed alone. Each step reports progress.
-        """
-        spec, data, start = self.spec, self.data, self.layers.index(layer)
-        steps, done = spec.epochs * count_epoch_steps(spec, data, self.rows), 0
-        read = data.reader([layer]) if spec.batch_games is not None else None
-        for epoch in range(spec.epochs):
-            for places, residual in iterate_probe_batches(spec, data, self.rows, [layer], epoch, read):
-                yield torch.from_numpy(residual[0]).to(self.device), self.targets(places).to(self.device)
-                done += 1
-                if done % 20 == 0:
-                    share = (start + done / steps) / len(self.layers)
-                    self.on_progress(0.9 * share, f"layer {layer}, epoch {epoch + 1}/{spec.epochs}")
-
-    def targets(self, places: np.ndarray) -> torch.Tensor:
-        """Return the targets of the positions at these rows of the cache, as in `batches`."""
-        labels = self.data.labels[places]
-        if self.standard is None:
-            return torch.from_numpy(labels.astype(np.int64))
-        return torch.from_numpy((labels - self.standard.mean) / self.standard.std).float()
-
-
 SCHEDULES: dict[str, Callable[[float], float]] = {  # share of the steps done → share of the learning rate
     "linear": lambda done: 1 - 0.9 * done,
     "constant": lambda done: 1.0,
     "cosine": lambda done: 0.5 * (1 + math.cos(math.pi * done)),
 }
-
-
-def count_epoch_steps(spec: ProbeSpec, data: ProbeData, rows: np.ndarray) -> int:
-    if spec.batch_games is not None:
-        return -(-len(np.unique(data.item[rows])) // spec.batch_games)
-    return -(-int(rows.sum()) // spec.batch_positions)
-
-
-def iterate_probe_batches(
-    spec: ProbeSpec,
-    data: ProbeData,
-    rows: np.ndarray,
-    layers: list[int],
-    epoch: int,
-    read: Callable[[np.ndarray], np.ndarray] | None,
-) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the data of each step of an epoch: row numbers int64 [n] and residuals float32 [layer, n, d_model].
-
-    `read` returns the residuals of whole games. It is `None` if steps use single positions.
-    """
-    if read is not None:
-        assert spec.batch_games
-        for places in data.whole_games(rows, spec.batch_games, spec.seed, epoch):
-            yield places, read(places)
-        return
-    points = [data.cache.hook_point(layer) for layer in layers]
-    for batch in data.cache.array.iter_batches(points, spec.batch_positions, spec.seed, epoch, keep=rows):
-        yield batch.rows, np.stack([batch.float32(point) for point in points])
-
-
-def measure_layer_scales(data: ProbeData, layers: list[int], normalize: bool) -> list[float]:
-    """Return the divisor of each layer during fitting: its root mean square over the first 4,096 rows, or 1."""
-    if not normalize:
-        return [1.0] * len(layers)
-    return [float(np.sqrt(np.square(data.cache.values(layer, slice(0, 4096))).mean())) for layer in layers]
-
-
-def check_fitted(kind: str, training: ProbeTraining, fitted: list[dict[str, np.ndarray]]) -> None:
-    """Raise ChessregError if a kind's `fit` did not return one dict per layer, with finite directions in `weight`."""
-    shape = (training.d_model, training.squares, training.classes)
-    if len(fitted) != len(training.layers):
-        raise ChessregError(f"kind {kind} fitted {len(fitted)} probes for {len(training.layers)} layers")
-    for layer, tensors in zip(training.layers, fitted, strict=True):
-        weight = tensors.get("weight")
-        if weight is None or weight.shape != shape:
-            what = "no tensor `weight`" if weight is None else f"`weight` {list(weight.shape)}"
-            raise ChessregError(
-                f"kind {kind}, layer {layer}: `fit` returned {what}",
-                f"directions float32 [d_model, squares, classes] = {list(shape)}",
-            )
-        if not all(bool(np.isfinite(value).all()) for value in tensors.values()):
-            raise DivergedError(f"the probe of layer {layer} is not finite", "use a smaller --learning-rate")
 
 
 class ProbeWork:
@@ -386,7 +273,7 @@ class ProbeWork:
     def fit(self, standard: RatingScaler | None) -> list[tuple[dict[str, np.ndarray], Reader]]:
         """Fit the missing layers. Return the tensors to publish for each layer, and its reader."""
         spec, data, layers = self.spec, self.data, list(self.layers.values())
-        kind = cast("Probe", self.task.kind)
+        kind: Any = self.task.kind  # `Probe`, or a user's subclass of it
         if self.features is None:
             training = ProbeTraining(
                 spec, data, self.fitted, layers, self.every, self.device, self.task.progress, standard

@@ -91,6 +91,11 @@ class BoardFrame:
     position: str = ""
     moves: tuple[str, ...] = ()
 
+    def __repr__(self) -> str:
+        """Return the title and the eight ranks as letters."""
+        ranks = ("".join(self.squares[square] for square in rank) for rank in self.ranks())
+        return "\n".join([*filter(None, [self.title]), *ranks])
+
     def __post_init__(self) -> None:
         if len(self.squares) != 64 or not set(self.squares) <= set("PNBRQKpnbrqk" + EMPTY):
             raise BadInputError(f"a board has 64 letters of PNBRQKpnbrqk and '.', not {self.squares!r}")
