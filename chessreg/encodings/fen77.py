@@ -326,6 +326,7 @@ class Fen77:
         return (number,)
 
     def _no_action(self, uci: str) -> BadInputError:
+        """Return the error for a UCI move that is not one of the actions."""
         return BadInputError(f"{uci} is not one of the {self.answer_size:,} actions of {self.name}")
 
     def origin_of(self, number: int) -> int | None:

@@ -412,6 +412,7 @@ class PromptEncoding:
         (folder / PROMPT_FILE).write_text(json.dumps(record, indent=2, sort_keys=True) + "\n", encoding="utf-8")
 
     def _character(self, character: str) -> int:
+        """Return the token that is exactly this character. Raises BadInputError without one."""
         number = self._words.character(character)
         if number is None:
             raise BadInputError(
@@ -468,6 +469,7 @@ class PromptEncoding:
         return ids + self._separator * (self.settings.last_separator and bool(ids))
 
     def _tokens(self, position: np.ndarray, board: chess.Board | None) -> np.ndarray:
+        """Return the prompt int32 [length] around a position's tokens, with the legal moves of `board` if given."""
         listed = self._legal_moves(board) if board is not None else []
         ids = np.concatenate([self._before, position, np.array([*self._between, *listed, *self._behind], np.int32)])
         return ids.astype(np.int32, copy=False)
@@ -564,6 +566,7 @@ class PromptEncoding:
         return {move: board.san(move) for move in board.legal_moves}
 
     def _written(self, text: str) -> tuple[int, ...]:
+        """Return the tokens of a move's text, one per character."""
         return tuple(self._characters[character] for character in text)
 
     def answers(self, board: chess.Board) -> dict[chess.Move, tuple[int, ...]]:

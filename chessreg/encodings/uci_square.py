@@ -71,6 +71,7 @@ class _View(TokenView):
 
 
 def _select_phases(*wanted: int) -> Callable[[TokenView], np.ndarray]:
+    """Return a function that selects the tokens of these phases."""
     return lambda view: np.isin(view.phase, wanted)
 
 
@@ -221,6 +222,7 @@ class UciSquare:
         return (self._bos, *(number for move in board.move_stack for number in self._written(move)))
 
     def _written(self, move: chess.Move) -> tuple[int, ...]:
+        """Return the two or three tokens of a move."""
         squares = int(self._squares[move.from_square]), int(self._squares[move.to_square])
         return (*squares, int(self._promotions[move.promotion])) if move.promotion else squares
 

@@ -234,9 +234,11 @@ class Adam:
         self.steps += 1
 
     def state(self) -> dict[str, Any]:
+        """Return the state that `restore` accepts."""
         return {"mean": self.mean, "square": self.square, "steps": self.steps}
 
     def restore(self, state: Mapping[str, Any]) -> None:
+        """Set the state returned by `state`."""
         for own, saved in ((self.mean, state["mean"]), (self.square, state["square"])):
             for name, value in own.items():
                 value.copy_(saved[name])

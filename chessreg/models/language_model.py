@@ -306,11 +306,13 @@ class LanguageModel:
         return masked
 
     def _layer(self, layer: int) -> int:
+        """Return a layer. Raises NotFoundError if the model does not have it."""
         if not 0 <= layer < self.n_layers:
             raise NotFoundError(f"{self.name} has no layer {layer}: its layers are 0 to {self.n_layers - 1}")
         return layer
 
     def _check(self, tokens: Tensor) -> None:
+        """Raise BadInputError unless tokens are [batch, length] ids that fit the model's positions and vocabulary."""
         if tokens.dim() != 2 or tokens.shape[1] == 0:
             raise BadInputError(f"tokens are [batch, length] with at least one token, not {list(tokens.shape)}")
         if tokens.shape[1] > self.block_size:

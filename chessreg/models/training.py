@@ -496,6 +496,7 @@ class Trainer:
         return bool(stopped)
 
     def forward_pass(self) -> Callable[[Tensor], Tensor]:
+        """Return the model's forward pass, compiled if `options.compile`."""
         return torch.compile(self.model) if self.options.compile else self.model
 
     def follow(self) -> None:

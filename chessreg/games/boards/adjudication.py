@@ -87,6 +87,7 @@ def make_loss(color: chess.Color, termination: Termination) -> GameEnd:
 
 
 def _result_score(color: chess.Color, result: str) -> float:
+    """Return the score of a decided game for `color`. Raises BadInputError for an invalid result."""
     try:
         white = {"1-0": 1.0, "0-1": 0.0, "1/2-1/2": 0.5}[result]
     except KeyError:

@@ -102,6 +102,7 @@ class Book:
             self.moves(number)
 
     def _to_position(self, line: BookLine, number: int) -> list[chess.Move]:
+        """Return the moves of a shortest game to an EPD position. Raises BadInputError for an unusable position."""
         try:
             target = chess.Board(line.text)
             if not target.is_valid() or target.is_game_over():
@@ -114,6 +115,7 @@ class Book:
 
 
 def _split_tokens(text: str) -> list[str]:
+    """Return the move words of movetext without comments, variations, move numbers and results."""
     plain = _COMMENT.sub(" ", text)
     while "(" in plain:  # variations, innermost first
         plain, count = re.subn(r"\([^()]*\)", " ", plain)
@@ -124,6 +126,7 @@ def _split_tokens(text: str) -> list[str]:
 
 @functools.lru_cache(maxsize=8)
 def _read_book(path: Path, _modified: int, _size: int) -> Book:
+    """Return the book in a file; modification time and size are part of the cache key. Raises BadInputError."""
     data = path.read_bytes()
     name, content = _unpack_book(path, data)
     suffix = Path(name).suffix.lower()
@@ -188,6 +191,7 @@ def _read_bounded(path: Path, file: IO[bytes] | gzip.GzipFile) -> bytes:
 
 
 def _parse_table(path: Path, text: str, delimiter: str) -> list[BookLine]:
+    """Return the lines of a TSV or CSV book. Raises BadInputError without a column of moves."""
     reader = csv.DictReader(io.StringIO(text), delimiter=delimiter)
     try:
         names, rows = reader.fieldnames or (), list(reader)
@@ -211,6 +215,7 @@ def _parse_epd(text: str) -> list[BookLine]:
 
 
 def _parse_pgn(path: Path, text: str) -> list[BookLine]:
+    """Return the lines of a PGN book. Raises BadInputError for a game from another start position."""
     lines = []
     for game in re.split(r"^(?=\[Event )", text, flags=re.MULTILINE):
         tags = dict(re.findall(r'^\[(\w+) "((?:[^"\\]|\\.)*)"\]', game, flags=re.MULTILINE))
@@ -295,6 +300,7 @@ def _make_random(argument: str, seed: int, numbers: Iterable[int]) -> list[Openi
 
 
 def _draw_opening(plies: int, seed: int, number: int) -> Opening:
+    """Return a random opening of `plies` plies that does not end the game. Raises BadInputError after 1,000 tries."""
     for attempt in range(1000):
         board, sans = _draw_plies(plies, seed, number, attempt)
         if len(sans) == plies and not board.is_game_over():

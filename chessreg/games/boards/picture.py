@@ -226,7 +226,10 @@ def draw_heatmaps(panels: Sequence[HeatPanel], title: str = "", columns: int = 2
 
 
 def save_frame(frame: BoardFrame, path: Path) -> None:
-    """Save a frame as a picture: pieces, heat in orange, marks, arrows by weight, title above, caption below."""
+    """Save a frame as a picture: pieces, heat in orange, marks, arrows by weight, title above, caption below.
+
+    Raises BadInputError unless `path` ends in .svg or .png.
+    """
     check_picture_suffix(path)
     from matplotlib.figure import Figure
 

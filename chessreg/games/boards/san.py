@@ -145,7 +145,10 @@ def _find_king_squares(replay: ReplayedGames, before: np.ndarray) -> tuple[np.nd
 
 
 def _is_slider(code: np.ndarray, white: np.ndarray, direction: np.ndarray) -> np.ndarray:
-    """Return whether the piece with this code is a slider of that side that moves along `direction`, bool."""
+    """Return whether pieces move along a direction as sliders of a side, bool [n].
+
+    `code` has the codes of `ReplayedGames.boards`, `white` bool the side, `direction` 0..7 as in `attacks.DIRECTIONS`.
+    """
     kind = code.astype(np.int64) - np.where(white, 0, 6)
     return (kind == QUEEN) | (kind == np.where(_DIAGONAL_NUMBERS[direction], BISHOP, ROOK))
 

@@ -130,6 +130,7 @@ class Records:
         return self._cut(self.move_starts, self.move_ends)
 
     def _cut(self, starts: np.ndarray, ends: np.ndarray) -> list[str]:
+        """Return the texts text[starts:ends]."""
         text = self.text.decode("latin-1")
         return [text[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)]
 
@@ -250,6 +251,7 @@ class Bag:
         self._unchanged()
 
     def _unchanged(self) -> None:
+        """Raise BagError if the file changed since it was opened."""
         now = self.path.stat()
         if (now.st_size, now.st_mtime_ns) != (self._stat.st_size, self._stat.st_mtime_ns):
             raise self._error("it was changed while it was read")
@@ -285,6 +287,7 @@ class Bag:
                 yield text, bounds[:-1], bounds[1:]
 
     def _unpacked(self, text: bytes, bounds: list[int], first: int) -> tuple[bytes, np.ndarray]:
+        """Decompress zstd frames; return their bytes concatenated, and the bounds int64 [records + 1]."""
         import zstandard
 
         decompressor = zstandard.ZstdDecompressor()
@@ -300,6 +303,7 @@ class Bag:
         return b"".join(pieces), np.cumsum([0, *map(len, pieces)])
 
     def _error(self, reason: str, number: int | None = None) -> BagError:
+        """Return a BagError for the file, or for a record and its byte."""
         if number is None:
             return BagError(f"{self.path} is not a complete bag: {reason}", "download it again")
         with self._limits_path.open("rb") as index:

@@ -135,6 +135,7 @@ def _find_last_before(places: np.ndarray, marked: np.ndarray) -> np.ndarray:
 
 
 def _find_starts_by_scan(block: bytes, more: bool) -> list[int]:
+    """Return the borders of any block, found token by token."""
     starts: list[int] = []
     place, close = 0, -1
     group, next_line = -1, -1  # start of the tag lines that belong to no game yet; start of the next such line

@@ -118,6 +118,7 @@ def _build_from_sources(
     on_progress: Progress | None,
     workers: int,
 ) -> DatasetReport:
+    """Build the dataset in `aside`; the arguments are those of `build_dataset`."""
     import pyarrow as pa
 
     total = sum(source.bytes_total for source in sources)
@@ -227,6 +228,7 @@ class _Stream:
 
 
 def write_reject(file: IO[str], reject: Reject, row: int, name: str) -> None:
+    """Write one line of rejects.tsv; `row` is the number of the block's first row."""
     name, reason = (re.sub(r"[\s\x00-\x1f]+", " ", text) for text in (name, reject.reason))  # one line, five cells
     file.write(f"{row + reject.row}\t{name}\t{reject.line}\t{reject.ply}\t{reason}\n")
 

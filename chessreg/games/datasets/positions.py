@@ -376,6 +376,7 @@ def _shorten_error(error: Exception) -> str:
 
 
 def _is_fen(text: str) -> bool:
+    """Return whether python-chess reads a text as a FEN."""
     try:
         chess.Board(text)
     except ValueError:
@@ -457,6 +458,7 @@ def build_position_dataset(
 def _build_from_position_sources(
     sources: list[PositionSource], aside: Path, salvage: bool, chosen: PositionFilter, on_progress: Progress | None
 ) -> DatasetReport:
+    """Build the dataset in `aside`; the arguments are those of `build_position_dataset`."""
     import pyarrow as pa
 
     total = sum(source.bytes_total for source in sources)

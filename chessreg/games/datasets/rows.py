@@ -273,6 +273,7 @@ def _clean_by_word(game: _Game) -> list[_Game]:
 
 
 def _play_texts(reader: GameReader, games: list[_Game]) -> tuple[list[_Outcome], list[str]]:
+    """Play the games' movetexts; return their outcomes and canonical texts."""
     result = reader.play([game.moves.text for game in games])
     data = result.moves.tobytes()
     edges = (2 * result.offsets).tolist()
@@ -284,6 +285,7 @@ def _play_texts(reader: GameReader, games: list[_Game]) -> tuple[list[_Outcome],
 def _make_batch(
     games: Sequence[_Game], packed: list[bytes], hashes: np.ndarray, texts: list[str], tally: Tally
 ) -> pa.RecordBatch:
+    """Return the rows of these games as a record batch, and count them in `tally`."""
     import pyarrow as pa
 
     tags = [game.tags for game in games]
@@ -320,4 +322,5 @@ def _choose_result(game: _Game, tally: Tally) -> str:
 
 
 def _read_tag(value: str | None) -> str | None:
+    """Return a tag's value, None if it is absent or unknown."""
     return None if value is None or value in _UNKNOWN else value

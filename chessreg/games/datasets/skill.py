@@ -310,6 +310,7 @@ def _group_games(rule: SkillRule, stratum: np.ndarray, rated: np.ndarray) -> lis
 def _compute_edges(
     rule: SkillRule, rating: np.ndarray, stratum: np.ndarray, rated: np.ndarray
 ) -> dict[str, list[float]]:
+    """Return the edges of the bins of each set of games; sets with too few games are omitted."""
     if rule.edges:
         values = rating[rated]
         low, high = (min(values.min(), rule.edges[0]), max(values.max(), rule.edges[-1])) if len(values) else (0, 0)

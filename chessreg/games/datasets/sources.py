@@ -129,6 +129,7 @@ class GameSource:
             yield bytes(buffer)
 
     def _read(self, file: IO[bytes], size: int) -> bytes:
+        """Read bytes and add them to the digest. Raises BrokenStreamError."""
         try:
             data = file.read(size)
         except OSError as error:
@@ -176,6 +177,7 @@ class GameSource:
             yield chunk
 
     def _unpacked(self) -> Iterator[bytes]:
+        """Yield the decompressed bytes of a file that is not a zip. Raises BrokenStreamError."""
         with self.path.open("rb") as file:
             if not self.packing:
                 while data := self._read(file, 1 << 20):

@@ -299,6 +299,7 @@ def format_tag_value(value: str) -> str:
 
 
 def find_result(tags: str) -> str:
+    """Return the result in the text of a game's tags, `*` without one."""
     match = re.search(r'\[Result "([^"]*)"\]', tags)
     return (movetext.normalize_result(match[1]) if match else None) or "*"
 

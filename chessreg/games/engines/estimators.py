@@ -54,6 +54,7 @@ class PairCounts:
 
     @property
     def samples(self) -> int:
+        """The number of samples, including the observed games."""
         return len(self.results)
 
     def against_anchors(self, player: int) -> tuple[np.ndarray, np.ndarray]:
@@ -177,6 +178,7 @@ def resample_counts(pool: Pool, resamples: int, key: Sequence[int | str]) -> Pai
 
 
 def _add_interval(counts: PairCounts, ratings: np.ndarray, player: int, name: str) -> PlayerRating:
+    """Return a player's rating with its interval; see `estimate_ratings`."""
     value = float(ratings[0, player])
     if math.isnan(value):
         return PlayerRating(None, None, None)
@@ -331,7 +333,10 @@ def rate_davidson(counts: PairCounts, options: Options) -> np.ndarray:
 
 
 def _fit_jointly(counts: PairCounts, with_draws: bool) -> np.ndarray:
-    """Fit all players without an anchor by Newton's method with bounded steps, all samples together."""
+    """Return ratings float64 [sample, player], with all players without an anchor fitted jointly.
+
+    Newton's method with bounded steps, all samples together; `with_draws` fits the frequency of draws (Davidson's nu).
+    """
     one, other = counts.pairs.T
     games = counts.results.sum(axis=2)
     points = counts.results[..., WIN] + 0.5 * counts.results[..., DRAW]

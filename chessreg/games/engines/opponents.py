@@ -210,6 +210,7 @@ def parse_ladder(texts: Iterable[str]) -> tuple[EngineSpec, ...]:
 
 
 def _build_ladder() -> tuple[EngineSpec, ...]:
+    """Return the rungs of LADDER."""
     diluted = [f"stockfish:-1+random={share}" for share in (0.4, 0.2, 0.1)]
     low = [parse_engine(text) for text in ("random", "capture", *diluted, "stockfish:-1")]
     zero = [EngineSpec("stockfish", 0, Limit("nodes", nodes)) for nodes in (1, 10, 100, 1_000, DEFAULT_NODES)]
@@ -294,6 +295,7 @@ def identify_engine(path: Path | None = None) -> EngineIdentity:
 
 @functools.lru_cache(maxsize=8)
 def _read_identity(path: Path, _modified: int, _size: int) -> EngineIdentity:
+    """Start the engine and return its identity; modification time and size are part of the cache key."""
     process = UciProcess(path, ENGINE_OPTIONS)
     process.close()
     title = next((line[8:].strip() for line in process.greeting if line.startswith("id name ")), path.name)

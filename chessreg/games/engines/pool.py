@@ -286,6 +286,7 @@ class EnginePool:
     def _enqueue(
         self, game: Hashable, position: str, go: str, skill: int, patience: float, fresh: bool, lines: int = 1
     ) -> Future[SearchResult]:
+        """Queue a search and start a worker if fewer than `processes` run. Raises ChessregError on a closed pool."""
         future: Future[SearchResult] = Future()
         with self._lock:
             if self._closed:
@@ -338,6 +339,7 @@ class _Worker(threading.Thread):
                 self._process.kill()
 
     def _search(self, task: _Task) -> SearchResult:
+        """Run a search; after a crash, repeat it once with a new process. Raises EngineDiedError."""
         for last in (False, True):
             try:
                 process = self._engine()
@@ -358,6 +360,7 @@ class _Worker(threading.Thread):
         raise AssertionError("unreachable")
 
     def _engine(self) -> UciProcess:
+        """Return the running engine process, started if necessary."""
         with self._guard:
             if self._stopped:
                 raise EngineDiedError("the engine pool is closed")

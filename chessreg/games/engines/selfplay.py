@@ -141,6 +141,7 @@ def generate_games(
 
 
 def _run_workers(games: int, works: Sequence[_WorkerSettings]) -> Generator[GeneratedGame]:
+    """Start the workers and yield their games in order; end the workers in any case."""
     workers: list[subprocess.Popen[str]] = []
     try:
         for work in works:
@@ -173,6 +174,7 @@ def _start_worker(work: _WorkerSettings) -> subprocess.Popen[str]:
 
 
 def _receive_game(worker: subprocess.Popen[str], nodes: int) -> GeneratedGame:
+    """Return the next game of a worker. Raises ChessregError if the worker ended."""
     assert worker.stdout is not None
     line = worker.stdout.readline()
     if not line.endswith("\n"):
@@ -215,6 +217,7 @@ def _end_with_parent() -> None:
 
 
 def _play_game(work: _WorkerSettings, number: int, engines: Sequence[UciProcess]) -> dict[str, object]:
+    """Play game `number` and return its JSON line as a dict."""
     settings = work.settings
     levels = draw_levels(work.seed, number, settings.levels)
     for engine, level in zip(engines, levels, strict=True):
@@ -261,6 +264,7 @@ def _play_game(work: _WorkerSettings, number: int, engines: Sequence[UciProcess]
 
 
 def _adjudicate_result(cp: int | None) -> str:
+    """Return the result for White's centipawns; a draw if unknown."""
     return "1/2-1/2" if cp is None or abs(cp) <= WIN_CP else "1-0" if cp > 0 else "0-1"
 
 

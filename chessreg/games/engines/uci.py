@@ -160,6 +160,7 @@ class UciProcess:
         self._process.wait()
 
     def _send(self, text: str) -> None:
+        """Write commands to the engine. Raises EngineDiedError."""
         data = text.encode()
         try:
             while data:
@@ -190,6 +191,7 @@ class UciProcess:
             self._buffer += chunk
 
     def _died(self, what: str) -> EngineDiedError:
+        """Return an EngineDiedError with the process's exit status or signal."""
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(0.2 if what == "ended" else 0)
         code = self._process.returncode

@@ -205,9 +205,11 @@ class ForeignGame:
         return self.white_tries if color else self.black_tries
 
     def first_try_legal(self, color: chess.Color) -> int | None:
+        """Return the number of turns of one side that were legal at the first try, None if unknown."""
         return self.white_first_try_legal if color else self.black_first_try_legal
 
     def odd(self, code: str, text: str) -> None:
+        """Record an oddity of the game."""
         self.oddities.append(Oddity(code, text))
 
 

@@ -72,6 +72,8 @@ def read_grid_search(text: str) -> list[Aggregate]:
 
 
 def read_aggregate(place: int, row: dict[str, str]) -> Aggregate:
+    """Return one row as an Aggregate. Raises BadInputError that names an invalid column."""
+
     def wrong(column: str) -> BadInputError:
         return BadInputError(f"row {place}: {column} is {row[column][:40]!r}", "every row of a grid-search CSV has it")
 

@@ -50,6 +50,7 @@ def fetch_month(month: str, folder: Path, base_url: str = BASE_URL, on_progress:
 
 
 def _find_checksum(name: str, base_url: str) -> str:
+    """Return the published SHA-256 of a file. Raises NotFoundError if the server does not list it."""
     url = checksum_url(base_url)
     for line in download.read_url(url).splitlines():
         digest, _, file = line.strip().partition(" ")

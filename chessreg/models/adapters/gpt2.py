@@ -138,8 +138,10 @@ class GPT2Attention(nn.Module):
         return q, k, v
 
     def at_places(self, x: Tensor, row: Tensor, token: Tensor, causal: bool) -> Tensor:
-        """Return the output of `forward` at chosen tokens, [n, d]; if they are few per row, only their queries are
-        computed."""
+        """Return the output of `forward` at tokens `token` int64 [n] of rows `row` int64 [n]: [n, d].
+
+        If these tokens are few per row, only their queries are computed.
+        """
         counts, order = row.bincount(minlength=len(x)), row.argsort(stable=True)
         most, length = int(counts.max()), x.shape[1]
         if 2 * most > length:  # the causal kernel skips half of the work
@@ -193,7 +195,10 @@ class GPT2Block(nn.Module):
         return residual + self.mlp(self.ln_2(residual))
 
     def at_places(self, residual: Tensor, row: Tensor, token: Tensor, causal: bool) -> Tensor:
-        """Return the output of `forward` at chosen tokens, [n, d_model]; queries and MLP are computed only for them."""
+        """Return the output of `forward` at tokens `token` int64 [n] of rows `row` int64 [n]: [n, d_model].
+
+        Queries and MLP are computed only for these tokens.
+        """
         own = residual[row, token] + self.attn.at_places(self.ln_1(residual), row, token, causal)
         return own + self.mlp(self.ln_2(own))
 

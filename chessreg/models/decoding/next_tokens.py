@@ -99,6 +99,8 @@ class NextTokens:
         return logprobs
 
     def _edited(self, owners: np.ndarray, sites: np.ndarray, edits: Sequence[ResidualEdit], first: int) -> Tensor:
+        """Return log-probabilities float32 [n, outputs] of one pass over these edited tokens; `first` is the first
+        edited layer."""
         session = self._session
         rows, counts = np.unique(self.row[sites], return_counts=True)
         lengths = np.array([len(session.tokens[row]) for row in rows], np.int64)
@@ -140,6 +142,7 @@ class NextTokens:
         self.logprobs[into] = self._head(hidden[at], "the model's logits are NaN: its activations overflow")
 
     def _head(self, hidden: Tensor, problem: str, helps: str = "") -> Tensor:
+        """Return log-probabilities of final hidden states. Raises DivergedError with `problem` for NaN."""
         logprobs = torch.log_softmax(self.model.network.unembed(hidden).float(), -1)
         if bool(logprobs.isnan().any()):
             raise DivergedError(problem, helps)

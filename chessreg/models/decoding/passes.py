@@ -153,6 +153,7 @@ def _run_network(
     keep: Keep,
     after: tuple[int, Tensor] | None = None,
 ) -> Tensor:
+    """Run the network with its edits and hooks; return final hidden states [rows, width, d_model]."""
     with ExitStack() as stack:
         stack.enter_context(apply_edits(model.network, edits))
         if watched:

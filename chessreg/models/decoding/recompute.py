@@ -92,7 +92,10 @@ def forward_recomputed(
 
 
 def _group_sequences(lengths: Sequence[int], padded: bool) -> list[list[int]]:
-    """Group sequences into passes; a group has one length unless `padded` rows are allowed."""
+    """Return the indices of sequences in groups of at most BATCH_SEQUENCES, one group per pass.
+
+    Sequences of a group have equal lengths unless they may be `padded`.
+    """
     groups: list[list[int]] = []
     for i in sorted(range(len(lengths)), key=lengths.__getitem__):
         if groups and len(groups[-1]) < BATCH_SEQUENCES and (padded or lengths[groups[-1][0]] == lengths[i]):

@@ -141,6 +141,7 @@ def get_sample(written: Encoding) -> Sample:
 
 @lru_cache(maxsize=8)
 def _make_sample(written: Encoding) -> Sample:
+    """Return the sample games in an encoding."""
     one_each = isinstance(written, PromptEncoding)
     turns = []
     for place, ply in enumerate(ASKED_PLIES):

@@ -227,6 +227,7 @@ def _read_file(path: Path) -> Vocabulary | None:
 
 
 def _read_json(path: Path, content: Any) -> Vocabulary | None:
+    """Return the vocabulary in a JSON file; None for a tokenizer_config.json without one."""
     if path.name == "tokenizer_config.json":
         if not isinstance(content, dict) or not isinstance(content.get("char_ords"), list):
             return None
@@ -300,6 +301,7 @@ def _invert_ids(ids: Mapping[str, int]) -> dict[int, str]:
 
 
 def _check_text(value: Any) -> str:
+    """Return the text of a token. Raises ValueError for another type."""
     if not isinstance(value, str):
         raise ValueError(f"{str(value)[:40]!r} is not the text of a token")
     return value
