@@ -17,11 +17,16 @@ from chessreg.experiments.settings.decisions import Decisions, load_decisions
 from chessreg.experiments.settings.returns import (
     ReturnMetrics,
     ScoredDecisions,
+    ScoredStates,
     compute_move_metrics,
+    compute_state_metrics,
     compute_value_metrics,
     load_scored_decisions,
+    load_scored_states,
 )
 from chessreg.games.boards.boardframe import BoardFrame, Role
+from chessreg.models.adapters.base import VALUE_HEADS
+from chessreg.models.checkpoint import read_info
 from chessreg.models.decoding.policies import ModelTurn, choose_moves, make_policy
 from chessreg.noise import Stream
 from chessreg.registry import tables
@@ -46,8 +51,8 @@ GREEDY = "free"
 class MoveAccuracySpec(Spec):
     checkpoint: CheckpointRef = Field(description="the model, of positions or of games")
     dataset: DatasetRef = Field(
-        description="positions with a best move, or with the win probability of every legal move "
-        "(ChessBench's action values), or one part of them (NAME:PART)"
+        description="positions with a best move, or with the win probability of every legal move or of the position "
+        "(ChessBench's action and state values), or one part of them (NAME:PART)"
     )
     source_games: Annotated[str | None, Ref("dataset")] = Field(
         None,
@@ -107,7 +112,8 @@ class MoveAccuracy(Kind):
     differences are paired. One unit is one game.
 
     A dataset with the win probability of every legal move also gives the metrics of Ruoss et al. 2024: action accuracy,
-    Kendall's τ, log loss in bits and, for a model of values, the L2 error of win probabilities.
+    Kendall's τ, log loss in bits and, for a model of values, the L2 error of win probabilities. If a dataset has only
+    the win probability of each position, a model of values is measured by log loss and L2 error.
     """
 
     name = "move-accuracy"
@@ -136,12 +142,20 @@ class MoveAccuracy(Kind):
         return Estimate({"prediction": positions}, operations=operations)
 
     def check(self, spec: MoveAccuracySpec, inputs: Inputs) -> None:
-        """Raise an error for a model of games without the games of the positions, and for a vector of another model."""
-        checkpoint, _ = inputs.checkpoint(spec.checkpoint)
+        """Raise an error for a model of games without the games of the positions, for a model of moves on positions
+        without best moves, and for a vector of another model."""
+        checkpoint, folder = inputs.checkpoint(spec.checkpoint)
         if inputs.encoding(spec.checkpoint).content == "history" and spec.source_games is None:
             raise BadInputError(
                 "a model of games reads the game before a position, and these games are unknown",
                 "give --source-games DATASET, the games of the positions",
+            )
+        head = read_info(folder).head
+        if head not in VALUE_HEADS and isinstance(select_decisions(spec, inputs), ScoredStates):
+            raise BadInputError(
+                f"--dataset has win probabilities of positions and no best moves, and a model with the head {head} "
+                "predicts no win probability",
+                "give a model of values, or positions with a best move",
             )
         if spec.intervention.active:
             select_vector_rows(spec.intervention, checkpoint, inputs)
@@ -160,12 +174,18 @@ class MoveAccuracy(Kind):
         plies = selection.columns("ply")["ply"]
         for units in group_games_by_positions(task.units, ends, 16 * task.options.forward_positions):
             mine = np.concatenate([order[ends[unit] : ends[unit + 1]] for unit in units])
-            verdicts = dict(judge_decisions(model, selection.chosen(mine), task.options.forward_positions, edits))
+            some = selection.chosen(mine)
+            verdicts: dict[int, Verdict | StateVerdict] = (
+                dict(judge_states(model, some, task.options.forward_positions, edits))
+                if isinstance(some, ScoredStates)
+                else dict(judge_decisions(model, some, task.options.forward_positions, edits))
+            )
             for number, place in enumerate(mine.tolist()):
                 columns = {"item": int(selection.places[place]), "name": MOVE_ROW_NAME, "text": None, "value": None}
                 extra = MoveRow(ply=int(plies[place]), intervention_id=edited_by)
                 if (verdict := verdicts.get(number)) is not None:
-                    columns |= {"text": verdict.text[:32], "value": verdict.nats}
+                    if isinstance(verdict, Verdict):
+                        columns |= {"text": verdict.text[:32], "value": verdict.nats}
                     extra = MoveRow(ply=int(plies[place]), intervention_id=edited_by, **verdict.columns)
                 if isinstance(selection, ScoredDecisions):
                     extra.best_uci = selection.best[place]
@@ -185,7 +205,10 @@ def build_accuracy_frame(row: tables.Prediction, position: Mapping[str, str]) ->
     """Return the board of one position."""
     board, extra = chess.Board(position["fen"]), row.detail or {}
     title, flipped = f"position {row.item}", board.turn == chess.BLACK
-    best = chess.Move.from_uci(extra.get("best_uci") or position["best"])
+    known = extra.get("best_uci") or position["best"]
+    if known is None:
+        return build_value_frame(board, title, extra, flipped)
+    best = chess.Move.from_uci(known)
     arrows: list[tuple[int, int, float, str, Role]] = [
         (best.from_square, best.to_square, 0.4, f"{board.san(best)} (best)", "best")
     ]
@@ -204,12 +227,30 @@ def build_accuracy_frame(row: tables.Prediction, position: Mapping[str, str]) ->
     return BoardFrame.from_board(board, title, arrows=arrows, caption=caption, flipped=flipped)
 
 
+def build_value_frame(board: chess.Board, title: str, extra: Mapping[str, Any], flipped: bool) -> BoardFrame:
+    """The board of a position whose win probability alone is known, with the model's move."""
+    own = chess.Move.from_uci(extra["chosen"])
+    arrow: tuple[int, int, float, str, Role] = (
+        own.from_square,
+        own.to_square,
+        1.0,
+        f"{board.san(own)} (model)",
+        "played",
+    )
+    caption = [f"log loss {extra['log_loss']:.2f} bits, squared error of the win probability {extra['l2']:.4f}"]
+    return BoardFrame.from_board(board, title, arrows=[arrow], caption=caption, flipped=flipped)
+
+
 def select_decisions(spec: MoveAccuracySpec, inputs: Inputs, checked: bool = False) -> Decisions:
     """Return the positions of the run, in file order.
 
     Raises BadInputError if no position is left, and with `checked` if a position differs from its game.
     """
-    scored = None if spec.source_games else load_scored_decisions(inputs, spec.dataset, "dataset")
+    scored = None
+    if not spec.source_games:
+        scored = load_scored_decisions(inputs, spec.dataset, "dataset") or load_scored_states(
+            inputs, spec.dataset, "dataset"
+        )
     selection = scored or load_decisions(inputs, spec.dataset, spec.source_games, "dataset", "source_games", checked)
     if spec.unseen_of is not None:
         own = selection.positions.position_hashes[selection.places]
@@ -272,6 +313,36 @@ class Verdict:
         """The columns of `MoveRow`."""
         own = {name: value for name, value in vars(self).items() if name not in ("text", "nats", "metrics")}
         return own | (self.metrics.columns if self.metrics else {})
+
+
+@dataclass(frozen=True)
+class StateVerdict:
+    """A model of values on a position whose win probability alone is known: as `MoveRow`."""
+
+    legal_moves: int
+    chosen: str
+    metrics: ReturnMetrics
+
+    @property
+    def columns(self) -> dict[str, Any]:
+        """What `MoveRow` holds."""
+        return {"legal_moves": self.legal_moves, "chosen": self.chosen} | self.metrics.columns
+
+
+def judge_states(
+    model: LanguageModel, selection: ScoredStates, batch: int, edits: Sequence[ResidualEdit] = ()
+) -> Iterator[tuple[int, StateVerdict]]:
+    """A verdict for each position, with its index; none for one without a legal move."""
+    from chessreg.models.decoding.values import score_moves
+
+    fens = selection.columns("fen")["fen"]
+    for start in range(0, len(fens), batch):
+        boards = [chess.Board(fen) for fen in fens[start : start + batch]]
+        for number, values in enumerate(score_moves(model, boards, edits), start):
+            if values.moves:
+                chosen = values.moves[int(values.returns.argmax())].uci()
+                metrics = compute_state_metrics(values, float(selection.returns[number]))
+                yield number, StateVerdict(len(values.moves), chosen, metrics)
 
 
 def judge_decisions(

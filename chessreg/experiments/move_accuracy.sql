@@ -67,6 +67,7 @@ FROM move_accuracy_prediction AS p
 JOIN move_accuracy_run AS q ON q.run_id = p.run_id
 LEFT JOIN interventions AS i ON i.intervention_id = TRY_CAST(p.intervention_id AS UUID)
 WHERE p.run_id IN (SELECT run_id FROM scoped)
+      AND NOT (p.value IS NULL AND p.log_loss IS NOT NULL) -- of these no best move is known
 
 -- statement: base
 SELECT dense_rank() OVER (ORDER BY c.place, r.created_at, a.run_id) AS cell, a.*, r.run, r.done, r.planned,

@@ -1,11 +1,11 @@
 -- title: value prediction by model
 -- topic: language modelling
--- question: How well does each model predict the values of all legal moves?
+-- question: How well does each model predict the values of positions and of their legal moves?
 -- aliases: action accuracy, kendall tau, win probability error, action values, state values, log loss in bits,
 --       searchless chess, chessbench metrics
 -- paper: Ruoss et al. 2024, Appendix A
 -- kinds: move-accuracy
--- made by: chessreg run move-accuracy --dataset BAG, whose positions have the win probability of every legal move
+-- made by: chessreg run move-accuracy --dataset BAG, whose positions have the win probability of every legal move, or their own
 -- default: checkpoint, dataset; top, tau, log_loss, l2; n
 -- columns:
 --   checkpoint: the model
@@ -15,7 +15,7 @@
 --   top [%]: action accuracy: the model's first legal move has the highest win probability
 --   tau: mean of Kendall's τ-b between the model's order of the legal moves and that of their win probabilities
 --   tau_argsort: the same of the permutations that sort the moves, which DeepMind's code reports
---   log_loss [bits]: mean log loss, of the moves' return buckets, or of the best move where a model predicts moves
+--   log_loss [bits]: mean log loss of the return buckets, or of the best move where a model predicts moves
 --   entropy [bits]: mean entropy of the predicted distributions
 --   l2: mean squared error of win probabilities, of a model of values
 --   consistency: mean squared difference of the returns of a state and of its best move, of a model of state values
@@ -25,9 +25,9 @@
 --   checkpoint_id [hidden]: id of the checkpoint
 --   run_id [hidden]: id of the run
 -- statistics:
---   top = percent(top, n)
---   tau = mean(tau, n)
---   tau_argsort = mean(tau_argsort, n)
+--   top = percent(top, ordered)
+--   tau = mean(tau, ordered)
+--   tau_argsort = mean(tau_argsort, ordered)
 --   log_loss = mean(log_loss, n)
 --   entropy = mean(entropy, n)
 --   l2 = mean(l2, valued)
@@ -50,7 +50,7 @@ JOIN run_checkpoint AS k ON k.run_id = p.run_id
 LEFT JOIN checkpoints AS c ON c.checkpoint_id = k.checkpoint_id
 LEFT JOIN datasets AS d ON d.reference = q.dataset
 LEFT JOIN interventions AS i ON i.intervention_id = TRY_CAST(p.intervention_id AS UUID)
-WHERE p.top IS NOT NULL
+WHERE p.log_loss IS NOT NULL
 
 -- statement: table
 SELECT cell, checkpoint, intervention, dataset, count(*) AS n, run, done, planned, checkpoint_id, run_id
@@ -61,13 +61,13 @@ ORDER BY cell
 -- statement: clusters
 -- A cluster is one game, or one position where games are not known.
 WITH summed AS (
-    SELECT cell, unit, count(*) AS n, sum(top::BIGINT)::BIGINT AS top, sum(exact(tau))::DOUBLE AS tau,
-           sum(exact(tau_argsort))::DOUBLE AS tau_argsort, sum(exact(log_loss))::DOUBLE AS log_loss,
+    SELECT cell, unit, count(*) AS n, count(top) AS ordered, coalesce(sum(top::BIGINT), 0)::BIGINT AS top,
+           coalesce(sum(exact(tau)), 0)::DOUBLE AS tau, coalesce(sum(exact(tau_argsort)), 0)::DOUBLE AS tau_argsort, sum(exact(log_loss))::DOUBLE AS log_loss,
            sum(exact(entropy))::DOUBLE AS entropy, coalesce(sum(exact(l2)), 0)::DOUBLE AS l2, count(l2) AS valued,
            coalesce(sum(exact(consistency)), 0)::DOUBLE AS consistency, count(consistency) AS states
     FROM base GROUP BY cell, unit
 )
-SELECT cell, n, top, tau, tau_argsort, log_loss, entropy, l2, valued, consistency, states, count(*) AS clusters
+SELECT cell, n, ordered, top, tau, tau_argsort, log_loss, entropy, l2, valued, consistency, states, count(*) AS clusters
 FROM summed GROUP BY ALL ORDER BY ALL
 
 -- statement: rows

@@ -17,6 +17,7 @@ from chessreg.experiments.move_accuracy import MoveAccuracyOptions, MoveAccuracy
 from chessreg.experiments.settings.returns import compute_kendall_tau
 from chessreg.games.datasets.bags import encode_record, write_bag
 from chessreg.games.datasets.positions import Positions
+from chessreg.models.decoding.values import score_moves
 from chessreg.models.importers import UnrecordedSettings
 from chessreg.registry import tables
 from chessreg.runs.kind import find_kind
@@ -102,6 +103,31 @@ def test_positions_of_a_bag_that_lack_a_move_are_left_out_or_refused(session: Se
     import_checkpoint(session.database, session.store, HERE / "action-value.npz", name="model", given=GIVEN)
     with pytest.raises(BadInputError, match="no position has a best move"):
         measured(session, "model")
+
+
+def test_positions_whose_own_value_alone_is_known_are_measured_by_it(session: Session, tmp_path: Path) -> None:
+    values = [0.1, 0.5, 0.9]
+    records = [encode_record(text, None, value) for text, value in zip(FENS, values, strict=False)]
+    write_bag(tmp_path / "state_value_data.bag", records)
+    add_dataset(session.database, session.store, [tmp_path / "state_value_data.bag"], name="bag")
+    import_checkpoint(session.database, session.store, HERE / "action-value.npz", name="model", given=GIVEN)
+    import_checkpoint(session.database, session.store, HERE / "behavioral-cloning.npz", name="moves", given=GIVEN)
+    with pytest.raises(BadInputError, match="a model with the head action predicts no win probability"):
+        session.run(MoveAccuracySpec(checkpoint="moves", dataset="bag"), MoveAccuracyOptions(threads=1))
+    found = measured(session, "model")
+    model, centres = session.model("model"), (np.arange(128) + 0.5) / 128
+    for text, value in zip(FENS, values, strict=False):
+        [scored] = score_moves(model, [chess.Board(text)])
+        best = scored.log_probs[scored.returns.argmax()].astype(np.float64)
+        assert found[text]["log_loss"] == pytest.approx(-best[int(np.ceil(value * 128)) - 1] / np.log(2), rel=1e-4)
+        assert found[text]["l2"] == pytest.approx((np.exp(best) @ centres - value) ** 2, rel=1e-4)
+        assert (found[text].get("top"), found[text].get("best")) == (None, None)
+    [row] = session.query("value prediction by model").rows
+    assert (row["n"], row["top"], row["tau"]) == (len(values), None, None)
+    assert row["l2"] == pytest.approx(np.mean([found[text]["l2"] for text in found]))
+    assert session.query("move accuracy by model").rows == []
+    frames = find_kind("move-accuracy").board_views({"run_id": row["run_id"], "unit": 0}, session.inputs)
+    assert "squared error of the win probability" in frames[0].caption[0]
 
 
 def test_tau_counts_ties_as_tau_b() -> None:

@@ -27,6 +27,7 @@ from chessreg.runs.spec import settings_from
 from chessreg.session import open_session
 
 from ..conftest import random_game
+from .printed import printed_commands
 
 
 class Made:
@@ -335,7 +336,7 @@ def test_every_command_that_the_report_prints_runs_as_printed(davis, capsys):
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-def test_the_small_paper_goes_on_where_it_was_killed_and_writes_every_table_and_figure(tmp_path, spawn):
+def test_the_small_paper_goes_on_where_it_was_killed_and_writes_every_table_and_figure(tmp_path, spawn, monkeypatch):
     make_davis(tmp_path)
     place = ["--registry", str(tmp_path / "registry.db"), "--store", str(tmp_path / "store")]
     asked = ["paper", "davis", "--checkpoint", "model", "--dataset", "games", "--size", "small", "--threads", "1"]
@@ -369,6 +370,13 @@ def test_the_small_paper_goes_on_where_it_was_killed_and_writes_every_table_and_
     assert {line["outcome"] for line in lines} <= {"met", "missed", "not decided", "open"}
     published = (tmp_path / "tables" / "protocols-published.csv").read_text()
     assert "checkpoint: not the paper's (no tag davis-2026:gpt)" in published
+    monkeypatch.chdir(tmp_path)  # some commands write a picture into the working directory
+    commands = list(printed_commands(tmp_path / "tables"))
+    assert {"query", "paper"} <= {words[0] for words in commands}
+    queried = {word for words in commands if words[0] == "query" for word in words}
+    assert {sheet.query for sheet in work.paper.sheets} <= queried
+    for words in commands:
+        assert run_command_line([*place, *words]) == 0, words
 
 
 def test_probes_are_planned_about_as_long_as_they_take():

@@ -8,7 +8,7 @@ measures behavioral cloning. It has no L2 error, and its log loss is that of the
 from __future__ import annotations
 
 import math
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import chess
@@ -41,6 +41,32 @@ class ScoredDecisions(Decisions):
     def columns(self, *names: str) -> dict[str, list[Any]]:
         values = super().columns(*(name for name in names if name != "best"))
         return values | ({"best": list(self.best)} if "best" in names else {})
+
+
+@dataclass(frozen=True)
+class ScoredStates(Decisions):
+    """Positions whose own win probability is known, and of no move (ChessBench's state values): `returns` float64 [n],
+    for the side to move."""
+
+    returns: np.ndarray = field(default_factory=lambda: np.zeros(0))
+
+    def chosen(self, which: np.ndarray) -> ScoredStates:
+        return ScoredStates(self.positions, self.places[which], returns=self.returns[which])
+
+
+def load_scored_states(inputs: Inputs, reference: str, field: str) -> ScoredStates | None:
+    """The positions of a dataset whose rows give a win probability and neither a move nor a best move. None for a
+    dataset of another kind."""
+    items, part = inputs.items(reference, field)
+    if items.content == "games":
+        return None
+    places = items.rows(part)
+    table = items.take(places, ["best", "action", "win_prob"])
+    if not len(places) or table["win_prob"].null_count or any(
+        table[name].null_count < len(places) for name in ("best", "action")
+    ):  # fmt: skip
+        return None
+    return ScoredStates(items, places, returns=np.array(table["win_prob"].to_pylist(), np.float64))
 
 
 def load_scored_decisions(inputs: Inputs, reference: str, field: str) -> ScoredDecisions | None:
@@ -83,14 +109,15 @@ class ReturnMetrics:
     `top` is True if the model's first move is one of the best. `log_loss` and `entropy` are in bits. `tau` is
     Kendall's τ-b between the orders of the moves. `tau_argsort` is the value that DeepMind's code reports instead: that
     of the two permutations that sort the moves. `l2` is the mean squared error of win probabilities. `consistency` is
-    the squared difference between a state's value and that of its best move.
+    the squared difference between a state's value and that of its best move. A position whose own value alone is known
+    has `log_loss`, `entropy` and `l2`.
     """
 
-    top: bool
     log_loss: float
     entropy: float
-    tau: float
-    tau_argsort: float
+    top: bool | None = None
+    tau: float | None = None
+    tau_argsort: float | None = None
     l2: float | None = None
     consistency: float | None = None
 
@@ -117,6 +144,21 @@ def compute_value_metrics(values: MoveValues, returns: np.ndarray) -> ReturnMetr
         tau_argsort=compute_kendall_tau(np.argsort(predicted), np.argsort(returns.astype(np.float32))),
         l2=float(((predicted - returns) ** 2).mean()),
         consistency=consistency,
+    )
+
+
+def compute_state_metrics(values: MoveValues, value: float) -> ReturnMetrics:
+    """The metrics of a model of values on a position with this win probability for the side to move. A model of action
+    values has that of its best move as the position's."""
+    from chessreg.models.decoding.values import compute_bucket_values, find_buckets
+
+    of_state = values.state if values.state is not None else values.log_probs[values.returns.argmax()]
+    log_probs = of_state.astype(np.float64)
+    [bucket] = find_buckets(np.array([value], np.float32), len(log_probs))
+    return ReturnMetrics(
+        log_loss=-float(log_probs[bucket]) / math.log(2),
+        entropy=-float(np.exp(log_probs) @ log_probs) / math.log(2),
+        l2=float((np.exp(log_probs) @ compute_bucket_values(len(log_probs)) - value) ** 2),
     )
 
 
