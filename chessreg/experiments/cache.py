@@ -161,10 +161,11 @@ class Cache(Kind):
         size = rows * len(points) * checkpoint.d_model * BYTES_PER_VALUE[spec.dtype]
         texts = len(places) if inputs.encoding(spec.checkpoint).content == "history" else rows
         return Estimate(
-            {"metric_point": len(places)}, size, (f"{rows:,} token positions at {len(points)} hook points "
-"(from a sample)",),
+            {"metric_point": len(places)},
+            size,
+            (f"{rows:,} token positions at {len(points)} hook points (from a sample)",),
             reading_operations(spec.checkpoint, inputs, texts),
-        )  # fmt: skip
+        )
 
     def run(self, task: Task[CacheSpec, CacheOptions]) -> None:
         from chessreg.models.devices import prepare_device

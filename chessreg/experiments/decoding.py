@@ -40,9 +40,10 @@ class DecodingSpec(PromptSpec):
         12_800, ge=1, description="at most this many positions, drawn by the seed (paper D.5: 12,800)"
     )
     length: Literal["free", "answer"] = Field(
-        "free", description="end of an autoregressive answer: where the model ends it, or, as in the author's "
-"code, after the number of tokens of the correct answer, which reveals its length"
-    )  # fmt: skip
+        "free",
+        description="end of an autoregressive answer: where the model ends it, or, as in the author's "
+        "code, after the number of tokens of the correct answer, which reveals its length",
+    )
     samples: Annotated[int, AtMost(1000, "more samples add no information")] = Field(
         0,
         ge=0,
@@ -118,13 +119,13 @@ class Decoding(Kind):
 
     def check(self, spec: DecodingSpec, inputs: Inputs) -> None:
         """Raise an error for a model of games, and for prompt settings of a model without prompts."""
-        choose_encoding(spec, inputs.encoding(spec.checkpoint))
+        resolve_prompt_encoding(spec, inputs.encoding(spec.checkpoint))
 
     def run(self, task: Task[DecodingSpec, DecodingOptions]) -> None:
         spec, model = task.spec, task.model(task.spec.checkpoint)
         model.check_answers()
         model.check_writes()
-        written = choose_encoding(spec, model.encoding)
+        written = resolve_prompt_encoding(spec, model.encoding)
         positions = select_positions(spec, task.inputs)
         prompt_columns = {"prompt": describe_prompt(written), "legal_list": has_move_list(written)}
         for start in range(0, len(task.units), task.options.forward_positions):
@@ -179,7 +180,7 @@ class Decoding(Kind):
                 known["fen"],
                 chess.Move.from_uci(known["best"]),
                 rows,
-                choose_encoding(spec, inputs.encoding(spec.checkpoint)),
+                resolve_prompt_encoding(spec, inputs.encoding(spec.checkpoint)),
             )
         ]
 
@@ -191,7 +192,7 @@ def select_positions(spec: DecodingSpec, inputs: Inputs) -> dict[str, list[Any]]
     return {name: [values[place] for place in places] for name, values in positions.items()}
 
 
-def choose_encoding(spec: DecodingSpec, own: Encoding) -> Encoding:
+def resolve_prompt_encoding(spec: DecodingSpec, own: Encoding) -> Encoding:
     """Return the encoding to use: the model's own, or for prompts the one with the settings of the spec.
 
     Raises BadInputError for a model of games, and for prompt settings of a model without prompts.

@@ -61,9 +61,10 @@ class FinetuneSpec(PromptSpec):
     heldout_positions: int = Field(1000, ge=1, description="at most this many held-out positions, drawn by the seed")
     heldout_steps: int = Field(500, ge=1, description="steps between held-out losses")
     loss: Literal["answer", "all"] = Field(
-        "answer", description="over the answer and its end token (paper 3.4), or over every token of prompt "
-"and answer, as in pretraining"
-    )  # fmt: skip
+        "answer",
+        description="over the answer and its end token (paper 3.4), or over every token of prompt "
+        "and answer, as in pretraining",
+    )
     tune: Literal["whole", "lora", "qlora"] = Field(
         "whole",
         description="every weight, LoRA's matrices (chessreg[llm]), or LoRA's over 4-bit matrices (NF4; bitsandbytes)",

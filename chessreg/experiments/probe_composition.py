@@ -11,6 +11,7 @@ from pydantic import Field
 
 from chessreg.errors import BadInputError
 from chessreg.games.datasets.labels import get_label
+from chessreg.models.hook_points import to_hook_pattern
 from chessreg.registry import tables
 from chessreg.runs.fitted import ClassDirection, FittedProbe, load_probe, make_class_directions, read_probe_rows
 from chessreg.runs.inputs import Inputs
@@ -155,7 +156,7 @@ def resolve_composed_layers(spec: CompositionSpec, inputs: Inputs) -> tuple[int,
             ("model", one.checkpoint_id, joint.checkpoint_id),
             ("model", one.detail.get("model"), joint.detail.get("model")),
             ("tokens", one.positions, joint.positions),
-            ("hook point", get_hook_pattern(one), get_hook_pattern(joint)),
+            ("hook point", to_hook_pattern(one.hook_point), to_hook_pattern(joint.hook_point)),
         ):
             if other != first:
                 values = "" if what == "model" else f" ({other}, not {first})"
@@ -169,12 +170,6 @@ def resolve_composed_layers(spec: CompositionSpec, inputs: Inputs) -> tuple[int,
     if not there:
         raise BadInputError("the probes have no layer in common", "chessreg probe list")
     return spec.layers or tuple(there)
-
-
-def get_hook_pattern(row: tables.Probe) -> str:
-    from chessreg.models.hook_points import to_hook_pattern
-
-    return to_hook_pattern(row.hook_point)
 
 
 def get_probe_sites(inputs: Inputs, spec: CompositionSpec, layer: int) -> str:

@@ -316,7 +316,7 @@ def load_stored_edit(inputs: Inputs, run_id: UUID, row: tables.Trial) -> StoredE
     keys = [key for key in EXTRA_EDIT_SETTINGS if key in made.model_fields and (key != PATCH or patched)]
     differing = {key: getattr(spec, key) for key in keys}
     plain = {key: made.model_fields[key].get_default() for key in differing} | {"king": "include"}
-    given = tuple((key, format_setting(value)) for key, value in differing.items() if value != plain[key])
+    given = tuple((key, spell_question_setting(value)) for key, value in differing.items() if value != plain[key])
     checkpoint, probe = inputs.checkpoint(spec.checkpoint)[0].id, inputs.run(spec.probe, "probe").id
     return StoredEdit(
         checkpoint, probe, sans, setting.layers, setting.value,
@@ -389,7 +389,7 @@ def list_checkpoint_choices(session: Session) -> list[CheckpointChoice]:
     return sorted(made, key=lambda choice: -len(choice.tools))
 
 
-def format_setting(value: Any) -> str:
+def spell_question_setting(value: Any) -> str:
     """Return a setting spelled as in its option."""
     if isinstance(value, tuple):
         return ",".join(map(str, value))

@@ -40,7 +40,7 @@ def serve_questions(questions: IO[str], answers: IO[str], registry: str, store: 
                 lab = open_lab(registry, store, threads)
             reply = f'{{"id": {int(request["id"])}, "answer": {lab.ask(parse_question(request)).as_json()}}}'
         except Exception as error:
-            reply = json.dumps({"id": request["id"], **describe_error(error)})
+            reply = json.dumps({"id": request["id"], **describe_worker_error(error)})
         answers.write(reply + "\n")
         answers.flush()
 
@@ -63,7 +63,7 @@ def parse_question(request: dict[str, Any]) -> Any:
     return StoredState(**request["state"]) if "state" in request else LabPosition.of(**request["position"])
 
 
-def describe_error(error: Exception) -> dict[str, str]:
+def describe_worker_error(error: Exception) -> dict[str, str]:
     """Return an error as `message` and `hint`; errors of other libraries with their class."""
     message = getattr(error, "message", None)
     if message is not None:

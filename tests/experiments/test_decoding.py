@@ -18,7 +18,7 @@ from chessreg.experiments.decoding import (
     DecodingSpec,
     TargetMove,
     answer_positions,
-    choose_encoding,
+    resolve_prompt_encoding,
 )
 from chessreg.experiments.finetune import FinetuneOptions, FinetuneSpec
 from chessreg.models.decoding.policies import ModelTurn, choose_moves, make_policy
@@ -196,10 +196,10 @@ def test_another_template_has_the_same_tokenizer(tmp_path: Path) -> None:
     from chessreg.encodings.prompts import make_tokenizer
 
     own = PromptEncoding(make_tokenizer(tmp_path, merged=True), PromptSettings("junkin-3", notation="san"))
-    other = choose_encoding(DecodingSpec(checkpoint="c", dataset="d", template="junkin-4"), own)
+    other = resolve_prompt_encoding(DecodingSpec(checkpoint="c", dataset="d", template="junkin-4"), own)
     assert isinstance(other, PromptEncoding)
     assert (other.settings.called, other.settings.notation) == ("junkin-4", "san")
-    assert choose_encoding(DecodingSpec(checkpoint="c", dataset="d"), own) is own
+    assert resolve_prompt_encoding(DecodingSpec(checkpoint="c", dataset="d"), own) is own
 
 
 def test_samples_are_counted_by_their_edit_distance_from_the_greedy_answer(

@@ -82,7 +82,7 @@ def near_model(monkeypatch: pytest.MonkeyPatch) -> None:
             try:
                 return {"answer": json.loads(opened[self].ask(question).as_json())}
             except Exception as error:
-                return worker.describe_error(error)
+                return worker.describe_worker_error(error)
 
         return await asyncio.to_thread(look)
 

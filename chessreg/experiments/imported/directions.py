@@ -23,7 +23,7 @@ from chessreg.experiments.imported.saved import (
     name_imported_sites,
     parse_path_settings,
     read_all_files,
-    read_probe_file,
+    read_imported_probe_file,
     resolve_checkpoint,
     resolve_layer,
     resolve_source,
@@ -169,7 +169,7 @@ class ImportedVector(_ImportedDirections):
 def read_probes(spec: ImportedProbeSpec, inputs: Inputs) -> list[ProbeFile]:
     """Return the probe of each file. Raises BadInputError for a file that is not a probe, and for files that cannot
     belong to one run."""
-    files = read_all_files(spec.files, inputs, read_probe_file)
+    files = read_all_files(spec.files, inputs, read_imported_probe_file)
     check_files_together(spec, inputs, files)
     check_imported_probes(spec, files)
     return files
@@ -243,7 +243,7 @@ def read_direction_files(
     paths."""
     from chessreg.models.importers.directions import read_karvonen_vector
 
-    read: Callable[..., Any] = read_probe_file if kind is ImportedProbe else read_karvonen_vector
+    read: Callable[..., Any] = read_imported_probe_file if kind is ImportedProbe else read_karvonen_vector
     for path in paths:
         if not path.is_file():
             raise NotFoundError(f"{path} is a folder, not a file" if path.is_dir() else f"no file {path}")

@@ -25,7 +25,7 @@ F = TypeVar("F", bound="ProbeFile | VectorFile")
 UNKNOWN = "unknown model"
 
 
-def read_probe_file(path: Path, name: str | None = None) -> ProbeFile:
+def read_imported_probe_file(path: Path, name: str | None = None) -> ProbeFile:
     """Return the probe of a file: Davis's if it is safetensors, else Karvonen's.
 
     `name` is the original file name if `path` is a copy. Raises BadInputError for a file that is neither.
@@ -195,7 +195,7 @@ def check_files_together(spec: ImportSpec, inputs: Inputs | None, files: Sequenc
         raise BadInputError(f"these files are of different models: {', '.join(sorted(map(str, models)))}")
     resolve_checkpoint(spec, inputs, files)
     for file in files:
-        is_centred(spec, file.origin)
+        has_centred_residual(spec, file.origin)
 
 
 def resolve_model(spec: ImportSpec, origin: FileOrigin) -> str | None:
@@ -215,7 +215,7 @@ def resolve_layer(spec: ImportSpec, unit: int, origin: FileOrigin) -> int:
     return layer
 
 
-def is_centred(spec: ImportSpec, origin: FileOrigin) -> bool:
+def has_centred_residual(spec: ImportSpec, origin: FileOrigin) -> bool:
     """Return whether the file's residual stream had mean 0 over d_model (specification 2.3).
 
     Raises BadInputError if neither file nor settings name the model or the convention.
@@ -266,7 +266,7 @@ def build_imported_detail(
     spec: ImportSpec, origin: FileOrigin, layer: int, pattern: str = RESID_POST
 ) -> dict[str, Any]:
     """Return the columns of every imported direction; `logged` is the record in the file."""
-    centred = is_centred(spec, origin)
+    centred = has_centred_residual(spec, origin)
     return {
         "hook_point": hook_point(layer, pattern),
         "layer": layer,

@@ -154,7 +154,7 @@ def test_a_match_with_other_openings_makes_no_pairs(session, play):
     [
         ({"stop": "sprt:-0.05,0.05"}, "pairs of games"),
         ({"against": "base"}, "--against has no effect without --stop"),
-        ({"stop": "sprt:1"}, "is no rule"),
+        ({"stop": "sprt:1"}, "is not a stopping rule"),
         ({"stop": "sprt:-0.5,0", "color": "both"}, "the bounds must be between"),
     ],
 )

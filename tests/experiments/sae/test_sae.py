@@ -439,7 +439,7 @@ def latent(session: Session, run_id: Any) -> int:
 def test_what_is_read_back_is_checked(opened: Session, streamed: Any, tmp_path: Path) -> None:
     with pytest.raises(BadInputError, match="2 SAEs that match"):
         opened.sae("streamed")
-    with pytest.raises(NotFoundError, match="none of layer 7"):
+    with pytest.raises(NotFoundError, match="no SAE of layer 7"):
         opened.sae("streamed", layer=7)
     with pytest.raises(BadInputError, match="not a sae run"):
         opened.sae("reference-board")
