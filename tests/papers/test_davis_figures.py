@@ -114,9 +114,10 @@ def other_autoencoder(name: str, tokens: int, l1: float) -> Value:
     return float(rows["value"][mine].item()), float(rows["low"][mine].item()), float(rows["high"][mine].item())
 
 
-def effect(block: int, cosine: str = "raw") -> Value:
-    """Cohen's d as the run has it; resampled are positions, whose cosines are kept in thousandths."""
-    rows, tests = table("markov"), table("markov_tests")
+def effect(block: int, cosine: str = "raw", kept: str = "markov") -> Value:
+    """Cohen's d as the run has it; resampled are positions, whose cosines are kept in thousandths. `kept`: the run that
+    compares with the positions' own members, or `markov_prefixes`, with random prefixes."""
+    rows, tests = table(kept), table(f"{kept}_tests")
     of_test = (tests["layer"] == block) & (tests["cosine"] == cosine)
     value, deviation, d = (tests[name][of_test].item() for name in ("value", "population_sd", "d"))
     assert d == pytest.approx(value / deviation)
@@ -323,6 +324,10 @@ QUANTITIES: dict[str, tuple[Any, float | None, float | None]] = {
         lambda: worst([effect(block) for block in BLOCKS]), 2, None),
     "Markov, d of centred cosines, least (block 0; it rises to block 3 only)": (
         lambda: worst([effect(block, "centred") for block in BLOCKS]), 2, None),
+    "Markov, d of raw cosines against random prefixes, least (block 1)": (
+        lambda: worst([effect(block, "raw", "markov_prefixes") for block in BLOCKS]), 2, None),
+    "Markov, d of centred cosines against random prefixes, least (block 1)": (
+        lambda: worst([effect(block, "centred", "markov_prefixes") for block in BLOCKS]), 2, None),
     "Markov, beyond the same last move, blocks 3-7, least": (
         lambda: worst([beyond_last_move(block) for block in range(3, 8)]), 0.1, None),
     **{
@@ -435,6 +440,10 @@ def test_the_table_has_every_quantity_and_d_rises() -> None:
     assert raw == sorted(raw)
     assert centred[:4] == sorted(centred[:4])
     assert max(centred) == centred[3]
+    for cosine in ("raw", "centred"):
+        against_prefixes = [effect(block, cosine, "markov_prefixes")[0] for block in BLOCKS]
+        assert min(against_prefixes) == against_prefixes[1]
+    assert table("markov_prefixes_tests")["p"].max() == pytest.approx(1 / 1001)
 
 
 def test_states_of_one_position_are_alike_by_their_last_move_first() -> None:
