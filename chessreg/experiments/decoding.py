@@ -225,6 +225,7 @@ def describe_prompt(written: Encoding) -> str:
 
 
 def has_move_list(written: Encoding) -> bool:
+    """Return whether the prompts of an encoding list the legal moves."""
     return isinstance(written, PromptEncoding) and written.settings.legal_list
 
 
@@ -240,6 +241,7 @@ class TargetMove:
 
     @classmethod
     def of(cls, fen: str, best: str) -> TargetMove:
+        """Return the target of a position (FEN) and its best move (UCI)."""
         return cls(chess.Board(fen), chess.Move.from_uci(best))
 
     def text(self, written: Encoding) -> str:

@@ -248,6 +248,7 @@ class PlayedGame:
 
     @property
     def model_to_move(self) -> bool:
+        """Whether the game goes on and the model has the move."""
         return self.end is None and self.board.turn == self.color
 
     @property
@@ -257,6 +258,7 @@ class PlayedGame:
 
     @property
     def ply(self) -> int:
+        """Number of plies so far, including the opening."""
         return len(self.sans)
 
     @property

@@ -123,6 +123,7 @@ class ProbeApply(Kind):
 
 
 def resolve_applied_layers(spec: ApplySpec, inputs: Inputs) -> tuple[int, ...]:
+    """Return the layers to apply: those of the spec, or all that are both fitted and cached. Raises BadInputError."""
     return select_cached_layers(inputs, read_probe_rows(inputs, spec.probe), spec.cache, spec.layers)
 
 

@@ -173,6 +173,7 @@ def resolve_composed_layers(spec: CompositionSpec, inputs: Inputs) -> tuple[int,
 
 
 def get_probe_sites(inputs: Inputs, spec: CompositionSpec, layer: int) -> str:
+    """Return the name of the tokens at which the joint probe of a layer was fitted."""
     return read_probe_rows(inputs, spec.joint_probe)[layer].positions
 
 

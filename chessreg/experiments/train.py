@@ -350,6 +350,7 @@ def check_architecture(spec: TrainSpec) -> None:
 
 
 def build_trainer_options(options: TrainOptions) -> TrainerOptions:
+    """Return the trainer's options from those of the run, on the device that they name."""
     from chessreg.models.devices import prepare_device
     from chessreg.models.training import TrainerOptions
 
@@ -497,6 +498,7 @@ def get_source_games(spec: AnyTraining, field: str) -> str | None:
 
 
 def get_source_field(field: str) -> str:
+    """Return the setting that has the source games of the datasets in a setting."""
     return "source_games" if field == "datasets" else "heldout_source_games"
 
 
@@ -577,6 +579,7 @@ def encode_action(fen: Fen77, uci: str) -> int:
 
 
 def emit_train_point(task: Task[TrainSpec, TrainOptions], point: TrainPoint) -> None:
+    """Emit the values of one point of the training curve as metrics of unit 0."""
     values = {
         "loss": point.loss,
         "heldout_loss": point.heldout_loss,

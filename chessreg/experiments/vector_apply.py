@@ -139,4 +139,5 @@ def compute_thresholds(along: np.ndarray, strong: np.ndarray, fold: np.ndarray) 
 
 
 def resolve_projected_layers(spec: VectorApplySpec, inputs: Inputs) -> tuple[int, ...]:
+    """Return the layers to evaluate: those of the spec, or all with a vector and a cache. Raises BadInputError."""
     return select_cached_layers(inputs, read_vector_rows(inputs, spec.vector), spec.cache, spec.layers)

@@ -244,9 +244,11 @@ class UciEngine:
     # -- output ----------------------------------------------------------------------------------------------------
 
     def info(self, text: str) -> None:
+        """Send a text to the GUI as `info string`."""
         self._say(f"info string {visible(' '.join(text.split()))}")
 
     def _say(self, *lines: str) -> None:
+        """Write complete lines to the GUI; a lock keeps lines of two threads apart."""
         with self._lock:
             for line in lines:
                 self._write(line)
@@ -361,6 +363,7 @@ def parse_scale(text: str) -> float | None:
 
 
 def parse_check(text: str) -> bool:
+    """Return the value of a UCI option of type check."""
     if text.lower() not in ("true", "false"):
         raise ValueError(f"give true or false, not {text!r}")
     return text.lower() == "true"

@@ -32,6 +32,7 @@ def main(arguments: list[str]) -> None:
 
 
 def serve_questions(questions: IO[str], answers: IO[str], registry: str, store: Path, threads: int = 0) -> None:
+    """Answer each line of `questions` (JSON) with a line of `answers`: an answer, or an error as message and hint."""
     lab: Lab | None = None
     for line in questions:
         request = json.loads(line)
@@ -60,6 +61,7 @@ def open_lab(registry: str, store: Path, threads: int) -> Lab:
 
 
 def parse_question(request: dict[str, Any]) -> Any:
+    """Return the question of a request: a state of an edit run, or a position."""
     return StoredState(**request["state"]) if "state" in request else LabPosition.of(**request["position"])
 
 

@@ -124,4 +124,5 @@ def compute_class_difference(weight: np.ndarray, side: str = "both") -> Directio
 
 
 def cast_float32(values: np.ndarray) -> np.ndarray:
+    """Return the values as float32."""
     return values.astype(np.float32)

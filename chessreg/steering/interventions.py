@@ -89,6 +89,7 @@ class InterventionSettings(Settings):
 
     @property
     def active(self) -> bool:
+        """Whether the settings name a vector, so that the model is edited."""
         return self.vector is not None
 
 

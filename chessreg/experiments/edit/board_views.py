@@ -83,6 +83,7 @@ def add_heat(boards: list[BoardFrame], inputs: Inputs, row: Mapping[str, Any], c
 
 
 def build_caption(rows: list[tables.Trial]) -> tuple[str, ...]:
+    """Return the greedy and sampled texts of a state under one condition, and the legal mass if it is known."""
     greedy = next(r for r in rows if r.sample == -1)
     texts = ", ".join(f"{r.text}{'' if r.legal_original or r.legal_modified else '?'}" for r in rows if r.sample >= 0)
     lines = [f"greedy {greedy.text}; sampled {texts}"]

@@ -95,6 +95,7 @@ class GameTurns:
 
     @classmethod
     def of(cls, encoding: Encoding, games: Games, item: int) -> GameTurns:
+        """Return the turns of the game at row `item` of `games`."""
         tokens = encoding.games(games, np.array([item]))
         sites = encoding.sites("turns", tokens)
         prompts = {

@@ -55,10 +55,12 @@ class Removal:
 
     @property
     def boards(self) -> tuple[chess.Board, chess.Board]:
+        """The original and the modified board."""
         return self.state.board, self.modified
 
     @property
     def square(self) -> int:
+        """The square of the removed piece, 0 (a1) to 63 (h8)."""
         return self.move.from_square
 
     @property

@@ -253,6 +253,7 @@ def read_direction_files(
 
 
 def emit_measured(task: Task[Any, Any], unit: int, measured: dict[str, Any]) -> None:
+    """Emit each value that is known as a metric of a unit, and mark the unit as done."""
     for name, value in measured.items():
         if value is not None:
             task.emit("metric_point", unit, name=name, step=0, value=float(value))

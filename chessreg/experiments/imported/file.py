@@ -109,6 +109,7 @@ def refuse_reimport(database: Database, kind: str, run_id: UUID | None, spec: An
 
 
 def publish_report(task: Task[Any, Any], unit: int, report: dict[str, Any]) -> None:
+    """Store the report of an import as an output of its last unit."""
     with task.output(REPORT, unit, "report") as folder:
         (folder / REPORT_FILE).write_text(json.dumps(report, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 

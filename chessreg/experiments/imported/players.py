@@ -116,6 +116,7 @@ def parse_layer_count(model: str) -> int | None:
 
 
 def rename_player(rename: Mapping[str, str], name: str) -> str:
+    """Return the new name of a player, or its name unchanged if `rename` does not contain it."""
     return rename.get(name, name)
 
 
@@ -194,6 +195,7 @@ def record_arms(task: Task[ImportedGamesSpec, Any], file: ForeignFile, arms: Arm
 def build_match_columns(
     arm: Arm, spec: ImportedGamesSpec, file: ForeignFile, ids: Mapping[str, UUID], planned: int
 ) -> dict[str, Any]:
+    """Return the columns of an arm's row in `match`. `ids` has the checkpoint of each model by name."""
     engine = build_foreign_engine_row(arm.opponent, spec.engine_version) if arm.opponent.is_engine else None
     return {
         "number": arm.number,

@@ -38,6 +38,7 @@ def read_imported_probe_file(path: Path, name: str | None = None) -> ProbeFile:
 
 
 def check_imported_probes(spec: ImportedProbeSpec, files: Sequence[ProbeFile]) -> None:
+    """Raise BadInputError unless the probes have one known label and a known hook point."""
     for file in files:
         if not (spec.label or file.origin.label):
             shape = " x ".join(map(str, file.weight.shape))
@@ -133,6 +134,7 @@ def name_imported_sites(spec: ImportedProbeSpec, origin: FileOrigin) -> str:
 
 
 def check_imported_vectors(spec: ImportedVectorSpec, files: Sequence[VectorFile]) -> None:
+    """Raise BadInputError for an unknown hook point, and for vectors of different sources or positions."""
     require_hook_point(spec.hook_point)
     for file in files:
         resolve_source(spec, file)
@@ -199,6 +201,7 @@ def check_files_together(spec: ImportSpec, inputs: Inputs | None, files: Sequenc
 
 
 def resolve_model(spec: ImportSpec, origin: FileOrigin) -> str | None:
+    """Return the model's name in file or settings, or None. Raises BadInputError if the two differ."""
     if spec.model and origin.model and spec.model != origin.model:
         raise BadInputError(f"{origin.file} states the model {origin.model}, not {spec.model}", "leave out --model")
     return origin.model or spec.model or None

@@ -93,6 +93,7 @@ class ImportedGamesSpec(FileSpec):
 
     @property
     def opening_plies(self) -> int:
+        """Number of random plies at the start of each game; 0 for standard openings."""
         return int(self.opening.partition(":")[2] or 0)
 
 

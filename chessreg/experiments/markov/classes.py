@@ -59,6 +59,7 @@ class Prefixes:
 
     @classmethod
     def joined(cls, parts: Sequence[Prefixes]) -> Prefixes:
+        """Return the concatenation of several parts."""
         return cls(*(np.concatenate([getattr(p, field.name) for p in parts]) for field in fields(cls)))
 
 
@@ -149,6 +150,7 @@ def collect_prefixes(
 
 
 def _read_prefixes(spec: MarkovSpec, written: Encoding, block_size: int, games: Games, places: np.ndarray) -> Prefixes:
+    """Return the prefixes of the games at these rows, including repeated move lists."""
     encoded = EncodedGames.of(written, block_size, games, places, READ_SITES)
     encoded = encoded.take((encoded.sites.ply >= spec.first_ply) & (encoded.sites.ply <= spec.last_ply))
     game, ply, phase = encoded.game, encoded.sites.ply, encoded.sites.phase.astype(np.int64)

@@ -63,6 +63,7 @@ class SimilarityTest:
 
     @property
     def statistic(self) -> float:
+        """T of the classes."""
         return float(self.within.mean()) - self.population.mean
 
     @property
@@ -72,6 +73,7 @@ class SimilarityTest:
 
     @property
     def d(self) -> float | None:
+        """Cohen's d of the classes; None if the population's standard deviation is 0."""
         return self.statistic / self.population.deviation if self.population.deviation > COSINE_TOLERANCE else None
 
 

@@ -561,5 +561,6 @@ class TrainingGames:
 
 
 def _count_hashes(hashes: np.ndarray, wanted: int) -> int:
+    """Return the number of entries of sorted `hashes` that equal `wanted`."""
     low, high = (np.searchsorted(hashes, np.uint64(wanted), side) for side in ("left", "right"))
     return int(high - low)

@@ -97,6 +97,7 @@ class Arena:
         self.judged: list[tuple[PlayedGame, Future[Evaluation]]] = []
 
     def _session(self, rows: int) -> DecodingSession:
+        """Open a decoding session of the edited model with this number of empty rows."""
         from chessreg.models.decoding.session import open_decoding_session
 
         return open_decoding_session(self.model, rows, self.edits)
@@ -121,6 +122,7 @@ class Arena:
     # -- one round: the engines' moves, one forward pass, new queries ------------------------------------------------
 
     def _round(self) -> None:
+        """Apply the engines' answers, make one forward pass, and send new queries."""
         for row in [row for row, answer in self.awaited.items() if answer.done()]:
             game, answer = self._game(row), self.awaited.pop(row).result()
             if game.model_to_move:
@@ -149,6 +151,7 @@ class Arena:
         self.tick(filter(None, self.games))
 
     def _wait_for_engines(self) -> None:
+        """Wait up to `TICK_SECONDS` for an engine's answer."""
         began = time.perf_counter()
         wait(self.awaited.values(), timeout=TICK_SECONDS, return_when="FIRST_COMPLETED")
         self.waited += time.perf_counter() - began
@@ -169,6 +172,7 @@ class Arena:
                 self.awaited[row] = self.pool.lines(game.board, ASSIST_LIMIT, ASSIST_LINES)
 
     def _game(self, row: int) -> PlayedGame:
+        """Return the game of an occupied row."""
         game = self.games[row]
         assert game is not None
         return game
@@ -270,6 +274,7 @@ class Arena:
         self.judged = left
 
     def _drain(self) -> Iterator[PlayedGame]:
+        """Yield the finished games, with their duration in seconds."""
         while self.finished:
             game = self.finished.popleft()
             game.seconds = time.monotonic() - game.started

@@ -160,6 +160,7 @@ def check_row_selection(spec: ProbeSpec, inputs: Inputs) -> None:
 
 
 def list_probe_caches(spec: ProbeSpec) -> list[str]:
+    """Return the caches that a spec reads: the fitting cache, and the test cache if there is one."""
     return [spec.cache, *([spec.test_cache] if spec.test_cache else [])]
 
 

@@ -116,6 +116,7 @@ def build_probe_frame(
 
 
 def softmax_logits(logits: np.ndarray) -> np.ndarray:
+    """Return the softmax over the last axis."""
     shifted = np.exp(logits - logits.max(-1, keepdims=True))
     return shifted / shifted.sum(-1, keepdims=True)
 

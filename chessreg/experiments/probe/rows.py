@@ -64,6 +64,7 @@ def encode_rows(
 
 
 def check_phase(written: Encoding, phase: int | None) -> None:
+    """Raise BadInputError for a phase that the encoding does not have."""
     if phase is not None and not 0 <= phase < len(written.phases):
         known = ", ".join(f"{number} {name}" for number, name in enumerate(written.phases))
         raise BadInputError(f"{written.name} has no phase {phase}", f"its phases are {known}")

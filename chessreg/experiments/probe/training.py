@@ -101,6 +101,7 @@ def check_fitted(kind: str, training: ProbeTraining, fitted: list[dict[str, np.n
 
 
 def count_epoch_steps(spec: ProbeSpec, data: ProbeData, rows: np.ndarray) -> int:
+    """Return the number of steps in one epoch over the rows where `rows` is True."""
     if spec.batch_games is not None:
         return -(-len(np.unique(data.item[rows])) // spec.batch_games)
     return -(-int(rows.sum()) // spec.batch_positions)

@@ -179,6 +179,7 @@ def register_sides(
 
 
 def count_result(player: RatedPlayer, opponent: RatedPlayer, outcome: int) -> None:
+    """Add one game to the results of both players. `outcome` is `player`'s: an index into wins, draws, losses."""
     player.results[outcome] += 1
     opponent.results[LOSS - outcome] += 1
     player.opponents.add(opponent.number)
@@ -186,6 +187,7 @@ def count_result(player: RatedPlayer, opponent: RatedPlayer, outcome: int) -> No
 
 
 def build_player_key(session: Session, match: tables.Match, run: tables.Run, own: bool) -> PlayerKey:
+    """Return the key by which a player's games are pooled: of the match's player if `own`, else of its opponent."""
     detail = match.detail or {}
     checkpoint = match.checkpoint_id if own else match.opponent_checkpoint_id
     if checkpoint is not None:
@@ -278,6 +280,7 @@ def collect_anchors(spec: RatingSpec, players: list[RatedPlayer]) -> tuple[dict[
 
 
 def check_anchors(spec: RatingSpec, players: list[RatedPlayer], anchors: dict[int, float]) -> None:
+    """Raise BadInputError if all ratings are known, or if the estimator needs known ratings and there are none."""
     if len(anchors) == len(players):
         raise BadInputError(
             "every player's rating is known, so nothing is left to estimate",
@@ -291,5 +294,6 @@ def check_anchors(spec: RatingSpec, players: list[RatedPlayer], anchors: dict[in
 
 
 def abbreviate_list(texts: Iterable[str]) -> str:
+    """Return the first eight texts, joined by commas."""
     listed = list(texts)
     return ", ".join(listed[:8]) + (", …" if len(listed) > 8 else "")

@@ -99,6 +99,7 @@ class SaeOrigin:
         return [(expansion, point) for expansion in spec.expansions for point in self.points]
 
     def layer(self, point: str) -> int:
+        """Return the 0-based layer of a hook point."""
         return get_hook_layer(point, self.row.layers)
 
     def encoded(self, written: Encoding, items: Games | Positions, places: np.ndarray) -> EncodedGames:

@@ -53,6 +53,7 @@ class StrongestActivations:
 
     @classmethod
     def none(cls, count: int, features: int) -> StrongestActivations:
+        """Return empty entries for `count` texts and `features` latents."""
         return cls(torch.zeros(count, features), torch.zeros(3, count, features, dtype=torch.int32))
 
     def look_at(self, code: Tensor, starts: np.ndarray, where: np.ndarray) -> None:
@@ -89,6 +90,7 @@ class SaeMeasurement:
 
     @property
     def tokens(self) -> int:
+        """Number of held-out tokens at the autoencoder's sites."""
         return int(self.sums[:, 0].sum())
 
 

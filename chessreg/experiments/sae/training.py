@@ -64,10 +64,12 @@ class SaeTrainer:
 
     @property
     def stages(self) -> int:
+        """Number of trainings: the short ones of the search, and the real one."""
         return len(self.spec.l0_search) + 1
 
     @property
     def complete(self) -> bool:
+        """Whether the real training is finished."""
         return self.stage == self.stages
 
     def steps_of(self, stage: int) -> int:

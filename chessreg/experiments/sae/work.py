@@ -58,6 +58,7 @@ class SaeWork:
         self.saved = time.monotonic()
 
     def do(self) -> None:
+        """Train the missing units to their end, measure and publish them, and remove their saved states."""
         places = [trainer.place for trainer in self.trainers.values()]
         self.task.resume(TRAINING_SHARE * min(done / steps for done, steps in places))
         with flush_denormals():
@@ -105,6 +106,7 @@ class SaeWork:
         self.task.progress(TRAINING_SHARE * done / steps, text)
 
     def save(self) -> None:
+        """Write the state of every trainer."""
         for trainer in self.trainers.values():
             trainer.save()
         self.saved = time.monotonic()
@@ -112,6 +114,7 @@ class SaeWork:
     # -- results --------------------------------------------------------------------------------------------------
 
     def measure_and_publish(self) -> None:
+        """Measure all units in one pass over the held-out games, then emit and publish each."""
         spec, task = self.spec, self.task
         measured_of = measure_saes(
             self.model,
@@ -169,6 +172,7 @@ class SaeWork:
 
 
 def build_latent_row(measured: SaeMeasurement, latent: int) -> LatentRow:
+    """Return the columns of a latent: how often it is active, and its strongest positions."""
     value, at = measured.strongest.value[:, latent], measured.strongest.at[:, :, latent]
     there = value > 0
     games, tokens, plies = (column[there].tolist() for column in at)

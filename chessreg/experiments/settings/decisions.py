@@ -119,6 +119,7 @@ class Decisions:
 
 
 def encode_position(encoding: Encoding, fen: str) -> tuple[int, ...] | None:
+    """Return the tokens of a position, or None if the encoding cannot represent it."""
     try:
         return tuple(encoding.boards([fen]).ids.tolist())
     except BadInputError:

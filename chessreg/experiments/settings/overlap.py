@@ -259,4 +259,5 @@ def number_plies(offsets: np.ndarray) -> np.ndarray:
 
 
 def join_hashes(pieces: list[np.ndarray]) -> np.ndarray:
+    """Return the concatenation uint64 [n] of hashes, also of an empty list."""
     return np.concatenate([np.zeros(0, np.uint64), *pieces])

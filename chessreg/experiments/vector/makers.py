@@ -74,6 +74,7 @@ MAKERS: Registry[Maker] = Registry("source of vectors")
 
 
 def build_contrast_origin(spec: Contrast, source: str, games: ClassedGames) -> VectorOrigin:
+    """Return the origin of contrasts of these games. `source` is the first part of its name, such as cascade."""
     summed = int(games.positions.max()) if spec.reduction == "summed" else 1
     detail = {
         "positions": spec.reduction,
@@ -90,6 +91,7 @@ def build_contrast_origin(spec: Contrast, source: str, games: ClassedGames) -> V
 @MAKERS.named("contrastive")
 @MAKERS.named("contrastive-uncached")
 def make_contrastive(task: Task[Contrast, VectorOptions], layers: list[int]) -> Made:
+    """Make contrasts of games of strong and weak players."""
     games = gather_games(task.spec, task.inputs)
     origin = build_contrast_origin(task.spec, "contrastive", games)
     return origin, iterate_contrasts(task, task.spec, games, games.classes, layers)
@@ -170,6 +172,7 @@ def mask_cached_sites(encoded: EncodedGames, games: ClassedGames, spec: Contrast
 @MAKERS.named("cascade")
 @MAKERS.named("cascade-uncached")
 def make_cascade(task: Task[Cascade, VectorOptions], layers: list[int]) -> Made:
+    """Make contrasts, each with the vectors of the earlier layers added."""
     games = gather_games(task.spec, task.inputs)
     origin = build_contrast_origin(task.spec, "cascade", games)
     origin.detail["cascade_scale"] = task.spec.cascade_scale
@@ -297,6 +300,7 @@ def load_original_spec(spec: Control, inputs: Inputs) -> Any:
 
 
 def build_no_labels_error(source: str) -> BadInputError:
+    """Return the error for a shuffled control of vectors without labels."""
     return BadInputError(
         f"the registry has no labels to shuffle for vectors from {source}",
         "give a contrastive, cascade or probe run, or --source random",

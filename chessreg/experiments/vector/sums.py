@@ -146,4 +146,5 @@ def read_group_sums(path: Path) -> np.ndarray:
 
 
 def _report_shifted(on_progress: Callable[[int], None], low: int, done: int) -> None:
+    """Report `done` games after the `low` games of earlier groups."""
     on_progress(low + done)
