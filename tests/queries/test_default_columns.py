@@ -14,6 +14,8 @@ from chessreg.queries.catalogue import MOST_DEFAULTS, entries, parse
 from chessreg.queries.render import layout, rendered, table
 from chessreg.registry.database import Database
 
+from ..conftest import queries_with_runs
+
 DEMO = Path(__file__).parent.parent / "fixtures" / "demo" / "demo.zip"
 
 
@@ -28,7 +30,7 @@ def demo(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def results_of_all(demo):
-    return {entry.title: run_query(demo, entry) for entry in entries()}
+    return {entry.title: run_query(demo, entry) for entry in queries_with_runs(demo)}
 
 
 @pytest.mark.parametrize("width", [80, 100, 120])

@@ -13,13 +13,13 @@ import pytest
 from chessreg.entities.merge import merge
 from chessreg.errors import ChessregError
 from chessreg.queries import mirror, run_query, run_sql, source, stats
-from chessreg.queries.catalogue import entries
 from chessreg.queries.engine import Engine
 from chessreg.registry import migrations, tables
 from chessreg.registry.database import Database
 from chessreg.registry.result_tables import RESULT_TABLES
 from store import Store
 
+from ..conftest import queries_with_runs
 from .test_any_value import DEMO, spoil
 
 ALL = "SELECT run_id, unit, plies, result, adjudication_cp, seconds, moves, detail FROM game ORDER BY ALL"
@@ -286,13 +286,15 @@ def test_every_query_has_the_same_answer_from_files_and_from_sql(seed, registry,
         spoil(path, seed)
     names = sorted(RESULT_TABLES)
     with Database.open(path, create=False) as database, Database.open(path, create=False) as again:
-        plain = {entry.title: run_query(database, entry.title).rows for entry in entries()}
+        plain = {entry.title: run_query(database, entry.title) for entry in queries_with_runs(database)}
         whole = {name: rows(database, f"SELECT * FROM {name} ORDER BY ALL") for name in names}
         for name in names:
             keep(database, f"SELECT * FROM {name}")
         assert len(files(database)) > 10
         for title, found in plain.items():
-            assert repr(run_query(again, title).rows) == repr(found), title
+            mirrored = run_query(again, title)
+            assert repr(mirrored.rows) == repr(found.rows), title
+            assert mirrored.to_arrow().schema.equals(found.to_arrow().schema), title
         for name in names:
             assert repr(rows(again, f"SELECT * FROM {name} ORDER BY ALL")) == repr(whole[name])
         assert list(mirror.differing(again, Engine(again).extras())) == []

@@ -5,10 +5,8 @@ import tempfile
 
 import pytest
 
-from chessreg.queries import mirror, run_query, run_sql
-from chessreg.queries.engine import Engine
+from chessreg.queries import run_query, run_sql
 from chessreg.registry.database import Database
-from chessreg.registry.result_tables import RESULT_TABLES
 
 from ..conftest import queries_with_runs
 
@@ -41,7 +39,7 @@ def fill(make):
     make.legality(checkpoint, [[(True, 0.9), (False, None)], [(True, 0.7), (True, None)]])
 
 
-def test_both_databases_and_the_mirror_give_the_same_tables(server, database, make, monkeypatch):
+def test_both_databases_give_the_same_tables(server, database, make):
     server.psql("CREATE DATABASE queries")
     url = server.get_uri(database="queries", driver="psycopg")
     with Database.open(url) as other:
@@ -49,13 +47,13 @@ def test_both_databases_and_the_mirror_give_the_same_tables(server, database, ma
         assert empty.equals(run_sql(database, "SELECT * FROM game").to_arrow().schema)
         for maker in (make, type(make)(other)):
             fill(maker)
-        answers = {}
+        answers = []
         for entry in queries_with_runs(database):
             ours, theirs = (run_query(d, entry.title) for d in (database, other))
-            answers[entry.title] = theirs
+            answers.append(len(theirs))
             assert ours.rows == theirs.rows
             assert ours.to_arrow().schema.equals(theirs.to_arrow().schema)
-        assert sum(len(theirs) > 0 for theirs in answers.values()) >= 9
+        assert sum(map(bool, answers)) >= 9
         for sql in (
             "SELECT * EXCLUDE (attempt_id) FROM games",
             "SELECT * FROM ply",
@@ -68,17 +66,6 @@ def test_both_databases_and_the_mirror_give_the_same_tables(server, database, ma
             assert len(ours) > 0
             assert [unspaced(row) for row in ours.rows] == [unspaced(row) for row in theirs.rows]
             assert ours.to_arrow().schema.equals(theirs.to_arrow().schema)
-        monkeypatch.setattr(mirror, "LEAST_ROWS", 1)
-        engine = Engine(database)
-        engine.answer({name: f"SELECT * FROM {name}" for name in RESULT_TABLES})
-        engine.keep()
-        written = {path.name.split("-")[0] for path in database.place.path.with_suffix(".results").iterdir()}
-        assert written >= {"game", "score", "trial"}
-        with Database.open(database.place, create=False) as mirrored:
-            for title, theirs in answers.items():
-                ours = run_query(mirrored, title)
-                assert ours.rows == theirs.rows
-                assert ours.to_arrow().schema.equals(theirs.to_arrow().schema)
 
 
 def unspaced(row):

@@ -142,25 +142,41 @@ def unpainted(screen: Screen[Any]) -> bool:
     ) or bool(screen._dirty_widgets)
 
 
-async def settled(pilot: Pilot[Any]) -> None:
-    """Wait for what workers read, and for what they then want: order, page, picture. Never for a time.
+async def quiet() -> None:
+    """Wait until no task of the event loop has anything to do: all wait for a message, a timer, a thread or a process."""
+    ready, calm = asyncio.get_running_loop()._ready, 0  # type: ignore[attr-defined]
+    while calm < CALM:
+        await asyncio.sleep(0)
+        calm = 0 if ready else calm + 1
 
-    Each round waits until every part of the screen has handled what it was sent. What is sent on meanwhile takes
-    another round; the app has settled when CALM of them in succession find nobody at work. What does not settle at all
-    fails, with what is waited for.
+
+async def settled(pilot: Pilot[Any]) -> None:
+    """Wait for the workers, and for everything they lead to: order, page, picture. Never for a fixed time.
+
+    The app has settled when no worker runs, nothing is left to draw, and every part of the screen has handled its
+    messages since. If it does not settle within PATIENCE, the test fails and names the worker.
     """
-    calm, screen = 0, None
+    handled, screen = False, None
     try:
         async with asyncio.timeout(PATIENCE):
-            while calm < CALM and pilot.app.is_running:
-                await pilot.pause(0)
+            while pilot.app.is_running:
+                await quiet()
                 reading = [worker for worker in pilot.app.workers if not worker.is_finished]
                 moved, screen = pilot.app.screen is not screen, pilot.app.screen
-                busy = reading or moved or unpainted(screen) or pilot.app.typed.under_way
-                calm = 0 if busy else calm + 1
                 if reading:
+                    handled = False
                     with suppress(WorkerCancelled):  # a newer reading took its place
                         await pilot.app.workers.wait_for_complete(reading)
+                elif moved or unpainted(screen) or pilot.app.typed.under_way:
+                    handled = False
+                    await pilot._wait_for_screen()  # parts that are idle afterwards ask to be drawn
+                    screen._on_timer_update()  # draws now what Textual draws 60 times a second
+                    await asyncio.sleep(0.002)
+                elif handled:
+                    break
+                else:
+                    await pilot._wait_for_screen()
+                    handled = True
     except TimeoutError:
         pytest.fail(f"the app does not settle; it waits for {[*pilot.app.workers]} and {pilot.app.database.waiting()}")
 
@@ -174,7 +190,7 @@ class Driver:
     async def press(self, *keys: str) -> None:
         """Press keys, and let everything settle after each; without one as `settle`."""
         for key in keys:
-            await self.pilot.press(key)
+            await self.app._press_keys([key])
             await settled(self.pilot)
         if not keys:
             await self.settle()

