@@ -31,7 +31,9 @@ async def test_palette_and_help_have_every_action_of_the_room(drive, entry: Scre
     async with drive(size=(160, 110), start=entry.name) as driver:
         screen, actions = driver.screen, driver.screen.actions()
         assert {"quit", "help", "palette", "copy_command"} <= {action.method for action in actions}
-        offered = [hit.help async for hit in Palette(driver.app.screen).discover()]
+        palette = Palette(driver.app.screen)
+        await palette.startup()
+        offered = [hit.help async for hit in palette.discover()]
         assert offered == [keys_and_command(action) for action in actions if action.method != "palette"]
         await driver.press("ctrl+p")
         assert driver.app.screen is not screen

@@ -311,7 +311,9 @@ async def test_help_and_palette_have_every_action_of_the_place(drive) -> None:
             assert action.text in driver.text
             assert action.shown_keys in driver.text
         await driver.press("escape")
-        offered = [hit.help async for hit in Palette(driver.app.screen).discover()]
+        palette = Palette(driver.app.screen)
+        await palette.startup()
+        offered = [hit.help async for hit in palette.discover()]
         assert offered == [keys_and_command(action) for action in actions if action.method != "palette"]
         await driver.press("ctrl+p")
         await driver.type("queries")
