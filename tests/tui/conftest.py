@@ -142,8 +142,8 @@ def unpainted(screen: Screen[Any]) -> bool:
     ) or bool(screen._dirty_widgets)
 
 
-async def quiet() -> None:
-    """Wait until no task of the event loop has anything to do: all wait for a message, a timer, a thread or a process."""
+async def wait_until_no_task_runs() -> None:
+    """Wait until no task of the event loop can run: all wait for a message, a timer, a thread or a process."""
     ready, calm = asyncio.get_running_loop()._ready, 0  # type: ignore[attr-defined]
     while calm < CALM:
         await asyncio.sleep(0)
@@ -160,7 +160,7 @@ async def settled(pilot: Pilot[Any]) -> None:
     try:
         async with asyncio.timeout(PATIENCE):
             while pilot.app.is_running:
-                await quiet()
+                await wait_until_no_task_runs()
                 reading = [worker for worker in pilot.app.workers if not worker.is_finished]
                 moved, screen = pilot.app.screen is not screen, pilot.app.screen
                 if reading:
