@@ -229,10 +229,12 @@ class PlayedMoves:
         self.count = min(spec.games or played, played)  # a match that stopped early has fewer games than units
 
     def color(self, unit: int) -> str:
+        """Return the model's color in a game, white or black."""
         setting = str(self.run.spec["color"])
         return ("white", "black")[unit % 2] if setting == "both" else setting
 
     def _row(self, unit: int) -> tables.Game:
+        """Return the stored game of a unit. Raises NotFoundError if the play run has none."""
         with self.inputs.database.read() as session:
             row = session.get(tables.Game, (self.run.id, unit))
             if row is None:
@@ -241,6 +243,7 @@ class PlayedMoves:
         return row
 
     def games(self, task: Task[MoveQualitySpec, MoveQualityOptions]) -> Iterator[JudgedGame]:
+        """Yield each game with the turns at which the model itself moved, after the opening."""
         for unit in task.units:
             row, own = self._row(unit), self.color(unit) == "white"
             game, board = JudgedGame(unit, unit), chess.Board()
@@ -253,6 +256,7 @@ class PlayedMoves:
             yield game
 
     def moves(self, unit: int) -> tuple[int, list[chess.Move]]:
+        """Return the number and the moves of the game of a unit."""
         return unit, unpack_moves(self._row(unit).moves)
 
 
@@ -276,6 +280,7 @@ class FirstTries:
         self.intervention_id: UUID | None = None
 
     def games(self, task: Task[MoveQualitySpec, MoveQualityOptions]) -> Iterator[JudgedGame]:
+        """Yield each game with the model's first tries at its turns. Records the intervention if there is one."""
         from chessreg.models.devices import prepare_device
         from chessreg.models.language_model import LanguageModel
 
@@ -303,9 +308,11 @@ class FirstTries:
             yield from games
 
     def color(self, unit: int) -> str:
+        """Return the color of the judged turns, white or black."""
         return "black" if self._spec.black else "white"
 
     def moves(self, unit: int) -> tuple[int, list[chess.Move]]:
+        """Return the dataset's row and the moves of the game of a unit."""
         place = int(self.places[unit])
         return place, unpack_moves(self.dataset.moves([place])[0])
 

@@ -180,6 +180,7 @@ class Puzzle:
 
     @property
     def value(self) -> float | None:
+        """1.0 if all moves were right, else 0.0; None for an unreadable position."""
         return float(self.right == self.needed) if self.readable else None
 
     def take(self, move: chess.Move | None, text: str) -> None:
@@ -204,6 +205,7 @@ class Puzzle:
             self.board.push(self.line[2 * self.right - 1])
 
     def row(self, intervention: UUID | None) -> PuzzleRow:
+        """Return the columns of the puzzle's row."""
         return PuzzleRow(
             rating=self.rating,
             first=self.right > 0 if self.readable else None,

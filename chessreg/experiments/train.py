@@ -83,6 +83,7 @@ class GamesEncoding(Spec):
 
     @property
     def explicit_attention(self) -> bool:
+        """Whether attention is computed by explicit matrix products instead of a fused kernel."""
         # runs of this encoding keep the attention kernel, and with it the digits, of earlier versions
         return self.encoding != "pgn-char-32"
 

@@ -126,6 +126,7 @@ class LabAnswer:
 
 
 def _parse_side(values: Mapping[str, Any]) -> ModelSide:
+    """Return one side of an answer from its JSON values."""
     stored = values["beliefs"]
     beliefs = np.frombuffer(base64.b64decode(stored["bytes"]), "<f4").reshape(stored["shape"])
     moves = {name: tuple(RankedMove(*move) for move in values[name]) for name in ("moves", "moves_modified")}

@@ -66,6 +66,7 @@ class Scene:
         return [{ids: move for move, ids in self.model.encoding.answers(board).items()} for board in boards]
 
     def greedy(self, trees: TokenTree) -> SampledText:
+        """Return the greedy text of a model on this board."""
         [[written]] = sample_trees(trees, self.model.encoding, [self.board], [[(0,)]], temperature=[0.0])
         return written
 
@@ -117,6 +118,7 @@ class Lab:
         return replace(answer, seconds=time.monotonic() - began)
 
     def _stored(self, question: StoredState) -> LabAnswer:
+        """Return the answer for a stored state of an edit run."""
         place = load_edited_state(self.inputs, UUID(hex=question.run), question.unit, question.condition)
         probes = self.probes(place.spec.probe)
         board = place.state.board
@@ -126,6 +128,7 @@ class Lab:
         return replace(self._answer(scene, place.edits, place.condition.name), sans=moves)
 
     def _given(self, question: LabPosition) -> LabAnswer:
+        """Return the answer for a position and the edit that the question describes."""
         reference = self.inputs.reference("checkpoint", question.checkpoint)
         checkpoint, folder = self.inputs.checkpoint(reference)
         if question.probe is not None:

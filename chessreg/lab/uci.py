@@ -111,10 +111,12 @@ class UciEngine:
             COMMANDS[words[at]](self, words[at + 1 :])
 
     def _uci(self, words: list[str]) -> None:
+        """Send name, author and options."""
         lines = [f"id name chessreg {self.name}", "id author the chessreg maintainers", *self._options(), "uciok"]
         self._say(*lines)
 
     def _isready(self, words: list[str]) -> None:
+        """Send `readyok`: at once during a search, else after the checkpoint is loaded."""
         if self._searches:
             self._say("readyok")
         else:
@@ -122,11 +124,13 @@ class UciEngine:
             self.work.put(lambda: self._say("readyok"))
 
     def _ucinewgame(self, words: list[str]) -> None:
+        """Start a new game, from the initial position."""
         self._game += 1
         self._board, self._why_not = chess.Board(), ""
         self.work.put(self._load)
 
     def _position(self, words: list[str]) -> None:
+        """Set the board. An invalid position or move is reported with `info string`."""
         try:
             self._board, played = parse_position(words)
         except BadInputError as error:
@@ -147,6 +151,7 @@ class UciEngine:
             self._board.push(move)
 
     def _go(self, words: list[str]) -> None:
+        """Queue a search of the current position."""
         board = None if self._board is None else self._board.copy()
         among: tuple[chess.Move, ...] = ()
         if board is not None and "searchmoves" in words:
@@ -159,10 +164,12 @@ class UciEngine:
         self.work.put(lambda: self._search(go))
 
     def _release(self, words: list[str] | None = None) -> None:
+        """Let every waiting search send its move (`stop`, `ponderhit`)."""
         for go in list(self._searches):
             go.released.set()
 
     def _setoption(self, words: list[str]) -> None:
+        """Queue a change of an option."""
         at = words.index("value") if "value" in words else len(words)
         if words[:1] != ["name"] or at < 2:
             self.info("setoption name NAME value VALUE")
@@ -183,6 +190,7 @@ class UciEngine:
             self.finished.set()
 
     def _load(self) -> None:
+        """Load the checkpoint and the edit."""
         self.player.load()
 
     def _set(self, name: str, value: str) -> None:
@@ -225,6 +233,7 @@ class UciEngine:
         ]
 
     def _search(self, go: GoCommand) -> None:
+        """Search one position and send `bestmove`."""
         began, settings = time.monotonic(), self.settings
         found = None
         try:

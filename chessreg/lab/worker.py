@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def main(arguments: list[str]) -> None:
-    """Answer questions until the input ends."""
+    """Answer questions from standard input on standard output until the input ends. `arguments`: the store's folder."""
     [store] = arguments
     answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
     os.dup2(2, 1)  # keeps the output of libraries out of the answers

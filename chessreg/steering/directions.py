@@ -64,12 +64,12 @@ def compute_piece_directions(
 def compute_change_directions(
     weight: np.ndarray, changes: Sequence[Sequence[Change]], piece: float, blank: float, remove_class_mean: bool = False
 ) -> np.ndarray:
-    """Return the appearing classes minus the disappearing ones, normalised, float32 [boards, d_model].
+    """Return the appearing classes minus the disappearing ones, normalized, float32 [boards, d_model].
 
-    A piece counts with coefficient `piece`, the empty square with `blank` (0: it is ignored, as in Davis's code,
-    specification 6.2). For one removed piece the result is the negative of `compute_piece_directions`. A row is zero
-    where the probe has no direction for one of the classes. `remove_class_mean` first subtracts the mean of the
-    square's classes.
+    weight float32 [d_model, 64, 13]. A piece counts with coefficient `piece`, the empty square with `blank` (0: it is
+    ignored, as in Davis's code, specification 6.2). For one removed piece the result is the negative of
+    `compute_piece_directions`. A row is zero where the probe has no direction for one of the classes.
+    `remove_class_mean` first subtracts the mean of the square's classes.
     """
     if remove_class_mean:
         known = np.linalg.norm(weight, axis=0, keepdims=True) > 0

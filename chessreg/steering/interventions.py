@@ -106,6 +106,7 @@ class LoadedIntervention:
 
     @property
     def id(self) -> UUID:
+        """The id of the row of `intervention`."""
         run_id: UUID = self.row["id"]
         return run_id
 

@@ -90,6 +90,7 @@ class Editor:
             self.condition(condition.name, branch, removals, answers, clean, edits, condition.setting.number)
 
     def answers(self, removed: Removal) -> RemovalAnswers:
+        """Return the texts of the legal moves on both boards of a removal, for scoring."""
         original, modified = (self.encoding.answers(board) for board in removed.boards)
         shared = tuple(tuple(sorted({original[move], modified[move]})) for move in original if move in modified)
         accepted = [self.encoding.accepted_ids(board) for board in removed.boards] if self.spec.spellings else []
@@ -103,6 +104,7 @@ class Editor:
         keys: Sequence[Sequence[Key]],
         temperature: Sequence[float],
     ) -> list[list[SampledText]]:
+        """Sample texts in each tree on its board, with a key and a temperature for each sample."""
         limit = self.spec.max_tokens
         return sample_trees(trees, self.encoding, boards, keys, temperature=temperature, max_tokens=limit)
 

@@ -97,6 +97,7 @@ class EditedModel(Generic[S]):
         return tuple(sorted(map(self.wrong_layer, layers))) if condition.source == WRONG_LAYER else layers
 
     def wrong_layer(self, layer: int) -> int:
+        """Return the layer of the wrong-layer control, half the model's depth away."""
         return controls.find_wrong_layer(layer, self.model.n_layers)
 
     def reference(self, layer: int) -> Callable[[Tensor], Tensor] | None:

@@ -280,7 +280,7 @@ class NextTokenEditSpec(EditSettings):
     )
     patch: Literal["none", "unit", "raw"] = Field(
         "none",
-        description="also add the residual of the later board: normalised, or unchanged (published code). Left out: no "
+        description="also add the residual of the later board: normalized, or unchanged (published code). Left out: no "
         "patch",
     )
     later: str = Field(

@@ -171,6 +171,7 @@ class Arms:
 
     @property
     def preferred(self) -> set[str]:
+        """The names, after renaming, of the players whose results count."""
         return {rename_player(self.rename, name) for name in self.spec.players}
 
 

@@ -76,7 +76,10 @@ class ProbeTraining:
                     self.on_progress(0.9 * share, f"layer {layer}, epoch {epoch + 1}/{spec.epochs}")
 
     def targets(self, places: np.ndarray) -> torch.Tensor:
-        """Return the targets of the positions at these rows of the cache, as in `batches`."""
+        """Return the targets of the positions at these rows of the cache, [n, squares].
+
+        int64 classes, or float32 ratings after mean and standard deviation of the fitted ones are removed.
+        """
         labels = self.data.labels[places]
         if self.standard is None:
             return torch.from_numpy(labels.astype(np.int64))

@@ -231,6 +231,8 @@ class ProbeWork:
             self.tested.append(("test", test, test.rows))
 
     def load(self, reference: str, field: str, fitted: Any = None) -> ProbeData:
+        """Return the labelled data of a cache, as features if the source is not the residual. `fitted` is a skill
+        report."""
         spec = self.spec
         data = ProbeData.load(
             self.task.inputs, reference, Labelling(spec.label, spec.skill, spec.seed, fitted), field,
@@ -240,6 +242,7 @@ class ProbeWork:
         return data if self.features is None else self.features.view(data)
 
     def do(self) -> None:
+        """Fit the probes of all missing layers, then score and publish each."""
         spec, task, data = self.spec, self.task, self.data
         if data.skill is not None:
             task.progress(0.0, str(data.skill.report))
@@ -407,7 +410,7 @@ def emit_aucs(task: Task[Any, Any], unit: int, split: str, rankings: ScoreRankin
 
 
 def load_features(inputs: Inputs, spec: ProbeSpec, layers: list[int]) -> Features | None:
-    """Return the features that are fitted instead of the residual, or None."""
+    """Return the features that replace the residual; None if the source is the residual."""
     if spec.source == "residual":
         return None
     from chessreg.experiments.sae.probes import Features

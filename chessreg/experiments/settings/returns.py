@@ -34,6 +34,7 @@ class ScoredDecisions(Decisions):
     best: tuple[str, ...] = ()
 
     def chosen(self, which: np.ndarray) -> ScoredDecisions:
+        """Return the decisions that an index array or mask selects."""
         index = np.arange(len(self))[which].tolist()
         returns, best = tuple(self.returns[i] for i in index), tuple(self.best[i] for i in index)
         return ScoredDecisions(self.positions, self.places[which], returns=returns, best=best)
@@ -51,6 +52,7 @@ class ScoredStates(Decisions):
     returns: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
     def chosen(self, which: np.ndarray) -> ScoredStates:
+        """Return the states that an index array or mask selects."""
         return ScoredStates(self.positions, self.places[which], returns=self.returns[which])
 
 
@@ -123,6 +125,7 @@ class ReturnMetrics:
 
     @property
     def columns(self) -> dict[str, Any]:
+        """The metrics by name."""
         return asdict(self)
 
 
