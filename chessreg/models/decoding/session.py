@@ -290,7 +290,8 @@ class DecodingSession:
         return self.model.device.type == "cpu" and self.model.network.cached
 
     def _packs(self, rows: Sequence[int], counts: Sequence[int], history: bool) -> bool:
-        """Return whether packing is the cheaper way for a pass with these counts of new tokens."""
+        """Return whether packing is cheaper for a pass with these counts of new tokens; `history`: whether rows have
+        earlier ones."""
         if not self.packable or not history:
             return False
         lengths = [len(self.tokens[row]) for row in rows]

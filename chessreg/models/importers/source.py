@@ -94,7 +94,8 @@ class CheckpointSource:
 
 
 def describe_contents(value: Any, most: int = 8) -> str:
-    """Return a description of an object in a torch file, with shapes of its tensors, for error messages.
+    """Return a description of an object in a torch file for error messages: at most `most` keys, with shapes of
+    tensors.
 
     >>> describe_contents({"layer": 3, "metadata": {}})
     'the keys layer, metadata'
