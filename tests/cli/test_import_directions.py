@@ -247,7 +247,7 @@ def test_a_tensor_without_a_label_has_the_imports_name(here: Any, tmp_path: Path
     [
         (torch.zeros(192), 1, "the vector.*zeros"),
         (np.ones(31), 1, "the vector has d_model 31"),
-        (np.ones((2, 192)), 1, "the vector.*no tensor of floats"),
+        (np.ones((2, 192)), 1, "the vector.*not a tensor of floats"),
         (torch.ones(192), 8, "the vector has layer 8"),
     ],
 )
@@ -264,8 +264,8 @@ def test_errors_of_a_vector_from_python_name_no_file(here: Any, made: Any, layer
     [
         (torch.zeros(32), "zeros"),
         (torch.full((32,), float("nan")), "NaN"),
-        (torch.ones(2, 32), "no tensor of floats"),
-        (torch.ones(32, dtype=torch.int64), "no tensor of floats"),
+        (torch.ones(2, 32), "not a tensor of floats"),
+        (torch.ones(32, dtype=torch.int64), "not a tensor of floats"),
         (torch.ones(0), "empty"),
     ],
 )

@@ -249,7 +249,7 @@ def test_another_file_of_the_repository_and_a_missing_one(session: Session, serv
     assert row_of(session, tables.Checkpoint).detail["source"]["file"] == other
     with pytest.raises(NotFoundError, match=r"http.* does not exist") as caught:
         fetched(session, "karvonen/8layers", file="nothing.pt")
-    assert caught.value.hint.endswith("lists the files that there are")
+    assert caught.value.hint.endswith("lists its files")
     with pytest.raises(BadInputError, match="no file of a repository"):
         fetched(session, "karvonen/8layers", file="../../elsewhere.pt")
 

@@ -190,7 +190,7 @@ def test_other_architectures_are_imported_edited_and_saved(kind: str, tmp_path: 
         edited = theirs(TOKENS).logits
     assert float((edited - expected.logits).abs().max()) > 0.1
     assert float((model.logits(TOKENS, edits=[ResidualEdit(0, vector)]) - edited).abs().max()) <= 1e-4
-    with pytest.raises(BadInputError, match="as a bias"):
+    with pytest.raises(BadInputError, match="through a bias"):
         model.logits(TOKENS, edits=[ResidualEdit(0, vector, form="mlp-bias")])
     save_checkpoint(model.network, tmp_path / "again", read_info(tmp_path / "ours"))
     assert (tmp_path / "again/model.safetensors").read_bytes() == (tmp_path / "ours/model.safetensors").read_bytes()

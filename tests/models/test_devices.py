@@ -26,5 +26,5 @@ def test_idle_cores_are_what_other_work_leaves(monkeypatch, load, idle):
 def test_a_device_that_is_none_is_refused():
     with pytest.raises(BadInputError, match="'tpu' is not a device"):
         prepare_device("tpu", 1)
-    with pytest.raises(BadInputError, match="no device cuda:99"):
+    with pytest.raises(BadInputError, match="cuda:99 does not exist"):
         prepare_device("cuda:99", 1)

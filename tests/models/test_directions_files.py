@@ -236,7 +236,7 @@ WRONG = {
         {"average_high_elo_activation": torch.ones(4), "average_low_elo_activation": torch.ones(5)},
         "averages differ in length: 4 and 5",
     ),
-    "a tensor alone": (read_karvonen_vector, torch.ones(4, 2), r"its tensor is no tensor of floats \[d_model\]"),
+    "a tensor alone": (read_karvonen_vector, torch.ones(4, 2), r"its tensor is not a tensor of floats \[d_model\]"),
     "a list": (read_karvonen_probe, [1, 2], "no linear probe, but a list"),
     "NaN": (read_karvonen_probe, torch.full((1, 4, 1, 1, 2), torch.nan), "NaN"),
     "a board probe": (
@@ -247,7 +247,7 @@ WRONG = {
     "nothing": (read_karvonen_vector, {"layer": 3}, "no activation vector, but the keys layer"),
     "an empty file": (read_karvonen_vector, {}, "no activation vector, but no keys"),
     "sides that do not fit": (read_karvonen_vector, wrong_difference(), "is not its high average minus its low one"),
-    "a matrix": (read_karvonen_vector, {"difference_vector": torch.ones(4, 4)}, r"no tensor of floats \[d_model\]"),
+    "a matrix": (read_karvonen_vector, {"difference_vector": torch.ones(4, 4)}, r"not a tensor of floats \[d_model\]"),
 }
 
 

@@ -91,7 +91,7 @@ def test_a_bias_cannot_edit_some_positions_or_differ_by_row() -> None:
         ResidualEdit(0, vector(1, 32), token_mask="last", form="mlp-bias")
     with pytest.raises(BadInputError, match="every token"):
         ResidualEdit(0, vector(1, 2, 32), form="mlp-bias")
-    with pytest.raises(BadInputError, match="no form"):
+    with pytest.raises(BadInputError, match="form 'weights' does not exist"):
         ResidualEdit(0, vector(1, 32), form="weights")  # type: ignore[arg-type]
 
 

@@ -197,7 +197,7 @@ REFUSED: dict[str, tuple[Make, str]] = {
         "would execute code",
     ),
     "a damaged .bin": (
-        lambda o, d, w: flipped(put(folder_of(o, d), {"pytorch_model.bin": w})), "is not what was written"
+        lambda o, d, w: flipped(put(folder_of(o, d), {"pytorch_model.bin": w})), "the checksum of its part"
     ),
     "NaN": (
         lambda o, d, w: folder_of(o, d, {**w, "transformer.ln_f.bias": torch.full((32,), torch.nan)}), "holds NaN"

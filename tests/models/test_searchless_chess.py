@@ -177,7 +177,7 @@ def arrays(name: str = "action-value.npz") -> dict[str, np.ndarray]:
 
 
 REFUSED: dict[str, tuple[dict[str, np.ndarray], dict[str, Any], str]] = {
-    "no heads": (arrays(), {"heads": None}, "how many attention heads share its 8 features (give --heads N)"),
+    "no heads": (arrays(), {"heads": None}, "the number of attention heads for its 8 features (give --heads N)"),
     "heads that do not divide": (arrays(), {"heads": 3}, "give --heads N"),
     "values of actions": (arrays("behavioral-cloning.npz"), {"head": "state-value"}, "predicts actions, not values"),
     "no kind of value": (arrays("causal.npz"), {}, "does not say whose values it predicts (give --predicts)"),

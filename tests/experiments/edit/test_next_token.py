@@ -499,7 +499,7 @@ def test_a_scale_that_falls_with_the_position(squares):
         ({**CASE, "board": "d1=p"}, "a pawn on rank 1 or 8"),
         ({**CASE, "board": "f7=P"}, "leaves Black's king in check, and White is to move"),
         ({**CASE, "board": "d5=p"}, "changes nothing"),
-        ({**CASE, "board": "d5=x"}, "no change of a board"),
+        ({**CASE, "board": "d5=x"}, "not a change of a board"),
         ({**CASE, "board": "d5=. d5=p"}, "names d5 twice"),
         ({**GAMES, "board": "d5=."}, "position of --moves"),
         ({**CASE, "probe": "probe-black"}, "--probe was fitted at black-turns, and White is to move after 2 plies"),

@@ -92,7 +92,7 @@ def test_what_a_board_direction_cannot_be_made_of_is_refused(world_session):
     with pytest.raises(BadInputError, match="reads color"):
         world_session.run(vector_spec(source="board", probe="colors", board="d1=."))
     for given, reason in (
-        ({"board": "d1=x"}, "no change of a board"),
+        ({"board": "d1=x"}, "not a change of a board"),
         ({"board": "d1=. d1=q"}, "names d1 twice"),
         ({"board": "d1=.", "side": "low"}, "--side belongs to --source probe, not to board"),
         ({"board": " "}, "changes no square"),

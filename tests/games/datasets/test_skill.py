@@ -121,7 +121,7 @@ def test_one_stratum_alone():
     found = classes(confounded(), SkillRule(strata="lichess.org/rapid", bins=2), "lichess")
     assert set(np.flatnonzero(found.classes >= 0)) <= set(range(90))
     assert found.report.dropped == {"not of lichess.org/rapid": 90}
-    with pytest.raises(BadInputError, match=r"no games of 'lichess.org/blitz'.*lichess.org/rapid \(90\)"):
+    with pytest.raises(BadInputError, match=r"the stratum 'lichess.org/blitz' has no games.*lichess.org/rapid \(90\)"):
         classes(confounded(), SkillRule(strata="lichess.org/blitz"), "lichess")
 
 
