@@ -184,7 +184,7 @@ def test_sessions_refuse_what_does_not_fit(tiny: LanguageModel) -> None:
         DecodingSession(tiny, 3).feed([[1], [2]])
     with pytest.raises(BadInputError, match="cannot be taken back"):
         DecodingSession(tiny, 1).rollback([1])
-    with pytest.raises(NotFoundError, match="no layer 9"):
+    with pytest.raises(NotFoundError, match="layer 9 does not exist"):
         DecodingSession(tiny, 1, [ResidualEdit(9, vector(0, 32))]).feed([[1]])
     with pytest.raises(NotFoundError, match="no token mask"):
         ResidualEdit(0, vector(0, 32), token_mask="nowhere")

@@ -274,7 +274,7 @@ WRONG = {
     "heads that do not divide": (lambda c: c["model_args"].update(n_head=5), "multiple"),
     "no shape": (lambda c: c.update(model_args={}), "model_args must give"),
     "weights that are no dict": (lambda c: c.update(model=[1]), "not a dict of tensors"),
-    "no model": (lambda c: c.pop("model"), "no checkpoint that chessreg can read.*keys best_val_loss"),
+    "no model": (lambda c: c.pop("model"), "not a checkpoint that chessreg can read.*keys best_val_loss"),
 }
 
 
@@ -318,7 +318,7 @@ def test_paths_formats_and_folders_are_checked(tmp_path: Path) -> None:
     path = written(nanogpt_checkpoint(), tmp_path / "ckpt.pt")
     with pytest.raises(NotFoundError, match="no import format"):
         convert_checkpoint(path, tmp_path / "out", format="nothing")
-    with pytest.raises(BadInputError, match="no Hugging Face folder"):
+    with pytest.raises(BadInputError, match="not a Hugging Face folder"):
         convert_checkpoint(path, tmp_path / "out", format="huggingface")
 
 

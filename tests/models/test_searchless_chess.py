@@ -186,7 +186,7 @@ REFUSED: dict[str, tuple[dict[str, np.ndarray], dict[str, Any], str]] = {
     "integers": ({**arrays(), "linear_1/w": np.ones((8, 32), np.int64)}, {}, "linear_1/w is not an array of floats"),
     "NaN": ({**arrays(), "linear_1/w": np.full((8, 32), np.nan, np.float32)}, {}, "holds NaN or infinite values"),
     "no transformer": ({"embed/embeddings": np.ones((31, 8), np.float32)}, {}, "is not a transformer"),
-    "no parameters": ({"a": np.ones(3)}, {}, "no checkpoint that chessreg can read: a file with the keys a [3]"),
+    "no parameters": ({"a": np.ones(3)}, {}, "not a checkpoint that chessreg can read: a file with the keys a [3]"),
     "objects": ({"embed/embeddings": np.array([print], object)}, {}, "damaged or holds more than arrays"),
 }
 

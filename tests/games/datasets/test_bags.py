@@ -129,8 +129,8 @@ def limits(*ends: int) -> bytes:
         (b"\x05abcde2e4" + limits(-3, 9), "record 0 at byte 0: its limits are not in order"),
         (b"\x05abcde2e4" + limits(11, 9), "record 0 at byte 0: its limits are not in order"),
         (b"\x04abcde2e4" + limits(9, 9), "record 1 at byte 9: it is not a record of behavioral_cloning"),
-        (b"\x09abcde2e4" + limits(9), "record 0 at byte 0: it is no record"),
-        (b"\x80" + limits(1), "record 0 at byte 0: it is no record"),
+        (b"\x09abcde2e4" + limits(9), "record 0 at byte 0: it is not a record"),
+        (b"\x80" + limits(1), "record 0 at byte 0: it is not a record"),
         (
             encode_record(START, "e2e4") + encode_record(START, None, 1) + limits(61, 126),
             "record 1 at byte 61: it is not a record of",
