@@ -227,7 +227,7 @@ def test_the_joint_label_is_the_piece_and_hashes_alike():
 
     joint, piece = (ProbeSpec(cache="x", label=label) for label in ("joint", "piece"))
     assert hashed_settings(joint) == hashed_settings(piece)
-    with pytest.raises(NotFoundError, match="there is no phase"):
+    with pytest.raises(NotFoundError, match="no phase is called"):
         ProbeSpec(cache="x", phase="nowhere")
 
 
