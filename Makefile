@@ -3,8 +3,9 @@
 # make deps   system packages that tests can use: stockfish (engine), tmux (drives the TUI), slurm-wlm (a cluster of one)
 # make slow   the tests that make test has no time for
 # make bench  timings, as ratios; make faults: long rounds of induced crashes; make wheel: the wheel in dist/
+# make docs   the documentation site in site/, with its links checked
 # make gpu    correctness and speed on a GPU, and a model trained with the time left; needs only torch, numpy, safetensors
-.PHONY: demo test slow deps bench gpu faults wheel setup stockfish format clean
+.PHONY: demo test slow docs deps bench gpu faults wheel setup stockfish format clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -30,6 +31,10 @@ slow: $(VENV)/.installed-dev
 
 bench: $(VENV)/.installed-dev
 	@for b in tests/benchmarks/bench_*.py; do echo "== $$b"; $(BIN)/python $$b || exit 1; done
+
+docs: $(VENV)/.installed
+	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs]'
+	@NO_MKDOCS_2_WARNING=1 DISABLE_MKDOCS_2_WARNING=true $(BIN)/python -m mkdocs build -q $(ARGS)
 
 gpu:
 	@python=$(BIN)/python; test -x $$python || python=python3; $$python tests/gpu/run.py $(ARGS)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,6 +28,21 @@ LITERAL = re.compile(
 
 
 REFUSED = {"run cache --model x", "run probe --cache fit --epochs -1"}  # examples of exit codes
+
+
+def test_every_environment_variable_is_documented():
+    sources = [path.read_text() for package in ("chessreg", "store", "tui") for path in (ROOT / package).rglob("*.py")]
+    used = {name for text in sources for name in re.findall(r"\bCHESSREG_[A-Z_]*[A-Z]\b", text)}
+    assert used == set(re.findall(r"`(CHESSREG_[A-Z_]+)`", TEXTS["docs/environment.md"]))
+
+
+@pytest.mark.slow
+def test_the_site_builds_with_every_link_leading_somewhere(tmp_path):
+    pytest.importorskip("mkdocs_gen_files", reason="no mkdocs here: pip install 'chessreg[docs]'")
+    command = [sys.executable, "-m", "mkdocs", "build", "-q", "-d", str(tmp_path / "site")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "site/reference/queries/best-probe-layers.html").is_file()
 
 
 @pytest.mark.parametrize("page", TEXTS)
