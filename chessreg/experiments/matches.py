@@ -248,7 +248,7 @@ class PlayedGame:
 
     @property
     def model_to_move(self) -> bool:
-        """Whether the game goes on and the model has the move."""
+        """Whether the game has not ended and the model is to move."""
         return self.end is None and self.board.turn == self.color
 
     @property

@@ -515,7 +515,7 @@ def select_training_decisions(spec: MovesOfPositions, reference: str, inputs: In
 def build_decision_corpus(
     spec: PositionSpec, references: tuple[str, ...], inputs: Inputs, field: str
 ) -> PositionCorpus:
-    """Return decisions in the form that a FEN encoder reads."""
+    """Return the decisions of these datasets as training data of a FEN encoder. `field` names the setting in errors."""
     from chessreg.models.training import PositionCorpus
 
     fen = Fen77()

@@ -140,7 +140,7 @@ class MoveComparison(NamedTuple):
     san: str
     clean: float | None
     edited: float | None
-    legal_modified: bool  # on the board that the edit aims at
+    legal_modified: bool  # on the target board of the edit
 
     @property
     def change(self) -> float | None:
@@ -149,7 +149,7 @@ class MoveComparison(NamedTuple):
 
 
 def compare_moves(answer: LabAnswer) -> list[MoveComparison]:
-    """Return every move of the board and of the board that the edit aims at, once.
+    """Return every legal move of the board and of the edit's target board, once.
 
     Moves are sorted by the higher of their two probabilities.
     """
@@ -198,7 +198,7 @@ def build_arrows(moves: tuple[RankedMove, ...], count: int = MAX_ARROWS) -> list
 
 
 def mark_changes(answer: LabAnswer) -> tuple[dict[int, Mark], dict[int, Mark]]:
-    """Return the marks of the squares in which the board and the board that the edit aims at differ, for each of the
+    """Return the marks of the squares in which the board and the edit's target board differ, for each of the
     two."""
     if not answer.modified_fen:
         return {}, {}
@@ -211,8 +211,8 @@ def mark_changes(answer: LabAnswer) -> tuple[dict[int, Mark], dict[int, Mark]]:
 
 
 def build_position_frames(answer: LabAnswer, count: int = MAX_ARROWS) -> list[BoardFrame]:
-    """Return the board with the clean model's moves and, with an edit, the board that it aims at with the edited
-    model's moves.
+    """Return the board with the clean model's moves and, with an edit, its target board with the edited model's
+    moves.
 
     If the next token is read, the frames show the probabilities of squares as heat instead of moves.
     """

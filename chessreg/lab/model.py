@@ -56,7 +56,7 @@ class Scene:
     prompt: tuple[int, ...]
     probes: tuple[FittedProbe, ...]
     next_token: bool = False  # whether masses are of the tokens that begin a legal move, not of whole moves
-    modified: chess.Board | None = None  # the board that an edit aims at
+    modified: chess.Board | None = None  # target board of the edit
     square: int | None = None  # of the removed piece, if the edit removes one
 
     @cached_property

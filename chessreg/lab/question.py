@@ -326,7 +326,7 @@ def load_stored_edit(inputs: Inputs, run_id: UUID, row: tables.Trial) -> StoredE
 
 
 def find_strongest_edit(inputs: Inputs) -> StoredEdit | None:
-    """Return the stored edit that moves most probability to legal moves of the board that it aims at.
+    """Return the stored edit that moves most probability to legal moves of its target board.
 
     Edits are compared by their mean change of the legal move mass over the states of a complete run. The returned state
     changes most. Return None if no edit raises the mass, or if its model, probe or games are not available.

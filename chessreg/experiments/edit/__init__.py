@@ -155,7 +155,7 @@ class NextTokenEdit(EditKind):
 
     Davis, Vasquez Ferrer & Sukthankar 2026, section 4. The edit removes the piece on the model's most probable square,
     with a length that is a share of the residual's norm; with --moves it changes the squares of --board. The
-    probability of tokens that begin a legal move is summed on the original board, on the board that the edit aims at,
+    probability of tokens that begin a legal move is summed on the original board, on the edit's target board,
     and on a later board of the game. A prefix without a piece on that square is recorded as skipped. Layer sets times
     scales are one run. One unit is one prefix of a game. `chessreg board RUN:UNIT` shows the probability of all squares
     before and after.

@@ -1,4 +1,4 @@
-"""Cases of edits that read the next token: a prefix of a game, the board that the edit aims at, and a later board.
+"""Cases of edits that read the next token: a prefix of a game, the edit's target board, and a later board.
 
 Davis specification 6.3. The clean model's most probable token names a square. The target is the original board without
 the piece on it. A case without such a piece is recorded with the reason. The later board is of the same game, a few
@@ -37,7 +37,7 @@ class GamePrefix:
 
 @dataclass(frozen=True)
 class Case:
-    """A prefix with the board that its edit aims at, and the changes that lead from the original board to it."""
+    """A prefix with the target board of its edit, and the changes from the original board to it."""
 
     prefix: GamePrefix
     target: chess.Board

@@ -269,7 +269,10 @@ class SiteEditor(CaseEdits):
         return StoredBatch(cases, np.exp(np.stack([o.logprobs for o in outcomes], 1)).astype(np.float32))
 
     def clean(self, fitting: Sequence[GamePrefix], patched: bool) -> tuple[NextTokens, np.ndarray]:
-        """Return the clean model at the end of each prefix, and the sites of the later boards, int64 [prefixes]."""
+        """Return the clean model's next-token distribution after each prefix, and the sites of the later boards.
+
+        The sites are int64 [prefixes].
+        """
         rows: list[tuple[int, ...]] = []
         places: dict[int, int] = {}
         sites: list[tuple[int, int]] = []

@@ -447,7 +447,7 @@ class EditRow(TrialRow):
 class NextTokenEditRow(TrialRow):
     """Columns of edits after which the next token is read (Davis specification 6.4)."""
 
-    target: str | None = None  # FEN of the board that the edit aims at; on the clean row
+    target: str | None = None  # FEN of the edit's target board; on the clean row
     target_status: int | None = None  # its python-chess status bits: no king, opposite check, …
     later: str | None = None  # FEN of the later board of the game
     mass_future: float | None = None  # probability of the tokens that begin a legal move there
