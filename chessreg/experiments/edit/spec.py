@@ -75,7 +75,7 @@ DAVIS_PRESETS: Mapping[str, Mapping[str, Any]] = {
     "davis-corrected": {**DAVIS, **PROTOCOLS["corrected"], "shuffled_label_controls": 1, "king": "skip"},
 }
 
-EXCLUDES_SCALES = NotWith("scales", "strength of the edit")
+EXCLUDES_SCALES = NotWith("scales", "the strength of the edit")
 
 
 class EditSettings(GameSelection):

@@ -66,7 +66,7 @@ def test_controls_are_looked_along_too_and_name_what_they_stand_for(world_sessio
 
 
 def test_what_cannot_be_looked_along_is_refused(world_session):
-    with pytest.raises(BadInputError, match="layer 7 has not both"):
+    with pytest.raises(BadInputError, match="layer 7 needs both"):
         world_session.run(VectorApplySpec(vector="skill", cache="reference-test", layers=(7,)))
     with pytest.raises(BadInputError, match="that the vector was made from"):
         world_session.run(VectorApplySpec(vector="skill", cache="reference-fit", first_ply=4, skill=HALVES))
