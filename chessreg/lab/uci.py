@@ -217,7 +217,7 @@ class UciEngine:
         """Return the lines that list the options, with their current values as defaults."""
         now, edit = self.settings, self.settings.edit
         heat = ",".join(f"{value:g}" for value in now.temperatures) or POLICY_TEMPERATURES
-        policies = dict.fromkeys(("legal", "trie", "retry:5", "free", now.policy))
+        policies = dict.fromkeys(("legal", "trie", "retry:5", "free", "value", now.policy))
         scale = EMPTY if edit.scale is None else f"{edit.scale:g}"
         score = str(now.probability_as_score).lower()
         return [

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import torch
 
+from chessreg.entities.checkpoint import import_checkpoint
 from chessreg.errors import NotFoundError
 from chessreg.experiments.play import PlaySpec
 from chessreg.games.boards.typed import find_shortest_game
@@ -25,7 +26,9 @@ from chessreg.lab.player import LabPlayer
 from chessreg.lab.uci import MAX_LINE_BYTES, UciEngine, UciSettings, read_input_lines
 from chessreg.models.decoding.legal import MoveDistribution, score_legal_moves
 from chessreg.models.decoding.session import DecodingSession
+from chessreg.models.decoding.values import score_moves
 from chessreg.models.edits import ResidualEdit
+from chessreg.models.importers import UnrecordedSettings
 from chessreg.registry import tables
 from chessreg.session import Session, open_session
 from tests.language_models import bring_in
@@ -58,8 +61,9 @@ class Talk:
 
     def __init__(self, session: Session, name: str = "pgn-char-32") -> None:
         self.said: list[str] = []
-        player = LabPlayer(session.inputs, MODELS[name], "cpu", 1)
-        self.engine = UciEngine(player, MODELS[name], self.said.append, UciSettings())
+        called = MODELS.get(name, name)
+        player = LabPlayer(session.inputs, called, "cpu", 1)
+        self.engine = UciEngine(player, called, self.said.append, UciSettings())
 
     def __call__(self, *lines: str) -> list[str]:
         """What is answered to these lines: all are heard before anything is done."""
@@ -90,6 +94,25 @@ def talk(session: Session) -> Callable[..., Talk]:
 
 
 # -- the protocol, line by line ----------------------------------------------------------------------------------
+
+
+def test_a_model_of_values_plays_by_its_probabilities_or_by_the_highest_return(session: Session, talk: Any) -> None:
+    for name in ("action-value", "behavioral-cloning"):
+        path = Path(__file__).parents[1] / "fixtures" / "searchless_chess" / f"{name}.npz"
+        import_checkpoint(session.database, session.store, path, name=name, given=UnrecordedSettings(heads=2))
+    engine, board = talk("action-value"), chess.Board(AFTER_E4)
+    assert "option name Policy type combo default legal var legal var trie var retry:5 var free var value" in engine(
+        "uci"
+    )
+    [values] = score_moves(session.model("action-value"), [board])
+    best = values.moves[int(values.returns.argmax())].uci()
+    assert engine.best("setoption name Policy value value", f"position fen {AFTER_E4}", "go") == best
+    assert set(engine.shares("setoption name Policy value legal", f"position fen {AFTER_E4}")) == {
+        move.uci() for move in board.legal_moves
+    }
+    said = talk("behavioral-cloning")("setoption name Policy value value", f"position fen {AFTER_E4}", "go")
+    assert any("value" in line and line.startswith("info string") for line in said), said
+    assert chess.Move.from_uci(said[-1].removeprefix("bestmove ")) in board.legal_moves
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -296,7 +319,10 @@ def test_options_that_cannot_be_stay_as_they_were(talk: Any) -> None:
         "setoption name Temperature value own", "setoption name policy value retry:3", "setoption name Layers value 0-1"
     )
     lines = engine("uci")
-    assert "option name Policy type combo default retry:3 var legal var trie var retry:5 var free var retry:3" in lines
+    assert (
+        "option name Policy type combo default retry:3 var legal var trie var retry:5 var free var value var retry:3"
+        in lines
+    )
     assert "option name Layers type string default 0,1" in lines
     assert "option name Temperature type string default own" in lines
 

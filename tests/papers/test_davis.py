@@ -255,14 +255,21 @@ def test_the_best_site_is_chosen_on_validation_games_and_reported_on_test_games(
 # -- the whole small paper ------------------------------------------------------------------------------------------
 
 
-def make_davis(root):
-    """260 random games and an untrained model of UCI squares."""
+TRANSPOSED = (  # two positions by two move orders each
+    "e2e4 e7e5 g1f3 b8c6 f1c4 g8f6 d2d3 d7d6", "g1f3 b8c6 e2e4 e7e5 f1c4 g8f6 d2d3 d7d6",
+    "d2d4 d7d5 c2c4 e7e6 b1c3 g8f6 g1f3 f8e7", "c2c4 e7e6 d2d4 d7d5 g1f3 g8f6 b1c3 f8e7",
+)  # fmt: skip
+
+
+def make_davis(root, openings=("",)):
+    """260 random games after these openings in turn, and an untrained model of UCI squares."""
     from chessreg.entities.adding import add_dataset
     from chessreg.entities.checkpoint import import_checkpoint
     from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
     from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 
-    (root / "games.pgn").write_text("".join(f"{random_game(n, 44, 'davis')}\n\n" for n in range(260)))
+    games = [random_game(n, 44, "davis", openings[n % len(openings)]) for n in range(260)]
+    (root / "games.pgn").write_text("".join(f"{game}\n\n" for game in games))
     network = make_random_gpt2(GPT2Config(n_layer=2, n_head=2, n_embd=32, block_size=128, vocab_size=72), seed=5)
     save_checkpoint(network, root / "model", CheckpointInfo.of(network, "uci-square-72"))
     with open_session(str(root / "registry.db"), root / "store") as session:
@@ -337,7 +344,7 @@ def test_every_command_that_the_report_prints_runs_as_printed(davis, capsys):
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_the_small_paper_goes_on_where_it_was_killed_and_writes_every_table_and_figure(tmp_path, spawn, monkeypatch):
-    make_davis(tmp_path)
+    make_davis(tmp_path, TRANSPOSED)
     place = ["--registry", str(tmp_path / "registry.db"), "--store", str(tmp_path / "store")]
     asked = ["paper", "davis", "--checkpoint", "model", "--dataset", "games", "--size", "small", "--threads", "1"]
     process = spawn([*place, *asked, "--output", str(tmp_path / "never")])

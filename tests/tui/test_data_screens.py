@@ -7,13 +7,18 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import chess
 from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from chessreg.cli.root import run_command_line
 from chessreg.entities import entity
+from chessreg.entities.adding import add_dataset
+from chessreg.entities.checkpoint import import_checkpoint
 from chessreg.experiments.sae import SaeSpec
+from chessreg.games.datasets.bags import encode_record, write_bag
 from chessreg.lab.question import list_checkpoint_choices
+from chessreg.models.importers import UnrecordedSettings
 from chessreg.registry import lineage
 from chessreg.session import open_session
 from tui import show
@@ -134,6 +139,35 @@ async def test_a_latent_opens_the_positions_at_which_it_is_strongest(drive, stud
         assert row["explained_variance"] is None, "the residual is the same at all of its tokens"
         await driver.press("tab", "tab", "tab")
         assert "fires at" in driver.text
+        await driver.press("enter")
+        assert isinstance(driver.screen, BoardScreen)
+        assert "of its strongest" in driver.text
+
+
+async def test_a_model_of_values_and_its_sae_have_their_screens(drive, studied: Path, tmp_path: Path) -> None:
+    """DeepMind's action values: the checkpoint, an SAE without cross-entropies, and boards of a latent."""
+    shutil.copytree(studied, tmp_path / "own")
+    fixture = Path(__file__).parents[1] / "fixtures" / "searchless_chess" / "action-value.npz"
+    boards = [chess.Board()]
+    for number in range(60):
+        boards.append(boards[-1].copy())
+        boards[-1].push(list(boards[-1].legal_moves)[number % 7 % boards[-1].legal_moves.count()])
+    write_bag(tmp_path / "states.bag", [encode_record(board.fen(), None, 0.5) for board in boards])
+    with open_session(str(tmp_path / "own" / "registry.db"), tmp_path / "own" / "store") as session:
+        given = UnrecordedSettings(heads=2)
+        import_checkpoint(session.database, session.store, fixture, name="values", given=given)
+        add_dataset(session.database, session.store, [tmp_path / "states.bag"], name="states")
+        spec = SaeSpec(
+            checkpoint="values", dataset="states", layers=(0,), expansions=(2,), tokens=400, batch_tokens=100, boards=2
+        )
+        session.run(spec, name="of-values")
+    async with drive(tmp_path / "own", size=(160, 45), start="data") as driver:
+        await driver.press("tab", "tab", "tab", "tab", "tab")
+        await driver.stand_on("of-values")
+        await driver.press("enter")
+        (row,) = driver.screen.query_one(PageTable).source_rows
+        assert (row["loss_recovered"], row["explained_variance"] is None) == (None, False)
+        await driver.press("tab", "tab", "tab")
         await driver.press("enter")
         assert isinstance(driver.screen, BoardScreen)
         assert "of its strongest" in driver.text
