@@ -12,9 +12,11 @@ import pytest
 from chessreg.encodings.fen77 import Fen77
 from chessreg.entities.adding import add_dataset
 from chessreg.errors import BadInputError
-from chessreg.experiments.train import TrainOptions, build_corpus
+from chessreg.experiments.train import TrainOptions, build_corpus, build_trainer_options
 from chessreg.games.datasets.bags import encode_record, write_bag
 from chessreg.models.decoding.values import score_moves
+from chessreg.models.ranks import run_ranks
+from chessreg.models.training import Trainer
 from chessreg.registry import tables
 from chessreg.session import Session
 from tests.specs import train_spec
@@ -84,6 +86,22 @@ def test_labels_are_buckets_behind_the_action_read(bags: Session) -> None:
     assert said == {
         fen.action_ids[move.uci()]: int(np.ceil(value_of(move) * 8)) - 1 for move in chess.Board().legal_moves
     }
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("head", "dataset"), [("action-value", "actions"), ("state-value", "states")])
+def test_two_processes_train_as_one(bags: Session, tmp_path: Path, head: str, dataset: str) -> None:
+    """`--devices 2` on a CPU."""
+    spec = train_spec(**{**SHAPE, "steps": 20}, head=head, datasets=(dataset,))
+    made = build_corpus(spec, (bags.inputs.reference("dataset", dataset),), bags.inputs)
+    curves = []
+    for devices in (1, 2):
+        trainer = Trainer(spec, made, tmp_path / str(devices), build_trainer_options(HOW))  # type: ignore[arg-type]
+        with run_ranks(trainer, devices):
+            trainer.run(lambda point: None)
+        curves.append([point.loss for point in trainer.curve])
+    assert len(curves[0]) == 2
+    assert curves[1] == pytest.approx(curves[0], abs=1e-5)
 
 
 @pytest.mark.parametrize(
