@@ -54,8 +54,8 @@ def compute_piece_directions(
 ) -> np.ndarray:
     """Return piece · p - blank · b, normalized, float32 [states, d_model] (Karvonen specification 6.2).
 
-    p is the probe's direction of the class in `labels` on the state's square, and b that of the empty square. The
-    weights are used as fitted, even where the probe reads centred residuals (specification 2.3).
+    p is the direction in `weight` [d_model, 64, 13] of the class in `labels` on the state's square, and b that of the
+    empty square. The weights are used as fitted, even where the probe reads centred residuals (specification 2.3).
     """
     blend = piece * weight[:, list(squares), list(labels)] - blank * weight[:, list(squares), EMPTY]
     return normalize_rows(blend.T)

@@ -117,7 +117,7 @@ def parse_path_settings(
 def describe_tokens(spec: ImportedProbeSpec, origin: FileOrigin) -> dict[str, Any]:
     """Return the known facts about the tokens that a probe was fitted at.
 
-    Davis fitted at the last five tokens of each phase in a game, labelled with the board before the ply (specification
+    Davis fitted at the last five tokens of each game, labelled with the board before the ply (specification
     1.3 and 4.2).
     """
     phase = {} if spec.phase is None else {"phase": spec.phase}

@@ -41,8 +41,8 @@ class Layout:
 
 @dataclass(frozen=True)
 class Population:
-    """Mean and standard deviation of the cosines of random pairs within a phase; each phase weighs as many as it has
-    classes."""
+    """Mean and standard deviation of the cosines of random pairs within a phase; each phase is weighted by its
+    number of classes."""
 
     mean: float
     deviation: float

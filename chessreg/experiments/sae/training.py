@@ -109,7 +109,7 @@ class SaeTrainer:
 
         Mean ablation uses the mean. With `--centre` the decoder's bias starts at it, because each step changes the bias
         by at most the learning rate: it would need thousands of steps to reach a large mean. Raises DivergedError for
-        NaN or infinite activations, and BadInputError if all are equal.
+        NaN or infinite activations, and BadInputError if all are 0 or, with `--centre`, equal.
         """
         rows = rows.to(self.device)
         if not bool(rows.isfinite().all()):
