@@ -181,10 +181,10 @@ def test_a_folder_that_is_called_by_a_dot_has_its_name_in_errors(typed: Any, tmp
         (template("no place {BM}"), ["--template", "template.txt"], "a prompt template has one {FEN}"),
         (template("{FEN} once, {FEN} twice {BM}"), ["--template", "template.txt"], "a prompt template has one {FEN}"),
         (None, ["--template", "nowhere"], "no prompt template and no file 'nowhere'"),
-        (None, ["--template", "model.safetensors"], "is no text"),
+        (None, ["--template", "model.safetensors"], "is not text"),
         (None, ["--end", "<eot>"], "has no token '<eot>'"),
         (None, ["--bos", "<bos>"], "has no token '<bos>'"),
-        (lambda folder: (folder / "tokenizer.json").write_text("{}"), [], "tokenizer.json is no tokenizer"),
+        (lambda folder: (folder / "tokenizer.json").write_text("{}"), [], "tokenizer.json is not a tokenizer"),
         (lambda folder: write_tokenizer(folder / "tokenizer.json", vocabulary=400), [], "has a vocabulary of 327"),
         (lambda folder: write_language_model(folder, context=64), [], "reads 64 tokens; the first position"),
     ],
@@ -227,7 +227,7 @@ def test_an_encoding_that_does_not_fit_is_refused(typed: Any, llama: Path) -> No
         "prompt-junkin-1-0123456789ab",
     )
     assert status != 0
-    assert "a tokenizer of its own" in err
+    assert "with its own tokenizer" in err
 
 
 def test_a_checkpoint_whose_tokenizer_was_changed_is_not_asked(typed: Any, llama: Path, tmp_path: Path) -> None:

@@ -250,7 +250,7 @@ def test_another_file_of_the_repository_and_a_missing_one(session: Session, serv
     with pytest.raises(NotFoundError, match=r"http.* does not exist") as caught:
         fetched(session, "karvonen/8layers", file="nothing.pt")
     assert caught.value.hint.endswith("lists its files")
-    with pytest.raises(BadInputError, match="no file of a repository"):
+    with pytest.raises(BadInputError, match="not a file of a repository"):
         fetched(session, "karvonen/8layers", file="../../elsewhere.pt")
 
 
@@ -392,5 +392,5 @@ def test_the_addresses_of_chessbench() -> None:
     assert chessbench.chessbench_url(chessbench.SOURCES["chessbench/train/action_value"]) == (
         "https://storage.googleapis.com/searchless_chess/data/train/action_value-00000-of-02148_data.bag"
     )
-    with pytest.raises(BadInputError, match="no URL"):
+    with pytest.raises(BadInputError, match="not a URL"):
         chessbench.chessbench_url(chessbench.SOURCES["chessbench/puzzles"], endpoint="mirror")
