@@ -203,3 +203,13 @@ def test_the_example_of_a_kind_runs(tmp_path, monkeypatch, capsys):
         for words in commands_in(line):
             assert run_command_line(words) == 0
     assert "20" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("page", ["RELIABILITY.md", "SECURITY.md"])
+def test_every_test_that_a_promise_names_exists(page):
+    named = re.findall(r"`((?:\w+/)*test_\w+\.py)(?:::(\w+))?`", (ROOT / page).read_text())
+    assert len(named) > 10
+    for file, function in named:
+        path = ROOT / "tests" / file
+        assert path.is_file(), file
+        assert not function or f"def {function}(" in path.read_text(), function
