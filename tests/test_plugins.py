@@ -32,9 +32,9 @@ BROKEN = {
     "import no_such_module\n": "ModuleNotFoundError: No module named 'no_such_module'",
     "1 / 0\n": "ZeroDivisionError: division by zero",
     "import sys\nsys.exit(3)\n": "SystemExit: 3",
-    "class Mine:\n    pass\n": "mine_kind:Mine is no subclass of chessreg.kinds.Kind with a name",
-    "Mine = 5\n": "mine_kind:Mine is no subclass of chessreg.kinds.Kind with a name",
-    "from chessreg.kinds import Kind as Mine\n": "mine_kind:Mine is no subclass of chessreg.kinds.Kind with a name",
+    "class Mine:\n    pass\n": "mine_kind:Mine is not a named subclass of chessreg.kinds.Kind",
+    "Mine = 5\n": "mine_kind:Mine is not a named subclass of chessreg.kinds.Kind",
+    "from chessreg.kinds import Kind as Mine\n": "mine_kind:Mine is not a named subclass of chessreg.kinds.Kind",
 }
 
 

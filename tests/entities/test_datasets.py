@@ -146,7 +146,7 @@ def test_games_of_other_datasets_are_left_out_counted_and_part_of_the_identity(
 
 def test_a_licence_that_its_column_cannot_hold_is_refused_before_anything_is_stored(place: Any, games: Path) -> None:
     database, store = place
-    with pytest.raises(BadInputError, match=r"its licence cannot be .*it has 65 characters, 64 fit"):
+    with pytest.raises(BadInputError, match=r"its licence cannot be .*shorten its 65 characters to 64"):
         add_dataset(database, store, [games], licence="x" * 65)
     assert not store.list()
 

@@ -147,7 +147,7 @@ def test_a_cache_that_an_earlier_version_tore_is_named_mended_and_ends_as_if_not
         assert "chessreg doctor --fix" in capsys.readouterr().err
     run_command_line(words(own, "doctor"))
     said = capsys.readouterr().out
-    assert f"cache run {short} says that units 0 to" in " ".join(said.split())
+    assert f"cache run {short} records units 0 to" in " ".join(said.split())
 
     run_command_line(words(own, "doctor", "--fix"))
     assert "fixed" in capsys.readouterr().out

@@ -275,7 +275,7 @@ def test_a_saved_training_that_is_damaged_is_refused_before_anything_is_taken_in
     here, there = training
     assert here.do(on_progress=interrupt_at(1))
     state_of(here).write_bytes(b"cut short")
-    with pytest.raises(ChessregError, match=r"state\.pt is no saved state"):
+    with pytest.raises(ChessregError, match=r"state\.pt is not a saved state"):
         archive.save(here, tmp_path / "half.zip")
     shutil.rmtree(state_of(here).parent)
     archive.save(here, tmp_path / "half.zip")

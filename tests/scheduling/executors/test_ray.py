@@ -138,7 +138,7 @@ def test_a_wrong_address_is_one_line(monkeypatch):
     pytest.importorskip("ray", reason="no ray here: pip install 'chessreg[ray]'")
     from chessreg.scheduling.executors.ray import RayExecutor
 
-    with pytest.raises(NotFoundError, match=r"no Ray answers at 127\.0\.0\.1:1"):
+    with pytest.raises(NotFoundError, match=r"no Ray cluster responds at 127\.0\.0\.1:1"):
         RayExecutor("127.0.0.1:1")
     for wrong in ("ray://there:10001", "there"):
         with pytest.raises(BadInputError, match="not an address"):

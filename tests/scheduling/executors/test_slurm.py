@@ -106,7 +106,7 @@ def test_a_profile_of_a_folder_counts_once_it_is_trusted_and_as_long_as_it_is_th
     ("text", "said"),
     [
         ("[gpu\n", "is not TOML"),
-        ("gpu = 3\n", "profile gpu: it is no table"),
+        ("gpu = 3\n", "profile gpu: not a table"),
         ('[gpu]\npartitoin = "a"\n', "unknown setting 'partitoin'"),
         ("[gpu]\ntime = 30\n", "time: input should be a valid string, not 30"),
         ("[gpu]\ncpus = 0\n", "cpus: .*, not 0"),
