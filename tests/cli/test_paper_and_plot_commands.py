@@ -28,7 +28,7 @@ def test_what_is_missing_is_told_before_anything_is_done(here):
     assert here("paper", "karvonnen", "--checkpoint", "x") == 3
     assert "did you mean karvonen?" in here.err
     for option, value, message in (
-        ("--device", "", "is no device"),
+        ("--device", "", "is not a device"),
         ("--device", "cuda:7", "cuda:7 does not exist"),
         ("--on", "", "there is no executor ''"),
         ("--on", "moon", "there is no executor 'moon'"),

@@ -184,7 +184,7 @@ def test_positions_are_read_as_guis_write_them(talk: Any) -> None:
 def test_castling_of_chess960_is_refused(talk: Any) -> None:
     engine = talk("fen-77")
     [said] = engine("position fen bqnb1rkr/pp3ppp/3ppn2/2p5/5P2/P2P4/NPP1P1PP/BQ1BNRKR w HFhf - 2 9")
-    assert said.startswith("info string no position: castling HFhf in 'bqnb1rkr")
+    assert said.startswith("info string invalid position: castling HFhf in 'bqnb1rkr")
     assert "Chess960" in said
     assert engine.best("go") == "(none)"
 
@@ -215,7 +215,7 @@ def test_where_there_is_no_move_bestmove_is_none(talk: Any) -> None:
         "9/8/8/8/8/8/8/8 w - - 0 1",
         "",
     ):
-        assert engine(f"position fen {bad}")[0].startswith("info string no position:")
+        assert engine(f"position fen {bad}")[0].startswith("info string invalid position:")
         assert engine("go")[-1] == "bestmove (none)", "a move of an earlier position would be legal nowhere"
     assert engine.best("position startpos", "go") != "(none)"
 
@@ -343,7 +343,7 @@ def test_the_edit_is_a_live_option(session: Session, talk: Any) -> None:
     assert one not in (plain, edited)
     assert engine.shares("setoption name Scale value 0", at) == plain
     assert engine("setoption name Scale value 40", "setoption name Layers value 7")[-1].startswith(
-        "info string Layers stays"
+        "info string Layers is unchanged"
     )
     assert engine.shares(at) == one
     assert engine.shares("setoption name Intervention value <empty>", at) == plain
@@ -525,7 +525,7 @@ def test_it_ends_cleanly_when_it_is_interrupted_or_nobody_listens(words: Callabl
         (("reference", "--intervention", "nobody"), 3, "no intervention or vector run is named 'nobody'"),
         (("reference", "--option", "Seed"), 4, "--option 'Seed' has no value"),
         (("reference", "--option", "Seed=x"), 4, "--option Seed: give a whole number from 0 to"),
-        (("reference", "--device", "tpu"), 4, "is no device"),
+        (("reference", "--device", "tpu"), 4, "is not a device"),
     ],
 )
 def test_what_cannot_be_is_refused_before_the_protocol_begins(

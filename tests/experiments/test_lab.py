@@ -188,7 +188,7 @@ def test_a_control_is_the_one_that_the_run_drew(lab: Lab, world_session) -> None
         ({"vector": "skill", "token_mask": "turns"}, BadInputError, "--token-mask all, or last"),
         ({"scale": float("nan")}, BadInputError, "^--scale: input should be a finite number$"),
         ({"scale": 1e300}, BadInputError, "^--scale: the number is too large$"),
-        ({"probe": None, "layers": (1,)}, BadInputError, "without a probe"),
+        ({"probe": None, "layers": (1,)}, BadInputError, "needs a probe or a vector"),
     ],
 )
 def test_what_cannot_be_looked_at_is_told(lab: Lab, wrong: dict, error: type[Exception], words: str) -> None:

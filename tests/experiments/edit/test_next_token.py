@@ -493,8 +493,8 @@ def test_a_scale_that_falls_with_the_position(squares):
     ("settings", "message"),
     [
         ({**CASE, "board": "d6=."}, "d6, which is empty"),
-        ({**CASE, "board": "e1=."}, "without one white king"),
-        ({**CASE, "board": "e2=K"}, "without one white king"),
+        ({**CASE, "board": "e1=."}, "not leave exactly one white king"),
+        ({**CASE, "board": "e2=K"}, "not leave exactly one white king"),
         ({**CASE, "board": "e3=k"}, "does not leave exactly one black king"),
         ({**CASE, "board": "d1=p"}, "a pawn on rank 1 or 8"),
         ({**CASE, "board": "f7=P"}, "leaves Black's king in check, and White is to move"),
