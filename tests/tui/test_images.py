@@ -19,10 +19,11 @@ import pytest
 
 pytest.importorskip("textual_image")
 CODE = """
-import termios, time, tty
+import sys, termios, time, tty
 from chessreg.terminal import visible_streams
 from tui.widgets import images
 
+images.SLOW = float(sys.argv[1])
 with visible_streams():
     began = time.monotonic()
     widget, typed = images.ask_terminal()
@@ -58,7 +59,9 @@ def test_an_answer_of_the_terminal_is_no_key_and_what_is_typed_meanwhile_is(
     """Over a slow line nothing is answered before the last question: what a test can say without a clock."""
     terminal, side = pty.openpty()
     fcntl.ioctl(side, termios.TIOCSWINSZ, struct.pack("HHHH", columns * 24 // 80, columns, 10 * columns, 6 * columns))
-    with subprocess.Popen([sys.executable, "-c", CODE], stdin=side, stdout=side, stderr=side) as process:
+    patience = "1" if attributes is None else "60"  # seconds: who answers is not waited for, however busy
+    command = [sys.executable, "-c", CODE, patience]
+    with subprocess.Popen(command, stdin=side, stdout=side, stderr=side) as process:
         os.close(side)
         said, answers, done = b"", b"", 0
         while not re.search(rb"keys .*\n", said):
