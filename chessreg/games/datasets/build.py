@@ -270,7 +270,8 @@ def find_duplicates(path: Path, count: int, at_once: int = _BATCH_HASHES) -> np.
         hashes, rows_ = np.concatenate(chunks), np.concatenate(places)
         order = np.argsort(hashes, kind="stable")  # stable, so the first of equal hashes is the earliest row
         ordered = hashes[order]
-        copies[rows_[order[1:][ordered[1:] == ordered[:-1]]]] = True
+        is_copy = ordered[1:] == ordered[:-1]
+        copies[rows_[order[1:][is_copy]]] = True
     return copies
 
 
