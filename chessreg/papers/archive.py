@@ -45,13 +45,12 @@ MOST_ABOUT = 1 << 20  # bytes of its paper.json
 
 
 def save(work: Work, path: Path) -> dict[str, Any]:
-    """Write what there is of a paper; returns runs, artifacts, states of trainings and bytes.
+    """Write the runs of a paper to one file; return the numbers of runs, artifacts, training states and bytes.
 
-    Raises NotFoundError when nothing is, or bytes that are wanted are not here, BadInputError for a file that cannot be
-    written.
+    Raises NotFoundError if no run has begun or an artifact is missing, BadInputError if the file cannot be written.
     """
     session, chosen = work.session, {step.name: step for step in work.steps}
-    whole = Work(session, work.paper, work.request)  # what was chosen may read of the other steps
+    whole = Work(session, work.paper, work.request)  # selected steps may read outputs of the others
     plan = {planned.step.name: planned for planned in whole.plan()}
     runs = {name: run for name, run in runs_begun(whole).items() if name in chosen and not chosen[name].scratch}
     if not runs:
@@ -74,9 +73,9 @@ def save(work: Work, path: Path) -> dict[str, Any]:
 
 
 def load(work: Work, path: Path) -> tuple[MergeReport, int]:
-    """Take in what `save` wrote; returns what came in, and how many states of trainings. A second time does nothing.
+    """Import a file of `save`; return the imported rows and the number of training states. Idempotent.
 
-    Raises NotFoundError or BadInputError for another file, StoreError where a process is at work on such a training.
+    Raises NotFoundError or BadInputError for any other file, StoreError if a process works on such a training.
     """
     states = 0
     with unpacked(path, work.session.store) as root:
@@ -84,13 +83,13 @@ def load(work: Work, path: Path) -> tuple[MergeReport, int]:
             about = json.loads((root / ABOUT).read_text(encoding="utf-8"))
             tag = str(about["tag"])
         except UNREADABLE as error:
-            raise BadInputError(f"{path} is no saved paper", "chessreg paper NAME … --save FILE writes one") from error
+            raise BadInputError(f"{path} is not a saved paper", "chessreg paper NAME … --save FILE writes one") from error
         if not (root / ROWS).is_file():
-            raise BadInputError(f"{path} is no saved paper: it holds no {ROWS}")
+            raise BadInputError(f"{path} is not a saved paper: it holds no {ROWS}")
         if tag != work.tag:
             raise BadInputError(f"{path} is of {tag}, this is {work.tag}", "give the same checkpoint, dataset and size")
         session = work.session
-        there = store_in(root, path)  # all is looked at before any of it is taken in
+        there = store_in(root, path)  # everything is checked before any of it is imported
         try:
             report = merge(session.database, session.store, str(root / ROWS))
         except ChessregError as error:
@@ -106,8 +105,7 @@ def load(work: Work, path: Path) -> tuple[MergeReport, int]:
 
 
 def store_in(root: Path, path: Path) -> Store | None:
-    """The store in an unpacked paper, if it has one. Raises BadInputError for a folder that is none, or with damaged
-    bytes in it."""
+    """Return the store in an unpacked paper, or None. Raises BadInputError if it is damaged or not a store."""
     if not (root / BYTES).is_dir():
         return None
     try:
@@ -119,11 +117,11 @@ def store_in(root: Path, path: Path) -> Store | None:
         return there
     except (StoreError, ChessregError) as error:
         message = error.message.replace(str(root / BYTES), BYTES)
-        raise BadInputError(f"{path} is no saved paper: {message}") from error
+        raise BadInputError(f"{path} is not a saved paper: {message}") from error
 
 
 def runs_begun(work: Work) -> dict[str, UUID]:
-    """Step → its run, of all that are complete or partly done."""
+    """Return step → run for all runs that have begun."""
     from chessreg.runs.resolve import resolve_and_hash
 
     runs = {}
@@ -138,12 +136,12 @@ def runs_begun(work: Work) -> dict[str, UUID]:
 
 
 def bytes_to_come(work: Work, left: list[str], runs: dict[str, UUID]) -> list[transfer.TransferItem]:
-    """The artifacts that steps which are not done read of others, or have made themselves so far."""
+    """Return the artifacts that incomplete steps read or have written."""
     steps = {name: work.step(name) for name in left}
     read: set[str] = set(left)
     for step in steps.values():
         read |= step.needs
-    for picture in work.paper.pictures:  # drawn anew with every report
+    for picture in work.paper.pictures:  # drawn again with every report
         read |= {name for name in picture.after if name in runs}
     items: dict[str, transfer.TransferItem] = {}
     with work.session.database.read() as sql:
@@ -154,7 +152,7 @@ def bytes_to_come(work: Work, left: list[str], runs: dict[str, UUID]) -> list[tr
 
 
 def nodes_of(work: Work, step: Step, runs: dict[str, UUID]) -> Iterator[lineage.Node]:
-    """What a step has made: its run, or the control or games that it prepared; never the user's own data."""
+    """Return the output of a step: its run, or the control or games that it prepared; never the user's own data."""
     if step.name in runs:
         yield lineage.Node("run", runs[step.name].hex)
     elif step.kind in PREPARATIONS and step.kind != "split" and (made := work.references.get(step.name)):
@@ -167,7 +165,7 @@ def nodes_of(work: Work, step: Step, runs: dict[str, UUID]) -> Iterator[lineage.
 
 
 def write_zip(root: Path, path: Path) -> None:
-    """The files below a folder as a zip file, written aside and renamed."""
+    """Write the files below a folder as a zip file, atomically."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with writing(path):
@@ -184,8 +182,10 @@ def write_zip(root: Path, path: Path) -> None:
 
 @contextmanager
 def unpacked(path: Path, store: Store) -> Iterator[Path]:
-    """A folder with what the zip file holds, as long as the block lasts. It may come from others: only plain files of
-    the names that `save` gives are unpacked."""
+    """Unpack a zip file into a folder that exists during the block.
+
+    The file may be a third party's: only plain files with names that `save` writes are unpacked.
+    """
     with store.scratch("paper") as folder:
         try:
             with ZipFile(path) as archive:
@@ -196,7 +196,7 @@ def unpacked(path: Path, store: Store) -> Iterator[Path]:
                 if any(info.compress_type not in (ZIP_STORED, ZIP_DEFLATED) for info in listed):
                     raise BadInputError(f"{path} is packed as no saved paper is")
                 if any(info.filename == ABOUT and info.file_size > MOST_ABOUT for info in listed):
-                    raise BadInputError(f"{path} is no saved paper: its {ABOUT} is too long")
+                    raise BadInputError(f"{path} is not a saved paper: its {ABOUT} is too long")
                 wanted, free = sum(info.file_size for info in listed), shutil.disk_usage(folder).free
                 if wanted > min(MOST_BYTES, free):
                     most = f"{free:,} bytes, which are free" if free < MOST_BYTES else f"{MOST_BYTES >> 30} GiB"
@@ -213,5 +213,5 @@ def unpacked(path: Path, store: Store) -> Iterator[Path]:
                 raise ChessregError(
                     f"cannot unpack {path}: the disk is full", "free some space and try again"
                 ) from error
-            raise BadInputError(f"{path} is no saved paper: {first_line(error)}") from error
+            raise BadInputError(f"{path} is not a saved paper: {first_line(error)}") from error
         yield folder

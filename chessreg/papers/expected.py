@@ -1,4 +1,4 @@
-"""What a paper expects of a good model, held against the rows: the section `Reference result` of its report."""
+"""Compare a paper's expectations of a good model with its rows: the section `Reference result` of its report."""
 
 from __future__ import annotations
 
@@ -30,9 +30,11 @@ def each(
     least: float | None = None,
     most: float | None = None,
 ) -> Judge:
-    """A judge of one column: every row that `of` takes must be at least, and at most, so much; no bound: it is open.
-    A statistic whose interval is unknown, as one game's is, decides nothing. Nor does a difference whose interval ends
-    at 0: then more than one resample in forty holds no game that differs, so that three games at most do."""
+    """Return a judge of one column: rows that `of` accepts must be within `least` and `most`; without bounds: open.
+
+    A statistic without an interval, such as that of one game, is not decided. Nor is a difference whose interval ends
+    at 0: then more than one resample in forty has no game that differs, so at most three games do.
+    """
 
     def judge(rows: Sequence[Row], made: Made) -> list[Finding]:
         found = []
@@ -53,7 +55,7 @@ def each(
 def judged(
     value: float | None, low: float | None, high: float | None, least: float | None = None, most: float | None = None
 ) -> str:
-    """The outcome of a value with its interval against bounds. An end that is not known is the value; no value: missed.
+    """Return the outcome of a value with its interval. An unknown end is the value; without a value it is missed.
 
     >>> judged(0.3, 0.2, 0.4, least=0.25), judged(0.3, 0.26, 0.4, least=0.25), judged(0.1, None, None, 0.0, 0.05)
     ('not decided', 'met', 'missed')
@@ -74,8 +76,10 @@ def both(*judges: Judge) -> Judge:
 
 
 def held(work: Work, expectation: Expectation) -> list[tuple[Finding | None, str]]:
-    """The findings of an expectation, each with the command that prints the rows behind it; one without a finding where
-    no run or no row is there."""
+    """Return the findings of an expectation, each with the command that prints its rows.
+
+    Without a run or a row there is one entry without a finding.
+    """
     runs = work.runs_of(expectation.steps)
     if not runs:
         return [(None, "")]
@@ -86,9 +90,9 @@ def held(work: Work, expectation: Expectation) -> list[tuple[Finding | None, str
 
 
 def write(work: Work, folder: Path) -> tuple[int, tuple[str, ...], str]:
-    """The section as Markdown and CSV. Nothing in it is typed: values, intervals and outcomes come from queries.
+    """Write the section as Markdown and CSV; all values, intervals and outcomes come from queries.
 
-    Returns its rows, its files, and how many were met and missed.
+    Returns its rows, its files, and the numbers of met and missed expectations.
     """
     lines: list[tuple[str, ...]] = []
     for expectation in work.paper.expectations:

@@ -1,4 +1,4 @@
-"""A paper as jobs: what can be is launched with its dependencies, what follows from results once they are there."""
+"""Run a paper as jobs: steps are launched with their dependencies, or after the results that decide their settings."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ if TYPE_CHECKING:
     from chessreg.scheduling.launch import Order
 
 POLL_SECONDS = 1.0
-LOSSES = 2  # a step whose job was lost (a machine that went down) is launched again so many times
+LOSSES = 2  # a step whose job was a job that was lost (its machine went down) is launched again this often
 
 
 class Launching:
-    """A paper's steps as jobs of an executor. Parts, twins and datasets are made here: they are no runs.
+    """A paper's steps as jobs of an executor. Parts, twins and datasets are made in this process: they are not runs.
 
     `on_launch` hears the number of runs queued in a round, `on_progress` the share of steps that are complete and how
     the jobs stand.
@@ -39,7 +39,7 @@ class Launching:
         self.losses: Counter[str] = Counter()  # of steps
 
     def do(self) -> bool:
-        """Launch and wait until every step is complete; returns whether that was interrupted: the jobs then go on.
+        """Launch and wait until every step is complete; return whether that was interrupted. Jobs then continue.
 
         A job that was lost is launched again, twice at most. Raises ChessregError naming a step whose job failed; the
         other jobs go on, and the next call launches it again.
@@ -53,7 +53,7 @@ class Launching:
         return False
 
     def round(self) -> bool:
-        """Launch what can be launched now; returns whether every step is complete."""
+        """Launch the steps that can be launched now; return whether every step is complete."""
         from chessreg.runs.ingest import ingest_fragments
         from chessreg.scheduling.launch import launch_orders
 
@@ -67,7 +67,7 @@ class Launching:
         return work.over
 
     def orders(self) -> list[Order]:
-        """The runs to be launched now: their settings are known. What is no run is made on the way."""
+        """Return the runs to launch now, whose settings are known. Steps that are not runs are done meanwhile."""
         from chessreg.runs.resolve import resolve_and_hash
         from chessreg.scheduling.launch import Order
 
@@ -117,7 +117,7 @@ class Launching:
             return run is not None and run.completed_at is not None
 
     def rows(self) -> list[dict[str, Any]]:
-        """The newest jobs of every run that is to come, as `chessreg jobs` lists them."""
+        """Return the newest jobs of every incomplete run, as `chessreg jobs` lists them."""
         from sqlalchemy import select
 
         from chessreg.registry.tables import Job
@@ -135,7 +135,7 @@ class Launching:
             return status.read_job_rows(sql, [job for held in newest.values() for job in held])
 
     def wait(self) -> None:
-        """Come back when a job has ended, or none is left."""
+        """Return after a job has ended, or if no job is left."""
         from chessreg.runs.ingest import ingest_fragments
         from chessreg.scheduling.presence import Presence
         from chessreg.scheduling.status import FINAL_STATES
@@ -145,7 +145,7 @@ class Launching:
         while True:
             Presence(session.store).start(
                 session.database.reference
-            )  # unless it runs: nobody else would begin the jobs
+            )  # unless it runs: no other process would start the jobs
             ingest_fragments(session.database, session.store)
             rows = self.rows()
             left = sum(row["state"] not in FINAL_STATES for row in rows)
@@ -157,8 +157,7 @@ class Launching:
             time.sleep(POLL_SECONDS)
 
     def raise_failed(self) -> None:
-        """Raises ChessregError for the first step whose newest job has ended otherwise than by finishing. What was lost
-        is forgotten: it is launched again."""
+        """Raise ChessregError for the first step whose newest job failed. Lost jobs are launched again."""
         from chessreg.scheduling.status import FINAL_STATES
 
         steps = {self.run_id(step): step for step in self.coming}

@@ -1,4 +1,4 @@
-"""The games of a paper: what is fitted on, what settings are chosen on, what is reported, and that they share none."""
+"""The disjoint parts of a paper's games: for fitting, for choosing settings, and for reported results."""
 
 from __future__ import annotations
 
@@ -31,8 +31,10 @@ def fitted_on(request: Request) -> str:
 
 
 def shared_games(session: Session, request: Request) -> list[str]:
-    """Lines (Markdown) that say how many whole games each part shares with each other, and with the model's training
-    games. Parts that are not there yet are left out."""
+    """Return Markdown lines with the numbers of games that parts share with each other and with the model's training.
+
+    Missing parts are left out.
+    """
     from chessreg.experiments.settings.overlap import load_training_items
 
     inputs = session.inputs
@@ -64,7 +66,7 @@ def shared_games(session: Session, request: Request) -> list[str]:
 
 
 def shared(what: str, part: tuple[np.ndarray, np.ndarray], others: list[np.ndarray]) -> str:
-    """How many games of a part (hashes uint64 [n], plies [n]) are among others, and how many of these are not short."""
+    """Return how many games of a part (hashes uint64 [n], plies [n]) are in others, and how many of these are long."""
     import numpy as np
 
     own, plies = part

@@ -1,4 +1,4 @@
-"""What a paper is made of: steps (runs to be done, in order) and sheets (tables and figures to be written)."""
+"""The parts of a paper: steps (runs, in order) and sheets (tables and figures)."""
 
 from __future__ import annotations
 
@@ -38,13 +38,12 @@ class LanguageModel:
 
 @dataclass(frozen=True)
 class Request:
-    """What the user asks for. `fit` and `test` are references to datasets (NAME); `test` may be the same as `fit`.
+    """A user's request. `fit` and `test` are names of datasets and may be equal.
 
-    `layers` and `d_model` are the model's. `sae`: a run of SAEs of its residual after every layer, or none. A paper
-    that trains its own models has no checkpoint (then it is empty, layers and d_model 0), but positions with best
-    moves, and perhaps puzzles, and pretrained `language_models`. Its positions may be of unknown games: then `fit` and
-    `test` are empty, and `without_games` says why. `beside`: other models of games, rows of a table that compares
-    models.
+    `layers` and `d_model` are the model's. `sae` is a run of SAEs of its residual after every layer, or None. A paper
+    that trains its own models has an empty `checkpoint` and 0 layers; it has `positions` with best moves, optionally
+    `puzzles`, and pretrained `language_models`. If the games of the positions are unknown, `fit` and `test` are empty
+    and `without_games` is the reason. `beside` are other models of games, for tables that compare models.
     """
 
     checkpoint: str
@@ -63,7 +62,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Made:
-    """What functions of settings may look at: the references of complete steps, and queries over this paper's runs."""
+    """Inputs of functions that compute settings: references of complete steps, and queries over this paper's runs."""
 
     session: Session
     request: Request
@@ -72,11 +71,11 @@ class Made:
     answers: dict[tuple[Any, ...], QueryResult]  # of earlier queries: complete runs do not change
 
     def run_id(self, name: str) -> str:
-        """The id of a complete step's run, hex."""
+        """Return the id (hex) of the run of a complete step."""
         return str(uuid_from_digest(self.references[name].removeprefix("run:")).hex)
 
     def query(self, title: str, *steps: str, **options: Any) -> QueryResult:
-        """A catalogue query over the runs of these steps."""
+        """Return the answer of a catalogue query over the runs of these steps."""
         runs = [self.run_id(name) for name in steps]
         key = title, *runs, *sorted(options.items())
         if key not in self.answers:
@@ -84,8 +83,7 @@ class Made:
         return self.answers[key]
 
     def value(self, statement: str) -> float | None:
-        """The number `value` of the first row that a statement of SQL over the registry gives; None where no row has
-        one."""
+        """Return the column `value` of the first row of an SQL statement that has one, else None."""
         from chessreg.queries import run_sql
 
         return next((float(row["value"]) for row in run_sql(self.session.database, statement).rows
@@ -96,12 +94,12 @@ class Made:
 class Step:
     """One run of the paper.
 
-    In `settings` the text `@NAME` stands for what step NAME makes, `@NAME/OUTPUT` for one output of it. Settings that
-    follow from results of other steps are a function of what is made so far; the steps that it reads are then named in
-    `after`. `units`, `rows` and `bytes` are what to expect before that can be counted; `operations` are floating-point
-    operations, 0 where nobody has counted them, `engine_seconds` the CPU seconds that a chess engine thinks;
-    `reads` the dataset and the number of games that are read, where a function gives the settings;
-    `share` is the share of this machine's rate that the step reaches, where its kind's is not meant.
+    In `settings` the text `@NAME` stands for the output of step NAME, and `@NAME/OUTPUT` for one of several outputs.
+    Settings that depend on results are a function, and `after` names the steps that it reads. `units`, `rows` and
+    `bytes` are expectations until they can be counted. `operations` are floating-point operations (0: not counted).
+    `engine_seconds` are the CPU seconds of a chess engine. `reads` are the dataset and the number of games that are
+    read, if a function gives the settings. `share` is the share of this machine's rate that the step reaches, if it
+    differs from that of its kind.
     """
 
     name: str
@@ -113,8 +111,8 @@ class Step:
     rows: Mapping[str, int] = field(default_factory=dict)
     bytes: int = 0
     choice: bool = False  # only chooses settings: never shown, or pooled, with results
-    scratch: bool = False  # only read by other steps, and large: made where one that rests on it is to be done
-    optional: bool = False  # where its kind refuses it (too few positions of a phase) the paper goes on without it
+    scratch: bool = False  # large and only read by other steps: made only if an unfinished step depends on it
+    optional: bool = False  # the paper continues without it if its kind refuses it (too few positions)
     operations: float = 0.0
     engine_seconds: float = 0.0
     share: float | None = None
@@ -122,7 +120,7 @@ class Step:
 
     @property
     def games_read(self) -> tuple[str, int] | None:
-        """The dataset and the number of games that the step asks for; None if it names none itself."""
+        """The dataset and the number of games that the step reads, or None."""
         if self.reads is not None or callable(self.settings):
             return self.reads
         dataset, games = self.settings.get("dataset"), self.settings.get("games")
@@ -151,16 +149,16 @@ class Sheet:
     scorings: tuple[str, ...] = ("paper",)
     published: bool = True
     tables: tuple[str, ...] = ()  # of the published numbers of this query only these; none given: all
-    of_model: bool = False  # of the checkpoint, whatever runs made it
+    of_model: bool = False  # of the checkpoint, also of other runs
     choices: bool = False  # of the runs that choose settings, not of the results
     steps: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A figure that is no plot of a table. `draw` writes it, and gives the command that does so again.
+    """A figure that is not a plot of a table. `draw` writes it and returns the command that writes it again.
 
-    It is drawn once the steps in `after` are complete.
+    It is drawn after the steps in `after` are complete.
     """
 
     file: str  # without suffix
@@ -171,9 +169,10 @@ class Picture:
 
 @dataclass(frozen=True)
 class Finding:
-    """What an expectation is held against: a value with its interval, the outcome, and which row of which query it is.
+    """A measured value for an expectation: its interval, the outcome, and its row in the query's answer.
 
-    outcome: `met` or `missed` where the whole interval is, `not decided` where it holds both; `open` has no bound.
+    The outcome is `met` or `missed` if the whole interval is on one side of the bound, else `not decided`; without a
+    bound it is `open`.
     """
 
     what: str
@@ -186,9 +185,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class Expectation:
-    """A quantity of a reference result: what is expected of it, and the rows of a query that say what it is.
+    """A quantity of a reference result, its expected range, and the query that measures it.
 
-    `judge` makes findings of the answer's rows; `steps` are those whose runs are queried, `*` for any.
+    `judge` turns rows of the answer into findings. `steps` are the steps whose runs are queried; `*` matches any text.
     """
 
     quantity: str
@@ -200,11 +199,11 @@ class Expectation:
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper: `steps` for a request, the sheets and pictures that they fill, and what is expected of a good model.
+    """A paper: `steps` for a request, the sheets and pictures that they fill, and expectations of a good model.
 
-    `check` raises BadInputError for a model that the paper is not about, before anything is done. A paper that `trains`
-    its own models is asked for positions in the place of a checkpoint; one that `compares` models takes others too.
-    `remarks` are lines about a request, printed before anything is done: which steps it leaves out, and why.
+    `check` raises BadInputError for a model that the paper is not about, before any step begins. A paper that `trains`
+    its own models takes positions instead of a checkpoint. A paper that `compares` models accepts further models.
+    `remarks` are lines about a request that are printed first: the steps it leaves out, with the reason.
     """
 
     name: str
@@ -221,8 +220,10 @@ class Paper:
 
 
 def put_first(paper: Paper, steps: Sequence[Step], wanted: Sequence[str]) -> list[Step]:
-    """The steps whose names match a pattern of `wanted` (as `arm-legal-*`), or of what it stands for in `firsts`, in
-    that order, then the others. Raises NotFoundError for one that matches nothing.
+    """Return the steps that match `wanted` first, in its order, then the others.
+
+    An entry of `wanted` is a pattern of names (`arm-legal-*`) or a key of `firsts`. Raises NotFoundError for an entry
+    that matches no step.
     """
     chosen: dict[str, Step] = {}
     for each in wanted:
@@ -231,9 +232,9 @@ def put_first(paper: Paper, steps: Sequence[Step], wanted: Sequence[str]) -> lis
 
 
 def meant(paper: Paper, steps: Sequence[Step], wanted: str) -> list[Step]:
-    """The steps of a name, a pattern of names or a question of the paper, in the order of its patterns.
+    """Return the steps of a name, a pattern of names or a question of the paper, in the order of its patterns.
 
-    Raises NotFoundError where there is none.
+    Raises NotFoundError if no step matches.
     """
     patterns = paper.firsts.get(wanted, (wanted,))
     found = [step for pattern in patterns for step in steps if fnmatchcase(step.name, pattern)]
@@ -244,12 +245,12 @@ def meant(paper: Paper, steps: Sequence[Step], wanted: str) -> list[Step]:
 
 
 def fits(name: str, patterns: Sequence[str]) -> bool:
-    """Whether a step's name is one of these, in which `*` stands for anything."""
+    """Whether a step's name matches one of these patterns, in which `*` matches any text."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
 def references(value: Any) -> list[str]:
-    """The step names in `@NAME` texts, also in nested settings."""
+    """Return the step names of all `@NAME` texts, also in nested settings."""
     if isinstance(value, str):
         return [value[1:].partition("/")[0]] if value.startswith("@") else []
     if isinstance(value, Mapping):
@@ -260,7 +261,7 @@ def references(value: Any) -> list[str]:
 
 
 def replaced(value: Any, references: Mapping[str, str]) -> Any:
-    """The settings with every `@NAME` as the reference of that step."""
+    """Return the settings with every `@NAME` replaced by the reference of that step."""
     if isinstance(value, str):
         if not value.startswith("@"):
             return value
@@ -274,9 +275,9 @@ def replaced(value: Any, references: Mapping[str, str]) -> Any:
 
 
 def ordered(steps: Sequence[Step]) -> list[Step]:
-    """The steps, each after those that it needs, otherwise as they were given.
+    """Return the steps with each after its dependencies, otherwise in the given order.
 
-    Raises BadInputError for two of one name, a need that no step meets, or a circle.
+    Raises BadInputError for two steps of one name, an unknown dependency, or a cycle.
     """
     by_name = {step.name: step for step in steps}
     if len(by_name) < len(steps):
@@ -305,12 +306,14 @@ def ordered(steps: Sequence[Step]) -> list[Step]:
 
 
 def chosen(paper: Paper, steps: Sequence[Step], wanted: Sequence[str]) -> list[Step]:
-    """Of ordered steps those with these names (`*` for anything), or that answer these questions of the paper, and what
-    they need. None given: all. Raises NotFoundError for one that no step fits.
+    """Return the ordered steps that match `wanted`, with their dependencies; all steps if `wanted` is empty.
+
+    An entry is a name (`*` matches any text) or a question of the paper. Raises NotFoundError for an entry that matches
+    no step.
     """
     names = {step.name for each in wanted for step in meant(paper, steps, each)}
     kept: set[str] = set()
-    for step in reversed(steps):  # each stands after what it needs
+    for step in reversed(steps):  # each comes after its dependencies
         if not wanted or step.name in kept or step.name in names:
             kept |= {step.name, *step.needs}
     return [step for step in steps if step.name in kept]

@@ -1,4 +1,4 @@
-"""A paper's tables and figures as files: Markdown and CSV of every sheet, the paper's numbers beside, plots as SVG."""
+"""Write a paper's tables and figures: Markdown and CSV of every sheet with the paper's numbers, plots as SVG."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Written:
-    """One sheet or picture as it was written: how many rows, which files, and what makes it again."""
+    """One written sheet or picture: its number of rows, its files, and the command that writes it again."""
 
     title: str
-    rows: int | None  # a picture has none
+    rows: int | None  # None of a picture
     files: tuple[str, ...]
     command: str
     notes: tuple[str, ...] = ()
 
 
 def write(work: Work, folder: Path) -> list[Written]:
-    """Every sheet and picture that has its runs into `folder` (made if it is not there), and index.md.
+    """Write every sheet and picture whose runs are complete, and index.md, into `folder` (created if missing).
 
-    Returns what was written.
+    Returns the written sheets and pictures.
 
-    Raises BadInputError when the folder cannot be made.
+    Raises BadInputError if the folder cannot be created.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -61,7 +61,7 @@ def asks_something(work: Work, sheet: Sheet) -> bool:
 
 
 def sheet_written(work: Work, sheet: Sheet, scoring: str, folder: Path) -> Written:
-    """One sheet under one scoring policy."""
+    """Write one sheet under one scoring policy."""
     from chessreg.queries import render
     from chessreg.queries.ask import run_query
 
@@ -79,7 +79,7 @@ def sheet_written(work: Work, sheet: Sheet, scoring: str, folder: Path) -> Writt
 
 
 def page(result: QueryResult, title: str, again: str, beside: bool = False) -> str:
-    """A table as a page of its own, which says how its cells lead to the rows that they are computed from."""
+    """Return a page with one table, and how to print the rows that its cells are computed from."""
     from chessreg.queries import render
 
     which = "What stands behind `ours` in a row whose `our row` is N" if beside else "What row N is computed from"
@@ -96,7 +96,7 @@ def page(result: QueryResult, title: str, again: str, beside: bool = False) -> s
 
 
 def drawn(work: Work, picture: Picture, folder: Path) -> Written:
-    """One picture, or the reason why it could not be drawn."""
+    """Draw one picture, or report the reason why it cannot be drawn."""
     file = f"{picture.file}.svg"
     try:
         again = picture.draw(work.made, folder / file)
@@ -106,7 +106,7 @@ def drawn(work: Work, picture: Picture, folder: Path) -> Written:
 
 
 def scope(work: Work, sheet: Sheet) -> Scope:
-    """The runs of the sheet, and what of them it shows."""
+    """Return the scope of a sheet: its runs, and its condition on rows."""
     if sheet.of_model:
         return Scope(checkpoint=(work.request.checkpoint,), where=sheet.where)
     if sheet.steps:
@@ -115,7 +115,7 @@ def scope(work: Work, sheet: Sheet) -> Scope:
 
 
 def published(work: Work, sheet: Sheet, result: QueryResult, title: str, stem: str, folder: Path) -> list[str]:
-    """The paper's own numbers beside ours, where there are any."""
+    """Return the page of the paper's numbers next to ours, if the paper has any."""
     from chessreg.queries import render
     from chessreg.queries.published import beside, with_ours
 
@@ -131,7 +131,7 @@ def published(work: Work, sheet: Sheet, result: QueryResult, title: str, stem: s
 
 
 def plots(work: Work, sheet: Sheet, scoring: str, stem: str, folder: Path) -> tuple[list[str], list[str]]:
-    """The files of the sheet's plots, and of those that have no point to show the reason."""
+    """Write the plots of a sheet; return their files, and the reason for each plot without a point."""
     from chessreg.queries import plot
     from chessreg.queries.ask import plotted
     from chessreg.queries.catalogue import find_plot
@@ -152,7 +152,7 @@ def plots(work: Work, sheet: Sheet, scoring: str, stem: str, folder: Path) -> tu
 
 
 def command(work: Work, sheet: Sheet, scoring: str) -> str:
-    """What prints this sheet again."""
+    """Return the command that prints this sheet."""
     import shlex
 
     where = f" --where {shlex.quote(sheet.where)}" if sheet.where else ""
@@ -183,7 +183,7 @@ def paper_command(name: str, request: Request) -> str:
 
 
 def missing(work: Work) -> list[str]:
-    """What a report of a paper that is not done must say before anything else."""
+    """Return the lines about incomplete steps that begin the report of an unfinished paper."""
     left = [step for step in work.steps if step.name not in work.references | work.refused]
     if not left:
         return []
@@ -196,14 +196,14 @@ def missing(work: Work) -> list[str]:
 
 
 def smaller(work: Work) -> list[str]:
-    """The sheets for which a size has no step."""
+    """Return a line that names the sheets for which a size has no step."""
     names = [step.name for step in work.every]
     left = [sheet.title for sheet in work.paper.sheets if sheet.steps and not any(fits(n, sheet.steps) for n in names)]
     return [f"Size {work.request.size} leaves out: {'; '.join(left)}.", ""] if left else []
 
 
 def asked_of(request: Request) -> str:
-    """What a report is about."""
+    """Return the models and datasets of a request as one line."""
     if request.checkpoint:
         return f"Checkpoint {request.checkpoint}"
     return f"Positions {request.positions}" + (f", puzzles {request.puzzles}" if request.puzzles else "")

@@ -1,7 +1,7 @@
-"""Doing a paper: what is there already, what a step would do, and the steps one after the other.
+"""Do a paper: plan its steps, do them in order, and tag their runs.
 
-Steps that are no experiments (parts of a dataset, random-init controls of a model, played games as a dataset) are
-`PREPARATIONS`; every other step is a run.
+Steps that are not experiments (parts of a dataset, random-init controls of a model, played games as a dataset) are
+`PREPARATIONS`. Every other step is a run.
 """
 
 from __future__ import annotations
@@ -56,9 +56,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Planned:
-    """How a step stands: complete, partial, ready, refused (`why`), waiting for others (then its counts are
-    expectations), or unneeded: a scratch step that is not here, and of all that rests on it nothing is left to be
-    done."""
+    """The state of a step: complete, partial, ready, refused (`why`), waiting or unneeded.
+
+    The counts of a waiting step are expectations. A scratch step is unneeded if it is missing and every step that
+    depends on it is complete.
+    """
 
     step: Step
     state: str
@@ -67,7 +69,7 @@ class Planned:
     rows: dict[str, int] = field(default_factory=dict)
     bytes: int = 0
     why: str = ""
-    share: float = 1.0  # of the games that the step asks for, those that are there
+    share: float = 1.0  # available share of the games that the step asks for
 
     @property
     def done(self) -> bool:
@@ -75,9 +77,10 @@ class Planned:
 
 
 class Work:
-    """One paper on one model and its data, at one size; `how` (device, threads) is told to every run of it.
+    """One paper on one model and its data, at one size.
 
-    `only`: names of steps, `*` for anything, or questions of the paper, that are done with what they need; none: all.
+    `how` are the execution options of every run (device, threads). `only` restricts the work to these steps and their
+    dependencies: names of steps, with `*` for any text, or questions of the paper. Empty: all steps.
     """
 
     def __init__(
@@ -89,7 +92,7 @@ class Work:
         first: Sequence[str] = (),
         only: Sequence[str] = (),
     ) -> None:
-        """`first`: names of steps, patterns of names or questions of the paper, whose steps are to come first."""
+        """Create the work. Steps that match `first` (names, patterns of names or questions of the paper) come first."""
         self.session, self.paper, self.request, self.how = session, paper, request, how
         if paper.check is not None:
             paper.check(session, request)
@@ -102,7 +105,7 @@ class Work:
         self.answers: dict[tuple[Any, ...], QueryResult] = {}
 
     def tag_of(self, choice: bool) -> str:
-        """The tag of the results, or of the runs that only choose settings: a query pools what has one tag."""
+        """Return the tag of the results, or of the runs that only choose settings. A query pools runs with one tag."""
         return f"{self.tag}-choice" if choice else self.tag
 
     @property
@@ -119,9 +122,9 @@ class Work:
         return settings
 
     def spec(self, step: Step, references: Mapping[str, str] | None = None) -> tuple[Kind, Any]:
-        """Kind and spec of a step whose needs are met, or whose needs `references` names though they are yet to come.
+        """Return kind and spec of a step. `references` may name dependencies that do not exist yet.
 
-        Raises BadInputError naming step and setting for wrong ones.
+        Raises BadInputError naming the step and the setting for a wrong setting.
         """
         step_kind = find_kind(step.kind)
         values = self.settings(step, references)
@@ -133,7 +136,7 @@ class Work:
             raise BadInputError(f"step {step.name}: {wrong}") from error
 
     def plan(self) -> list[Planned]:
-        """Every step as it stands. Nothing is made."""
+        """Return the plan of every step, without doing any."""
         ingest_fragments(self.session.database, self.session.store)
         self.forget()
         shares = shares_of_games(games_there(self.session, self.every), self.every)
@@ -143,7 +146,7 @@ class Work:
         return next(step for step in self.steps if step.name == name)
 
     def forget(self) -> None:
-        """Look at everything anew."""
+        """Forget the states of all steps, so that they are read again."""
         self.references.clear()
         self.refused.clear()
         self._foreseen = None
@@ -155,12 +158,14 @@ class Work:
 
     @property
     def unneeded(self) -> frozenset[str]:
-        """The scratch steps that are not here, and on which nothing that is to be done rests, also by way of others."""
+        """The missing scratch steps on which no unfinished step depends, directly or indirectly."""
         return self._seen()[1]
 
     def _seen(self) -> tuple[dict[str, str], frozenset[str]]:
-        """References of the steps that are complete, also where scratch that they rest on is not here, and of that
-        scratch; and the names of what is unneeded. As it was at the first look since `forget`."""
+        """References of complete steps and of the scratch steps that they depend on, and the names of unneeded steps.
+
+        Computed once after `forget`. A step counts as complete even if its scratch steps are missing.
+        """
         if self._foreseen is None:
             known: dict[str, str] = {}
             left: set[str] = set()
@@ -171,14 +176,14 @@ class Work:
                     known[step.name] = reference
                 if reference is None or not (step.kind in PREPARATIONS or self.run_of(reference)):
                     (left if not step.scratch else done).add(step.name)
-            for step in reversed(self.steps):  # those that rest on a step come after it
+            for step in reversed(self.steps):  # steps come after the steps that they depend on
                 if step.name in left and not step.optional:
                     left |= step.needs
             self._foreseen = known, frozenset(done - left)
         return self._foreseen
 
     def foreseen(self, step: Step, known: Mapping[str, str]) -> str | None:
-        """The reference that a step has, or of a scratch step will have; None where that is not complete."""
+        """Return the reference of a complete step or of any scratch step, else None."""
         if step.kind in PREPARATIONS:
             return PREPARATIONS[step.kind].made(self.session, self.settings(step, known))
         reference = f"run:{resolve_and_hash(*self.spec(step, known), self.session.inputs)[1]}"
@@ -194,8 +199,10 @@ class Work:
             return run
 
     def look(self) -> None:
-        """See what is complete, and tag it: for the tables of what is there, whichever steps were chosen. A step whose
-        kind refuses these games is not complete."""
+        """Tag the runs of all complete steps, also of steps that were not selected, so that tables include them.
+
+        A step whose kind refuses these games is not complete.
+        """
         self.steps = self.every
         ingest_fragments(self.session.database, self.session.store)
         self.forget()
@@ -204,12 +211,12 @@ class Work:
                 self.mark_if_complete(self.planned(step))
 
     def runs_of(self, patterns: Sequence[str]) -> list[str]:
-        """The ids (hex) of the runs of complete steps with these names, `*` for anything."""
+        """Return the ids (hex) of the runs of complete steps with these names; `*` matches any text."""
         wanted = [s for s in self.steps if s.name in self.references and s.kind not in PREPARATIONS]
         return [self.made.run_id(step.name) for step in wanted if fits(step.name, patterns)]
 
     def runs_option(self, patterns: Sequence[str]) -> str:
-        """The options of `chessreg query` that narrow it to these runs."""
+        """Return the options of `chessreg query` that select these runs."""
         return " ".join(f"--run {run[-6:]}" for run in self.runs_of(patterns))
 
     def mark_if_complete(self, planned: Planned) -> None:
@@ -217,14 +224,14 @@ class Work:
             self.mark(planned.step)
 
     def has(self, choice: bool) -> bool:
-        """Whether any run of the results, or of those that choose settings, is complete."""
+        """Whether any run of the results is complete, or with `choice` any run that chooses settings."""
         return any(
             s.name in self.references and s.choice == choice and not s.scratch and s.kind not in PREPARATIONS
             for s in self.steps
         )
 
     def planned(self, step: Step) -> Planned:
-        """How one step stands, after those before it; a complete one's reference is known from then on."""
+        """Return the plan of one step, given the steps before it. Records the reference of a complete step."""
         if not step.needs <= self.references.keys():
             reference = None if step.scratch else self._seen()[0].get(step.name)
             if reference is not None:
@@ -241,7 +248,7 @@ class Work:
         step_kind, spec = self.spec(step)
         inputs = self.session.inputs
         known = f"run:{resolve_and_hash(step_kind, spec, inputs)[1]}"
-        if (run := self.run_of(known)) is not None:  # what it was made from need not be here
+        if (run := self.run_of(known)) is not None:  # its inputs may be missing
             self.references[step.name] = known
             return Planned(step, "complete", run.units, 0)
         if step.name in self.unneeded:
@@ -269,9 +276,9 @@ class Work:
         on_step: Callable[[int, Planned], None] = lambda number, planned: None,
         on_progress: Callable[[float, str], None] = lambda fraction, text: None,
     ) -> bool:
-        """Do every step that is not complete, in order; returns whether it was interrupted.
+        """Do every incomplete step in order; return whether it was interrupted.
 
-        Raises ChessregError naming the step that failed; what is complete is kept, and the next call goes on there.
+        Raises ChessregError naming the step that failed. Complete steps are kept, and the next call continues there.
         """
         self.forget()
         for number, step in enumerate(self.steps, 1):
@@ -288,7 +295,7 @@ class Work:
         return False
 
     def one(self, step: Step, on_progress: Callable[[float, str], None]) -> bool:
-        """Do one step; returns whether it was interrupted."""
+        """Do one step; return whether it was interrupted."""
         if step.kind in PREPARATIONS:
             self.references[step.name] = PREPARATIONS[step.kind].make(self.session, self.settings(step))
             return False
@@ -297,7 +304,7 @@ class Work:
         release_memory()
         if report.missing:
             if not report.interrupted:
-                raise ChessregError(f"{report.missing} of {report.units} units are missing", "the same command goes on")
+                raise ChessregError(f"{report.missing} of {report.units} units are missing", "run the command again")
             return True
         self.references[step.name] = self.reference_of(report.run_id)
         self.mark(step)
@@ -308,7 +315,7 @@ class Work:
             return f"run:{sql.get_one(tables.Run, run_id).spec_hash}"
 
     def mark(self, step: Step) -> None:
-        """Tag a complete step's run as one of this paper's, once."""
+        """Tag the run of a complete step as one of this paper, unless it has the tag."""
         run_id, tag = UUID(self.made.run_id(step.name)), self.tag_of(step.choice)
         with self.session.database.read() as sql:
             known = select(CURRENT_ANNOTATIONS.c.value).where(
@@ -335,10 +342,10 @@ def request(
     beside: Sequence[str] = (),
     language_models: Sequence[str] = (),
 ) -> Request:
-    """The request, after a look at what it names. Raises NotFoundError or BadInputError for what is not there.
+    """Return the request with its names checked.
 
-    Without a checkpoint the games are used only where those of the positions are known. `language_models` are NAME or
-    NAME=LEARNING_RATE.
+    `language_models` are NAME or NAME=LEARNING_RATE. Without a checkpoint the games are used only if the positions name
+    their games. Raises NotFoundError or BadInputError for unknown names.
     """
     inputs = session.inputs
     row = inputs.checkpoint(inputs.reference("checkpoint", checkpoint))[0] if checkpoint is not None else None
@@ -407,7 +414,7 @@ def language_model(session: Session, text: str) -> LanguageModel:
 
 
 def short_digest(session: Session, request: Request) -> str:
-    """Six hex digits of what model and data are, whatever they are called."""
+    """Return six hex digits that identify model and data independently of their names."""
     inputs = session.inputs
     datasets = (request.fit, request.test, request.positions, request.puzzles)
     models = [request.checkpoint, *(model.name for model in request.language_models)]
@@ -420,8 +427,10 @@ def short_digest(session: Session, request: Request) -> str:
 
 
 def games_there(session: Session, steps: Sequence[Step]) -> dict[str, int]:
-    """Return the games (or positions) of each dataset, or part of one, that the steps read. Of a part that does not
-    exist yet the share that the paper divides off; datasets that do not exist yet are left out."""
+    """Return the number of games (or positions) of each dataset or part that the steps read.
+
+    A part that does not exist yet counts with the share that the paper will give it. Missing datasets are left out.
+    """
     parts = next(
         (str(s.settings.get("parts", "")) for s in steps if s.kind == "split" and not callable(s.settings)), ""
     )
@@ -445,8 +454,10 @@ def games_there(session: Session, steps: Sequence[Step]) -> dict[str, int]:
 
 
 def shares_of_games(there: Mapping[str, int], steps: Sequence[Step]) -> dict[str, float]:
-    """Return for each of the ordered steps the share of the games it asks for that are there. A step that reads none
-    itself has the least share of the steps it needs."""
+    """Return for each of the ordered steps the available share of the games it asks for.
+
+    A step that reads no games has the smallest share of the steps it needs.
+    """
     shares: dict[str, float] = {}
     for step in steps:
         shares[step.name] = min((shares[name] for name in step.needs if name in shares), default=1.0)
@@ -469,7 +480,7 @@ def too_few_games(session: Session, steps: Sequence[Step]) -> list[str]:
 
 
 def fitting(planned: Planned, share: float) -> Planned:
-    """Return the plan of a step with this share of its games. What waits is an expectation, which is scaled."""
+    """Return the plan of a step with this share of its games. Counts of a waiting step are scaled."""
     if planned.state != "waiting" or share == 1.0:
         return replace(planned, share=share)
     units = math.ceil(planned.units * share) if planned.step.games_read is not None else planned.units
@@ -490,7 +501,7 @@ def totals(plan: Sequence[Planned]) -> dict[str, Any]:
     return {"steps": len(plan), "states": states, "rows": rows, "bytes": left}
 
 
-# -- steps that are no experiments ---------------------------------------------------------------------------
+# -- steps that are not experiments ---------------------------------------------------------------------------
 
 
 class Preparation(NamedTuple):

@@ -161,17 +161,17 @@ def test_a_file_of_others_is_refused_in_one_line_and_leaves_nothing(resting, els
 
     refused(tmp_path / "none.zip", NotFoundError, "does not exist")
     (tmp_path / "text.zip").write_text("a letter")
-    refused(tmp_path / "text.zip", BadInputError, "is no saved paper")
+    refused(tmp_path / "text.zip", BadInputError, "is not a saved paper")
     (tmp_path / "cut.zip").write_bytes(path.read_bytes()[:-400])
-    refused(tmp_path / "cut.zip", BadInputError, "is no saved paper")
-    refused(tmp_path, BadInputError, "is no saved paper")
+    refused(tmp_path / "cut.zip", BadInputError, "is not a saved paper")
+    refused(tmp_path, BadInputError, "is not a saved paper")
     for name in ("../outside", "/etc/outside", "store/../../outside", "registry.db.sh"):
         with ZipFile(tmp_path / "odd.zip", "w") as odd:
             odd.writestr(name, "x")
         refused(tmp_path / "odd.zip", BadInputError, "no saved paper does")
     with ZipFile(tmp_path / "empty.zip", "w"):
         pass
-    refused(tmp_path / "empty.zip", BadInputError, "is no saved paper")
+    refused(tmp_path / "empty.zip", BadInputError, "is not a saved paper")
     with ZipFile(path) as whole, ZipFile(tmp_path / "wrong.zip", "w") as wrong:
         for name in whole.namelist():
             wrong.writestr(name, b"SQLite no more" if name == "registry.db" else whole.read(name))
@@ -181,9 +181,9 @@ def test_a_file_of_others_is_refused_in_one_line_and_leaves_nothing(resting, els
         offset = whole.getinfo("registry.db").header_offset
     flipped[offset + 300 : offset + 340] = bytes(40)  # inside what is deflated
     (tmp_path / "flipped.zip").write_bytes(flipped)
-    refused(tmp_path / "flipped.zip", BadInputError, "is no saved paper: (Error|Bad CRC)")
+    refused(tmp_path / "flipped.zip", BadInputError, "is not a saved paper: (Error|Bad CRC)")
     for name, changes, why in (
-        ("deep", {"paper.json": "[" * 100_000}, r"is no saved paper \("),
+        ("deep", {"paper.json": "[" * 100_000}, r"is not a saved paper \("),
         ("long", {"paper.json": " " * (1 << 20) + "{}"}, "its paper.json is too long"),
         ("rowless", {"registry.db": None}, "it holds no registry.db"),
         ("store", {"store/store.json": "[]"}, "cannot open the store store: its store.json is damaged"),
@@ -282,7 +282,7 @@ def test_a_saved_training_that_is_damaged_is_refused_before_anything_is_taken_in
     with ZipFile(tmp_path / "half.zip", "a") as file:
         file.writestr(f"store/runs/{state_of(here).parent.name}/state.pt", b"cut short")
     with pytest.raises(
-        BadInputError, match=r"half\.zip is no saved paper: store/runs/[0-9a-f]{32}/state\.pt"
+        BadInputError, match=r"half\.zip is not a saved paper: store/runs/[0-9a-f]{32}/state\.pt"
     ) as caught:
         archive.load(there, tmp_path / "half.zip")
     assert "\n" not in str(caught.value)
