@@ -8,7 +8,7 @@ import os
 import sys
 from contextlib import suppress
 
-from chessreg.cli.root import COMPLETION, run_command_line
+from chessreg.cli.root import COMPLETION_VARIABLE, run_command_line
 from chessreg.cli.root import root as chessreg
 from store.files import keep_private
 
@@ -25,10 +25,10 @@ def main() -> None:
     """Run the console script. Exit status: 0 done, 1 failed, 2 usage, 3 not found, 4 bad input, 130 interrupted."""
     keep_private()
     say_where_it_crashed()
-    if os.environ.get(COMPLETION):
-        from chessreg.cli.completion import complete
+    if os.environ.get(COMPLETION_VARIABLE):
+        from chessreg.cli.completion import answer_completion
 
-        sys.exit(complete())
+        sys.exit(answer_completion())
     gc.set_threshold(100_000, 20, 20)  # imports make many objects and no garbage
     status = run_command_line(sys.argv[1:])
     if "duckdb" not in sys.modules:  # its binding reports uncollected objects as leaks

@@ -50,7 +50,7 @@ def print_table(rows: list[dict[str, Any]], columns: Columns = None) -> None:
     from chessreg.text_table import naming
 
     width = screen_width()
-    table, left_out = table_of(rows, _headings(columns, rows[0]), width)
+    table, left_out = table_of(rows, _make_headings(columns, rows[0]), width)
     sys.stdout.write("\n".join(table) + "\n")
     if left_out:
         sys.stdout.flush()
@@ -66,13 +66,13 @@ def print_record(record: Mapping[str, Any], columns: Columns = None) -> None:
     """Print one object, one line per field."""
     from chessreg.rows import cell_text
 
-    headings = _headings(columns, record)
+    headings = _make_headings(columns, record)
     width = max((len(heading) for heading in headings.values()), default=0)
     for name, heading in headings.items():
         sys.stdout.write(f"{heading:<{width}}  {cell_text(record.get(name))}".rstrip() + "\n")
 
 
-def _headings(columns: Columns, row: Mapping[str, Any]) -> dict[str, str]:
+def _make_headings(columns: Columns, row: Mapping[str, Any]) -> dict[str, str]:
     if isinstance(columns, Mapping):
         return dict(columns)
     return {name: name.replace("_", " ") for name in (columns or list(row))}
@@ -103,7 +103,7 @@ def progress_line(title: str, quiet: bool = False) -> Iterator[Callable[[float, 
         yield report
 
 
-F = TypeVar("F", bound=Callable[..., Any])
+Function = TypeVar("F", bound=Callable[..., Any])
 
 
 class Home:
@@ -208,10 +208,10 @@ class Home:
         self._session = self._database = None
 
 
-def pass_home(function: F) -> F:
+def pass_home(function: Function) -> Function:
     """Give a command the Home of this invocation as its first argument."""
     decorated: Any = click.make_pass_decorator(Home, ensure=True)(function)
-    return cast(F, decorated)
+    return cast(Function, decorated)
 
 
 class FilePath(click.Path):
@@ -263,19 +263,19 @@ class Numbers(click.ParamType):
         return values
 
 
-def json_option(function: F) -> F:
+def json_option(function: Function) -> Function:
     """Add `--json` to a command; it becomes `home.json`."""
 
     def keep(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
         ctx.ensure_object(Home).json = value
 
-    option: Callable[[F], F] = click.option(
+    option: Callable[[Function], Function] = click.option(
         "--json", is_flag=True, expose_value=False, is_eager=True, callback=keep, help="Print one JSON document."
     )
     return option(function)
 
 
-def emit(
+def print_output(
     to: Home | bool,
     data: list[dict[str, Any]] | dict[str, Any],
     columns: list[str] | Mapping[str, str] | None = None,
@@ -407,7 +407,7 @@ class LazyGroup(Group):
         return helps
 
 
-def fresh(home: Home) -> Database:
+def open_with_waiting_results(home: Home) -> Database:
     """Import all waiting fragments and return the registry. If it cannot be written, warn and return it unchanged."""
     from chessreg.errors import ChessregError
     from chessreg.runs.ingest import ingest_fragments

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chessreg.cli.base import FilePath, Home, emit, fresh, json_option, pass_home
+from chessreg.cli.base import FilePath, Home, json_option, open_with_waiting_results, pass_home, print_output
 from chessreg.errors import BadInputError, writing
 from chessreg.terminal import for_data
 from store.files import write_whole
@@ -75,10 +75,10 @@ def board(
     """
     from chessreg.games.boards.picture import render_svg, render_text
 
-    fresh(home)
-    views = picked(views_behind(home, reference, item, condition), ply, reference)
+    open_with_waiting_results(home)
+    views = choose_frames(read_board_views(home, reference, item, condition), ply, reference)
     if evaluate is not None:
-        views = evaluated(views, evaluate)
+        views = evaluate_boards(views, evaluate)
     if form is not None:
         if home.json:
             raise BadInputError("--json has the position and its FEN", "leave out --as, or --json")
@@ -89,7 +89,7 @@ def board(
         click.echo(texts[form], file=for_data(sys.stdout))
         return
     if svg is not None:
-        write(svg, render_svg(views[-1]))
+        write_picture(svg, render_svg(views[-1]))
         click.echo(f"{svg}: {views[-1].title}", err=True)
     if png is not None:
         from chessreg.games.boards.picture import save_frame
@@ -97,12 +97,12 @@ def board(
         save_frame(views[-1], png)
         click.echo(f"{png}: {views[-1].title}", err=True)
     if home.json:
-        emit(home, as_object(views, svg, png))
+        print_output(home, describe_boards(views, svg, png))
     elif svg is None and png is None:
         click.echo("\n".join(render_text(frame) for frame in views), nl=False)
 
 
-def views_behind(home: Home, reference: str, item: int | None, condition: str | None = None) -> list[BoardFrame]:
+def read_board_views(home: Home, reference: str, item: int | None, condition: str | None = None) -> list[BoardFrame]:
     """Return the boards of RUN:UNIT, or of DATASET:NUMBER if no run has that name."""
     from chessreg.entities import dataset as datasets
     from chessreg.entities import run as runs
@@ -126,7 +126,7 @@ def views_behind(home: Home, reference: str, item: int | None, condition: str | 
     return runs.board_views(session.inputs, run_id, unit, item, condition)
 
 
-def evaluated(views: list[BoardFrame], limit: str) -> list[BoardFrame]:
+def evaluate_boards(views: list[BoardFrame], limit: str) -> list[BoardFrame]:
     """Return the boards with Stockfish's evaluation. Raises BadInputError if a position is incomplete."""
     from dataclasses import replace
 
@@ -141,7 +141,7 @@ def evaluated(views: list[BoardFrame], limit: str) -> list[BoardFrame]:
         return [replace(frame, evaluation=value) for frame, value in zip(views, found, strict=True)]
 
 
-def picked(views: list[BoardFrame], ply: int | None, reference: str) -> list[BoardFrame]:
+def choose_frames(views: list[BoardFrame], ply: int | None, reference: str) -> list[BoardFrame]:
     """Return the chosen frames. Raises BadInputError for a ply that the game does not have."""
     if ply is None:
         return views if len(views) <= MAX_BOARDS else views[-1:]
@@ -150,12 +150,12 @@ def picked(views: list[BoardFrame], ply: int | None, reference: str) -> list[Boa
     return [views[ply]]
 
 
-def write(path: Path, text: str) -> None:
+def write_picture(path: Path, text: str) -> None:
     with writing(path):
         write_whole(path, text.encode())
 
 
-def as_object(views: list[BoardFrame], svg: Path | None, png: Path | None = None) -> dict[str, object]:
+def describe_boards(views: list[BoardFrame], svg: Path | None, png: Path | None = None) -> dict[str, object]:
     """Return the boards as one JSON object."""
     boards = [
         {
@@ -234,7 +234,7 @@ def heatmap(
     from chessreg.experiments.edit import heat
     from chessreg.games.boards.picture import check_picture_suffix, save_heatmaps
 
-    fresh(home)
+    open_with_waiting_results(home)
     session = home.session()
     if output is not None:
         check_picture_suffix(output)
@@ -245,9 +245,9 @@ def heatmap(
     readings = heat.load_readings(session.inputs, run_id, unit, condition, layer)
     label = readings.label if piece is None else heat.parse_piece_class(piece)
     if home.json:
-        emit(home, heat_as_object(readings, label, measure))
+        print_output(home, describe_heat(readings, label, measure))
     elif output is None:
-        click.echo(as_text(readings, label, measure), nl=False)
+        click.echo(format_heat(readings, label, measure), nl=False)
     else:
         title = f"{reference}, layer {readings.layer}, {readings.condition}: {readings.original.fen()}"
         if form == "edit":
@@ -257,7 +257,7 @@ def heatmap(
         click.echo(f"{output}: class {heat.PIECE_CLASSES[label]} at layer {readings.layer}", err=True)
 
 
-def heat_as_object(readings: ProbeReadings, label: int, measure: Measure) -> dict[str, Any]:
+def describe_heat(readings: ProbeReadings, label: int, measure: Measure) -> dict[str, Any]:
     """Return the numbers of both boards by square, a1 first."""
     from chessreg.experiments.edit.heat import PIECE_CLASSES
 
@@ -273,7 +273,7 @@ def heat_as_object(readings: ProbeReadings, label: int, measure: Measure) -> dic
     }
 
 
-def as_text(readings: ProbeReadings, label: int, measure: Measure) -> str:
+def format_heat(readings: ProbeReadings, label: int, measure: Measure) -> str:
     """Return the numbers of both boards as text, rank 8 on top."""
     from chessreg.experiments.edit.heat import MODEL_SIDES
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chessreg.cli.base import Home, NameText, emit, json_option, pass_home
+from chessreg.cli.base import Home, NameText, json_option, pass_home, print_output
 from chessreg.cli.noun import group_of, headings
 from chessreg.cli.transfer import checkpoint as export_command
 from chessreg.entities import entity
@@ -22,13 +22,13 @@ LISTED = headings(entity("checkpoint"))
 VERIFIED = ("max_logit_difference", "import_loss", "import_entropy", "import_legal", "vocabulary")
 
 
-def tell(home: Home, made: Registered) -> None:
+def print_checkpoint(home: Home, made: Registered) -> None:
     """Print the checkpoint that was registered, now or earlier."""
     with home.session().database.read() as session:
         row, called = described(session, made.id.hex), names.describe_names(session, "checkpoint", made.id)
     if not made.created:
         click.echo(f"these weights are checkpoint {called} already; nothing was added", err=True)
-    emit(home, {**row, "created": made.created}, [*LISTED, *VERIFIED])
+    print_output(home, {**row, "created": made.created}, [*LISTED, *VERIFIED])
     for warning in import_warnings(row):
         click.echo(warning, err=True)
 
@@ -48,7 +48,7 @@ def twin(home: Home, reference: str, name: str | None, seed: int) -> None:
     from chessreg.entities.checkpoint import random_init_control
 
     session = home.session()
-    tell(home, random_init_control(session.database, session.store, reference, name=name, seed=seed))
+    print_checkpoint(home, random_init_control(session.database, session.store, reference, name=name, seed=seed))
 
 
 checkpoint.add_command(export_command, "export")

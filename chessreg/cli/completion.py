@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem, get_completion_class
 
-from chessreg.cli.root import ANYWHERE, COMPLETION, hoisted, root
+from chessreg.cli.root import ANYWHERE, COMPLETION_VARIABLE, move_options_to_front, root
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -67,42 +67,42 @@ def completion(shell: str) -> None:
     """
     script = get_completion_class(shell)
     assert script is not None
-    click.echo(script(root, {}, "chessreg", COMPLETION).source())
+    click.echo(script(root, {}, "chessreg", COMPLETION_VARIABLE).source())
 
 
-def complete() -> int:
+def answer_completion() -> int:
     """Answer the script: print the completions of the command line in its variables.
 
     Returns the exit status. Nothing is written to stderr, which would appear in the line that the user types.
     """
-    shell, _, instruction = os.environ[COMPLETION].partition("_")
+    shell, _, instruction = os.environ[COMPLETION_VARIABLE].partition("_")
     script = get_completion_class(shell)
     if script is None or instruction != "complete":
         return 1
     sys.stderr = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115  (for the rest of the process)
     with suppress(Exception):
-        asked = script(root, {}, "chessreg", COMPLETION)
+        asked = script(root, {}, "chessreg", COMPLETION_VARIABLE)
         args, incomplete = asked.get_completion_args()
-        names = names_for(args, incomplete)
+        names = complete_names(args, incomplete)
         items = asked.get_completions(args, incomplete) if names is None else names
         click.echo("\n".join(asked.format_completion(item) for item in items).encode())
     return 0
 
 
-def names_for(args: Sequence[str], incomplete: str) -> list[CompletionItem] | None:
+def complete_names(args: Sequence[str], incomplete: str) -> list[CompletionItem] | None:
     """Return the names that may follow these arguments, sorted; None if no name is expected.
 
     Only the arguments are read, because importing a command takes longer than a user waits. In a list `a,b,c` the last
     name is completed.
     """
-    registry, words = split_registry(args)
+    registry, words = split_registry_option(args)
     listed, comma, begun = incomplete.rpartition(",")
     if incomplete.startswith("-"):
         return None
-    if noun := noun_after(words):
+    if noun := find_expected_noun(words):
         from chessreg.registry.place import resolve_place
 
-        names = read_names(resolve_place(registry), list(statements_of(noun)))
+        names = read_names(resolve_place(registry), list(make_name_statements(noun)))
     elif words in (["query"], ["plot"]):
         from chessreg.queries.catalogue import entries
 
@@ -110,15 +110,15 @@ def names_for(args: Sequence[str], incomplete: str) -> list[CompletionItem] | No
         titles = [entry.title for entry in entries()] if words == ["query"] else plots
         names = [title.replace(" ", "-") for title in titles]  # needs no quotes, and means the same
     elif words[-1:] == ["--kind"]:
-        names = kind_names()
+        names = list_kind_names()
     else:
         return None
     return [CompletionItem(f"{listed}{comma}{name}") for name in sorted(set(names)) if name.startswith(begun)]
 
 
-def split_registry(args: Sequence[str]) -> tuple[str | None, list[str]]:
+def split_registry_option(args: Sequence[str]) -> tuple[str | None, list[str]]:
     """Return the value of --registry, and the arguments without the options that are accepted anywhere."""
-    words, registry = hoisted(args), None
+    words, registry = move_options_to_front(args), None
     while words and (option := words[0].partition("="))[0] in ANYWHERE:
         del words[0]
         value = option[2] if option[1] else words.pop(0) if ANYWHERE[option[0]] and words else None
@@ -126,7 +126,7 @@ def split_registry(args: Sequence[str]) -> tuple[str | None, list[str]]:
     return registry, words
 
 
-def noun_after(words: Sequence[str]) -> str:
+def find_expected_noun(words: Sequence[str]) -> str:
     """Return the noun whose name may follow these words; empty if none is expected.
 
     >>> noun_after(["run", "play", "--intervention.vector"])
@@ -146,7 +146,7 @@ def as_noun(word: str) -> str:
     return next((noun for noun in (word, word.removesuffix("s")) if noun in NOUNS), "")
 
 
-def statements_of(noun: str) -> Iterator[str]:
+def make_name_statements(noun: str) -> Iterator[str]:
     """Return SELECT statements for the names of a noun's things."""
     if noun in NAMED:
         yield NAMES.format(noun=noun)
@@ -160,7 +160,7 @@ def read_names(place: RegistryPlace, statements: list[str]) -> list[str]:
     """Return the rows of these SELECT statements, read-only; none if the registry does not exist or does not answer
     within TIME_LIMIT_S."""
     names: list[str] = []
-    with suppress(Exception), time_limit(TIME_LIMIT_S), closing(connect(place)) as connection:
+    with suppress(Exception), limit_time(TIME_LIMIT_S), closing(connect_read_only(place)) as connection:
         for statement in statements:
             cursor = connection.cursor()
             cursor.execute(f"{statement} ORDER BY value LIMIT {MOST_NAMES}")
@@ -168,7 +168,7 @@ def read_names(place: RegistryPlace, statements: list[str]) -> list[str]:
     return names
 
 
-def connect(place: RegistryPlace) -> Any:
+def connect_read_only(place: RegistryPlace) -> Any:
     """Open a connection with the database's own driver, because importing SQLAlchemy takes longer than a user waits for
     Tab."""
     if place.path is None:
@@ -187,7 +187,7 @@ def connect(place: RegistryPlace) -> Any:
 
 
 @contextmanager
-def time_limit(seconds: float) -> Iterator[None]:
+def limit_time(seconds: float) -> Iterator[None]:
     """Raise TimeoutError in the block after this time."""
 
     def end(number: int, frame: FrameType | None) -> None:
@@ -202,7 +202,7 @@ def time_limit(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
-def kind_names() -> list[str]:
+def list_kind_names() -> list[str]:
     """Return the names of the kinds of experiment without importing them, which takes seconds."""
     from pathlib import Path
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from chessreg.cli.base import FilePath, Home, emit, json_option, pass_home
+from chessreg.cli.base import FilePath, Home, json_option, pass_home, print_output
 
 SOURCE_TEXT = "source-text"
 
@@ -38,4 +38,4 @@ def config(home: Home, name: str | None, value: str | None, folder: Path) -> Non
         settings.record_source_text(folder, value == "on")
     current, project = settings.records_source_text(folder)
     word, origin = "on" if current else "off", "default" if project is None else str(project)
-    emit(home, [{"setting": SOURCE_TEXT, "value": word, "from": origin}])
+    print_output(home, [{"setting": SOURCE_TEXT, "value": word, "from": origin}])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chessreg.cli.base import FilePath, Home, NameText, Numbers, emit, json_option, pass_home
+from chessreg.cli.base import FilePath, Home, NameText, Numbers, json_option, pass_home, print_output
 from chessreg.cli.noun import group_of, headings
 from chessreg.entities import entity
 from chessreg.entities.base import entity_row
@@ -26,7 +26,7 @@ def name_option(function: Any) -> Any:
     return click.option("--name", type=NameText(), help="Name of the dataset. Left out: no name; use its id.")(function)
 
 
-def filter_options(function: Any) -> Any:
+def make_filter_options(function: Any) -> Any:
     """Return options that select games by their tags: `time_control`, `rated`, …, the fields of a `GameFilter`."""
     options = (
         click.option(
@@ -66,7 +66,7 @@ def filter_options(function: Any) -> Any:
     return function
 
 
-def tell(home: Home, added: Added) -> None:
+def print_dataset(home: Home, added: Added) -> None:
     """Print the dataset that was added, now or earlier."""
     from chessreg.entities.dataset import content_of, summary
 
@@ -76,7 +76,7 @@ def tell(home: Home, added: Added) -> None:
     if not added.created:
         click.echo(f"these bytes are dataset {called} already; nothing was added", err=True)
     content = content_of(row)
-    emit(home, {**row, "content": content, "created": added.created}, headings(DATASET))
+    print_output(home, {**row, "content": content, "created": added.created}, headings(DATASET))
     if not home.json:
         for line in summary(row):
             click.echo(line)
@@ -122,7 +122,7 @@ def tell(home: Home, added: Added) -> None:
     help="Whose ratings the Elo tags hold.  [default: by the Site and Event tags]",
 )
 @click.option("--licence", help="Licence of the games, such as CC0-1.0. Left out: not recorded.")
-@filter_options
+@make_filter_options
 @json_option
 @pass_home
 def add(
@@ -177,7 +177,7 @@ def add(
                 **about,
                 on_progress=on_progress,
             )
-    tell(home, added)
+    print_dataset(home, added)
 
 
 @dataset.command()
@@ -202,7 +202,7 @@ def split(home: Home, reference: str, parts: str, seed: int) -> None:
     session = home.session()
     made = split_dataset(session.database, session.store, reference, parts, seed)
     headings = {"name": "name", "games": made.content, "seed": "seed", "low": "low", "high": "high"}
-    emit(home, [read.row_values(part) for part in made.parts], headings)
+    print_output(home, [read.row_values(part) for part in made.parts], headings)
     if not made.created:
         click.echo("these parts were there already; nothing has changed", err=True)
     for overlap in made.overlaps:
@@ -233,7 +233,7 @@ def overlap(home: Home, reference: str, other: str) -> None:
     from chessreg.entities.dataset import shared_by
 
     rows = [asdict(row) for row in shared_by(home.session().inputs, reference, other)]
-    emit(home, rows, ["what", "shared", "of", "percent"])
+    print_output(home, rows, ["what", "shared", "of", "percent"])
 
 
 @dataset.command()
@@ -314,7 +314,7 @@ def export(
     inputs = home.session().inputs
     positions, part = inputs.positions(inputs.reference("dataset", reference))
     coding, count = write(positions, positions.rows(part), path, coding)
-    emit(home, {"file": str(path), "coding": coding, "records": count, "bytes": path.stat().st_size})
+    print_output(home, {"file": str(path), "coding": coding, "records": count, "bytes": path.stat().st_size})
 
 
 def export_tokens(home: Home, reference: str, file: Path | None, options: dict[str, Any]) -> None:
@@ -349,7 +349,7 @@ def export_tokens(home: Home, reference: str, file: Path | None, options: dict[s
         source={"dataset": references[0], "heldout": references[1]},
     )
     counts = {name: content.source[name] for name in ("duplicates_left_out", "heldout_left_out")}
-    emit(
+    print_output(
         home,
         {
             "file": str(path),
@@ -370,7 +370,7 @@ def export_tokens(home: Home, reference: str, file: Path | None, options: dict[s
 @name_option
 @click.option("--base-url", help="Mirror with the layout of https://database.lichess.org. Left out: that site.")
 @click.option("--keep", is_flag=True, help="Keep the downloaded file in the store.")
-@filter_options
+@make_filter_options
 @json_option
 @pass_home
 def fetch(
@@ -405,7 +405,7 @@ def fetch(
             tags=wanted,
             on_progress=on_progress,
         )
-    tell(home, added)
+    print_dataset(home, added)
 
 
 @dataset.command()
@@ -469,4 +469,4 @@ def generate(
             name=name,
             on_progress=on_progress,
         )
-    tell(home, added)
+    print_dataset(home, added)

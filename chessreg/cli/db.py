@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chessreg.cli.base import FilePath, Group, Home, emit, fresh, json_option, pass_home
+from chessreg.cli.base import FilePath, Group, Home, json_option, open_with_waiting_results, pass_home, print_output
 
 if TYPE_CHECKING:
     from chessreg.registry.database import Database
@@ -32,10 +32,10 @@ def upgrade(home: Home, shared: bool) -> None:
     """
     from chessreg.registry import migrations
 
-    before, _ = _status(home)
+    before, _ = _describe_schema(home)
     after = migrations.upgrade_registry(home.place, shared=shared)
-    make_brought(home.database())
-    emit(home, {"registry": home.place.masked, "before": before, "schema": after.current})
+    make_noun_tables(home.database())
+    print_output(home, {"registry": home.place.masked, "before": before, "schema": after.current})
 
 
 @db.command()
@@ -48,7 +48,7 @@ def status(ctx: click.Context, home: Home) -> None:
 
     schema = migrations.read_schema_status(home.place)
     record = {"registry": home.place.masked, "current": schema.current, "head": schema.head, "state": schema.state}
-    emit(home, record)
+    print_output(home, record)
     if schema.state != "equal":
         hint = {"behind": "chessreg db upgrade", "unknown": "pip install -U chessreg", "empty": "chessreg init"}
         if not home.json and schema.state in hint:
@@ -73,10 +73,10 @@ def backup(home: Home, target: Path | None) -> None:
     from chessreg.registry import migrations
 
     made = migrations.back_up_registry(home.place, target)
-    emit(home, {"registry": home.place.masked, "backup": str(made), "bytes": made.stat().st_size})
+    print_output(home, {"registry": home.place.masked, "backup": str(made), "bytes": made.stat().st_size})
 
 
-def _status(home: Home) -> tuple[str | None, str]:
+def _describe_schema(home: Home) -> tuple[str | None, str]:
     from chessreg.errors import NotFoundError
     from chessreg.registry import migrations
 
@@ -100,12 +100,12 @@ def init(home: Home) -> None:
     """
     home.open(create=True)
     session = home.session()
-    make_brought(session.database)
+    make_noun_tables(session.database)
     version = session.database.data_version()
-    emit(home, {"registry": home.place.masked, "store": str(session.store.root), "data_version": version})
+    print_output(home, {"registry": home.place.masked, "store": str(session.store.root), "data_version": version})
 
 
-def make_brought(database: Database) -> None:
+def make_noun_tables(database: Database) -> None:
     """Create the tables of nouns from installed packages; warn about packages that cannot be loaded."""
     from chessreg.registry import brought
 
@@ -118,7 +118,7 @@ def make_brought(database: Database) -> None:
             brought.create_missing_tables(sql)
 
 
-DAYS = 7.0
+BIN_DAYS = 7.0
 
 
 @click.command()
@@ -131,7 +131,7 @@ DAYS = 7.0
 @click.option("--restore", is_flag=True, help="Move the files in the bin back.")
 @click.option("--empty", is_flag=True, help="Delete files that have been in the bin for --days.")
 @click.option(
-    "--days", type=click.FloatRange(min=0), default=DAYS, show_default=True, help="How long the bin keeps things."
+    "--days", type=click.FloatRange(min=0), default=BIN_DAYS, show_default=True, help="How long the bin keeps things."
 )
 @json_option
 @pass_home
@@ -149,12 +149,12 @@ def gc(home: Home, remove: bool, restore: bool, empty: bool, days: float) -> Non
 
     if remove + restore + empty > 1:
         raise BadInputError("--remove, --restore and --empty exclude each other", "give one of them")
-    database = fresh(home)
+    database = open_with_waiting_results(home)
     store = home.session().store
     if empty:
         gone = collector.empty(store, days * collector.DAY)
         if home.json:
-            emit(home, {"bytes": gone})
+            print_output(home, {"bytes": gone})
         click.echo(f"{gone:,} bytes are gone for good", err=True)
         return
     if restore:
@@ -166,7 +166,7 @@ def gc(home: Home, remove: bool, restore: bool, empty: bool, days: float) -> Non
         if remove:
             collector.remove(store, rows, now)
         done = f"are in the bin; it keeps them {days:g} days or more" if remove else "could go: chessreg gc --remove"
-    emit(home, [asdict(row) for row in rows], ["what", "why", "bytes", "path"])
+    print_output(home, [asdict(row) for row in rows], ["what", "why", "bytes", "path"])
     click.echo(f"{len(rows)} things, {sum(row.bytes for row in rows):,} bytes, {done}", err=True)
 
 
@@ -195,7 +195,7 @@ def recover(home: Home, only_list: bool, again: bool) -> None:
     left = ingest.list_waiting(session.database, session.store)
     now = time.time()
     if home.json:
-        emit(home, {**taken, "left": left})
+        print_output(home, {**taken, "left": left})
     else:
         if taken:
             click.echo(f"{taken['fragments']} fragments imported, {taken['rows']} rows", err=True)
@@ -203,7 +203,7 @@ def recover(home: Home, only_list: bool, again: bool) -> None:
             left_rows = [
                 {**row, "age": f"{max(now - row['created'], 0):.0f} s" if row["created"] else ""} for row in left
             ]
-            emit(home, left_rows, ["fragment", "state", "run", "rows", "age", "why"])
+            print_output(home, left_rows, ["fragment", "state", "run", "rows", "age", "why"])
         else:
             click.echo("nothing waits", err=True)
     if left and not only_list:

@@ -17,7 +17,7 @@ from chessreg.terminal import Lines, for_drawing
 
 
 @dataclass(frozen=True)
-class Size:
+class DemoSize:
     """The amounts of the demo. With `whole` it includes the steps that take minutes."""
 
     fit_games: int
@@ -35,12 +35,12 @@ class Size:
 
 
 SIZES = {
-    "quick": Size(
+    "quick": DemoSize(
         360, 50, 200, 0, 100, 50, 8,
         cache=" --batch-games 8", probe=" --layers 3-7", edit=" --no-spellings", whole=False,
     ),
-    "full": Size(1200, 400, 420, 60, 300, 100, 24),
-    "small": Size(20, 10, 8, 2, 20, 4, 2, match=" --move-limit 20"),
+    "full": DemoSize(1200, 400, 420, 60, 300, 100, 24),
+    "small": DemoSize(20, 10, 8, 2, 20, 4, 2, match=" --move-limit 20"),
 }  # fmt: skip
 OPPONENT = "stockfish:-1+random=0.6"  # weak enough for the bundled model, and able to mate it
 AFTERWARDS = [
@@ -53,7 +53,7 @@ AFTERWARDS = [
 
 
 @dataclass(frozen=True)
-class Step:
+class DemoStep:
     """A heading, its commands, and the commands whose output answers it."""
 
     title: str
@@ -61,18 +61,18 @@ class Step:
     answers: tuple[str, ...] = ()
 
 
-def steps(size: Size) -> Iterator[Step]:
+def make_steps(size: DemoSize) -> Iterator[DemoStep]:
     """Yield the demo's steps, in order."""
     pgn, uci = "--checkpoint reference", "--checkpoint uci"
     match = f"--opponent {OPPONENT} --policy legal --temperatures 0.3 --opening random:6{size.match}"
-    yield Step(
+    yield DemoStep(
         "5,000 games, split so that no game is in two parts",
         (
             "dataset add --sample --name sample",
             "dataset split sample --parts fit=0.5,validation=0.1,test=0.4",
         ),
     )
-    yield Step(
+    yield DemoStep(
         "Can the board be read off a small chess model? Linear probes of 64 squares in its residual stream, next to "
         "probes of an untrained model of the same shape",
         (
@@ -94,7 +94,7 @@ def steps(size: Size) -> Iterator[Step]:
             "--show checkpoint,weights,layer,accuracy,minus_untrained,n_games",
         ),
     )
-    yield Step(
+    yield DemoStep(
         "Remove the piece about to move from the board inside the model: are its moves legal on the edited board? Next "
         "to random directions of the same length",
         (
@@ -103,7 +103,7 @@ def steps(size: Size) -> Iterator[Step]:
         ),
         ('query "board intervention legality"',),
     )
-    yield Step(
+    yield DemoStep(
         "The same edit in a model that writes UCI squares: how much probability goes to moves that are legal on the "
         "edited board?",
         (
@@ -117,7 +117,7 @@ def steps(size: Size) -> Iterator[Step]:
         ('query "legal move mass by edit" --run uci-edits',),
     )
     if size.whole:
-        yield Step(
+        yield DemoStep(
             "One position: after 1.e4 d5, edited as if Black had played 1...e5",
             (
                 f'run edit-next-token {uci} --probe uci-board --moves "e4 d5" --board "d5=. d7=p e7=. e5=p" '
@@ -125,7 +125,7 @@ def steps(size: Size) -> Iterator[Step]:
             ),
             ("board figure-4:0",),
         )
-        yield Step(
+        yield DemoStep(
             "A skill vector: the difference between games of strong and weak players, subtracted during a match, next "
             "to one with shuffled labels",
             (
@@ -139,7 +139,7 @@ def steps(size: Size) -> Iterator[Step]:
                 ),
             ),
         )
-    yield Step(
+    yield DemoStep(
         "An edit during a match: the model plays unchanged, and while its states say that its knights, bishops and "
         "queen are not on their first squares",
         (
@@ -151,7 +151,7 @@ def steps(size: Size) -> Iterator[Step]:
         ('query "elo by intervention"',),
     )
     if size.whole:
-        yield Step(
+        yield DemoStep(
             "The papers' numbers next to these, and why they are not yet the same experiment",
             (),
             tuple(
@@ -169,7 +169,7 @@ class Progress(Lines):
 
 
 @contextlib.contextmanager
-def quiet() -> Iterator[None]:
+def silence_output() -> Iterator[None]:
     """Drop the output of a command, but not its progress bars."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = Progress(for_drawing(sys.stdout)), Progress(for_drawing(sys.stderr))
@@ -204,17 +204,17 @@ def demo(home: Home, size: str) -> None:
         click.secho(f"$ chessreg {line}", fg="cyan", file=for_drawing(sys.stderr))
 
     began = time.monotonic()
-    for step in steps(SIZES[size]):
+    for step in make_steps(SIZES[size]):
         click.secho(f"\n{step.title}", bold=True, file=for_drawing(sys.stderr))
         for line in step.commands:
             show(line)
-            with quiet():
+            with silence_output():
                 run(line)
         for line in step.answers:
             show(line)
             run(line)
     click.echo(f"\nDone in {time.monotonic() - began:,.0f} s. The interval in [ ] is 95 %. Next:", err=True)
-    if activate := activation():
+    if activate := activation_command():
         click.secho(f"$ {activate}", fg="cyan", file=for_drawing(sys.stderr), nl=False)
         click.echo("  # makes the command chessreg available in this shell", err=True)
     for line, why in AFTERWARDS:
@@ -222,7 +222,7 @@ def demo(home: Home, size: str) -> None:
         click.echo(f"  # {why}", err=True)
 
 
-def activation() -> str:
+def activation_command() -> str:
     """Return the command that puts this environment on the PATH; empty if it is not needed or does not exist."""
     import shutil
 

@@ -17,7 +17,7 @@ from typing import Literal
 
 import click
 
-from chessreg.cli.base import Home, emit, json_option, pass_home
+from chessreg.cli.base import Home, json_option, pass_home, print_output
 from chessreg.errors import ChessregError
 from chessreg.plugins import install_command
 from store.errors import StoreError
@@ -76,15 +76,15 @@ def doctor(ctx: click.Context, home: Home, fix: bool, digests: bool) -> None:
     Checks programs, registry and store; attempts and jobs whose process is gone or silent; waiting results; leftovers
     of crashes; missing and misplaced bytes. Exit status 1 if a required part is missing or broken.
     """
-    checks = [check for look in LOOKS for check in checks_of(look, home)]
+    checks = [check for look in LOOKS for check in run_checks(look, home)]
     if home.place.path is None or home.place.path.exists():
-        checks += checks_of(partial(work, fix=fix, digests=digests), home)
-    emit(home, [asdict(check) for check in checks])
+        checks += run_checks(partial(check_work, fix=fix, digests=digests), home)
+    print_output(home, [asdict(check) for check in checks])
     if any(check.state in ("missing", "broken") for check in checks):
         ctx.exit(1)
 
 
-def work(home: Home, fix: bool, digests: bool) -> Iterator[Check]:
+def check_work(home: Home, fix: bool, digests: bool) -> Iterator[Check]:
     """Check jobs, attempts and bytes."""
     from chessreg import doctor as health
     from store import Store
@@ -110,7 +110,7 @@ def work(home: Home, fix: bool, digests: bool) -> Iterator[Check]:
         yield Check("work", "ok", f"attempts, jobs, results and files agree with the registry{unread}")
 
 
-def checks_of(look: Callable[[Home], Iterator[Check]], home: Home) -> Iterator[Check]:
+def run_checks(look: Callable[[Home], Iterator[Check]], home: Home) -> Iterator[Check]:
     """Yield the checks of one function; an exception is a problem of its own."""
     try:
         yield from look(home)
@@ -119,7 +119,7 @@ def checks_of(look: Callable[[Home], Iterator[Check]], home: Home) -> Iterator[C
         yield Check(name, "broken", error.message, error.hint)
 
 
-def install(package: str, brew: str | None = None) -> str:
+def system_install_command(package: str, brew: str | None = None) -> str:
     """Return the command that installs a system package here."""
     if platform.system() == "Darwin":
         return f"brew install {brew or package}"
@@ -130,7 +130,7 @@ def install(package: str, brew: str | None = None) -> str:
     return f"install {package}"
 
 
-def python(home: Home) -> Iterator[Check]:
+def check_python(home: Home) -> Iterator[Check]:
     yield Check("python", "ok", platform.python_version())
     missing = [name for name in REQUIRED if importlib.util.find_spec(name) is None]
     if missing:
@@ -139,23 +139,25 @@ def python(home: Home) -> Iterator[Check]:
         yield Check("packages", "ok", f"{len(REQUIRED)} present")
 
 
-def programs(home: Home) -> Iterator[Check]:
+def check_programs(home: Home) -> Iterator[Check]:
     from chessreg.games.engines.opponents import find_stockfish
 
     try:
         yield Check("stockfish", "ok", str(find_stockfish()))
     except ChessregError as error:
         yield Check("stockfish", "missing", error.message, error.hint)
-    yield _program("git", "missing", "attempts record no commit without it")
-    yield _program("tmux", "optional", "keeps a terminal's work when it closes")
+    yield _check_program("git", "missing", "attempts record no commit without it")
+    yield _check_program("tmux", "optional", "keeps a terminal's work when it closes")
 
 
-def _program(name: str, absent: Literal["missing", "optional"], why: str) -> Check:
+def _check_program(name: str, absent: Literal["missing", "optional"], why: str) -> Check:
     path = shutil.which(name)
-    return Check(name, "ok", path) if path else Check(name, absent, f"not installed: {why}", install(name))
+    return (
+        Check(name, "ok", path) if path else Check(name, absent, f"not installed: {why}", system_install_command(name))
+    )
 
 
-def registry(home: Home) -> Iterator[Check]:
+def check_registry(home: Home) -> Iterator[Check]:
     """Check whether the registry answers, is writable, and has the right schema."""
     from chessreg.registry import migrations
     from chessreg.registry.sqlite import find_network_file_system
@@ -170,12 +172,12 @@ def registry(home: Home) -> Iterator[Check]:
                 "file system", "optional", detail, "PostgreSQL serves several machines: --registry postgresql://…"
             )
         if not place.path.exists():
-            yield _writable("registry", folder)
+            yield _check_writable("registry", folder)
             yield Check("schema", "optional", f"the registry {place.path} does not exist yet", "chessreg init")
             return
-        yield _writable("registry", folder, place.path)
-        yield from _open_to_all("registry", place.path)
-        yield from _sqlite(place.path)
+        yield _check_writable("registry", folder, place.path)
+        yield from _is_open_to_all("registry", place.path)
+        yield from _check_sqlite(place.path)
     schema = migrations.read_schema_status(place)
     if place.path is None:
         yield Check("postgresql", "ok", f"{place.masked} answers")
@@ -188,10 +190,10 @@ def registry(home: Home) -> Iterator[Check]:
         detail = f"{schema.state}: {schema.current} here, {schema.head} wanted"
         yield Check("schema", "broken", detail, hint.get(schema.state, "use a separate database for chessreg"))
     if place.path is None:
-        yield _program("pg_dump", "optional", "`chessreg db backup` uses it")
+        yield _check_program("pg_dump", "optional", "`chessreg db backup` uses it")
 
 
-def _sqlite(path: Path) -> Iterator[Check]:
+def _check_sqlite(path: Path) -> Iterator[Check]:
     """Check the two copies of SQLite in this process, and the integrity of the file's pages."""
     from chessreg.queries.source import library_version
     from chessreg.registry import sqlite
@@ -223,12 +225,12 @@ def store(home: Home) -> Iterator[Check]:
 
     root = home.store_path
     if not root.exists():
-        yield _writable("store", root.parent)
+        yield _check_writable("store", root.parent)
     else:
         try:
             Store(root)
             yield Check("store", "ok", f"{root} can be written")
-            yield from _open_to_all("store", root)
+            yield from _is_open_to_all("store", root)
         except StoreError as error:
             yield Check("store", "broken", error.message, error.hint)
     existing = next(folder for folder in (root, *root.parents) if folder.exists())
@@ -240,7 +242,7 @@ def store(home: Home) -> Iterator[Check]:
         yield Check("disk", "ok", detail)
 
 
-def _writable(name: str, folder: Path, file: Path | None = None) -> Check:
+def _check_writable(name: str, folder: Path, file: Path | None = None) -> Check:
     """Check whether the folder, or the nearest existing one above it, and the file are writable."""
     existing = next(place for place in (folder, *folder.parents) if place.exists())
     try:
@@ -258,7 +260,7 @@ def _writable(name: str, folder: Path, file: Path | None = None) -> Check:
     return Check(name, "ok", f"{file or folder} can be written")
 
 
-def _open_to_all(name: str, path: Path) -> Iterator[Check]:
+def _is_open_to_all(name: str, path: Path) -> Iterator[Check]:
     """Check whether every user of this machine can read the file, as files of older versions under a usual umask."""
     from store.files import is_shared
 
@@ -268,7 +270,7 @@ def _open_to_all(name: str, path: Path) -> Iterator[Check]:
         yield Check(name, "optional", f"everybody on this machine can read {path}", hint)
 
 
-def extras(home: Home) -> Iterator[Check]:
+def check_extras(home: Home) -> Iterator[Check]:
     for module, (package, purpose) in OPTIONAL.items():
         if importlib.util.find_spec(module) is None:
             yield Check(package, "optional", f"not installed: {purpose}", install_command(package))
@@ -276,7 +278,7 @@ def extras(home: Home) -> Iterator[Check]:
             yield Check(package, "ok", purpose)
 
 
-def accelerator(home: Home) -> Iterator[Check]:
+def check_accelerator(home: Home) -> Iterator[Check]:
     from chessreg.registry.machine import this_machine
 
     machine = this_machine()
@@ -287,4 +289,11 @@ def accelerator(home: Home) -> Iterator[Check]:
         yield Check("gpu", "ok", ", ".join(machine["gpus"]) or f"none; {machine['cores']} CPU cores")
 
 
-LOOKS: tuple[Callable[[Home], Iterator[Check]], ...] = (python, programs, registry, store, extras, accelerator)
+LOOKS: tuple[Callable[[Home], Iterator[Check]], ...] = (
+    check_python,
+    check_programs,
+    check_registry,
+    store,
+    check_extras,
+    check_accelerator,
+)

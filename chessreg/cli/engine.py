@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from chessreg.cli.base import Group, Home, emit, json_option, pass_home
+from chessreg.cli.base import Group, Home, json_option, pass_home, print_output
 from chessreg.errors import NotFoundError
 
 
@@ -24,11 +24,11 @@ def list_(home: Home) -> None:
     \b
     Example: chessreg engine list
     """
-    from chessreg.cli.base import fresh
+    from chessreg.cli.base import open_with_waiting_results
     from chessreg.registry import read, tables
 
-    here = installed()
-    with fresh(home).read() as session:
+    here = describe_installed_stockfish()
+    with open_with_waiting_results(home).read() as session:
         rows = [
             {
                 **read.row_values(row),
@@ -40,7 +40,7 @@ def list_(home: Home) -> None:
         ]
     if here and not any(row["binary_sha256"] == here["binary_sha256"] for row in rows):
         rows.append({"id": None, **here, "here": True})
-    emit(home, rows, ["id", "name", "version", "binary_sha256", "here"])
+    print_output(home, rows, ["id", "name", "version", "binary_sha256", "here"])
     if here is None:
         click.echo("Stockfish is not installed: chessreg doctor", err=True)
 
@@ -56,7 +56,7 @@ def ladder(home: Home) -> None:
     """
     from chessreg.games.engines.opponents import LADDER, get_engine_rating
 
-    here = installed()
+    here = describe_installed_stockfish()
     rows = [
         {
             "opponent": spec.text,
@@ -68,12 +68,12 @@ def ladder(home: Home) -> None:
         }
         for spec in LADDER
     ]
-    emit(home, rows)
+    print_output(home, rows)
     if here is None:
         click.echo("Stockfish is not installed: chessreg doctor", err=True)
 
 
-def installed() -> dict[str, Any] | None:
+def describe_installed_stockfish() -> dict[str, Any] | None:
     """Return the Stockfish of this machine as a row of `engine`, or None."""
     from chessreg.games.engines.opponents import identify_engine
 

@@ -9,7 +9,7 @@ from uuid import UUID
 
 import click
 
-from chessreg.cli.base import FilePath, Group, Home, emit, fresh, json_option, pass_home
+from chessreg.cli.base import FilePath, Group, Home, json_option, open_with_waiting_results, pass_home, print_output
 from chessreg.terminal import for_data
 
 if TYPE_CHECKING:
@@ -41,9 +41,9 @@ def list_(home: Home, run: str | None, limit: int) -> None:
     from chessreg.entities.game import game_list
     from chessreg.registry import names
 
-    with fresh(home).read() as session:
+    with open_with_waiting_results(home).read() as session:
         run_id = names.resolve_id(session, "run", run) if run else None
-        emit(home, game_list(session, run_id, limit or None), LISTED)
+        print_output(home, game_list(session, run_id, limit or None), LISTED)
 
 
 @game.command()
@@ -61,12 +61,12 @@ def show(home: Home, run: str, unit: int) -> None:
     from chessreg.games.boards.pgn import format_game
     from chessreg.registry import names
 
-    database = fresh(home)
+    database = open_with_waiting_results(home)
     with database.read() as session:
         run_id = names.resolve_id(session, "run", run)
     stored = next(stored_games(database, [(run_id, unit)]))
     if home.json:
-        emit(home, full_record(stored))
+        print_output(home, full_record(stored))
     else:
         click.echo(format_game(stored.record()), nl=False, file=for_data(sys.stdout))
 
@@ -88,7 +88,7 @@ def part(home: Home, reference: str, other: str | None) -> None:
     """
     from chessreg.entities.game import paired, partners, unit_reference
 
-    with fresh(home).read() as session:
+    with open_with_waiting_results(home).read() as session:
         run_id, unit = unit_reference(session, reference)
         partner_rows = partners(session, run_id, unit) if other is None else []
         keys = [(p.run_id, p.unit) for p in partner_rows] if other is None else [unit_reference(session, other)]
@@ -97,7 +97,7 @@ def part(home: Home, reference: str, other: str | None) -> None:
     for key in keys:
         pair = paired(home.session().database, (run_id, unit), key)
         rows.append({"run": key[0].hex, "unit": key[1], "arm": arms.get(key, ""), **pair.as_row()})
-    emit(home, rows, PARTNERS)
+    print_output(home, rows, PARTNERS)
 
 
 @game.command()
@@ -127,16 +127,16 @@ def export(home: Home, source: str, pgn: Path, row: int | None) -> None:
     from chessreg.entities.game import stored_games
     from chessreg.games.boards.pgn import save_pgn
 
-    database = fresh(home)
-    keys = chosen(database, source, row)
+    database = open_with_waiting_results(home)
+    keys = choose_games(database, source, row)
     count = save_pgn((stored.record() for stored in stored_games(database, keys)), pgn)
     if home.json:
-        emit(home, {"path": str(pgn), "games": count})
+        print_output(home, {"path": str(pgn), "games": count})
     else:
         click.echo(f"{pgn}: {count:,} games", err=True)
 
 
-def chosen(database: Database, source: str, row: int | None) -> list[tuple[UUID, int]]:
+def choose_games(database: Database, source: str, row: int | None) -> list[tuple[UUID, int]]:
     """Return the keys of the games of a run or query; a run's name is tried first."""
     from chessreg.entities.game import games_of
     from chessreg.errors import BadInputError, NotFoundError

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from chessreg.cli.base import FilePath, Group, Home, NameText, Numbers, emit, json_option, pass_home
+from chessreg.cli.base import FilePath, Group, Home, NameText, Numbers, json_option, pass_home, print_output
 from chessreg.cli.noun import print_rows
 from chessreg.encodings import list_encodings
 from chessreg.encodings.base import Notation
@@ -118,7 +118,7 @@ def checkpoint(
              chessreg import checkpoint ckpt.pt --name karvonen-8
              chessreg import checkpoint llama/ --encoding prompt --template junkin-1 --name llama
     """
-    from chessreg.cli.checkpoint import tell
+    from chessreg.cli.checkpoint import print_checkpoint
     from chessreg.entities.checkpoint import import_checkpoint, import_reference
 
     if (reference is None) == (source is None):
@@ -150,10 +150,10 @@ def checkpoint(
             session.database, session.store, source, name=name, encoding=written, trained_on=trained_on or None,
             vocabulary=vocabulary, given=given,
         )  # fmt: skip
-    tell(home, made)
+    print_checkpoint(home, made)
 
 
-def direction_options(function: Any) -> Any:
+def add_direction_options(function: Any) -> Any:
     """Return the options that probes and vectors share."""
     options = [
         click.argument("paths", nargs=-1, required=True, metavar="FILE…", type=FilePath(path_type=Path)),
@@ -192,7 +192,7 @@ def direction_options(function: Any) -> Any:
 
 
 @import_.command()
-@direction_options
+@add_direction_options
 @click.option("--hook-point", help="Hook point that the probes read, with * for the layer. Left out: from the path.")
 @click.option(
     "--phase", type=click.IntRange(0, 5), help="Phase of the tokens, for UCI squares. Left out: from the path."
@@ -210,13 +210,13 @@ def probe(home: Home, paths: tuple[Path, ...], name: str | None, **settings: Any
     """
     from chessreg.experiments.imported.directions import ImportedProbe
 
-    runs = bring_in(home, ImportedProbe, paths, name, settings)
+    runs = import_directions(home, ImportedProbe, paths, name, settings)
     with home.session().database.read() as session:
         print_rows(home, entity("probe"), [row for run_id in runs for row in entity("probe").rows(session, run_id)])
 
 
 @import_.command()
-@direction_options
+@add_direction_options
 @click.option(
     "--hook-point", help="The hook point of the vectors, * for the layer; blocks.*.hook_resid_post if left out."
 )
@@ -233,12 +233,14 @@ def vector(home: Home, paths: tuple[Path, ...], name: str | None, **settings: An
     """
     from chessreg.experiments.imported.directions import ImportedVector
 
-    [run_id] = bring_in(home, ImportedVector, paths, name, settings)
+    [run_id] = import_directions(home, ImportedVector, paths, name, settings)
     with home.session().database.read() as session:
         print_rows(home, entity("vector"), entity("vector").rows(session, run_id))
 
 
-def bring_in(home: Home, kind: Any, paths: tuple[Path, ...], name: str | None, settings: dict[str, Any]) -> list[str]:
+def import_directions(
+    home: Home, kind: Any, paths: tuple[Path, ...], name: str | None, settings: dict[str, Any]
+) -> list[str]:
     """Import the files as runs, one for each label, phase and hook point that their paths name. Returns the runs' ids.
 
     All files are checked before any is imported."""
@@ -261,11 +263,11 @@ def bring_in(home: Home, kind: Any, paths: tuple[Path, ...], name: str | None, s
         report = session.run(spec, options, name=called)
         runs.append(report.run_id.hex)
         if report.attempt_id is None:
-            tell_known(f"these files are {kind.name} {report.run_id.hex[-6:]} already", called)
+            print_known_import(f"these files are {kind.name} {report.run_id.hex[-6:]} already", called)
     return runs
 
 
-def tell_known(what: str, name: str | None) -> None:
+def print_known_import(what: str, name: str | None) -> None:
     """Print that an import existed already, and its additional name."""
     click.echo(f"{what}; {f'only the name {name} was added' if name else 'nothing was added'}", err=True)
 
@@ -311,7 +313,7 @@ def fetch(
             {"name": s.name, "holds": s.holds, "repository": s.repository, "file": s.file, "about": s.about}
             for s in list_fetch_sources().values()
         ]
-        emit(home, rows, ["name", "repository", "file", "about"])
+        print_output(home, rows, ["name", "repository", "file", "about"])
         return
     source_file, arrived = get_fetch_source(source), None
 
@@ -339,9 +341,9 @@ def fetch(
             on_progress=on_progress,
         )
     if isinstance(made, Added):
-        dataset.tell(home, made)
+        dataset.print_dataset(home, made)
     else:
-        checkpoint.tell(home, made)
+        checkpoint.print_checkpoint(home, made)
 
 
 COUNTS = ["run", "format", "rows", "games", "aggregates", "points", "other_lines"]
@@ -417,7 +419,7 @@ def results(home: Home, file: Path, name: str | None, format_: str | None, **set
     from chessreg.experiments.imported.file import ImportOptions, load_import_report
     from chessreg.experiments.imported.players import name_externals
 
-    spec = spec_of(file, format_, {key: value for key, value in settings.items() if value})
+    spec = make_import_spec(file, format_, {key: value for key, value in settings.items() if value})
     session = home.adding(needs=[settings.get("checkpoint")])
     with progress_line("import results", quiet=home.json) as on_progress:
         done = session.run(spec, ImportOptions(file_name=file.name), name=name, on_progress=on_progress)
@@ -427,16 +429,16 @@ def results(home: Home, file: Path, name: str | None, format_: str | None, **set
     name_externals(session.database, done.run_id)
     created = done.attempt_id is not None
     report = load_import_report(session.inputs, done.run_id)
-    called = session_name(home, done.run_id)
+    called = get_run_name(home, done.run_id)
     if not created:
-        tell_known(f"these bytes are run {called or done.run_id.hex[-6:]} already", name)
+        print_known_import(f"these bytes are run {called or done.run_id.hex[-6:]} already", name)
     if home.json:
-        emit(home, {"run_id": done.run_id.hex, "name": called, "kind": done.kind, "created": created, **report})
+        print_output(home, {"run_id": done.run_id.hex, "name": called, "kind": done.kind, "created": created, **report})
         return
-    tell({"run": called, **report})
+    print_import_report({"run": called, **report})
 
 
-def spec_of(file: Path, format_: str | None, settings: dict[str, Any]) -> Spec:
+def make_import_spec(file: Path, format_: str | None, settings: dict[str, Any]) -> Spec:
     """Return the spec of this file's import. Raises BadInputError for an unknown file, format or unsuitable setting."""
     from chessreg.errors import BadInputError
     from chessreg.experiments.imported.aggregates import ImportedAggregatesSpec
@@ -461,7 +463,7 @@ def spec_of(file: Path, format_: str | None, settings: dict[str, Any]) -> Spec:
     return spec
 
 
-def session_name(home: Home, run_id: Any) -> str:
+def get_run_name(home: Home, run_id: Any) -> str:
     """The run's name, or its short id."""
     from chessreg.registry.names import read_name
 
@@ -469,24 +471,27 @@ def session_name(home: Home, run_id: Any) -> str:
         return read_name(session, "run", run_id) or run_id.hex[-6:]
 
 
-def tell(report: dict[str, Any]) -> None:
+def print_import_report(report: dict[str, Any]) -> None:
     """Print the counts on stdout, then the mismatches."""
-    emit(False, {key: report[key] for key in COUNTS if key in report})
+    print_output(False, {key: report[key] for key in COUNTS if key in report})
     for title in ("results", "terminations", "models", "metrics"):
         if report.get(title):
             click.echo(f"{title}: " + ", ".join(f"{count} {key}" for key, count in report[title].items()))
     if report["oddities"]:
         click.echo("\noddities")
-        oddity_rows = [{**odd, "rows": some(odd["rows"]), "for example": odd["texts"][0]} for odd in report["oddities"]]
-        emit(False, oddity_rows, ["code", "count", "rows", "for example"])
+        oddity_rows = [
+            {**odd, "rows": format_row_numbers(odd["rows"]), "for example": odd["texts"][0]}
+            for odd in report["oddities"]
+        ]
+        print_output(False, oddity_rows, ["code", "count", "rows", "for example"])
     if report["rejected"]:
         click.echo("\nrows without a game")
-        emit(False, report["rejected"], ["row", "reason"])
+        print_output(False, report["rejected"], ["row", "reason"])
     if not report["oddities"] and not report["rejected"]:
         click.echo("no oddities")
 
 
-def some(rows: list[int]) -> str:
+def format_row_numbers(rows: list[int]) -> str:
     """Row numbers, shortened."""
     listed = ", ".join(map(str, rows[:6]))
     return listed if len(rows) <= 6 else f"{listed}, …"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chessreg.cli.base import Group, Home, emit, fresh, json_option, pass_home
+from chessreg.cli.base import Group, Home, json_option, open_with_waiting_results, pass_home, print_output
 from chessreg.errors import ChessregError, NotFoundError
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def jobs(home: Home, references: tuple[str, ...], everything: bool) -> None:
     Example: chessreg jobs
     """
     rows = job_status(home, references, everything)
-    emit(home, rows if home.json else [readable_row(row) for row in rows], LISTED)
+    print_output(home, rows if home.json else [make_readable_row(row) for row in rows], LISTED)
     warn_without_supervisor(home, rows)
 
 
@@ -48,7 +48,7 @@ def job_status(home: Home, references: tuple[str, ...] | list[str], everything: 
     from chessreg.registry.tables.types import utc_now
     from chessreg.scheduling import status as stand
 
-    with fresh(home).read() as session:
+    with open_with_waiting_results(home).read() as session:
         if references:
             return stand.read_job_rows(session, named_jobs(session, references))
         query = select(Job).order_by(Job.created_at, Job.shard, Job.id)
@@ -64,12 +64,12 @@ def named_jobs(session: Any, references: tuple[str, ...] | list[str]) -> list[Jo
     return list({job.id: job for reference in references for job in queue.find_jobs(session, reference)}.values())
 
 
-def readable_row(row: dict[str, Any]) -> dict[str, Any]:
+def make_readable_row(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row for display: pace, time left, and reason."""
-    return {**row, "status": row["state"], "pace": pace(row), "why": row["why"][:80]}
+    return {**row, "status": row["state"], "pace": format_pace(row), "why": row["why"][:80]}
 
 
-def pace(row: dict[str, Any]) -> str:
+def format_pace(row: dict[str, Any]) -> str:
     """`12.3/s, 4 min left`."""
     parts = []
     if row["rate"]:
@@ -78,11 +78,11 @@ def pace(row: dict[str, Any]) -> str:
             f"{rate:.1f}/s" if rate >= 1 else f"{60 * rate:.1f}/min" if rate >= 1 / 60 else f"{3600 * rate:.1f}/h"
         )
     if row["seconds_left"] is not None:
-        parts.append(f"{duration(row['seconds_left'])} left")
+        parts.append(f"{format_duration(row['seconds_left'])} left")
     return ", ".join(parts)
 
 
-def duration(seconds: float) -> str:
+def format_duration(seconds: float) -> str:
     for size, unit in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= size:
             return f"{seconds / size:.1f} {unit}"
@@ -118,10 +118,10 @@ def show(home: Home, reference: str) -> None:
     from chessreg.registry.states import word_of
     from chessreg.scheduling import status as stand
 
-    with fresh(home).read() as session:
+    with open_with_waiting_results(home).read() as session:
         details = [stand.read_full_row(session, each) for each in named_jobs(session, [reference])]
     if home.json:
-        emit(home, details[0] if len(details) == 1 else details)
+        print_output(home, details[0] if len(details) == 1 else details)
         return
     for place, row in enumerate(details):
         if place:
@@ -129,20 +129,20 @@ def show(home: Home, reference: str) -> None:
         columns = ["id", "title", "name", "state", "done", "units", "executor", "machine", "partition",
                    "scheduler_job", "priority", "tries", "why", "host", "group_id", "run_id", "created_at",
                    "started_at", "ended_at", "folder"]  # fmt: skip
-        emit(home, row, columns)
+        print_output(home, row, columns)
         click.echo("\nsettings")
         values = {**row["spec"], **row["execution_options"]}
-        emit(home, [{"setting": key, "value": str(value)} for key, value in values.items()])
+        print_output(home, [{"setting": key, "value": str(value)} for key, value in values.items()])
         if row["attempts"]:
             click.echo("\nattempts")
             attempts = [{**each, "state": word_of(each["cause"]) if each["cause"] else each["state"]}
                         for each in row["attempts"]]  # fmt: skip
-            emit(
+            print_output(
                 home, attempts, ["id", "state", "exit_code", "host", "started_at", "ended_at", "units_done", "message"]
             )
 
 
-def is_over(rows: list[dict[str, Any]]) -> bool:
+def have_ended(rows: list[dict[str, Any]]) -> bool:
     from chessreg.scheduling.status import FINAL_STATES
 
     return all(row["state"] in FINAL_STATES for row in rows)
@@ -160,8 +160,8 @@ def cancel(home: Home, references: tuple[str, ...]) -> None:
     """
     from chessreg.scheduling import queue
 
-    changed = change(home, references, queue.cancel_jobs)
-    tell(home, changed, "cancelled", "none of these jobs was queued or running")
+    changed = change_jobs(home, references, queue.cancel_jobs)
+    print_changed_jobs(home, changed, "cancelled", "none of these jobs was queued or running")
 
 
 @click.command()
@@ -176,17 +176,17 @@ def retry(home: Home, references: tuple[str, ...]) -> None:
     """
     from chessreg.scheduling import queue
 
-    changed = change(home, references, queue.retry_jobs)
+    changed = change_jobs(home, references, queue.retry_jobs)
     nothing = "none of these jobs ended incomplete, or another launch of their runs is active"
-    tell(home, changed, "queued again", nothing)
+    print_changed_jobs(home, changed, "queued again", nothing)
 
 
-def change(home: Home, references: tuple[str, ...], do: Any) -> list[str]:
+def change_jobs(home: Home, references: tuple[str, ...], do: Any) -> list[str]:
     """Apply `do` to the jobs and start a supervisor if one is needed; return the ids of the changed jobs."""
     from chessreg.scheduling.presence import Presence
     from store.process import is_this_machine
 
-    with fresh(home).write() as session:
+    with open_with_waiting_results(home).write() as session:
         changed = do(session, named_jobs(session, references))
         ids = [each.id.hex for each in changed]
         here = any(is_this_machine(each.host, each.system_id) for each in changed)
@@ -195,10 +195,10 @@ def change(home: Home, references: tuple[str, ...], do: Any) -> list[str]:
     return ids
 
 
-def tell(home: Home, ids: list[str], what: str, nothing: str) -> None:
+def print_changed_jobs(home: Home, ids: list[str], what: str, nothing: str) -> None:
     rows = job_status(home, ids) if ids else []
     if home.json:
-        emit(home, rows)
+        print_output(home, rows)
     for row in rows:
         click.echo(f"{what}: {row['title']} ({row['id'].hex[-6:]})", err=True)
     if not ids:
@@ -221,26 +221,26 @@ def wait(home: Home, references: tuple[str, ...], timeout: float | None) -> None
     \b
     Example: chessreg wait fit && chessreg query "probe accuracy by layer"
     """
-    until_over(home, references, timeout, home.json)
+    wait_until_over(home, references, timeout, home.json)
 
 
-def until_over(home: Home, references: tuple[str, ...] | list[str], timeout: float | None, as_json: bool) -> None:
+def wait_until_over(home: Home, references: tuple[str, ...] | list[str], timeout: float | None, as_json: bool) -> None:
     """Wait until the jobs end, print their rows, and exit with 1 unless all are complete."""
     deadline = None if timeout is None else time.monotonic() + timeout
-    while not is_over(rows := job_status(home, references)):
+    while not have_ended(rows := job_status(home, references)):
         if deadline is not None and time.monotonic() > deadline:
             raise ChessregError(f"not over after {timeout:g} s", f"chessreg jobs {' '.join(references)}")
-        warn_once(home, rows)
+        start_supervisor_if_needed(home, rows)
         time.sleep(POLL_SECONDS)
     if as_json:
-        emit(True, rows)
+        print_output(True, rows)
     else:
-        emit(False, [readable_row(row) for row in rows], LISTED)
+        print_output(False, [make_readable_row(row) for row in rows], LISTED)
     if any(row["state"] != "complete" for row in rows):
         sys.exit(1)
 
 
-def warn_once(home: Home, rows: list[dict[str, Any]]) -> None:
+def start_supervisor_if_needed(home: Home, rows: list[dict[str, Any]]) -> None:
     """Start a supervisor for jobs of this machine if none is running."""
     from chessreg.scheduling.presence import Presence
 
@@ -270,9 +270,9 @@ def priority(home: Home, references: tuple[str, ...], to: int | None, by: int) -
 
     if to is None and not by:
         raise click.UsageError("give --set N or --by N")
-    with fresh(home).write() as session:
+    with open_with_waiting_results(home).write() as session:
         ids = [job.id.hex for job in set_priority(session, named_jobs(session, references), to, by)]
-    tell(home, ids, "priority changed", "none of these is queued")
+    print_changed_jobs(home, ids, "priority changed", "none of these is queued")
 
 
 @click.command()
@@ -289,34 +289,34 @@ def logs(home: Home, references: tuple[str, ...], follow: bool, lines: int | Non
     \b
     Example: chessreg logs -f 3f2a1c
     """
-    files = log_files(home, references)
+    files = find_log_files(home, references)
     read = {title: path.read_bytes() for title, path in files.items()}
     texts = {title: content.decode(errors="replace").splitlines() for title, content in read.items()}
     if lines is not None:
         texts = {title: text[-lines:] if lines else [] for title, text in texts.items()}
     if home.json and not follow:
-        emit(home, [{"job": title, "path": files[title], "lines": text} for title, text in texts.items()])
+        print_output(home, [{"job": title, "path": files[title], "lines": text} for title, text in texts.items()])
         return
     for title, text in texts.items():
         for line in text:
-            say_line(home, title if len(files) > 1 else "", line)
+            print_log_line(home, title if len(files) > 1 else "", line)
     if follow:
         follow_logs(home, references, files, {title: len(content) for title, content in read.items()})
 
 
-def say_line(home: Home, title: str, line: str) -> None:
+def print_log_line(home: Home, title: str, line: str) -> None:
     if home.json:
         print(json.dumps({"job": title, "line": line}, ensure_ascii=False), flush=True)
     else:
         print(f"{title}: {line}" if title else line, flush=True)
 
 
-def log_files(home: Home, references: tuple[str, ...]) -> dict[str, Path]:
+def find_log_files(home: Home, references: tuple[str, ...]) -> dict[str, Path]:
     """Return each job's title → its log. Raises NotFoundError if no job has begun, or its log is on another machine."""
     from chessreg.scheduling import queue, status
 
     store = home.session().store
-    with fresh(home).read() as session:
+    with open_with_waiting_results(home).read() as session:
         wanted = named_jobs(session, references)
         files: dict[str, Path] = {}
         for each in wanted:
@@ -341,12 +341,12 @@ def follow_logs(home: Home, references: tuple[str, ...], files: dict[str, Path],
             whole = added if over else added[: added.rfind(b"\n") + 1]
             at[title] += len(whole)
             for line in whole.decode(errors="replace").splitlines():
-                say_line(home, title if len(files) > 1 else "", line)
+                print_log_line(home, title if len(files) > 1 else "", line)
         if over:
             return
-        over = is_over(job_status(home, references))
+        over = have_ended(job_status(home, references))
         time.sleep(0.0 if over else POLL_SECONDS)
-        for title, path in log_files(home, references).items():
+        for title, path in find_log_files(home, references).items():
             files.setdefault(title, path)
             at.setdefault(title, 0)
 
@@ -356,7 +356,7 @@ def supervisor() -> None:
     """Start, stop and show the process that runs this machine's jobs. `chessreg launch` starts it."""
 
 
-def presence(home: Home) -> Any:
+def make_presence(home: Home) -> Any:
     from chessreg.scheduling.presence import Presence
 
     return Presence(home.session().store)
@@ -366,7 +366,7 @@ def presence(home: Home) -> Any:
 @pass_home
 def start(home: Home) -> None:
     """Start the supervisor in the background, unless it is running. It ends after five minutes without work."""
-    here = presence(home)
+    here = make_presence(home)
     began = here.start(home.registry_reference)
     click.echo(f"{'started' if began else 'it runs already'}: process {(here.who() or {}).get('pid')}", err=True)
 
@@ -378,7 +378,7 @@ def stop(home: Home) -> None:
 
     The next `launch`, `retry` or `supervisor start` resumes them.
     """
-    click.echo("stopped" if presence(home).stop() else "no supervisor runs here", err=True)
+    click.echo("stopped" if make_presence(home).stop() else "no supervisor runs here", err=True)
 
 
 @supervisor.command()
@@ -389,7 +389,7 @@ def status(home: Home) -> None:
     from chessreg.scheduling import queue
     from chessreg.scheduling.status import find_state
 
-    here = presence(home)
+    here = make_presence(home)
     holder = here.who() or {}
     session = home.session()
     with session.database.read() as sql:
@@ -404,7 +404,7 @@ def status(home: Home) -> None:
         "jobs_queued": len(jobs) - running,
         "jobs_running": running,
     }
-    emit(home, row, None if home.json else ["state", "pid", "since", "jobs_queued", "jobs_running", "log"])
+    print_output(home, row, None if home.json else ["state", "pid", "since", "jobs_queued", "jobs_running", "log"])
 
 
 @supervisor.command()

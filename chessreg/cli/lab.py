@@ -8,8 +8,8 @@ from typing import Any
 
 import click
 
-from chessreg.cli.base import Home, emit, fresh, json_option, pass_home
-from chessreg.cli.run import given_values, options
+from chessreg.cli.base import Home, json_option, open_with_waiting_results, pass_home, print_output
+from chessreg.cli.run import collect_given_values, options
 from chessreg.errors import BadInputError
 from chessreg.lab.question import LabPosition, StoredState
 from chessreg.named import clipped
@@ -46,7 +46,7 @@ def lab(home: Home, state: str | None, settings: tuple[str, ...], layer: int | N
     from chessreg.lab.model import Lab
     from chessreg.models.devices import prepare_device
 
-    database, given = fresh(home), given_values(LabPosition, params)
+    database, given = open_with_waiting_results(home), collect_given_values(LabPosition, params)
     question: LabPosition | StoredState
     if state is not None:
         if settings or given.keys() - {"condition"}:
@@ -57,16 +57,16 @@ def lab(home: Home, state: str | None, settings: tuple[str, ...], layer: int | N
     elif "checkpoint" not in given:
         raise BadInputError("a model is missing", "give --checkpoint NAME, or RUN:UNIT of an edit run")
     else:
-        question = LabPosition.of(**given, settings=tuple(map(pair, settings)))
+        question = LabPosition.of(**given, settings=tuple(map(split_pair, settings)))
     prepare_device("cpu")
     answer = Lab(home.session().inputs).ask(question)
     if home.json:
-        emit(home, answer.summary())
+        print_output(home, answer.summary())
     else:
         click.echo(format_answer(answer, layer, top), nl=False)
 
 
-def pair(text: str) -> tuple[str, str]:
+def split_pair(text: str) -> tuple[str, str]:
     """Split NAME=VALUE. Raises BadInputError for other texts."""
     name, equals, value = text.partition("=")
     if not (name and equals and value):

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chessreg.cli.base import FilePath, Home, emit
-from chessreg.cli.run import KindCommand, KindGroup, command, read_toml, recorded, settings
+from chessreg.cli.base import FilePath, Home, print_output
+from chessreg.cli.run import KindCommand, KindGroup, make_kind_command, read_recorded_run, read_toml, settings
 from chessreg.errors import BadInputError, NotFoundError
 
 if TYPE_CHECKING:
@@ -28,14 +28,14 @@ LISTED = {"kind": "kind", "run": "run", "name": "name", "status": "", "units": "
 PLANNED = {**LISTED, "time": "time"}  # of a dry run
 
 
-def placing() -> list[click.Option]:
+def make_executor_options() -> list[click.Option]:
     """Return the options for the executor. They have no defaults, so that the values of a job file are used."""
-    from chessreg.cli.run import option
+    from chessreg.cli.run import make_option
     from chessreg.runs.spec import describe_settings
     from chessreg.scheduling.launch import LaunchOptions
 
     return [
-        *(option(setting) for setting in describe_settings(LaunchOptions) if setting.path in LAUNCH_OPTIONS),
+        *(make_option(setting) for setting in describe_settings(LaunchOptions) if setting.path in LAUNCH_OPTIONS),
         click.Option(
             ["--address"], help="Address of the Ray cluster, with --on ray. Left out: the cluster that Ray finds."
         ),
@@ -49,7 +49,7 @@ class LaunchGroup(KindGroup):
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command:
         if name.endswith(".toml"):
-            return file_command(Path(name))
+            return make_file_command(Path(name))
         if ctx.resilient_parsing and ".py" in name:
             raise NotFoundError(f"{name} is not loaded to complete a command line")  # loading it would trust it
         from chessreg.runs.kind import find_kind
@@ -66,7 +66,7 @@ class LaunchGroup(KindGroup):
             help="Values of a setting, as NAME=A|B: one run for each value, or combination with other --grid. "
             "Left out: one run.",
         )
-        return command(find_kind(name), name, LaunchCommand, [*placing(), sweep, grid])
+        return make_kind_command(find_kind(name), name, LaunchCommand, [*make_executor_options(), sweep, grid])
 
 
 @click.group(cls=LaunchGroup, invoke_without_command=True, subcommand_metavar="KIND|job.toml [SETTINGS]…")
@@ -109,7 +109,7 @@ def launch(ctx: click.Context, resume: str | None) -> None:
         assert home
         from chessreg.scheduling.launch import Order
 
-        kind, spec, explicit = recorded(home, resume)
+        kind, spec, explicit = read_recorded_run(home, resume)
         go(home, [Order(kind, spec, kind.options(), explicit)], dry_run=False, wait=False, as_json=False)
 
 
@@ -122,21 +122,21 @@ class LaunchCommand(KindCommand):
         home = click.get_current_context().find_object(Home)
         assert home
         if params["sweep"] or params["grid"]:
-            orders = sweep_orders(self.kind, params)
+            orders = make_sweep_orders(self.kind, params)
         else:
             spec, execution, sources = settings(self.kind, params)
-            orders = [order_of(self.kind, spec, execution, tuple(sorted(sources)), params["name"], params)]
-        go_or_print(home, orders, params)
+            orders = [make_order(self.kind, spec, execution, tuple(sorted(sources)), params["name"], params)]
+        launch_or_print(home, orders, params)
 
 
-def go_or_print(home: Home, orders: list[Order], params: dict[str, Any]) -> None:
+def launch_or_print(home: Home, orders: list[Order], params: dict[str, Any]) -> None:
     if params["print"]:
         show_scripts(home, orders, params["json"])
     else:
         go(home, orders, dry_run=params["dry_run"], wait=params["wait"], as_json=params["json"])
 
 
-def order_of(
+def make_order(
     kind: Kind, spec: Any, execution: Any, explicit: tuple[str, ...], name: str | None, queueing: dict[str, Any]
 ) -> Order:
     """Return the order with the executor's options; options not given have their defaults."""
@@ -151,25 +151,25 @@ def order_of(
     return Order(kind, spec, execution, explicit, name, on, **more)
 
 
-def sweep_orders(kind: Kind, params: dict[str, Any]) -> list[Order]:
+def make_sweep_orders(kind: Kind, params: dict[str, Any]) -> list[Order]:
     """Return the orders of a sweep file and of --grid, over the settings of the command line."""
-    from chessreg.cli.run import given_values
+    from chessreg.cli.run import collect_given_values
     from chessreg.runs.spec import flatten_settings, merge_settings
 
     path = params["sweep"] or "--grid"
     table = read_toml(Path(path)) if params["sweep"] else {}
-    if grid := grid_of(kind, params["grid"]):
+    if grid := read_grid(kind, params["grid"]):
         table = {**table, "grid": flatten_settings(table.get("grid", {})) | grid}
     if wrong := table.keys() - {"grid", "cells"}:
         raise BadInputError(f"{path}: {', '.join(sorted(wrong))} is neither grid nor cells", "[grid]\nseed = [0, 1, 2]")
-    settings = merge_settings(given_values(kind.spec, params), given_values(kind.options, params))
+    settings = merge_settings(collect_given_values(kind.spec, params), collect_given_values(kind.options, params))
     file = read_toml(Path(params["spec"])) if params["spec"] else {}
     preset = kind.preset(params["preset"]) if params.get("preset") else {}
     base = merge_settings({k: v for k, v in file.items() if k not in ("kind", "name")}, settings)
-    return cell_orders(kind, base, preset, table, params["name"], params, str(path))
+    return make_cell_orders(kind, base, preset, table, params["name"], params, str(path))
 
 
-def grid_of(kind: Kind, given: Sequence[str]) -> dict[str, list[Any]]:
+def read_grid(kind: Kind, given: Sequence[str]) -> dict[str, list[Any]]:
     """Return the values of `--grid SETTING=A|B`, by path.
 
     Raises BadInputError for an unknown setting, an invalid value, and a setting given twice.
@@ -193,7 +193,7 @@ def grid_of(kind: Kind, given: Sequence[str]) -> dict[str, list[Any]]:
     return grid
 
 
-def cell_orders(
+def make_cell_orders(
     kind: Kind,
     base: dict[str, Any],
     preset: dict[str, Any],
@@ -215,22 +215,22 @@ def cell_orders(
         spec = build_settings(kind.spec, {k: v for k, v in values.items() if k in setting_names(kind.spec)}, preset)
         execution = build_settings(kind.options, {k: v for k, v in values.items() if k in kind.options.model_fields})
         explicit = tuple(sorted({*preset, *values}))
-        orders.append(order_of(kind, spec, execution, explicit, make_cell_name(name, cell, number), queueing))
+        orders.append(make_order(kind, spec, execution, explicit, make_cell_name(name, cell, number), queueing))
     return orders
 
 
-def file_command(path: Path) -> click.Command:
+def make_file_command(path: Path) -> click.Command:
     """`chessreg launch job.toml`."""
 
     def go_file(**params: Any) -> None:
         home = click.get_current_context().find_object(Home)
         assert home
-        go_or_print(home, file_orders(path, params), params)
+        launch_or_print(home, read_file_orders(path, params), params)
 
     return click.Command(
         str(path),
         params=[
-            *placing(),
+            *make_executor_options(),
             click.Option(["--dry-run"], is_flag=True, help="Print the plan and do nothing."),
             click.Option(["--json"], is_flag=True, help="Print one JSON document."),
         ],
@@ -239,7 +239,7 @@ def file_command(path: Path) -> click.Command:
     )
 
 
-def file_orders(path: Path, params: dict[str, Any]) -> list[Order]:
+def read_file_orders(path: Path, params: dict[str, Any]) -> list[Order]:
     """Return the orders of a job file. Executor options on the command line override it."""
     from chessreg.runs.kind import find_kind as find
 
@@ -259,14 +259,14 @@ def file_orders(path: Path, params: dict[str, Any]) -> list[Order]:
         if not isinstance(job, dict) or not isinstance(job.get("kind"), str):
             raise BadInputError(f"{where}: it has no kind", 'kind = "probe"')
         own = {key: job.pop(key) for key in LAUNCH_OPTIONS if key in job}
-        kind, name = find(kind_reference(job.pop("kind"), path)), job.pop("name", None)
+        kind, name = find(resolve_kind_reference(job.pop("kind"), path)), job.pop("name", None)
         sweep = {key: job.pop(key) for key in ("grid", "cells") if key in job}
         preset = kind.preset(job.pop("preset")) if "preset" in job else {}
-        orders += cell_orders(kind, job, preset, sweep, name, general | own | over, where)
+        orders += make_cell_orders(kind, job, preset, sweep, name, general | own | over, where)
     return orders
 
 
-def kind_reference(kind: str, file: Path) -> str:
+def resolve_kind_reference(kind: str, file: Path) -> str:
     """Return a kind's reference; the path of a kind's file is relative to the job file."""
     kind_file = file.parent / kind.partition(":")[0]
     return str(file.parent / kind) if ".py" in kind and kind_file.is_file() else kind
@@ -274,7 +274,7 @@ def kind_reference(kind: str, file: Path) -> str:
 
 def go(home: Home, orders: list[Order], *, dry_run: bool, wait: bool, as_json: bool) -> None:
     """Plan and queue the orders, start a supervisor if needed, and print the plan."""
-    from chessreg.cli.jobs import duration
+    from chessreg.cli.jobs import format_duration
     from chessreg.runs.ingest import ingest_fragments
     from chessreg.scheduling.executors import open_executor
     from chessreg.scheduling.launch import launch_orders, plan_orders, preview_run
@@ -284,14 +284,16 @@ def go(home: Home, orders: list[Order], *, dry_run: bool, wait: bool, as_json: b
     session = (
         home.session()
         if dry_run
-        else home.adding(needs=needed(orders), check=lambda: [open_executor(order.on) for order in orders])
+        else home.adding(
+            needs=list_needed_references(orders), check=lambda: [open_executor(order.on) for order in orders]
+        )
     )
     ingest_fragments(session.database, session.store)
     if dry_run:
         group, planned = None, plan_orders(orders, session.database, session.store)
     else:
         group, planned = launch_orders(orders, session.database, session.store)
-    rows = [row_of(each) for each in planned]
+    rows = [make_plan_row(each) for each in planned]
     if dry_run:
         for row, each in zip(rows, planned, strict=True):
             previewed = preview_run(each, session.database, session.store)
@@ -304,7 +306,7 @@ def go(home: Home, orders: list[Order], *, dry_run: bool, wait: bool, as_json: b
             earlier = find_jobs_at_work(sql, [each.run_id for each in planned if each.status == "already_queued"])
         references = [id.hex for id in ([group] if group else []) + earlier]
     if as_json and not references:
-        emit(True, {"group_id": group, "runs": rows, "supervisor": presence.who() if group else None})
+        print_output(True, {"group_id": group, "runs": rows, "supervisor": presence.who() if group else None})
     elif not as_json:
         planned_rows = [
             {
@@ -317,8 +319,8 @@ def go(home: Home, orders: list[Order], *, dry_run: bool, wait: bool, as_json: b
         ]
         for row in planned_rows if dry_run else ():
             unknown = "" if row["missing"] == 0 else "not known"
-            row["time"] = unknown if row["seconds"] is None else f"about {duration(row['seconds'])}"
-        emit(False, planned_rows, PLANNED if dry_run else LISTED)
+            row["time"] = unknown if row["seconds"] is None else f"about {format_duration(row['seconds'])}"
+        print_output(False, planned_rows, PLANNED if dry_run else LISTED)
         if bases := list(dict.fromkeys(filter(None, (row.get("basis") for row in rows)))):
             click.echo(f"time from {'; '.join(bases)}", err=True)
         if group:
@@ -328,12 +330,12 @@ def go(home: Home, orders: list[Order], *, dry_run: bool, wait: bool, as_json: b
         elif not dry_run:
             click.echo("nothing was queued: every run is complete or queued already", err=True)
     if references:
-        from chessreg.cli.jobs import until_over
+        from chessreg.cli.jobs import wait_until_over
 
-        until_over(home, references, None, as_json)
+        wait_until_over(home, references, None, as_json)
 
 
-def needed(orders: list[Order]) -> list[str]:
+def list_needed_references(orders: list[Order]) -> list[str]:
     """Return the references of these orders that none of them makes."""
     from chessreg.runs.inputs import FILE_NOUNS
     from chessreg.runs.resolve import iter_named_inputs
@@ -362,14 +364,14 @@ def show_scripts(home: Home, orders: list[Order], as_json: bool) -> None:
             at: Any = open_executor(each.order.on)
             scripts += [script for part in (shards, last) if part for script in at.preview(part)]
     if as_json:
-        emit(True, {"scripts": scripts})
+        print_output(True, {"scripts": scripts})
     else:
         click.echo("\n".join(scripts), nl=False)
     if not scripts:
         click.echo("there is nothing to submit: all of it is complete or launched already", err=True)
 
 
-def row_of(planned: PlannedRun) -> dict[str, Any]:
+def make_plan_row(planned: PlannedRun) -> dict[str, Any]:
     return {
         "run_id": planned.run_id,
         "kind": planned.order.kind.name,

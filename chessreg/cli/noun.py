@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from chessreg.cli.base import Group, Home, emit, fresh, json_option, pass_home
+from chessreg.cli.base import Group, Home, json_option, open_with_waiting_results, pass_home, print_output
 from chessreg.entities import entity
 from chessreg.entities.base import Entity
 from chessreg.entities.display import Option
@@ -26,7 +26,7 @@ def group_of(noun: str) -> Group:
     if noun_entity.verify is not None:
         group.add_command(verify_command(noun_entity))
     if not noun_entity.of_run:  # things that a run made are named after the run
-        add_words(group, noun)
+        add_annotation_commands(group, noun)
     return group
 
 
@@ -40,17 +40,17 @@ def print_rows(home: Home, noun: Entity, rows: list[dict[str, Any]]) -> None:
     if not home.json:
         texts = {column.field: column.text for column in noun.columns if column.text is not None}
         rows = [{**row, **{field: text(row[field]) for field, text in texts.items()}} for row in rows]
-    emit(home, rows, headings(noun))
+    print_output(home, rows, headings(noun))
 
 
 def list_command(noun: Entity) -> click.Command:
-    help = with_example(noun.list_help or f"List the {noun.plural}.", f"chessreg {noun.command or noun.noun} list")
+    help = add_example(noun.list_help or f"List the {noun.plural}.", f"chessreg {noun.command or noun.noun} list")
 
     @click.command("list", help=help)
     @json_option
     @pass_home
     def command(home: Home, run: str | None = None, everything: bool = True) -> None:
-        with opened(home).database.read() as sql:
+        with open_home(home).database.read() as sql:
             rows = noun.rows(sql, run)
         print_rows(home, noun, [row for row in rows if everything or not row["archived"]])
 
@@ -64,7 +64,7 @@ def list_command(noun: Entity) -> click.Command:
 
 
 def show_command(noun: Entity) -> click.Command:
-    help = with_example(
+    help = add_example(
         noun.show_help or f"Show one {noun.noun}.", f"chessreg {noun.command or noun.noun} show {noun.example}"
     )
 
@@ -73,28 +73,30 @@ def show_command(noun: Entity) -> click.Command:
     @json_option
     @pass_home
     def command(home: Home, reference: str, **options: Any) -> None:
-        printed = noun.show(opened(home), reference, **options)
+        printed = noun.show(open_home(home), reference, **options)
         for remark in printed.remarks:
             click.echo(remark, err=True)
         if home.json or isinstance(printed.data, list):
-            emit(home, printed.data)
+            print_output(home, printed.data)
             return
-        emit(home, {**printed.data, **printed.read_as}, printed.fields)
+        print_output(home, {**printed.data, **printed.read_as}, printed.fields)
         for part in printed.parts:
             if part.rows:
                 click.echo(f"\n{part.name}")
-                emit(home, [dict(row) for row in part.rows], {column.field: column.heading for column in part.columns})
+                print_output(
+                    home, [dict(row) for row in part.rows], {column.field: column.heading for column in part.columns}
+                )
         for line in printed.lines:
             click.echo(line)
 
-    command.params[1:1] = as_click(noun.show_options)
+    command.params[1:1] = make_click_options(noun.show_options)
     return command
 
 
 def verify_command(noun: Entity) -> click.Command:
     example = noun.example.partition(" ")[0]
 
-    @click.command("verify", help=with_example(noun.verify_help, f"chessreg {noun.noun} verify {example}"))
+    @click.command("verify", help=add_example(noun.verify_help, f"chessreg {noun.noun} verify {example}"))
     @click.argument("reference", metavar="RUN" if noun.of_run else noun.noun.upper())
     @json_option
     @pass_home
@@ -102,24 +104,24 @@ def verify_command(noun: Entity) -> click.Command:
     def command(ctx: click.Context, home: Home, reference: str, **options: Any) -> None:
         assert noun.verify is not None
         verified = noun.verify(home.session(), reference, **options)
-        emit(home, verified.counts, verified.fields)
+        print_output(home, verified.counts, verified.fields)
         for problem in verified.problems:
             click.echo(f"error: {problem}", err=True)
         if verified.problems:
             ctx.exit(1)
         click.echo(verified.outcome, err=True)
 
-    command.params[1:1] = as_click(noun.verify_options)
+    command.params[1:1] = make_click_options(noun.verify_options)
     return command
 
 
-def opened(home: Home) -> Session:
+def open_home(home: Home) -> Session:
     """Return the home after importing waiting results."""
-    fresh(home)
+    open_with_waiting_results(home)
     return home.session()
 
 
-def as_click(options: Iterable[Option]) -> list[click.Parameter]:
+def make_click_options(options: Iterable[Option]) -> list[click.Parameter]:
     return [
         click.Option([f"--{option.name.replace('_', '-')}"], type=TYPES[option.type], help=option.help,
                      is_flag=option.type is bool, metavar=option.metavar, default=option.default,
@@ -128,7 +130,7 @@ def as_click(options: Iterable[Option]) -> list[click.Parameter]:
     ]  # fmt: skip
 
 
-def with_example(text: str, example: str) -> str:
+def add_example(text: str, example: str) -> str:
     return f"{' '.join(text.split())}\n\n\b\nExample: {example}"
 
 
@@ -144,7 +146,7 @@ SWITCHES = {
 }
 
 
-def annotate(home: Home, noun: str, reference: str, word: str, value: str, withdrawn: bool = False) -> None:
+def change_annotation(home: Home, noun: str, reference: str, word: str, value: str, withdrawn: bool = False) -> None:
     """Add or remove an annotation, and print the change on stderr."""
     from chessreg.registry import names
 
@@ -156,7 +158,7 @@ def annotate(home: Home, noun: str, reference: str, word: str, value: str, withd
     click.echo(f"{noun} {target.hex[-6:]}: {'no longer ' if withdrawn else ''}{annotation}", err=True)
 
 
-def take_back(home: Home, noun: str, reference: str, word: str) -> None:
+def remove_annotations(home: Home, noun: str, reference: str, word: str) -> None:
     """Remove all annotations of a thing with this word. Raises NotFoundError if it has none."""
     from chessreg.errors import NotFoundError
     from chessreg.registry import names
@@ -171,21 +173,23 @@ def take_back(home: Home, noun: str, reference: str, word: str) -> None:
     click.echo(f"{noun} {target.hex[-6:]}: no longer {word}", err=True)
 
 
-def add_words(group: click.Group, noun: str) -> None:
+def add_annotation_commands(group: click.Group, noun: str) -> None:
     """Add the commands name, tag, note, star, pin, archive, invalidate and their opposites to a noun's group."""
     tagged = f"Tag a {noun}. Example: chessreg {group.name} tag 3f2a09 paper"
-    group.add_command(saying(noun, "name", "name", "name", f"Name a {noun}; a new name takes the old one's place."))
-    group.add_command(saying(noun, "tag", "tag", "tag", tagged))
-    group.add_command(saying(noun, "untag", "tag", "tag", "Remove a tag.", back=True))
-    group.add_command(saying(noun, "note", "note", "text", f"Note something about a {noun}."))
+    group.add_command(
+        make_value_command(noun, "name", "name", "name", f"Name a {noun}; a new name takes the old one's place.")
+    )
+    group.add_command(make_value_command(noun, "tag", "tag", "tag", tagged))
+    group.add_command(make_value_command(noun, "untag", "tag", "tag", "Remove a tag.", back=True))
+    group.add_command(make_value_command(noun, "note", "note", "text", f"Note something about a {noun}."))
     for word, (undo, help, undone) in SWITCHES.items():
-        group.add_command(switch(noun, word, word, help.format(noun=noun)))
-        group.add_command(switch(noun, undo, word, undone, back=True))
+        group.add_command(make_switch_command(noun, word, word, help.format(noun=noun)))
+        group.add_command(make_switch_command(noun, undo, word, undone, back=True))
     group.add_command(invalidate(noun))
     group.add_command(unmark(noun))
 
 
-def saying(noun: str, name: str, word: str, value: str, help: str, back: bool = False) -> click.Command:
+def make_value_command(noun: str, name: str, word: str, value: str, help: str, back: bool = False) -> click.Command:
     """Return a command that adds an annotation with a value (the argument of that name), or removes it."""
 
     @click.command(name, help=help)
@@ -193,12 +197,12 @@ def saying(noun: str, name: str, word: str, value: str, help: str, back: bool = 
     @click.argument(value)
     @pass_home
     def command(home: Home, reference: str, **withdrawn: str) -> None:
-        annotate(home, noun, reference, word, withdrawn[value], withdrawn=back)
+        change_annotation(home, noun, reference, word, withdrawn[value], withdrawn=back)
 
     return command
 
 
-def switch(noun: str, name: str, word: str, help: str, back: bool = False) -> click.Command:
+def make_switch_command(noun: str, name: str, word: str, help: str, back: bool = False) -> click.Command:
     """Return a command that adds an annotation without a value, or removes it."""
 
     @click.command(name, help=help)
@@ -206,9 +210,9 @@ def switch(noun: str, name: str, word: str, help: str, back: bool = False) -> cl
     @pass_home
     def command(home: Home, reference: str) -> None:
         if back:
-            take_back(home, noun, reference, word)
+            remove_annotations(home, noun, reference, word)
         else:
-            annotate(home, noun, reference, word, "")
+            change_annotation(home, noun, reference, word, "")
 
     return command
 
@@ -221,8 +225,8 @@ def invalidate(noun: str) -> click.Command:
     @click.option("--why", required=True, help="Reason, shown with the thing in every list.")
     @pass_home
     def command(home: Home, reference: str, why: str) -> None:
-        annotate(home, noun, reference, "invalid", why)
-        tell_stale(home)
+        change_annotation(home, noun, reference, "invalid", why)
+        print_stale_count(home)
 
     command.help = f"Mark a {noun} as wrong: queries leave it out, and the things made from it are marked stale."
     return command
@@ -235,13 +239,13 @@ def unmark(noun: str) -> click.Command:
     @click.argument("reference", metavar=noun.upper())
     @pass_home
     def command(home: Home, reference: str) -> None:
-        take_back(home, noun, reference, "invalid")
-        tell_stale(home)
+        remove_annotations(home, noun, reference, "invalid")
+        print_stale_count(home)
 
     return command
 
 
-def tell_stale(home: Home) -> None:
+def print_stale_count(home: Home) -> None:
     """Print the number of stale runs."""
     from chessreg.registry.lineage import find_stale_runs
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chessreg.cli.base import FilePath, Group, Home, emit, json_option, pass_home
+from chessreg.cli.base import FilePath, Group, Home, json_option, pass_home, print_output
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -35,7 +35,7 @@ class PaperGroup(Group):
         if name == "list":
             return list_
         paper = papers().get(name)
-        return command(name, paper.title, paper.firsts, paper.trains, paper.compares) if paper else None
+        return make_paper_command(name, paper.title, paper.firsts, paper.trains, paper.compares) if paper else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -61,10 +61,10 @@ def list_(home: Home) -> None:
     from chessreg.papers import papers
 
     rows = [{"name": p.name, "title": p.title, "sheets": [s.title for s in p.sheets]} for p in papers().values()]
-    emit(home, rows, ["name", "title"])
+    print_output(home, rows, ["name", "title"])
 
 
-def command(
+def make_paper_command(
     name: str, title: str, firsts: Iterable[str], trains: bool = False, compares: bool = False
 ) -> click.Command:
     """The command of one paper."""
@@ -189,11 +189,11 @@ def command(
 
     \b
     Example: chessreg paper {name} {example} --size small"""
-    return click.Command(name, params=options, callback=partial(go, name), help=text, short_help=title)  # type: ignore[arg-type]
+    return click.Command(name, params=options, callback=partial(run_paper, name), help=text, short_help=title)  # type: ignore[arg-type]
 
 
 @dataclass(frozen=True)
-class Action:
+class PaperAction:
     """The action of `chessreg paper`, and the folder of its results."""
 
     dry_run: bool
@@ -214,7 +214,7 @@ class Action:
             raise BadInputError("--dry-run, --save and --report each do one thing alone", "give one of them")
 
 
-def go(
+def run_paper(
     name: str, only: tuple[str, ...], first: tuple[str, ...], device: str | None, threads: int | None, **options: Any
 ) -> None:
     """Run the paper. Options other than an Action's name models and data, as `request` expects."""
@@ -223,7 +223,7 @@ def go(
     from chessreg.papers.work import Work, request
     from chessreg.scheduling.executors import open_executor
 
-    action = Action(**{field.name: options.pop(field.name) for field in fields(Action)})
+    action = PaperAction(**{field.name: options.pop(field.name) for field in fields(PaperAction)})
     home = click.get_current_context().find_object(Home)
     assert home
     if action.on is not None:
@@ -242,11 +242,11 @@ def go(
     if action.save is not None:
         save(work, action.save, action.json)
     elif action.dry_run:
-        show_plan(work, action.json)
+        print_paper_plan(work, action.json)
     else:
         if action.on is not None and not action.report:
-            launch(work, action.on, action.json)
-        elif not action.report and interrupted(work, action.json):
+            launch_steps(work, action.on, action.json)
+        elif not action.report and run_steps(work, action.json):
             click.echo("interrupted: complete units are kept; the same command resumes", err=True)
             sys.exit(130)
         if action.report or only:
@@ -270,10 +270,10 @@ def save(work: Work, file: Path, as_json: bool) -> None:
     saved = archive.save(work, file)
     summary = "{complete} of {steps} steps complete: {runs} runs, {artifacts} artifacts, "
     summary += "{states} begun trainings, {bytes:,} bytes" if saved["states"] else "{bytes:,} bytes"
-    emit(True, saved) if as_json else click.echo(f"{file}: {summary.format(**saved)}", err=True)
+    print_output(True, saved) if as_json else click.echo(f"{file}: {summary.format(**saved)}", err=True)
 
 
-def write_tables(work: Work, action: Action) -> None:
+def write_tables(work: Work, action: PaperAction) -> None:
     """Write the paper's tables and figures, and print where they are."""
     from chessreg.papers.report import write
 
@@ -282,14 +282,14 @@ def write_tables(work: Work, action: Action) -> None:
     if action.json:
         files = [str(folder / file) for sheet in written for file in sheet.files]
         steps = {"paper": work.paper.name, "tag": work.tag, "folder": str(folder), "steps": len(work.steps)}
-        emit(True, {**steps, "files": files})
+        print_output(True, {**steps, "files": files})
         return
     for each in written:
         click.echo(f"{'picture' if each.rows is None else f'{each.rows:>5} rows':10}  {each.title}", err=True)
     click.echo(str(folder / "index.md"))
 
 
-def interrupted(work: Work, quiet: bool) -> bool:
+def run_steps(work: Work, quiet: bool) -> bool:
     """Run the missing steps in this process, one line each; return whether the user interrupted them."""
     from chessreg.cli.base import progress_line
 
@@ -308,7 +308,7 @@ def interrupted(work: Work, quiet: bool) -> bool:
             return True
 
 
-def launch(work: Work, on: str, quiet: bool) -> None:
+def launch_steps(work: Work, on: str, quiet: bool) -> None:
     """Run the missing steps as jobs, and wait for them."""
     from chessreg.cli.base import progress_line
     from chessreg.papers.launching import Launching
@@ -327,7 +327,7 @@ def launch(work: Work, on: str, quiet: bool) -> None:
         sys.exit(130)
 
 
-def show_plan(work: Work, as_json: bool) -> None:
+def print_paper_plan(work: Work, as_json: bool) -> None:
     """Print every step with its units, rows, bytes and time. Numbers of waiting steps are expectations."""
     from chessreg.papers.cost import step_seconds
     from chessreg.papers.work import too_few_games, totals
@@ -349,18 +349,20 @@ def show_plan(work: Work, as_json: bool) -> None:
     ]  # fmt: skip
     summed = totals(plan) | {"cpu_seconds": sum(each or 0.0 for each in times.values()) if rate else None}
     if as_json:
-        emit(True, {"paper": work.paper.name, "tag": work.tag, "steps": rows, "totals": summed, "too_few_games": short})
+        print_output(
+            True, {"paper": work.paper.name, "tag": work.tag, "steps": rows, "totals": summed, "too_few_games": short}
+        )
         return
     rows_listed = [
         row
         | {
             "rows": ", ".join(f"{count:,} {table}" for table, count in row["rows"].items()),
-            "cpu": lasting(row["cpu_seconds"]),
+            "cpu": format_cpu_time(row["cpu_seconds"]),
         }
         for row in rows
     ]
     columns = ["step", "kind", "state", "units", "missing", "rows", "bytes", *(["cpu"] if rate else []), "serves"]
-    emit(False, rows_listed, columns)
+    print_output(False, rows_listed, columns)
     states = ", ".join(f"{count} {state}" for state, count in summed["states"].items())
     left = ", ".join(f"{count:,} {table}" for table, count in summed["rows"].items()) or "none"
     click.echo(
@@ -380,7 +382,7 @@ def show_plan(work: Work, as_json: bool) -> None:
         )
 
 
-def lasting(seconds: float | None) -> str:
+def format_cpu_time(seconds: float | None) -> str:
     """Format a time in minutes, or in hours from 100 minutes on; empty if it is unknown.
 
     >>> lasting(0.0), lasting(90.0), lasting(36_000.0), lasting(None)

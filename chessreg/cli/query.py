@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from chessreg.cli.base import FilePath, Home, emit, pass_home, screen_width
+from chessreg.cli.base import FilePath, Home, pass_home, print_output, screen_width
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.terminal import for_data, visible_json
 
@@ -153,7 +153,7 @@ def query(home: Home, **options: Any) -> None:
     if asked.explain and asked.sql is None:
         raise click.UsageError("--explain goes with --sql")
     if asked.columns:
-        show_columns(known(home, asked.name), as_json)
+        show_columns(find_entry(home, asked.name), as_json)
         return
     if asked.sql is not None:
         if asked.rows is not None or asked.published or any(scope.values()):
@@ -165,18 +165,18 @@ def query(home: Home, **options: Any) -> None:
             show_reads(home, text, as_json)
             return
         if asked.format_ in ("csv", "jsonl") and not (asked.kept_columns or as_json or asked.output):
-            show_parts(registry(home), text, asked)
+            print_parts(open_registry_for_query(home), text, asked)
             return
-        result = run_sql(registry(home), text, timeout=asked.timeout, memory=asked.memory)
+        result = run_sql(open_registry_for_query(home), text, timeout=asked.timeout, memory=asked.memory)
     else:
-        result = answer(home, asked)
+        result = answer_query(home, asked)
     if as_json and asked.format_ not in (None, "json"):
         raise click.UsageError("--json and --format say different things")
     if asked.kept_columns:
         result = result.showing([name.strip().replace(" ", "_") for name in asked.kept_columns.split(",")])
     if asked.records and asked.format_ not in (None, "records"):
         raise click.UsageError("--records and --format say different things")
-    show(result, "json" if as_json else "records" if asked.records else asked.format_, asked)
+    print_result(result, "json" if as_json else "records" if asked.records else asked.format_, asked)
     if not asked.memory:
         from chessreg.queries.engine import engine_of
 
@@ -184,7 +184,7 @@ def query(home: Home, **options: Any) -> None:
         engine_of(home.database()).keep()
 
 
-def show_parts(database: Database, sql: str, asked: Asked) -> None:
+def print_parts(database: Database, sql: str, asked: Asked) -> None:
     """Print rows on stdout while they are read."""
     from chessreg.queries import render
     from chessreg.queries.ask import stream_sql
@@ -200,7 +200,7 @@ def show_parts(database: Database, sql: str, asked: Asked) -> None:
     click.echo(render.footer(last), err=True)
 
 
-def known(home: Home, name: str | None) -> Entry:
+def find_entry(home: Home, name: str | None) -> Entry:
     """Find a query in the catalogue, so that a wrong name fails without a registry."""
     from chessreg.queries.catalogue import find
 
@@ -218,24 +218,24 @@ def known(home: Home, name: str | None) -> Entry:
     return entry_of(database, name)
 
 
-def registry(home: Home) -> Database:
+def open_registry_for_query(home: Home) -> Database:
     """Return the registry after importing waiting rows. The store is opened only if rows wait; a missing store is
     reported."""
     store = home.store_path
     if not (store / "store.json").is_file() or any((store / "fragments" / "incoming").glob("*")):
-        from chessreg.cli.base import fresh
+        from chessreg.cli.base import open_with_waiting_results
 
-        return fresh(home)
+        return open_with_waiting_results(home)
     return home.database()
 
 
-def answer(home: Home, asked: Asked) -> QueryResult:
+def answer_query(home: Home, asked: Asked) -> QueryResult:
     """Return the table of a named query, or the rows behind one of its rows."""
     from chessreg.queries.ask import rows_behind, run_query
     from chessreg.queries.scope import Scope
 
-    entry = known(home, asked.name)
-    database, scope = registry(home), Scope.of(asked.scope)
+    entry = find_entry(home, asked.name)
+    database, scope = open_registry_for_query(home), Scope.of(asked.scope)
     how: dict[str, Any] = {"scoring": asked.scoring, "timeout": asked.timeout, "memory": asked.memory}
     if asked.rows is not None:
         if asked.published:
@@ -251,7 +251,7 @@ def answer(home: Home, asked: Asked) -> QueryResult:
     return result
 
 
-def show(result: QueryResult, format_: str | None, asked: Asked) -> None:
+def print_result(result: QueryResult, format_: str | None, asked: Asked) -> None:
     """Print the data on stdout, or write it to a file; print notes, and the provenance if asked for, on stderr."""
     from chessreg.queries import render
 
@@ -283,7 +283,7 @@ def show(result: QueryResult, format_: str | None, asked: Asked) -> None:
             click.echo(render.footer(result), err=True)
 
 
-def own_kinds(home: Home) -> tuple[Path, ...]:
+def list_custom_kind_files(home: Home) -> tuple[Path, ...]:
     """Return the trusted files of custom kinds that ran here; none if no registry answers."""
     from chessreg.registry import sqlite
     from chessreg.runs.trust import can_load
@@ -315,8 +315,8 @@ TOPICS = (
 def show_list(home: Home, as_json: bool) -> None:
     from chessreg.queries.catalogue import entries
 
-    listed = entries(own_kinds(home))
-    complete = complete_kinds(home)
+    listed = entries(list_custom_kind_files(home))
+    complete = list_complete_kinds(home)
     if as_json:
         rows = [
             {
@@ -326,7 +326,7 @@ def show_list(home: Home, as_json: bool) -> None:
             }
             for e in listed
         ]  # fmt: skip
-        emit(True, rows)
+        print_output(True, rows)
         return
     width = max(len(e.title) for e in listed)
     for topic in dict.fromkeys([*TOPICS, *(e.topic for e in listed)]):
@@ -338,7 +338,7 @@ def show_list(home: Home, as_json: bool) -> None:
     click.echo("• complete runs are here" if complete else "this registry has no complete run yet", err=True)
 
 
-def complete_kinds(home: Home) -> frozenset[str] | None:
+def list_complete_kinds(home: Home) -> frozenset[str] | None:
     """Return the kinds with complete runs, or None if the registry cannot be read."""
     from chessreg.registry import sqlite
 
@@ -360,9 +360,9 @@ def complete_kinds(home: Home) -> frozenset[str] | None:
 def show_reads(home: Home, sql: str, as_json: bool) -> None:
     from chessreg.queries.ask import counted, tables_read
 
-    reads = tables_read(registry(home), sql)
+    reads = tables_read(open_registry_for_query(home), sql)
     if as_json:
-        emit(True, [{"table": table, "rows": rows, "more": more} for table, (rows, more) in reads.items()])
+        print_output(True, [{"table": table, "rows": rows, "more": more} for table, (rows, more) in reads.items()])
         return
     for table, number in reads.items():
         click.echo(f"{table}: {counted(*number)} rows")
@@ -371,7 +371,7 @@ def show_reads(home: Home, sql: str, as_json: bool) -> None:
 def show_columns(entry: Entry, as_json: bool) -> None:
     rows = [{"name": c.name, "unit": c.unit, "text": c.text, "hidden": c.hidden} for c in entry.columns]
     if as_json:
-        emit(True, rows)
+        print_output(True, rows)
         return
     width = max(len(c.name) + len(c.unit) + 3 for c in entry.columns)
     for column in entry.columns:
@@ -415,7 +415,7 @@ def plot(
         return
     if name is None:
         raise click.UsageError("give the NAME of a plot; --list shows what there is")
-    entry, plot_spec = find_plot(name, own_kinds(home))
+    entry, plot_spec = find_plot(name, list_custom_kind_files(home))
     target = output or Path(f"{plot_spec.title.replace(' ', '-')}.svg")
     from chessreg.queries import plot as plots
     from chessreg.queries.ask import plotted
@@ -423,10 +423,10 @@ def plot(
     from chessreg.queries.scope import Scope
 
     plots.check_suffix(target)
-    result = plotted(registry(home), entry, plot_spec, Scope.of(scope), scoring=scoring)
+    result = plotted(open_registry_for_query(home), entry, plot_spec, Scope.of(scope), scoring=scoring)
     plots.write(plots.draw(result, plot_spec), target)
     if as_json:
-        emit(True, {"file": str(target), "plot": plot_spec.title, "query": entry.title, "points": len(result)})
+        print_output(True, {"file": str(target), "plot": plot_spec.title, "query": entry.title, "points": len(result)})
         return
     for note in result.notes:
         click.echo(note, err=True)
@@ -440,11 +440,11 @@ def show_plots(home: Home, as_json: bool) -> None:
 
     rows = [
         {"title": p.title, "aliases": list(p.aliases), "query": e.title, "x": p.x, "y": p.y, "form": p.form}
-        for e in entries(own_kinds(home))
+        for e in entries(list_custom_kind_files(home))
         for p in e.plots
     ]
     if as_json:
-        emit(True, rows)
+        print_output(True, rows)
         return
     width = max(len(str(row["title"])) for row in rows)
     for row in sorted(rows, key=lambda row: str(row["title"])):

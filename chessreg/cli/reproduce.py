@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chessreg.cli.base import Home, emit, fresh, json_option, pass_home
+from chessreg.cli.base import Home, json_option, open_with_waiting_results, pass_home, print_output
 from chessreg.terminal import for_drawing, visible
 
 if TYPE_CHECKING:
@@ -36,21 +36,21 @@ def lineage(home: Home, reference: str, direction: str | None) -> None:
     """
     from chessreg.registry.lineage import build_tree, find_node
 
-    with fresh(home).read() as session:
+    with open_with_waiting_results(home).read() as session:
         node = find_node(session, reference)
         trees = {way: build_tree(session, node, up=way == "up") for way in ("up", "down") if direction in (None, way)}
     if home.json:
-        emit(home, {way: node_tree.as_dict() for way, node_tree in trees.items()})
+        print_output(home, {way: node_tree.as_dict() for way, node_tree in trees.items()})
         return
     from rich.console import Console
 
     console = Console(file=for_drawing(sys.stdout), highlight=False)
     for way, node_tree in trees.items():
         console.print(f"[bold]{'made from' if way == 'up' else 'went into'}[/bold]")
-        console.print(drawn(node_tree))
+        console.print(draw_tree(node_tree))
 
 
-def drawn(branch: Branch, onto: Tree | None = None) -> Tree:
+def draw_tree(branch: Branch, onto: Tree | None = None) -> Tree:
     """Return the tree for rich."""
     from rich.markup import escape as escaped
     from rich.tree import Tree
@@ -66,11 +66,11 @@ def drawn(branch: Branch, onto: Tree | None = None) -> Tree:
     text = f"{field}{escape(facts['kind'])} {name}{branch.node.id[-6:]}{state}{again}"
     at = Tree(text) if onto is None else onto.add(text)
     for inner in branch.branches:
-        drawn(inner, at)
+        draw_tree(inner, at)
     return at
 
 
-SIGNIFICANT = 0.05  # of all metrics of a replicate together
+SIGNIFICANCE_LEVEL = 0.05  # of all metrics of a replicate together
 
 
 @click.command()
@@ -95,20 +95,20 @@ def reproduce(home: Home, reference: str, do: bool) -> None:
     from chessreg.entities.reproduce import replays, steps
     from chessreg.registry import read
 
-    database = fresh(home)
+    database = open_with_waiting_results(home)
     with database.read() as session:
         row = read.read_run(session, reference)
         made = steps(session, row["id"])
     if not do:
-        show(home, row, made)
+        print_script(home, row, made)
         return
     opened = home.session()
-    way = exact if replays(opened.database, row["id"]) else statistical
+    way = rerun_exactly if replays(opened.database, row["id"]) else rerun_statistically
     if not way(home, opened, row["id"]):
         click.get_current_context().exit(1)
 
 
-def show(home: Home, row: dict[str, Any], made: list[dict[str, Any]]) -> None:
+def print_script(home: Home, row: dict[str, Any], made: list[dict[str, Any]]) -> None:
     """Print a shell script that makes the run on another machine; code, versions and host are comments."""
     from chessreg.entities.reproduce import script
 
@@ -116,7 +116,7 @@ def show(home: Home, row: dict[str, Any], made: list[dict[str, Any]]) -> None:
     code = last.get("code", {})
     if home.json:
         kept = {key: last.get(key) for key in ("host", "code", "chessreg_version", "environment")}
-        emit(home, {"run_id": row["id"], "spec": row["spec"], "steps": made, **kept})
+        print_output(home, {"run_id": row["id"], "spec": row["spec"], "steps": made, **kept})
         return
     for line in script(made, home.session().store):
         click.echo(line)
@@ -133,7 +133,7 @@ def show(home: Home, row: dict[str, Any], made: list[dict[str, Any]]) -> None:
     click.echo(f"# {visible(', '.join(versions_listed))}; in full: chessreg reproduce {row['id'].hex[-6:]} --json")
 
 
-def exact(home: Home, session: Session, run_id: UUID) -> bool:
+def rerun_exactly(home: Home, session: Session, run_id: UUID) -> bool:
     """Rerun, and print whether every row is the same."""
     from chessreg.cli.base import progress_line
     from chessreg.entities.reproduce import again
@@ -141,7 +141,7 @@ def exact(home: Home, session: Session, run_id: UUID) -> bool:
     with progress_line("again", quiet=home.json) as on_progress:
         outcome = again(session.database, session.store, run_id, on_progress)
     if home.json:
-        emit(home, outcome.as_dict())
+        print_output(home, outcome.as_dict())
         return outcome.agrees
     click.echo(f"{outcome.same:,} rows came out the same, {len(outcome.differing):,} did not", err=True)
     for column, differing in outcome.columns.items():
@@ -156,7 +156,7 @@ def exact(home: Home, session: Session, run_id: UUID) -> bool:
     return outcome.agrees
 
 
-def statistical(home: Home, session: Session, run_id: UUID) -> bool:
+def rerun_statistically(home: Home, session: Session, run_id: UUID) -> bool:
     """Run a replicate and compare it: the two agree if no metric differs, at 5 % for all together, by Holm.
 
     If no metric has an interval, the agreement is unknown.
@@ -171,10 +171,10 @@ def statistical(home: Home, session: Session, run_id: UUID) -> bool:
     ):
         comparison = compare(there, [run_id.hex, replicate.hex])
     p = comparison.corrected()
-    apart = [name for name, adjusted in p.items() if adjusted < SIGNIFICANT]
+    apart = [name for name, adjusted in p.items() if adjusted < SIGNIFICANCE_LEVEL]
     agrees = bool(p) and not apart
     if home.json:
-        emit(home, comparison.as_dict() | {"p_holm": p, "agrees": agrees if p else None})
+        print_output(home, comparison.as_dict() | {"p_holm": p, "agrees": agrees if p else None})
         return agrees
     rows = []
     for m in comparison.metrics:
@@ -187,7 +187,7 @@ def statistical(home: Home, session: Session, run_id: UUID) -> bool:
                 "p (Holm)": adjusted,
             }
         )  # fmt: skip
-    emit(home, rows)
+    print_output(home, rows)
     if not p:
         click.echo("the replicate says nothing: no metric has an interval, there are too few games", err=True)
     elif apart:

@@ -16,11 +16,11 @@ from chessreg.errors import BadInputError, described, of_own_kind
 from chessreg.named import clipped
 from chessreg.terminal import visible, visible_json, visible_streams
 
-PIPE_CLOSED = 141  # 128 + SIGPIPE, as a shell says it of any program
-INTERRUPTED = 130
-LONGEST = 1500  # characters of an error's line
-COMPLETION = "_CHESSREG_COMPLETE"  # the variable in which a shell asks for completions
-WIDEST_HELP = 120  # characters; a narrower terminal decides
+EXIT_PIPE_CLOSED = 141  # 128 + SIGPIPE, as a shell says it of any program
+EXIT_INTERRUPTED = 130
+MAX_ERROR_LENGTH = 1500  # characters of an error's line
+COMPLETION_VARIABLE = "_CHESSREG_COMPLETE"  # the variable in which a shell asks for completions
+MAX_HELP_WIDTH = 120  # characters; a narrower terminal decides
 
 OF_NOUN = "chessreg.cli.noun:group_of"
 SECTIONS: dict[str, dict[str, LazyCommand]] = {
@@ -140,11 +140,11 @@ class Root(LazyGroup):
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        with closed_pipe_reported():
-            return super().parse_args(ctx, hoisted(args))
+        with report_closed_pipe():
+            return super().parse_args(ctx, move_options_to_front(args))
 
     def invoke(self, ctx: click.Context) -> Any:
-        with closed_pipe_reported():
+        with report_closed_pipe():
             return super().invoke(ctx)
 
 
@@ -153,14 +153,14 @@ class PipeClosedError(Exception):
 
 
 @contextmanager
-def closed_pipe_reported() -> Iterator[None]:
+def report_closed_pipe() -> Iterator[None]:
     try:
         yield
     except BrokenPipeError:
         raise PipeClosedError from None
 
 
-def hoisted(args: Sequence[str]) -> list[str]:
+def move_options_to_front(args: Sequence[str]) -> list[str]:
     """Return the arguments with --registry, --store and --debug moved to the front, unless they follow a `--`."""
     front: list[str] = []
     rest: list[str] = []
@@ -187,7 +187,7 @@ def show_version(ctx: click.Context, parameter: click.Parameter, value: bool) ->
         ctx.exit()
 
 
-def no_blank(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
+def refuse_blank(ctx: click.Context, parameter: click.Parameter, value: str | None) -> str | None:
     """Refuse an empty place: `--registry "$UNSET"` would otherwise mean the registry of this folder."""
     if value is not None and not value.strip():
         raise BadInputError(f"{parameter.opts[0]} is empty, and names no place", f"leave {parameter.opts[0]} out")
@@ -197,18 +197,18 @@ def no_blank(ctx: click.Context, parameter: click.Parameter, value: str | None) 
 @click.group(
     cls=Root,
     invoke_without_command=True,
-    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": WIDEST_HELP},
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": MAX_HELP_WIDTH},
 )
 @click.option(
     "--registry",
     metavar="URL",
-    callback=no_blank,
+    callback=refuse_blank,
     help="Path, folder or URL of the registry. When left out: CHESSREG_REGISTRY, else ./.chessreg/.",
 )
 @click.option(
     "--store",
     metavar="FOLDER",
-    callback=no_blank,
+    callback=refuse_blank,
     help="Folder of arrays and files. When left out: CHESSREG_STORE, else store/ next to the registry.",
 )
 @click.option("--debug", is_flag=True, help="Print the traceback of an error.")
@@ -251,27 +251,27 @@ def answered(args: Sequence[str]) -> int:
         return 2
     except click.UsageError as error:
         hint = f"{error.ctx.command_path} --help" if error.ctx else "chessreg --help"
-        return fail(args, described_usage(error), hint, 2)
+        return print_error(args, describe_usage_error(error), hint, 2)
     except click.ClickException as error:
-        return fail(args, error.format_message(), "", error.exit_code)
+        return print_error(args, error.format_message(), "", error.exit_code)
     except (click.Abort, KeyboardInterrupt):
-        return fail(args, "interrupted", "", INTERRUPTED)
+        return print_error(args, "interrupted", "", EXIT_INTERRUPTED)
     except (PipeClosedError, BrokenPipeError):
-        return pipe_closed()
+        return end_after_closed_pipe()
     except SystemExit as error:
         if of_own_kind(error) is not None:  # a kind that ends the process has failed, with any exit status
-            return fail(args, *described(error))
+            return print_error(args, *described(error))
         return error.code if isinstance(error.code, int) else int(bool(error.code))
     except Exception as error:
         if "--debug" in args:
             import traceback
 
             traceback.print_exc()
-        return fail(args, *described(error))
+        return print_error(args, *described(error))
     return status if isinstance(status, int) else 0  # an int: ctx.exit(status)
 
 
-def described_usage(error: click.UsageError) -> str:
+def describe_usage_error(error: click.UsageError) -> str:
     """Return the message of a usage error; for an unknown option it suggests existing ones."""
     if not isinstance(error, click.NoSuchOption) or error.ctx is None:
         return error.format_message()
@@ -291,11 +291,11 @@ def require_text(args: Sequence[str]) -> None:
             raise BadInputError(f"the argument {word!a} is not UTF-8", "rename that file to UTF-8") from None
 
 
-def fail(args: Sequence[str], message: str, hint: str, code: int) -> int:
+def print_error(args: Sequence[str], message: str, hint: str, code: int) -> int:
     """Print an error on stderr, as text or (--json) as JSON; return the exit status."""
     from chessreg.masking import mask
 
-    message, hint = clipped(mask(message), LONGEST), clipped(mask(hint), LONGEST)
+    message, hint = clipped(mask(message), MAX_ERROR_LENGTH), clipped(mask(hint), MAX_ERROR_LENGTH)
     with suppress(BrokenPipeError):
         sys.stdout.flush()
     if "--json" in args:
@@ -303,13 +303,13 @@ def fail(args: Sequence[str], message: str, hint: str, code: int) -> int:
         print(visible_json(json.dumps(document, ensure_ascii=False)), file=sys.stderr)
         return code
     line = visible(" ".join(message.split()))
-    print(line if code == INTERRUPTED else f"error: {line}", file=sys.stderr)
+    print(line if code == EXIT_INTERRUPTED else f"error: {line}", file=sys.stderr)
     if hint:
         print(f"hint: {visible(hint)}", file=sys.stderr)
     return code
 
 
-def pipe_closed() -> int:
+def end_after_closed_pipe() -> int:
     """End without a message, also when Python flushes at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return PIPE_CLOSED
+    return EXIT_PIPE_CLOSED

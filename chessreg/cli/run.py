@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from chessreg.cli.base import FilePath, Group, Home, NameText, Numbers, emit, json_option, pass_home
+from chessreg.cli.base import FilePath, Group, Home, NameText, Numbers, json_option, pass_home, print_output
 from chessreg.errors import BadInputError, NotFoundError, RegistryError
 from chessreg.named import clipped
 from chessreg.runs.spec import (
@@ -51,9 +51,9 @@ class KindGroup(Group):
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
         """Complete kinds and the group's options; if none fits, a file with a kind."""
-        from chessreg.cli.completion import kind_names
+        from chessreg.cli.completion import list_kind_names
 
-        kinds = [CompletionItem(name) for name in kind_names() if name.startswith(incomplete)]
+        kinds = [CompletionItem(name) for name in list_kind_names() if name.startswith(incomplete)]
         return kinds + click.Command.shell_complete(self, ctx, incomplete) or [CompletionItem(incomplete, type="file")]
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -68,7 +68,7 @@ class KindGroup(Group):
 
         if ctx.resilient_parsing and ".py" in name:
             raise NotFoundError(f"{name} is not loaded to complete a command line")  # loading it would trust it
-        return command(find_kind(name), name)
+        return make_kind_command(find_kind(name), name)
 
 
 @click.group(cls=KindGroup, invoke_without_command=True, subcommand_metavar="KIND [SETTINGS]…")
@@ -85,10 +85,10 @@ def run(ctx: click.Context, resume: str | None) -> None:
             return
         home = ctx.find_object(Home)
         assert home
-        go_on(home, resume)
+        resume_run(home, resume)
 
 
-def command(
+def make_kind_command(
     kind: Kind, name: str, made: type[KindCommand] | None = None, more: Sequence[click.Option] = ()
 ) -> click.Command:
     """Return the command of one kind: its settings, its execution options, and `more` options."""
@@ -166,7 +166,7 @@ class KindCommand(click.Command):
                 formatter.write_dl([(name, each.model_fields[tag].description or "") for name, each in known.items()])
         sections = setting_sections(self.kind, shown)
         for title, settings in sections.items() if whole else list(sections.items())[:2]:
-            write_options(ctx, formatter, title + of, [option(setting) for setting in settings])
+            write_options(ctx, formatter, title + of, [make_option(setting) for setting in settings])
         if whole:
             write_options(ctx, formatter, "Execution options (not part of the run's identity)", self.execution)
         help_option = self.get_help_option(ctx)
@@ -182,9 +182,9 @@ class KindCommand(click.Command):
         assert home
         spec, execution, sources = settings(self.kind, params)
         if params["dry_run"]:
-            show_plan(plan(home.session(), self.kind, spec, execution, sources), params["json"])
+            print_plan(make_plan(home.session(), self.kind, spec, execution, sources), params["json"])
         else:
-            execute(home, self.kind, spec, execution, tuple(sorted(sources)), params["name"], params["json"])
+            execute_run(home, self.kind, spec, execution, tuple(sorted(sources)), params["name"], params["json"])
 
 
 HELP_ALL = "chessreg.help_all"  # in a context: whether help shows every setting
@@ -225,15 +225,15 @@ def write_options(
             formatter.write_dl(records)
 
 
-def show_plan(planned: dict[str, Any], as_json: bool) -> None:
+def print_plan(planned: dict[str, Any], as_json: bool) -> None:
     """Print the plan in numbers, then the settings: given ones first, with names as typed."""
     if as_json:
-        emit(True, planned)
+        print_output(True, planned)
         return
     rows = ", ".join(f"{count:,} {table}" for table, count in planned["rows"].items()) or "not estimated"
     click.echo(f"{planned['kind']} {planned['run_id'][-6:]} ({planned['determinism']})")
     click.echo(f"  units  {planned['units']:,}, of which {planned['missing']:,} are missing")
-    click.echo(f"  time   {time_text(planned)}")
+    click.echo(f"  time   {format_time(planned)}")
     click.echo(f"  rows   {rows}")
     click.echo(f"  bytes  {planned['bytes']:,} in the store")
     for name, setting in sorted(planned["settings"].items(), key=lambda item: item[1]["source"] == "default"):
@@ -245,15 +245,15 @@ def show_plan(planned: dict[str, Any], as_json: bool) -> None:
         click.echo(f"  note: {remark}", err=True)
 
 
-def time_text(planned: dict[str, Any]) -> str:
+def format_time(planned: dict[str, Any]) -> str:
     """Return the expected time of the missing units and its basis."""
-    from chessreg.cli.jobs import duration
+    from chessreg.cli.jobs import format_duration
 
     if not planned["missing"]:
         return "none: the run is complete"
     if planned["seconds"] is None:
         return f"not known: kind {planned['kind']} counts no operations and has no earlier run here"
-    return f"about {duration(planned['seconds'])}, from {planned['basis']}"
+    return f"about {format_duration(planned['seconds'])}, from {planned['basis']}"
 
 
 def settings(kind: Kind, params: dict[str, Any]) -> tuple[Any, Any, dict[str, str]]:
@@ -266,7 +266,7 @@ def settings(kind: Kind, params: dict[str, Any]) -> tuple[Any, Any, dict[str, st
         raise BadInputError(f"{params['spec']}: {kind.name} has no setting {', '.join(sorted(wrong))}")
     if from_file.get("kind", kind.name) != kind.name:
         raise BadInputError(f"{params['spec']} is a spec of kind {from_file['kind']}, not {kind.name}")
-    spec_given, execution_given = given_values(kind.spec, params), given_values(kind.options, params)
+    spec_given, execution_given = collect_given_values(kind.spec, params), collect_given_values(kind.options, params)
     sources = {key: str(params["spec"]) for key in from_file} | dict.fromkeys(spec_given | execution_given, "given")
     filled = kind.preset(params["preset"]) if params.get("preset") else {}
     sources = dict.fromkeys(filled, f"preset {params.get('preset')}") | sources
@@ -288,7 +288,7 @@ def read_toml(path: Path) -> dict[str, Any]:
         raise BadInputError(f"{path} is not TOML: {error}") from error
 
 
-def plan(session: Session, kind: Kind, spec: Any, execution: Any, sources: dict[str, str]) -> dict[str, Any]:
+def make_plan(session: Session, kind: Kind, spec: Any, execution: Any, sources: dict[str, str]) -> dict[str, Any]:
     """Return the plan of a run as one JSON object: counts, and each setting's value, typed name and source.
 
     `seconds` is None if the kind counts no operations and has no earlier run; `basis` names the origin of the time.
@@ -330,13 +330,13 @@ def plan(session: Session, kind: Kind, spec: Any, execution: Any, sources: dict[
     }
 
 
-def go_on(home: Home, reference: str) -> None:
+def resume_run(home: Home, reference: str) -> None:
     """Resume a run from its recorded spec."""
-    kind, spec, explicit = recorded(home, reference)
-    execute(home, kind, spec, kind.options(), explicit, None, False)
+    kind, spec, explicit = read_recorded_run(home, reference)
+    execute_run(home, kind, spec, kind.options(), explicit, None, False)
 
 
-def recorded(home: Home, reference: str) -> tuple[Kind, Any, tuple[str, ...]]:
+def read_recorded_run(home: Home, reference: str) -> tuple[Kind, Any, tuple[str, ...]]:
     """Return the recorded kind, spec and given settings of a run."""
     from chessreg.registry import tables
     from chessreg.runs.kind import kind_of_record
@@ -352,7 +352,7 @@ def recorded(home: Home, reference: str) -> tuple[Kind, Any, tuple[str, ...]]:
     return kind, settings_from(kind.spec, spec_values), explicit
 
 
-def execute(
+def execute_run(
     home: Home, kind: Kind, spec: Any, execution: Any, explicit: tuple[str, ...], name: str | None, as_json: bool
 ) -> None:
     """Run a spec with a progress line, then print the run's state."""
@@ -379,13 +379,13 @@ def execute(
     }
     short = report.run_id.hex[-6:]
     if as_json:
-        emit(True, record)
+        print_output(True, record)
     elif report.attempt_id is None:
         click.echo(f"{kind.name} {short} is complete already ({report.units} units); nothing to do", err=True)
         click.echo(short)
     elif report.state == "complete":
         click.echo(f"{kind.name} {short} complete: {report.units} units", err=True)
-        for query in kind.queries or titles_of(kind):
+        for query in kind.queries or list_query_titles(kind):
             click.echo(f'  chessreg query "{query}"', err=True)
         click.echo(short)
     if report.interrupted:
@@ -403,7 +403,7 @@ def execute(
         sys.exit(1)
 
 
-def titles_of(kind: Kind) -> list[str]:
+def list_query_titles(kind: Kind) -> list[str]:
     """Return the titles of the queries whose header names this kind."""
     from chessreg.queries.catalogue import entries
     from chessreg.runs.kind import is_importable
@@ -412,7 +412,7 @@ def titles_of(kind: Kind) -> list[str]:
     return [entry.title for entry in entries(files) if kind.name in entry.kinds]
 
 
-NONE = object()
+REMOVED = object()
 """The value of an optional number given as `none`, which removes a preset's number."""
 
 
@@ -424,16 +424,16 @@ class OrNone(click.ParamType):
         self.name = self.item.name
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        return NONE if str(value).strip().lower() == "none" else self.item.convert(value, param, ctx)
+        return REMOVED if str(value).strip().lower() == "none" else self.item.convert(value, param, ctx)
 
 
 def options(model: Any) -> list[click.Option]:
     """Return an option for every setting, without a click default, to distinguish given from default values."""
-    return [option(setting) for setting in describe_settings(model)]
+    return [make_option(setting) for setting in describe_settings(model)]
 
 
-def option(setting: SettingField) -> click.Option:
-    names, text = [setting.flag, parameter(setting.path)], f"{setting.text}{note_on_default(setting)}"
+def make_option(setting: SettingField) -> click.Option:
+    names, text = [setting.flag, parameter(setting.path)], f"{setting.text}{format_default(setting)}"
     if setting.form == "yes or no":
         names[0] = f"{setting.flag}/--no-{setting.flag[2:]}"
         return click.Option(names, default=None, help=text)
@@ -448,7 +448,7 @@ def option(setting: SettingField) -> click.Option:
     return click.Option(names, type=kind, default=None, help=text, metavar=metavar)
 
 
-def note_on_default(setting: SettingField) -> str:
+def format_default(setting: SettingField) -> str:
     """Return `[required]` or `[default: …]`; empty without a default, which the setting's text explains."""
     if setting.needed:
         return "  [required]"
@@ -462,10 +462,10 @@ def parameter(path: str) -> str:
     return path.replace(".", "_").replace("-", "_").lower()
 
 
-def given_values(model: Any, params: dict[str, Any]) -> dict[str, Any]:
+def collect_given_values(model: Any, params: dict[str, Any]) -> dict[str, Any]:
     """Return the values given on the command line, nested as the model is."""
     given = ((setting.path, params.get(parameter(setting.path))) for setting in describe_settings(model))
-    return nest_settings({path: None if value is NONE else value for path, value in given if value is not None})
+    return nest_settings({path: None if value is REMOVED else value for path, value in given if value is not None})
 
 
 @click.command()
@@ -495,9 +495,9 @@ def trust(home: Home, reference: str | None, list_: bool, remove: str | None) ->
     if sum((reference is not None, list_, remove is not None)) != 1:
         raise click.UsageError("give a FILE or a DIGEST, or --list, or --revoke")
     if list_:
-        emit(home, [asdict(row) for row in trusts.list_trusted()], ["digest", "path", "since"])
+        print_output(home, [asdict(row) for row in trusts.list_trusted()], ["digest", "path", "since"])
     elif remove is not None:
         gone = trusts.revoke_trust(remove)
-        emit(home, [asdict(row) for row in gone], ["digest", "path", "since"])
+        print_output(home, [asdict(row) for row in gone], ["digest", "path", "since"])
     elif reference is not None:
-        emit(home, asdict(trusts.trust_reference(reference)))
+        print_output(home, asdict(trusts.trust_reference(reference)))

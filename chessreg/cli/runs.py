@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chessreg.cli.base import Home, emit, fresh, json_option, pass_home
+from chessreg.cli.base import Home, json_option, open_with_waiting_results, pass_home, print_output
 from chessreg.cli.noun import group_of, headings
 from chessreg.entities import entity
 from chessreg.entities.run import progress
@@ -45,14 +45,14 @@ def list_(home: Home, filter_words: tuple[str, ...], kind: str | None, everythin
     """
     from chessreg.registry import read, run_filter
 
-    with fresh(home).read() as session:
+    with open_with_waiting_results(home).read() as session:
         rows = read.list_runs(session, kind=kind, archived=everything or "archived" in filter_words)
         if filter_words or sort:
             by_id = {row["id"]: row for row in rows}
             fitting = run_filter.find_runs(session, " ".join(filter_words), sort or "created", archived=everything)
             rows = [by_id[id] for id in fitting if id in by_id]
     listed = rows if home.json else [{**row, "progress": progress(row), "tags": " ".join(row["tags"])} for row in rows]
-    emit(home, listed, headings(RUN))
+    print_output(home, listed, headings(RUN))
 
 
 @runs.command()
@@ -67,18 +67,18 @@ def conflicts(home: Home, reference: str | None) -> None:
     """
     from chessreg.registry import read
 
-    with fresh(home).read() as session:
+    with open_with_waiting_results(home).read() as session:
         rows = read.list_conflicts(session, reference)
     if not home.json:
         keys = {"attempt_id", "run_id"}
         for row in rows:
             row["key"] = " ".join(f"{name} {value}" for name, value in row["key"].items() if name not in keys)
             row["row"] = " ".join(f"{name}={value}" for name, value in row["row"].items() if name not in keys)[:100]
-    emit(home, rows, {"run": "run", "kind": "kind", "table_name": "what", "key": "which", "host": "from",
+    print_output(home, rows, {"run": "run", "kind": "kind", "table_name": "what", "key": "which", "host": "from",
                       "row": "there", "found_at": "found"})  # fmt: skip
 
 
-WIDEST = 48  # characters of one value
+MAX_LABEL_WIDTH = 48  # characters of one value
 
 
 @click.command()
@@ -101,32 +101,37 @@ def compare(home: Home, references: tuple[str, ...], only: str | None) -> None:
     if only is not None:
         print_side_by_side(home, references, only)
         return
-    comparison = compared(fresh(home), list(references))
+    comparison = compared(open_with_waiting_results(home), list(references))
     if home.json:
-        emit(home, comparison.as_dict())
+        print_output(home, comparison.as_dict())
         return
     labels = [subject.label for subject in comparison.subjects]
     if not comparison.differing:
         click.echo("nothing differs between their settings, code and machines", err=True)
     for group, rows in comparison.differing.items():
         click.echo(f"\n{group}")
-        emit(home, [{"": key} | dict(zip(labels, map(cell_text, values), strict=True)) for key, values in rows.items()])
+        print_output(
+            home,
+            [{"": key} | dict(zip(labels, map(format_metric, values), strict=True)) for key, values in rows.items()],
+        )
     if comparison.metrics:
         click.echo(f"\nmetrics, and differences from {labels[0]}")
-        emit(home, [metric_row(labels, m.name, m.values, m.differences) for m in comparison.metrics])
+        print_output(home, [make_metric_row(labels, m.name, m.values, m.differences) for m in comparison.metrics])
 
 
 def print_side_by_side(home: Home, references: tuple[str, ...], what: str) -> None:
     """Return the curves or the machines of runs, side by side."""
     from chessreg.queries import compare
 
-    with fresh(home).read() as session:
+    with open_with_waiting_results(home).read() as session:
         subjects = compare.subjects_of(session, list(references))
         labels = [subject.label for subject in subjects]
         if what == "machines":
             rows = compare.machines(session, subjects)
             columns = ["label", "hosts", "cpu", "cores", "gpus", "torch", "python", "seconds", "units", "units_an_hour"]
-            emit(home, rows if home.json else [{k: cell_text(v) for k, v in row.items()} for row in rows], columns)
+            print_output(
+                home, rows if home.json else [{k: format_metric(v) for k, v in row.items()} for row in rows], columns
+            )
             return
         curves = compare.curves(session, subjects)
     points = []
@@ -135,10 +140,10 @@ def print_side_by_side(home: Home, references: tuple[str, ...], what: str) -> No
         for step in sorted(set().union(*values)):
             row = zip(labels, (part.get(step) for part in values), strict=True)
             points.append({"metric": metric, "step": step} | dict(row))
-    emit(home, points)
+    print_output(home, points)
 
 
-def metric_row(
+def make_metric_row(
     labels: list[str], name: str, values: list[Estimate], differences: list[Estimate | None]
 ) -> dict[str, Any]:
     row: dict[str, Any] = {"metric": name}
@@ -149,6 +154,6 @@ def metric_row(
     return row
 
 
-def cell_text(value: Any) -> str:
+def format_metric(value: Any) -> str:
     text = "" if value is None else ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-    return clipped(text, WIDEST - 1)
+    return clipped(text, MAX_LABEL_WIDTH - 1)

@@ -10,8 +10,15 @@ from typing import Any
 
 import click
 
-from chessreg.cli.base import Home, emit, fresh, json_option, pass_home
-from chessreg.cli.jobs import POLL_SECONDS, duration, is_over, job_status, readable_row, warn_once
+from chessreg.cli.base import Home, json_option, open_with_waiting_results, pass_home, print_output
+from chessreg.cli.jobs import (
+    POLL_SECONDS,
+    format_duration,
+    have_ended,
+    job_status,
+    make_readable_row,
+    start_supervisor_if_needed,
+)
 from chessreg.terminal import for_drawing, visible
 
 GOING = {"title": "what", "name": "name", "status": "state", "done": "done", "units": "units", "pace": "pace",
@@ -35,32 +42,32 @@ def status(home: Home, since: str) -> None:
     from chessreg.scheduling import status as job_status
 
     after = parse_moment(since)
-    with fresh(home).read() as session:
+    with open_with_waiting_results(home).read() as session:
         going, ended = job_status.list_active(session), job_status.list_ended(session, after)
         machines = read.list_machines(session)
         answers = measures.compare_with_earlier(session, [row["run_id"] for row in ended[: measures.NEWEST_ENDED_RUNS]])
     ended = [{**row, "answer": answers.get(row["run_id"])} for row in ended]
     if home.json:
-        emit(home, {"going": going, "machines": machines, "since": after, "ended": ended})
+        print_output(home, {"going": going, "machines": machines, "since": after, "ended": ended})
         return
     if going:
-        emit(home, [readable_row(row) for row in going], GOING)
+        print_output(home, [make_readable_row(row) for row in going], GOING)
         for row in machines:
             if row["load"]:
-                click.echo(f"{row['host']}: {busy(row['load'])}")
+                click.echo(f"{row['host']}: {format_load(row['load'])}")
         click.echo()
     else:
         click.echo("nothing runs\n", err=True)
     if ended:
-        emit(home, [ended_row(row) for row in ended], ENDED)
+        print_output(home, [make_ended_row(row) for row in ended], ENDED)
     else:
         click.echo(f"nothing has ended since {after:%Y-%m-%d %H:%M} UTC", err=True)
 
 
-def ended_row(row: dict[str, Any]) -> dict[str, Any]:
+def make_ended_row(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row for display."""
-    took = "" if row["seconds"] is None else duration(row["seconds"])
-    answer = "" if row["answer"] is None else result_words(row["answer"])
+    took = "" if row["seconds"] is None else format_duration(row["seconds"])
+    answer = "" if row["answer"] is None else format_result(row["answer"])
     return {
         **row,
         "answer": answer,
@@ -69,7 +76,7 @@ def ended_row(row: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def result_words(answer: dict[str, Any]) -> str:
+def format_result(answer: dict[str, Any]) -> str:
     """Format a run's result and its difference from the previous run of its kind.
 
     >>> result_words({"measure": "test %", "value": 93.256, "change": 1.5})
@@ -92,24 +99,24 @@ def machines(home: Home) -> None:
     """
     from chessreg.registry import read
 
-    with fresh(home).read() as session:
+    with open_with_waiting_results(home).read() as session:
         rows = read.list_machines(session)
     if not home.json:
         rows = [
             {
                 **row,
                 "memory": f"{row['memory_bytes'] / 2**30:.0f} GiB",
-                "gpus": gpus(row["gpus"]),
-                "busy": busy(row["load"]),
+                "gpus": format_gpus(row["gpus"]),
+                "busy": format_load(row["load"]),
             }
             for row in rows
         ]
-    emit(home, rows, {"host": "host", "cpu": "processor", "cores": "cores", "memory": "memory", "gpus": "GPUs",
+    print_output(home, rows, {"host": "host", "cpu": "processor", "cores": "cores", "memory": "memory", "gpus": "GPUs",
                       "driver": "driver", "torch": "torch", "runs": "runs", "running": "running", "busy": "load",
                       "last_seen": "last seen"})  # fmt: skip
 
 
-def busy(load: dict[str, Any] | None) -> str:
+def format_load(load: dict[str, Any] | None) -> str:
     """Return the load that attempts there reported: the load average, then each GPU and its memory."""
     if not load:
         return ""
@@ -122,7 +129,7 @@ def busy(load: dict[str, Any] | None) -> str:
     return "; ".join(parts)
 
 
-def gpus(names: list[Any]) -> str:
+def format_gpus(names: list[Any]) -> str:
     """Format the GPUs, equal ones together: 4 × NVIDIA A100."""
     counted = {str(name): names.count(name) for name in names}
     return ", ".join(f"{count} × {name}" if count > 1 else name for name, count in counted.items())
@@ -141,13 +148,13 @@ def attach(home: Home, references: tuple[str, ...]) -> None:
     Example: chessreg attach 3f2a1c
     """
     if not references:
-        references = tuple(row["id"].hex for row in job_status(home, ()) if not is_over([row]))
+        references = tuple(row["id"].hex for row in job_status(home, ()) if not have_ended([row]))
         if not references:
             click.echo("no job waits or runs", err=True)
             return
     job_status(home, references)  # fails for an unknown job before anything is drawn
     try:
-        rows = lines(home, references) if home.json or not sys.stderr.isatty() else bars(home, references)
+        rows = print_changes(home, references) if home.json or not sys.stderr.isatty() else draw_bars(home, references)
     except KeyboardInterrupt:
         click.echo("the jobs continue; chessreg attach follows them again", err=True)
         return
@@ -155,24 +162,24 @@ def attach(home: Home, references: tuple[str, ...]) -> None:
         sys.exit(1)
 
 
-def changes(home: Home, references: tuple[str, ...]) -> Iterator[list[dict[str, Any]]]:
+def watch_rows(home: Home, references: tuple[str, ...]) -> Iterator[list[dict[str, Any]]]:
     """Yield the rows repeatedly, until all jobs have ended."""
     while True:
         rows = job_status(home, references)
         yield rows
-        if is_over(rows):
+        if have_ended(rows):
             return
-        warn_once(home, rows)
+        start_supervisor_if_needed(home, rows)
         time.sleep(POLL_SECONDS)
 
 
-def lines(home: Home, references: tuple[str, ...]) -> list[dict[str, Any]]:
+def print_changes(home: Home, references: tuple[str, ...]) -> list[dict[str, Any]]:
     """Print a line for each job that changed."""
     from chessreg.rows import plain
 
     last: dict[Any, Any] = {}
     rows: list[dict[str, Any]] = []
-    for rows in changes(home, references):
+    for rows in watch_rows(home, references):
         for row in rows:
             seen = row["state"], row["done"], row["progress"], row["message"]
             if last.get(row["id"]) == seen:
@@ -181,7 +188,7 @@ def lines(home: Home, references: tuple[str, ...]) -> list[dict[str, Any]]:
             if home.json:
                 print(json.dumps(plain(row), ensure_ascii=False), flush=True)
             else:
-                people = readable_row(row)
+                people = make_readable_row(row)
                 of = f"{row['done']:,}/{row['units']:,}" if row["units"] else ""
                 print(
                     " ".join(filter(None, (row["title"], row["state"], of, people["pace"], people["why"]))), flush=True
@@ -189,7 +196,7 @@ def lines(home: Home, references: tuple[str, ...]) -> list[dict[str, Any]]:
     return rows
 
 
-def bars(home: Home, references: tuple[str, ...]) -> list[dict[str, Any]]:
+def draw_bars(home: Home, references: tuple[str, ...]) -> list[dict[str, Any]]:
     """Draw a bar for each job."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
@@ -205,8 +212,8 @@ def bars(home: Home, references: tuple[str, ...]) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     with Progress(*columns, console=Console(file=for_drawing(sys.stderr))) as progress:
         tasks: dict[Any, Any] = {}
-        for rows in changes(home, references):
-            for row in map(readable_row, rows):
+        for rows in watch_rows(home, references):
+            for row in map(make_readable_row, rows):
                 fields = {"state": row["state"], "pace": row["pace"], "why": visible(row["why"] or "")}
                 if row["id"] not in tasks:
                     tasks[row["id"]] = progress.add_task(visible(row["title"]), total=1.0, **fields)

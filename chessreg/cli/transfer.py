@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chessreg.cli.base import FilePath, Group, Home, emit, fresh, json_option, pass_home
+from chessreg.cli.base import FilePath, Group, Home, json_option, open_with_waiting_results, pass_home, print_output
 
 if TYPE_CHECKING:
     from chessreg.entities.merge import MergePreview, MergeReport
@@ -37,7 +37,7 @@ def push(home: Home, references: tuple[str, ...], place: str, inputs: bool, rows
     from chessreg.runs import transfer, unfinished
     from store.places import open_place as place_at
 
-    database = fresh(home)
+    database = open_with_waiting_results(home)
     session = home.session()
     if rows and "://" in place:
         raise BadInputError("--rows needs a folder", "give --to FOLDER")
@@ -51,7 +51,7 @@ def push(home: Home, references: tuple[str, ...], place: str, inputs: bool, rows
         from chessreg.entities.merge import export_rows
 
         export_rows(database, folder / "registry.db", references)
-    tell(home, done, states, f"at {place}")
+    print_transfer(home, done, states, f"at {place}")
 
 
 @click.command()
@@ -74,15 +74,15 @@ def pull(home: Home, references: tuple[str, ...], place: str | None, inputs: boo
     from chessreg.runs import transfer, unfinished
     from store.places import open_place as place_at
 
-    database = fresh(home)
+    database = open_with_waiting_results(home)
     wanted = transfer.find_items(database, references, inputs=inputs)
     store, there = home.session().store, place_at(place) if place else None
     done = transfer.pull_items(database, store, wanted, there)
     states = unfinished.carry_states_of(database, there, store, references) if there else 0
-    tell(home, done, states, "here")
+    print_transfer(home, done, states, "here")
 
 
-def tell(home: Home, done: TransferReport, states: int, where: str) -> None:
+def print_transfer(home: Home, done: TransferReport, states: int, where: str) -> None:
     if home.json:
         listed: dict[str, Any] = {
             "moved": [{"digest": i.digest, "what": i.what, "bytes": i.bytes} for i in done.moved],
@@ -90,7 +90,7 @@ def tell(home: Home, done: TransferReport, states: int, where: str) -> None:
             "bytes": done.bytes,
             "states": states,
         }
-        emit(home, listed)
+        print_output(home, listed)
         return
     for item in done.moved:
         click.echo(f"  {item.what}  {item.bytes:,} bytes", err=True)
@@ -122,17 +122,17 @@ def merge(home: Home, other: str, dry_run: bool) -> None:
 
     if dry_run:
         session = home.session()  # raises NotFoundError if the registry does not exist
-        show_preview(home, merging.preview(session.database, session.store, other))
+        print_preview(home, merging.preview(session.database, session.store, other))
         return
     session = home.adding(check=lambda: merging.check(other))
     report = merging.merge(session.database, session.store, other)
     if home.json:
-        emit(home, report.as_dict())
+        print_output(home, report.as_dict())
         return
-    tell_report(report)
+    print_merge_report(report)
 
 
-def tell_report(report: MergeReport) -> None:
+def print_merge_report(report: MergeReport) -> None:
     if not report.facts and not report.results:
         click.echo("nothing new", err=True)
     for name, count in report.facts.items():
@@ -142,18 +142,18 @@ def tell_report(report: MergeReport) -> None:
         click.echo(f"{report.conflicts:,} differ from what is here: chessreg runs conflicts", err=True)
 
 
-def show_preview(home: Home, preview: MergePreview) -> None:
+def print_preview(home: Home, preview: MergePreview) -> None:
     """Print the runs that would change, the conflicts, and the numbers of the report."""
     from chessreg.entities import merge as merging
 
     if home.json:
-        emit(home, {**preview._asdict(), "report": preview.report.as_dict()})
+        print_output(home, {**preview._asdict(), "report": preview.report.as_dict()})
         return
     if preview.runs:
         rows = [
             {**row, "run": row["name"] or row["id"].hex[-6:], "change": merging.change_of(row)} for row in preview.runs
         ]
-        emit(
+        print_output(
             home, rows, {"run": "run", "kind": "kind", "host": "machine", "change": "change", "conflicts": "conflicts"}
         )
     for row in preview.conflicts:
@@ -161,7 +161,7 @@ def show_preview(home: Home, preview: MergePreview) -> None:
         which = " ".join(f"{name} {value}" for name, value in row["key"].items() if name != "run_id")
         click.echo(f"  {row['run'] or row['run_id'].hex[-6:]} {row['table_name']} {which}: {differs}", err=True)
     click.echo("this would be imported; nothing was changed:", err=True)
-    tell_report(preview.report)
+    print_merge_report(preview.report)
 
 
 @click.group(cls=Group)
@@ -195,4 +195,6 @@ def checkpoint(home: Home, reference: str, folder: Path, dtype: Any) -> None:
     card = model_card(session, reference)
     made = export_checkpoint(session.database, session.store, reference, folder, dtype, card)
     files = {file.name: file.stat().st_size for file in sorted(made.iterdir())}
-    emit(home, {"folder": str(made.resolve()), "files": files, "bytes": sum(files.values())}, ["folder", "bytes"])
+    print_output(
+        home, {"folder": str(made.resolve()), "files": files, "bytes": sum(files.values())}, ["folder", "bytes"]
+    )

@@ -15,8 +15,8 @@ from typing import Any
 import click
 import pytest
 
-from chessreg.cli.base import Home, LazyCommand, LazyGroup, emit, json_option, pass_home
-from chessreg.cli.root import COMMANDS, hoisted, root, run_command_line
+from chessreg.cli.base import Home, LazyCommand, LazyGroup, json_option, pass_home, print_output
+from chessreg.cli.root import COMMANDS, move_options_to_front, root, run_command_line
 from chessreg.errors import BadInputError, NotFoundError
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -194,7 +194,7 @@ def test_the_home_is_found_wherever_its_options_stand(
         ("a.db", "e"),
     ]
     assert seen == [(str(here / registry), str(here / store)) for registry, store in expected]
-    assert hoisted(["a", "--", "--debug"]) == ["a", "--", "--debug"]
+    assert move_options_to_front(["a", "--", "--debug"]) == ["a", "--", "--debug"]
 
 
 def test_a_command_can_call_others_in_its_own_home(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -215,21 +215,21 @@ def test_rows_are_printed_as_a_table_or_as_json(capsys: pytest.CaptureFixture[st
         {"id": UUID(int=255), "n": 12345, "rate": 0.98765, "name": "[b]x" * 60, "at": datetime(2026, 1, 1, tzinfo=UTC)},
         {"id": UUID(int=1), "n": 1, "rate": float("nan"), "name": None, "at": None},
     ]
-    emit(True, rows)
+    print_output(True, rows)
     said = json.loads(capsys.readouterr().out)
     assert said[0]["id"] == UUID(int=255).hex
     assert said[0]["at"] == "2026-01-01T00:00:00+00:00"
     assert said[1] == {"id": UUID(int=1).hex, "n": 1, "rate": None, "name": None, "at": None}
-    emit(False, rows, {"id": "run", "n": "games", "rate": "rate", "name": "name"})
+    print_output(False, rows, {"id": "run", "n": "games", "rate": "rate", "name": "name"})
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["run", "games", "rate", "name"]
     assert lines[2].split() == ["0000ff", "12,345", "0.9877", "[b]x" * 60]  # not cut, not taken for markup
-    emit(False, [])
+    print_output(False, [])
     assert capsys.readouterr().out == ""
-    emit(True, [])
+    print_output(True, [])
     assert json.loads(capsys.readouterr().out) == []
     with pytest.raises(TypeError):
-        emit(rows, True)  # type: ignore[arg-type]
+        print_output(rows, True)  # type: ignore[arg-type]
 
 
 SLOW = """

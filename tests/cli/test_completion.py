@@ -15,7 +15,16 @@ from typing import Any
 import click
 import pytest
 
-from chessreg.cli.completion import KINDS, NOUNS, SHELLS, TIME_LIMIT_S, kind_names, names_for, noun_after, read_names
+from chessreg.cli.completion import (
+    KINDS,
+    NOUNS,
+    SHELLS,
+    TIME_LIMIT_S,
+    complete_names,
+    find_expected_noun,
+    list_kind_names,
+    read_names,
+)
 from chessreg.registry.place import resolve_place
 from chessreg.runs.kind import load_kinds
 from chessreg.runs.spec import FILE_NOUNS, describe_settings
@@ -108,14 +117,14 @@ def test_every_option_that_takes_a_name_completes_names_of_its_noun() -> None:
     for name, kind in load_kinds().items():
         for setting in (*describe_settings(kind.spec), *describe_settings(kind.options)):
             noun = "" if setting.noun in FILE_NOUNS else setting.noun.removeprefix("run:")
-            found = noun_after(["run", name, setting.flag])
+            found = find_expected_noun(["run", name, setting.flag])
             if found != noun and not (found == "run" and noun in KINDS):
                 wrong.append((name, setting.flag, noun, found))
     assert not wrong
 
 
 def test_every_kind_is_offered_without_importing_it() -> None:
-    assert kind_names() == sorted(load_kinds())
+    assert list_kind_names() == sorted(load_kinds())
     code = "import sys; from chessreg.cli.completion import kind_names; kind_names(); print('pydantic' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"
@@ -126,18 +135,18 @@ def test_names_of_every_noun_are_read(here: Any, noun: str) -> None:
     """The SELECTs fit the tables: an error in one would be silent."""
     from contextlib import closing
 
-    from chessreg.cli.completion import connect, statements_of
+    from chessreg.cli.completion import connect_read_only, make_name_statements
 
-    statements = list(statements_of(noun))
+    statements = list(make_name_statements(noun))
     assert statements
-    with closing(connect(resolve_place(PLACE))) as connection:
+    with closing(connect_read_only(resolve_place(PLACE))) as connection:
         for statement in statements:
             assert connection.execute(statement).fetchall() == []
 
 
 def test_a_list_is_completed_at_its_last_name(here: Any) -> None:
     assert here("run", TOY, "--positions", "2", "--name", "first-run") == 0, here.err
-    items = names_for(["run", "rating", "--runs"], "other,fir")
+    items = complete_names(["run", "rating", "--runs"], "other,fir")
     assert items is not None
     assert [item.value for item in items] == ["other,first-run"]
 
@@ -181,5 +190,5 @@ def test_flags_are_not_followed_by_names() -> None:
         command = COMMANDS[name].load()
         commands = command.commands.values() if isinstance(command, click.Group) else [command]
         for parameter in (parameter for each in commands for parameter in each.params):
-            if isinstance(parameter, click.Option) and any(noun_after([option]) for option in parameter.opts):
+            if isinstance(parameter, click.Option) and any(find_expected_noun([option]) for option in parameter.opts):
                 assert not parameter.is_flag, parameter.opts

@@ -158,14 +158,14 @@ def test_a_server_that_does_not_answer_is_a_finding_not_a_failure(doctor: Any) -
 
 
 def test_what_was_found_before_a_check_broke_is_kept() -> None:
-    from chessreg.cli.doctor import Check, checks_of
+    from chessreg.cli.doctor import Check, run_checks
     from chessreg.errors import BadInputError
 
     def look(home: Any) -> Any:
         yield Check("one", "missing", "not here", "")
         raise BadInputError("it broke")
 
-    assert [(check.check, check.state) for check in checks_of(look, None)] == [("one", "missing"), ("look", "broken")]  # type: ignore[arg-type]
+    assert [(check.check, check.state) for check in run_checks(look, None)] == [("one", "missing"), ("look", "broken")]  # type: ignore[arg-type]
 
 
 def test_optional_packages_have_a_command_that_works_in_this_environment(

@@ -12,7 +12,7 @@ import click
 
 from chessreg.cli.base import Home
 from chessreg.cli.noun import SWITCHES
-from chessreg.cli.root import INTERRUPTED, PIPE_CLOSED, root
+from chessreg.cli.root import EXIT_INTERRUPTED, EXIT_PIPE_CLOSED, root
 
 PAGE = (Path(__file__).parents[2] / "docs" / "exit-codes-and-json.md").read_text(encoding="utf-8")
 ANNOTATE = set(SWITCHES) | {undo for undo, *_ in SWITCHES.values()}
@@ -46,7 +46,7 @@ def test_commands_exit_as_the_page_says(here: Any, tmp_path: Path) -> None:
         (here("run", "probe", "--cache", "fit", "--epochs", "-1"), 4),
     ]
     assert all(status == expected for status, expected in typed), typed
-    assert codes == {*(expected for _, expected in typed), 1, INTERRUPTED, PIPE_CLOSED}
+    assert codes == {*(expected for _, expected in typed), 1, EXIT_INTERRUPTED, EXIT_PIPE_CLOSED}
 
 
 def test_an_error_is_the_object_that_the_page_shows(here: Any) -> None:

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import click
 
 from chessreg.cli.base import Home
-from chessreg.cli.root import hoisted, root
+from chessreg.cli.root import move_options_to_front, root
 
 ROOT = Path(__file__).parents[2]
 UNKNOWN = "UNKNOWN"  # what stands for a value that is known when the text is printed
@@ -71,7 +71,7 @@ def hints() -> list[Hint]:
 
 def problem_of(command: str) -> str:
     """Why this command cannot be typed; "" if it can. Values are not checked, and what follows UNKNOWN neither."""
-    words = hoisted([UNKNOWN if word == "…" else word for word in shlex.split(command)])
+    words = move_options_to_front([UNKNOWN if word == "…" else word for word in shlex.split(command)])
     context, current = click.Context(root, info_name="chessreg", obj=Home()), root
     while isinstance(current, click.Group):
         _, words, _ = current.make_parser(context).parse_args(words)

@@ -248,10 +248,10 @@ def test_areas_are_exact_where_scores_lie_apart_and_none_without_both_sides():
 
 
 def test_what_a_preset_fills_in_is_taken_away_by_none():
-    from chessreg.cli.run import command, settings
+    from chessreg.cli.run import make_kind_command, settings
 
     probe = Probe()
     for typed, final in (([], 5), (["--last-sites", "none"], None), (["--last-sites", "3"], 3)):
         words = ["--preset", "davis-corrected", "--cache", "fit", *typed]
-        spec, _, _ = settings(probe, command(probe, "probe").make_context("probe", words).params)
+        spec, _, _ = settings(probe, make_kind_command(probe, "probe").make_context("probe", words).params)
         assert spec.last_sites == final

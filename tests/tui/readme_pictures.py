@@ -90,9 +90,9 @@ TAKEN = {
 
 def demo_commands(runs: tuple[str, ...]) -> list[str]:
     """Return the demo's commands that make these runs and their inputs, in order; all commands for no runs."""
-    from chessreg.cli.demo import SIZES, steps
+    from chessreg.cli.demo import SIZES, make_steps
 
-    lines = [line for step in steps(SIZES["quick"]) for line in step.commands]
+    lines = [line for step in make_steps(SIZES["quick"]) for line in step.commands]
     if not runs:
         return lines
     wanted, needed = set(runs), []

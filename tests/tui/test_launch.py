@@ -106,13 +106,13 @@ def test_the_command_of_a_form_makes_the_same_order() -> None:
     form = Form(find_kind("probe"), "probe", given)
     words = shlex.split(form.command())
     assert words[:3] == ["chessreg", "launch", "probe"]
-    from chessreg.cli.launch import order_of
+    from chessreg.cli.launch import make_order
     from chessreg.cli.run import settings
 
     command, _ = command_of(["chessreg", "launch", "probe"])
     params = command.make_context("probe", words[3:]).params
     spec, how, sources = settings(find_kind("probe"), params)
-    by_command = order_of(find_kind("probe"), spec, how, tuple(sorted(sources)), params["name"], params)
+    by_command = make_order(find_kind("probe"), spec, how, tuple(sorted(sources)), params["name"], params)
     from tui.data.launch_form import orders_of
 
     (order,) = orders_of(form, form.check())
@@ -431,7 +431,7 @@ async def test_what_a_value_is_stands_apart_from_the_help_beside_it(drive, tmp_p
 
 
 async def test_several_values_of_a_setting_are_a_sweep_and_its_cost_is_told(drive, world: Path) -> None:
-    from chessreg.cli.launch import grid_of
+    from chessreg.cli.launch import read_grid
 
     async with drive(world, size=(180, 45), read_only=True) as driver:
         await driver.go("launch")
@@ -448,16 +448,16 @@ async def test_several_values_of_a_setting_are_a_sweep_and_its_cost_is_told(driv
         assert "runs      6, " in text
         assert "in all" in text
         grid = {"epochs": ["1", "2"], "seed": ["0", "1", "2"]}
-        assert grid_of(form.kind, ["epochs=1|2", "--seed=0|1|2"]) == grid
+        assert read_grid(form.kind, ["epochs=1|2", "--seed=0|1|2"]) == grid
         words = shlex.split(form.command())
         assert [words[n + 1] for n, word in enumerate(words) if word == "--grid"] == ["seed=0|1|2", "epochs=1|2"]
-        from chessreg.cli.launch import sweep_orders
+        from chessreg.cli.launch import make_sweep_orders
         from tui.data.launch_form import orders_of, together
 
         command, _ = command_of(words[:3])
         params = command.make_context("probe", words[3:]).params
         ours = [(order.spec, order.name) for order in orders_of(form, checked)]
-        theirs = [(order.spec, order.name) for order in sweep_orders(form.kind, params)]
+        theirs = [(order.spec, order.name) for order in make_sweep_orders(form.kind, params)]
         assert sorted(ours, key=str) == sorted(theirs, key=str)
         assert len({name for _, name in ours}) == 6
         plan = driver.screen.outlook.plan
@@ -484,7 +484,7 @@ async def test_several_values_of_a_setting_are_a_sweep_and_its_cost_is_told(driv
 
 
 def test_a_grid_of_the_command_line_is_refused_in_one_line() -> None:
-    from chessreg.cli.launch import grid_of
+    from chessreg.cli.launch import read_grid
     from chessreg.errors import BadInputError
 
     for text, told in (
@@ -492,7 +492,7 @@ def test_a_grid_of_the_command_line_is_refused_in_one_line() -> None:
         ("epochs=1|1", "twice"), ("epochs=", "wants values"), ("epochs=1|", "wants values"),
     ):  # fmt: skip
         with pytest.raises(BadInputError, match=told):
-            grid_of(find_kind("probe"), [text])
+            read_grid(find_kind("probe"), [text])
 
 
 def test_pickers_offer_the_starred_then_the_complete_then_the_newest(world: Path, tmp_path: Path) -> None:

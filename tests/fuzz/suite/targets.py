@@ -589,14 +589,14 @@ cpus = 4
 )
 def settings_file(world: World, data: bytes) -> None:
     """A job file and profiles of a batch system."""
-    from chessreg.cli.launch import file_orders
+    from chessreg.cli.launch import read_file_orders
     from chessreg.scheduling.executors import slurm_script
 
     path = world.file("job.toml", data)
     world.file(slurm_script.PROFILE_FILE, data)
     if b".py" not in data:
         with contextlib.suppress(*expected()):
-            file_orders(path, {})
+            read_file_orders(path, {})
     with contextlib.suppress(*expected()):
         slurm_script.find_profile("default", world.folder)
 
