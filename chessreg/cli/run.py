@@ -20,6 +20,7 @@ from chessreg.named import clipped
 from chessreg.runs.spec import (
     SettingField,
     describe_settings,
+    flatten_settings,
     format_flag,
     format_value,
     nest_settings,
@@ -237,10 +238,9 @@ def print_plan(planned: dict[str, Any], as_json: bool) -> None:
     click.echo(f"  rows   {rows}")
     click.echo(f"  bytes  {planned['bytes']:,} in the store")
     for name, setting in sorted(planned["settings"].items(), key=lambda item: item[1]["source"] == "default"):
-        value = setting["name"] or setting["value"]
-        if isinstance(value, (str, list)):
-            value = clipped(value if isinstance(value, str) else format_value(tuple(value)), 59)
-        click.echo(f"  {name:<22} {value!s:<60} {setting['source']}")
+        for path, value in flatten_settings({name: setting["name"] or setting["value"]}).items():
+            text = clipped(format_value(tuple(value) if isinstance(value, list) else value), 59)
+            click.echo(f"  {path:<22} {text:<60} {setting['source']}")
     for remark in planned["remarks"]:
         click.echo(f"  note: {remark}", err=True)
 

@@ -59,17 +59,18 @@ def expected_time(
 ) -> ExpectedTime:
     """Return the time of the `missing` units of a run with `units` units.
 
-    Earlier attempts of the kind give the ratio of measured to counted time; the median of the nearest three is taken.
-    Without earlier attempts the counted time is returned. A kind that counts nothing is measured per unit.
+    The nearest earlier attempts of the kind give the ratio of measured to counted time, as a ratio of sums: short runs
+    take longer than counted. Without earlier attempts the counted time is returned. A kind that counts nothing is
+    measured per unit.
     """
     if not missing or not units:
         return ExpectedTime(None)
     attempts = nearest_attempts(kind, spec, inputs)
     if counted := cpu_seconds(kind.name, estimate) if estimate is not None else None:
-        ratios = [ratio for attempt in attempts if (ratio := measured_ratio(kind, attempt, inputs)) is not None]
-        if ratios or not attempts:
-            ratio = statistics.median(ratios) if ratios else 1.0
-            return ExpectedTime(counted * ratio * missing / units / shards, len(ratios))
+        times = [(_lasted(each), seconds) for each in attempts if (seconds := recount_seconds(kind, each, inputs))]
+        if times or not attempts:
+            ratio = sum(lasted for lasted, _ in times) / sum(seconds for _, seconds in times) if times else 1.0
+            return ExpectedTime(counted * ratio * missing / units / shards, len(times))
     if not attempts:
         return ExpectedTime(None)
     seconds_per_unit = statistics.median(_lasted(attempt) / attempt.units_done for attempt in attempts)
@@ -106,16 +107,15 @@ def nearest_attempts(kind: Kind, spec: Spec, inputs: Inputs) -> list[Row[Any]]:
     return list(rank[:NEAREST_ATTEMPTS])
 
 
-def measured_ratio(kind: Kind, attempt: Row[Any], inputs: Inputs) -> float | None:
-    """Return the measured time of an attempt, divided by the counted time of its units.
+def recount_seconds(kind: Kind, attempt: Row[Any], inputs: Inputs) -> float | None:
+    """Return the counted time of an attempt's units.
 
     None if its work cannot be counted again, for example because its inputs were deleted.
     """
     with suppress(ChessregError, ValidationError, OSError):
-        estimate = kind.estimate(settings_from(kind.spec, attempt.spec), inputs)
-        counted = cpu_seconds(kind.name, estimate)
+        counted = cpu_seconds(kind.name, kind.estimate(settings_from(kind.spec, attempt.spec), inputs))
         if counted and attempt.units:
-            return _lasted(attempt) / (counted * attempt.units_done / attempt.units)
+            return counted * attempt.units_done / attempt.units
     return None
 
 
