@@ -103,7 +103,7 @@ def progress_line(title: str, quiet: bool = False) -> Iterator[Callable[[float, 
         yield report
 
 
-Function = TypeVar("F", bound=Callable[..., Any])
+Function = TypeVar("Function", bound=Callable[..., Any])
 
 
 class Home:

@@ -191,9 +191,9 @@ shards = 1
         (["launch", "bad.toml"], 4, "no kind"),
         (["launch", "typo.toml"], 4, "no setting cuont"),
         (["launch", "probe", "--cache", "nowhere"], 3, "nowhere"),
-        (["cancel", "nothing"], 3, "no job"),
-        (["logs", "nothing"], 3, "no job"),
-        (["wait", "nothing"], 3, "no job"),
+        (["cancel", "nothing"], 3, "not found"),
+        (["logs", "nothing"], 3, "not found"),
+        (["wait", "nothing"], 3, "not found"),
     ],
 )
 def test_what_cannot_be_done_is_one_line_and_queues_nothing(here, presence, words, status, said):
