@@ -286,7 +286,7 @@ def print_output(
     gives their headings); JSON always has every field.
     """
     if not isinstance(to, (Home, bool)):
-        raise TypeError("emit(home or flag, rows or object, columns)")
+        raise TypeError("print_output(home or flag, rows or object, columns)")
     if to.json if isinstance(to, Home) else to:
         print_json(data)
     elif isinstance(data, dict):
