@@ -115,8 +115,8 @@ def run_checks(look: Callable[[Home], Iterator[Check]], home: Home) -> Iterator[
     try:
         yield from look(home)
     except (ChessregError, StoreError) as error:
-        name = look.func.__name__ if isinstance(look, partial) else look.__name__
-        yield Check(name, "broken", error.message, error.hint)
+        function = look.func if isinstance(look, partial) else look
+        yield Check(function.__name__.removeprefix("check_"), "broken", error.message, error.hint)
 
 
 def system_install_command(package: str, brew: str | None = None) -> str:
