@@ -71,8 +71,9 @@ class Column:
 
     @property
     def foldable(self) -> bool:
-        """Whether it is left out where it tells nothing: where it is empty, or the same in all rows."""
-        return bool(self.heading) and not self.stays and self.role not in ("key", "value")
+        """Whether it is left out where it tells nothing: where it is empty or, unless it is a result, the same in all
+        rows."""
+        return bool(self.heading) and not self.stays and self.role != "key"
 
 
 def folded(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], several: bool = True) -> dict[str, str]:
@@ -85,7 +86,7 @@ def folded(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], several
     for column in columns[1:]:
         if rows and column.foldable:
             text = column.of(rows[0])
-            constant = several and len(rows) >= FOLDED_ROWS
+            constant = several and len(rows) >= FOLDED_ROWS and column.role != "value"
             if (constant or not text) and all(column.of(row) == text for row in rows[1:]):
                 found[column.field] = text
     return found
@@ -98,9 +99,11 @@ def numeric(field: str, rows: Iterable[Mapping[str, Any]]) -> bool:
 
 
 def widths(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], space: int) -> list[int]:
-    """The width of each column: its widest cell, at most `widest` unless space is left. Where `space` is short, the
-    widest give way first, each down to its heading and `least`; numbers are never cut. Where that is not enough, the
-    last columns are scrolled to, and those of LEAST_CUT cells are not cut any more: it would help nobody."""
+    """Return the width of each column: its widest cell, at most `widest` unless space is left.
+
+    Where `space` is short, details at the end are scrolled to, so that no name or result is cut for them. Then the
+    widest give way first, each down to its heading and `least`; numbers are never cut. Where that is not enough,
+    the last columns are scrolled to, and those of LEAST_CUT cells are not cut any more: it would help nobody."""
     natural = [cell_len(column.heading) for column in columns]
     for row in rows:
         for place, column in enumerate(columns):
@@ -117,11 +120,14 @@ def widths(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], space: 
     for place in sorted(range(len(wide)), key=natural.__getitem__):  # what is nearly whole first
         given = max(0, min(spare, natural[place] - wide[place]))
         wide[place], spare = wide[place] + given, spare - given
-    if sum(floor) + gaps > space:
+    over, kept = sum(wide) + gaps - space, len(wide)
+    while over > 0 and kept > 1 and columns[kept - 1].role == "detail":
+        kept -= 1
+        over -= wide[kept] + GAP - (kept == len(wide) - 1)  # the mark of what is scrolled to needs a cell
+    if sum(floor[:kept]) + GAP * (kept - 1) > space:
         floor = [min(cells, max(least, LEAST_CUT)) for cells, least in zip(wide, floor, strict=True)]
-    over = sum(wide) + gaps - space
     while over > 0:
-        free = [place for place in range(len(wide)) if wide[place] > floor[place]]
+        free = [place for place in range(kept) if wide[place] > floor[place]]
         if not free:
             break
         wide[max(free, key=wide.__getitem__)] -= 1

@@ -144,35 +144,54 @@ def pace(row: Mapping[str, Any]) -> str:
 
 
 def answer(found: Mapping[str, Any]) -> str:
-    """A run's result, and how it differs from that of an earlier run of its kind: the numbers first, as cells are cut
-    at their ends.
+    """A run's result in words, and how it differs from that of an earlier run of its kind.
 
     >>> answer({"measure": "test %", "value": 93.256, "change": 1.5, "than": "board-1"})
-    '93.26 (Δ +1.5 to board-1) test %'
+    '93.3 % test · Δ +1.5 to board-1'
     """
-    change = "" if found["change"] is None else f" (Δ {found['change']:+.3g} to {found['than']})"
-    return f"{found['value']:.4g}{change} {found['measure']}"
+    parts = [f"{measured(found)} {found['measure'].removesuffix(' %')}"]
+    parts.append(f"Δ {change(found)} to {found['than']}" if change(found) else "")
+    parts.append(f"n {found['n']:,}" if found.get("n") else "")
+    return " · ".join(filter(None, parts))
 
 
 def measured(found: Mapping[str, Any]) -> str:
-    """A run's result with its unit.
+    """A run's result with its unit and, where it is known, its interval.
 
-    >>> measured({"measure": "test %", "value": 93.256}), measured({"measure": "loss", "value": 1.25})
-    ('93.3 %', '1.25')
+    >>> measured({"measure": "test %", "value": 93.256, "low": 91.0, "high": 95.04})
+    '93.3 % [91.0, 95.0]'
+    >>> measured({"measure": "loss", "value": 1.25})
+    '1.25'
     """
-    return f"{found['value']:.1f} %" if found["measure"].endswith("%") else f"{found['value']:.4g}"
+    if not found["measure"].endswith("%"):
+        return f"{found['value']:.4g}"
+    return f"{found['value']:.1f} %{interval(found.get('low'), found.get('high'))}"
 
 
 def change(found: Mapping[str, Any]) -> str:
-    """How a run's result differs from that of an earlier run of its kind; empty where there is none.
+    """How a run's result differs from that of another run; empty where there is none.
 
-    >>> change({"measure": "test %", "change": -1.25, "than": "board-1"}), change({"change": None})
-    ('−1.2 to board-1', '')
+    >>> change({"measure": "test %", "change": -1.25, "change_low": -3.0, "change_high": 0.5}), change({"change": None})
+    ('−1.2 [−3.0, +0.5]', '')
     """
     if found["change"] is None:
         return ""
-    digits = f"{found['change']:+.1f}" if found["measure"].endswith("%") else f"{found['change']:+.3g}"
-    return f"{digits.replace('-', '−')} to {found['than']}"
+    percent = found["measure"].endswith("%")
+    digits = f"{found['change']:+.1f}" if percent else f"{found['change']:+.3g}"
+    return f"{digits}{interval(found.get('change_low'), found.get('change_high'), '+')}".replace("-", "−")
+
+
+def interval(low: float | None, high: float | None, sign: str = "") -> str:
+    """An interval behind its value; empty where neither end is known.
+
+    >>> interval(1.0, 2.25), interval(None, 5.0), interval(None, None)
+    (' [1.0, 2.2]', ' [≤ 5.0]', '')
+    """
+    if low is None and high is None:
+        return ""
+    if low is None or high is None:
+        return f" [≤ {high:{sign}.1f}]" if low is None else f" [≥ {low:{sign}.1f}]"
+    return f" [{low:{sign}.1f}, {high:{sign}.1f}]"
 
 
 SPARKS = "▁▂▃▄▅▆▇█"

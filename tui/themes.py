@@ -123,6 +123,8 @@ def legible(variables: Mapping[str, str], theme: Theme) -> dict[str, str]:
         dim = DIM if name == "foreground" else 1.0
         found[name] = readable(Color.parse(getattr(theme, of, None) or found[of]), [*grounds, *also], dim).hex
     found["block-cursor-foreground"] = readable(background, [Color.parse(found["primary"])]).hex
+    found |= {"scrollbar": found["edge"], "scrollbar-hover": found["text-muted"], "scrollbar-active": found["accent"]}
+    found |= {f"scrollbar-background{state}": found["surface"] for state in ("", "-hover", "-active")}
     for name in ("accent", "warning"):  # under text in the color of the background
         found[name] = readable(Color.parse(found[name]), [background]).hex
     return found

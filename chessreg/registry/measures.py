@@ -107,6 +107,15 @@ def measure_edits(session: Session, run_id: UUID) -> list[Measure]:
 
 def measure_probe(session: Session, run_id: UUID) -> list[Measure]:
     """Return the accuracy in percent for each split, for the layer with the highest validation accuracy."""
+    return [
+        Measure(f"{'best layer, ' if layers > 1 else ''}{split} %", share)
+        for split, (_, share, layers) in find_best_layers(session, run_id).items()
+    ]
+
+
+def find_best_layers(session: Session, run_id: UUID) -> dict[str, tuple[int | None, float, int]]:
+    """Return split → the layer that is best on validation, its accuracy there in %, and how many layers there are; the
+    split of test games first."""
     score = tables.Score
     query = (
         select(score.split, score.layer, func.sum(score.correct), func.sum(score.n))
@@ -117,13 +126,54 @@ def measure_probe(session: Session, run_id: UUID) -> list[Measure]:
     for split, layer, correct, n in session.execute(query):
         if n:
             splits[split][layer] = 100 * float(correct) / float(n)
-    found = list[Measure]()
+    found = {}
     for split in sorted(splits, key=lambda split: (split != "test", split)):
         layers = splits[split]
         chosen_on = splits.get("validation", layers)
         best = max(layers, key=lambda layer: chosen_on.get(layer, 0.0))
-        found.append(Measure(f"{'best layer, ' if len(layers) > 1 else ''}{split} %", layers[best]))
+        found[split] = best, layers[best], len(layers)
     return found
+
+
+class ClusterCount(NamedTuple):
+    """Of one cluster of observations: how many there are, the sum of what counts, and out of how many."""
+
+    number: int
+    hits: float
+    trials: float
+
+
+def read_cluster_counts(
+    session: Session, run_id: UUID, measure: str, condition: str = "edit"
+) -> dict[tuple[Any, ...], ClusterCount]:
+    """Return cluster → counts behind a measure in percent, as the catalogue's queries cluster it: games by opening,
+    states of an edit (under `condition`) and scores of a probe by game. Empty for other measures."""
+    key: tuple[Any, ...]
+    where: tuple[Any, ...]
+    source: Any
+    best = find_best_layers(session, run_id)
+    split = measure.removesuffix(" %").removeprefix("best layer, ")
+    if measure == "score %":
+        game, match = tables.Game, tables.Match
+        key, points = (match.opening, match.opening_seed, game.opening_number), game_points_sql(match.color == "white")
+        where = (game.run_id == run_id, points.is_not(None))
+        source = select(*key, func.count(), func.sum(points), func.count()).select_from(game)
+        source = source.join(match, and_(match.run_id == game.run_id, match.number == game.match))
+    elif measure in ("legal on modified %", "legal mass on modified %"):
+        trial, key = tables.Trial, (tables.Trial.item,)
+        legal: Any = case((trial.legal_modified.is_(True), 1.0), else_=0.0)
+        value, of = (legal, trial.sample >= 0) if measure.startswith("legal on") else (trial.mass_modified, None)
+        where = (trial.run_id == run_id, trial.condition == condition, value.is_not(None) if of is None else of)
+        source = select(*key, func.count(trial.unit.distinct()), func.sum(value), func.count())
+    elif split in best:
+        score, key = tables.Score, (tables.Score.item,)
+        layer = score.layer.is_not_distinct_from(best[split][0])
+        where = (score.run_id == run_id, score.split == split, layer, score.item >= 0)
+        source = select(*key, func.count(score.item.distinct()), func.sum(score.correct), func.sum(score.n))
+    else:
+        return {}
+    rows = session.execute(source.where(*where).group_by(*key))
+    return {tuple(row[: len(key)]): ClusterCount(row[-3], float(row[-2]), float(row[-1])) for row in rows}
 
 
 NEWEST_ENDED_RUNS = 50  # runs whose results both front ends read
@@ -152,14 +202,21 @@ def compare_with_earlier(session: Session, run_ids: Sequence[UUID]) -> dict[UUID
         row: Row = {"measure": name, "value": value, "change": None, "than": None}
         if clean is not None:
             row |= {"change": value - clean, "than": "clean"}
-        for before in find_comparable_runs(session, run_id) if clean is None else ():
-            earlier = next((other for other in read_measures(session, before) if other.name == name), None)
-            if earlier is not None:
-                called = names.read_names_of(session, "run", [before]).get(before) or identity.shorten_id(before.hex)
-                row |= {"change": value - earlier.value, "than": called}
-                break
+        elif (found := find_earlier_measure(session, run_id, name)) is not None:
+            before, of_before = found
+            called = names.read_names_of(session, "run", [before]).get(before) or identity.shorten_id(before.hex)
+            row |= {"change": value - of_before, "than": called}
         rows[run_id] = row
     return rows
+
+
+def find_earlier_measure(session: Session, run_id: UUID, measure: str) -> tuple[UUID, float] | None:
+    """Return the first of the comparable earlier runs that has this measure, with its value; None if none has it."""
+    for before in find_comparable_runs(session, run_id):
+        value = next((other.value for other in read_measures(session, before) if other.name == measure), None)
+        if value is not None:
+            return before, value
+    return None
 
 
 def find_comparable_runs(session: Session, run_id: UUID) -> list[UUID]:

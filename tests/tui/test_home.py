@@ -255,10 +255,14 @@ async def test_results_and_their_change_are_those_of_the_command(drive, world: P
     told = {row["run_id"]: row["answer"] for row in status(world, "--since", "1d")["ended"] if row["answer"]}
     async with drive(size=(160, 40), start="home") as driver:
         shown = {row["run_id"].hex: row["answer"] for row in rows(driver, "ended") if row["answer"]}
-        assert shown == told
-        changed = [one for one in told.values() if one["change"] is not None]
+        assert {run: {name: answer[name] for name in told[run]} for run, answer in shown.items()} == told
+        changed = [one for one in shown.values() if one["change"] is not None]
         assert changed
-        assert any(f"{show.measured(one)} · {one['measure'].removesuffix(' %')} · Δ " in driver.text for one in changed)
+        for one in changed:
+            line = next(line for line in driver.lines if show.measured(one) in line and show.change(one) in line)
+            assert f" {one['than']} " in line
+            if one["change_low"] is not None:
+                assert one["change_low"] <= one["change"] <= one["change_high"]
 
 
 async def test_what_a_person_interrupted_has_not_failed(drive, world: Path) -> None:

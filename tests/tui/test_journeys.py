@@ -13,11 +13,11 @@ import pytest
 
 from chessreg.cli.root import run_command_line
 from chessreg.queries import render, run_query, run_sql
-from chessreg.registry import measures, read
+from chessreg.registry import read
 from chessreg.session import Session, open_session
-from tui import show
 from tui.data.board_views import boards
 from tui.data.result_rows import results
+from tui.data.run_rows import headline
 from tui.screens.boards import BoardScreen
 from tui.screens.help import Palette, keys_and_command
 from tui.widgets.bars import FilterBar
@@ -110,8 +110,8 @@ async def test_a_run_opens_on_its_answer_and_a_line_of_it_leads_to_the_rows_behi
         await driver.find_row("deep-board")
         await driver.press("enter")
         with study.database.read() as sql:
-            (answer,) = measures.compare_with_earlier(sql, [study.id("run", "deep-board")]).values()
-        assert driver.lines[2].split() == show.answer(answer).split(), "the headline"
+            answer = headline(sql, study.id("run", "deep-board"))
+        assert driver.lines[2].split() == answer.split(), "the headline"
         table = driver.screen.query_one(PageTable)
         scores = "score JOIN runs USING (run_id) WHERE runs.run = 'deep-board' AND layer = 1"
         found = counted(f"{scores} AND split = 'test'", "sum(correct) / sum(n) AS share, count(*) AS games")

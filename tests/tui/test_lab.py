@@ -174,13 +174,20 @@ async def test_boards_of_every_size_fit_and_stand_beside_each_other(drive, sessi
         for size in ((80, 24), (120, 40), (200, 60)):
             await driver.pilot.resize_terminal(*size)
             await driver.until("mass 0.")
-            for _ in range(3):
-                regions = [screen.query_one(f"#{name}", BoardPane).squares.region for name in PANES]
+            counts = []
+            for key in ("space", "space", "v", "v", "v"):
+                panes = [pane for name in PANES if (pane := screen.query_one(f"#{name}", BoardPane)).display]
+                regions = [pane.squares.region for pane in panes]
+                counts.append(len(panes))
                 assert all(region.right <= size[0] and region.bottom <= size[1] - 1 for region in regions)
                 assert len({region.size for region in regions}) == 1
                 assert not any(one.overlaps(other) for n, one in enumerate(regions) for other in regions[:n])
                 assert "mass 0." in driver.text
-                await driver.press("space")
+                await driver.press(key)
+            at_first = 2 if size == (120, 40) else 4
+            assert counts[:3] == [at_first] * 3, "two large boards before four small ones"
+            assert sorted(counts[2:]) == [2, 2, 4], "the position, what the probe reads, and all"
+            screen.part = screen.chosen_size = None
 
 
 async def test_a_skipped_state_says_why(drive, session: Session) -> None:

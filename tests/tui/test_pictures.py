@@ -11,11 +11,11 @@ import pytest
 from chessreg.queries import render, run_query, run_sql
 from chessreg.queries.ask import plotted
 from chessreg.queries.catalogue import find_plot
-from chessreg.registry import measures, read
+from chessreg.registry import read
 from chessreg.session import Session
-from tui import show
 from tui.data.board_views import boards, edited_state
 from tui.data.result_rows import results
+from tui.data.run_rows import headline
 
 
 @pytest.fixture
@@ -48,9 +48,9 @@ def test_a_run(picture: Any, session: Session) -> None:
         await driver.press("enter")
 
     with session.database.read() as sql:
-        (answer,) = measures.compare_with_earlier(sql, [session.id("run", "board")]).values()
+        answer = headline(sql, session.id("run", "board"))
     count = results(session, "score", session.id("run", "board")).count
-    picture(steps, f"[scores {count}]", show.answer(answer))
+    picture(steps, f"[scores {count}]", answer)
 
 
 def test_settings_of_a_run(picture: Any) -> None:

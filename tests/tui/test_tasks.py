@@ -312,3 +312,88 @@ async def test_with_the_mouse_alone_a_query_leads_to_a_board_and_back_home(drive
         assert len(driver.app.screen_stack) == 1
         await click("chessreg", 0)
         assert driver.way == "home"
+
+
+@pytest.mark.usefixtures("near_model")
+async def test_the_other_tasks_take_few_keys(
+    drive: Any, studied: Path, queue: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those of the twenty tasks of a new user that no test above counts."""
+    monkeypatch.chdir(tmp_path)
+    own = Path(shutil.copytree(studied, tmp_path / "own"))
+
+    async with drive(own, size=(120, 40), start="home") as driver:
+
+        async def words(press: Keys, text: str) -> None:
+            """Filter the list by these words and stand on its first row."""
+            await press("slash")
+            await driver.type(text)
+            await press("enter")
+
+        press = Keys(driver)
+        await press("7")
+        await words(press, "best probe layers")
+        await press("enter")
+        assert "accuracy %" in driver.head
+        assert "layer" in driver.head
+        press.told("the best probe layer", 4)
+
+        press = Keys(driver)
+        await press("4")
+        await words(press, "deep-board")
+        await press("enter", "enter", "enter")
+        assert isinstance(driver.screen, BoardScreen)
+        assert "read wrongly" in driver.text
+        press.told("what a probe reads wrongly")
+
+        press = Keys(driver)
+        await press("F", "y")
+        assert driver.app.clipboard.startswith("chessreg board ")
+        assert "/" in driver.notices, "the FEN"
+        press.told("the FEN and the command of a board", 2)
+
+        press = Keys(driver)
+        await press("7")
+        await words(press, "probe accuracy by layer")
+        await press("v")
+        assert "accuracy %" in driver.text
+        press.told("a plot by layer", 4)
+
+        press = Keys(driver)
+        await press("7")
+        await words(press, "board intervention legality")
+        await press("enter", "p")
+        assert "Published numbers" in driver.text
+        await press("w", "enter")
+        assert (tmp_path / "board-intervention-legality.csv").exists()
+        press.told("published numbers, written to a file", 7)
+
+        for key, word, told in (
+            ("n", "odd", "note: odd"),
+            ("I", "wrong split", "invalid: wrong split"),
+            ("z", "", "archived"),
+        ):
+            press = Keys(driver)
+            await press("4", "4")  # the board is left
+            await words(press, "longer")
+            await press("enter", key)
+            await driver.type(word)
+            await press(*(["enter"] if word else []))
+            assert told in driver.text
+            press.told(told, 7)
+
+        press = Keys(driver)
+        await press("6")
+        lab = driver.screen
+        assert isinstance(lab, LabScreen)
+        await press("question_mark")
+        assert "Edit more strongly" in driver.text
+        press.told("help", 2)
+
+    async with drive(queue.folder, size=(120, 40), start="home") as driver:
+        press = Keys(driver)
+        await press("2", "slash")
+        await driver.type("state:failed")
+        await press("enter")
+        assert driver.screen.query_one(PageTable).count == 1
+        press.told("all failed jobs", 3)

@@ -381,10 +381,12 @@ CURVES = 6  # that are read
 
 
 def answers(session: Session, run_ids: Sequence[UUID]) -> dict[UUID, Row | None]:
-    """The results of these runs, as `chessreg status` tells them; None where there is none."""
+    """Return run → its result with its intervals; None for a run without a result."""
+    from chessreg.queries.intervals import add_intervals
+
     with session.database.read() as sql:
         found = measures.compare_with_earlier(sql, run_ids)
-    return {run_id: found.get(run_id) for run_id in run_ids}
+        return {run_id: add_intervals(sql, run_id, found[run_id]) if run_id in found else None for run_id in run_ids}
 
 
 def loads(session: Session) -> list[Row]:

@@ -251,9 +251,17 @@ def first_results(session: Session, run_ids: Sequence[UUID]) -> dict[UUID, str]:
 def preview(session: Session, run_id: UUID) -> tuple[dict[str, Any], str]:
     """A run in full, its inputs by their names, and its result in words; empty where it has none."""
     with session.database.read() as sql:
-        run, answer = read.read_run(sql, run_id.hex), measures.compare_with_earlier(sql, [run_id]).get(run_id)
+        run = read.read_run(sql, run_id.hex)
         run["spec"] = called(sql, run["spec"])
-    return run, "" if answer is None else show.answer(answer)
+        return run, headline(sql, run_id)
+
+
+def headline(sql: Any, run_id: UUID) -> str:
+    """A run's result in words, with its intervals; empty where it has none."""
+    from chessreg.queries.intervals import add_intervals
+
+    answer = measures.compare_with_earlier(sql, [run_id]).get(run_id)
+    return "" if answer is None else show.answer(add_intervals(sql, run_id, answer))
 
 
 INPUT = re.compile(r"(run|sha256|dataset):([0-9a-f]{32})[0-9a-f]{32}(.*)", re.DOTALL)

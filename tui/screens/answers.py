@@ -9,12 +9,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 from uuid import UUID
 
 from textual import events, work
 from textual.app import ComposeResult
 from textual.containers import VerticalScroll
+from textual.content import Content
 
 from chessreg.entities.display import Chart
 from tui import show
@@ -423,7 +424,11 @@ class PlotScreen(FigureScreen):
     AUTO_FOCUS = "#drawing"
     BINDINGS = bindings("plot")
     DEFAULT_CSS = """
-    PlotScreen > #drawing { height: 1fr; scrollbar-size-vertical: 1; }
+    PlotScreen > #drawing {
+        height: 1fr; scrollbar-size-vertical: 1; background: $surface; border: round $edge;
+        border-title-color: $foreground; border-title-style: bold;
+    }
+    PlotScreen > #drawing:focus { border: round $accent; border-title-color: $text-accent; }
     """
 
     def __init__(self, question: Question) -> None:
@@ -463,6 +468,8 @@ class PlotScreen(FigureScreen):
         if figure is not None:
             self.result, chart, footer = figure
             self.result_question, self.result_plot = question, plot
+            title = f"{plot.title[:1].upper()}{plot.title[1:]} · {show.counted(len(self.result), 'row')}"
+            self.query_one("#drawing").border_title = cast(str, Content(title))
             self.query_one(ChartView).show(chart)
             self.query_one(NotesPane).show(self.result.notes, show.provenance(footer))
             if self.app.images is not None:

@@ -14,6 +14,7 @@ from rich.text import Text
 from textual import work
 from textual.app import ComposeResult
 from textual.containers import Vertical, VerticalScroll
+from textual.content import Content
 from textual.screen import ModalScreen, Screen
 from textual.widget import Widget
 from textual.widgets import Input, Static
@@ -450,12 +451,17 @@ class TextScreen(AppScreen):
     AUTO_FOCUS = "VerticalScroll"
     BINDINGS = bindings("page")
     DEFAULT_CSS = """
-    TextScreen VerticalScroll { padding: 1 2; scrollbar-size-vertical: 1; }
+    TextScreen VerticalScroll {
+        padding: 0 2; scrollbar-size-vertical: 1; background: $surface; border: round $edge;
+        border-title-color: $foreground; border-title-style: bold;
+    }
+    TextScreen VerticalScroll:focus { border: round $accent; border-title-color: $text-accent; }
     TextScreen VerticalScroll > Static { height: auto; }
     """
 
     def body(self) -> ComposeResult:
-        with VerticalScroll():
+        with VerticalScroll() as frame:
+            frame.border_title = cast(str, Content(self.crumb[:1].upper() + self.crumb[1:]))
             yield Static(self.content())
 
     def content(self) -> RenderableType:

@@ -98,6 +98,8 @@ class DrawingScreen(AppScreen):
 
 
 PANES = ("original", "target", "before", "after")
+PARTS = {"all boards": PANES, "the position": PANES[:2], "what the probe reads": PANES[2:]}
+LARGE = 3  # lines of a square from which all four boards are shown at first, in place of the two of the position
 TEXT_LINES, TEXT_CELLS = 8, 44  # what the numbers need below or beside the boards
 AROUND = 5  # bars at top and bottom, the head line, the line of the heat
 BESIDE = 4  # of them where the numbers stand beside the boards, with a head of two lines
@@ -138,6 +140,7 @@ class FourBoardsScreen(DrawingScreen):
         self.shown_layer: int | None = None
         self.label: int | None = None  # the class of the heat; None: the piece that is taken off
         self.heated = True
+        self.part: str | None = None  # of PARTS, which was chosen
 
     def body(self) -> ComposeResult:
         yield Static("", id="head", markup=False)
@@ -206,11 +209,26 @@ class FourBoardsScreen(DrawingScreen):
             "after": f"{layer} edited, ?{wrong.get('after', 0)}",
         }
 
-    def arrangement(self, size: int) -> str | None:
-        """`row` or `square`, whichever has room for boards of this size; None when neither has."""
+    def shown_part(self) -> str:
+        """Return the part of the boards that is shown: the chosen one, or all boards if they are LARGE or if two would
+        not be larger."""
+        views = self.views()
+        if len(views) < len(PANES):
+            return "all boards"
+        if self.part is not None:
+            return self.part
+        sizes = list(reversed(sizes_of(self.app.glyphs)))
+        of_all, of_two = (next((n for n in sizes if self.arrangement(n, count)), 0) for count in (len(PANES), 2))
+        return "the position" if of_all < min(LARGE, of_two) else "all boards"
+
+    def shown_panes(self) -> list[str]:
+        views = self.views()
+        return [name for name in PARTS[self.shown_part()] if name in views]
+
+    def arrangement(self, size: int, count: int) -> str | None:
+        """`row` or `square`, whichever has room for so many boards of this size; None when neither has."""
         wide, high = extent(size)
         width, height = self.app.size
-        count = max(1, len(self.views()))
         if count * (wide + 1) <= width and high + 1 + AROUND + TEXT_LINES <= height:
             return "row"
         if 2 * (wide + 1) + TEXT_CELLS <= width and ((count + 1) // 2) * (high + 1) + BESIDE <= height:
@@ -218,19 +236,19 @@ class FourBoardsScreen(DrawingScreen):
         return None
 
     def fits(self, size: int, text: int = 0) -> bool:
-        return self.arrangement(size) is not None
+        return self.arrangement(size, max(1, len(self.shown_panes()))) is not None
 
     def draw(self) -> None:
         """Show what there is."""
-        views, titles, size = self.views(), self.titles(), self.board_size
+        views, titles, size, shown = self.views(), self.titles(), self.board_size, self.shown_panes()
         self.set_class(not views, "-empty")
-        way = self.arrangement(size) or "row"
+        way = self.arrangement(size, max(1, len(shown))) or "row"
         self.set_class(way == "row", "-row")
         self.set_class(way == "square", "-square")
         for name in PANES:
             pane = self.query_one(f"#{name}", BoardPane)
-            pane.display = name in views
-            if name in views:
+            pane.display = name in shown
+            if name in shown:
                 pane.styles.width = extent(size)[0]
                 frame = replace(views[name], title=titles[name])
                 if self.flipped:
@@ -238,7 +256,7 @@ class FourBoardsScreen(DrawingScreen):
                 pane.show(frame, size, self.app.glyphs)
         self.query_one("#head", Static).update(self.head())
         self.query_one("#heat-line", Static).update(self.heat_line() if self.picked is None else self.square_line())
-        self.query_one("#legend", Static).update(self.legend_line(list(views)))
+        self.query_one("#legend", Static).update(self.legend_line(shown))
         self.call_after_refresh(self.draw_numbers)
 
     def draw_numbers(self) -> None:
@@ -319,10 +337,23 @@ class FourBoardsScreen(DrawingScreen):
 
     # -- actions --------------------------------------------------------------------------------------------------
 
+    def actions(self) -> list[Action]:
+        """The key that shows the other boards comes first in the footer."""
+        return sorted(super().actions(), key=lambda action: action.method != "view")
+
     def offers(self, action: Action) -> bool:
+        if action.place == "four-boards" and action.method == "view":
+            return len(self.views()) == len(PANES) and super().offers(action)
         if action.place == "four-boards" and action.method in ("layer", "label", "heat"):
             return self.answer is not None and bool(self.answer.layers) and super().offers(action)
         return super().offers(action)
+
+    def action_view(self) -> None:
+        """Show the next part of the boards."""
+        if len(self.views()) == len(PANES):
+            parts = list(PARTS)
+            self.part = parts[(parts.index(self.shown_part()) + 1) % len(parts)]
+            self.draw()
 
     def action_layer(self, way: str) -> None:
         if self.answer is not None and self.answer.layers:

@@ -106,6 +106,7 @@ class BoardsScreen(BoardPreviewingScreen):
         if listed.pages is not None:
             strip.place = listed.result_tables.index(listed.result_table)
             columns = self.columns(listed)
+            table.set_title(TITLES[listed.result_table])
             table.show(listed.pages, listed.rows, columns=columns, keep=keep, number=listed.number)
         else:
             table.loaded = True

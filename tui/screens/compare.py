@@ -102,6 +102,7 @@ class CompareScreen(PartsScreen):
         pane = panes[self.query_one(PaneStrip).place]
         self.set_class(not pane.columns, "-curve")
         if pane.columns:
+            self.query_one(PageTable).set_title(pane.name.rpartition(" ")[0] or pane.name)
             self.query_one(PageTable).show(Listed(pane.rows), pane.rows[:200], columns=pane.columns, keep=keep)
         self.draw()
 

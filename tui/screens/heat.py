@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, cast
 
 from textual import events
 from textual.app import ComposeResult
 from textual.containers import Grid
-from textual.widgets import Static
+from textual.content import Content
 
 from chessreg.games.boards.boardframe import BoardFrame
 from tui import show
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 MOST = 12  # boards at once
 GAP = 3  # cells between two
-AROUND = 8  # bars, the series, titles, legend and notes
+FRAME = 2  # lines and cells of the frame
+AROUND = 7 + FRAME  # bars, the series, titles, legend and notes
 OWN = 2  # lines of one board's title and legend
 
 
@@ -43,9 +44,11 @@ class HeatScreen(FigureScreen, DrawingScreen):
     AUTO_FOCUS = ""
     BINDINGS = bindings("heat-board")
     DEFAULT_CSS = """
-    HeatScreen #heat-boards { height: 1fr; grid-rows: auto; }
+    HeatScreen #heat-boards {
+        height: 1fr; grid-rows: auto; background: $surface; border: round $edge; border-title-color: $foreground;
+        border-title-style: bold; border-subtitle-color: $text-accent; border-subtitle-align: left;
+    }
     HeatScreen BoardPane > .board-caption { display: none; }
-    HeatScreen #square { height: 1; padding: 0 1; color: $text-accent; }
     """
 
     def __init__(self, question: Question) -> None:
@@ -59,7 +62,6 @@ class HeatScreen(FigureScreen, DrawingScreen):
     def body(self) -> ComposeResult:
         yield ScopeBar()
         yield PaneStrip()
-        yield Static("", id="square", markup=False)
         with Grid(id="heat-boards"):
             for number in range(MOST):
                 yield BoardPane(id=f"board-{number}")
@@ -96,13 +98,13 @@ class HeatScreen(FigureScreen, DrawingScreen):
 
     def fits(self, size: int, text: int = 0) -> bool:
         wide, high = extent(size)
-        return wide + GAP <= self.app.size.width and high + text + AROUND <= self.app.size.height
+        return wide + GAP + FRAME <= self.app.size.width and high + text + AROUND <= self.app.size.height
 
     def grid(self, size: int) -> tuple[int, int]:
         """How many boards of this size fit beside each other, and below each other."""
         wide, high = extent(size)
         lines = self.app.size.height - AROUND + OWN
-        return max(1, self.app.size.width // (wide + GAP)), max(1, lines // (high + OWN))
+        return max(1, (self.app.size.width - FRAME) // (wide + GAP)), max(1, lines // (high + OWN))
 
     @property
     def frames(self) -> list[BoardFrame]:
@@ -119,12 +121,22 @@ class HeatScreen(FigureScreen, DrawingScreen):
     def position(self) -> BoardFrame | None:
         return None
 
+    @property
+    def heading(self) -> str:
+        """The title of the frame: what the squares show, of which series, and the layer where it is highest."""
+        if not self.series:
+            return self.question.title
+        shown = self.series[self.at]
+        best = f" · highest: {shown.boards[shown.highest].title}" if len(shown.boards) > 1 else ""
+        return f"{self.question.title[:1].upper()}{self.question.title[1:]}{best}"
+
     def draw(self) -> None:
         frames = self.frames
         count, size = min(MOST, len(frames)), self.board_size
-        if self.chosen_size is None and count > 1:  # the largest with numbers at which all of them fit
+        if self.chosen_size is None and count > 1:  # the largest with numbers at which all of them fit, or two
             fitting = [size for size in sizes_of(self.app.glyphs)[1:] if self.fits(size)]
-            size = next((size for size in reversed(fitting) if count <= math.prod(self.grid(size))), min(size, 2))
+            least = count if any(count <= math.prod(self.grid(size)) for size in fitting) else 2
+            size = next((size for size in reversed(fitting) if least <= math.prod(self.grid(size))), min(size, 2))
         columns, rows = self.grid(size)
         grid, room = self.query_one("#heat-boards", Grid), columns * rows
         grid.styles.grid_size_columns, grid.styles.grid_columns = columns, str(extent(size)[0] + GAP)
@@ -143,7 +155,9 @@ class HeatScreen(FigureScreen, DrawingScreen):
         level([pane for pane in self.query(BoardPane) if pane.display], extent(size)[0])
         self.query_one(PaneStrip).place = self.at
         words = square_words(frames[self.panel], self.picked) if frames and self.picked is not None else ""
-        self.query_one("#square", Static).update(words)
+        part = f" · {room} of {len(frames)} boards" if room < len(frames) else ""
+        grid.border_title = cast(str, Content(self.heading + part))
+        grid.border_subtitle = cast(str, Content(words))
 
     def on_resize(self, event: events.Resize) -> None:
         self.draw()

@@ -31,7 +31,10 @@ WIDE, HIGH = 110, 32  # cells of a terminal from which two columns, and the tile
 
 
 def result(row: Mapping[str, Any]) -> str:
-    """What came of it."""
+    """What came of it; of what did not finish how it ended, and why."""
+    if row["cause"] != "complete":
+        cause, message = row["cause"].replace("_", " "), row["message"] or ""
+        return message if message.startswith(cause) else ": ".join(filter(None, [cause, message]))
     return show.measured(row["answer"]) if row.get("answer") else ""
 
 
@@ -43,17 +46,26 @@ def change(row: Mapping[str, Any]) -> str:
     return show.change(row["answer"]) if row.get("answer") else ""
 
 
-def outcome(row: Mapping[str, Any]) -> str:
-    """The result and how it differs; of what did not finish how it ended, and why."""
-    if row["cause"] != "complete":
-        cause, message = row["cause"].replace("_", " "), row["message"] or ""
-        return message if message.startswith(cause) else ": ".join(filter(None, [cause, message]))
-    differs = f"Δ {change(row)}" if change(row) else ""
-    return " · ".join(filter(None, [result(row), measure(row), differs]))
+def compared_with(row: Mapping[str, Any]) -> str:
+    return row["answer"]["than"] or "" if row.get("answer") else ""
 
 
-def outcome_tone(row: Mapping[str, Any]) -> Tone:
+def number(row: Mapping[str, Any]) -> str:
+    """How many games or states are behind the result."""
+    return f"{row['answer']['n']:,}" if row.get("answer") and row["answer"]["n"] else ""
+
+
+def result_tone(row: Mapping[str, Any]) -> Tone:
     return "value" if row["cause"] == "complete" else state_tone(row["cause"])
+
+
+def change_tone(row: Mapping[str, Any]) -> Tone:
+    """Good or bad where the interval of the change excludes 0; a loss, which is better when it falls, has none."""
+    answer = row.get("answer") or {}
+    low, high = answer.get("change_low"), answer.get("change_high")
+    if low is None or high is None or low <= 0 <= high:
+        return "detail"
+    return "good" if low > 0 else "bad"
 
 
 def doing(row: Mapping[str, Any]) -> str:
@@ -97,9 +109,14 @@ GOING = (
 ENDED = (
     sign("cause"),
     NAME,
-    Column("outcome", "result", text=outcome, widest=60, least=20, tone=outcome_tone, role="value", split=" · "),
-    Column("ended_at", "ended", text=lambda row: show.when(row["ended_at"]), least=16, role="detail"),
+    Column("outcome", "result", text=result, widest=44, least=20, tone=result_tone, role="value",
+           stays=True),
+    Column("change", "Δ", text=change, tone=change_tone, role="value", whole=True),
+    Column("than", "to", text=compared_with, widest=20, role="detail"),
+    Column("n", "n", text=number, right=True, role="detail"),
+    Column("measure", "measure", text=measure, widest=30, role="detail"),
     Column("seconds", "took", text=lambda row: show.duration(row["seconds"]), whole=True, role="detail"),
+    Column("ended_at", "ended", text=lambda row: show.when(row["ended_at"]), least=16, role="detail"),
     KIND,
     UNITS,
     MACHINE,
@@ -253,6 +270,10 @@ class HomeScreen(JobActionsScreen):
         going = self.query_one("#going", PageTable)
         lines = max(2, len(self.at_home.going) + 1) + 2  # with its heading and its frame
         narrow = min(lines, self.size.height // 4 + 1)
+        # half of a wide screen is not left empty where nothing runs
+        idle = self.size.width >= WIDE and not self.at_home.going and bool(self.at_home.ended)
+        going.display = not idle
+        self.query_one("#left").display = not idle or bool(curves.plain)
         going.styles.height = None if self.size.width >= WIDE else narrow
         if self.size.width >= WIDE and curves.plain:
             going.styles.height = "1fr"
@@ -428,11 +449,11 @@ def tiles(state: AtHome, newest: Row | None, since: str) -> dict[str, tuple[str,
     complete = sum(row["cause"] == "complete" for row in state.ended)
     last = ("last result", "", "none yet")
     if newest is not None:
-        differs = f"Δ {change(newest)}" if change(newest) else ""
+        differs = f"Δ {change(newest)} to {compared_with(newest)}" if change(newest) else ""
         last = (f"last result: {measure(newest)}", f"{called(newest)}  {result(newest)}", differs)
     return {
         "running": ("running", f"● {state.jobs['running'] + state.foreground:,}",
-                    f"on {show.counted(len(hosts), 'machine')}" if hosts else ""),
+                    f"on {show.counted(len(hosts), 'machine')}" if hosts else "" if state.going else "^l launches"),
         "waiting": ("to start", f"○ {state.jobs['waiting']:,}",
                     "" if soonest is None else f"next in {show.duration(soonest)}"),
         "failed": ("failed", f"✗ {len(failed):,}", "! opens the log" if failed else since),

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 from uuid import UUID
 
-from rich.text import Text
 from textual import work
 from textual.app import ComposeResult
+from textual.content import Content
 from textual.widgets import Static
 
+from chessreg.registry.run_state import FAILURES
 from chessreg.scheduling import status
 from chessreg.scheduling.status import FINAL_STATES
 from tui import show
@@ -55,8 +56,10 @@ class JobScreen(JobActionsScreen, PartsScreen):
     AUTO_FOCUS = "LogView"
     BINDINGS = bindings("job")
     DEFAULT_CSS = """
-    JobScreen > #summary { height: auto; max-height: 4; padding: 0 1; }
-    JobScreen > #shards { height: auto; max-height: 6; display: none; }
+    JobScreen > #headline { height: auto; max-height: 2; padding: 0 1; text-style: bold; }
+    JobScreen > #headline.-wrong { color: $text-error; }
+    JobScreen > #summary { height: auto; max-height: 3; padding: 0 1; color: $text-muted; }
+    JobScreen > #shards { height: auto; max-height: 7; display: none; }
     JobScreen.-several > #shards { display: block; }
     JobScreen.-tall > #shards { max-height: 20; }
     JobScreen > #part { display: none; }
@@ -72,8 +75,9 @@ class JobScreen(JobActionsScreen, PartsScreen):
         self._reading = False
 
     def body(self) -> ComposeResult:
+        yield Static("", id="headline", markup=False)
         yield Static("", id="summary", markup=False)
-        yield PageTable(SHARDS, id="shards")
+        yield PageTable(SHARDS, id="shards", title="Shards")
         yield PaneStrip()
         yield FilterBar("words to find in the log; ) and ( go to the next and the one before", id="words", hides=False)
         yield LogView(id="log")
@@ -93,11 +97,14 @@ class JobScreen(JobActionsScreen, PartsScreen):
         self.view = view
         if view.job["state"] not in FINAL_STATES:
             self.app.follow(view.job["id"])
+        headline = self.query_one("#headline", Static)
+        headline.update(progress_line(view))
+        headline.set_class(view.job["state"] in FAILURES, "-wrong")
         self.query_one("#summary", Static).update(summary(view))
         self.set_class(len(view.shards) > 1, "-several")
         shards = self.query_one("#shards", PageTable)
         shards.show(Listed(view.shards), view.shards, columns=SHARDS, keep=True)
-        shards.styles.height = len(view.shards) + 1
+        shards.styles.height = len(view.shards) + 3  # with its heading and its frame
         place = next((n for n, row in enumerate(view.shards) if row["id"] == self.job_id), 0)
         if not shards.view.active:
             shards.move(place)
@@ -142,6 +149,7 @@ class JobScreen(JobActionsScreen, PartsScreen):
         log, strip = self.query_one(LogView), self.query_one(PaneStrip)
         facts = [f"{log.hit + 1} of {show.counted(len(log.hits), 'place')}" if log.search_text else ""]
         facts.append("" if log.follows else "stopped: G follows")
+        log.border_title = cast(str, Content(" · ".join(filter(None, ["Log", *facts]))))
         title = " · ".join(filter(None, ["log", *facts]))
         if strip.names[:1] != (title,):
             strip.names = (title, *PANES[1:])
@@ -176,6 +184,7 @@ class JobScreen(JobActionsScreen, PartsScreen):
         if self.view is None:
             return
         job = self.view.job
+        table.set_title(PANES[strip.place])
         if PANES[strip.place] == "results":
             if self.view.results is None:
                 table.show(Listed([]), [], columns=ATTEMPTS, keep=keep)
@@ -279,15 +288,29 @@ class JobScreen(JobActionsScreen, PartsScreen):
         return super().node_of(action)
 
 
-def summary(view: JobView) -> Text:
-    """What it is, how it stands, how fast; then why, if there is something to say."""
+def progress_line(view: JobView) -> str:
+    """The state of the job, how much of its run is done, and why it waits or failed."""
+    job, every = view.job, [row for row in view.shards if row["units"]]
+    total, done = sum(row["units"] for row in every), sum(row["done"] for row in every)
+    parts = [job["state"].replace("_", " ")]
+    if total:
+        running = [row["progress"] * row["units"] for row in every if row["progress"] is not None]
+        share = sum(running) / total
+        of = f" of {show.counted(len(view.shards), 'job')}" if len(view.shards) > 1 else ""
+        parts.append(f"{show.bar(share, 20)} {show.percent(share)}")
+        parts.append(f"{done:,}/{total:,} units{of}")
+    parts += [job["why"], view.reason]
+    return " · ".join(filter(None, parts))
+
+
+def summary(view: JobView) -> str:
+    """What the job is and where it runs."""
     job = view.job
     facts = [
         job["kind"],
         job["name"] or "",
         f"job {show.short(job['id'])}",
         f"shard {part(job)}" if part(job) else "",
-        job["state"],
         f"{show.done(job)} units" if job["units"] else "",
         show.pace(job),
         f"{job['executor']} on {show.host(job['machine'])}" if job["machine"] else job["executor"],
@@ -295,15 +318,4 @@ def summary(view: JobView) -> Text:
         f"{status.scheduler_name(job)} job {job['scheduler_job']}" if job["scheduler_job"] else "",
         f"priority {job['priority']}" if job["priority"] else "",
     ]
-    text = Text(" · ".join(filter(None, facts)))
-    text.highlight_words([job["state"]], style="bold")
-    every = [row for row in view.shards if row["units"]]
-    total, done = sum(row["units"] for row in every), sum(row["done"] for row in every)
-    if total:
-        running = [row["progress"] * row["units"] for row in every if row["progress"] is not None]
-        share = sum(running) / total
-        of = f" of {show.counted(len(view.shards), 'job')}" if len(view.shards) > 1 else ""
-        text.append(f"\n{show.bar(share, 30)} {show.percent(share)} · {done:,}/{total:,} units{of}")
-    if reason := " · ".join(filter(None, [job["why"], view.reason])):
-        text.append(f"\n{reason}")
-    return text
+    return " · ".join(filter(None, facts))

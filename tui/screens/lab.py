@@ -384,6 +384,8 @@ class LabScreen(FourBoardsScreen):
     def pick(self, square: int) -> None:
         """Stand on a square of the target."""
         self.cursor = square
+        if self.part == "what the probe reads":
+            self.part = "the position"
         bar = self.query_one(SquareBar)
         bar.display = True
         self.set_focus(bar)

@@ -55,7 +55,7 @@ class LaunchScreen(AppScreen):
 
     def body(self) -> ComposeResult:
         yield FilterBar("words of a kind's name or of what it does", id="filter")
-        yield PageTable(COLUMNS, id="kinds", empty="no kind of experiment has these words")
+        yield PageTable(COLUMNS, id="kinds", title="Kinds", empty="no kind of experiment has these words")
 
     def on_screen_resume(self) -> None:
         if self.is_mounted:
@@ -152,15 +152,18 @@ class FormScreen(AppScreen):
     FormScreen > #none { display: none; padding: 1 2; color: $text-muted; }
     FormScreen.-none > #none { display: block; }
     FormScreen.-none #fields { display: none; }
-    FormScreen #fields { height: 1fr; }
+    FormScreen #fields { height: 1fr; background: $surface; border: round $edge; }
+    FormScreen #fields:focus-within { border: round $accent; }
     FormScreen #fields > .title { height: 1; padding: 0 1; color: $text-accent; background: $panel; text-style: bold; }
-    FormScreen #side { height: 10; background: $surface; padding: 0 1; border-top: solid $edge; }
+    FormScreen #side { height: 11; background: $surface; padding: 0 1; border: round $edge; }
+    FormScreen #fields, FormScreen #side { border-title-color: $foreground; border-title-style: bold; }
+    FormScreen #fields:focus-within { border-title-color: $text-accent; }
     FormScreen #about { height: auto; min-height: 2; max-height: 6; }
     FormScreen #plan { height: auto; }
     FormScreen #side VerticalScroll { height: 1fr; scrollbar-size-vertical: 1; }
     FormScreen.-wide > #parts { layout: horizontal; }
     FormScreen.-wide #fields { width: 1fr; height: 100%; }
-    FormScreen.-wide #side { width: 60; height: 100%; padding: 0 2; border-top: none; border-left: solid $edge; }
+    FormScreen.-wide #side { width: 60; height: 100%; padding: 0 1; }
     FormScreen.-wide #about { min-height: 4; max-height: 50%; margin-bottom: 1; }
     """
 
@@ -188,6 +191,8 @@ class FormScreen(AppScreen):
         strip = self.query_one(PaneStrip)
         strip.names = tuple(f"preset {name}" if name else "no preset" for name in self.form.presets)
         strip.place = self.form.presets.index(self.form.preset)
+        self.query_one("#fields").border_title = "Settings"
+        self.query_one("#side").border_title = "Setting and plan"
         strip.display = len(strip.names) > 1
         self.begin_only(self.build, "build")
         if self.form.typed or self.form.preset:

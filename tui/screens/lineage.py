@@ -59,7 +59,7 @@ class LineageScreen(AppScreen):
 
     def body(self) -> ComposeResult:
         yield Static("", id="about", markup=False)
-        yield PageTable(COLUMNS, id="tree")
+        yield PageTable(COLUMNS, id="tree", title="Lineage")
 
     async def fill(self) -> None:
         noun, id = self.noun, self.id_hex

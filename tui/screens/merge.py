@@ -91,6 +91,7 @@ class MergeScreen(PartsScreen):
         conflicts = self.query_one(PaneStrip).place == 1
         rows = list(map(conflict_row, self.preview["conflicts"]) if conflicts else map(run_row, self.preview["runs"]))
         table = self.query_one(PageTable)
+        table.set_title("conflicts" if conflicts else "runs")
         table.show(Listed(rows), rows[:PAGE], columns=CONFLICTS if conflicts else RUNS, keep=keep)
 
     @property

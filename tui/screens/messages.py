@@ -33,7 +33,7 @@ class MessagesScreen(AppScreen):
 
     def body(self) -> ComposeResult:
         yield Static("", id="overview", markup=False)
-        yield PageTable(COLUMNS, id="messages", empty="nothing was told yet")
+        yield PageTable(COLUMNS, id="messages", title="Messages", empty="nothing was told yet")
 
     async def fill(self) -> None:
         self.draw()

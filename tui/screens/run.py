@@ -15,7 +15,7 @@ from tui.actions import bindings
 from tui.columns import Column
 from tui.data.pages import PAGE, Listed, Pages, Row
 from tui.data.result_rows import TITLES, WITH_BOARDS, columns_of, result_tables_of, results
-from tui.data.run_rows import ATTEMPTS, SETTINGS, state, units
+from tui.data.run_rows import ATTEMPTS, SETTINGS, headline, state, units
 from tui.screens.annotate import AnnotatingScreen
 from tui.screens.base import PartsScreen
 from tui.screens.preview import BoardPreviewingScreen
@@ -67,7 +67,8 @@ class RunScreen(AnnotatingScreen, PartsScreen, BoardPreviewingScreen):
     place = "run"
     BINDINGS = bindings("run")
     DEFAULT_CSS = """
-    RunScreen > #summary { height: auto; max-height: 4; padding: 0 1; }
+    RunScreen > #headline { height: auto; max-height: 2; padding: 0 1; text-style: bold; display: none; }
+    RunScreen > #summary { height: auto; max-height: 3; padding: 0 1; color: $text-muted; }
     """
 
     def __init__(self, run_id: UUID, called: str) -> None:
@@ -76,6 +77,7 @@ class RunScreen(AnnotatingScreen, PartsScreen, BoardPreviewingScreen):
         self.view: RunView | None = None
 
     def body(self) -> ComposeResult:
+        yield Static("", id="headline", markup=False)
         yield Static("", id="summary", markup=False)
         yield PaneStrip()
         yield PageTable(id="part", empty="this part is empty")
@@ -88,7 +90,10 @@ class RunScreen(AnnotatingScreen, PartsScreen, BoardPreviewingScreen):
         self.view = view
         self.crumb = view.run["name"] or self.crumb
         self.relabel()
-        self.query_one("#summary", Static).update(summary(view.run, view.answer))
+        headline = self.query_one("#headline", Static)
+        headline.display = bool(view.answer)
+        headline.update(view.answer)
+        self.query_one("#summary", Static).update(summary(view.run))
         strip = self.query_one(PaneStrip)
         names = [pane.name for pane in view.panes]
         place = next((n for n, pane in enumerate(view.panes) if before and pane.title == before.title), 0)
@@ -103,6 +108,7 @@ class RunScreen(AnnotatingScreen, PartsScreen, BoardPreviewingScreen):
         if (pane := self.pane) is not None:
             table = self.query_one(PageTable)
             here = keep and table.cursor < max(1, len(pane.first))
+            table.set_title(pane.title)
             table.show(pane.pages, pane.first, columns=pane.columns, keep=here)
             chosen = next((place for place, row in enumerate(pane.first) if row.get("chosen")), 0)
             if chosen and not here:
@@ -151,7 +157,7 @@ def read(session: Session, run_id: UUID) -> RunView:
     """Everything that the screen shows, in one go."""
     from sqlalchemy import select
 
-    from chessreg.registry import measures, read, tables
+    from chessreg.registry import read, tables
     from tui.data import run_summary
 
     with session.database.read() as sql:
@@ -161,7 +167,7 @@ def read(session: Session, run_id: UUID) -> RunView:
                 tables.KindRecord.name == run["kind"], tables.KindRecord.version == run["version"]
             )
         )
-        answer = measures.compare_with_earlier(sql, [run_id]).get(run_id)
+        answer = headline(sql, run_id)
         small, metrics = run_summary.summaries(sql, run_id), run_summary.metrics(sql, run_id)
     panes = [Pane(s.title, s.columns, Listed(s.rows), s.rows[:PAGE], behind=s.result_table) for s in small]
     alone = [pane for pane in panes if len(pane.first) == 1]  # the headline has that row's number
@@ -186,11 +192,11 @@ def read(session: Session, run_id: UUID) -> RunView:
     ):
         panes.append(Pane(title, its_columns, Listed(rows), rows[:PAGE], rows=len(rows)))
     panes += alone
-    return RunView(run, panes, "" if answer is None else show.answer(answer))
+    return RunView(run, panes, answer)
 
 
-def summary(run: Mapping[str, Any], answer: str) -> Text:
-    """Two to four lines: the run's result, what it is and its state, then its annotations."""
+def summary(run: Mapping[str, Any]) -> Text:
+    """One to three lines: what the run is and its state, then its annotations."""
     facts = [
         f"{run['kind']} (version {run['version']})",
         show.short(run["id"]),
@@ -201,8 +207,6 @@ def summary(run: Mapping[str, Any], answer: str) -> Text:
     ]
     text = Text(" · ".join(filter(None, facts)))
     text.highlight_words([state(run)], style="bold")
-    if answer:
-        text = Text(answer, style="bold") + Text("\n") + text
     annotations = [mark for mark in ("starred", "pinned", "archived") if run[mark]]
     if run["tags"]:
         annotations.append(f"tags {' '.join(run['tags'])}")

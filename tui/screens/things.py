@@ -102,6 +102,7 @@ class DataScreen(AnnotatingScreen, PreviewingScreen):
         rows, table.empty = self.rows[self.noun], self.entities[self.noun].none_yet
         declared = self.entities[self.noun]
         columns = [ID, NAME, *entity_rows.columns(declared.overview_columns or declared.columns, rows)]
+        table.set_title(declared.plural)
         table.show(Listed(rows), rows[:200], columns=columns, keep=self._drawn == self.noun)
         self._drawn = self.noun
         self.relabel()
@@ -231,6 +232,7 @@ class ThingScreen(AnnotatingScreen, PartsScreen):
         if (part := self.part) is None:
             return
         columns = [replace(column, widest=90) for column in entity_rows.columns(part.columns, part.rows)]
+        self.query_one(PageTable).set_title(part.name)
         self.query_one(PageTable).show(Listed(part.rows), part.rows[:200], columns=columns, keep=keep)
         self.set_class(part.chart is not None, "-chart")
         if part.chart is not None:

@@ -70,14 +70,14 @@ class ChartView(Widget):
         "chart-view--axis", "chart-view--title", *(f"chart-view--{n}" for n in range(COLORS)),
     }  # fmt: skip
     DEFAULT_CSS = """
-    ChartView { height: auto; min-height: 1; padding: 0 1; background: $background; color: $foreground; }
+    ChartView { height: auto; min-height: 1; padding: 0 1; background: $surface; color: $foreground; }
     ChartView > .chart-view--axis { color: $text-muted; }
     ChartView > .chart-view--title { text-style: bold; }
-    ChartView > .chart-view--0 { color: $text-accent; }
-    ChartView > .chart-view--1 { color: $text-primary; }
+    ChartView > .chart-view--0 { color: $text-primary; }
+    ChartView > .chart-view--1 { color: $text-warning; }
     ChartView > .chart-view--2 { color: $text-success; }
     ChartView > .chart-view--3 { color: $text-error; }
-    ChartView > .chart-view--4 { color: $text-warning; }
+    ChartView > .chart-view--4 { color: $text-accent; }
     ChartView > .chart-view--5 { color: $text-secondary; }
     """
 

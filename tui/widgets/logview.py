@@ -27,11 +27,16 @@ class LogView(ScrollView, can_focus=True):
     DEFAULT_CSS = """
     LogView {
         height: 1fr;
-        background: $background;
+        background: $surface;
         color: $foreground;
+        border: round $edge;
+        border-title-color: $foreground;
+        border-title-style: bold;
+        padding: 0 1;
         scrollbar-size-vertical: 1;
         scrollbar-size-horizontal: 0;
     }
+    LogView:focus { border: round $accent; border-title-color: $text-accent; }
     LogView > .log-view--hit { background: $warning-muted; color: $text-warning; text-style: bold; }
     LogView > .log-view--here { background: $warning; color: $background; text-style: bold; }
     LogView > .log-view--faint { color: $text-muted; }

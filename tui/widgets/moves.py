@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, NamedTuple
 
 from rich.segment import Segment
@@ -148,6 +148,7 @@ def with_tries(views: Sequence[BoardFrame]) -> list[int]:
 
 HEAD = 2  # lines above the moves
 MOVE, PROBABILITY, CHANGE = 9, 7, 8  # cells of a line
+TOLD_CHANGE = 0.005  # of a probability: smaller ones are muted
 
 
 class Rankings(Horizontal):
@@ -158,6 +159,9 @@ class Rankings(Horizontal):
     Rankings { height: 1fr; width: 1fr; }
     Rankings > Static { width: 1fr; height: 1fr; padding: 0 1; }
     """
+
+    def on_mount(self) -> None:
+        self.watch(self.app, "theme", self.on_resize)
 
     shown: tuple[LabAnswer, str | None] | None = None
 
@@ -185,7 +189,7 @@ class Rankings(Horizontal):
             if side is None:
                 pane.update(Text(f"no edit: {answer.why_not}"))
             else:
-                pane.update(ranking(name, side, seen, wide))
+                pane.update(ranking(name, side, seen, wide, self.app.theme_variables))
 
     def clear(self) -> None:
         self.shown = None
@@ -193,9 +197,11 @@ class Rankings(Horizontal):
             pane.update("")
 
 
-def ranking(name: str, side: ModelSide, moves: Sequence[tuple[bool, MoveComparison]], wide: int) -> Text:
+def ranking(
+    name: str, side: ModelSide, moves: Sequence[tuple[bool, MoveComparison]], wide: int, colors: Mapping[str, str]
+) -> Text:
     """One model's numbers: mass on the board and on the one aimed at, greedy text, moves with bars, of the edited model
-    with their change. `moves`: whether it is pointed at, and the move."""
+    with their change. `moves`: whether it is pointed at, and the move. `colors`: the variables of the theme."""
     both = "" if side.modified is None else f", target {side.modified:.3f}"
     mass, writes = f"{name} legal mass {side.original:.3f}{both}", "writes"
     if len(mass) > wide:  # the name stands in the line below then
@@ -205,7 +211,12 @@ def ranking(name: str, side: ModelSide, moves: Sequence[tuple[bool, MoveComparis
         fitted(f"{writes} {side.text.strip() or 'nothing'}{'' if side.legal else ', illegal'}", wide) + "\n", ""
     )
     for here, move in moves:
-        text.append(line_of_move(move, name == "edited", here, wide) + "\n", "bold" if here else "not bold")
+        line = Text(line_of_move(move, name == "edited", here, wide) + "\n", "bold" if here else "not bold")
+        line.highlight_regex("━+", colors["text-primary"])
+        change = move.change or 0.0
+        told = "text-muted" if abs(change) < TOLD_CHANGE else "text-success" if change > 0 else "text-error"
+        line.highlight_regex(r"Δ[+-][\d.]+", colors[told])
+        text.append_text(line)
     return text
 
 

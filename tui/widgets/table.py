@@ -221,7 +221,8 @@ class PageTable(ScrollView, can_focus=True):
         return [column for column in self.columns if column.field not in self._folded]
 
     def set_title(self, title: str) -> None:
-        self.title = title
+        """Write a title, with a capital letter, into the frame."""
+        self.title = title[:1].upper() + title[1:]
         self._entitle()
 
     def _entitle(self) -> None:

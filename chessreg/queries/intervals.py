@@ -1,0 +1,62 @@
+"""Intervals of the results that lists of runs show: estimated as the catalogue's queries estimate theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from uuid import UUID
+
+import numpy as np
+from sqlalchemy.orm import Session
+
+from chessreg.queries import stats
+from chessreg.registry import measures
+from chessreg.registry.measures import ClusterCount
+
+Counts = Mapping[tuple[Any, ...], ClusterCount]
+
+
+def add_intervals(session: Session, run_id: UUID, answer: measures.Row) -> measures.Row:
+    """Return an answer of `measures.answers` with the 95 % intervals of its value (`low`, `high`) and of its change
+    (`change_low`, `change_high`), and `n`, the number of games or states behind the value. An end that is not known is
+    None."""
+    row = {**answer, "n": None, "low": None, "high": None, "change_low": None, "change_high": None}
+    own = measures.read_cluster_counts(session, run_id, answer["measure"])
+    if not own:
+        return row
+    row["n"] = sum(count.number for count in own.values())
+    row["low"], row["high"] = find_ends(stats.rate(make_clusters(own), "hits", "trials"))
+    if answer["change"] is None:
+        return row
+    if answer["than"] == "clean":
+        base = measures.read_cluster_counts(session, run_id, answer["measure"], "clean")
+    else:
+        before = measures.find_earlier_measure(session, run_id, answer["measure"])
+        base = {} if before is None else measures.read_cluster_counts(session, before[0], answer["measure"])
+    if base.keys() == own.keys():
+        paired = stats.difference(make_clusters(own, base), "hits", "trials", "base_hits", "base_trials")
+        row["change_low"], row["change_high"] = find_ends(paired)
+    elif base:
+        apart = stats.difference_of_independent(make_clusters(own), make_clusters(base), "hits", "trials")
+        row["change_low"], row["change_high"] = find_ends(apart)
+    return row
+
+
+def make_clusters(own: Counts, base: Counts | None = None) -> stats.Clusters:
+    """Return the clusters of one run, each with its counts of `base` if that is given."""
+    table = {
+        "hits": np.array([own[key].hits for key in own]),
+        "trials": np.array([own[key].trials for key in own]),
+    }
+    if base is not None:
+        table |= {
+            "base_hits": np.array([base[key].hits for key in own]),
+            "base_trials": np.array([base[key].trials for key in own]),
+        }
+    return stats.Clusters(table, np.ones(len(own), np.int64))
+
+
+def find_ends(estimate: stats.Estimate) -> tuple[float | None, float | None]:
+    """Return the ends of an interval in percent."""
+    low, high = (None if end is None else 100 * end for end in estimate[1:])
+    return low, high
