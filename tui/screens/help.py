@@ -128,7 +128,7 @@ class Palette(Provider):
     """Finds what one can do here and in every other room, rooms, runs, queries, kinds to launch and themes. What fits
     the words best comes first, what is done here and what was chosen often before the rest."""
 
-    reading: asyncio.Task[list[Found]]  # of queries and kinds
+    reading: asyncio.Task[list[Found]] | None = None  # of queries and kinds
 
     @property
     def home(self) -> Host:
@@ -140,7 +140,8 @@ class Palette(Provider):
         self.reading = asyncio.create_task(self.read_listed())
 
     async def shutdown(self) -> None:
-        self.reading.cancel()
+        if self.reading is not None:
+            self.reading.cancel()
 
     async def read_listed(self) -> list[Found]:
         """Return the entries of all queries and kinds; none where the registry cannot be read."""
@@ -157,7 +158,7 @@ class Palette(Provider):
 
     async def listed(self) -> list[Found]:
         """Return the entries of all queries and kinds. A search that is cancelled does not cancel their reading."""
-        return await asyncio.shield(self.reading)
+        return [] if self.reading is None else await asyncio.shield(self.reading)
 
     def here(self) -> Iterator[Found]:
         """The actions of this screen."""

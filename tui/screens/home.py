@@ -450,7 +450,7 @@ def tiles(state: AtHome, newest: Row | None, since: str) -> dict[str, tuple[str,
     last = ("last result", "", "none yet")
     if newest is not None:
         differs = f"Δ {change(newest)} to {compared_with(newest)}" if change(newest) else ""
-        last = (f"last result: {measure(newest)}", f"{called(newest)}  {result(newest)}", differs)
+        last = (f"last result: {measure(newest)}", f"{called(newest)}  {show.measured(newest['answer'])}", differs)
     return {
         "running": ("running", f"● {state.jobs['running'] + state.foreground:,}",
                     f"on {show.counted(len(hosts), 'machine')}" if hosts else "" if state.going else "^l launches"),
