@@ -35,7 +35,7 @@ async def home(driver: Driver) -> None:
 async def edit(driver: Driver) -> None:
     await driver.stand_on("edits")
     await driver.press("enter", "enter", "enter")
-    await driver.until("clean writes", "edited writes")
+    await driver.until("clean legal mass", "edited legal mass")
 
 
 async def game(driver: Driver) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from rich.text import Text
@@ -118,7 +119,7 @@ ENDED = (
     Column("seconds", "took", text=lambda row: show.duration(row["seconds"]), whole=True, role="detail"),
     Column("ended_at", "ended", text=lambda row: show.when(row["ended_at"]), least=16, role="detail"),
     KIND,
-    UNITS,
+    replace(UNITS, role="detail"),
     MACHINE,
 )  # fmt: skip
 SAMPLE = 5.0  # seconds between looks at the machines' loads
