@@ -320,7 +320,7 @@ def test_the_command_tells_people_the_same(queue: Any, tmp_path: Path, capsys: p
     assert "RuntimeError: the engine does not answer" in said
     assert " cores" in said
     assert run_command_line([*place, "status", "--since", "soon"]) == 4
-    assert "no date" in capsys.readouterr().err
+    assert "not a date" in capsys.readouterr().err
     empty = ["--registry", str(tmp_path / "registry.db"), "--store", str(tmp_path / "store")]
     assert run_command_line([*empty, "init"]) == 0
     assert run_command_line([*empty, "status"]) == 0
