@@ -83,7 +83,9 @@ def load(work: Work, path: Path) -> tuple[MergeReport, int]:
             about = json.loads((root / ABOUT).read_text(encoding="utf-8"))
             tag = str(about["tag"])
         except UNREADABLE as error:
-            raise BadInputError(f"{path} is not a saved paper", "chessreg paper NAME … --save FILE writes one") from error
+            raise BadInputError(
+                f"{path} is not a saved paper", "chessreg paper NAME … --save FILE writes one"
+            ) from error
         if not (root / ROWS).is_file():
             raise BadInputError(f"{path} is not a saved paper: it holds no {ROWS}")
         if tag != work.tag:

@@ -1,7 +1,8 @@
-"""Edits of the seven types: chosen on the validation games, reported on the test games (Figures 2 to 6 and the maps).
+"""Edits of the seven types, chosen on the validation games and reported on the test games (Figures 2 to 6 and the
+maps).
 
-The layer and the scale α are those with the most mass on the target board, of type Probe, on one half of the validation
-games. Probes of latents and differences of means are then fitted for that layer.
+The chosen layer and scale α give type Probe the most mass on the target board, on one half of the validation games.
+Probes of latents and differences of means are then fitted for that layer.
 """
 
 from __future__ import annotations
@@ -29,7 +30,7 @@ CASE = {"moves": "e2e4 d7d5", "board": "d5=. d7=p e7=. e5=p"}  # specification 6
 
 
 def chosen(made: Made) -> dict[str, Any]:
-    """Layers and scale of type Probe with the most mass on the target board, on the half of the games that chooses."""
+    """Return layers and scale with the most target mass of type Probe, on the half of the games that chooses."""
     rows = [row for row in made.query("edit strength", SWEEP).rows if row["type"] == "Probe" and row["chosen"]]
     if not rows:
         raise BadInputError("the sweep of edits has no case of the half that chooses", "a larger --size has more")
@@ -37,13 +38,16 @@ def chosen(made: Made) -> dict[str, Any]:
 
 
 def scales_of(made: Made) -> tuple[float, ...]:
-    """The code's scale, and the chosen one where that is another."""
+    """Return the code's scale, and the chosen scale if it differs."""
     return tuple(dict.fromkeys((CODE_SCALE, chosen(made)["scale"])))
 
 
 def derived(request: Request, size: Size) -> Iterator[Step]:
-    """SAE-, CD- and DM-probes of phases 1 and 3, on the first plies as the linear ones: at the chosen layer, and at the
-    code's, beside which the chosen one may be the last, whose edits no attention reads; there of smaller SAEs too."""
+    """Yield the SAE-, CD- and DM-probes of phases 1 and 3, fitted on the first plies as the linear probes are.
+
+    They are fitted at the chosen layer, and at the code's layer, there also for smaller SAEs. The chosen layer may
+    be the last, whose edits no attention reads.
+    """
     code = code_layer(request.layers)
     places: list[tuple[str, int | None, int]] = [
         ("", None, size.expansion), (MIDDLE, code, size.expansion),
@@ -83,7 +87,7 @@ def derived(request: Request, size: Size) -> Iterator[Step]:
 
 
 class Edits:
-    """Makes the steps of edits: what they have in common, and what of the sweep's choice is filled in."""
+    """Factory of the steps of edits: their common settings, and the settings that the sweep decides."""
 
     def __init__(self, request: Request, size: Size) -> None:
         self.request, self.size = request, size
@@ -121,7 +125,7 @@ class Edits:
 
 
 def edits(request: Request, size: Size) -> Iterator[Step]:
-    """The sweep that chooses, and edits with linear probes: by layer, of several layers and tokens, as published."""
+    """Yield the sweep that chooses, and edits with linear probes: by layer, of several layers and tokens, published."""
     step, layers = Edits(request, size).step, request.layers
     yield step(
         SWEEP, "choice of layer and α", size.sweep_games, 3 * layers * len(size.scales),
@@ -179,7 +183,7 @@ def edits(request: Request, size: Size) -> Iterator[Step]:
 
 
 def edits_of_all_types(request: Request, size: Size) -> Iterator[Step]:
-    """None, Random, Patch, Probe, SAE-, CD- and DM-Probe at the chosen layer: at two scales, and at many."""
+    """Yield None, Random, Patch, Probe, SAE-, CD- and DM-Probe at the chosen layer, at two scales and at many."""
     step = Edits(request, size).step
     main: Values = {"patch": "unit", "random_controls": 1, "shuffled_label_controls": 1}
     yield step(EDITS, "Figures 5 and 6, maps", size.edit_games, 14, main, others="", choose=("layers", "scales"))
@@ -202,7 +206,7 @@ def edits_of_all_types(request: Request, size: Size) -> Iterator[Step]:
 
 
 def smaller(request: Request, size: Size) -> dict[str, int]:
-    """The expansions of smaller SAEs at the layer of the code, by what the names of their probes and edits end in."""
+    """Return the expansions of smaller SAEs at the layer of the code, by the suffix of their probes and edits."""
     there = code_layer(request.layers) in compared(request, size)
     return {f"{MIDDLE}-of-{expansion}x": expansion for expansion in size.smaller if there}
 
@@ -217,10 +221,11 @@ def code_layer(layers: int) -> int:
 
 
 def case_study(made: Made) -> Values:
-    """Figure 4's position: Black's pawn back to d7, and his e-pawn to e5, so that White's e-pawn cannot move.
+    """Return the settings of Figure 4: Black's pawn back on d7 and his e-pawn on e5, so that White's e-pawn cannot
+    move.
 
-    The paper does not say which layer. At every one: what is added after the last block reaches no attention, so it can
-    take a piece off the square that is read next, and cannot tell the model that another piece is in its way.
+    The paper does not state the layer, so every layer is edited. An edit after the last block reaches no attention:
+    it can remove a piece from the square that is read next, but not put another piece in its way.
     """
     size, best = SIZES[made.request.size], chosen(made)
     return {

@@ -1,4 +1,4 @@
-"""What a good model is expected to show: the reference result, each line a bound on columns of a query's rows."""
+"""Expectations of a good model: the reference result, each line a bound on columns of a query's rows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def phase(*names: str) -> Callable[[Row, Made], bool]:
 
 
 def at(scale: str, **wanted: str) -> Callable[[Row, Made], bool]:
-    """Rows with these columns, at the code's α or at the chosen one."""
+    """Return a condition on rows: these columns, at the code's α or at the chosen one."""
 
     def takes(row: Row, made: Made) -> bool:
         value = CODE_SCALE if scale == "code" else chosen(made)["scale"]
@@ -33,8 +33,8 @@ def with_scale(row: Row) -> str:
 
 
 def best_site(rows: Sequence[Row], made: Made) -> list[Finding]:
-    """Of each phase the site where on validation games the joint probe is furthest above the random-init controls, and
-    what it is there on test games."""
+    """For each phase, report the test games at the site where validation games put the joint probe furthest above
+    controls."""
     least, findings = 8.0, []
     beside = [(place, row) for place, row in enumerate(rows, 1) if None not in (row["phase"], row["minus_untrained"])]
     for number in sorted({row["phase"] for _, row in beside}):
@@ -52,7 +52,7 @@ def best_site(rows: Sequence[Row], made: Made) -> list[Finding]:
 
 
 def block(name: str) -> str:
-    """A hook point as a person calls it.
+    """Return the readable name of a hook point.
 
     >>> block("blocks.3.hook_resid_post")
     'block 3'
@@ -74,7 +74,7 @@ def posts(row: Row, made: Made) -> bool:
 
 
 def rising(rows: Sequence[Row], made: Made) -> list[Finding]:
-    """d of the raw cosine from block to block: at least 2, and at least that of the block below it."""
+    """Judge d of the raw cosine by block: at least 2, and at least that of the block below."""
     findings: list[Finding] = []
     below: tuple[float, float] | None = None  # the interval of the block below
     for place, row in enumerate(rows, 1):
@@ -91,7 +91,7 @@ def rising(rows: Sequence[Row], made: Made) -> list[Finding]:
 
 
 def larger_is_better(rows: Sequence[Row], made: Made) -> list[Finding]:
-    """Explained variance of the largest autoencoder minus that of smaller ones at the same place."""
+    """Report the explained variance of the largest autoencoder minus that of smaller ones at the same site."""
     findings = []
     for place, row in enumerate(rows, 1):
         largest = max((r for r in rows if r["hook_point"] == row["hook_point"]), key=lambda r: r["expansion"])

@@ -1,7 +1,7 @@
-"""Matches of the model, as it is and edited: its arms of `elo by intervention`.
+"""Matches of the model, with and without an edit: its arms of `elo by intervention`.
 
-The edit is the chosen one of one position, made for a whole game: White's knights, bishops and queen are not where they
-began. A random direction of the same length stands beside it.
+The edit is that of one position, applied for a whole game: White's knights, bishops and queen are missing from their
+initial squares. A random direction of the same length is the control.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ TOKENS_A_GAME = 180
 
 
 def matches(request: Request, size: Size) -> Iterator[Step]:
-    """The direction at the layer that the sweep chose, and the match without it, with it, and with a random one."""
+    """Yield the direction at the chosen layer, and the matches without it, with it, and with a random one."""
 
     def direction(made: Made) -> Values:
         return {"source": "board", "probe": "@early-joint-3", "board": UNSEEN, "layers": chosen(made)["layers"]}
@@ -48,8 +48,10 @@ def matches(request: Request, size: Size) -> Iterator[Step]:
 
 
 def length(made: Made) -> float:
-    """Mean length of what the chosen edits of type Probe add at one position, to three digits. Where no edit was
-    better than any, that of the α in the author's code. BadInputError where the sweep has no such edit."""
+    """Return the mean length of the chosen edits of type Probe at one position, to three digits.
+
+    If no edit was better than none, use the α of the author's code. Raises BadInputError if the sweep has no such edit.
+    """
     best = chosen(made)
     [layer], scale = best["layers"], best["scale"] or CODE_SCALE
     mean = made.value(

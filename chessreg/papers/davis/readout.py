@@ -1,4 +1,4 @@
-"""What is read off: the language model itself, caches of its last and of its first positions, probes, composition."""
+"""Readout: the language model itself, caches of its last and of its first positions, probes, composition."""
 
 from __future__ import annotations
 
@@ -25,8 +25,10 @@ LAST_POSITIONS = 5
 
 
 def language_model(request: Request, size: Size) -> Iterator[Step]:
-    """Table 2: perplexity by token and ply, legal tokens by phase, of the model and of those beside it; both rules of a
-    game's end, both sets of games."""
+    """Yield Table 2: perplexity by token and ply, and legal tokens by phase, with both rules of a game's end.
+
+    Other models of the request are tested on the same games.
+    """
     games = size.lm_games
     cost = forward(request, games * TOKENS_A_GAME)
     for behind, checkpoint in (("", request.checkpoint), *((f"-of-{other}", other) for other in request.beside)):
@@ -51,8 +53,10 @@ def language_model(request: Request, size: Size) -> Iterator[Step]:
 
 
 def caches(request: Request, size: Size) -> Iterator[Step]:
-    """Random-init controls; of every model the last five positions of each game at every site, and of the trained one
-    the ends of the first plies too: edits are made at these (errata of the specification)."""
+    """Yield random-init controls and caches: the last five positions of each game at every site.
+
+    The trained model also gets the ends of the first plies, at which edits are made (errata of the specification).
+    """
     for number in range(size.twins):
         yield Step(f"twin-{number}", "twin", {"checkpoint": request.checkpoint, "seed": number}, "Table 5")
     for who in ("model", *(f"twin-{number}" for number in range(size.twins))):
@@ -87,21 +91,25 @@ def caches(request: Request, size: Size) -> Iterator[Step]:
 
 
 def every_game(request: Request, size: Size, dataset: str) -> dict[str, Any]:
-    """The settings of published numbers' games: the whole dataset with its short and repeated games. None at smaller
-    sizes, and with one dataset for fitting and testing, whose parts must stay apart."""
+    """Return the settings for the games of published numbers: the whole dataset with its short and repeated games.
+
+    Empty at smaller sizes, and if one dataset is used for fitting and testing, whose parts must stay disjoint.
+    """
     if not size.as_published or request.fit == request.test:
         return {}
     return {"dataset": dataset, "min_plies": 0, "keep_duplicates": True}
 
 
 def of_parts(request: Request, fit: int, test: int) -> list[tuple[str, str, int]]:
-    """The games of either part: name, dataset and number."""
+    """Return name, dataset and number of the games of both parts."""
     return [("fit", fitted_on(request), fit), ("test", f"{request.test}:test", test)]
 
 
 def probes(request: Request, size: Size) -> Iterator[Step]:
-    """Probes of every label, phase and site on the last five positions; on random-init controls; and of phases 1 and 3
-    on the first plies, and as paper and published code fit them."""
+    """Yield probes of every label, phase and site on the last five positions, also on random-init controls.
+
+    Probes of phases 1 and 3 are also fitted on the first plies, and as the paper and the published code fit them.
+    """
 
     def step(who: str, label: str, phase: int, place: str, **settings: Any) -> Step:
         units = request.layers if place == "blocks" else 1
@@ -148,7 +156,7 @@ def probes(request: Request, size: Size) -> Iterator[Step]:
 
 
 def early(request: Request, size: Size, name: str, phase: int, settings: Values) -> Step:
-    """A probe that edits are made with: of the first plies of games unless `settings` say otherwise."""
+    """Return a probe for edits: of the first plies of games unless `settings` decide otherwise."""
     values: dict[str, Any] = {
         "preset": "davis-corrected", "cache": "@early-fit", "test_cache": "@early-test", "last_sites": None,
         "phase": phase, "epochs": min(size.epochs, 5 if not settings else size.epochs), **settings,
@@ -164,8 +172,10 @@ def early(request: Request, size: Size, name: str, phase: int, settings: Values)
 
 
 def markov(request: Request, size: Size) -> Iterator[Step]:
-    """Table 6: prefixes of several move orders, equal by position, and by placement as in the paper; and a random-init
-    control, whose similarity is that of tokens alone."""
+    """Yield Table 6: prefixes of several move orders, equal by position, and by placement as in the paper.
+
+    A random-init control has the similarity of tokens alone.
+    """
     for name, who, equal in (
         ("markov", request.checkpoint, "position"),
         ("markov-placement", request.checkpoint, "placement"),

@@ -1,8 +1,8 @@
 """Junkin & Nathanson 2025, "Causal Masking on Spatial Data" (arXiv 2510.27009).
 
-Twins, models of positions with and without a causal mask and of games, that learn the same decisions, and their answers
-to positions that none of them saw → puzzles → language models in prompts with and without the legal moves → a ladder of
-opponents. The paper's own table comes first; what is worth most in it before the rest.
+Twins (models of positions with and without a causal mask, and of games) learn the same decisions and answer unseen
+positions → puzzles → language models in prompts with and without the legal moves → a ladder of opponents. The
+paper's own table comes first, and the most informative steps before the others.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 def steps(request: Request) -> list[Step]:
-    """Every run of the paper: first seeds of each shape, then language models and the ladder, then further seeds."""
+    """Return every run: first seeds of each shape, then language models and the ladder, then other seeds."""
     size = SIZES[request.size]
     first = [(shape, shape.seeds[0]) for shape in size.shapes]
     further = [(shape, seed) for shape in size.shapes for seed in shape.seeds[1:]]
@@ -42,16 +42,18 @@ def steps(request: Request) -> list[Step]:
 
 
 def remarks(request: Request) -> list[str]:
-    """The line about the models of games, where the request has none."""
+    """Return the line about the models of games, if the request has none."""
     if not request.without_games:
         return []
     return [f"models of games (games-*, and the steps that need them) are left out: {request.without_games}"]
 
 
 def check(session: Session, request: Request) -> None:
-    """Raises BadInputError where a language model cannot be tuned or has the name of a twin, where no game that is
-    fitted or tested on has one of the positions, and where the puzzles have no solution. Datasets whose bytes are
-    elsewhere are passed over."""
+    """Check the language models, games and puzzles of a request. Datasets with bytes elsewhere are not checked.
+
+    Raises BadInputError if a language model cannot be tuned or has the name of a twin, if no fitted or tested game
+    has one of the positions, or if the puzzles have no solution.
+    """
     inputs = session.inputs
     here = {name: inputs.reference("dataset", name) for name in named(request) if holds(session, name)}
     if (positions := here.get(str(request.positions))) is not None:
@@ -72,7 +74,7 @@ def check(session: Session, request: Request) -> None:
 
 
 def named(request: Request) -> list[str]:
-    """The datasets of a request."""
+    """Return the names of the request's datasets."""
     return [name for name in (request.fit, request.test, request.positions, request.puzzles) if name]
 
 

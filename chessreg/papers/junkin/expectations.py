@@ -1,4 +1,4 @@
-"""What the twins are expected to show: the reference result, each line a bound on columns of a query's rows."""
+"""Expectations of the twins: the reference result, each line a bound on columns of a query's rows."""
 
 from __future__ import annotations
 
@@ -21,13 +21,15 @@ def model(row: Row) -> str:
 
 
 def differing(what: str, amount: str = "") -> Callable[[Row, Made], bool]:
-    """Pairs that differ in this, and have learned as many moves, or what `amount` says (`mask ablation`, `differs`)."""
+    """Return a judge of pairs that differ in this alone, after the same number of moves or another equal `amount`."""
     return lambda row, made: str(row["differs"]).startswith(what) and str(row["differs"]).partition(",")[2] == amount
 
 
 def at_equal_compute(rows: Sequence[Row], made: Made) -> list[Finding]:
-    """Best moves of a position's model minus its twin of games, told with how far their compute is apart; open where
-    that is more than equal (`mask ablation`, `differs`)."""
+    """Judge best moves of a position's model minus its twin of games, and name the difference of their compute.
+
+    A difference of compute above the limit leaves the result open (`mask ablation`, `differs`).
+    """
 
     def told(row: Row) -> str:
         return f"{shape(row)}, {100 * (row['flops'] / row['twin_flops'] - 1):+.0f} % compute"
@@ -43,8 +45,10 @@ def shape(row: Row) -> str:
 
 
 def falling(rows: Sequence[Row], made: Made) -> list[Finding]:
-    """Of each model the share of first moves that are right, at its easiest puzzles minus that at its hardest: other
-    puzzles, so that the interval joins both by the root of their squares (Newcombe 1998)."""
+    """Judge each model's share of right first moves at its easiest puzzles minus that at its hardest.
+
+    The two sets of puzzles are disjoint, so the interval joins both by the root of their squares (Newcombe 1998).
+    """
     findings = []
     for run in dict.fromkeys(row["run"] for row in rows):
         rated = [(place, row) for place, row in enumerate(rows, 1) if row["run"] == run and row["rating"] != "all"]
@@ -64,7 +68,7 @@ def falling(rows: Sequence[Row], made: Made) -> list[Finding]:
 
 
 def end(row: Row, which: str) -> float:
-    """One end of the interval of a row's share of first moves; a share of none, or of all, has one end only."""
+    """Return one end of the interval of a row's share of first moves; a share of 0 or 1 has one end only."""
     known = row[f"first_{which}"]
     return float(row["first"] if known is None else known)
 

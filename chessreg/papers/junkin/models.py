@@ -43,19 +43,21 @@ MOVES = 40
 
 
 def by_positions(request: Request, size: Size) -> bool:
-    """Whether all models learn and are measured on parts of the positions, the same ones; otherwise twins do so on
-    parts of the games, and language models on parts of the positions."""
+    """Whether all models learn and are measured on the same parts of the positions.
+
+    Otherwise twins use parts of the games, and language models use parts of the positions.
+    """
     return size.one_set or not request.fit
 
 
 def cut(request: Request) -> Step:
-    """The positions' own parts, cut by game, or by position where no game is known."""
+    """Return the step that cuts the positions into parts: by game, or by position if the games are unknown."""
     shares = "fit=0.5,validation=0.1,test=0.4"
     return Step("positions", "split", {"dataset": request.positions, "parts": shares, "seed": 0}, "all tables")
 
 
 def learned(request: Request, size: Size) -> dict[str, Any]:
-    """The positions that twins learn and are held out, as settings of `train`."""
+    """Return the settings of `train` for the positions that twins learn, and for held-out positions."""
     name = request.positions
     if not by_positions(request, size):
         return {"datasets": (name,), "source_games": fitted_on(request),
@@ -65,7 +67,7 @@ def learned(request: Request, size: Size) -> dict[str, Any]:
 
 
 def asked(request: Request, size: Size) -> dict[str, Any]:
-    """The positions that every model is asked, none of which it has learned, as settings of `move-accuracy`."""
+    """Return the settings of `move-accuracy` for the positions of every model's test, which no model has learned."""
     name = request.positions
     if not by_positions(request, size):
         return {"dataset": name, "source_games": f"{request.test}:test", "unseen_of": fitted_on(request),
@@ -75,7 +77,7 @@ def asked(request: Request, size: Size) -> dict[str, Any]:
 
 
 def needed(request: Request, size: Size) -> tuple[str, ...]:
-    """The steps that cut these parts."""
+    """Return the names of the steps that cut these parts."""
     return ("positions",) if by_positions(request, size) else ("parts",)
 
 
@@ -83,7 +85,7 @@ def needed(request: Request, size: Size) -> tuple[str, ...]:
 
 
 def twins(request: Request, size: Size, shape: Shape, seed: int) -> Iterator[Step]:
-    """Twins of one shape and seed, and what each answers to positions and puzzles."""
+    """Yield the twins of one shape and seed, and their tests on positions and puzzles."""
     parameters = 12 * shape.n_layer * shape.n_embd**2
     less = size.steps_at_games_compute or max(1, round(size.steps * READ / TOKENS["causal"]))
     trained = [(name, f"{name}-{shape.name}-{seed}", size.steps) for name in TWINS if name != "games" or request.fit]
@@ -115,7 +117,7 @@ def twins(request: Request, size: Size, shape: Shape, seed: int) -> Iterator[Ste
 
 
 def accuracy(request: Request, size: Size, model: str, checkpoint: str, operations: float) -> Step:
-    """What a model answers to the positions that all are asked; `operations` are those of one position."""
+    """Return the test of a model on the shared positions. `operations` counts one position."""
     return Step(
         f"accuracy-{model}", "move-accuracy", {"checkpoint": checkpoint, **asked(request, size)},
         "sections 4.2 and 4.3", needed(request, size), units=size.positions // 15, rows={"prediction": size.positions},
@@ -125,7 +127,7 @@ def accuracy(request: Request, size: Size, model: str, checkpoint: str, operatio
 
 @dataclass(frozen=True)
 class AtComputeOf:
-    """The settings with as many steps as take the tokens through the blocks that the training of `twin` took."""
+    """Settings with the number of steps that passes as many tokens through the blocks as the training of `twin`."""
 
     twin: str
     settings: Values
@@ -144,8 +146,11 @@ class AtComputeOf:
 
 @dataclass(frozen=True)
 class Reader:
-    """A language model of the paper: its name in steps, the checkpoint that is tuned, its tuning, and the weights of
-    its blocks (0: not known). `initial`: its shape, where its weights are to be drawn."""
+    """A language model of the paper: its name in steps, the tuned checkpoint, its tuning, and the number of block
+    weights.
+
+    0 weights: unknown. `initial` is its shape if its weights are drawn.
+    """
 
     label: str
     checkpoint: str
@@ -155,7 +160,7 @@ class Reader:
 
 
 def readers(request: Request, size: Size) -> list[Reader]:
-    """The language models that are given, or else those of initial weights that the size has."""
+    """Return the language models of the request, or else those with initial weights of this size."""
     if not request.language_models:
         return [
             Reader(label, made_by(f"language-model-{label}"), size.tuning_of(shape["family"]),
@@ -170,8 +175,11 @@ def readers(request: Request, size: Size) -> list[Reader]:
 
 
 def language_models(request: Request, size: Size) -> Iterator[Step]:
-    """Each language model, one of initial weights unless it is given, and what became of it by tuning on each template
-    with as many supervised moves; what both answer by these templates, and by every published one."""
+    """Yield the steps of each language model: its training if it has initial weights, its tuning, and its tests.
+
+    Tunings on different templates use the same number of supervised moves. Models are tested with their templates, and
+    before tuning with every published one.
+    """
     read = {"datasets": (f"{request.positions}:fit",), "heldout": f"{request.positions}:validation"}
     for reader in readers(request, size):
         if reader.initial is not None:
@@ -199,17 +207,17 @@ def language_models(request: Request, size: Size) -> Iterator[Step]:
 
 
 def tuned_of(reader: Reader, template: str) -> str:
-    """The step that tunes a language model on a template."""
+    """Return the name of the step that tunes a language model on a template."""
     return f"tuned-{reader.label}-{template}"
 
 
 def made_by(step: str) -> str:
-    """The checkpoint that a step makes."""
+    """Return the reference of the checkpoint that a step writes."""
     return f"@{step}/checkpoint"
 
 
 def finetuned(name: str, settings: dict[str, Any], template: str, weights: int) -> Step:
-    """The tuning of a language model on one template; `weights` are those of its blocks, 0 where they are not known."""
+    """Return the tuning of a language model on one template. `weights` is the number of block weights (0: unknown)."""
     tokens = PROMPT["{LM}" in TEMPLATES[template]] * settings["steps"] * settings["batch_positions"]
     return Step(
         name, "finetune", {**settings, "template": template}, "section 4.3", ("positions",), units=1,
@@ -218,7 +226,7 @@ def finetuned(name: str, settings: dict[str, Any], template: str, weights: int) 
 
 
 def asking(request: Request, size: Size, name: str, model: str, template: str, positions: int) -> Step:
-    """What a language model answers to unseen positions by one template."""
+    """Return the test of a language model on unseen positions with one template."""
     return Step(
         name, "decoding",
         {"checkpoint": model, "dataset": f"{request.positions}:test", "template": template, **size.written,
@@ -228,7 +236,8 @@ def asking(request: Request, size: Size, name: str, model: str, template: str, p
 
 
 def distances(request: Request, size: Size, label: str, model: str) -> Iterator[Step]:
-    """Samples of a tuned model's answers to positions that it learned, and to others (a figure of his repository)."""
+    """Yield samples of a tuned model's answers to learned and to unseen positions (a figure of the author's
+    repository)."""
     for part in ("fit", "test"):
         yield Step(
             f"distance-{label}-{part}", "decoding",
@@ -243,8 +252,12 @@ def distances(request: Request, size: Size, label: str, model: str) -> Iterator[
 
 
 def ladder(request: Request, size: Size) -> Iterator[Step]:
-    """Every model against every rung, without help by Stockfish, and their ratings by every estimator: twins of the
-    largest shape, and language models as they are tuned. The model of games is rated by its games with White too."""
+    """Yield the matches of every model against every rung, without Stockfish's help, and the ratings by every
+    estimator.
+
+    The models are the twins of the largest shape and the tuned language models. The model of games also has a rating
+    of its games with White.
+    """
     shape = size.shapes[-1]
     blocks = 12 * shape.n_layer * shape.n_embd**2
     players = {
@@ -264,7 +277,7 @@ def ladder(request: Request, size: Size) -> Iterator[Step]:
 
 
 def playing(size: Size, name: str, checkpoint: str, work: int) -> Step:
-    """One model's ladder; `work` is the products of weights and tokens of one move."""
+    """Return one model's ladder. `work` is the product of weights and tokens of one move."""
     rungs = parse_ladder(size.rungs)
     thought = MOVES * size.games * sum(search_seconds(rung.text) for rung in rungs if rung.needs_process)
     preset = size.protocol.get("preset")
@@ -278,7 +291,7 @@ def playing(size: Size, name: str, checkpoint: str, work: int) -> Step:
 
 
 def rated(size: Size, runs: Sequence[str], name: str, color: str) -> Iterator[Step]:
-    """The ratings of these ladders where a rung has a known one."""
+    """Return the ratings of these ladders if a rung has a known rating."""
     known = sum(get_engine_rating(rung) is not None for rung in parse_ladder(size.rungs))
     if known:
         units = len(SIDE_BY_SIDE) + len(DRAW_WEIGHTS) * known

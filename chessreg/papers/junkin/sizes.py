@@ -1,4 +1,4 @@
-"""How much of Junkin's paper is done: `small` in minutes, `reference` in hours on two cores, `paper` as published."""
+"""Sizes of Junkin's paper: `small` in minutes, `reference` in hours on two cores, `paper` as published."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chessreg.papers.plan import SizeName
 
 @dataclass(frozen=True)
 class Shape:
-    """Layers, heads and width of one trio of twins, and the seeds that they are trained with."""
+    """Layers, heads and width of a trio of twins, and the seeds of their trainings."""
 
     n_layer: int
     n_head: int
@@ -26,9 +26,12 @@ class Shape:
 
 @dataclass(frozen=True)
 class Size:
-    """How much of everything is done at one size. `training` are settings of `train`; `tuning` of `finetune`, by
-    family of language models, those of Llama for every other family; `language_models` those of models of initial
-    weights, by name. `written` are settings of prompts, `protocol` of the games of the ladder."""
+    """The amounts and settings of one size.
+
+    `training` are settings of `train`. `tuning` are settings of `finetune` by family of language models; other
+    families use Llama's. `language_models` are settings of models with initial weights, by name. `written` are
+    settings of prompts, and `protocol` those of the ladder's games.
+    """
 
     shapes: tuple[Shape, ...]
     training: Mapping[str, Any]
@@ -56,7 +59,7 @@ class Size:
     steps_at_games_compute: int | None = None  # of the causal control; None: counted of the twin of games
 
     def tuning_of(self, family: str) -> Mapping[str, Any]:
-        """The settings of `finetune` for a model of this family."""
+        """Return the settings of `finetune` for a model of this family."""
         return self.tuning.get(family, self.tuning["llama"])
 
 

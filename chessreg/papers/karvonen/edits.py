@@ -1,5 +1,5 @@
-"""Board edits: those of the paper as it publishes them, our own tuned on other games, and Figures 1 and 5: what a
-board probe reads off one position, and off it before and after an edit."""
+"""Board edits: the paper's own, and ours, tuned on other games. Figures 1 and 5: a board probe's readings of one
+position, and before and after an edit."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ READING_CLIP, EDIT_CLIP = 2.0, 5.0  # as in the author's notebook
 
 
 def layer_sets(layers: int) -> tuple[str, ...]:
-    """What a sweep tries: every layer alone, the middle ones together, and what the paper publishes."""
+    """Return the layer sets of a sweep: every layer alone, the middle layers together, and the paper's."""
     low, high = max(0, layers // 2 - 1), max(1, layers - 2)
     sets: dict[tuple[int, ...], str] = {(layer,): str(layer) for layer in range(layers)}
     if high > low:
@@ -45,23 +45,25 @@ def layer_sets(layers: int) -> tuple[str, ...]:
 
 
 def cost(request: Request, games: int, states: int, conditions: int, mask: str) -> float:
-    """Operations of edits: each condition writes texts and measures both boards; an edit of all tokens reads them."""
+    """Return the operations of edits: each condition writes texts and measures both boards, and an edit of all tokens
+    reads them."""
     read = TOKENS_A_GAME / 2 if mask == "all" else 1
     each = TEXTS * TOKENS_A_TEXT + 2 * TOKENS_A_TREE + read
     return forward(request, games * TOKENS_A_GAME + states * (1 + conditions) * each)
 
 
 def edits(request: Request, size: Size) -> Iterator[Step]:
-    """The paper's own edits, and for either way to choose the edited tokens the best of a sweep."""
+    """Yield the paper's own edits, and for each choice of tokens the best edit of a sweep."""
     yield from published_edits(request, size)
     for mask in MASKS:
         yield from tuned_edits(request, size, mask)
 
 
 def published_edits(request: Request, size: Size) -> Iterator[Step]:
-    """Tables 2 and 8 and Appendices C and D, at the layers and scales of Table 6, with the paper's own probes.
+    """Yield the edits of Tables 2 and 8 and Appendices C and D, with the layers and scales of Table 6 and the paper's
+    probes.
 
-    The paper does not say which tokens it edits; its code of that date edits the last one alone (specification 6.3).
+    The paper does not state the edited tokens. Its code of that date edits only the last one (specification 6.3).
     """
     states = size.edit_games * size.edit_states
     common: Values = {
@@ -107,7 +109,7 @@ def published_edits(request: Request, size: Size) -> Iterator[Step]:
 
 
 def tuned_edits(request: Request, size: Size, mask: str) -> Iterator[Step]:
-    """A sweep over layers and scales on the validation games, then its best setting with controls on the test games."""
+    """Yield a sweep over layers and scales on validation games, and its best edit with controls on test games."""
     common: Values = {
         "checkpoint": request.checkpoint, "probe": "@model-board-0", "min_plies": size.min_plies, "token_mask": mask
     }  # fmt: skip
@@ -143,7 +145,7 @@ def tuned_edits(request: Request, size: Size, mask: str) -> Iterator[Step]:
 
 
 def best_edit(made: Made, sweep: str) -> dict[str, Any]:
-    """Layers and scale of the sweep's best edit: most legal texts on the modified board, then the smaller scale."""
+    """Return layers and scale of the sweep's best edit: most legal texts on the new board, then the smaller scale."""
     rows = made.query("board intervention legality", sweep).rows
     tried = [row for row in rows if row["condition"] == "edit"]
     if not tried:
@@ -156,7 +158,8 @@ def best_edit(made: Made, sweep: str) -> dict[str, Any]:
 
 
 def figure_1(made: Made, path: Path) -> str:
-    """White pawns: where they stand, the reading clipped, and the reading, at the layer that validation chooses."""
+    """Draw the white pawns of a position: the board, the clipped reading and the reading, at the layer of best
+    validation."""
     from chessreg.experiments.edit import heat
     from chessreg.games.boards.picture import save_heatmaps
 
@@ -169,7 +172,7 @@ def figure_1(made: Made, path: Path) -> str:
 
 
 def figure_5(made: Made, path: Path) -> str:
-    """The class of the piece that the edit takes off, and of empty squares, in the clean and in the edited model."""
+    """Draw the readings of the removed piece's class and of empty squares, in the clean and in the edited model."""
     from chessreg.experiments.edit import heat
     from chessreg.games.boards.picture import save_heatmaps
 
@@ -181,9 +184,9 @@ def figure_5(made: Made, path: Path) -> str:
 
 
 def state(made: Made) -> tuple[UUID, int]:
-    """The first state of the edits that is past the opening; of a small run the first one at all.
+    """Return run and unit of the first edited state past the opening, or of the first one at all.
 
-    Raises NotFoundError when no state has an edit.
+    Raises NotFoundError if no state has an edit.
     """
     run_id, trial = UUID(made.run_id(EDITS)), tables.Trial
     edited = select(trial.unit).where(trial.run_id == run_id, trial.condition == "edit", trial.sample == -1)

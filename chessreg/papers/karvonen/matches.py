@@ -25,7 +25,7 @@ OPENINGS = {"standard": "standard", "random": "random:20"}
 
 
 def matches(request: Request, size: Size) -> Iterator[Step]:
-    """The ladder, the levels of Figure 2, the sweep of skill edits, and the arms of Tables 3 and 7."""
+    """Yield the ladder, the levels of Figure 2, the sweep of skill edits, and the arms of Tables 3 and 7."""
     for number, opponent in enumerate(size.levels):
         yield game_step(request, f"level-{number}", "Figure 2", size.level_games, opponent=opponent)
     for opening in OPENINGS:
@@ -44,7 +44,7 @@ def matches(request: Request, size: Size) -> Iterator[Step]:
 
 
 def engines(size: Size) -> Iterator[Step]:
-    """Appendix E: level 0 as White against itself with as much time, and with more."""
+    """Yield Appendix E: level 0 as White against itself with equal and with more time."""
     for number, limit in enumerate(size.engine_limits):
         settings = {
             "player": f"stockfish:0@{size.engine_limits[0]}",
@@ -72,7 +72,7 @@ def game_step(
     settings: Any = None,
     **values: Any,
 ) -> Step:
-    """A match under the paper's protocol, but for `values`."""
+    """Return a match under the paper's protocol, with other `values` of some settings."""
     size = SIZES[request.size]
     common = {
         "preset": "paper",
@@ -97,10 +97,10 @@ def game_step(
 
 
 def published_arms(request: Request, size: Size, opening: str) -> Iterator[Step]:
-    """Tables 3 and 7 as they were played: level 0, and the layers and scales of Tables 6 and 7.
+    """Yield Tables 3 and 7 as published: level 0, and the layers and scales of Tables 6 and 7.
 
-    The paper's vectors are sums over eight positions, and so are those of `skill-paper`: its scales hold as printed. On
-    which boards Table 7 and the one-sided directions of Appendix C were played is not stated.
+    The vectors of the paper and of `skill-paper` are sums over eight positions, so its scales are used as printed. The
+    paper does not state the boards of Table 7 and of the one-sided directions of Appendix C.
     """
     tables = [("table-3", "Table 3", 6, SKILL_PAPER), ("table-7", "Table 7", 7, PROBE_PAPER)]
     if size.whole:
@@ -157,7 +157,7 @@ def ladder_and_arms(request: Request, size: Size, policy: str, opening: str) -> 
             )  # fmt: skip
 
     def best(made: Made, which: str) -> tuple[tuple[int, ...], float]:
-        """Layers and scale of the sweep's best edit of those that left the model whole; if none did, the paper's."""
+        """Layers and scale of the sweep's best edit that kept the model legal, or the paper's if there is none."""
         sign, whole = SIGNS[which], legality(made, unedited, policy)
         floor = LEGAL if whole is None else min(LEGAL, whole - LEGAL_LOSS)
         points = {}
@@ -195,7 +195,8 @@ def ladder_and_arms(request: Request, size: Size, policy: str, opening: str) -> 
 
 
 def policy_settings(policy: str, size: Size) -> dict[str, Any]:
-    """The paper's retry rule as its preset has it; `legal` draws from legal moves, and writes no text to be cut."""
+    """Return the settings of a policy: the paper's retry rule as in its preset, or `legal`, which draws legal moves
+    only."""
     if policy == "retry":
         return {"policy": POLICIES[policy]}
     return {"policy": "legal", "move_tokens": 0}
@@ -215,12 +216,13 @@ def edit_of(made: Made, vector: str, layers: tuple[int, ...], scale: float) -> d
 
 
 def matched(made: Made, vector: str, layers: tuple[int, ...], scale: float) -> tuple[tuple[int, ...], float]:
-    """Layers, and the scale at which a vector is as long as the contrastive one: a probe's has length 1."""
+    """Return the layers, and the scale that makes a vector as long as the contrastive one. A probe's vector has length
+    1."""
     return layers, scale if vector == SKILL else round(scale * mean_norm(made, layers), 3)
 
 
 def mean_norm(made: Made, layers: tuple[int, ...]) -> float:
-    """Mean length of the contrastive vectors of these layers."""
+    """Return the mean length of the contrastive vectors of these layers."""
     from chessreg.registry import tables
 
     inputs = made.session.inputs
@@ -230,26 +232,25 @@ def mean_norm(made: Made, layers: tuple[int, ...]) -> float:
 
 
 def score(made: Made, step: str) -> float | None:
-    """Points per game of a match; None where no game counts."""
+    """Return the points per game of a match, or None if no game counts."""
     return of_match(made, step, "score")
 
 
 def of_match(made: Made, step: str, column: str) -> float | None:
-    """A column of a match's row; None where there is no row, or nothing in it."""
+    """Return a column of a match's row, or None if the row or the value is missing."""
     return next((float(row[column]) for row in made.query("elo by intervention", step).rows
                  if row[column] is not None), None)  # fmt: skip
 
 
 def legality(made: Made, step: str, policy: str) -> float | None:
-    """How often the model's moves are legal, %: first tries, or their mean exact mass where no text is written; None
-    where it made none."""
+    """Return the share of legal moves, %: of first tries, or the mean exact mass if no text is written. None without a
+    move."""
     if policy != "legal":
         return of_match(made, step, "first_try_legal")
     return made.value(f"SELECT 100 * avg(legal_mass) AS value FROM play_game WHERE run_id = UUID '{made.run_id(step)}'")
 
 
 def suitable(scores: Sequence[float | None]) -> int:
-    """The rung on which the model scores nearest to half of the points (20 to 80 % where there is such a one); one
-    whose games do not count comes last."""
+    """Return the index of the rung whose score is nearest to half of the points. Rungs without games come last."""
     distances = [math.inf if score is None else abs(score - 0.5) for score in scores]
     return distances.index(min(distances))

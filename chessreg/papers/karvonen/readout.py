@@ -1,4 +1,4 @@
-"""What is read off: twins, caches, probes of board and skill, directions and legal moves."""
+"""Readout: twins, caches, probes of board and skill, directions and legal moves."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ PLAYED_GAMES = 4000  # on which the skill probe is measured (section 4.3)
 
 
 def models(request: Request, size: Size) -> Iterator[Step]:
-    """Untrained twins, and the activations of every model on the games of either part."""
+    """Yield random-init controls, and the activations of every model on the games of both parts."""
     for number in range(size.twins):
         yield Step(
             f"twin-{number}", "twin", {"checkpoint": request.checkpoint, "seed": number}, "Tables 1 and 9, Figure 3"
@@ -43,7 +43,7 @@ def models(request: Request, size: Size) -> Iterator[Step]:
 def caches(
     request: Request, size: Size, who: str, end: str, games: tuple[int, int], first: int = 0, **settings: Any
 ) -> Iterator[Step]:
-    """The activations of one model on the games of either part."""
+    """Yield the activations of one model on the games of both parts."""
     for part, dataset, count in zip(("fit", "test"), (fitted_on(request), f"{request.test}:test"), games, strict=True):
         values = {
             "checkpoint": request.checkpoint if who == "model" else f"@{who}",
@@ -67,12 +67,13 @@ def caches(
 
 
 def of_skill(size: Size) -> str:
-    """What the names of the caches end in that skill is read off."""
+    """Return the suffix of the names of caches for skill."""
     return "-skill" if size.skill_fit_games else ""
 
 
 def probes(request: Request, size: Size) -> Iterator[Step]:
-    """Board and skill probes of every layer: seeds on the model, one on each twin, and some fitted as the paper's."""
+    """Yield board and skill probes of every layer: several seeds on the model, one on each twin, and some with the
+    paper's fit."""
 
     def step(who: str, name: str, serves: str = "Tables 1 and 9, Figure 3", end: str = "", **settings: Any) -> Step:
         values = {"cache": f"@{who}-fit{end}", "test_cache": f"@{who}-test{end}", "epochs": size.epochs, **settings}
@@ -138,7 +139,7 @@ CONTROLS = ("shuffled", "random")  # what stands in the place of each
 
 
 def vectors(request: Request, size: Size) -> Iterator[Step]:
-    """Contrastive and probe-derived directions of skill, with shuffled and random ones of the same norm."""
+    """Yield contrastive and probe-derived directions of skill, with shuffled and random directions of the same norm."""
 
     def step(name: str, serves: str, **settings: Any) -> Step:
         return Step(name, "vector", settings, serves, units=request.layers)
@@ -160,7 +161,7 @@ def vectors(request: Request, size: Size) -> Iterator[Step]:
 
 
 def controls(vector: str, size: Size) -> list[tuple[str, int, str]]:
-    """Source and draw of each control of a vector, and the step that makes it; none where it has none."""
+    """Return source, draw and step name of each control of a vector; empty if it has no controls."""
     if vector not in CONTROLLED or not controlled(vector, size):
         return []
     end = "" if vector == SKILL else f"-of-{vector}"
@@ -169,18 +170,20 @@ def controls(vector: str, size: Size) -> list[tuple[str, int, str]]:
 
 
 def controlled(name: str, size: Size) -> bool:
-    """Whether a vector, or its probe, has controls at this size: those of the paper's own arms have where these do, and
-    one-sided directions where they are made at all."""
+    """Whether a vector, or its probe, has controls at this size.
+
+    The paper's own arms have controls if `published_controls` is set. One-sided directions have them if they exist.
+    """
     if name.endswith(tuple(f"{PROBE}-{side}" for side in ONE_SIDED)):
         return size.whole and size.published_controls
     return size.published_controls or not name.endswith("-paper")
 
 
 def skill_of_played(request: Request, size: Size) -> Iterator[Step]:
-    """What the skill probes say of games that the model itself played from random openings, as the paper's code did.
+    """Yield the readings of the skill probes on games that the model played from random openings, as in the paper's
+    code.
 
-    Under the policy `legal`: a model that often writes illegal moves has no game of the paper's own rule that is long
-    enough to be read.
+    The policy is `legal`: under the paper's rule, a model that often writes illegal moves has no game long enough.
     """
     games = min(size.match_games, PLAYED_GAMES)
     yield Step("played", "played-games", {"play": "@arm-legal-random-none", "name": "random openings"}, SECTION_4_3)

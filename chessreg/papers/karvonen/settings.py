@@ -1,8 +1,8 @@
-"""The edits that the paper publishes: layers and scales of Tables 6 and 7, as printed and as 0-based layers.
+"""The paper's edits: layers and scales of Tables 6 and 7, as printed and as 0-based layers.
 
-The paper counts layers in two ways, and does not say which one the skill edits use (specification 2.5). Both
-are run: counted from 1 with both ends, and from 0 without the last, as Python's range. That the board edit of 8 layers
-counts from 1 is known from the code of that date.
+The paper counts layers in two ways, and does not state the one of the skill edits (specification 2.5). Both are run:
+counted from 1 with both ends, and from 0 without the last, as Python's range. The board edit of 8 layers counts from 1,
+according to the code of that date.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ ONE_SIDED = ("high", "low")  # Appendix C: the high class of the skill probe add
 
 @dataclass(frozen=True)
 class Printed:
-    """A row of Table 6 or 7. `readings`: its layers, 0-based, by the way they are counted; the likelier first."""
+    """A row of Table 6 or 7. `readings` are its 0-based layers by the way of counting, the more likely first."""
 
     table: int
     goal: str  # board, positive, negative
@@ -28,7 +28,7 @@ class Printed:
 
 @dataclass(frozen=True)
 class Edit:
-    """One reading of a row. `label` is empty where the layers are not those that the paper means by it."""
+    """One reading of a row. `label` is empty if the layers are not the paper's."""
 
     goal: str
     counted: str
@@ -38,7 +38,7 @@ class Edit:
 
 
 def both(first: int, last: int) -> dict[str, tuple[int, ...]]:
-    """Layers printed as `first-last`."""
+    """Return both readings of layers printed as `first-last`."""
     return {FROM_1: tuple(range(first - 1, last)), FROM_0: tuple(range(first, last))}
 
 
@@ -61,9 +61,9 @@ PRINTED: dict[int, tuple[Printed, ...]] = {
 
 
 def published(table: int, goals: tuple[str, ...], layers: int, *, every: bool) -> Iterator[Edit]:
-    """The edits of a table for a model of so many layers; `every`: each reading, else the likelier alone.
+    """Yield the edits of a table for a model of this depth: each reading with `every`, else the more likely one.
 
-    A model of another depth gets those of 8 or 16 layers, whichever is nearer, at the same share of its depth.
+    A model of another depth gets the edits for 8 or 16 layers, whichever is nearer, at the same share of its depth.
     """
     depth = 8 if layers < 12 else 16
     for row in PRINTED[depth]:
