@@ -155,7 +155,7 @@ def made(sql: SqlSession, noun: str, table: Any, reference: str | None = None) -
     of_runs = {record.run_id for record in records}
     runs, own, checkpoints = (
         *(names.read_names_of(sql, n, of_runs) for n in ("run", noun)),
-        names.read_names(sql, "checkpoint"),
+        names.read_noun_names(sql, "checkpoint"),
     )
     return [
         {

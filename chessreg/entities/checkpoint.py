@@ -78,7 +78,7 @@ class Checkpoints(Entity):
     def thing(self, session: Session, id: UUID) -> Thing:
         with session.database.read() as sql:
             row = described(sql, id.hex)
-            twin = twin_of(row, names.read_names(sql, "checkpoint"))
+            twin = twin_of(row, names.read_noun_names(sql, "checkpoint"))
         trained, legal = row["trained_on"], row["first_try_legal"]
         more = {
             "trained_on": "not told" if trained is None else ", ".join(trained) or "nothing",

@@ -374,7 +374,7 @@ def list_checkpoint_choices(session: Session) -> list[CheckpointChoice]:
         called = names.read_names_of(session, "run", {run_id for run_id, _ in layers})
         for (run_id, checkpoint_id), of in layers.items():
             tools[checkpoint_id].append(Tool(kind, called.get(run_id) or shorten_id(run_id), run_id, tuple(of)))
-    models = names.read_names(session, "checkpoint")
+    models = names.read_noun_names(session, "checkpoint")
     checkpoint = tables.Checkpoint
     ids = session.scalars(
         select(checkpoint.id)

@@ -22,7 +22,7 @@ from chessreg.registry.engines import (
     convert_database_errors,
     create_reader_engine,
     create_writer_engine,
-    require_file,
+    require_registry_file,
 )
 from chessreg.registry.file_gate import gate_at, register_user
 from chessreg.registry.place import RegistryPlace, resolve_place
@@ -90,7 +90,7 @@ class Database:
         """
         place = resolve_place(url)
         if place.path is not None and not (create and not place.path.exists()):
-            require_file(place.path)
+            require_registry_file(place.path)
         made = place.path is not None and not place.path.exists()
         if made:
             migrations.upgrade_registry(place)

@@ -210,7 +210,7 @@ def encode_json(value: Any) -> str:
         raise BadInputError("a JSON column cannot store NaN or infinity") from error
 
 
-def require_file(path: Path) -> None:
+def require_registry_file(path: Path) -> None:
     """Raise NotFoundError, BadInputError or RegistryError unless `path` is a file that this user may read.
 
     The file is not opened, because closing it would drop this process's locks (file_gate). SQLite checks its header.
@@ -262,7 +262,7 @@ def _create_sqlite_engine(
 
 
 def _open_existing(path: Path, copies: sqlite.RegistryCopies) -> sqlite.Connection:
-    require_file(path)
+    require_registry_file(path)
     return sqlite.open_readable(path, copies)
 
 

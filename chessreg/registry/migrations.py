@@ -33,7 +33,7 @@ from chessreg.registry.engines import (
     create_reader_engine,
     create_writer_engine,
     make_sqlalchemy_url,
-    require_file,
+    require_registry_file,
     timeout_options,
 )
 from chessreg.registry.place import RegistryPlace, resolve_place
@@ -121,7 +121,7 @@ def read_schema_status(url: str | Path | RegistryPlace | None = None) -> SchemaS
     """Return the schema status of a registry. Creates nothing. Raises NotFoundError if the file does not exist."""
     place = resolve_place(url)
     if place.path is not None:
-        require_file(place.path)
+        require_registry_file(place.path)
     with allow_connections(place):
         engine = create_reader_engine(place)
         try:

@@ -200,7 +200,7 @@ def require_free_name(session: Session, noun: str, target: UUID | str, name: str
         )
 
 
-def read_names(session: Session, noun: str) -> dict[UUID, str]:
+def read_noun_names(session: Session, noun: str) -> dict[UUID, str]:
     """Return id → name for all named entities of a noun. A name shared by several is written name@host."""
     rows = session.execute(
         select(CURRENT_ANNOTATIONS.c.target, CURRENT_ANNOTATIONS.c.value, CURRENT_ANNOTATIONS.c.host)
@@ -276,7 +276,7 @@ def resolve_id(session: Session, noun: str, reference: str) -> UUID:
         if len(ids) == 1:
             return ids[0]
         if ids:
-            called = read_names(session, noun)
+            called = read_noun_names(session, noun)
             which = ", ".join(f"{called.get(id, '')} ({shorten_id(id, ids)})".strip() for id in ids[:5])
             raise BadInputError(f"{noun} {reference!r} is ambiguous: {which}", "give one of the ids in brackets")
     if has_run_column(table) and find_by_name(session, "run", reference):
@@ -290,9 +290,9 @@ def resolve_id(session: Session, noun: str, reference: str) -> UUID:
 
 def suggest_names(session: Session, noun: str, reference: str) -> list[str]:
     """Return up to three names of this noun that are spelled like `reference`."""
-    called = set(read_names(session, noun).values())
+    called = set(read_noun_names(session, noun).values())
     if has_run_column(table_of_noun(noun)):
-        called |= set(read_names(session, "run").values())
+        called |= set(read_noun_names(session, "run").values())
     return difflib.get_close_matches(reference, sorted(called), n=3, cutoff=0.5)
 
 

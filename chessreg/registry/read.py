@@ -41,7 +41,7 @@ def read_annotations(session: Session, noun: str, ids: Sequence[UUID] | None = N
     annotations: dict[UUID, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
     for target, word, value in rows:
         annotations[UUID(hex=target)][word].append(value)
-    called = names.read_names(session, noun) if ids is None else names.read_names_of(session, noun, ids)
+    called = names.read_noun_names(session, noun) if ids is None else names.read_names_of(session, noun, ids)
     return {
         target: {
             "name": called.get(target),

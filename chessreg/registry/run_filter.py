@@ -101,7 +101,7 @@ def match_run_word(session: Session, word: str) -> ColumnElement[bool]:
             return match_setting(session, field[5:], sign, value)
         if field.startswith("metric.") and len(field) > 7:
             return match_number(field, last_metric_value(field[7:]), sign, value)
-        return match_field(session, field, sign, value)
+        return match_run_field(session, field, sign, value)
 
     fields = (*FIELDS, *FIELD_ALIASES, "spec.SETTING", "metric.NAME")
     return match_word("runs", word, fields, SEARCHED_FIELDS, match_term)
@@ -131,7 +131,7 @@ def match_word(
     return by_field(field, sign, value)
 
 
-def match_field(session: Session, field: str, sign: str, value: str) -> ColumnElement[bool]:
+def match_run_field(session: Session, field: str, sign: str, value: str) -> ColumnElement[bool]:
     """Return the condition that a field of `run` has this value. An empty value matches everything."""
     run = tables.Run
     if not value:  # `kind:` while it is typed

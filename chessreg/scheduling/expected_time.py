@@ -67,13 +67,13 @@ def expected_time(
         return ExpectedTime(None)
     attempts = nearest_attempts(kind, spec, inputs)
     if counted := cpu_seconds(kind.name, estimate) if estimate is not None else None:
-        times = [(_lasted(each), seconds) for each in attempts if (seconds := recount_seconds(kind, each, inputs))]
+        times = [(_measure_seconds(each), seconds) for each in attempts if (seconds := recount_seconds(kind, each, inputs))]
         if times or not attempts:
             ratio = sum(lasted for lasted, _ in times) / sum(seconds for _, seconds in times) if times else 1.0
             return ExpectedTime(counted * ratio * missing / units / shards, len(times))
     if not attempts:
         return ExpectedTime(None)
-    seconds_per_unit = statistics.median(_lasted(attempt) / attempt.units_done for attempt in attempts)
+    seconds_per_unit = statistics.median(_measure_seconds(attempt) / attempt.units_done for attempt in attempts)
     return ExpectedTime(seconds_per_unit * missing / shards, len(attempts))
 
 
@@ -103,7 +103,7 @@ def nearest_attempts(kind: Kind, spec: Spec, inputs: Inputs) -> list[Row[Any]]:
     with inputs.database.read() as session:
         rows = session.execute(query).all()
     wanted = spec.model_dump(mode="json")
-    rank = sorted(rows, key=lambda row: (not is_this_machine(row.host, row.system_id), -_equal(wanted, row.spec)))
+    rank = sorted(rows, key=lambda row: (not is_this_machine(row.host, row.system_id), -_count_equal_settings(wanted, row.spec)))
     return list(rank[:NEAREST_ATTEMPTS])
 
 
@@ -119,10 +119,10 @@ def recount_seconds(kind: Kind, attempt: Row[Any], inputs: Inputs) -> float | No
     return None
 
 
-def _lasted(attempt: Row[Any]) -> float:
+def _measure_seconds(attempt: Row[Any]) -> float:
     return float((attempt.ended_at - attempt.started_at).total_seconds())
 
 
-def _equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> int:
+def _count_equal_settings(one: Mapping[str, Any], other: Mapping[str, Any]) -> int:
     """Return the number of settings with equal values."""
     return sum(1 for key, value in one.items() if key in other and other[key] == value)

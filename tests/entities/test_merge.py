@@ -428,7 +428,7 @@ def test_a_name_that_two_machines_gave_is_shown_with_its_host(homes):
     with here as session:
         merge(session.database, session.store, str(there.folder))
         with session.database.read() as sql:
-            assert sorted(names.read_names(sql, "run").values()) == ["best@box1", "best@box2"]
+            assert sorted(names.read_noun_names(sql, "run").values()) == ["best@box1", "best@box2"]
             with pytest.raises(BadInputError, match="ambiguous"):
                 names.resolve_id(sql, "run", "best")
             assert names.resolve_id(sql, "run", "best@box2")

@@ -48,7 +48,7 @@ def test_what_rests_on_an_invalid_cache_is_stale_until_it_is_valid_again(databas
         names.add_annotation(session, "run", cache, "invalid", "wrong games")
     with database.read() as session:
         stale = lineage.find_stale_runs(session)
-        called = names.read_names(session, "run")
+        called = names.read_noun_names(session, "run")
         assert {called[id] for id in stale} == {"reference-board", "skill"}
         up = lineage.build_tree(session, lineage.find_node(session, "skill"), up=True)
         assert up.facts["state"] == "stale"

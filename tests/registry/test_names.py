@@ -53,12 +53,12 @@ def test_a_thing_has_one_name_and_a_new_one_takes_its_place(database: Database, 
         names.add_annotation(session, "run", run, "name", "first")
         names.add_annotation(session, "run", run, "name", "second")
         assert names.read_name(session, "run", run) == "second"
-        assert names.read_names(session, "run") == {run: "second"}
+        assert names.read_noun_names(session, "run") == {run: "second"}
         assert names.resolve_id(session, "run", "second") == run
         with pytest.raises(NotFoundError):
             names.resolve_id(session, "run", "first")
         names.add_annotation(session, "run", run, "name", "second", withdrawn=True)
-        assert names.read_names(session, "run") == {}
+        assert names.read_noun_names(session, "run") == {}
 
 
 @pytest.mark.parametrize(("word", "value"), [("name", "first"), ("tag", "paper"), ("note", "odd"), ("pin", "")])
@@ -190,7 +190,7 @@ def test_a_name_given_on_two_machines_is_told_apart_by_the_host(database: Databa
         from_host(session, "box1", one)
         names.add_annotation(session, "run", two, "name", "better")
         session.execute(text("UPDATE annotation SET value = 'best', host = 'box2' WHERE value = 'better'"))
-        assert names.read_names(session, "run") == {one: "best@box1", two: "best@box2"}
+        assert names.read_noun_names(session, "run") == {one: "best@box1", two: "best@box2"}
         assert names.resolve_id(session, "run", "best@box2") == two
         with pytest.raises(BadInputError, match="best@box1"):
             names.resolve_id(session, "run", "best")

@@ -222,14 +222,14 @@ def test_a_run_has_its_name_while_it_runs_and_a_finished_one_takes_another(sessi
 
     def look(fraction, text):
         with session.database.read() as sql:
-            seen.append(set(names.read_names(sql, "run").values()))
+            seen.append(set(names.read_noun_names(sql, "run").values()))
 
     session.run(toy.spec(positions=2), kind=str(TOY), name="mine", on_progress=look)
     assert seen
     assert all(each == {"mine"} for each in seen)
     session.run(toy.spec(positions=2), kind=str(TOY), name="ours")
     with session.database.read() as sql:
-        assert set(names.read_names(sql, "run").values()) == {"ours"}
+        assert set(names.read_noun_names(sql, "run").values()) == {"ours"}
 
 
 def spawn(tmp_path: Path, *settings: str) -> subprocess.Popen[bytes]:

@@ -95,7 +95,7 @@ def test_a_folder_with_rows_is_a_home_that_merges(full, tmp_path):
         report = merge(third.database, third.store, str(tmp_path / "bundle.db"))
         assert report.facts["run"] == 2  # the vector and the cache that it was made from, not the probe
         with third.database.read() as session:
-            assert set(names.read_names(session, "run").values()) == {"skill", "reference-fit"}
+            assert set(names.read_noun_names(session, "run").values()) == {"skill", "reference-fit"}
 
 
 def test_a_place_that_is_not_there_is_refused(tmp_path):

@@ -354,7 +354,7 @@ def datasets(sql: SqlSession) -> list[Row]:
     """Datasets with what they hold, games or positions, and after each its parts."""
     from chessreg.entities.dataset import content_of
 
-    called, starred = names.read_names(sql, "dataset"), starred_of(sql, "dataset")
+    called, starred = names.read_noun_names(sql, "dataset"), starred_of(sql, "dataset")
     split = tables.Split
     rows: list[Row] = []
     for dataset in sql.scalars(select(tables.Dataset).order_by(tables.Dataset.created_at.desc(), tables.Dataset.id)):
@@ -387,7 +387,7 @@ def starred_of(sql: SqlSession, noun: str) -> set[UUID]:
 
 def checkpoints(sql: SqlSession) -> list[Row]:
     """Checkpoints with weights: an external model cannot be evaluated."""
-    called, checkpoint = names.read_names(sql, "checkpoint"), tables.Checkpoint
+    called, checkpoint = names.read_noun_names(sql, "checkpoint"), tables.Checkpoint
     query = select(checkpoint, tables.Artifact.created_at).join(
         tables.Artifact, tables.Artifact.digest == checkpoint.artifact
     )

@@ -87,7 +87,7 @@ def offered(session: Session) -> list[str]:
 
     with session.database.read() as sql:
         newest = sql.scalars(select(Run.id).order_by(Run.created_at.desc()).limit(NEWEST)).all()
-        named = {"checkpoint": names.read_names(sql, "checkpoint"), "run": names.read_names_of(sql, "run", newest)}
+        named = {"checkpoint": names.read_noun_names(sql, "checkpoint"), "run": names.read_names_of(sql, "run", newest)}
         fitting = [f"{noun}:{name}" for noun, called in named.items() for name in called.values()]
         tagged = Annotation.noun.in_(named), Annotation.word == AnnotationWord.TAG
         tags = sql.scalars(select(Annotation.value).where(*tagged, *names.is_current()).distinct())

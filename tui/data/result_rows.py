@@ -574,7 +574,7 @@ def dataset_games(session: Session, only: UUID | None = None) -> DatasetPages:
 
     dataset = tables.Dataset
     with session.database.read() as sql:
-        called = names.read_names(sql, "dataset")
+        called = names.read_noun_names(sql, "dataset")
         rows = sql.scalars(select(dataset).order_by(dataset.created_at, dataset.id)).all()
         sql.expunge_all()
     parts = []

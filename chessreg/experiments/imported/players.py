@@ -85,7 +85,7 @@ def name_externals(database: Database, run_id: UUID) -> None:
     """Name the external models of an import that have no name yet, each by its player's name if that is free."""
     with database.read() as session:
         used = session.scalars(select_external_checkpoints(run_id)).all()
-        called = names.read_names(session, "checkpoint")
+        called = names.read_noun_names(session, "checkpoint")
         nameless = {row.id: str(row.detail["player"]) for row in used if row.id not in called}
     taken = set(called.values())
     for id, player in nameless.items():

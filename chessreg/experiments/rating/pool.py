@@ -217,7 +217,7 @@ def note_elos(player: RatedPlayer, opponent: RatedPlayer, extra: dict[str, Any],
 
 def label_players(session: Session, players: list[RatedPlayer]) -> None:
     """Give every player a unique label, as short as the pool allows."""
-    called = names.read_names(session, "checkpoint")
+    called = names.read_noun_names(session, "checkpoint")
 
     def base(key: PlayerKey) -> str:
         if key.checkpoint_id is None:

@@ -185,11 +185,11 @@ def require_admissible(table: Table, rows: Iterable[Mapping[str, Any]]) -> None:
         for column, kind in admitting:
             value = row.get(column)
             if not kind.admits(value, row):
-                raise _refusal(table, column, value, kind.hint)
+                raise _make_refusal(table, column, value, kind.hint)
         for column in whole:
             value = row.get(column)
             if value is not None and not isinstance(value, int) and value != as_whole_number(value):
-                raise _refusal(table, column, value, CheckedType.hint)
+                raise _make_refusal(table, column, value, CheckedType.hint)
 
 
 def crop_model_texts(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
@@ -207,7 +207,7 @@ def require_lengths(table: Table, row: Mapping[str, Any]) -> None:
     for column, most in length_limited_columns(table):
         value = row.get(column)
         if isinstance(value, str) and len(value) > most:
-            raise _refusal(table, column, value, f"shorten its {len(value)} characters to {most}")
+            raise _make_refusal(table, column, value, f"shorten its {len(value)} characters to {most}")
 
 
 def as_whole_number(value: object) -> int | None:
@@ -215,7 +215,7 @@ def as_whole_number(value: object) -> int | None:
     return int(value) if isinstance(value, float) and value.is_integer() else None
 
 
-def _refusal(table: Table, column: str, value: object, hint: str) -> BadInputError:
+def _make_refusal(table: Table, column: str, value: object, hint: str) -> BadInputError:
     return BadInputError(f"a row of {table.name} is refused: its {column} cannot be {clipped(str(value))!a}", hint)
 
 
