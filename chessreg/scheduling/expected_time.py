@@ -67,7 +67,9 @@ def expected_time(
         return ExpectedTime(None)
     attempts = nearest_attempts(kind, spec, inputs)
     if counted := cpu_seconds(kind.name, estimate) if estimate is not None else None:
-        times = [(_measure_seconds(each), seconds) for each in attempts if (seconds := recount_seconds(kind, each, inputs))]
+        times = [
+            (_measure_seconds(each), seconds) for each in attempts if (seconds := recount_seconds(kind, each, inputs))
+        ]
         if times or not attempts:
             ratio = sum(lasted for lasted, _ in times) / sum(seconds for _, seconds in times) if times else 1.0
             return ExpectedTime(counted * ratio * missing / units / shards, len(times))
@@ -103,7 +105,9 @@ def nearest_attempts(kind: Kind, spec: Spec, inputs: Inputs) -> list[Row[Any]]:
     with inputs.database.read() as session:
         rows = session.execute(query).all()
     wanted = spec.model_dump(mode="json")
-    rank = sorted(rows, key=lambda row: (not is_this_machine(row.host, row.system_id), -_count_equal_settings(wanted, row.spec)))
+    rank = sorted(
+        rows, key=lambda row: (not is_this_machine(row.host, row.system_id), -_count_equal_settings(wanted, row.spec))
+    )
     return list(rank[:NEAREST_ATTEMPTS])
 
 
