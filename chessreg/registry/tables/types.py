@@ -178,7 +178,7 @@ class UnitNumber(CheckedType, Integer):
 def require_admissible(table: Table, rows: Iterable[Mapping[str, Any]]) -> None:
     """Raise BadInputError for the first row with a value that its column does not accept.
 
-    Examples: an invalid digest or name, a path outside the store, too many units, a fraction in an integer column.
+    Examples: an invalid digest or name, a path outside the store, excess units, a fraction in an integer column.
     """
     admitting, whole = checked_columns(table), whole_number_columns(table)
     for row in rows:
