@@ -114,7 +114,8 @@ def test_tokens_and_layers_are_checked(tiny: LanguageModel) -> None:
     with pytest.raises(BadInputError, match="outside the vocabulary"):
         tiny.logits(torch.tensor([[32]]))
     with pytest.raises(BadInputError, match="batch, length"):
-        tiny.logits(torch.zeros(4, dtype=torch.int64))
+        tiny.logits(torch.zeros(2, 0, dtype=torch.int64))
+    torch.testing.assert_close(tiny.logits(TOKENS[0].tolist()), tiny.logits(TOKENS[:1]))
 
 
 def test_the_bridge_agrees_with_plain_hooks_and_leaves_the_model_alone(tiny: LanguageModel) -> None:
