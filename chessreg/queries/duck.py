@@ -28,7 +28,6 @@ DEFAULT_MEMORY = "4GB"
 LOCK = (
     "SET temp_directory = ''",  # first: it is refused afterwards
     "SET TimeZone = 'UTC'",
-    "SET enable_progress_bar = false",  # it would be drawn on stdout
     "SET autoinstall_known_extensions = false",
     "SET autoload_known_extensions = false",
     "SET allow_community_extensions = false",
@@ -49,9 +48,18 @@ def connect(memory: str, threads: int, files: Iterable[Path] = ()) -> duckdb.Duc
     connection.execute(f"SET memory_limit = '{memory}'")
     if files:
         connection.execute(f"SET allowed_paths = [{', '.join(map(text_literal, files))}]")
+    hide_progress_bar(connection)
     for statement in LOCK:
         connection.execute(statement)
     return connection
+
+
+def hide_progress_bar(connection: duckdb.DuckDBPyConnection) -> None:
+    """Keep DuckDB from drawing on stdout. In a notebook without ipywidgets it has no bar and refuses the setting."""
+    import duckdb
+
+    with suppress(duckdb.InvalidInputException):
+        connection.execute("SET enable_progress_bar = false")
 
 
 def connect_unlocked() -> duckdb.DuckDBPyConnection:
@@ -60,7 +68,7 @@ def connect_unlocked() -> duckdb.DuckDBPyConnection:
 
     connection = duckdb.connect(":memory:", config={"threads": "1"})
     connection.execute("SET TimeZone = 'UTC'")
-    connection.execute("SET enable_progress_bar = false")
+    hide_progress_bar(connection)
     return connection
 
 
