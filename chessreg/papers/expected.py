@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 Row = Mapping[str, Any]
 Judge = Callable[[Sequence[Row], "Made"], Sequence[Finding]]
-FILE, TITLE = "reference-result", "Reference result: what was expected, and what was met"
+FILE, TITLE = "reference-result", "Reference result: expectations and outcomes"
 OUTCOMES = ("met", "not decided", "missed", "open", "not run")
 HEADINGS = ("quantity", "expected", "what", "ours", "low", "high", "outcome", "query")
 

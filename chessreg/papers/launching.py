@@ -102,7 +102,7 @@ class Launching:
             return step.needs <= made
         return step.needs <= made | self.coming.keys()
 
-    # -- how the jobs stand ---------------------------------------------------------------------------------------
+    # -- states of jobs ---------------------------------------------------------------------------------------
 
     def run_id(self, step: str) -> UUID:
         from chessreg.registry.identity import uuid_from_digest

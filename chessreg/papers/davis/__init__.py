@@ -32,7 +32,7 @@ def steps(request: Request) -> list[Step]:
     return [
         *parts(request),
         *language_model(request, size),
-        *edits(request, size),  # each step comes after what it needs, wherever that stands
+        *edits(request, size),  # each step comes after its dependencies
         *caches(request, size),
         *probes(request, size),
         *markov(request, size),
@@ -70,7 +70,7 @@ PAPER = Paper(
               steps=("sae-blocks-*", "sae-smaller-*"), plots=("sae reconstruction by layer",), published=False),
         Sheet("table-4", "Table 4: probes of latents", "probe metrics by layer", steps=("sae-probe-*",),
               plots=("probe metrics by layer",), tables=("Table 4",)),
-        Sheet("table-4-beside-5", "Table 4 beside Table 5: what the latents cost", "probe accuracy by source",
+        Sheet("table-4-beside-5", "Tables 4 and 5 compared: the cost of latents", "probe accuracy by source",
               steps=("sae-probe-*", "model-joint-*-blocks"), plots=("probe accuracy by source",), published=False),
         Sheet("table-5", "Table 5: linear probes", "probe metrics by layer", steps=("model-joint-*", "twin-*-joint-*"),
               plots=("probe metrics by layer",), tables=("Table 5",)),
@@ -99,7 +99,7 @@ PAPER = Paper(
               steps=("edits-by-layer",), plots=("legal move mass by layer",)),
         Sheet("square-maps", "Square maps (ICMLA 2024): mass by piece and square", "legal move mass by square",
               steps=(EDITS,)),
-        Sheet("beside", "Beside Figure 5: probes of last positions, several layers, several tokens",
+        Sheet("beside", "In addition to Figure 5: probes of last positions, several layers, several tokens",
               "legal move mass by edit", steps=("edits-final-five", "edits-many-layers", "edits-tokens-*"),
               published=False),
         Sheet("causes", "Why Probe may gain little at the code's α: what α is a share of, one layer, other probes",

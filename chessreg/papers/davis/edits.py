@@ -140,7 +140,7 @@ def edits(request: Request, size: Size) -> Iterator[Step]:
     )  # fmt: skip
     final = {"probe": "model-joint-3-blocks", "black_probe": "model-joint-1-blocks"}
     yield step(
-        "edits-final-five", "beside Figure 5: probes of the last five positions", size.other_games, 6,
+        "edits-final-five", "in addition to Figure 5: probes of the last five positions", size.other_games, 6,
         {"shuffled_label_controls": 0}, probes=final, choose=("layers", "scales"),
     )  # fmt: skip
     paper = {"probe": "paper-joint-3", "black_probe": "paper-joint-1"}
@@ -165,7 +165,7 @@ def edits(request: Request, size: Size) -> Iterator[Step]:
     many = tuple(f"0-{layer}" for layer in range(1, layers))  # as the ICMLA figure, "layer 0 to k"
     if many:
         yield step(
-            "edits-many-layers", "beside Figure 5: several layers", size.other_games, 6 * len(many),
+            "edits-many-layers", "in addition to Figure 5: several layers", size.other_games, 6 * len(many),
             {"layer_sets": many, "scales": (0.1, CODE_SCALE), "shuffled_label_controls": 0},
         )  # fmt: skip
     for rule in ("residual-norm", "ln-next"):  # equation 1's share is of a norm that a model's residuals may far exceed
@@ -176,7 +176,7 @@ def edits(request: Request, size: Size) -> Iterator[Step]:
     whites = tuple(plies for plies in size.prefixes if plies % 2 == 0)
     for mask in ("last", "turns"):
         yield step(
-            f"edits-tokens-{mask}", "beside Figure 5: the last token, and every end of a ply", size.other_games, 6,
+            f"edits-tokens-{mask}", "in addition to Figure 5: last token, and every end of a ply", size.other_games, 6,
             {"prefixes": whites, "token_mask": mask, "probe_tokens": "any", "shuffled_label_controls": 0},
             probes={"probe": "early-joint-3"}, choose=("layers", "scales"),
         )  # fmt: skip

@@ -102,7 +102,7 @@ PAPER = Paper(
               tables=("Appendix D.3",)),
         Sheet("puzzles", "Puzzles by rating", "puzzles by rating", steps=("puzzles-*",), plots=("puzzles by rating",),
               published=False),
-        Sheet("decoding", "Appendix C and D.5: told the answer, and alone", "decoding modes", steps=("decoding-*",),
+        Sheet("decoding", "Appendix C and D.5: forced and free answers", "decoding modes", steps=("decoding-*",),
               plots=("decoding modes",)),
         Sheet("prompts", "Section 4.3: prompts, before and after tuning, with and without legal moves",
               "prompt ablation", steps=("decoding-*", "prompts-*"), plots=("prompt ablation",)),

@@ -29,7 +29,7 @@ MORE_CONTROLS: Values = {
     "wrong_layer_control": True,
     "sham_control": True,
 }  # in addition to random and shuffled: beyond the paper
-OPENED = 20  # plies: from here on a position is no opening (the paper's is after White's eleventh move)
+OPENED = 20  # plies: from here on a position is not an opening (the paper's is after White's eleventh move)
 READING_CLIP, EDIT_CLIP = 2.0, 5.0  # as in the author's notebook
 
 

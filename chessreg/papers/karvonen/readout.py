@@ -63,7 +63,7 @@ def caches(
         )  # fmt: skip
 
 
-# -- what can be read off ---------------------------------------------------------------------------------------------
+# -- readout ---------------------------------------------------------------------------------------------
 
 
 def of_skill(size: Size) -> str:
@@ -135,7 +135,7 @@ SKILL, PROBE, SKILL_PAPER, PROBE_PAPER = "skill", "skill-of-probe", "skill-paper
 PROBED = {PROBE: "model-skill-0", PROBE_PAPER: "model-skill-paper"}  # the probe that each is taken off
 PROBED |= {f"{PROBE}-{side}": PROBED[PROBE_PAPER] for side in ONE_SIDED}
 CONTROLLED = (SKILL, PROBE, SKILL_PAPER, PROBE_PAPER, *(f"{PROBE}-{side}" for side in ONE_SIDED))
-CONTROLS = ("shuffled", "random")  # what stands in the place of each
+CONTROLS = ("shuffled", "random")  # the replacements of each
 
 
 def vectors(request: Request, size: Size) -> Iterator[Step]:
