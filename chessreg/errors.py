@@ -38,7 +38,7 @@ class RegistryError(ChessregError):
     """The registry's database does not answer, or refuses to be read or written."""
 
 
-DAMAGE: tuple[type[Exception], ...] = (
+DAMAGE_ERRORS: tuple[type[Exception], ...] = (
     *(ArithmeticError, AssertionError, AttributeError, EOFError, LookupError),
     *(NotImplementedError, RuntimeError, TypeError, ValueError),
 )
@@ -62,7 +62,7 @@ class DivergedError(ChessregError, FloatingPointError):
     """NaN or infinite activations, logits or weights. The attempt ends as `diverged`."""
 
 
-def described(error: BaseException) -> tuple[str, str, int]:
+def describe_error(error: BaseException) -> tuple[str, str, int]:
     """Return message, hint and exit status of any error. Errors of chessreg and of the store have their own texts."""
     if hasattr(error, "message") and hasattr(error, "hint"):
         return error.message, error.hint or "", getattr(error, "exit_code", 1)
@@ -72,7 +72,7 @@ def described(error: BaseException) -> tuple[str, str, int]:
     where = f": {place}" if place else ""
     if is_disk_full(error):
         return f"{DISK_FULL}{where}", "free some space and try again", 1
-    if (own := of_own_kind(error)) is not None:
+    if (own := find_custom_kind(error)) is not None:
         message = f"your kind {own.name} raised {type(error).__name__}: {first_line(error)}"
         return message, f"{own.file}, line {own.line}; --debug shows more", 1
     if isinstance(error, OSError):
@@ -96,7 +96,7 @@ class Raised(NamedTuple):
     line: int
 
 
-def of_own_kind(error: BaseException) -> Raised | None:
+def find_custom_kind(error: BaseException) -> Raised | None:
     """Return the place at which a custom kind raised this error; None for any other error."""
     file, name, line = "", "", 0
     kind: Any

@@ -16,7 +16,7 @@ from typing import Any
 from chessreg.errors import ChessregError, first_line
 
 
-def points(group: str) -> list[EntryPoint]:
+def list_entry_points(group: str) -> list[EntryPoint]:
     """Return the entry points of a group, by name."""
     return sorted(entry_points(group=group), key=lambda point: point.name)
 
@@ -26,7 +26,7 @@ def package(point: EntryPoint) -> str:
     return f"{point.dist.name} {point.dist.version}" if point.dist else point.value
 
 
-def load(point: EntryPoint, noun: str) -> Any:
+def load_entry_point(point: EntryPoint, noun: str) -> Any:
     """Return the object of an entry point. `noun`: its expected type, for the message.
 
     Raises ChessregError, which names the package, if it cannot be loaded.
@@ -34,11 +34,11 @@ def load(point: EntryPoint, noun: str) -> Any:
     try:
         return point.load()
     except (Exception, SystemExit) as error:  # a third-party package may fail in any way
-        raise ChessregError(f"{noun} {point.name} of {package(point)} cannot be loaded: {reason(error)}",
+        raise ChessregError(f"{noun} {point.name} of {package(point)} cannot be loaded: {describe_import_error(error)}",
                             f"fix or remove {point.dist.name if point.dist else point.value}") from error  # fmt: skip
 
 
-def own(module: str) -> ModuleType:
+def load_custom_module(module: str) -> ModuleType:
     """Return a module in one of chessreg's folders. Raises ChessregError with file and line if its import fails."""
     try:
         return importlib.import_module(module)
@@ -53,7 +53,7 @@ def broken(module: str, error: BaseException) -> ChessregError:
     spec = importlib.util.find_spec(module)
     file = (spec and spec.origin) or module
     lines = [frame.lineno for frame in traceback.extract_tb(error.__traceback__) if frame.filename == file]
-    why = reason(error)
+    why = describe_import_error(error)
     if isinstance(error, SyntaxError) and error.filename == file:
         lines, why = [error.lineno], f"{type(error).__name__}: {error.msg}"
     place = f"{file} line {lines[-1]}" if lines else file
@@ -76,7 +76,7 @@ def install_command(package: str) -> str:
     return shlex.join([*installer, *(found[:1] or [package])])
 
 
-def reason(error: BaseException) -> str:
+def describe_import_error(error: BaseException) -> str:
     """Return an error of a third-party module in one line; for a syntax error with file and line."""
     if isinstance(error, SyntaxError):
         return f"{type(error).__name__}: {error.msg}, {error.filename} line {error.lineno}"

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 MOST_SHOWN = 40  # rows in the representation of a longer list
 
 
-def plain(value: Any) -> Any:
+def to_plain(value: Any) -> Any:
     """Return a value for JSON: ids as 32 hex digits, times in ISO 8601 with their zone, bytes in hex, NaN as null."""
     if isinstance(value, enum.Enum):
-        return plain(value.value)
+        return to_plain(value.value)
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if value is None or isinstance(value, (bool, int, str)):
@@ -37,15 +37,15 @@ def plain(value: Any) -> Any:
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): to_plain(item) for key, item in value.items()}
     if hasattr(value, "tolist"):  # numpy
-        return plain(value.tolist())
+        return to_plain(value.tolist())
     if isinstance(value, Iterable):
-        return [plain(item) for item in value]
+        return [to_plain(item) for item in value]
     return str(value)
 
 
-def cell_text(value: Any) -> str:
+def format_cell(value: Any) -> str:
     """Return a value as one line of text, for a table's cell."""
     if isinstance(value, bool):
         return "yes" if value else "no"
@@ -59,18 +59,18 @@ def cell_text(value: Any) -> str:
         return f"{value:.4g}"
     if isinstance(value, int):
         return f"{value:,}"
-    value = plain(value)
+    value = to_plain(value)
     return visible(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
-def table_of(
+def format_rows(
     rows: Sequence[Mapping[str, Any]], headings: Mapping[str, str], width: int | None = None
 ) -> tuple[list[str], list[str]]:
     """Return the lines of a table with one line per row, and the names of the columns that do not fit `width`.
 
     Long texts are shortened first, then columns are dropped from the right. Without `width` everything is shown.
     """
-    cells = {name: [cell_text(row.get(name)) for row in rows] for name in headings}
+    cells = {name: [format_cell(row.get(name)) for row in rows] for name in headings}
     names = list(headings)
     numeric = {
         name: all(
@@ -85,7 +85,7 @@ def table_of(
         text_table.shorten_to_fit(names, texts, headings, cells, width)
         while len(names) > 1 and text_table.needed_width(names, headings, cells) > width:
             names.pop()
-    lines = text_table.drawn(
+    lines = text_table.draw_table(
         [headings[name] for name in names],
         list(zip(*(cells[name] for name in names), strict=True)),
         [numeric[name] for name in names],
@@ -120,14 +120,14 @@ class Rows(list[dict[str, Any]]):
     def __repr__(self) -> str:
         if not self:
             return "no rows"
-        return "\n".join([*table_of(self[:MOST_SHOWN], self.headings)[0], *_more(len(self))])
+        return "\n".join([*format_rows(self[:MOST_SHOWN], self.headings)[0], *_more(len(self))])
 
     def _repr_html_(self) -> str:
-        cells = [[cell_text(row.get(name)) for name in self.headings] for row in self[:MOST_SHOWN]]
-        return html_table(list(self.headings.values()), cells, len(self))
+        cells = [[format_cell(row.get(name)) for name in self.headings] for row in self[:MOST_SHOWN]]
+        return format_html_table(list(self.headings.values()), cells, len(self))
 
 
-def html_table(headings: Sequence[str], cells: Sequence[Sequence[str]], rows: int) -> str:
+def format_html_table(headings: Sequence[str], cells: Sequence[Sequence[str]], rows: int) -> str:
     """Return the cells, which are text, as an HTML table. `rows` counts all rows, also those without cells here."""
     from html import escape
 
@@ -142,5 +142,5 @@ def _more(rows: int) -> list[str]:
 
 
 def _in_arrow(value: Any) -> Any:
-    value = value if isinstance(value, datetime) else plain(value)
+    value = value if isinstance(value, datetime) else to_plain(value)
     return json.dumps(value) if isinstance(value, list | dict) else value

@@ -48,22 +48,22 @@ def shorten_to_fit(
         widths[max(wide, key=widths.__getitem__)] -= 1
         excess -= 1
     for name in texts:
-        cells[name] = [shortened(text, widths[name]) for text in cells[name]]
+        cells[name] = [shorten_text(text, widths[name]) for text in cells[name]]
 
 
-def shortened(text: str, length: int) -> str:
+def shorten_text(text: str, length: int) -> str:
     """Return the text in at most `length` terminal columns; a longer text keeps both ends.
 
-    >>> shortened("contrastive:white_elo L5-6 x-0.8", 20)
+    >>> shorten_text("contrastive:white_elo L5-6 x-0.8", 20)
     'contrastiv…5-6 x-0.8'
     """
     if cell_len(text) <= length:
         return text
     tail = (length - 1) // 2
-    return f"{beginning(text, length - 1 - tail)}…{beginning(text[::-1], tail)[::-1]}"
+    return f"{take_beginning(text, length - 1 - tail)}…{take_beginning(text[::-1], tail)[::-1]}"
 
 
-def beginning(text: str, width: int) -> str:
+def take_beginning(text: str, width: int) -> str:
     """Return the longest beginning of the text that fits `width` columns."""
     end = min(len(text), width)
     while cell_len(text[:end]) > width:
@@ -71,7 +71,7 @@ def beginning(text: str, width: int) -> str:
     return text[:end]
 
 
-def drawn(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
+def draw_table(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
     """Return the lines of a table: headings, a rule, one line per row; columns of `right` are aligned to the right."""
     widths = [column_width(heading, [row[place] for row in rows]) for place, heading in enumerate(headings)]
     broken = [textwrap.wrap(h, max(w, 1), break_long_words=False) for h, w in zip(headings, widths, strict=True)]
@@ -87,15 +87,15 @@ def drawn(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequenc
     return [*(line(texts) for texts in zip(*heads, strict=True)), rule, *map(line, rows)]
 
 
-def wrapped(text: str, width: int) -> list[str]:
+def wrap_text(text: str, width: int) -> list[str]:
     """Return the text in lines of at most `width` characters, broken between words."""
     return textwrap.wrap(text, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False)
 
 
-def naming(names: Sequence[str], width: int, hint: str) -> str:
+def name_hidden_columns(names: Sequence[str], width: int, hint: str) -> str:
     """Return one line of at most `width` characters that names columns which are not shown; empty for none.
 
-    >>> naming(["seed", "run", "overlap"], 37, "--wide")
+    >>> name_hidden_columns(["seed", "run", "overlap"], 37, "--wide")
     'not shown: seed, run, 1 more (--wide)'
     """
     for count in range(len(names), 0, -1):

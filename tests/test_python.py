@@ -20,7 +20,7 @@ from chessreg.cli.root import root, run_command_line
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.probe import ProbeSpec
 from chessreg.games.boards.boardframe import BoardFrame
-from chessreg.rows import MOST_SHOWN, Rows, plain
+from chessreg.rows import MOST_SHOWN, Rows, to_plain
 
 from .queries.test_any_value import DEMO
 
@@ -53,21 +53,21 @@ def test_a_registry_is_opened_where_there_is_one_and_made_only_on_request(tmp_pa
 
 
 def test_lists_are_those_of_the_commands(reg: Registry, printed: Any) -> None:
-    assert plain(reg.runs()) == printed("runs", "list")
-    assert plain(reg.runs("kind:cache")) == printed("runs", "list", "kind:cache") != []
-    assert plain(reg.runs(sort="-units")) == printed("runs", "list", "--sort", "-units")
-    assert plain(reg.datasets()) == printed("dataset", "list")
-    assert plain(reg.checkpoints()) == printed("checkpoint", "list")
-    assert plain(reg.things("cache")) == printed("cache", "list")
-    assert plain(reg.status()["going"]) == printed("status")["going"] == []
+    assert to_plain(reg.runs()) == printed("runs", "list")
+    assert to_plain(reg.runs("kind:cache")) == printed("runs", "list", "kind:cache") != []
+    assert to_plain(reg.runs(sort="-units")) == printed("runs", "list", "--sort", "-units")
+    assert to_plain(reg.datasets()) == printed("dataset", "list")
+    assert to_plain(reg.checkpoints()) == printed("checkpoint", "list")
+    assert to_plain(reg.things("cache")) == printed("cache", "list")
+    assert to_plain(reg.status()["going"]) == printed("status")["going"] == []
 
 
 def test_tables_comparisons_and_lineage_are_those_of_the_commands(reg: Registry, printed: Any) -> None:
     asked = "SELECT kind, count(*) AS n FROM runs GROUP BY kind ORDER BY kind"
     assert reg.sql(asked).rows == printed("query", "--sql", asked)["rows"]
     first, second = (row["name"] for row in reg.runs("kind:cache")[:2])
-    assert plain(reg.compare(first, second).as_dict()) == printed("compare", first, second)
-    assert plain({way: tree.as_dict() for way, tree in reg.lineage(first).items()}) == printed("lineage", first)
+    assert to_plain(reg.compare(first, second).as_dict()) == printed("compare", first, second)
+    assert to_plain({way: tree.as_dict() for way, tree in reg.lineage(first).items()}) == printed("lineage", first)
     assert reg.published("elo by intervention").rows == printed("query", "elo by intervention", "--published")["rows"]
     with pytest.raises(BadInputError, match="SELECT"):
         reg.sql("DROP TABLE run")

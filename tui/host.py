@@ -15,7 +15,7 @@ from textual import work
 from textual.app import App
 from textual.screen import Screen
 
-from chessreg.errors import RegistryError, described
+from chessreg.errors import RegistryError, describe_error
 from tui import show
 from tui.actions import Action, changed
 from tui.entries import ENTRIES
@@ -175,7 +175,7 @@ class Host(App[Exception | None]):
         if not self.database.opened and not isinstance(error, RegistryError):
             self.exit(error)
             return
-        message, hint, _ = described(error)
+        message, hint, _ = describe_error(error)
         if isinstance(error, RegistryError):
             self.lost = True
             screen.stale = True  # type: ignore[attr-defined]  # it is read again once the registry is there

@@ -29,7 +29,7 @@ class Environment(dict[str, str]):
     @classmethod
     def of(cls, session: Session) -> Environment:
         return cls(
-            child.environment(),
+            child.child_environment(),
             CHESSREG_REGISTRY=session.database.reference,
             CHESSREG_STORE=str(session.store.root),
         )
@@ -69,7 +69,7 @@ class ModelProcess:
         self.commands.append(command)
         try:
             process = await asyncio.create_subprocess_exec(
-                *child.command("chessreg.cli", *words), env=await self.environment(),
+                *child.python_command("chessreg.cli", *words), env=await self.environment(),
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
                 start_new_session=True,
             )  # fmt: skip
@@ -121,7 +121,7 @@ class ModelProcess:
         if self._process is None or self._process.returncode is not None:
             environment = await self.environment()
             self._process = await asyncio.create_subprocess_exec(
-                *child.command("chessreg.lab.worker", environment["CHESSREG_STORE"]), env=environment,
+                *child.python_command("chessreg.lab.worker", environment["CHESSREG_STORE"]), env=environment,
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
                 limit=LONGEST, start_new_session=True,
             )  # fmt: skip

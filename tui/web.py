@@ -114,11 +114,11 @@ def serve(registry: str, store_path: Path, options: Sequence[str], host: str, po
     if not loops_back(host):
         tunnel = f"ssh -L {port}:localhost:{port} {socket.gethostname()}"
         click.echo(f"http is not encrypted: who listens on the way can take the URL; safer: {tunnel}", err=True)
-    os.environ |= child.environment() | {
+    os.environ |= child.child_environment() | {
         "CHESSREG_REGISTRY": registry,
         "CHESSREG_STORE": str(store_path),
     }  # a URL may hold a password
-    command = child.command("chessreg.cli", "tui", *options)
+    command = child.python_command("chessreg.cli", "tui", *options)
     Guarded(shlex.join(command), host=host, port=port, title="chessreg").serve()
 
 

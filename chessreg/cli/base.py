@@ -32,9 +32,9 @@ Columns = list[str] | Mapping[str, str] | None
 
 def print_json(data: Any) -> None:
     """Print one JSON document on stdout."""
-    from chessreg.rows import plain
+    from chessreg.rows import to_plain
 
-    document = json.dumps(plain(data), indent=2, ensure_ascii=False, allow_nan=False)
+    document = json.dumps(to_plain(data), indent=2, ensure_ascii=False, allow_nan=False)
     sys.stdout.write(visible_json(document) + "\n")
 
 
@@ -46,15 +46,15 @@ def print_table(rows: list[dict[str, Any]], columns: Columns = None) -> None:
     if not rows:
         print("nothing yet", file=sys.stderr)
         return
-    from chessreg.rows import table_of
-    from chessreg.text_table import naming
+    from chessreg.rows import format_rows
+    from chessreg.text_table import name_hidden_columns
 
     width = screen_width()
-    table, left_out = table_of(rows, _make_headings(columns, rows[0]), width)
+    table, left_out = format_rows(rows, _make_headings(columns, rows[0]), width)
     sys.stdout.write("\n".join(table) + "\n")
     if left_out:
         sys.stdout.flush()
-        print(naming(left_out, width or 120, "--json"), file=sys.stderr)
+        print(name_hidden_columns(left_out, width or 120, "--json"), file=sys.stderr)
 
 
 def screen_width() -> int | None:
@@ -64,12 +64,12 @@ def screen_width() -> int | None:
 
 def print_record(record: Mapping[str, Any], columns: Columns = None) -> None:
     """Print one object, one line per field."""
-    from chessreg.rows import cell_text
+    from chessreg.rows import format_cell
 
     headings = _make_headings(columns, record)
     width = max((len(heading) for heading in headings.values()), default=0)
     for name, heading in headings.items():
-        sys.stdout.write(f"{heading:<{width}}  {cell_text(record.get(name))}".rstrip() + "\n")
+        sys.stdout.write(f"{heading:<{width}}  {format_cell(record.get(name))}".rstrip() + "\n")
 
 
 def _make_headings(columns: Columns, row: Mapping[str, Any]) -> dict[str, str]:

@@ -129,9 +129,9 @@ def split_registry_option(args: Sequence[str]) -> tuple[str | None, list[str]]:
 def find_expected_noun(words: Sequence[str]) -> str:
     """Return the noun whose name may follow these words; empty if none is expected.
 
-    >>> noun_after(["run", "play", "--intervention.vector"])
+    >>> find_expected_noun(["run", "play", "--intervention.vector"])
     'vector'
-    >>> noun_after(["dataset", "show"])
+    >>> find_expected_noun(["dataset", "show"])
     'dataset'
     """
     if words and words[-1].startswith("--"):
@@ -210,4 +210,4 @@ def list_kind_names() -> list[str]:
 
     texts = (path.read_text(encoding="utf-8") for folder in experiments.__path__ for path in Path(folder).rglob("*.py"))
     own = {name for text in texts for name in KIND_NAME.findall(text)}
-    return sorted(own | {point.name for point in plugins.points("chessreg.kinds")})
+    return sorted(own | {point.name for point in plugins.list_entry_points("chessreg.kinds")})

@@ -385,7 +385,7 @@ def print_paper_plan(work: Work, as_json: bool) -> None:
 def format_cpu_time(seconds: float | None) -> str:
     """Format a time in minutes, or in hours from 100 minutes on; empty if it is unknown.
 
-    >>> lasting(0.0), lasting(90.0), lasting(36_000.0), lasting(None)
+    >>> format_cpu_time(0.0), format_cpu_time(90.0), format_cpu_time(36_000.0), format_cpu_time(None)
     ('0 min', '2 min', '10.0 h', '')
     """
     if seconds is None:

@@ -12,7 +12,7 @@ from typing import Any
 import click
 
 from chessreg.cli.base import Home, LazyCommand, LazyGroup
-from chessreg.errors import BadInputError, described, of_own_kind
+from chessreg.errors import BadInputError, describe_error, find_custom_kind
 from chessreg.named import clipped
 from chessreg.terminal import visible, visible_json, visible_streams
 
@@ -259,15 +259,15 @@ def answered(args: Sequence[str]) -> int:
     except (PipeClosedError, BrokenPipeError):
         return end_after_closed_pipe()
     except SystemExit as error:
-        if of_own_kind(error) is not None:  # a kind that ends the process has failed, with any exit status
-            return print_error(args, *described(error))
+        if find_custom_kind(error) is not None:  # a kind that ends the process has failed, with any exit status
+            return print_error(args, *describe_error(error))
         return error.code if isinstance(error.code, int) else int(bool(error.code))
     except Exception as error:
         if "--debug" in args:
             import traceback
 
             traceback.print_exc()
-        return print_error(args, *described(error))
+        return print_error(args, *describe_error(error))
     return status if isinstance(status, int) else 0  # an int: ctx.exit(status)
 
 

@@ -79,7 +79,7 @@ def make_ended_row(row: dict[str, Any]) -> dict[str, Any]:
 def format_result(answer: dict[str, Any]) -> str:
     """Format a run's result and its difference from the previous run of its kind.
 
-    >>> result_words({"measure": "test %", "value": 93.256, "change": 1.5})
+    >>> format_result({"measure": "test %", "value": 93.256, "change": 1.5})
     'test % 93.26 (+1.5)'
     """
     change = "" if answer["change"] is None else f" ({answer['change']:+.3g})"
@@ -175,7 +175,7 @@ def watch_rows(home: Home, references: tuple[str, ...]) -> Iterator[list[dict[st
 
 def print_changes(home: Home, references: tuple[str, ...]) -> list[dict[str, Any]]:
     """Print a line for each job that changed."""
-    from chessreg.rows import plain
+    from chessreg.rows import to_plain
 
     last: dict[Any, Any] = {}
     rows: list[dict[str, Any]] = []
@@ -186,7 +186,7 @@ def print_changes(home: Home, references: tuple[str, ...]) -> list[dict[str, Any
                 continue
             last[row["id"]] = seen
             if home.json:
-                print(json.dumps(plain(row), ensure_ascii=False), flush=True)
+                print(json.dumps(to_plain(row), ensure_ascii=False), flush=True)
             else:
                 people = make_readable_row(row)
                 of = f"{row['done']:,}/{row['units']:,}" if row["units"] else ""

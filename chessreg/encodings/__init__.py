@@ -82,6 +82,6 @@ for _made in (PgnChar(), davis, lcb, Fen77()):
     register_encoding(_made)
 for _file in pkgutil.iter_modules(__path__):  # files added later register themselves
     try:
-        plugins.own(f"{__name__}.{_file.name}")
+        plugins.load_custom_module(f"{__name__}.{_file.name}")
     except ChessregError as error:
         _broken.append(error.message)

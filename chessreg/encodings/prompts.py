@@ -39,7 +39,7 @@ from chessreg.encodings.base import (
 )
 from chessreg.encodings.fen77 import FEN77_TOKENS, Fen77, make_uci_forms
 from chessreg.encodings.pgn_char import list_spellings, make_san_forms
-from chessreg.errors import DAMAGE, BadInputError, NotFoundError, first_line
+from chessreg.errors import DAMAGE_ERRORS, BadInputError, NotFoundError, first_line
 from chessreg.folders import expanded
 from chessreg.games.boards.moves import replay_boards
 from chessreg.named import Registry, clipped
@@ -624,7 +624,7 @@ def make_prompt_encoding(
     try:
         vocabulary = PretrainedTokenizer.of_folder(folder, end=end, bos=bos)
         return PromptEncoding(vocabulary, PromptSettings(template, **settings))
-    except DAMAGE as error:
+    except DAMAGE_ERRORS as error:
         raise BadInputError(f"the tokenizer in {folder} cannot be used: {first_line(error)}") from error
 
 

@@ -40,13 +40,17 @@ def modules() -> dict[str, str]:
 
 def nouns() -> dict[str, str]:
     """Every noun with a line on it, without importing any: an entry point is called as its noun."""
-    brought = {point.name: f"From {point.dist.name if point.dist else '?'}." for point in plugins.points(GROUP)}
+    brought = {
+        point.name: f"From {point.dist.name if point.dist else '?'}." for point in plugins.list_entry_points(GROUP)
+    }
     return {**brought, **modules()}
 
 
 def entities() -> dict[str, Entity]:
     """Every noun that is declared, in the order in which a user meets them. Raises ChessregError when two share one."""
-    classes = [_declared_in(name) for name in modules()] + [_brought(point) for point in plugins.points(GROUP)]
+    classes = [_declared_in(name) for name in modules()] + [
+        _brought(point) for point in plugins.list_entry_points(GROUP)
+    ]
     declared: dict[str, Entity] = {}
     for cls in classes:
         made: Entity = cls()
@@ -71,7 +75,7 @@ def _brought(point: EntryPoint) -> type[Entity]:
     """The subclass of Entity behind an entry point."""
     from chessreg.entities.base import Entity
 
-    declared: type[Entity] = plugins.load(point, "noun")
+    declared: type[Entity] = plugins.load_entry_point(point, "noun")
     if not (inspect.isclass(declared) and issubclass(declared, Entity)):
         raise ChessregError(f"{point.value} of {plugins.package(point)} is no subclass of {Entity.__module__}.Entity")
     return declared
@@ -81,7 +85,7 @@ def _declared_in(module: str) -> type[Entity]:
     """The subclass of Entity in a module of this package."""
     from chessreg.entities.base import Entity
 
-    imported = plugins.own(f"{__name__}.{module}")
+    imported = plugins.load_custom_module(f"{__name__}.{module}")
     declared = [
         value
         for value in vars(imported).values()
@@ -95,4 +99,4 @@ def _declared_in(module: str) -> type[Entity]:
 def check_file(name: str) -> None:
     """Raise ChessregError, which names file and line, for a broken module of this name here."""
     if name.isidentifier() and importlib.util.find_spec(f"{__name__}.{name}"):
-        plugins.own(f"{__name__}.{name}")
+        plugins.load_custom_module(f"{__name__}.{name}")

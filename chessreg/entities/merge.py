@@ -22,7 +22,7 @@ from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.orm import Session
 from sqlalchemy.types import TypeEngine
 
-from chessreg.errors import DAMAGE, BadInputError, NotFoundError, first_line
+from chessreg.errors import DAMAGE_ERRORS, BadInputError, NotFoundError, first_line
 from chessreg.folders import expanded
 from chessreg.registry import brought, lineage, migrations, names, read, tables
 from chessreg.registry.database import Database, select_by_keys
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 STAYS = frozenset({"registry_state", "job"})  # of this registry alone
 APART = frozenset({*RESULT_TABLES, "unit_range", "fragment"})  # results, taken in unit by unit
-UNFIT: tuple[type[Exception], ...] = (DataError, IntegrityError, *DAMAGE)
+UNFIT: tuple[type[Exception], ...] = (DataError, IntegrityError, *DAMAGE_ERRORS)
 PART = "merge."  # how the record of a part of a merged run begins, where one of a fragment begins with its time
 AT_ONCE = 500  # rows in one statement
 UNITS_AT_ONCE = 500  # units in one transaction

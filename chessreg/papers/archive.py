@@ -23,7 +23,7 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile
 from sqlalchemy import select
 
 from chessreg.entities.merge import MergeReport, export_runs, merge
-from chessreg.errors import DAMAGE, BadInputError, ChessregError, NotFoundError, first_line, writing
+from chessreg.errors import DAMAGE_ERRORS, BadInputError, ChessregError, NotFoundError, first_line, writing
 from chessreg.papers.work import PREPARATIONS, Work
 from chessreg.registry import lineage, tables
 from chessreg.registry.identity import uuid_from_digest
@@ -40,7 +40,7 @@ ROWS, ABOUT, BYTES = "registry.db", "paper.json", "store"
 INSIDE = re.compile(r"registry\.db|paper\.json|store/[\w.-]+(/[\w.-]+)*")  # nothing else is unpacked
 RUN = re.compile(r"[0-9a-f]{32}")
 MOST_BYTES = 64 << 30  # of one unpacked
-UNREADABLE: tuple[type[Exception], ...] = (BadZipFile, OSError, zlib.error, struct.error, *DAMAGE)
+UNREADABLE: tuple[type[Exception], ...] = (BadZipFile, OSError, zlib.error, struct.error, *DAMAGE_ERRORS)
 MOST_ABOUT = 1 << 20  # bytes of its paper.json
 
 

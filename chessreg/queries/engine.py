@@ -20,7 +20,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from chessreg.errors import DAMAGE, BadInputError, ChessregError
+from chessreg.errors import DAMAGE_ERRORS, BadInputError, ChessregError
 from chessreg.queries import duck, gate, mirror, source, views
 from chessreg.queries.duck import DEFAULT_MEMORY
 from chessreg.queries.macros import MACROS
@@ -248,11 +248,11 @@ class Engine:
         with self.database.read() as session:
             try:
                 rows = session.execute(recorded).all()
-            except DAMAGE:  # a row that cannot be read is that of a kind without views
+            except DAMAGE_ERRORS:  # a row that cannot be read is that of a kind without views
                 keys = session.execute(select(Kind.name, Kind.version)).all()
                 rows = []
                 for name, version in keys:
-                    with suppress(*DAMAGE):
+                    with suppress(*DAMAGE_ERRORS):
                         rows += session.execute(recorded.where(Kind.name == name, Kind.version == version)).all()
         return sorted((views.recorded(*row) for row in rows), key=lambda row: row[:2])
 

@@ -18,7 +18,7 @@ from chessreg.errors import BadInputError, first_line, writing
 from chessreg.queries.catalogue import Defaults
 from chessreg.queries.result import QueryResult
 from chessreg.registry.file_gate import refuse_registry
-from chessreg.rows import MOST_SHOWN, html_table
+from chessreg.rows import MOST_SHOWN, format_html_table
 from chessreg.terminal import visible
 from store.files import write_whole
 
@@ -213,14 +213,14 @@ def table(result: QueryResult, width: int | None = None, wide: bool = False) -> 
     if width is not None and defaults is not None:
         names = fit(names, defaults, headings, cells, width - len(str(len(rows))) - text_table.GAP)
     numeric = {name: is_numeric(result, rows, name) for name in names}
-    lines = text_table.wrapped(visible(caption(same)), width or 120) if same else []
-    lines += text_table.drawn(
+    lines = text_table.wrap_text(visible(caption(same)), width or 120) if same else []
+    lines += text_table.draw_table(
         ["#", *(headings[name] for name in names)],
         [[str(place), *row] for place, row in enumerate(zip(*(cells[name] for name in names), strict=True), 1)],
         [True, *(numeric[name] for name in names)],
     )
     for place, note in enumerate(notes, 1):
-        lines += text_table.wrapped(f"[{place}] {visible(note)}", width or 120)
+        lines += text_table.wrap_text(f"[{place}] {visible(note)}", width or 120)
     if defaults is not None:
         lines.append(left_out(result, {*names, *same}, width or 120))
     return "\n".join(line.rstrip() for line in lines) + "\n"
@@ -247,7 +247,7 @@ def left_out(result: QueryResult, shown: set[str], width: int) -> str:
     names, same = layout(result, wide=True)
     rest = [name for name in (*names, *same) if name not in shown]
     rest.sort(key=lambda name: all(row[name] == rows[0][name] for row in rows))
-    return text_table.naming(rest, width, "--wide")
+    return text_table.name_hidden_columns(rest, width, "--wide")
 
 
 def records(result: QueryResult) -> str:
@@ -291,7 +291,7 @@ def html(result: QueryResult) -> str:
     """Return an HTML table of the default columns, as a notebook shows it: the first rows, and how many more."""
     headings, cells, same, _ = grid(result)
     words = f"<p>{escape(caption(same))}</p>" if same else ""
-    return words + html_table(headings, cells[:MOST_SHOWN], len(cells))
+    return words + format_html_table(headings, cells[:MOST_SHOWN], len(cells))
 
 
 def as_markdown(text: str) -> str:

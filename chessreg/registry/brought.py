@@ -28,9 +28,9 @@ SEEN_TABLES_KEY = "tables of packages"  # key in `Session.info`: table name → 
 def load_package_nouns() -> tuple[str, ...]:
     """Import every entity that a package declares. Return one error message for each that cannot be loaded."""
     failed = []
-    for point in plugins.points(ENTRY_POINT_GROUP):
+    for point in plugins.list_entry_points(ENTRY_POINT_GROUP):
         try:
-            plugins.load(point, "noun")
+            plugins.load_entry_point(point, "noun")
         except ChessregError as error:
             failed.append(error.message)
     return tuple(failed)

@@ -61,7 +61,7 @@ def multiplication_rate() -> float:
     """
     measured = subprocess.run(
         [sys.executable, "-P", "-c", MEASURE_RATE],
-        env=child.environment() | ONE_THREAD, capture_output=True, encoding="utf-8", check=True,
+        env=child.child_environment() | ONE_THREAD, capture_output=True, encoding="utf-8", check=True,
     )  # fmt: skip
     return float(measured.stdout)
 

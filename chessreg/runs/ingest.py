@@ -26,7 +26,7 @@ from sqlalchemy.exc import (
 )
 from sqlalchemy.orm import Session
 
-from chessreg.errors import DAMAGE, ChessregError, RegistryError, first_line
+from chessreg.errors import DAMAGE_ERRORS, ChessregError, RegistryError, first_line
 from chessreg.registry import tables
 from chessreg.registry.database import Database, select_by_keys
 from chessreg.registry.engines import FOREIGN_KEY, SchemaError
@@ -135,7 +135,7 @@ def is_row_error(error: Exception, dialect: str) -> bool:
     if isinstance(error, DBAPIError):
         refused = (DataError, ProgrammingError, *((InterfaceError,) if dialect == "sqlite" else ()))
         return isinstance(error, refused)
-    return isinstance(error, (StatementError, *DAMAGE)) and not isinstance(error, ChessregError)
+    return isinstance(error, (StatementError, *DAMAGE_ERRORS)) and not isinstance(error, ChessregError)
 
 
 def ingest_rows(

@@ -332,7 +332,7 @@ def load_kinds_and_failures() -> tuple[Registry[Kind], dict[str, ChessregError]]
             classes += [(info.name, cls) for cls in own_kinds_in(info.name)]
         except ChessregError as error:
             failed[info.name] = error
-    for point in plugins.points(ENTRY_POINT_GROUP):
+    for point in plugins.list_entry_points(ENTRY_POINT_GROUP):
         try:
             classes.append((point.name, load_entry_point(point)))
         except ChessregError as error:
@@ -351,7 +351,7 @@ def load_entry_point(point: EntryPoint) -> type[Kind]:
     """Return the kind of an entry point. Raises ChessregError naming the package."""
     from chessreg import plugins
 
-    cls: type[Kind] = plugins.load(point, "kind")
+    cls: type[Kind] = plugins.load_entry_point(point, "kind")
     if not (inspect.isclass(cls) and issubclass(cls, Kind) and hasattr(cls, "name")):
         raise ChessregError(
             f"kind {point.name} of {plugins.package(point)} cannot be loaded: "
@@ -446,7 +446,7 @@ def installed_kinds_in(module: str) -> list[type[Kind]]:
         return own_kinds_in(module.removeprefix(OWN_PACKAGE).removeprefix(".").partition(".")[0])
     package = module.partition(".")[0]
     classes = []
-    for point in plugins.points(ENTRY_POINT_GROUP):
+    for point in plugins.list_entry_points(ENTRY_POINT_GROUP):
         if point.module.partition(".")[0] == package:
             try:
                 classes.append(load_entry_point(point))

@@ -77,8 +77,8 @@ class Presence:
         self.file.parent.mkdir(exist_ok=True)
         with self.log.open("ab") as log:
             process = subprocess.Popen(
-                child.command("chessreg.scheduling.supervisor", str(self.store.root)),
-                env={**child.environment(), "CHESSREG_REGISTRY": registry},
+                child.python_command("chessreg.scheduling.supervisor", str(self.store.root)),
+                env={**child.child_environment(), "CHESSREG_REGISTRY": registry},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,

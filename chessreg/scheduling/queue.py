@@ -119,7 +119,7 @@ def make_submission(database: Database, store: Store, job: Job) -> Submission:
             f"{job_title(job)} was launched in {cwd}, inside the store", "launch it from another folder"
         )
     # This machine's interpreter and packages; nothing is imported from the folder that the row names.
-    argv = tuple(child.command("chessreg.scheduling.worker", str(folder / "work.json")))
+    argv = tuple(child.python_command("chessreg.scheduling.worker", str(folder / "work.json")))
     return Submission(
         job.id,
         job.group_id,

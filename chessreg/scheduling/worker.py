@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from chessreg.errors import ChessregError, first_line, of_own_kind
+from chessreg.errors import ChessregError, find_custom_kind, first_line
 from chessreg.masking import masked_streams
 from chessreg.terminal import visible
 from store.files import find_error_file, is_disk_full, keep_private, read_json
@@ -96,7 +96,7 @@ def attempt_order(order: dict[str, Any], folder: Path, here: dict[str, Any]) -> 
     except BaseException as error:
         traceback.print_exc()
         full = find_full_disk(error, order)
-        own = of_own_kind(error)
+        own = find_custom_kind(error)
         where = f" (your kind {own.name} raised it: {own.file}, line {own.line})" if own else ""
         cause, message, code = "failed", f"{type(error).__name__}: {first_line(error)}{where}", 1
     if attempt and cause == "failed" and attempt[0].cause:

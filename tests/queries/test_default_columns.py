@@ -121,5 +121,5 @@ def test_long_keys_keep_both_ends_and_wide_characters_count_twice():
     cells = {"name": ["contrastive:white_elo L5-6 x-0.8", "棋" * 20], "n": ["1", "2"]}
     text_table.shorten_to_fit(["name", "n"], ["name"], {"name": "name", "n": "n"}, cells, 23)
     assert cells["name"][0] == "contrastiv…5-6 x-0.8"
-    lines = text_table.drawn(["name", "n"], list(zip(*cells.values(), strict=True)), [False, True])
+    lines = text_table.draw_table(["name", "n"], list(zip(*cells.values(), strict=True)), [False, True])
     assert {text_table.column_width("", [line]) for line in lines[1:]} <= {23}

@@ -59,7 +59,7 @@ def test_folders_of_any_name_have_a_registry_each(tmp_path: Path, monkeypatch: p
             seen[name] = session.database.data_version()
             read = run_sql(session.database, "SELECT count(*) AS n FROM machine")
             assert read.rows == [{"n": 0}]
-            environment = {**child.environment(), "CHESSREG_REGISTRY": session.database.reference}
+            environment = {**child.child_environment(), "CHESSREG_REGISTRY": session.database.reference}
         assert migrations.back_up_registry().parent == folder / ".chessreg" / "backups"
         assert places(str(folder))[0] == resolve_place(folder / ".chessreg" / "registry.db")
         if name in ODD[:2]:

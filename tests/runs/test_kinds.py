@@ -14,7 +14,7 @@ import pytest
 import sqlalchemy
 from pydantic import Field, model_validator
 
-from chessreg.errors import BadInputError, ChessregError, NotFoundError, described
+from chessreg.errors import BadInputError, ChessregError, NotFoundError, describe_error
 from chessreg.registry import tables
 from chessreg.runs.ingest import ingest_fragments
 from chessreg.runs.kind import find_kind, find_own_kind, kind_of_record, load_kinds
@@ -161,11 +161,11 @@ def test_an_error_of_a_users_own_kind_is_told_with_its_name_and_line(tmp_path, s
     path.write_text(RAISING)
     with pytest.raises(ZeroDivisionError) as caught:
         session.run(find_kind(str(path)).spec(), kind=str(path))
-    message, hint, status = described(caught.value)
+    message, hint, status = describe_error(caught.value)
     assert message == "your kind raising raised ZeroDivisionError: division by zero"
     assert hint.startswith(f"{path}, line 16")
     assert status == 1
-    assert described(ValueError("x"))[1].startswith("this is a fault in chessreg")
+    assert describe_error(ValueError("x"))[1].startswith("this is a fault in chessreg")
 
 
 class Between(Spec):

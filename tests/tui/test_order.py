@@ -20,7 +20,7 @@ from chessreg.cli.root import run_command_line
 from chessreg.queries import run_query
 from chessreg.queries.ask import rows_behind
 from chessreg.queries.result import QueryResult
-from chessreg.rows import plain
+from chessreg.rows import to_plain
 from chessreg.session import Session, open_session
 from tui.data.pages import PAGE
 from tui.data.result_rows import results
@@ -98,7 +98,7 @@ def test_a_list_is_in_no_order_of_hashes(mirror: Mirror, command: str) -> None:
 @pytest.mark.slow
 def test_queries_and_the_rows_behind_them_are_in_no_order_of_hashes(mirror: Mirror, pair: Any) -> None:
     def rows(result: QueryResult) -> str:
-        return json.dumps(plain(result.rows))
+        return json.dumps(to_plain(result.rows))
 
     compared, filled = 0, 0
     for entry in queries_with_runs(pair[0].database):

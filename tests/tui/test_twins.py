@@ -14,7 +14,7 @@ import pytest
 
 from chessreg.cli.root import run_command_line
 from chessreg.queries.catalogue import entries
-from chessreg.rows import plain
+from chessreg.rows import to_plain
 from tui.data.pages import PAGE
 from tui.screens.answers import AnswerScreen
 from tui.widgets.table import PageTable
@@ -39,7 +39,7 @@ async def shown(driver: Any) -> list[dict[str, Any]]:
 
 
 def together(row: dict[str, Any], fields: list[str]) -> str:
-    values = {field: plain(row[field]) for field in fields}
+    values = {field: to_plain(row[field]) for field in fields}
     return json.dumps({field: round(v, 9) if isinstance(v, float) else v for field, v in values.items()})
 
 

@@ -20,7 +20,7 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 from textual.worker import Worker
 
-from chessreg.errors import BadInputError, described
+from chessreg.errors import BadInputError, describe_error
 from tui import show
 from tui.actions import EVERYWHERE, FILTER, TABLE, Action, bindings, of
 from tui.columns import numeric
@@ -246,7 +246,7 @@ class AppScreen(Screen[None]):
             for table in self.query(PageTable):
                 table.fail()
             if once:
-                message, hint, _ = described(error)
+                message, hint, _ = describe_error(error)
                 message = f"{message} ({hint})" if hint else message
                 self.notify(f"not done: {message}", title=what, severity="error")
             else:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import chess
 import numpy as np
 
-from chessreg.errors import DAMAGE, BadInputError
+from chessreg.errors import DAMAGE_ERRORS, BadInputError
 from chessreg.games.boards.adjudication import LICHESS_MATE_CP
 from chessreg.games.boards.moves import HashSet
 from chessreg.games.datasets import bags, dataset
@@ -243,7 +243,7 @@ class PositionSource:
                 yield range(line, line + len(batch)), {name: _list_values(batch[at]) for name, at in wanted.items()}
                 line += len(batch)
                 self.bytes_done = self.bytes_total * (line - 1) // max(file.metadata.num_rows, 1)
-        except (pa.ArrowException, OSError, *DAMAGE) as error:
+        except (pa.ArrowException, OSError, *DAMAGE_ERRORS) as error:
             raise BrokenStreamError(_shorten_error(error)) from error
 
     def _csv(self, source: GameSource) -> Iterator[Batch]:

@@ -13,7 +13,7 @@ __all__ = ["ADAPTERS", "GPT2", "BridgedModel", "FenEncoder", "Llama", "Network",
 
 
 for _file in pkgutil.iter_modules(__path__):
-    plugins.own(f"{__name__}.{_file.name}")
+    plugins.load_custom_module(f"{__name__}.{_file.name}")
 
 
 def get_adapter(architecture: str) -> type[Network]:

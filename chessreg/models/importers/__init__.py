@@ -33,4 +33,4 @@ __all__ = [
 
 register_format(HuggingFaceFolder())  # before the others, because it accepts any folder with a config.json
 for _file in pkgutil.iter_modules(__path__):
-    plugins.own(f"{__name__}.{_file.name}")
+    plugins.load_custom_module(f"{__name__}.{_file.name}")

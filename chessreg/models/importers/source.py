@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from chessreg.errors import DAMAGE, BadInputError, NotFoundError, first_line
+from chessreg.errors import DAMAGE_ERRORS, BadInputError, NotFoundError, first_line
 from chessreg.models.importers.orbax import find_parameters_folder, read_arrays
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ CHUNK_BYTES = 1 << 20  # bytes of a member read at once
 MAX_PICKLE_BYTES = 64 << 20  # of a plain pickle that is searched for names
 MAX_PLAIN_PICKLE_BYTES = 1 << 20
 MAX_PLAIN_VALUES = 100_000
-NPZ_DAMAGE: tuple[type[Exception], ...] = (*DAMAGE, OSError, MemoryError, zipfile.BadZipFile, zlib.error)
+NPZ_DAMAGE: tuple[type[Exception], ...] = (*DAMAGE_ERRORS, OSError, MemoryError, zipfile.BadZipFile, zlib.error)
 MAX_UNPACKED_FACTOR = 100  # relative to the size of a compressed file of arrays
 
 STATE_DICTS = ("state_dict", "model_state_dict", "model")
@@ -138,7 +138,7 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
 
     try:
         tensors: dict[str, Tensor] = load_file(path)
-    except DAMAGE as error:
+    except DAMAGE_ERRORS as error:
         raise BadInputError(f"{path.name} is damaged: {first_line(error)}") from error
     except SafetensorError as error:
         raise BadInputError(f"{path.name} is damaged: {first_line(error)}") from error
