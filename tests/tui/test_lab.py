@@ -391,7 +391,7 @@ async def test_the_lab_has_the_models_and_probes_that_come_after_it_was_opened(
         assert "No model yet" not in driver.text
         assert run_command_line([*place, "merge", str(world)]) == 0
         await driver.until("bigram · probe board")
-        await driver.until("is not here")  # its bytes are where it was merged from
+        await driver.until("chessreg pull")  # its bytes are where it was merged from
         (command,) = re.findall(r"\((chessreg pull \w+)", " ".join(driver.text.split()))
         assert run_command_line([*place, *command.split()[1:]]) == 0
         await driver.once(lambda: lab.answer is not None and lab.answer.edited is not None, "the edit")
