@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from chessreg.encodings import Encoding
     from chessreg.entities.merge import MergeReport
-    from chessreg.queries.compare import Comparison
+    from chessreg.queries.compare import RunComparison
     from chessreg.registry.lineage import Branch
 
 
@@ -36,14 +36,14 @@ class Table(QueryResult):
         return polars.from_arrow(self.table)
 
     def __repr__(self) -> str:
-        from chessreg.queries.render import table
+        from chessreg.queries.render import table_text
 
-        return table(self, 120).rstrip("\n") if len(self) else "\n".join(["no rows", *self.notes])
+        return table_text(self, 120).rstrip("\n") if len(self) else "\n".join(["no rows", *self.notes])
 
     def _repr_html_(self) -> str:
-        from chessreg.queries.render import html
+        from chessreg.queries.render import html_text
 
-        return html(self)
+        return html_text(self)
 
 
 def shown(result: QueryResult) -> Table:
@@ -73,9 +73,9 @@ class Registry(Session):
 
     def published(self, name: str, **scope: Any) -> Table:
         """Return the papers' numbers for a catalogue query, with this registry's next to each and what differs."""
-        from chessreg.queries.published import beside
+        from chessreg.queries.published import compare_with_published
 
-        return shown(beside(self.database, self.query(name, **scope)))
+        return shown(compare_with_published(self.database, self.query(name, **scope)))
 
     def sql(self, select: str, *, timeout: float | None = None) -> Table:
         """Return the answer to one SELECT over the registry's tables and views (`timeout` in seconds, None: 300).
@@ -89,21 +89,21 @@ class Registry(Session):
     def plot(self, name: str, *, scoring: str = "paper", **scope: Any) -> Figure:
         """Return a catalogue plot, by title, alias or words of a phrase, as a matplotlib figure with 95 % intervals."""
         from chessreg.queries import plot as plots
-        from chessreg.queries.ask import kind_files, plotted
+        from chessreg.queries.ask import query_plot_rows, trusted_kind_files
         from chessreg.queries.catalogue import find_plot
         from chessreg.queries.scope import Scope
 
-        entry, plot = find_plot(name, kind_files(self.database))
-        return plots.draw(plotted(self.database, entry, plot, Scope.of(scope), scoring=scoring), plot)
+        entry, plot = find_plot(name, trusted_kind_files(self.database))
+        return plots.draw_figure(query_plot_rows(self.database, entry, plot, Scope.of(scope), scoring=scoring), plot)
 
-    def compare(self, *runs: str) -> Comparison:
+    def compare(self, *runs: str) -> RunComparison:
         """Return what differs between runs, and each metric with its difference from the pinned or else the first run.
 
         One run alone is compared by its attempts. Raises NotFoundError, and BadInputError when nothing can be compared.
         """
-        from chessreg.queries.compare import compare
+        from chessreg.queries.compare import compare_runs
 
-        return compare(self.ingested(), list(runs))
+        return compare_runs(self.ingested(), list(runs))
 
     def lineage(self, reference: str) -> dict[str, Branch]:
         """Return the trees of what a run, dataset or checkpoint was made from ("up") and of what was made from it

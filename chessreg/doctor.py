@@ -210,7 +210,7 @@ def mirrored(database: Database) -> Iterator[Problem]:
     from chessreg.queries import mirror
     from chessreg.queries.engine import engine_of
 
-    for path in mirror.differing(database, engine_of(database).extras()):
+    for path in mirror.find_differing_files(database, engine_of(database).extras()):
         detail = f"{path} does not hold the registry's rows of its run"
         yield Problem("mirror", detail, "chessreg doctor --fix", partial(path.unlink, missing_ok=True))
 

@@ -11,7 +11,7 @@ from chessreg.entities.base import entity_rows
 from chessreg.entities.checkpoint import described
 from chessreg.entities.reproduce import script, steps
 from chessreg.queries import run_query
-from chessreg.queries.render import as_markdown, markdown
+from chessreg.queries.render import as_markdown, markdown_text
 from chessreg.registry import tables
 from chessreg.runs.inputs import require_weights
 
@@ -116,5 +116,5 @@ def results(session: Session, row: dict[str, Any]) -> str:
     for title in RESULTS:
         result = run_query(session.database, title, checkpoint=(UUID(str(row["id"])).hex,))
         if len(result) and result.entry is not None:
-            parts += [f"### {result.entry.question}", markdown(result).rstrip("\n")]
+            parts += [f"### {result.entry.question}", markdown_text(result).rstrip("\n")]
     return "\n\n".join(parts) or f"Results are {NOT_RECORDED}."

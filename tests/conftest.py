@@ -30,7 +30,7 @@ from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from sqlalchemy.util import LRUCache
 
 from chessreg.noise import generator
-from chessreg.queries.catalogue import Entry, entries
+from chessreg.queries.catalogue import Entry, catalogue_entries
 from chessreg.registry import migrations, sqlite, tables
 from chessreg.registry.database import Database
 from chessreg.registry.place import RegistryPlace
@@ -191,7 +191,7 @@ def queries_with_runs(database: Database) -> list[Entry]:
     """The catalogue's queries of kinds that have run here. Another has no rows, as `test_captures` shows of each."""
     with database.read() as session:
         ran = {*session.scalars(select(tables.Run.kind).distinct())}
-    return [entry for entry in entries() if not ran.isdisjoint(entry.kinds)]
+    return [entry for entry in catalogue_entries() if not ran.isdisjoint(entry.kinds)]
 
 
 @pytest.fixture(scope="session")

@@ -119,12 +119,12 @@ def check_values(command: click.Command, context: click.Context, parsed: dict[st
 
 def check_title(command: str, title: str, columns: str) -> None:
     """Check that a query or a plot has this title, and the query these columns."""
-    from chessreg.queries.catalogue import find, find_plot
+    from chessreg.queries.catalogue import find_entry, find_plot
 
     if command == "plot":
         find_plot(title)
         return
-    known = {column.name for column in find(title).columns}
+    known = {column.name for column in find_entry(title).columns}
     unknown = set(columns.split(",")) - known - {""}
     if unknown:
         raise click.UsageError(f"{title} has no column {', '.join(sorted(unknown))}")

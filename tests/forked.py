@@ -10,7 +10,7 @@ from typing import Any
 
 from sqlalchemy.orm import configure_mappers
 
-from chessreg.queries.catalogue import entries
+from chessreg.queries.catalogue import catalogue_entries
 from chessreg.registry import machine, provenance, tables
 
 gc.set_threshold(100_000, 20, 20)  # imports make many objects and no garbage; as the command has it
@@ -35,6 +35,6 @@ def repository_state(folder: Path) -> dict[str, Any] | None:
 provenance.read_repository_state, provenance.read_packages = repository_state, lambda: packages(tuple(sys.path))
 provenance.read_packages()
 machine.this_machine()
-entries()
+catalogue_entries()
 configure_mappers()
 assert tables.Run.__mapper__.configured

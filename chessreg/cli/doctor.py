@@ -195,11 +195,11 @@ def check_registry(home: Home) -> Iterator[Check]:
 
 def _check_sqlite(path: Path) -> Iterator[Check]:
     """Check the two copies of SQLite in this process, and the integrity of the file's pages."""
-    from chessreg.queries.source import library_version
+    from chessreg.queries.source import adbc_sqlite_version
     from chessreg.registry import sqlite
 
     package = sqlite.dbapi.__name__.partition(".")[0]
-    detail = f"{sqlite.dbapi.sqlite_version} writes ({package}), {library_version()} reads (ADBC)"
+    detail = f"{sqlite.dbapi.sqlite_version} writes ({package}), {adbc_sqlite_version()} reads (ADBC)"
     if sqlite.is_log_safe(sqlite.dbapi.sqlite_version_info):
         yield Check("sqlite", "ok", detail)
     else:

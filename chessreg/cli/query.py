@@ -197,25 +197,25 @@ def print_parts(database: Database, sql: str, asked: Asked) -> None:
     assert last is not None
     if not last.meta["rows"]:
         click.echo("no rows", err=True)
-    click.echo(render.footer(last), err=True)
+    click.echo(render.provenance_line(last), err=True)
 
 
 def find_entry(home: Home, name: str | None) -> Entry:
     """Find a query in the catalogue, so that a wrong name fails without a registry."""
-    from chessreg.queries.catalogue import find
+    from chessreg.queries.catalogue import find_entry as find_in_catalogue
 
     if name is None:
         raise click.UsageError("give the NAME of a query; --list shows what there is")
     try:
-        return find(name)
+        return find_in_catalogue(name)
     except NotFoundError as error:  # unless a custom kind that ran here has it
         try:
             database = home.database()
         except ChessregError:
             raise error from None
-    from chessreg.queries.ask import entry_of
+    from chessreg.queries.ask import find_recorded_entry
 
-    return entry_of(database, name)
+    return find_recorded_entry(database, name)
 
 
 def open_registry_for_query(home: Home) -> Database:
@@ -245,9 +245,9 @@ def answer_query(home: Home, asked: Asked) -> QueryResult:
     if asked.name and not entry.is_called(asked.name):
         result = replace(result, notes=[f'this is "{entry.title}": {entry.question}', *result.notes])
     if asked.published:
-        from chessreg.queries.published import beside
+        from chessreg.queries.published import compare_with_published
 
-        return beside(database, result)
+        return compare_with_published(database, result)
     return result
 
 
@@ -257,18 +257,18 @@ def print_result(result: QueryResult, format_: str | None, asked: Asked) -> None
 
     chosen = format_ or (render.SUFFIXES.get(asked.output.suffix.lower()) if asked.output else None)
     if result.meta.get("published") and chosen in (None, "table", "markdown", "latex"):
-        from chessreg.queries.published import with_ours
+        from chessreg.queries.published import drop_unmatched
 
-        result = with_ours(result)
+        result = drop_unmatched(result)
     if asked.output is not None:
-        written = render.write(result, asked.output, format_, wide=asked.wide)
+        written = render.write_result(result, asked.output, format_, wide=asked.wide)
         click.echo(f"{asked.output}: {len(result):,} rows as {written}", err=True)
     elif format_ == "parquet":
         if sys.stdout.isatty():
             raise BadInputError("Parquet is not for a screen", "add --output FILE.parquet")
         sys.stdout.buffer.write(render.parquet_bytes(result))
     else:
-        text = render.rendered(result, format_ or "table", screen_width(), wide=asked.wide)
+        text = render.render_result(result, format_ or "table", screen_width(), wide=asked.wide)
         assert isinstance(text, str)
         if asked.pager:
             click.echo_via_pager(text)
@@ -280,7 +280,7 @@ def print_result(result: QueryResult, format_: str | None, asked: Asked) -> None
         for note in result.notes:
             click.echo(note, err=True)
         if asked.provenance:
-            click.echo(render.footer(result), err=True)
+            click.echo(render.provenance_line(result), err=True)
 
 
 def list_custom_kind_files(home: Home) -> tuple[Path, ...]:
@@ -297,10 +297,10 @@ def list_custom_kind_files(home: Home) -> tuple[Path, ...]:
                 path, "SELECT DISTINCT source FROM kind WHERE typeof(source) = 'text' AND source LIKE '%.py:%'"
             )
             return tuple(sorted(filter(can_load, {Path(source.rpartition(":")[0]) for (source,) in sources})))
-    from chessreg.queries.ask import kind_files
+    from chessreg.queries.ask import trusted_kind_files
 
     try:
-        return kind_files(home.database())
+        return trusted_kind_files(home.database())
     except ChessregError:
         return ()
 
@@ -313,9 +313,9 @@ TOPICS = (
 
 
 def show_list(home: Home, as_json: bool) -> None:
-    from chessreg.queries.catalogue import entries
+    from chessreg.queries.catalogue import catalogue_entries
 
-    listed = entries(list_custom_kind_files(home))
+    listed = catalogue_entries(list_custom_kind_files(home))
     complete = list_complete_kinds(home)
     if as_json:
         rows = [
@@ -358,14 +358,14 @@ def list_complete_kinds(home: Home) -> frozenset[str] | None:
 
 
 def show_reads(home: Home, sql: str, as_json: bool) -> None:
-    from chessreg.queries.ask import counted, tables_read
+    from chessreg.queries.ask import count_rows_read, row_count_text
 
-    reads = tables_read(open_registry_for_query(home), sql)
+    reads = count_rows_read(open_registry_for_query(home), sql)
     if as_json:
         print_output(True, [{"table": table, "rows": rows, "more": more} for table, (rows, more) in reads.items()])
         return
     for table, number in reads.items():
-        click.echo(f"{table}: {counted(*number)} rows")
+        click.echo(f"{table}: {row_count_text(*number)} rows")
 
 
 def show_columns(entry: Entry, as_json: bool) -> None:
@@ -418,29 +418,29 @@ def plot(
     entry, plot_spec = find_plot(name, list_custom_kind_files(home))
     target = output or Path(f"{plot_spec.title.replace(' ', '-')}.svg")
     from chessreg.queries import plot as plots
-    from chessreg.queries.ask import plotted
-    from chessreg.queries.render import footer
+    from chessreg.queries.ask import query_plot_rows
+    from chessreg.queries.render import provenance_line
     from chessreg.queries.scope import Scope
 
     plots.check_suffix(target)
-    result = plotted(open_registry_for_query(home), entry, plot_spec, Scope.of(scope), scoring=scoring)
-    plots.write(plots.draw(result, plot_spec), target)
+    result = query_plot_rows(open_registry_for_query(home), entry, plot_spec, Scope.of(scope), scoring=scoring)
+    plots.write_figure(plots.draw_figure(result, plot_spec), target)
     if as_json:
         print_output(True, {"file": str(target), "plot": plot_spec.title, "query": entry.title, "points": len(result)})
         return
     for note in result.notes:
         click.echo(note, err=True)
     if provenance:
-        click.echo(footer(result), err=True)
+        click.echo(provenance_line(result), err=True)
     click.echo(str(target))
 
 
 def show_plots(home: Home, as_json: bool) -> None:
-    from chessreg.queries.catalogue import entries
+    from chessreg.queries.catalogue import catalogue_entries
 
     rows = [
         {"title": p.title, "aliases": list(p.aliases), "query": e.title, "x": p.x, "y": p.y, "form": p.form}
-        for e in entries(list_custom_kind_files(home))
+        for e in catalogue_entries(list_custom_kind_files(home))
         for p in e.plots
     ]
     if as_json:

@@ -163,13 +163,13 @@ def rerun_statistically(home: Home, session: Session, run_id: UUID) -> bool:
     """
     from chessreg.cli.base import progress_line
     from chessreg.entities.reproduce import replicated
-    from chessreg.queries.compare import compare
+    from chessreg.queries.compare import compare_runs
 
     with (
         progress_line("again", quiet=home.json) as on_progress,
         replicated(session.database, session.store, run_id, on_progress) as (there, replicate),
     ):
-        comparison = compare(there, [run_id.hex, replicate.hex])
+        comparison = compare_runs(there, [run_id.hex, replicate.hex])
     p = comparison.corrected()
     apart = [name for name, adjusted in p.items() if adjusted < SIGNIFICANCE_LEVEL]
     agrees = bool(p) and not apart

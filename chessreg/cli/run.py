@@ -405,11 +405,11 @@ def execute_run(
 
 def list_query_titles(kind: Kind) -> list[str]:
     """Return the titles of the queries whose header names this kind."""
-    from chessreg.queries.catalogue import entries
+    from chessreg.queries.catalogue import catalogue_entries
     from chessreg.runs.kind import is_importable
 
     files = () if is_importable(type(kind).__module__) else (Path(inspect.getfile(type(kind))),)
-    return [entry.title for entry in entries(files) if kind.name in entry.kinds]
+    return [entry.title for entry in catalogue_entries(files) if kind.name in entry.kinds]
 
 
 REMOVED = object()

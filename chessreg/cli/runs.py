@@ -96,7 +96,7 @@ def compare(home: Home, references: tuple[str, ...], only: str | None) -> None:
     \b
     Example: chessreg compare plain steered
     """
-    from chessreg.queries.compare import compare as compared
+    from chessreg.queries.compare import compare_runs as compared
 
     if only is not None:
         print_side_by_side(home, references, only)
@@ -124,16 +124,16 @@ def print_side_by_side(home: Home, references: tuple[str, ...], what: str) -> No
     from chessreg.queries import compare
 
     with open_with_waiting_results(home).read() as session:
-        subjects = compare.subjects_of(session, list(references))
+        subjects = compare.find_subjects(session, list(references))
         labels = [subject.label for subject in subjects]
         if what == "machines":
-            rows = compare.machines(session, subjects)
+            rows = compare.read_machines(session, subjects)
             columns = ["label", "hosts", "cpu", "cores", "gpus", "torch", "python", "seconds", "units", "units_an_hour"]
             print_output(
                 home, rows if home.json else [{k: format_metric(v) for k, v in row.items()} for row in rows], columns
             )
             return
-        curves = compare.curves(session, subjects)
+        curves = compare.read_curves(session, subjects)
     points = []
     for metric, parts in curves.items():
         values = [dict(part) for part in parts]

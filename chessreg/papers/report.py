@@ -71,7 +71,7 @@ def sheet_written(work: Work, sheet: Sheet, scoring: str, folder: Path) -> Writt
     again = command(work, sheet, scoring)
     files = [f"{stem}.md", f"{stem}.csv"]
     write_file(folder / files[0], page(result, title, again).encode())
-    render.write(result, folder / files[1])
+    render.write_result(result, folder / files[1])
     if sheet.published:
         files += published(work, sheet, result, title, stem, folder)
     figures, empty = plots(work, sheet, scoring, stem, folder) if len(result) else ([], [])
@@ -90,8 +90,8 @@ def page(result: QueryResult, title: str, again: str, beside: bool = False) -> s
     )
     notes = "".join(f"- {render.as_markdown(note)}\n" for note in result.notes)
     return "\n".join(
-        [f"# {title}\n", render.markdown(result, numbered=not beside), traced, *([notes] if notes else []),
-         render.footer(result) + "\n"]
+        [f"# {title}\n", render.markdown_text(result, numbered=not beside), traced, *([notes] if notes else []),
+         render.provenance_line(result) + "\n"]
     )  # fmt: skip
 
 
@@ -117,36 +117,36 @@ def scope(work: Work, sheet: Sheet) -> Scope:
 def published(work: Work, sheet: Sheet, result: QueryResult, title: str, stem: str, folder: Path) -> list[str]:
     """Return the page of the paper's numbers next to ours, if the paper has any."""
     from chessreg.queries import render
-    from chessreg.queries.published import beside, with_ours
+    from chessreg.queries.published import compare_with_published, drop_unmatched
 
     try:
-        both = beside(work.session.database, result, sheet.tables)
+        both = compare_with_published(work.session.database, result, sheet.tables)
     except NotFoundError:
         return []
     again = command(work, sheet, result.meta.get("scoring", "paper"))
-    text = page(with_ours(both), f"{title}: the paper's numbers and ours", again, beside=True)
+    text = page(drop_unmatched(both), f"{title}: the paper's numbers and ours", again, beside=True)
     write_file(folder / f"{stem}-published.md", text.encode())
-    render.write(both, folder / f"{stem}-published.csv")
+    render.write_result(both, folder / f"{stem}-published.csv")
     return [f"{stem}-published.md", f"{stem}-published.csv"]
 
 
 def plots(work: Work, sheet: Sheet, scoring: str, stem: str, folder: Path) -> tuple[list[str], list[str]]:
     """Write the plots of a sheet; return their files, and the reason for each plot without a point."""
     from chessreg.queries import plot
-    from chessreg.queries.ask import plotted
+    from chessreg.queries.ask import query_plot_rows
     from chessreg.queries.catalogue import find_plot
 
     files, empty = [], []
     for number, title in enumerate(sheet.plots):
         entry, wanted = find_plot(title)
-        result = plotted(work.session.database, entry, wanted, scope(work, sheet), scoring=scoring)
+        result = query_plot_rows(work.session.database, entry, wanted, scope(work, sheet), scoring=scoring)
         try:
-            figure = plot.draw(result, wanted)
+            figure = plot.draw_figure(result, wanted)
         except BadInputError as error:
             empty.append(": ".join(filter(None, (f"no plot: {error.message}", error.hint))))
             continue
         name = f"{stem}{f'-{number + 1}' if number else ''}.svg"
-        plot.write(figure, folder / name)
+        plot.write_figure(figure, folder / name)
         files.append(name)
     return files, empty
 

@@ -1,4 +1,4 @@
-"""Asking: a catalogue query by name, the rows behind one of its cells, or a SELECT of one's own."""
+"""Answer a catalogue query by name, list the rows behind one of its cells, or run a user's SELECT."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from uuid import UUID
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.queries import gate
-from chessreg.queries.catalogue import Entry, Plot, find, kind_file
-from chessreg.queries.engine import Answer, Engine, digest, engine_of
+from chessreg.queries.catalogue import Entry, Plot, file_of_kind, find_entry
+from chessreg.queries.engine import QueryAnswer, QueryEngine, engine_of, sql_digest
 from chessreg.queries.result import QueryResult
-from chessreg.queries.scope import Filters, Scope, filters
-from chessreg.queries.summary import added, with_statistics
+from chessreg.queries.scope import Filters, Scope, resolve_scope
+from chessreg.queries.summary import add_statistics, added_columns
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping
@@ -37,72 +37,76 @@ def run_query(
     memory: str | None = None,
     **options: Any,
 ) -> QueryResult:
-    """A catalogue query by title, alias or file.
+    """Return the answer to a catalogue query, named by title, alias or file.
 
-    `options` are those of Scope: checkpoint, run, tag, machine, since, where, partial. Raises NotFoundError for a name
-    that no query or thing has, BadInputError for a condition that does not fit.
+    `options` are the fields of Scope. Raises NotFoundError for an unknown query or an unknown name in `options`,
+    BadInputError for a condition that does not bind.
     """
-    question = question_of(database, name, scope or Scope.of(options), scoring, memory)
+    question = compose_question(database, name, scope or Scope.of(options), scoring, memory)
     engine, entry, scope = question.engine, question.entry, question.scope
     names = [n for n in ("table", "clusters") if n in entry.statements]
-    statements = {n: question.statement(n) for n in names} | {"left out": left_out(entry, scope, stale_runs(database))}
+    statements = {n: question.statement(n) for n in names} | {
+        "left out": excluded_runs_sql(entry, scope, list_stale_runs(database))
+    }
     answer = engine.answer(statements, question.parameters, timeout)
     if entry.title not in answer.made:
-        answer.made[entry.title] = with_statistics(entry, answer["table"], answer.tables.get("clusters"))
+        answer.made[entry.title] = add_statistics(entry, answer["table"], answer.tables.get("clusters"))
     table = answer.made[entry.title]
     if question.result_where:
         table = engine.over(table, f"SELECT * FROM result WHERE {question.result_where} ORDER BY cell", timeout)
-    meta = metadata(engine, answer, table.num_rows, entry.digest, question.meta)
-    skipped = "" if table.num_rows else all_skipped(question, timeout)
-    notes = [*warnings(table), *remarks(entry, table.num_rows, answer["left out"], scope, skipped)]
+    meta = answer_metadata(engine, answer, table.num_rows, entry.digest, question.meta)
+    skipped = "" if table.num_rows else explain_no_rows(question, timeout)
+    notes = [*list_warnings(table), *list_remarks(entry, table.num_rows, answer["left out"], scope, skipped)]
     cells = table["cell"].to_pylist()
     return QueryResult(table.drop_columns(["cell"]), meta, notes, entry, cells, entry.columns)
 
 
-def question_of(database: Database, name: str | Entry, scope: Scope, scoring: str, memory: str | None) -> Question:
-    """A catalogue query with its scope, ready to be answered. Raises as run_query does."""
-    entry, engine = entry_of(database, name), engine_of(database, memory)
-    have_kind(database, engine, entry)
-    question = Question(engine, entry, scope, filters(database, scope), scoring)
+def compose_question(
+    database: Database, name: str | Entry, scope: Scope, scoring: str, memory: str | None
+) -> CatalogueQuestion:
+    """Return a catalogue query with its resolved scope. Raises the errors of `run_query`."""
+    entry, engine = find_recorded_entry(database, name), engine_of(database, memory)
+    load_kind_views(database, engine, entry)
+    question = CatalogueQuestion(engine, entry, scope, resolve_scope(database, scope), scoring)
     if scope.where:
         question.place_where(scope.where)
     return question
 
 
-def entry_of(database: Database, name: str | Entry) -> Entry:
-    """The query of this name, also where it stands beside the file of a kind that was run here."""
+def find_recorded_entry(database: Database, name: str | Entry) -> Entry:
+    """Return the query of this name, including queries next to the files of kinds that were run here."""
     if isinstance(name, Entry):
         return name
     try:
-        return find(name)
+        return find_entry(name)
     except NotFoundError:
-        return find(name, kind_files(database))
+        return find_entry(name, trusted_kind_files(database))
 
 
-def have_kind(database: Database, engine: Engine, entry: Entry) -> None:
-    """Let the engine know the kind that a query stands beside, if that is a file of a user's own.
+def load_kind_views(database: Database, engine: QueryEngine, entry: Entry) -> None:
+    """Add the views of a user's kind file to the engine, if the query is next to one.
 
-    What its runs have recorded is enough to ask for their rows. Raises NotTrustedError where there are none yet and
-    the file is not trusted.
+    The recorded schema of earlier runs is enough to query their rows. Raises NotTrustedError if there are no runs yet
+    and the file is not trusted.
     """
     from chessreg.runs.trust import can_load, read_trusted_file
 
-    file = kind_file(entry.path)
+    file = file_of_kind(entry.path)
     if file is not None and can_load(file):
         engine.beside(file)
-    elif file is not None and file not in recorded_files(database):
+    elif file is not None and file not in recorded_kind_files(database):
         read_trusted_file(file)
 
 
-def kind_files(database: Database) -> tuple[Path, ...]:
-    """The files of users' kinds that were run here and are trusted."""
+def trusted_kind_files(database: Database) -> tuple[Path, ...]:
+    """Return the files of user kinds that were run here and are trusted."""
     from chessreg.runs.trust import can_load
 
-    return tuple(sorted(filter(can_load, recorded_files(database))))
+    return tuple(sorted(filter(can_load, recorded_kind_files(database))))
 
 
-def recorded_files(database: Database) -> set[Path]:
-    """The files of users' kinds that a registry names."""
+def recorded_kind_files(database: Database) -> set[Path]:
+    """Return the files of user kinds that the registry names."""
     from sqlalchemy import select
 
     from chessreg.registry.tables import KindRecord
@@ -112,10 +116,10 @@ def recorded_files(database: Database) -> set[Path]:
         return {Path(source.rpartition(":")[0]) for source in sources}
 
 
-def plotted(
+def query_plot_rows(
     database: Database, entry: Entry, plot: Plot, scope: Scope | None = None, *, scoring: str = "paper"
 ) -> QueryResult:
-    """The rows of a catalogue query that a plot of it shows."""
+    """Return the rows of a catalogue query that a plot of it shows."""
     result = run_query(database, entry, scope, scoring=scoring)
     table = engine_of(database).over(result.table, f"SELECT * FROM result WHERE {plot.where}")
     notes = result.notes
@@ -136,63 +140,68 @@ def rows_behind(
     memory: str | None = None,
     **options: Any,
 ) -> QueryResult:
-    """The games or trials behind row `number` (from 1) of a catalogue query in the same scope."""
+    """Return the games or trials behind row `number` (from 1) of a catalogue query in the same scope."""
     result = run_query(database, name, scope, scoring=scoring, timeout=timeout, memory=memory, **options)
-    question = question_of(database, name, scope or Scope.of(options), scoring, memory)
+    question = compose_question(database, name, scope or Scope.of(options), scoring, memory)
     engine, entry = question.engine, question.entry
     question.base_where.append(f"cell = {result.cell(number)}")
     answer = engine.answer({"rows": question.statement("rows")}, question.parameters, timeout)
     table = answer["rows"]
     return QueryResult(
-        table, metadata(engine, answer, table.num_rows, entry.digest, question.meta | {"behind_row": number})
+        table, answer_metadata(engine, answer, table.num_rows, entry.digest, question.meta | {"behind_row": number})
     )
 
 
 def run_sql(database: Database, sql: str, *, timeout: float | None = None, memory: str | None = None) -> QueryResult:
-    """One SELECT over tables and views. Rows without an ORDER BY come in the order of their values.
+    """Return the rows of one SELECT over tables and views, sorted by value unless it has an ORDER BY.
 
-    Raises BadInputError for anything that is not one statement that only selects.
+    Raises BadInputError for anything but a single SELECT.
     """
     engine = engine_of(database, memory)
-    text = gate.ordered(engine.parser(), gate.selects(sql))
+    text = gate.add_order(engine.parser(), gate.check_select(sql))
     answer = engine.answer({"rows": text}, None, timeout)
     table = answer["rows"]
     notes = [] if table.num_rows else ["no rows"]
-    return QueryResult(table, metadata(engine, answer, table.num_rows, digest(sql), {"query": sql}), notes)
+    return QueryResult(table, answer_metadata(engine, answer, table.num_rows, sql_digest(sql), {"query": sql}), notes)
 
 
 def stream_sql(
     database: Database, sql: str, *, timeout: float | None = None, memory: str | None = None
 ) -> Generator[QueryResult, None, None]:
-    """The same SELECT, its rows some at a time: however many there are, in constant memory beside the columns of the
-    registry that it names. Rows without an ORDER BY come in the order of their values up to `duck.SORTED_BYTES`, those
-    of a longer answer as they are found: to sort them all of them would have to be held.
+    """Yield the rows of one SELECT in parts, in constant memory apart from the registry's columns that it names.
+
+    Without an ORDER BY, answers of up to `duck.MOST_SORTED_BYTES` are sorted by value. Longer answers keep the order in
+    which DuckDB finds the rows, because sorting would hold all of them in memory.
     """
     engine = engine_of(database, memory)
-    select = gate.selects(sql)
-    unordered = gate.unordered(engine.parser(), select)
+    select = gate.check_select(sql)
+    unordered = gate.select_without_order(engine.parser(), select)
     total = 0
     for part in engine.stream(unordered or select, timeout, sort=unordered is not None):
         total += part.table.num_rows
-        answer = Answer({}, part.read, part.version)
-        yield QueryResult(part.table, metadata(engine, answer, total, digest(sql), {"query": sql}))
+        answer = QueryAnswer({}, part.read, part.version)
+        yield QueryResult(part.table, answer_metadata(engine, answer, total, sql_digest(sql), {"query": sql}))
 
 
-COUNTED = 100_000  # rows of a table, at most
+MOST_COUNTED_ROWS = 100_000  # rows of a table, at most
 
 
-def counted(rows: int, more: bool) -> str:
+def row_count_text(rows: int, more: bool) -> str:
     return f"{rows:,}{'+' if more else ''}"
 
 
-def tables_read(database: Database, sql: str) -> dict[str, tuple[int, bool]]:
-    """The tables that one SELECT reads, with their rows as far as COUNTED, and whether there are more. Raises as
-    run_sql does."""
-    return row_counts(database, engine_of(database).tables_of(gate.selects(sql)))
+def count_rows_read(database: Database, sql: str) -> dict[str, tuple[int, bool]]:
+    """Return the tables that a SELECT reads, each with its row count (at most MOST_COUNTED_ROWS) and whether there are
+    more.
+
+    Raises the errors of `run_sql`.
+    """
+    return count_table_rows(database, engine_of(database).tables_of(gate.check_select(sql)))
 
 
-def row_counts(database: Database, names: Iterable[str]) -> dict[str, tuple[int, bool]]:
-    """Rows of each table, as far as COUNTED, and whether there are more. Views and what is no table are left out."""
+def count_table_rows(database: Database, names: Iterable[str]) -> dict[str, tuple[int, bool]]:
+    """Return the row count of each table (at most MOST_COUNTED_ROWS) and whether there are more. Names of views are
+    ignored."""
     from sqlalchemy import func, literal_column, select
 
     from chessreg.registry.tables import Base
@@ -201,16 +210,16 @@ def row_counts(database: Database, names: Iterable[str]) -> dict[str, tuple[int,
     with database.read() as session:
         for name in names:
             if (table := Base.metadata.tables.get(name)) is not None:
-                some = select(literal_column("1")).select_from(table).limit(COUNTED + 1).subquery()
+                some = select(literal_column("1")).select_from(table).limit(MOST_COUNTED_ROWS + 1).subquery()
                 number = session.scalar(select(func.count()).select_from(some)) or 0
-                counts[name] = (min(number, COUNTED), number > COUNTED)
+                counts[name] = (min(number, MOST_COUNTED_ROWS), number > MOST_COUNTED_ROWS)
     return counts
 
 
-class Question:
-    """A catalogue entry with its scope: composes the statements that DuckDB gets."""
+class CatalogueQuestion:
+    """A catalogue entry with its scope. Composes the statements for DuckDB."""
 
-    def __init__(self, engine: Engine, entry: Entry, scope: Scope, where: Filters, scoring: str) -> None:
+    def __init__(self, engine: QueryEngine, entry: Entry, scope: Scope, where: Filters, scoring: str) -> None:
         if scoring not in SCORINGS:
             raise BadInputError(f"there is no scoring {scoring!r}", f"one of {', '.join(SCORINGS)}")
         self.engine, self.entry, self.scope, self.filters = engine, entry, scope, where
@@ -222,13 +231,13 @@ class Question:
             self.meta["scoring"] = scoring
 
     def statement(self, name: str) -> str:
-        """One of the entry's statements, over its relations narrowed to the scope."""
+        """Return one of the entry's statements, with its relations narrowed to the scope."""
         lines = self.entry.statements[name].splitlines()
         sql = "\n".join(line for line in lines if not line.startswith("--")).strip()
         return f"{self.relations()},\n{sql[5:]}" if sql.upper().startswith("WITH ") else f"{self.relations()}\n{sql}"
 
     def relations(self) -> str:
-        """WITH the entry's relations, each narrowed to the scope."""
+        """Return the WITH clause of the entry's relations, each narrowed to the scope."""
         parts = [f"scoped AS (SELECT * FROM runs WHERE {self.filters.runs})"]
         conditions = {"cells": [self.filters.cells], "base": list(self.base_where)}
         if "cells" not in self.entry.relations:
@@ -239,9 +248,9 @@ class Question:
         return f"WITH {', '.join(parts)}"
 
     def place_where(self, text: str) -> None:
-        """Put --where where its columns are: on the finished table, or else on the rows behind it."""
-        condition = gate.expression(self.engine.parser(), text)
-        made = "".join(f', NULL::DOUBLE AS "{column}"' for s in self.entry.statistics for column in added(s))
+        """Apply --where to the finished table or, if it names other columns, to the rows behind the table."""
+        condition = gate.check_condition(self.engine.parser(), text)
+        made = "".join(f', NULL::DOUBLE AS "{column}"' for s in self.entry.statistics for column in added_columns(s))
         table = f"SELECT *{made} FROM (\n{self.statement('table')}\n)"
         wrong = self.engine.binds(f"SELECT * FROM ({table}) WHERE {condition}", self.parameters)
         if not wrong:
@@ -253,16 +262,16 @@ class Question:
         self.base_where.append(condition)
 
 
-def stale_runs(database: Database) -> list[UUID]:
-    """Runs that rest on something invalid."""
+def list_stale_runs(database: Database) -> list[UUID]:
+    """Return the runs whose inputs, direct or indirect, are invalid."""
     from chessreg.registry.lineage import find_stale_runs
 
     with database.read() as session:
         return sorted(find_stale_runs(session))
 
 
-def left_out(entry: Entry, scope: Scope, stale: list[UUID]) -> str:
-    """Counts of the runs that the default scope leaves out, and of those that it shows though they are stale."""
+def excluded_runs_sql(entry: Entry, scope: Scope, stale: list[UUID]) -> str:
+    """Return the SELECT that counts the runs excluded from the default scope, and the stale runs that are included."""
     kinds = ", ".join(f"'{kind}'" for kind in entry.kinds)
     in_scope = "NOT archived AND NOT invalid"
     unfinished = "false" if scope.partial else f"state <> 'complete' AND {in_scope}"
@@ -273,10 +282,10 @@ def left_out(entry: Entry, scope: Scope, stale: list[UUID]) -> str:
         FROM runs WHERE kind IN ({kinds})"""
 
 
-def warnings(table: pa.Table, row: str = "row", only: Container[int] | None = None) -> list[str]:
+def list_warnings(table: pa.Table, row: str = "row", only: Container[int] | None = None) -> list[str]:
     """Return the texts of the column `warning` (separated by `; `), each once, after the numbers of its rows.
 
-    `row` is what a row is called; `only` are the numbers of the rows to read, counted from 1, all if None.
+    `row` is the word for a row. `only` limits the numbers of the rows, counted from 1; None is all rows.
     """
     rows: dict[str, list[str]] = {}
     for number, text in enumerate(table["warning"].to_pylist() if "warning" in table.column_names else [], 1):
@@ -285,9 +294,11 @@ def warnings(table: pa.Table, row: str = "row", only: Container[int] | None = No
     return [f"{row}{'s' * (len(which) > 1)} {', '.join(which)}: {text}" for text, which in rows.items()]
 
 
-def all_skipped(question: Question, timeout: float | None) -> str:
-    """Why the runs in scope give no row, where they skipped every state: how many for which reason, and what to try.
-    Empty for other runs, and for a query without the statement `skipped`; the statement `none` tells it itself."""
+def explain_no_rows(question: CatalogueQuestion, timeout: float | None) -> str:
+    """Return why the runs in scope give no row: for each reason the number of skipped states, and hints.
+
+    Empty for other runs. The text comes from the entry's statement `none` or, without it, from its statement `skipped`.
+    """
     if "none" in question.entry.statements:
         reasons_told = question.engine.answer({"": question.statement("none")}, question.parameters, timeout)[""]
         return "; ".join(reasons_told["why"].to_pylist())
@@ -306,8 +317,8 @@ def all_skipped(question: Question, timeout: float | None) -> str:
     return f"every state of {of} was skipped: {counted}{'; try ' * bool(hints)}{hints}"
 
 
-def remarks(entry: Entry, rows: int, counts: pa.Table, scope: Scope, skipped: str = "") -> list[str]:
-    """What the reader should know beside the table. `skipped`: why it has no rows, where `all_skipped` knows."""
+def list_remarks(entry: Entry, rows: int, counts: pa.Table, scope: Scope, skipped: str = "") -> list[str]:
+    """Return the notes below a table. `skipped` is the reason for an empty table, if `explain_no_rows` gave one."""
     left = counts.to_pylist()[0]
     reasons = {"unfinished": "not complete (--partial shows them)", "archived": "archived", "invalid": "invalid"}
     counted = [f"{left[name]} {way}" for name, way in reasons.items() if left[name]]
@@ -317,14 +328,16 @@ def remarks(entry: Entry, rows: int, counts: pa.Table, scope: Scope, skipped: st
     if not rows:
         fits = "nothing fits this scope" if scope.options_set() else "nothing to show yet"
         fits = fits if left["runs"] else "no runs yet"
-        notes.insert(0, skipped or f"{fits}; {entry.made_by} makes what this table shows")
+        notes.insert(0, skipped or f"{fits}; {entry.made_by} produces the rows of this table")
         if not left["runs"]:
             notes.insert(1, f"columns: {', '.join(column.name for column in entry.columns if not column.hidden)}")
     return notes
 
 
-def metadata(engine: Engine, answer: Answer, rows: int, query_hash: str, more: Mapping[str, Any]) -> dict[str, Any]:
-    """What a footer says: enough to tell later whether a table would still come out the same."""
+def answer_metadata(
+    engine: QueryEngine, answer: QueryAnswer, rows: int, query_hash: str, more: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return an answer's provenance: the query's hash, the registry's schema and data version, and the rows read."""
     return {
         **more,
         "query_hash": query_hash[:16],
@@ -336,7 +349,7 @@ def metadata(engine: Engine, answer: Answer, rows: int, query_hash: str, more: M
 
 
 def registry_schema(database: Database) -> str:
-    """The registry's schema revision."""
+    """Return the revision of the registry's schema."""
     from sqlalchemy import text
     from sqlalchemy.exc import SQLAlchemyError
 

@@ -1,10 +1,11 @@
-"""Runs side by side: only the settings, code and machines that differ, and every metric with its difference.
+"""Compare runs: the settings, code and machines that differ, and every metric with its difference.
 
-A difference is taken over the clusters that both runs have (the same games of the same dataset, the same openings),
-resampled together; where they share none, over both resampled apart. Of an edit whose controls are compared with it (a
-board edit has them in its own run) stands what it does beyond them. Runs of one spec on several machines are one run
-after a merge: given alone, a run is compared by its attempts. Beside the numbers stand
-curves over steps and the machines of the runs.
+A difference is estimated over the clusters that both runs have (the same games of a dataset, the same openings),
+resampled together. If they share none, each run is resampled separately. For edits with controls in the same run (board
+edits), the difference from the controls is compared.
+
+A single run that several machines made, as after a merge, is compared by its attempts. Curves over steps and the runs'
+machines are also listed.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.queries import stats
 from chessreg.queries.ask import run_query
 from chessreg.queries.engine import engine_of
-from chessreg.queries.significance import holm
+from chessreg.queries.significance import holm_adjusted
 from chessreg.queries.stats import Clusters, Estimate
 from chessreg.registry import names, tables
 from chessreg.rows import Rows
@@ -109,36 +110,36 @@ ORDER BY ALL
 """
 
 
-# kind → the catalogue's table that sets edits beside their controls, what it measures, and its unit
-CONTROLLED = {
+# kind → the query that compares edits with their controls, its metric, and the metric's unit
+CONTROLLED_QUERIES = {
     "play": ("elo by intervention", "score", 1.0),
     "edit": ("board intervention legality", "legal on the modified board", 100.0),
 }
-FEW = 5  # directions of a control: an interval that resamples fewer is too narrow
+FEW_CONTROL_DRAWS = 5  # an interval that resamples fewer directions of a control is too narrow
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A column of the comparison: a run, or one attempt of it."""
+    """A column of the comparison: a run, or one attempt of a run."""
 
     label: str
     run_id: UUID
     attempt_id: UUID | None = None
-    repeated: bool = False  # its rows came second and were those that are here: its numbers are the run's
+    repeated: bool = False  # its rows equal rows that were ingested earlier, so its numbers are those of the run
 
 
 @dataclass(frozen=True)
 class Metric:
-    """One metric of all subjects, and its differences from the first; rates are shares of 1."""
+    """A metric of all subjects and its differences from the first. Rates are shares of 1."""
 
     name: str
     values: list[Estimate]
-    differences: list[Estimate | None]  # None for the baseline itself, and where one of the two has no such metric
+    differences: list[Estimate | None]  # None for the baseline, and if either side lacks the metric
 
 
 @dataclass
-class Comparison:
-    """What differs between subjects; the first is the baseline."""
+class RunComparison:
+    """The differences between subjects. The first subject is the baseline."""
 
     subjects: list[Subject]
     kinds: list[str]
@@ -166,10 +167,13 @@ class Comparison:
         return Rows(rows, {"": "", **{label: label for label in labels}})
 
     def corrected(self) -> dict[str, float]:
-        """Metric → p of the second subject's being the first's replicate, by Holm over all metrics that have an
-        interval: one of many that leaves 0 out by chance is no difference."""
+        """Return metric → p-value that the second subject is a replicate of the first, Holm-adjusted over all metrics
+        with an interval.
+
+        Without the adjustment, one of many intervals excludes 0 by chance.
+        """
         known = {m.name: p for m in self.metrics if (d := m.differences[1]) and (p := d.p()) is not None}
-        adjusted = holm(list(known.values()))
+        adjusted = holm_adjusted(list(known.values()))
         return {name: p for name, p in zip(known, adjusted, strict=True) if p is not None}
 
     def as_dict(self) -> dict[str, Any]:
@@ -189,20 +193,20 @@ class Comparison:
         }  # fmt: skip
 
 
-def compare(database: Database, references: list[str]) -> Comparison:
-    """Compare runs by name or id; the pinned one among them, else the first, is the baseline.
+def compare_runs(database: Database, references: list[str]) -> RunComparison:
+    """Compare runs by name or id. The baseline is the pinned one, or else the first.
 
-    One run alone is compared by its attempts. Raises NotFoundError, and BadInputError when there is nothing to compare.
+    A single run is compared by its attempts. Raises NotFoundError, and BadInputError if there is nothing to compare.
     """
     with database.read() as session:
-        subjects = subjects_of(session, references)
+        subjects = find_subjects(session, references)
         kinds = [session.get_one(tables.Run, s.run_id).kind for s in subjects]
-        comparison = Comparison(subjects, kinds, differing(session, subjects))
-    comparison.metrics = metrics(database, subjects) + beyond_controls(database, comparison)
+        comparison = RunComparison(subjects, kinds, list_differences(session, subjects))
+    comparison.metrics = compute_metrics(database, subjects) + beyond_controls(database, comparison)
     return comparison
 
 
-def subjects_of(session: Session, references: list[str]) -> list[Subject]:
+def find_subjects(session: Session, references: list[str]) -> list[Subject]:
     ids = list(dict.fromkeys(names.resolve_id(session, "run", reference) for reference in references))
     called = names.read_names_of(session, "run", ids)
     if len(ids) > 1:
@@ -212,7 +216,7 @@ def subjects_of(session: Session, references: list[str]) -> list[Subject]:
         return [Subject(called.get(id, id.hex[-6:]), id) for id in ids]
     attempt, machine = tables.Attempt, tables.Machine
     run = session.get(tables.Run, ids[0])
-    if run is None:  # named when it was launched
+    if run is None:  # launched, and not started
         raise NotFoundError(f"run {references[0]} has not begun", f"chessreg jobs {references[0]}")
     units = run.units
     first = set(session.scalars(select(tables.UnitRange.attempt_id).where(tables.UnitRange.run_id == ids[0])))
@@ -225,7 +229,7 @@ def subjects_of(session: Session, references: list[str]) -> list[Subject]:
     ).all()
     if len(rows) < 2:
         raise BadInputError(
-            f"run {references[0]} alone has nothing to be compared with: one attempt did all of it",
+            f"run {references[0]} cannot be compared by attempts: it has a single one",
             "name a second run: chessreg compare RUN RUN",
         )
     return [
@@ -237,9 +241,9 @@ def subjects_of(session: Session, references: list[str]) -> list[Subject]:
 # -- what differs -----------------------------------------------------------------------------------------------------
 
 
-def differing(session: Session, subjects: list[Subject]) -> dict[str, dict[str, list[Any]]]:
-    """Group → what → the value of each subject, for all that is not the same everywhere."""
-    tables_of = [facts(session, subject) for subject in subjects]
+def list_differences(session: Session, subjects: list[Subject]) -> dict[str, dict[str, list[Any]]]:
+    """Return group → fact → the value of each subject, for all facts that differ."""
+    tables_of = [read_run_facts(session, subject) for subject in subjects]
     differences: dict[str, dict[str, list[Any]]] = {}
     for group in tables_of[0]:
         keys = list(dict.fromkeys(key for table in tables_of for key in table[group]))
@@ -250,16 +254,20 @@ def differing(session: Session, subjects: list[Subject]) -> dict[str, dict[str, 
     return differences
 
 
-def facts(session: Session, subject: Subject) -> dict[str, dict[str, Any]]:
-    """All that a run was: settings, what it read, how, code, machine, versions. Of several attempts the last."""
+def read_run_facts(session: Session, subject: Subject) -> dict[str, dict[str, Any]]:
+    """Return the facts of a run: settings, execution options, code, machine and versions, of the last of several
+    attempts."""
     run = session.get_one(tables.Run, subject.run_id)
-    attempt = session.get(tables.Attempt, subject.attempt_id) if subject.attempt_id else last_attempt(session, run.id)
+    attempt = (
+        session.get(tables.Attempt, subject.attempt_id) if subject.attempt_id else read_last_attempt(session, run.id)
+    )
     machine = session.get(tables.Machine, attempt.machine_id) if attempt else None
     code = attempt.code if attempt else {}
     return {
-        "settings": {"kind": run.kind, "version": run.version} | flat(run.spec, lambda v: readable(session, v)),
-        "execution options": flat(attempt.execution_options) if attempt else {},
-        "code": {"chessreg": attempt.chessreg_version if attempt else None} | flat(code),
+        "settings": {"kind": run.kind, "version": run.version}
+        | flatten_settings(run.spec, lambda v: describe_reference(session, v)),
+        "execution options": flatten_settings(attempt.execution_options) if attempt else {},
+        "code": {"chessreg": attempt.chessreg_version if attempt else None} | flatten_settings(code),
         "machine": {
             name: getattr(machine, name, None)
             for name in ("host", "platform", "cpu", "cores", "memory_bytes", "gpus", "driver", "cuda")
@@ -268,25 +276,25 @@ def facts(session: Session, subject: Subject) -> dict[str, dict[str, Any]]:
     }
 
 
-def last_attempt(session: Session, run_id: UUID) -> tables.Attempt | None:
+def read_last_attempt(session: Session, run_id: UUID) -> tables.Attempt | None:
     attempt = tables.Attempt
     newest = attempt.started_at.desc(), attempt.id.desc()
     return session.scalars(select(attempt).where(attempt.run_id == run_id).order_by(*newest)).first()
 
 
-def flat(values: dict[str, Any], show: Any = lambda value: value, under: str = "") -> dict[str, Any]:
-    """Nested settings as dotted names."""
+def flatten_settings(values: dict[str, Any], show: Any = lambda value: value, under: str = "") -> dict[str, Any]:
+    """Return nested settings under dotted names."""
     flattened: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, dict):
-            flattened |= flat(value, show, f"{under}{key}.")
+            flattened |= flatten_settings(value, show, f"{under}{key}.")
         else:
             flattened[f"{under}{key}"] = show(value)
     return flattened
 
 
-def readable(session: Session, value: Any) -> Any:
-    """An input reference as the name of what it means, if that is here and has one; anything else as it is."""
+def describe_reference(session: Session, value: Any) -> Any:
+    """Return an input reference as the name of its target, or unchanged if the target is unknown or has no name."""
     if not isinstance(value, str):
         return value
     noun, _, rest = value.partition(":")
@@ -310,8 +318,8 @@ def readable(session: Session, value: Any) -> Any:
 # -- metrics ----------------------------------------------------------------------------------------------------------
 
 
-def metrics(database: Database, subjects: list[Subject]) -> list[Metric]:
-    """Every metric that any of the subjects has, by name."""
+def compute_metrics(database: Database, subjects: list[Subject]) -> list[Metric]:
+    """Return every metric of any subject, by name."""
     attempts = [f"UUID '{s.attempt_id}'" if s.attempt_id and not s.repeated else "NULL::UUID" for s in subjects]
     listed = ", ".join(f"({n}, UUID '{s.run_id}', {attempts[n]})" for n, s in enumerate(subjects))
     answer = engine_of(database).answer(
@@ -328,16 +336,16 @@ def metrics(database: Database, subjects: list[Subject]) -> list[Metric]:
     return metrics + [value_metric(name, cells, len(subjects)) for name, cells in plain.items()]
 
 
-def beyond_controls(database: Database, comparison: Comparison) -> list[Metric]:
+def beyond_controls(database: Database, comparison: RunComparison) -> list[Metric]:
     """What an edit does beyond directions in its place, as the catalogue's tables of these runs say it."""
     subjects, controls = comparison.subjects, []
-    for kind, (title, measure, unit) in CONTROLLED.items():
+    for kind, (title, measure, unit) in CONTROLLED_QUERIES.items():
         runs = [s.run_id.hex for s, of in zip(subjects, comparison.kinds, strict=True) if of == kind]
         rows = run_query(database, title, run=runs, partial=True).rows if runs else []
         for control in ("random", "shuffled"):
             values = [beyond(rows, subject, f"delta_{control}", unit) for subject in subjects]
             if any(value.value is not None for value in values):
-                draws = [d for row in rows if (d := row.get(f"{control}_draws")) and d < FEW]
+                draws = [d for row in rows if (d := row.get(f"{control}_draws")) and d < FEW_CONTROL_DRAWS]
                 few = f" ({min(draws)} of them: the interval is too narrow)" if draws else ""
                 controls.append(Metric(f"{measure}, minus {control} directions{few}", values, [None] * len(subjects)))
     return controls
@@ -353,12 +361,12 @@ def beyond(rows: list[dict[str, Any]], subject: Subject, column: str, unit: floa
 
 
 def rate_metric(name: str, cells: dict[int, dict[str, tuple[float, float]]], subjects: int) -> Metric:
-    alone = {number: clusters(cell) for number, cell in cells.items()}
-    values = [stats.rate(alone[n], "hits", "trials") if n in alone else stats.UNKNOWN for n in range(subjects)]
+    alone = {number: to_clusters(cell) for number, cell in cells.items()}
+    values = [stats.estimate_rate(alone[n], "hits", "trials") if n in alone else stats.UNKNOWN for n in range(subjects)]
     differences: list[Estimate | None] = [None]
     for number in range(1, subjects):
         both = number in cells and 0 in cells
-        differences.append(apart(cells[number], cells[0]) if both else None)
+        differences.append(estimate_difference(cells[number], cells[0]) if both else None)
     return Metric(name, values, differences)
 
 
@@ -372,28 +380,30 @@ def value_metric(name: str, cells: dict[int, Estimate], subjects: int) -> Metric
     return Metric(name, values, differences)
 
 
-def clusters(cell: dict[str, tuple[float, float]]) -> Clusters:
+def to_clusters(cell: dict[str, tuple[float, float]]) -> Clusters:
     hits, trials = np.array(list(cell.values())).T
     return Clusters({"hits": hits, "trials": trials}, np.ones(len(cell), np.int64))
 
 
-def apart(ours: dict[str, tuple[float, float]], base: dict[str, tuple[float, float]]) -> Estimate:
-    """The difference of two rates, over the clusters that both have, or, sharing none, over both by themselves."""
+def estimate_difference(ours: dict[str, tuple[float, float]], base: dict[str, tuple[float, float]]) -> Estimate:
+    """Return the difference of two rates, over their shared clusters; without shared clusters, over each side
+    separately."""
     shared = sorted(ours.keys() & base.keys())
     if shared:
         table = np.array([(*ours[key], *base[key]) for key in shared]).T
         counts = dict(zip(("hits", "trials", "base_hits", "base_trials"), table, strict=True))
         pairs = Clusters(counts, np.ones(len(shared), np.int64))
-        return stats.difference(pairs, "hits", "trials", "base_hits", "base_trials")
-    return stats.difference_of_independent(clusters(ours), clusters(base), "hits", "trials")
+        return stats.rate_difference(pairs, "hits", "trials", "base_hits", "base_trials")
+    return stats.difference_of_independent(to_clusters(ours), to_clusters(base), "hits", "trials")
 
 
 Curve = list[tuple[int, float]]  # (step, value), by step
 MACHINE = ("host", "platform", "cpu", "cores", "memory_bytes", "gpus", "driver", "cuda", "torch", "python")
 
 
-def curves(session: Session, subjects: list[Subject]) -> dict[str, list[Curve]]:
-    """Metric → a curve for each subject, empty where it has none. Metrics with one step everywhere are no curves."""
+def read_curves(session: Session, subjects: list[Subject]) -> dict[str, list[Curve]]:
+    """Return metric → the curve of each subject, empty for a subject without it. Metrics with a single step are left
+    out."""
     point = tables.MetricPoint
     points: dict[str, list[Curve]] = {}
     for number, subject in enumerate(subjects):
@@ -406,10 +416,11 @@ def curves(session: Session, subjects: list[Subject]) -> dict[str, list[Curve]]:
     return {metric: parts for metric, parts in sorted(points.items()) if any(len(part) > 1 for part in parts)}
 
 
-def machines(session: Session, subjects: list[Subject]) -> list[dict[str, Any]]:
-    """For each subject the machine of its last attempt, the seconds that all its attempts took, and its units an hour.
+def read_machines(session: Session, subjects: list[Subject]) -> list[dict[str, Any]]:
+    """Return for each subject the machine of its last attempt, the total seconds of its attempts, and its units per
+    hour.
 
-    `hosts` names every machine that had a part. None: not known, or still running.
+    `hosts` has every machine that took part. None: unknown, or still running.
     """
     attempt, machine = tables.Attempt, tables.Machine
     machine_rows = []
@@ -420,7 +431,7 @@ def machines(session: Session, subjects: list[Subject]) -> list[dict[str, Any]]:
             rows = rows.where(attempt.id == subject.attempt_id)
         tries = session.execute(rows.order_by(attempt.started_at, attempt.id)).all()
         last = session.get(tables.Attempt, subject.attempt_id) if subject.attempt_id else None
-        last = last or last_attempt(session, subject.run_id)
+        last = last or read_last_attempt(session, subject.run_id)
         where = session.get(tables.Machine, last.machine_id) if last else None
         ended = [tried for tried, _ in tries if tried.ended_at is not None]
         seconds = sum(((tried.ended_at or tried.started_at) - tried.started_at).total_seconds() for tried in ended)

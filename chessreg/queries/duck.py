@@ -1,4 +1,5 @@
-"""DuckDB connections: in memory, locked down; Arrow in and out, a time limit. Differences of its versions are here."""
+"""Locked, in-memory DuckDB connections with time limits. Conversion of answers to Arrow. Differences of DuckDB's
+versions."""
 
 from __future__ import annotations
 
@@ -13,19 +14,19 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from chessreg.errors import BadInputError
 from chessreg.queries import gate
-from chessreg.queries.stop import awaited
+from chessreg.queries.stop import wait_for_result
 
 if TYPE_CHECKING:
     import duckdb
     import pyarrow as pa
 
-DEFAULT_TIMEOUT = 300.0
-PATIENCE = 0.5  # seconds that a statement has to end once it is stopped
+DEFAULT_TIMEOUT_S = 300.0
+INTERRUPT_TIMEOUT_S = 0.5  # seconds that a statement has to end once it is stopped
 BATCH_ROWS = 16_384
-SORTED_BYTES = 32 << 20  # of an answer without an ORDER BY that comes in parts: a longer one is not sorted
+MOST_SORTED_BYTES = 32 << 20  # of a streamed answer without an ORDER BY
 T = TypeVar("T")
 DEFAULT_MEMORY = "4GB"
-LOCK = (
+LOCK_STATEMENTS = (
     "SET temp_directory = ''",  # first: it is refused afterwards
     "SET TimeZone = 'UTC'",
     "SET autoinstall_known_extensions = false",
@@ -37,19 +38,21 @@ LOCK = (
 )
 
 
-def connect(memory: str, threads: int, files: Iterable[Path] = ()) -> duckdb.DuckDBPyConnection:
-    """Return an empty database that can read these files and reaches nothing else outside. Raises BadInputError for a
-    memory limit that is not an amount of memory."""
+def connect_locked(memory: str, threads: int, files: Iterable[Path] = ()) -> duckdb.DuckDBPyConnection:
+    """Return an empty database that can read these files and nothing else outside of it.
+
+    Raises BadInputError for a memory limit that is not an amount of memory.
+    """
     import duckdb
 
     if not re.fullmatch(r"\d+(\.\d+)? ?([KMGT]i?)?B", memory, re.IGNORECASE):
-        raise BadInputError(f"{memory!r} is no amount of memory", "for example --memory 8GB")
+        raise BadInputError(f"{memory!r} is not an amount of memory", "for example --memory 8GB")
     connection = duckdb.connect(":memory:", config={"threads": str(threads)})
     connection.execute(f"SET memory_limit = '{memory}'")
     if files:
         connection.execute(f"SET allowed_paths = [{', '.join(map(text_literal, files))}]")
     hide_progress_bar(connection)
-    for statement in LOCK:
+    for statement in LOCK_STATEMENTS:
         connection.execute(statement)
     return connection
 
@@ -63,7 +66,7 @@ def hide_progress_bar(connection: duckdb.DuckDBPyConnection) -> None:
 
 
 def connect_unlocked() -> duckdb.DuckDBPyConnection:
-    """Return an empty database that can write files: for statements of this package, never for a user's."""
+    """Return an empty database that can write files. For statements of this package only, never for a user's."""
     import duckdb
 
     connection = duckdb.connect(":memory:", config={"threads": "1"})
@@ -73,20 +76,20 @@ def connect_unlocked() -> duckdb.DuckDBPyConnection:
 
 
 def text_literal(value: object) -> str:
-    """Return a text, or a path, as a literal of SQL."""
+    """Return a text or a path as a SQL literal."""
     return "'" + str(value).replace("'", "''") + "'"
 
 
-def close(connections: list[duckdb.DuckDBPyConnection]) -> None:
+def close_connections(connections: list[duckdb.DuckDBPyConnection]) -> None:
     import duckdb
 
     for connection in connections:
-        with suppress(duckdb.Error):  # busy with what was stopped: it goes with the process
+        with suppress(duckdb.Error):  # still busy with an interrupted statement: closed when the process ends
             connection.close()
 
 
 def is_busy(connection: duckdb.DuckDBPyConnection) -> bool:
-    """Whether a statement that was stopped has not ended yet."""
+    """Return whether an interrupted statement is still running."""
     import duckdb
 
     try:
@@ -96,51 +99,59 @@ def is_busy(connection: duckdb.DuckDBPyConnection) -> bool:
     return False
 
 
-def run(
+def run_select(
     connection: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str, Any] | None, timeout: float | None
 ) -> pa.Table:
-    """The rows of a SELECT. Raises ChessregError when `timeout` seconds have passed."""
-    with explained():
-        return within(connection, deadline(timeout), lambda: _arrow(connection, sql, used(sql, parameters)))
+    """Return the rows of a SELECT. Raises ChessregError after `timeout` seconds."""
+    with translate_errors():
+        return run_until(
+            connection,
+            deadline_after(timeout),
+            lambda: _fetch_arrow(connection, sql, select_parameters(sql, parameters)),
+        )
 
 
-def bind(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str, Any] | None = None) -> None:
-    """Raises BadInputError for a SELECT that does not bind."""
-    with explained():
-        connection.execute("EXPLAIN " + sql, used(sql, parameters))
+def check_binds(connection: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str, Any] | None = None) -> None:
+    """Raise BadInputError for a SELECT that does not bind."""
+    with translate_errors():
+        connection.execute("EXPLAIN " + sql, select_parameters(sql, parameters))
 
 
-def batches(connection: duckdb.DuckDBPyConnection, sql: str, until: float, *, sort: bool = False) -> Iterator[pa.Table]:
-    """The rows of a SELECT, some at a time and never all in memory; the first table, perhaps empty, has the columns.
+def stream_batches(
+    connection: duckdb.DuckDBPyConnection, sql: str, until: float, *, sort: bool = False
+) -> Iterator[pa.Table]:
+    """Yield the rows of a SELECT in parts, never all in memory. The first table, perhaps empty, has the columns.
 
-    With `sort`, an answer of up to SORTED_BYTES is held until it is whole, and comes in the order of its values.
+    With `sort`, an answer of up to MOST_SORTED_BYTES is held in memory and sorted by value.
     """
     import pyarrow as pa
 
-    with explained():
-        relation = within(connection, until, lambda: connection.sql(sql))
+    with translate_errors():
+        relation = run_until(connection, until, lambda: connection.sql(sql))
         if relation is None:
             raise BadInputError("that gives no rows", gate.HINT)
-        relation = _representable(relation)
+        relation = _with_representable_types(relation)
         types = [str(kind) for kind in relation.types]
         make = relation.to_arrow_reader if hasattr(relation, "to_arrow_reader") else relation.fetch_arrow_reader
-        reader = within(connection, until, lambda: make(BATCH_ROWS))
-        yield _tidied(reader.schema.empty_table(), types)
+        reader = run_until(connection, until, lambda: make(BATCH_ROWS))
+        yield _convert_columns(reader.schema.empty_table(), types)
         held: list[pa.RecordBatch] = []
         size = 0
-        for batch in _read(connection, reader, until):
+        for batch in _read_batches(connection, reader, until):
             held.append(batch)
             size += batch.nbytes
-            if not sort or size > SORTED_BYTES:
+            if not sort or size > MOST_SORTED_BYTES:
                 sort = False
                 while held:
-                    yield _tidied(pa.Table.from_batches([held.pop(0)]), types)
+                    yield _convert_columns(pa.Table.from_batches([held.pop(0)]), types)
         if held:
-            yield _tidied(within(connection, until, lambda: _sorted(connection, pa.Table.from_batches(held))), types)
+            yield _convert_columns(
+                run_until(connection, until, lambda: _sort_rows(connection, pa.Table.from_batches(held))), types
+            )
 
 
-def _sorted(connection: duckdb.DuckDBPyConnection, rows: pa.Table) -> pa.Table:
-    """Rows in the order of their values, by the first column, then the second."""
+def _sort_rows(connection: duckdb.DuckDBPyConnection, rows: pa.Table) -> pa.Table:
+    """Return the rows sorted by value, by the first column, then the second."""
     connection.register("short_answer", rows)
     try:
         return arrow_table(connection.sql("SELECT * FROM short_answer ORDER BY ALL"))
@@ -148,27 +159,28 @@ def _sorted(connection: duckdb.DuckDBPyConnection, rows: pa.Table) -> pa.Table:
         connection.unregister("short_answer")
 
 
-def _read(connection: duckdb.DuckDBPyConnection, reader: Any, until: float) -> Iterator[pa.RecordBatch]:
+def _read_batches(connection: duckdb.DuckDBPyConnection, reader: Any, until: float) -> Iterator[pa.RecordBatch]:
     import pyarrow as pa
 
     while True:
         try:
-            yield within(connection, until, reader.read_next_batch)
+            yield run_until(connection, until, reader.read_next_batch)
         except StopIteration:
             return
         except pa.ArrowException as error:  # DuckDB's errors come through Arrow here
-            raise gate.in_arrow(error) from error
+            raise gate.error_from_arrow(error) from error
 
 
-def deadline(timeout: float | None) -> float:
-    """When so many seconds, or the default, will have passed, by the monotonic clock."""
-    return time.monotonic() + (DEFAULT_TIMEOUT if timeout is None else timeout)
+def deadline_after(timeout: float | None) -> float:
+    """Return the monotonic time in `timeout` seconds, by default in DEFAULT_TIMEOUT_S."""
+    return time.monotonic() + (DEFAULT_TIMEOUT_S if timeout is None else timeout)
 
 
-def within(connection: duckdb.DuckDBPyConnection, until: float, work: Callable[[], T]) -> T:
-    """What `work` gives, which runs inside DuckDB on a thread of its own: there Python hears no Ctrl-C.
+def run_until(connection: duckdb.DuckDBPyConnection, until: float, work: Callable[[], T]) -> T:
+    """Return the result of `work`, which runs in DuckDB on a separate thread, because DuckDB calls do not receive
+    Ctrl-C.
 
-    Stops it when `until` is over, with a ChessregError, and when this thread is interrupted or stopped.
+    Interrupts DuckDB at the monotonic time `until`, with a ChessregError, and if this thread is interrupted or stopped.
     """
     outcome: Future[T] = Future()
 
@@ -181,49 +193,49 @@ def within(connection: duckdb.DuckDBPyConnection, until: float, work: Callable[[
     thread = threading.Thread(target=do, name="duckdb", daemon=True)
     thread.start()
     try:
-        return awaited(outcome, until)
+        return wait_for_result(outcome, until)
     except BaseException as error:
         ours = not outcome.done()
-        patience = time.monotonic() + PATIENCE
+        patience = time.monotonic() + INTERRUPT_TIMEOUT_S
         while not outcome.done() and time.monotonic() < patience:
             connection.interrupt()  # one that comes before the statement has begun is not heard
             thread.join(0.05)
         if ours and isinstance(error, TimeoutError):
-            raise gate.took_too_long() from None
+            raise gate.timeout_error() from None
         raise
 
 
-def used(sql: str, parameters: Mapping[str, Any] | None) -> dict[str, Any]:
-    """The parameters that a statement names: DuckDB refuses others."""
+def select_parameters(sql: str, parameters: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return the parameters that the statement names, because DuckDB refuses others."""
     return {name: value for name, value in (parameters or {}).items() if f"${name}" in sql}
 
 
 @contextmanager
-def explained() -> Iterator[None]:
-    """DuckDB's errors as ours."""
+def translate_errors() -> Iterator[None]:
+    """Translate DuckDB's errors into ChessregErrors."""
     import duckdb
 
     try:
         yield
     except duckdb.Error as error:
-        raise gate.explained(error) from error
+        raise gate.error_from_duckdb(error) from error
 
 
-def _arrow(connection: duckdb.DuckDBPyConnection, sql: str, parameters: dict[str, Any]) -> pa.Table:
-    """Rows as Arrow. DuckDB 2 gives them through a relation, DuckDB 1 by another name."""
+def _fetch_arrow(connection: duckdb.DuckDBPyConnection, sql: str, parameters: dict[str, Any]) -> pa.Table:
+    """Return the rows of a SELECT as Arrow."""
     relation = connection.sql(sql, params=parameters or None)
     if relation is None:  # a statement without rows; the gate lets none through
         raise BadInputError("that gives no rows", gate.HINT)
-    relation = _representable(relation)
-    return _tidied(arrow_table(relation), [str(kind) for kind in relation.types])
+    relation = _with_representable_types(relation)
+    return _convert_columns(arrow_table(relation), [str(kind) for kind in relation.types])
 
 
 AS_TEXT = re.compile(r"BIGNUM|BIT|INTERVAL|TIME|TIME WITH TIME ZONE|TIME_NS|UNION\(.*")
 
 
-def _representable(relation: Any) -> Any:
-    """The relation, with ids as 32 hex digits, and with columns of types that Arrow or Python lacks (24:00, intervals,
-    bits) as DuckDB writes them."""
+def _with_representable_types(relation: Any) -> Any:
+    """Return the relation with ids as 32 hex digits, and with types that Arrow or Python lacks (24:00, intervals, bits)
+    as text."""
     types = [str(kind) for kind in relation.types]
     if not any(kind == "UUID" or AS_TEXT.fullmatch(kind) for kind in types):
         return relation
@@ -240,26 +252,29 @@ def arrow_table(relation: Any) -> pa.Table:
     return relation.to_arrow_table() if hasattr(relation, "to_arrow_table") else relation.fetch_arrow_table()
 
 
-def _tidied(table: pa.Table, types: list[str]) -> pa.Table:
-    """Return the table with whole numbers as int64 or, beyond it, as their digits, other decimals
-    as doubles, and dates that Python cannot hold (infinity, years beyond 9999) as text. `types` are DuckDB's."""
+def _convert_columns(table: pa.Table, types: list[str]) -> pa.Table:
+    """Return the table with types that Python can hold.
+
+    Whole numbers become int64 or, beyond it, text; other decimals become doubles; dates outside of Python's range
+    become text. `types` are DuckDB's.
+    """
     import pyarrow as pa
 
     for place, (field, kind) in enumerate(zip(table.schema, types, strict=True)):
         column = table.column(place)
         if pa.types.is_nested(field.type):
-            column = _nested(column, kind)
+            column = _representable_nested(column, kind)
         elif pa.types.is_decimal(field.type) or kind in ("HUGEINT", "UHUGEINT"):
-            column = _numbers(column, kind)
+            column = _representable_numbers(column, kind)
         elif pa.types.is_date(field.type) or pa.types.is_timestamp(field.type):
-            column = _moments(column)
+            column = _representable_times(column)
         else:
             continue
         table = table.set_column(place, field.name, column)
     return table
 
 
-def _numbers(column: pa.ChunkedArray, kind: str) -> pa.ChunkedArray | pa.Array:
+def _representable_numbers(column: pa.ChunkedArray, kind: str) -> pa.ChunkedArray | pa.Array:
     import pyarrow as pa
 
     values = column.to_pylist()
@@ -267,20 +282,21 @@ def _numbers(column: pa.ChunkedArray, kind: str) -> pa.ChunkedArray | pa.Array:
         return pa.array([None if value is None else float(value) for value in values], pa.float64())
     if any(isinstance(value, float) and abs(value) >= 2**53 for value in values):  # of DuckDB 1: the digits are lost
         return column
-    whole = [None if value is None else _whole(value, kind) for value in values]
+    whole = [None if value is None else _whole_number(value, kind) for value in values]
     if all(value is None or -(2**63) <= value < 2**63 for value in whole):
         return pa.array(whole, pa.int64())
     return pa.array([None if value is None else str(value) for value in whole], pa.string())
 
 
-def _whole(value: Any, kind: str) -> int:
-    """A whole number of this DuckDB type. Arrow has no unsigned 128 bits: it gives the upper half as negative."""
+def _whole_number(value: Any, kind: str) -> int:
+    """Return a whole number of this DuckDB type. Arrow has no unsigned 128-bit type and gives the upper half as
+    negative."""
     number = int(value)
     return number + 2**128 if number < 0 and "UHUGEINT" in kind else number
 
 
-def _moments(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
-    """Dates or times; as text if Python cannot hold one of them."""
+def _representable_times(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
+    """Return dates or times, as text if one is outside of Python's range."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -301,8 +317,8 @@ def _moments(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
     return pa.array(texts, pa.string())
 
 
-def _nested(column: pa.ChunkedArray, kind: str) -> pa.ChunkedArray | pa.Array:
-    """Lists, structs and maps; as text if one holds a number or a moment that Arrow or Python cannot."""
+def _representable_nested(column: pa.ChunkedArray, kind: str) -> pa.ChunkedArray | pa.Array:
+    """Return lists, structs and maps, as text if Arrow or Python cannot hold one of their numbers or times."""
     import duckdb
     import pyarrow as pa
 
@@ -327,4 +343,4 @@ def _whole_inside(value: Any, kind: str) -> Any:
         return {key: _whole_inside(each, kind) for key, each in value.items()}
     if isinstance(value, list):
         return [_whole_inside(each, kind) for each in value]
-    return _whole(value, kind) if isinstance(value, Decimal) and value == int(value) else value
+    return _whole_number(value, kind) if isinstance(value, Decimal) and value == int(value) else value

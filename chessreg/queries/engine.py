@@ -25,8 +25,8 @@ from chessreg.queries import duck, gate, mirror, source, views
 from chessreg.queries.duck import DEFAULT_MEMORY
 from chessreg.queries.macros import MACROS
 from chessreg.queries.source import TABLES
-from chessreg.queries.stop import awaited
-from chessreg.queries.views import ONCE
+from chessreg.queries.stop import wait_for_result
+from chessreg.queries.views import COMPUTED_ONCE
 from chessreg.registry.result_tables import RESULT_TABLES
 
 if TYPE_CHECKING:
@@ -35,36 +35,36 @@ if TYPE_CHECKING:
 
     from chessreg.registry.database import Database
 
-CONVERTED_BYTES = 16 << 20  # of a table whose rows are converted once in a snapshot, not at every scan
-FILE_BYTES_FACTOR = 4  # by which rows in memory take more room than their compressed file
-KEPT_ROWS = 100_000  # an answer with more is not kept
+MOST_CONVERTED_BYTES = 16 << 20  # of a table whose rows are converted once in a snapshot, not at every scan
+FILE_BYTES_FACTOR = 4  # size of rows in memory, relative to their compressed file
+MOST_KEPT_ROWS = 100_000  # an answer with more is not kept
 T = TypeVar("T")
 
 
 @dataclass(frozen=True)
-class Answer:
-    """Arrow tables by statement, the rows read by table, and the data version that they are of."""
+class QueryAnswer:
+    """Arrow tables by statement, the number of rows read by table, and the data version of the registry."""
 
     tables: dict[str, pa.Table]
     read: dict[str, int]
     version: str
-    made: dict[str, pa.Table] = field(default_factory=dict)  # what was computed from it, for the next who asks
+    made: dict[str, pa.Table] = field(default_factory=dict)  # tables computed from the answer, cached
 
     def __getitem__(self, name: str) -> pa.Table:
         return self.tables[name]
 
 
 @dataclass(frozen=True)
-class Streamed:
-    """Some rows of an answer, the rows read for it by table, and the data version that they are of."""
+class AnswerPart:
+    """A part of an answer's rows, the number of rows read by table, and the data version of the registry."""
 
     table: pa.Table
     read: dict[str, int]
     version: str
 
 
-class Engine:
-    """One registry's snapshot. Safe to use from several threads: statements run one after the other."""
+class QueryEngine:
+    """The snapshot of one registry. Safe for several threads: statements run one after the other."""
 
     def __init__(self, database: Database, *, threads: int | None = None, memory: str = DEFAULT_MEMORY) -> None:
         self._database = weakref.ref(database)  # engine_of keeps engines by database: they must not keep it alive
@@ -86,7 +86,7 @@ class Engine:
         self._read: dict[str, pa.Table] = {}  # tables as SQL has them; of results the rows that the mirror lacks
         self._defined: set[str] = set()  # tables, views and macros
         self._all_listed = False  # tables that were not read are defined too
-        self._answers: dict[Any, Answer] = {}  # by question
+        self._answers: dict[Any, QueryAnswer] = {}  # by question
 
     @property
     def database(self) -> Database:
@@ -97,7 +97,7 @@ class Engine:
 
     @contextmanager
     def _stoppable(self) -> Iterator[None]:
-        """When what is inside is stopped, a connection that DuckDB does not give back at once is left to it."""
+        """Abandon the connection if the block is interrupted and DuckDB does not release the connection in time."""
         try:
             yield
         except BaseException:
@@ -109,12 +109,12 @@ class Engine:
 
     def answer(
         self, statements: Mapping[str, str], parameters: Mapping[str, Any] | None = None, timeout: float | None = None
-    ) -> Answer:
-        """The answers to several SELECTs, all from one state of the registry.
+    ) -> QueryAnswer:
+        """Return the answers to several SELECTs, all from one state of the registry.
 
-        Raises BadInputError for SQL that does not bind, ChessregError when `timeout` seconds have passed.
+        Raises BadInputError for SQL that does not bind, ChessregError after `timeout` seconds.
         """
-        until = duck.deadline(timeout)
+        until = duck.deadline_after(timeout)
         with self._lock, self._stoppable():
             self.refresh()
             key = (*statements.items(), *sorted((parameters or {}).items()))
@@ -123,63 +123,62 @@ class Engine:
 
             def ask(connection: duckdb.DuckDBPyConnection) -> dict[str, pa.Table]:
                 left = until - time.monotonic()
-                return {name: duck.run(connection, sql, parameters, left) for name, sql in statements.items()}
+                return {name: duck.run_select(connection, sql, parameters, left) for name, sql in statements.items()}
 
             tables = self._with_snapshot(statements.values(), until, ask)
-            answer = Answer(tables, self._rows_read(statements.values()), self.version)
-            if sum(table.num_rows for table in tables.values()) <= KEPT_ROWS:
+            answer = QueryAnswer(tables, self._rows_read(statements.values()), self.version)
+            if sum(table.num_rows for table in tables.values()) <= MOST_KEPT_ROWS:
                 self._answers[key] = answer
             return answer
 
-    def stream(self, sql: str, timeout: float | None = None, *, sort: bool = False) -> Iterator[Streamed]:
-        """The answer to one SELECT, some rows at a time: it is never whole in memory, and not kept. With `sort` a
-        short one (`duck.SORTED_BYTES`) comes in the order of its values.
+    def stream(self, sql: str, timeout: float | None = None, *, sort: bool = False) -> Iterator[AnswerPart]:
+        """Yield the answer to one SELECT in parts, never all in memory. With `sort`, short answers are sorted by value.
 
-        Raises as `answer` does. The engine is held until the last rows are taken, or the iterator is closed.
+        Raises the errors of `answer`. Holds the engine until the iterator is exhausted or closed.
         """
-        until = duck.deadline(timeout)
+        until = duck.deadline_after(timeout)
         with self._lock, self._stoppable():
             self.refresh()
-            self._with_snapshot([sql], until, lambda connection: duck.bind(connection, sql, None))
+            self._with_snapshot([sql], until, lambda connection: duck.check_binds(connection, sql, None))
             assert self._data
             read = self._rows_read([sql])
-            for table in duck.batches(self._data, sql, until, sort=sort):
-                yield Streamed(table, read, self.version)
+            for table in duck.stream_batches(self._data, sql, until, sort=sort):
+                yield AnswerPart(table, read, self.version)
 
     def binds(self, sql: str, parameters: Mapping[str, Any] | None = None) -> str:
-        """Empty if a SELECT binds, else the reason why not."""
+        """Return the reason why a SELECT does not bind, or an empty text."""
         with self._lock:
             self.refresh()
-            bind = partial(duck.bind, sql=sql, parameters=parameters)
+            bind = partial(duck.check_binds, sql=sql, parameters=parameters)
             try:
-                self._with_snapshot([sql], duck.deadline(None), bind)
+                self._with_snapshot([sql], duck.deadline_after(None), bind)
             except BadInputError as error:
                 return error.message
             return ""
 
     def over(self, table: pa.Table, sql: str, timeout: float | None = None) -> pa.Table:
-        """A SELECT over one Arrow table, there called `result`."""
+        """Return the rows of a SELECT over one Arrow table, named `result` in the statement."""
         with self._lock:
             self.refresh()
-            connection = self._load(self._names([sql]) & MACROS.keys(), duck.deadline(timeout))
+            connection = self._load(self._names([sql]) & MACROS.keys(), duck.deadline_after(timeout))
             connection.register("result", table)
             try:
-                return duck.run(connection, sql, None, timeout)
+                return duck.run_select(connection, sql, None, timeout)
             finally:
                 connection.unregister("result")
 
     def parser(self) -> duckdb.DuckDBPyConnection:
-        """A connection for parsing SQL."""
+        """Return a connection for parsing SQL."""
         with self._lock:
             self.refresh()
-            return self._load(frozenset(), duck.deadline(None)).cursor()
+            return self._load(frozenset(), duck.deadline_after(None)).cursor()
 
     def described(self) -> dict[str, list[str]]:
-        """The columns of every table and view that a query may name."""
+        """Return the columns of every table and view that a query may name."""
         with self._lock:
             self.refresh()
             self._learn()
-            connection = self._load(frozenset(), duck.deadline(None), list_all=True)
+            connection = self._load(frozenset(), duck.deadline_after(None), list_all=True)
             listed = (
                 "SELECT table_name, column_name FROM information_schema.columns ORDER BY table_name, ordinal_position"
             )
@@ -190,24 +189,26 @@ class Engine:
             return found
 
     def tables_of(self, sql: str) -> list[str]:
-        """The tables that a SELECT reads, in the order of their names; none is read. Raises BadInputError for SQL that
-        does not bind."""
+        """Return the sorted names of the tables that a SELECT reads, without reading them.
+
+        Raises BadInputError for SQL that does not bind.
+        """
         with self._lock:
             self.refresh()
             self._learn()
-            duck.bind(self._load(frozenset(), duck.deadline(None), list_all=True), sql)
+            duck.check_binds(self._load(frozenset(), duck.deadline_after(None), list_all=True), sql)
             return sorted(self._names([sql]) & TABLES.keys())
 
     def extras(self) -> mirror.Extras:
-        """The extra columns of results, as the registry's runs recorded them."""
+        """Return the extra columns of results, as the registry's runs recorded them."""
         with self._lock:
             self.refresh()
             return self._views.extras
 
     def keep(self) -> None:
-        """Write the files of the mirror that the tables lack which were read.
+        """Write the missing mirror files of the tables that were read. Call it after the answer is shown.
 
-        To be called once the answer is shown. Where nothing can be written, nothing is.
+        Does nothing if the folder cannot be written.
         """
         import duckdb
 
@@ -217,14 +218,14 @@ class Engine:
             runs = {}
             for table in RESULT_TABLES:
                 if len(self._read.get(table, ())) >= mirror.LEAST_ROWS:
-                    runs[table] = mirror.lacking(self._mirror, self._data, table)
+                    runs[table] = mirror.runs_without_file(self._mirror, self._data, table)
             if any(runs.values()):
-                mirror.write(self._mirror, self._read, runs)
+                mirror.write_files(self._mirror, self._read, runs)
 
     # -- the snapshot ---------------------------------------------------------------------------------------------
 
     def refresh(self) -> None:
-        """Forget the snapshot if the registry has changed since."""
+        """Drop the snapshot if the registry has changed."""
         version = self.database.data_version()
         if version == self.version:
             return
@@ -254,45 +255,45 @@ class Engine:
                 for name, version in keys:
                     with suppress(*DAMAGE_ERRORS):
                         rows += session.execute(recorded.where(Kind.name == name, Kind.version == version)).all()
-        return sorted((views.recorded(*row) for row in rows), key=lambda row: row[:2])
+        return sorted((views.kind_row_of_record(*row) for row in rows), key=lambda row: row[:2])
 
     def beside(self, file: Path) -> None:
-        """Have the views of the kind in this file, which may never have run here."""
+        """Add the views of a kind's file, even if the kind never ran here."""
         with self._lock:
             if file not in (self._files or ()):
                 self._files = (*(self._files or ()), file)
-                self._installed = views.registered(self._files)
+                self._installed = views.installed_kind_rows(self._files)
                 self._set_views()
 
     def _learn(self) -> bool:
-        """Have the views of every kind that is installed; whether they were not there yet."""
+        """Add the views of all installed kinds. Return whether they were missing."""
         if self._files is not None:
             return False
-        self._files, self._installed = (), views.registered()
+        self._files, self._installed = (), views.installed_kind_rows()
         self._set_views()
         return True
 
     def _set_views(self) -> None:
-        """Have the views of these kinds in the snapshot, which is kept: views that change are defined again."""
+        """Define the views of these kinds. The snapshot is kept; views that changed are defined again."""
         if self._all_listed:
             self._forget()
         before = self._views.views
-        self._views = views.of_kinds(self._kinds, self._installed, {*TABLES, *views.handy()})
+        self._views = views.build_kind_views(self._kinds, self._installed, {*TABLES, *views.handy_views()})
         self._defined -= {name for name, view in before.items() if self._views.views.get(name) != view}
         self._answers.clear()
 
     def _with_snapshot(
         self, statements: Collection[str], until: float, ask: Callable[[duckdb.DuckDBPyConnection], T]
     ) -> T:
-        """What `ask` gives with everything in the snapshot that the statements name.
+        """Return the result of `ask` on a snapshot with everything that the statements name.
 
-        What does not bind is asked again with the views of kinds that never ran here, then with every name that is a
-        word of it, then with all names defined: DuckDB suggests what was perhaps meant. Files of the mirror that cannot
-        be read are removed, and their rows come from SQL.
+        If a statement does not bind, it is retried with the views of all installed kinds, then with every known name
+        that occurs in it, then with all names defined, so that DuckDB can suggest similar ones. Mirror files that
+        cannot be read are removed, and their rows come from SQL.
         """
         import duckdb
 
-        loosely, list_all = False, any(views.lists(sql) for sql in statements)
+        loosely, list_all = False, any(views.may_list_tables(sql) for sql in statements)
         while True:
             try:
                 return ask(self._load(self._names(statements, loosely), until, list_all))
@@ -304,25 +305,26 @@ class Engine:
                         raise
                     loosely, list_all = True, list_all or loosely
                     continue
-                damaged = mirror.remove_damaged(self._mirror, self._read) if self._mirror else set()
+                damaged = mirror.remove_damaged_files(self._mirror, self._read) if self._mirror else set()
                 if damaged <= self._damaged:
                     raise
                 self._damaged |= damaged
                 self._forget()
 
     def _names(self, statements: Collection[str], loosely: bool = False) -> frozenset[str]:
-        """Every table, view and macro that these statements name, also by way of views; all where one computes a
-        name."""
+        """Return all tables, views and macros that these statements name, directly or through views; everything if a
+        statement computes a name."""
         kinds = {name: f"{view.select} FROM run, {view.table or 'run'}" for name, view in self._views.views.items()}
-        texts = {**MACROS, **dict.fromkeys(TABLES, ""), **views.handy(), **views.AFTER, **kinds}
+        texts = {**MACROS, **dict.fromkeys(TABLES, ""), **views.handy_views(), **views.MACROS_OF_VIEWS, **kinds}
         if any(views.computes_name(sql) for sql in statements):
             return frozenset(texts)
-        return views.named_in(statements, texts, loosely=loosely)
+        return views.find_named(statements, texts, loosely=loosely)
 
     def _load(self, names: frozenset[str], until: float, list_all: bool = False) -> duckdb.DuckDBPyConnection:
-        """Have these tables and views in the snapshot, with `list_all` the names and columns of all others too.
+        """Load these tables and views into the snapshot and return its connection.
 
-        If the registry has changed since the snapshot was begun, a new one is begun.
+        With `list_all`, the names and columns of all others are defined too. If the registry has changed since the
+        snapshot was taken, a new one is taken.
         """
         wanted = names & TABLES.keys()
         if self._all_listed and not wanted <= self._read.keys():
@@ -338,47 +340,47 @@ class Engine:
         if self._data is None:
             of_tables = self._mirror.files.values() if self._mirror else ()
             files = [path for files in of_tables for path in files.values()]
-            self._data = duck.connect(self.memory, self.threads, files)
-            self._close = weakref.finalize(self, duck.close, [self._data])
-        with duck.explained():
-            duck.within(self._data, until, partial(self._define, names))
+            self._data = duck.connect_locked(self.memory, self.threads, files)
+            self._close = weakref.finalize(self, duck.close_connections, [self._data])
+        with duck.translate_errors():
+            duck.run_until(self._data, until, partial(self._define, names))
             if list_all and not self._all_listed:
                 self._define(self._names(["query_table()"]))
                 self._all_listed = True
         return self._data
 
     def _fetched(self, names: Collection[str], until: float) -> tuple[dict[str, pa.Table], str, mirror.Mirror | None]:
-        """These tables without the rows that the mirror has, the data version, and the mirror."""
+        """Return these tables without the mirrored rows, the data version, and the mirror."""
         stop = threading.Event()
 
         def fetch() -> tuple[dict[str, pa.Table], str, mirror.Mirror | None]:
-            with source.reading(self.database) as reader:
+            with source.open_reader(self.database) as reader:
                 found = self._mirror
                 if self._data is None:
-                    found = mirror.mirror_of(self.database, reader, self._views.extras, self._damaged)
+                    found = mirror.read_mirror(self.database, reader, self._views.extras, self._damaged)
                 files = found.files if found else {}
                 tables = {name: reader.table(name, [*files.get(name, ())], stop=stop) for name in names}
                 return tables, reader.version(), found
 
         with ThreadPoolExecutor(1) as aside:  # Python hears Ctrl-C meanwhile
             try:
-                return awaited(aside.submit(fetch), until)
+                return wait_for_result(aside.submit(fetch), until)
             except TimeoutError:
                 stop.set()
-                raise gate.took_too_long() from None
+                raise gate.timeout_error() from None
             except BaseException:
                 stop.set()
                 raise
 
     def _define(self, names: frozenset[str]) -> None:
-        """Define these tables, views and macros, each after the ones that it names.
+        """Define these tables, views and macros, each after those that it uses.
 
-        A kind's view whose recorded columns are not names of columns is left out.
+        Skips a kind's view whose recorded columns are not valid names.
         """
         import duckdb
 
         assert self._data
-        for name in (*MACROS, *TABLES, *views.handy(), *views.AFTER, *self._views.views):
+        for name in (*MACROS, *TABLES, *views.handy_views(), *views.MACROS_OF_VIEWS, *self._views.views):
             if name in names and name not in self._defined:
                 if name in self._read:
                     self._data.register(f"_{name}", self._read[name])
@@ -387,15 +389,15 @@ class Engine:
                     self._defined.add(name)
 
     def _definition(self, name: str) -> str:
-        """The statement that defines a table, view or macro."""
+        """Return the statement that defines a table, view or macro."""
         if name in TABLES:
             return f'CREATE {self._form(name)} "{name}" AS {self._rows(name)}'
-        if macro := MACROS.get(name) or views.AFTER.get(name):
+        if macro := MACROS.get(name) or views.MACROS_OF_VIEWS.get(name):
             return f"CREATE MACRO {name}{macro}"
-        if name in views.handy():
-            bases = self._names([views.handy()[name]]) & TABLES.keys()
-            form = "TABLE" if name in ONCE and bases <= self._read.keys() else "VIEW"
-            return f'CREATE {form} "{name}" AS {views.handy()[name]}'
+        if name in views.handy_views():
+            bases = self._names([views.handy_views()[name]]) & TABLES.keys()
+            form = "TABLE" if name in COMPUTED_ONCE and bases <= self._read.keys() else "VIEW"
+            return f'CREATE {form} "{name}" AS {views.handy_views()[name]}'
         select, kind, table = self._views.views[name]
         if table is None:
             return f'CREATE OR REPLACE VIEW "{name}" AS {select}'
@@ -404,7 +406,7 @@ class Engine:
             CREATE OR REPLACE VIEW "{name}" AS WITH result_rows AS (SELECT * FROM {rows}) {select}"""
 
     def _form(self, table: str) -> str:
-        """TABLE where the rows of a table are few enough to be converted once, else VIEW."""
+        """Return TABLE if the table is small enough to be converted once, or else VIEW."""
         if table not in self._read:
             return "VIEW"
         files = self._mirror.files.get(table, {}).values() if self._mirror else ()
@@ -412,11 +414,14 @@ class Engine:
             size = self._read[table].nbytes + sum(FILE_BYTES_FACTOR * path.stat().st_size for path in files)
         except OSError:  # DuckDB will report the file
             return "VIEW"
-        return "TABLE" if size <= CONVERTED_BYTES else "VIEW"
+        return "TABLE" if size <= MOST_CONVERTED_BYTES else "VIEW"
 
     def _rows(self, table: str, kind: str | None = None) -> str:
-        """SELECT of a table's rows, from SQL and from the mirror; with `kind` only its runs' rows, with their extra
-        columns. A table that was not read fails when its rows are read."""
+        """Return the SELECT of a table's rows, from SQL and from the mirror.
+
+        With `kind`, only the rows of its runs, with their extra columns. A table that was not read fails when its rows
+        are read.
+        """
         extras = self._views.extras.get((kind, table), {}) if kind else {}
         types = {**source.column_types(table), **{name: extra.duckdb for name, extra in extras.items()}}
         if table not in self._read:
@@ -427,11 +432,11 @@ class Engine:
         parts = [f"SELECT {columns} FROM ({views.typed_rows(table, self.database.dialect, extras)}){of_kind}"]
         for each, paths in sorted(self._mirror.by_kind(table).items()) if self._mirror else ():
             if kind in (None, each):
-                parts.append(mirror.scan(f"SELECT {columns}", paths))
+                parts.append(mirror.parquet_select(f"SELECT {columns}", paths))
         return " UNION ALL ".join(parts)
 
     def _rows_read(self, statements: Collection[str]) -> dict[str, int]:
-        """The number of rows in each table that these statements name."""
+        """Return the number of rows in each table that these statements name."""
         assert self._data
         counts = {}
         for name in self._names(statements) & self._read.keys():
@@ -441,23 +446,23 @@ class Engine:
         return counts
 
 
-def engine_of(database: Database, memory: str | None = None) -> Engine:
-    """The engine of this open registry: one per Database, so that its snapshot is read once in a process.
+def engine_of(database: Database, memory: str | None = None) -> QueryEngine:
+    """Return the engine of an open registry: one per Database, so that a process reads its snapshot once.
 
-    Another memory limit than the default takes an engine of its own.
+    A memory limit other than the default creates a separate engine.
     """
     if memory and memory != DEFAULT_MEMORY:
-        return Engine(database, memory=memory)
+        return QueryEngine(database, memory=memory)
     engine = _ENGINES.get(database)
     if engine is None:
         with _ENGINES_LOCK:
-            engine = _ENGINES.setdefault(database, Engine(database))
+            engine = _ENGINES.setdefault(database, QueryEngine(database))
     return engine
 
 
-_ENGINES: weakref.WeakKeyDictionary[Any, Engine] = weakref.WeakKeyDictionary()
+_ENGINES: weakref.WeakKeyDictionary[Any, QueryEngine] = weakref.WeakKeyDictionary()
 _ENGINES_LOCK = threading.Lock()
 
 
-def digest(sql: str) -> str:
+def sql_digest(sql: str) -> str:
     return hashlib.sha256(sql.encode()).hexdigest()

@@ -1,4 +1,4 @@
-"""What a user's SQL may be: one statement that only selects."""
+"""Checks that a user's SQL is a single statement that only selects."""
 
 from __future__ import annotations
 
@@ -13,20 +13,23 @@ if TYPE_CHECKING:
 
 HINT = "a query may SELECT (or FROM, VALUES, DESCRIBE, SUMMARIZE, SHOW) from the registry; nothing can be changed"
 
-DEEPEST = 500  # parentheses inside each other: DuckDB's parser takes a second for a thousand, and ever more for each
+MOST_NESTED_PARENTHESES = (
+    500  # parentheses inside each other: DuckDB's parser takes a second for a thousand, and ever more for each
+)
 
 
-def selects(sql: str) -> str:
-    """The statement, without its semicolon. Raises BadInputError unless it is one that only selects."""
+def check_select(sql: str) -> str:
+    """Return the statement without its semicolon. Raises BadInputError unless it is a single statement that only
+    selects."""
     import duckdb
 
-    require_text(sql)
+    check_sql_text(sql)
     try:
         statements = duckdb.extract_statements(sql)
     except duckdb.Error as error:
-        raise BadInputError(first_line(error), HINT) from error
+        raise BadInputError(error_message(error), HINT) from error
     if not statements:
-        raise BadInputError("there is no SQL in that", HINT)
+        raise BadInputError("the SQL is empty", HINT)
     if len(statements) > 1:
         raise BadInputError(f"that is {len(statements)} statements; one at a time", HINT)
     kind = statements[0].type
@@ -39,20 +42,23 @@ def selects(sql: str) -> str:
     return text.rstrip(";").rstrip()
 
 
-def require_text(sql: str) -> None:
-    """Raises BadInputError for what a terminal handed over as bytes that are no UTF-8."""
+def check_sql_text(sql: str) -> None:
+    """Raise BadInputError for text that is not valid UTF-8 or is nested too deeply."""
     try:
         sql.encode()
     except UnicodeEncodeError:
-        raise BadInputError("that SQL is no text in UTF-8", HINT) from None
-    if max(itertools.accumulate((sign == "(") - (sign == ")") for sign in sql if sign in "()"), default=0) > DEEPEST:
-        raise BadInputError(f"that SQL has more than {DEEPEST} parentheses inside each other", HINT)
+        raise BadInputError("the SQL is not valid UTF-8", HINT) from None
+    if (
+        max(itertools.accumulate((sign == "(") - (sign == ")") for sign in sql if sign in "()"), default=0)
+        > MOST_NESTED_PARENTHESES
+    ):
+        raise BadInputError(f"that SQL has more than {MOST_NESTED_PARENTHESES} parentheses inside each other", HINT)
 
 
-def expression(connection: duckdb.DuckDBPyConnection, text: str) -> str:
-    """One SQL expression, such as the one of --where. Raises BadInputError for anything more."""
-    require_text(text)
-    tree = parsed(connection, f"SELECT 1 WHERE ({text}\n)")
+def check_condition(connection: duckdb.DuckDBPyConnection, text: str) -> str:
+    """Return the text as one SQL condition, for --where. Raises BadInputError for anything else."""
+    check_sql_text(text)
+    tree = parse_select(connection, f"SELECT 1 WHERE ({text}\n)")
     node = tree["statements"][0]["node"] if tree and len(tree["statements"]) == 1 else {}
     plain = node.get("type") == "SELECT_NODE" and not node.get("modifiers") and node.get("where_clause")
     if not plain or node.get("group_expressions") or node.get("having") or node.get("qualify"):
@@ -60,15 +66,15 @@ def expression(connection: duckdb.DuckDBPyConnection, text: str) -> str:
     return f"({text}\n)"
 
 
-def ordered(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
-    """The statement with ORDER BY ALL unless it says an order itself: the same rows in the same order every time."""
-    text = unordered(connection, sql)
+def add_order(connection: duckdb.DuckDBPyConnection, sql: str) -> str:
+    """Return the statement, sorted by all columns unless it has an order or a limit."""
+    text = select_without_order(connection, sql)
     return sql if text is None else f"{text} ORDER BY ALL"
 
 
-def unordered(connection: duckdb.DuckDBPyConnection, sql: str) -> str | None:
-    """The statement as one to which an order can be added; None if it says an order, or a number of rows, itself."""
-    tree = parsed(connection, sql)
+def select_without_order(connection: duckdb.DuckDBPyConnection, sql: str) -> str | None:
+    """Return the statement in a form that accepts an ORDER BY, or None if it has an order or a limit."""
+    tree = parse_select(connection, sql)
     if tree is None:
         return None
     modifiers = tree["statements"][0]["node"].get("modifiers", [])
@@ -77,16 +83,16 @@ def unordered(connection: duckdb.DuckDBPyConnection, sql: str) -> str | None:
     return f"SELECT * FROM (\n{sql}\n)"
 
 
-def parsed(connection: duckdb.DuckDBPyConnection, sql: str) -> dict[str, Any] | None:
-    """DuckDB's syntax tree of a SELECT; None for what it cannot show (SHOW, DESCRIBE)."""
+def parse_select(connection: duckdb.DuckDBPyConnection, sql: str) -> dict[str, Any] | None:
+    """Return DuckDB's syntax tree of a SELECT, or None for statements that have none (SHOW, DESCRIBE)."""
     row = connection.execute("SELECT json_serialize_sql($sql)", {"sql": sql}).fetchone()
     assert row
     tree: dict[str, Any] = json.loads(row[0])
     return None if tree.get("error") else tree
 
 
-def first_line(error: Exception) -> str:
-    """DuckDB's message in one line: what is wrong, without the copy of the statement."""
+def error_message(error: Exception) -> str:
+    """Return DuckDB's message in one line, without its copy of the statement."""
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
     kept: list[str] = []
     for line in lines:
@@ -96,28 +102,28 @@ def first_line(error: Exception) -> str:
     return " ".join(kept) or type(error).__name__
 
 
-def took_too_long() -> ChessregError:
+def timeout_error() -> ChessregError:
     return ChessregError("the query was stopped: it took longer than allowed", "--timeout SECONDS gives it more")
 
 
-def in_arrow(error: Exception) -> ChessregError:
-    """An error of DuckDB that came through Arrow, whose class is lost."""
-    message = first_line(error)
+def error_from_arrow(error: Exception) -> ChessregError:
+    """Return the ChessregError for a DuckDB error that Arrow raised, whose class is lost."""
+    message = error_message(error)
     if "INTERRUPT" in message.upper():
-        return took_too_long()
+        return timeout_error()
     if "Out of Memory" in message:
         return ChessregError("the query needs more memory than it is allowed", "--memory 8GB gives it more")
     return BadInputError(message)
 
 
-def explained(error: Exception) -> ChessregError:
-    """An error of DuckDB as one of ours."""
+def error_from_duckdb(error: Exception) -> ChessregError:
+    """Return the ChessregError for a DuckDB error."""
     import duckdb
 
     if isinstance(error, duckdb.InterruptException):
-        return took_too_long()
+        return timeout_error()
     if isinstance(error, duckdb.OutOfMemoryException):
         return ChessregError("the query needs more memory than it is allowed", "--memory 8GB gives it more")
     if isinstance(error, duckdb.CatalogException | duckdb.BinderException):
-        return BadInputError(first_line(error), 'chessreg query --sql "SHOW TABLES"')
-    return BadInputError(first_line(error))
+        return BadInputError(error_message(error), 'chessreg query --sql "SHOW TABLES"')
+    return BadInputError(error_message(error))

@@ -25,7 +25,7 @@ def add_intervals(session: Session, run_id: UUID, answer: measures.Row) -> measu
     if not own:
         return row
     row["n"] = sum(count.number for count in own.values())
-    row["low"], row["high"] = find_ends(stats.rate(make_clusters(own), "hits", "trials"))
+    row["low"], row["high"] = find_ends(stats.estimate_rate(make_clusters(own), "hits", "trials"))
     if answer["change"] is None:
         return row
     if answer["than"] == "clean":
@@ -34,7 +34,7 @@ def add_intervals(session: Session, run_id: UUID, answer: measures.Row) -> measu
         before = measures.find_earlier_measure(session, run_id, answer["measure"])
         base = {} if before is None else measures.read_cluster_counts(session, before[0], answer["measure"])
     if base.keys() == own.keys():
-        paired = stats.difference(make_clusters(own, base), "hits", "trials", "base_hits", "base_trials")
+        paired = stats.rate_difference(make_clusters(own, base), "hits", "trials", "base_hits", "base_trials")
         row["change_low"], row["change_high"] = find_ends(paired)
     elif base:
         apart = stats.difference_of_independent(make_clusters(own), make_clusters(base), "hits", "trials")

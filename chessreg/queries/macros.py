@@ -1,7 +1,7 @@
-"""The macros that statements call, by name. They read no table and no view."""
+"""The SQL macros, by name. They use no table and no view."""
 
 MACROS = {
-    # A value that does not fit is unknown: no row of anybody's makes a query fail.
+    # NULL for a value that does not fit, so that one wrong row does not fail a query.
     "whole": "(x) AS TRY_CAST(x AS BIGINT)",
     "exact": "(probability) AS TRY_CAST(probability AS DECIMAL(18, 15))",  # sums are the same in any order
     # A score from the model's side, as `adjudication` scores. `paper` is the rule that Karvonen 2024 states;

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING
 from uuid import uuid4
 
 from chessreg.queries import duck, views
-from chessreg.queries.source import CompleteRun, Reader, reading
+from chessreg.queries.source import CompleteRun, RegistryReader, open_reader
 from chessreg.registry.result_tables import RESULT_TABLES
 from store.files import fsync_path
 
@@ -31,17 +31,17 @@ if TYPE_CHECKING:
 
     from chessreg.registry.database import Database
 
-PART = ".part"  # a folder in which files are being written
+PART_SUFFIX = ".part"  # a folder in which files are being written
 STALE_SECONDS = 86_400.0
 LEAST_ROWS = 256  # of a file: to open one takes about as long as to read 100 rows from SQL
 MOST_FILES = 10_000  # of a table that are read: SQLite accepts that many ids in one SELECT
-PATTERN = re.compile(r"[*?\[\ud800-\udfff]")
-NAME = re.compile(r"([a-z_]+)-[0-9a-f]{8}-([0-9a-f]{32})-[0-9]{20}\.parquet")
+DUCKDB_PATTERN = re.compile(r"[*?\[\ud800-\udfff]")
+FILE_NAME = re.compile(r"([a-z_]+)-[0-9a-f]{8}-([0-9a-f]{32})-[0-9]{20}\.parquet")
 Extras = Mapping[tuple[str, str], Mapping[str, views.ExtraType]]  # name → type of extra columns, by kind and table
 
 
 class Mirror:
-    """The files that belong to one state of a registry: `files` by table and run id, those that exist; `runs`: the
+    """The mirror files of one state of a registry. `files` has the existing ones by table and run id, `runs` the
     complete runs by id."""
 
     def __init__(self, folder: Path, schema: str, runs: Iterable[CompleteRun], extras: Extras) -> None:
@@ -51,11 +51,11 @@ class Mirror:
         self._digests: dict[tuple[str, str], str] = {}  # of the schema and the SELECT, by table and kind
 
     def select(self, table: str, kind: str) -> str:
-        """SELECT of typed rows of this kind's runs from the Arrow table `_<table>`."""
+        """Return the SELECT of typed rows of this kind's runs from the Arrow table `_<table>`."""
         return views.typed_rows(table, "sqlite", self._extras.get((kind, table), {}))
 
     def path(self, table: str, id: str) -> Path:
-        """The file of a complete run's rows in a table."""
+        """Return the path of the file with a complete run's rows of a table."""
         kind, completed_at = self.runs[id].kind, self.runs[id].completed_at or ""
         if (table, kind) not in self._digests:
             text = f"{self._schema}\n{self.select(table, kind)}"
@@ -64,28 +64,32 @@ class Mirror:
         return self.folder / f"{table}-{self._digests[table, kind]}-{id}-{moment}.parquet"
 
     def is_current(self, name: str) -> bool:
-        """Whether a file of this name belongs to a run as it is now."""
-        parts = NAME.fullmatch(name)
+        """Return whether a file of this name belongs to the current state of a run."""
+        parts = FILE_NAME.fullmatch(name)
         return parts is not None and parts[2] in self.runs and self.path(parts[1], parts[2]).name == name
 
     def by_kind(self, table: str) -> dict[str, list[Path]]:
-        """The files of a table by the kind of their runs."""
+        """Return the files of a table by the kind of their runs."""
         found: dict[str, list[Path]] = {}
         for run, path in self.files.get(table, {}).items():
             found.setdefault(self.runs[run].kind, []).append(path)
         return found
 
 
-def mirror_of(database: Database, reader: Reader, extras: Extras, without: Collection[str] = ()) -> Mirror | None:
-    """The mirror of the state that `reader` sees, without the files of these names. None for PostgreSQL, and where
-    DuckDB would take the path of a file for a pattern."""
+def read_mirror(
+    database: Database, reader: RegistryReader, extras: Extras, without: Collection[str] = ()
+) -> Mirror | None:
+    """Return the mirror of the state that `reader` sees, without the files of these names.
+
+    None for PostgreSQL, and if DuckDB would treat the folder's path as a pattern.
+    """
     folder = database.place.results
-    if folder is None or PATTERN.search(str(folder)):
+    if folder is None or DUCKDB_PATTERN.search(str(folder)):
         return None
     mirror = Mirror(folder, reader.schema(), reader.complete_runs(), extras)
     with suppress(OSError), os.scandir(folder) as entries:
         for entry in entries:
-            parts = NAME.fullmatch(entry.name)
+            parts = FILE_NAME.fullmatch(entry.name)
             if parts is None or entry.name in without or not entry.is_file(follow_symlinks=False):
                 continue
             files = mirror.files.get(parts[1], {})
@@ -94,23 +98,25 @@ def mirror_of(database: Database, reader: Reader, extras: Extras, without: Colle
     return mirror
 
 
-def lacking(mirror: Mirror, connection: duckdb.DuckDBPyConnection, table: str) -> list[str]:
+def runs_without_file(mirror: Mirror, connection: duckdb.DuckDBPyConnection, table: str) -> list[str]:
     """Return the ids of complete runs without a file that have enough rows in the Arrow table `_<table>`."""
     select = f'SELECT run_id FROM "_{table}" GROUP BY run_id HAVING count(*) >= {LEAST_ROWS}'
     ids = [id for (id,) in connection.execute(select).fetchall() if id in mirror.runs and id not in mirror.files[table]]
-    return [id for id in ids if NAME.fullmatch(mirror.path(table, id).name)]
+    return [id for id in ids if FILE_NAME.fullmatch(mirror.path(table, id).name)]
 
 
-def write(mirror: Mirror, rows: Mapping[str, pa.Table], runs: Mapping[str, Sequence[str]]) -> None:
-    """Write the files of these runs, by table, from rows as SQL has them, and remove files that belong to no run as it
-    is now. Raises OSError and duckdb.Error where that is not possible."""
+def write_files(mirror: Mirror, rows: Mapping[str, pa.Table], runs: Mapping[str, Sequence[str]]) -> None:
+    """Write the files of these runs, by table, from rows read by SQL. Remove outdated files.
+
+    Raises OSError and duckdb.Error if that fails.
+    """
     mirror.folder.mkdir(exist_ok=True)
     for path in mirror.folder.iterdir():
-        if NAME.fullmatch(path.name) and not mirror.is_current(path.name):
+        if FILE_NAME.fullmatch(path.name) and not mirror.is_current(path.name):
             path.unlink(missing_ok=True)
-        elif path.suffix == PART and time.time() - path.stat().st_mtime > STALE_SECONDS:  # its writer was killed
+        elif path.suffix == PART_SUFFIX and time.time() - path.stat().st_mtime > STALE_SECONDS:  # its writer was killed
             shutil.rmtree(path, ignore_errors=True)
-    part = mirror.folder / f"{uuid4().hex}{PART}"
+    part = mirror.folder / f"{uuid4().hex}{PART_SUFFIX}"
     try:
         with closing(duck.connect_unlocked()) as connection:
             for table, ids in runs.items():
@@ -123,7 +129,7 @@ def write(mirror: Mirror, rows: Mapping[str, pa.Table], runs: Mapping[str, Seque
 def _write_table(
     connection: duckdb.DuckDBPyConnection, mirror: Mirror, table: str, runs: Sequence[str], part: Path
 ) -> None:
-    """Write one file for each of these runs, aside first: to the folder `part`."""
+    """Write one file for each of these runs, first to the folder `part`."""
     kinds: dict[str, list[str]] = {}
     for id in runs:
         kinds.setdefault(mirror.runs[id].kind, []).append(id)
@@ -137,25 +143,25 @@ def _write_table(
         )
         for id in ids:
             written = list((aside / f"id={id}").iterdir())
-            if len(written) == 1:  # DuckDB may split the rows of a run: then they stay in SQL
+            if len(written) == 1:  # if DuckDB split the rows of a run, they stay in SQL only
                 fsync_path(written[0])
                 written[0].rename(mirror.path(table, id))
 
 
-def scan(select: str, paths: Sequence[Path]) -> str:
-    """SELECT of columns of files that were written by one SELECT."""
+def parquet_select(select: str, paths: Sequence[Path]) -> str:
+    """Return the SELECT of columns from files of one SELECT."""
     return f"{select} FROM read_parquet([{', '.join(map(duck.text_literal, paths))}])"
 
 
-def remove_damaged(mirror: Mirror, tables: Iterable[str]) -> set[str]:
-    """Remove the files of these tables that cannot be read; returns their names."""
+def remove_damaged_files(mirror: Mirror, tables: Iterable[str]) -> set[str]:
+    """Remove the files of these tables that cannot be read. Return their names."""
     import duckdb
 
     found = set()
     with closing(duck.connect_unlocked()) as connection:
         for path in (path for table in tables for path in mirror.files.get(table, {}).values()):
             try:
-                connection.execute(f"SELECT sum(hash(f)) FROM ({scan('SELECT *', [path])}) AS f").fetchall()
+                connection.execute(f"SELECT sum(hash(f)) FROM ({parquet_select('SELECT *', [path])}) AS f").fetchall()
             except duckdb.Error:
                 found.add(path.name)
                 with suppress(OSError):
@@ -163,12 +169,12 @@ def remove_damaged(mirror: Mirror, tables: Iterable[str]) -> set[str]:
     return found
 
 
-def differing(database: Database, extras: Extras) -> Iterator[Path]:
-    """The files that cannot be read, or whose number of rows or checksum is not that of the registry's rows."""
+def find_differing_files(database: Database, extras: Extras) -> Iterator[Path]:
+    """Yield the files that cannot be read, or whose number of rows or checksum differs from the registry's."""
     import duckdb
 
-    with reading(database) as reader, closing(duck.connect_unlocked()) as connection:
-        mirror = mirror_of(database, reader, extras)
+    with open_reader(database) as reader, closing(duck.connect_unlocked()) as connection:
+        mirror = read_mirror(database, reader, extras)
         if mirror is None:
             return
         for table, run, path in ((table, *file) for table, files in mirror.files.items() for file in files.items()):
@@ -179,7 +185,7 @@ def differing(database: Database, extras: Extras) -> Iterator[Path]:
             count = f"SELECT count(*), sum(hash(r)) FROM (SELECT {listed} FROM ({{}})) AS r"
             wanted = connection.execute(count.format(select)).fetchall()
             try:
-                same = connection.execute(count.format(scan("SELECT *", [path]))).fetchall() == wanted
+                same = connection.execute(count.format(parquet_select("SELECT *", [path]))).fetchall() == wanted
             except duckdb.Error:
                 same = False
             if not same:

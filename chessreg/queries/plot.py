@@ -1,4 +1,4 @@
-"""A query's answer as a figure: lines or bars with their 95 % intervals, by matplotlib, the same bytes every time."""
+"""Figures of query answers: lines or bars with 95 % intervals, drawn by matplotlib, with reproducible bytes."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from chessreg.errors import BadInputError
 from chessreg.queries.catalogue import Plot
-from chessreg.queries.render import heading, number, write_file
+from chessreg.queries.render import column_heading, number_text, write_file
 from chessreg.queries.result import QueryResult
 
 if TYPE_CHECKING:
@@ -18,40 +18,41 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".svg", ".png", ".pdf")
 MARKERS = "osD^vP*X"
-LINES = ("-", "--", ":", "-.")
-PANEL = (4.8, 3.6)  # inches
-LETTER = 0.08  # inches of a legend's letter
-LEGEND_LINE = 0.19  # inches of its line
+LINE_STYLES = ("-", "--", ":", "-.")
+PANEL_INCHES = (4.8, 3.6)  # inches
+LEGEND_LETTER_INCHES = 0.08  # inches of a legend's letter
+LEGEND_LINE_INCHES = 0.19  # inches of its line
 DOTS_PER_INCH = 150
 SPREAD = "means over {}s, whiskers from the lowest to the highest"
-LINE = ""  # in a row that is shown: which column its y is
+LINE_KEY = ""  # in a row that is shown: which column its y is
 Row = Mapping[str, Any]
 
 
-def draw(result: QueryResult, plot: Plot) -> Figure:
-    """The figure of a catalogue answer whose rows are those that the plot shows. Raises BadInputError if none are."""
+def draw_figure(result: QueryResult, plot: Plot) -> Figure:
+    """Return the figure of a catalogue answer whose rows are those of the plot. Raises BadInputError for an empty
+    answer."""
     from matplotlib.figure import Figure
 
-    rows, label_columns = plotted_rows(result, plot), (*plot.series, LINE)
+    rows, label_columns = rows_of_lines(result, plot), (*plot.series, LINE_KEY)
     if not rows:
         raise BadInputError(f"there is nothing to plot for {plot.title!r}", *result.notes[:1])
     if plot.form == "board":
         return heat_figure(result, plot)
-    panels = grouped(rows, plot.panels)
-    series = list(grouped(rows, telling(rows, label_columns)))
-    figure = Figure(figsize=(PANEL[0] * len(panels), PANEL[1]), layout="constrained")
+    panels = group_rows(rows, plot.panels)
+    series = list(group_rows(rows, differing_columns(rows, label_columns)))
+    figure = Figure(figsize=(PANEL_INCHES[0] * len(panels), PANEL_INCHES[1]), layout="constrained")
     axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
-    several = False  # whether a point stands for several rows
+    several = False  # whether a point combines several rows
     for axis, (title, panel) in zip(axes, panels.items(), strict=True):
-        parts = grouped(panel, telling(rows, label_columns))
-        points = {label: pooled(plot, part) for label, part in parts.items()}
+        parts = group_rows(panel, differing_columns(rows, label_columns))
+        points = {label: pool_rows(plot, part) for label, part in parts.items()}
         several |= any(len(points[label]) < len(part) for label, part in parts.items())
-        (bars if plot.form == "bars" else lines)(axis, result, plot, points, series)
+        (draw_bars if plot.form == "bars" else draw_lines)(axis, result, plot, points, series)
         axis.set_title(title, fontsize="medium")
         measured = plot.x in result.intervals  # then it has a unit, as the other axis
-        axis.set_xlabel(heading(result, plot.x) if measured else result.column(plot.x).name.replace("_", " "))
+        axis.set_xlabel(column_heading(result, plot.x) if measured else result.column(plot.x).name.replace("_", " "))
         axis.grid(axis="y", alpha=0.3)
-    axes[0].set_ylabel(heading(result, plot.y))
+    axes[0].set_ylabel(column_heading(result, plot.y))
     if len(series) > 1:
         handles, labels = axes[0].get_legend_handles_labels()
         for axis in axes[1:]:  # a panel may lack a series
@@ -59,16 +60,18 @@ def draw(result: QueryResult, plot: Plot) -> Figure:
                 if label not in labels:
                     handles.append(handle)
                     labels.append(label)
-        columns = int(figure.get_figwidth() / (LETTER * max(map(len, labels)) + 0.5))
+        columns = int(figure.get_figwidth() / (LEGEND_LETTER_INCHES * max(map(len, labels)) + 0.5))
         lines_of_legend = -(-len(labels) // max(1, columns))
-        figure.set_figheight(PANEL[1] + LEGEND_LINE * max(0, lines_of_legend - 8))  # axes keep their height
+        figure.set_figheight(
+            PANEL_INCHES[1] + LEGEND_LINE_INCHES * max(0, lines_of_legend - 8)
+        )  # axes keep their height
         figure.legend(handles, labels, loc="outside lower center", ncols=max(1, columns), fontsize="small")
     figure.suptitle(f"{plot.title}\n{SPREAD.format(plot.spread)}" if several else plot.title, fontsize="medium")
     return figure
 
 
 class HeatBoard(NamedTuple):
-    """A board of a plot of the form `board`: the series and the panel that it is of, and square (a1 = 0) → value."""
+    """A board of a `board` plot: its series, its panel, and its values by square (a1 = 0)."""
 
     series: str
     panel: str
@@ -76,26 +79,26 @@ class HeatBoard(NamedTuple):
 
 
 def heat_boards(result: QueryResult, plot: Plot) -> list[HeatBoard]:
-    """The boards of a plot, series by series, and of each panel by panel."""
+    """Return the boards of a plot, by series and then by panel."""
     import chess
 
-    rows = plotted_rows(result, plot)
+    rows = rows_of_lines(result, plot)
     boards = []
-    for series, of_series in grouped(rows, telling(rows, plot.series)).items():
-        for panel, here in grouped(of_series, plot.panels).items():
+    for series, of_series in group_rows(rows, differing_columns(rows, plot.series)).items():
+        for panel, here in group_rows(of_series, plot.panels).items():
             values = {chess.parse_square(row[plot.x]): float(row[plot.y]) for row in here}
             boards.append(HeatBoard(series, panel, values))
     return boards
 
 
 def heat_range(boards: Sequence[HeatBoard]) -> tuple[float, float]:
-    """The lowest and the highest value of all boards, which share one scale."""
+    """Return the lowest and the highest value of all boards, for a shared scale."""
     values = [value for board in boards for value in board.values.values()]
     return min(values), max(values)
 
 
 def heat_figure(result: QueryResult, plot: Plot) -> Figure:
-    """The boards in gray, all on one scale."""
+    """Return a figure of the boards in gray, on one scale."""
     import numpy as np
 
     from chessreg.games.boards.picture import HeatPanel, draw_heatmaps
@@ -110,36 +113,41 @@ def heat_figure(result: QueryResult, plot: Plot) -> Figure:
         panels.append(
             HeatPanel(" · ".join(filter(None, [board.series, f"{name} {board.panel}".strip()])), values, low, high)
         )
-    return draw_heatmaps(panels, f"{plot.title}: {heading(result, plot.y)}", min(len(panels), 4))
+    return draw_heatmaps(panels, f"{plot.title}: {column_heading(result, plot.y)}", min(len(panels), 4))
 
 
-def plotted_rows(result: QueryResult, plot: Plot) -> list[Row]:
-    """The rows that a plot shows. Of a column beside y they are rows of their own, in which it stands in y's place; the
-    column's name is in LINE."""
+def rows_of_lines(result: QueryResult, plot: Plot) -> list[Row]:
+    """Return the rows that a plot draws.
+
+    Each column of `beside` gives additional rows with its value as y. The column's name is in LINE_KEY.
+    """
     rows: list[Row] = []
     for row in result.rows:
         for column in (plot.y, *plot.beside):
             if row[plot.x] is not None and row[column] is not None:
                 ends = {f"{plot.y}{end}": row.get(f"{column}{end}") for end in ("", "_low", "_high")}
-                rows.append({**row, **ends, LINE: column.replace("_", " ")})
+                rows.append({**row, **ends, LINE_KEY: column.replace("_", " ")})
     return rows
 
 
-def telling(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
-    """Of these columns, those in which the rows differ: the others would repeat in every line of a legend."""
+def differing_columns(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
+    """Return the columns whose values differ between rows: constant ones would repeat in every legend entry."""
     return [name for name in names if len({str(row[name]) for row in rows}) > 1]
 
 
-def grouped(rows: Sequence[Row], names: Sequence[str]) -> dict[str, list[Row]]:
-    """Rows by what these columns say, in order of appearance."""
+def group_rows(rows: Sequence[Row], names: Sequence[str]) -> dict[str, list[Row]]:
+    """Group rows by the values of these columns, in order of appearance."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
-        groups.setdefault(", ".join(number(row[name], 3) for name in names if row[name] is not None), []).append(row)
+        groups.setdefault(", ".join(number_text(row[name], 3) for name in names if row[name] is not None), []).append(
+            row
+        )
     return groups
 
 
-def pooled(plot: Plot, rows: Sequence[Row]) -> list[Row]:
-    """Rows of one series, those at one x that differ in the plot's `spread` as one: their mean, lowest and highest."""
+def pool_rows(plot: Plot, rows: Sequence[Row]) -> list[Row]:
+    """Return the rows of one series. Rows that have the same x and differ only in the plot's `spread` become one row
+    with their mean, lowest and highest value."""
     if not plot.spread:
         return list(rows)
     pools: list[Row] = []
@@ -156,19 +164,21 @@ def pooled(plot: Plot, rows: Sequence[Row]) -> list[Row]:
     return pools
 
 
-def lines(axis: Axes, result: QueryResult, plot: Plot, parts: Mapping[str, list[Row]], series: Sequence[str]) -> None:
-    """One line with markers a series; the x axis has a tick for every whole number that occurs."""
+def draw_lines(
+    axis: Axes, result: QueryResult, plot: Plot, parts: Mapping[str, list[Row]], series: Sequence[str]
+) -> None:
+    """Draw one line with markers per series, with a tick for each whole number on the x axis."""
     for label, rows in parts.items():
         place = series.index(label)
         ordered = sorted(rows, key=lambda row: row[plot.x])
         axis.errorbar(
             [row[plot.x] for row in ordered],
             [row[plot.y] for row in ordered],
-            yerr=errors(result, plot, ordered),
+            yerr=error_bars(result, plot, ordered),
             label=label,
             color=f"C{place % 10}",
             marker=MARKERS[place % len(MARKERS)],
-            linestyle=LINES[place // 10 % len(LINES)],
+            linestyle=LINE_STYLES[place // 10 % len(LINE_STYLES)],
             markersize=4,
             capsize=2,
         )
@@ -177,17 +187,19 @@ def lines(axis: Axes, result: QueryResult, plot: Plot, parts: Mapping[str, list[
         axis.set_xticks(sorted(values))
 
 
-def bars(axis: Axes, result: QueryResult, plot: Plot, parts: Mapping[str, list[Row]], series: Sequence[str]) -> None:
-    """Groups of bars, one group for each x in order of appearance, one bar for each series in it."""
-    places = list(dict.fromkeys(number(row[plot.x], 3) for rows in parts.values() for row in rows))
+def draw_bars(
+    axis: Axes, result: QueryResult, plot: Plot, parts: Mapping[str, list[Row]], series: Sequence[str]
+) -> None:
+    """Draw groups of bars: one group per x in order of appearance, one bar per series."""
+    places = list(dict.fromkeys(number_text(row[plot.x], 3) for rows in parts.values() for row in rows))
     width = 0.8 / len(series)
     for label, rows in parts.items():
         place = series.index(label)
         axis.bar(
-            [places.index(number(row[plot.x], 3)) + (place - (len(series) - 1) / 2) * width for row in rows],
+            [places.index(number_text(row[plot.x], 3)) + (place - (len(series) - 1) / 2) * width for row in rows],
             [row[plot.y] for row in rows],
             width,
-            yerr=errors(result, plot, rows),
+            yerr=error_bars(result, plot, rows),
             label=label,
             color=f"C{place % 10}",
             capsize=2,
@@ -197,8 +209,8 @@ def bars(axis: Axes, result: QueryResult, plot: Plot, parts: Mapping[str, list[R
     axis.set_xticks(range(len(places)), places, rotation=20 * wide, ha="right" if wide else "center")
 
 
-def errors(result: QueryResult, plot: Plot, rows: Sequence[Row]) -> list[list[float]] | None:
-    """Distances to both ends of the interval; an end that is not known has none. None: the column has no interval."""
+def error_bars(result: QueryResult, plot: Plot, rows: Sequence[Row]) -> list[list[float]] | None:
+    """Return the distances to both ends of the interval, 0 for an unknown end; None for a column without interval."""
     if plot.y not in result.intervals:
         return None
 
@@ -208,8 +220,8 @@ def errors(result: QueryResult, plot: Plot, rows: Sequence[Row]) -> list[list[fl
     return [[distance(row, end) for row in rows] for end in ("_low", "_high")]
 
 
-def write(figure: Figure, path: Path) -> None:
-    """Write a figure, whole or not at all, in the format of the suffix. Raises BadInputError for another suffix."""
+def write_figure(figure: Figure, path: Path) -> None:
+    """Write a figure atomically in the format of the suffix. Raises BadInputError for another suffix."""
     import matplotlib
 
     suffix = check_suffix(path)
@@ -221,7 +233,7 @@ def write(figure: Figure, path: Path) -> None:
 
 
 def check_suffix(path: Path) -> str:
-    """The suffix of a figure's file. Raises BadInputError for one that is not written."""
+    """Return the suffix of a figure's file. Raises BadInputError for an unsupported one."""
     suffix = path.suffix.lower()
     if suffix not in SUFFIXES:
         name = suffix or "a name without suffix"

@@ -1,4 +1,4 @@
-"""A query's answer as text or bytes: table, markdown, LaTeX, CSV, JSON (lines), Parquet; files written whole or not."""
+"""Render a query's answer as table, Markdown, LaTeX, CSV, JSON, JSON lines or Parquet. Files are written atomically."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ if TYPE_CHECKING:
 
 
 def write_file(path: Path, data: bytes) -> None:
-    """Write a file whole or not at all.
+    """Write a file atomically.
 
-    Raises BadInputError when the place cannot be written, or is a file of the open registry.
+    Raises BadInputError if the path cannot be written or is a file of the open registry.
     """
     refuse_registry(path)
     with writing(path):
@@ -39,14 +39,14 @@ def write_file(path: Path, data: bytes) -> None:
 DECIMALS = {"%": 1, "Elo": 0, "plies": 1, "cp": 1}
 DASH = ""
 MAX_KEY_LENGTH = 30  # characters of a text that distinguishes rows
-SENTENCE = 60  # a longer cell is a sentence, and stands below the table
+LONGEST_CELL = 60  # a longer cell is a sentence, and stands below the table
 
 
 # -- for people -------------------------------------------------------------------------------------------------------
 
 
-def layout(result: QueryResult, wide: bool = False) -> tuple[list[str], dict[str, str]]:
-    """Return the columns that a printed table shows, and the text of those with the same value in every row.
+def choose_columns(result: QueryResult, wide: bool = False) -> tuple[list[str], dict[str, str]]:
+    """Return the columns of a printed table, and the text of those with the same value in every row.
 
     These are the query's default columns, and those that distinguish rows with equal keys; all columns if `wide`, or if
     the query declares no defaults. Columns that `--show` names are all shown. Hidden columns, ends of intervals, and
@@ -55,7 +55,7 @@ def layout(result: QueryResult, wide: bool = False) -> tuple[list[str], dict[str
     rows = result.rows
     ends = {f"{name}{end}" for name in result.intervals for end in ("_low", "_high")}
     columns = [n for n in result.columns if n not in ends and not result.column(n).hidden]
-    if not wide and (defaults := defaults_of(result)):
+    if not wide and (defaults := default_columns(result)):
         columns = [*defaults.keys, *distinguishing_columns(result, defaults), *defaults.answers, *defaults.counts]
         columns = [n for n in columns if n in result.columns]
     if not result.described or not rows:
@@ -74,7 +74,7 @@ def layout(result: QueryResult, wide: bool = False) -> tuple[list[str], dict[str
         describes = isinstance(values[0], str) or result.column(name).unit in ("", "moves")
         constant = len(rows) > 1 and all(value == values[0] for value in values)  # lists too, which have no hash
         if name not in stays and describes and name not in result.intervals and constant and not empty:
-            same[name] = cell(result, rows[0], name)
+            same[name] = cell_text(result, rows[0], name)
         else:
             kept.append(name)
     return kept, same
@@ -105,36 +105,36 @@ def distinguishing_columns(result: QueryResult, defaults: Defaults) -> list[str]
     return chosen
 
 
-def defaults_of(result: QueryResult) -> Defaults | None:
+def default_columns(result: QueryResult) -> Defaults | None:
     """The default columns of the table, None where all columns are shown: other columns were chosen or declared."""
     if result.entry is None or result.chosen or result.meta.get("published") or not result.entry.default.names:
         return None
     return result.entry.default
 
 
-def cell(result: QueryResult, row: dict[str, Any], name: str) -> str:
-    """A value as people read it, with its interval; a bound alone as ≤ or ≥."""
+def cell_text(result: QueryResult, row: dict[str, Any], name: str) -> str:
+    """Return a value as text with its interval; a single bound as ≤ or ≥."""
     value = row[name]
     unit = result.column(name).unit
     decimals = DECIMALS.get(unit, 3)
     is_key = result.entry is not None and name in result.entry.default.keys
     setting = is_key or (bool(result.meta.get("published")) and row.get("unit") == "")
     if name not in result.intervals:
-        return number(value, decimals) if unit in DECIMALS else amount(value, setting)
+        return number_text(value, decimals) if unit in DECIMALS else amount_text(value, setting)
     low, high = row[f"{name}_low"], row[f"{name}_high"]
     if value is None:
-        bounds = [f"{sign} {number(end, decimals)}" for sign, end in (("≥", low), ("≤", high)) if end is not None]
+        bounds = [f"{sign} {number_text(end, decimals)}" for sign, end in (("≥", low), ("≤", high)) if end is not None]
         return " ".join(bounds)
     if low is None and high is None:
-        return number(value, decimals) if unit in DECIMALS else amount(value, setting)
+        return number_text(value, decimals) if unit in DECIMALS else amount_text(value, setting)
     if low is None or high is None:
-        bound = f"≤ {number(high, decimals)}" if low is None else f"≥ {number(low, decimals)}"
-        return f"{number(value, decimals)} [{bound}]"
-    return f"{number(value, decimals)} [{number(low, decimals)}, {number(high, decimals)}]"
+        bound = f"≤ {number_text(high, decimals)}" if low is None else f"≥ {number_text(low, decimals)}"
+        return f"{number_text(value, decimals)} [{bound}]"
+    return f"{number_text(value, decimals)} [{number_text(low, decimals)}, {number_text(high, decimals)}]"
 
 
-def number(value: Any, decimals: int) -> str:
-    """One value.
+def number_text(value: Any, decimals: int) -> str:
+    """Return one value as text.
 
     >>> number(0.12345, 3), number(12345, 0), number(None, 1), number(True, 1)
     ('0.123', '12,345', '', 'yes')
@@ -157,34 +157,38 @@ def number(value: Any, decimals: int) -> str:
     return str(value)
 
 
-def amount(value: Any, setting: bool = False) -> str:
-    """A value without an interval: three decimals, a large whole number without, and as it is written, to four digits,
-    what three decimals would change or leave nothing of. Of a setting every whole number is without decimals.
+def amount_text(value: Any, setting: bool = False) -> str:
+    """Return a value without an interval as text.
+
+    It has three decimals; a large whole number has none. A value that three decimals would change or hide has four
+    significant digits. For a `setting`, every whole number is without decimals.
 
     >>> amount(0.25), amount(0.1234), amount(8e-05), amount(0.000123456), amount(2000.0), amount(2.0, setting=True)
     ('0.250', '0.1234', '8e-05', '0.0001235', '2,000', '2')
     """
     if not isinstance(value, float) or not isfinite(value):
-        return number(value, 3)
+        return number_text(value, 3)
     if value.is_integer() and (setting or abs(value) >= 1000):
-        return number(value, 0)
+        return number_text(value, 0)
     digits = f"{value:.4g}"
     exact = float(digits) == value and abs(value) < 1
-    return digits if round(value, 3) != value and (exact or abs(value) < 5e-4) else number(value, 3)
+    return digits if round(value, 3) != value and (exact or abs(value) < 5e-4) else number_text(value, 3)
 
 
-def heading(result: QueryResult, name: str) -> str:
+def column_heading(result: QueryResult, name: str) -> str:
     unit = result.column(name).unit
     text = name.replace("_", " ")
     return f"{text} {unit}" if unit in ("%", "Elo", "cp") and unit.lower() != text else text
 
 
-def grid(result: QueryResult, wide: bool = False) -> tuple[list[str], list[list[str]], dict[str, str], list[bool]]:
-    """Headings, cells, the columns with the same value in every row, and which columns hold numbers."""
-    names, same = layout(result, wide)
+def table_cells(
+    result: QueryResult, wide: bool = False
+) -> tuple[list[str], list[list[str]], dict[str, str], list[bool]]:
+    """Return headings, cells, the columns with the same value in every row, and which columns are numeric."""
+    names, same = choose_columns(result, wide)
     rows = result.rows
-    cells = [[cell(result, row, name) for name in names] for row in rows]
-    return [heading(result, n) for n in names], cells, same, [is_numeric(result, rows, n) for n in names]
+    cells = [[cell_text(result, row, name) for name in names] for row in rows]
+    return [column_heading(result, n) for n in names], cells, same, [is_numeric(result, rows, n) for n in names]
 
 
 def is_numeric(result: QueryResult, rows: list[dict[str, Any]], name: str) -> bool:
@@ -193,27 +197,27 @@ def is_numeric(result: QueryResult, rows: list[dict[str, Any]], name: str) -> bo
     )
 
 
-def caption(same: dict[str, str]) -> str:
+def caption_text(same: dict[str, str]) -> str:
     return "; ".join(f"{name.replace('_', ' ')} {value}" for name, value in same.items())
 
 
-def table(result: QueryResult, width: int | None = None, wide: bool = False) -> str:
-    """A table with one line per row for a terminal of `width` columns; as wide as it needs when none is given.
+def table_text(result: QueryResult, width: int | None = None, wide: bool = False) -> str:
+    """Return a table with one line per row for a terminal of `width` columns, or of any width.
 
-    Where the default columns do not fit, counts are left out from the right, then all answers but the first, then long
-    texts are shortened in their middle. A last line names columns that are not shown. With `wide`, with chosen columns
-    and for queries without default columns, rows are never shortened: a narrow terminal breaks the lines.
+    If the default columns do not fit, counts are left out from the right, then all answers but the first; then long
+    texts are shortened in the middle. A last line names the columns that are not shown. With `wide`, with chosen
+    columns and for queries without default columns, rows are not shortened.
     """
-    names, same = layout(result, wide)
+    names, same = choose_columns(result, wide)
     rows = result.rows
-    cells = {name: [visible(cell(result, row, name)) for row in rows] for name in names}
-    notes = footnotes(cells)
-    headings = {name: heading(result, name) for name in names}
-    defaults = None if wide else defaults_of(result)
+    cells = {name: [visible(cell_text(result, row, name)) for row in rows] for name in names}
+    notes = move_sentences(cells)
+    headings = {name: column_heading(result, name) for name in names}
+    defaults = None if wide else default_columns(result)
     if width is not None and defaults is not None:
-        names = fit(names, defaults, headings, cells, width - len(str(len(rows))) - text_table.GAP)
+        names = fit_columns(names, defaults, headings, cells, width - len(str(len(rows))) - text_table.GAP)
     numeric = {name: is_numeric(result, rows, name) for name in names}
-    lines = text_table.wrap_text(visible(caption(same)), width or 120) if same else []
+    lines = text_table.wrap_text(visible(caption_text(same)), width or 120) if same else []
     lines += text_table.draw_table(
         ["#", *(headings[name] for name in names)],
         [[str(place), *row] for place, row in enumerate(zip(*(cells[name] for name in names), strict=True), 1)],
@@ -222,11 +226,11 @@ def table(result: QueryResult, width: int | None = None, wide: bool = False) -> 
     for place, note in enumerate(notes, 1):
         lines += text_table.wrap_text(f"[{place}] {visible(note)}", width or 120)
     if defaults is not None:
-        lines.append(left_out(result, {*names, *same}, width or 120))
+        lines.append(omitted_columns_line(result, {*names, *same}, width or 120))
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-def fit(
+def fit_columns(
     names: list[str], defaults: Defaults, headings: dict[str, str], cells: dict[str, list[str]], width: int
 ) -> list[str]:
     """Return the columns that fit `width`, and shorten the keys of `cells` where leaving out columns is not enough."""
@@ -241,40 +245,40 @@ def fit(
     return names
 
 
-def left_out(result: QueryResult, shown: set[str], width: int) -> str:
-    """One line that names columns which are not shown, columns that differ between rows first."""
+def omitted_columns_line(result: QueryResult, shown: set[str], width: int) -> str:
+    """Return one line with the names of the columns that are not shown, those that differ between rows first."""
     rows = result.rows
-    names, same = layout(result, wide=True)
+    names, same = choose_columns(result, wide=True)
     rest = [name for name in (*names, *same) if name not in shown]
     rest.sort(key=lambda name: all(row[name] == rows[0][name] for row in rows))
     return text_table.name_hidden_columns(rest, width, "--wide")
 
 
-def records(result: QueryResult) -> str:
-    """Every column of each row on a line of its own, as psql's expanded display."""
-    names, same = layout(result, wide=True)
+def records_text(result: QueryResult) -> str:
+    """Return each row with one line per column, as psql's expanded display."""
+    names, same = choose_columns(result, wide=True)
     shown = [name for name in result.columns if name in {*names, *same}]
-    headings = {name: heading(result, name) for name in shown}
+    headings = {name: column_heading(result, name) for name in shown}
     width = max(map(len, headings.values()), default=0)
     lines = []
     for place, row in enumerate(result.rows, 1):
         lines.append(f"── row {place} ──")
-        lines += [f"{headings[name]:<{width}}  {visible(cell(result, row, name))}" for name in shown]
+        lines += [f"{headings[name]:<{width}}  {visible(cell_text(result, row, name))}" for name in shown]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
-def footnotes(cells: dict[str, list[str]]) -> list[str]:
-    """Move sentences out of the cells: a column with one gets numbers, and the sentences are returned."""
+def move_sentences(cells: dict[str, list[str]]) -> list[str]:
+    """Replace the cells of columns with long sentences by numbers, and return the sentences."""
     notes: dict[str, int] = {}
     for name, texts in cells.items():
-        if max(map(len, texts), default=0) > SENTENCE:
+        if max(map(len, texts), default=0) > LONGEST_CELL:
             cells[name] = [f"[{notes.setdefault(text, len(notes) + 1)}]" if text else "" for text in texts]
     return list(notes)
 
 
-def markdown(result: QueryResult, *, numbered: bool = False, wide: bool = False) -> str:
-    """A GitHub table, its rows numbered on request."""
-    headings, cells, same, numeric = grid(result, wide)
+def markdown_text(result: QueryResult, *, numbered: bool = False, wide: bool = False) -> str:
+    """Return a GitHub table, with numbered rows on request."""
+    headings, cells, same, numeric = table_cells(result, wide)
     if numbered:
         headings, numeric = ["#", *headings], [True, *numeric]
         cells = [[str(number), *row] for number, row in enumerate(cells, 1)]
@@ -284,13 +288,13 @@ def markdown(result: QueryResult, *, numbered: bool = False, wide: bool = False)
 
     rule = ["---:" if right else "---" for right in numeric]
     lines = [line(headings), line(rule), *(line(row) for row in cells)]
-    return (as_markdown(caption(same)) + "\n\n" if same else "") + "\n".join(lines) + "\n"
+    return (as_markdown(caption_text(same)) + "\n\n" if same else "") + "\n".join(lines) + "\n"
 
 
-def html(result: QueryResult) -> str:
+def html_text(result: QueryResult) -> str:
     """Return an HTML table of the default columns, as a notebook shows it: the first rows, and how many more."""
-    headings, cells, same, _ = grid(result)
-    words = f"<p>{escape(caption(same))}</p>" if same else ""
+    headings, cells, same, _ = table_cells(result)
+    words = f"<p>{escape(caption_text(same))}</p>" if same else ""
     return words + format_html_table(headings, cells[:MOST_SHOWN], len(cells))
 
 
@@ -317,9 +321,9 @@ def as_latex(text: str) -> str:
     return "".join(TEX.get(c, c) for c in one_line(text))
 
 
-def latex(result: QueryResult, *, wide: bool = False) -> str:
-    """A tabular with booktabs rules; its caption is a comment."""
-    headings, cells, same, numeric = grid(result, wide)
+def latex_text(result: QueryResult, *, wide: bool = False) -> str:
+    """Return a LaTeX tabular with booktabs rules and its caption as a comment."""
+    headings, cells, same, numeric = table_cells(result, wide)
 
     def line(values: list[str]) -> str:
         return " & ".join(map(as_latex, values)) + r" \\"
@@ -327,7 +331,7 @@ def latex(result: QueryResult, *, wide: bool = False) -> str:
     title = [f"% {as_latex(f'{result.entry.title}: {result.entry.paper}')}"] if result.entry else []
     lines = [
         *title,
-        *([f"% {as_latex(caption(same))}"] if same else []),
+        *([f"% {as_latex(caption_text(same))}"] if same else []),
         r"\begin{tabular}{" + "".join("r" if right else "l" for right in numeric) + "}",
         r"\toprule",
         line(headings),
@@ -342,8 +346,8 @@ def latex(result: QueryResult, *, wide: bool = False) -> str:
 # -- for programs -----------------------------------------------------------------------------------------------------
 
 
-def plain(value: Any) -> Any:
-    """A value as JSON and CSV have it: times in ISO 8601, bytes in hex, NaN and infinities as null."""
+def json_value(value: Any) -> Any:
+    """Return a value for JSON and CSV: times in ISO 8601, bytes in hex, NaN and infinities as null."""
     if isinstance(value, datetime | date):
         return value.isoformat()
     if isinstance(value, bytes):
@@ -351,14 +355,14 @@ def plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if abs(value) < float("inf") else None
     if isinstance(value, list):
-        return [plain(v) for v in value]
+        return [json_value(v) for v in value]
     if isinstance(value, dict):
-        return {str(k): plain(v) for k, v in value.items()}
+        return {str(k): json_value(v) for k, v in value.items()}
     return value if value is None or isinstance(value, bool | int | str) else str(value)
 
 
 def csv_text(result: QueryResult) -> str:
-    """Every column, hidden ones too; NULL is an empty field."""
+    """Return CSV of all columns, including hidden ones. NULL is an empty field."""
     return csv_rows(result, heading=True)
 
 
@@ -373,44 +377,44 @@ def csv_rows(result: QueryResult, heading: bool) -> str:
 
 
 def column_values(column: pa.ChunkedArray) -> list[Any]:
-    """What CSV has of a column; whole numbers and texts need no look at each."""
+    """Return the values of a column for CSV. Whole numbers and texts need no conversion."""
     import pyarrow as pa
 
     values: list[Any] = column.to_pylist()
     if pa.types.is_integer(column.type) or pa.types.is_string(column.type):
         return values
-    values_plain = map(plain, values)
+    values_plain = map(json_value, values)
     return [
         json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value for value in values_plain
     ]
 
 
 def json_lines(result: QueryResult) -> str:
-    """One JSON object a row and line; no meta."""
-    return "".join(f"{json.dumps(plain(row), ensure_ascii=False, allow_nan=False)}\n" for row in result.rows)
+    """Return one JSON object per row and line, without metadata."""
+    return "".join(f"{json.dumps(json_value(row), ensure_ascii=False, allow_nan=False)}\n" for row in result.rows)
 
 
 STREAMED = {"csv": csv_rows, "jsonl": lambda result, heading: json_lines(result)}
 """Formats that are written some rows at a time; `heading` with the first ones."""
 
 
-def document(result: QueryResult) -> dict[str, Any]:
-    """What `--json` prints: meta, notes, columns with unit and meaning, rows."""
+def json_document(result: QueryResult) -> dict[str, Any]:
+    """Return the document of `--json`: metadata, notes, columns with unit and meaning, rows."""
     described = [result.column(name) for name in result.columns]
     return {
         "meta": result.meta,
         "notes": result.notes,
         "columns": [{"name": c.name, "unit": c.unit, "text": c.text} for c in described],
-        "rows": [plain(row) for row in result.rows],
+        "rows": [json_value(row) for row in result.rows],
     }
 
 
 def json_text(result: QueryResult) -> str:
-    return json.dumps(document(result), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+    return json.dumps(json_document(result), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
 def parquet_bytes(result: QueryResult) -> bytes:
-    """zstd Parquet; the footer's facts are in the schema's metadata under `chessreg`."""
+    """Return zstd-compressed Parquet, with the answer's metadata in the schema under `chessreg`."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -426,12 +430,12 @@ def parquet_bytes(result: QueryResult) -> bytes:
 # -- all --------------------------------------------------------------------------------------------------------------
 
 TEXTS: dict[str, Callable[[QueryResult], str]] = {
-    "records": records,
+    "records": records_text,
     "csv": csv_text,
     "json": json_text,
     "jsonl": json_lines,
 }
-TABLES: dict[str, Callable[..., str]] = {"markdown": markdown, "latex": latex}
+TABLES: dict[str, Callable[..., str]] = {"markdown": markdown_text, "latex": latex_text}
 FORMATS = ("table", *TABLES, *TEXTS, "parquet")
 PRINTED, MOST_PRINTED = ("table", "records", "markdown", "latex"), 100_000
 SUFFIXES = {
@@ -445,17 +449,17 @@ SUFFIXES = {
 }
 
 
-def rendered(result: QueryResult, format: str, width: int | None = None, wide: bool = False) -> str | bytes:
+def render_result(result: QueryResult, format: str, width: int | None = None, wide: bool = False) -> str | bytes:
     """Return the answer in a format of FORMATS; Parquet is bytes.
 
-    `wide`: all columns in the formats for people. Formats for programs have all columns always.
+    `wide` prints all columns in the formats for people. Formats for programs always have all columns.
     """
     if format == "parquet":
         return parquet_bytes(result)
     if format in PRINTED and len(result) > MOST_PRINTED:
-        raise BadInputError(f"{len(result):,} rows are no table to read", "--format csv or jsonl, or LIMIT 100")
+        raise BadInputError(f"{len(result):,} rows are too many to print", "--format csv or jsonl, or LIMIT 100")
     if format == "table":
-        return table(result, width, wide)
+        return table_text(result, width, wide)
     if format in TABLES:
         return TABLES[format](result, wide=wide)
     if format not in TEXTS:
@@ -463,19 +467,19 @@ def rendered(result: QueryResult, format: str, width: int | None = None, wide: b
     return TEXTS[format](result)
 
 
-def write(result: QueryResult, path: Path, format: str | None = None, wide: bool = False) -> str:
-    """Write a file, whole or not at all; the format follows from its suffix. Returns the format."""
+def write_result(result: QueryResult, path: Path, format: str | None = None, wide: bool = False) -> str:
+    """Write the answer to a file atomically, by default in the format of the suffix. Return the format."""
     chosen = format or SUFFIXES.get(path.suffix.lower())
     if chosen is None:
         raise BadInputError(f"{path}: no format is written to {path.suffix or 'a name without suffix'}",
                             f"--format, or one of {', '.join(SUFFIXES)}")  # fmt: skip
-    data = rendered(result, chosen, wide=wide)
+    data = render_result(result, chosen, wide=wide)
     write_file(path, data if isinstance(data, bytes) else data.encode())
     return chosen
 
 
-def footer(result: QueryResult) -> str:
-    """One line on the provenance of the numbers: query, schema, version of the data, rows read."""
+def provenance_line(result: QueryResult) -> str:
+    """Return one line of provenance: query, schema, data version, rows read."""
     meta = result.meta
     read = ", ".join(f"{count:,} {name}" for name, count in meta["rows_read"].items() if count) or "no rows"
     named = meta["query"] if "paper" in meta else "sql"

@@ -1,4 +1,4 @@
-"""The answer to a query: rows with their columns' meaning, and what it was computed from."""
+"""The answer to a query: its rows, the meaning of its columns, and its provenance."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from chessreg.errors import BadInputError
-from chessreg.queries.catalogue import Column, Entry
+from chessreg.queries.catalogue import Entry, QueryColumn
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -16,11 +16,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class QueryResult:
-    """Rows and where they come from.
+    """The rows of an answer and their provenance.
 
-    `meta` names query, query hash, scope, registry schema, data version and row counts. `notes` are for the reader,
-    never data. `cells` numbers the groups of rows behind a catalogue table, one per row. `described` says
-    what the columns mean, `chosen` which of them `--show` named: these are printed also where they are empty.
+    `meta` has the query, its hash, the scope, the registry's schema and data version, and row counts. `notes` are texts
+    for the reader. `cells` numbers the groups of rows behind a catalogue table, one per row. `described` has the
+    meanings of the columns. `chosen` are the columns of `--show`, which are printed even if they are empty.
     """
 
     table: pa.Table
@@ -28,17 +28,17 @@ class QueryResult:
     notes: list[str] = field(default_factory=list)
     entry: Entry | None = None
     cells: list[int] | None = None
-    described: tuple[Column, ...] = ()
+    described: tuple[QueryColumn, ...] = ()
     chosen: frozenset[str] = frozenset()
 
     @property
     def columns(self) -> list[str]:
-        """The names of the columns, hidden ones too."""
+        """The names of all columns, including hidden ones."""
         return list(self.table.column_names)
 
     @property
     def rows(self) -> list[dict[str, Any]]:
-        """One dict a row; ids are 32 hex digits."""
+        """The rows as dicts; ids are 32 hex digits."""
         return self.table.to_pylist()
 
     def __len__(self) -> int:
@@ -48,29 +48,30 @@ class QueryResult:
         return self.table
 
     def to_pandas(self) -> Any:
-        """A pandas data frame; ids are 32 hex digits."""
+        """Return a pandas data frame; ids are 32 hex digits."""
         return self.table.to_pandas()
 
-    def column(self, name: str) -> Column:
-        """What a column means; of an interval's end, what its statistic means."""
+    def column(self, name: str) -> QueryColumn:
+        """Return the meaning of a column; for the end of an interval, that of its statistic."""
         known = {column.name: column for column in self.described}
         for suffix, text in (("_low", "lower"), ("_high", "upper")):
             stem = name.removesuffix(suffix)
             if stem != name and stem in self.intervals:
-                base = known.get(stem, Column(stem, "", ""))
+                base = known.get(stem, QueryColumn(stem, "", ""))
                 return replace(base, name=name, text=f"{text} end of the 95 % interval of {stem}")
-        return known.get(name, Column(name, "", ""))
+        return known.get(name, QueryColumn(name, "", ""))
 
     @property
     def intervals(self) -> frozenset[str]:
-        """The columns that have a `_low` and a `_high` beside them."""
+        """The columns that have an interval, in `_low` and `_high`."""
         names = set(self.columns)
         return frozenset(n for n in names if f"{n}_low" in names and f"{n}_high" in names)
 
     def showing(self, names: Sequence[str]) -> QueryResult:
-        """Only these columns, in this order, each with the ends of its interval; one that is hidden is not any more.
+        """Return the answer with only these columns, in this order, each with its interval. Hidden columns become
+        visible.
 
-        Raises BadInputError for a column that there is not.
+        Raises BadInputError for an unknown column.
         """
         for name in names:
             if name not in self.columns:
@@ -83,7 +84,7 @@ class QueryResult:
         return replace(self, table=self.table.select(list(kept)), described=described, chosen=frozenset(names))
 
     def cell(self, number: int) -> int:
-        """The cell of row `number`, counted from 1. Raises BadInputError for a row that there is not."""
+        """Return the cell of row `number`, counted from 1. Raises BadInputError for a row that does not exist."""
         if self.cells is None or not 1 <= number <= len(self.cells):
             raise BadInputError(f"there is no row {number}", f"the table has {len(self)} rows, counted from 1")
         return self.cells[number - 1]

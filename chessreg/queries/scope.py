@@ -1,4 +1,5 @@
-"""Which runs and rows a catalogue query looks at. By default: complete, not archived, not invalid."""
+"""The scope of a catalogue query: the runs and rows that it includes. By default complete runs, neither archived nor
+invalid."""
 
 from __future__ import annotations
 
@@ -17,10 +18,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Scope:
-    """What a query is narrowed to. Within one option any of several may fit; the options all must.
+    """The filters of a query. Values of one option are alternatives; all options must hold.
 
-    checkpoint, run: names or ids. tag: of the run or its checkpoint. machine: host names. since: a date or 7d, 12h,
-    2w: when the run was made. where: an SQL condition over the table's columns, or over those of the rows behind it.
+    checkpoint, run: names or ids. tag: of the run or its checkpoint. machine: host names. since: earliest creation of a
+    run, as a date or an age (7d, 12h, 2w). where: an SQL condition over the table's columns, or over those of the rows
+    behind it. partial: include incomplete runs.
     """
 
     checkpoint: tuple[str, ...] = ()
@@ -38,56 +40,57 @@ class Scope:
 
     @classmethod
     def of(cls, options: dict[str, Any]) -> Scope:
-        """A scope from keyword options. Raises BadInputError naming one that there is not."""
+        """Return the scope of keyword options. Raises BadInputError for an unknown one."""
         known = {f.name for f in fields(cls)}
         if unknown := set(options) - known:
             raise BadInputError(f"a query has no option {min(unknown)}", f"it has {', '.join(sorted(known))}")
         return cls(**options)
 
     def options_set(self) -> dict[str, Any]:
-        """The options that narrow or widen, for the footer."""
+        """Return the options that differ from their defaults."""
         return {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name)}
 
 
 @dataclass(frozen=True)
 class Filters:
-    """A scope as SQL: conditions on `runs`, on `cells` (they have checkpoint_id) and on `base`."""
+    """A scope as SQL conditions on `runs`, on `cells` (which have checkpoint_id) and on `base`."""
 
     runs: str
     cells: str
     base: str
 
 
-def filters(database: Database, scope: Scope) -> Filters:
-    """Names resolved to ids. Raises NotFoundError for a name that nothing has, BadInputError for no date."""
+def resolve_scope(database: Database, scope: Scope) -> Filters:
+    """Resolve a scope's names to ids. Raises NotFoundError for an unknown name, BadInputError for a value that is not a
+    date."""
     runs = ["NOT archived", "NOT invalid"]
     runs.append("(state = 'complete' OR done > 0)" if scope.partial else "state = 'complete'")
     cells = ["(checkpoint_id IS NULL OR checkpoint_id NOT IN "
              "(SELECT checkpoint_id FROM checkpoints WHERE archived OR invalid))"]  # fmt: skip
     base = []
     if scope.run:
-        runs.append(f"run_id IN ({_ids(database, 'run', scope.run)})")
+        runs.append(f"run_id IN ({_resolve_ids(database, 'run', scope.run)})")
     if scope.checkpoint:
-        cells.append(f"checkpoint_id IN ({_ids(database, 'checkpoint', scope.checkpoint)})")
+        cells.append(f"checkpoint_id IN ({_resolve_ids(database, 'checkpoint', scope.checkpoint)})")
     if scope.since:
         runs.append(f"created_at >= TIMESTAMPTZ {text_literal(parse_moment(scope.since).isoformat())}")
     if scope.run or scope.since:
-        cells.append("run_id IS NOT NULL")  # what no run made is in no scope of runs
+        cells.append("run_id IS NOT NULL")  # cells without a run are excluded by a scope of runs
     if scope.tag:
-        _known(scope.tag, _values(database, "tag"), "tag", "chessreg checkpoint tag CHECKPOINT TAG")
+        _check_known(scope.tag, _read_values(database, "tag"), "tag", "chessreg checkpoint tag CHECKPOINT TAG")
         wanted = f"word = 'tag' AND value IN ({', '.join(map(text_literal, scope.tag))})"
         tagged = "SELECT target FROM annotated WHERE noun = '{}' AND " + wanted
         cells.append(f"(run_id IN ({tagged.format('run')}) OR checkpoint_id IN ({tagged.format('checkpoint')}))")
     if scope.machine:
-        there = _hosts(database)
-        _known(scope.machine, there, "machine", f"there are {', '.join(there) or 'none yet'}")
+        there = _read_hosts(database)
+        _check_known(scope.machine, there, "machine", f"there are {', '.join(there) or 'none yet'}")
         hosts = ", ".join(map(text_literal, scope.machine))
         on = f"SELECT a.id FROM attempt AS a JOIN machine AS m ON m.id = a.machine_id WHERE m.host IN ({hosts})"
         base.append(f"attempt_id IN ({on})")
     return Filters(*(" AND ".join(part) or "true" for part in (runs, cells, base)))
 
 
-def _ids(database: Database, noun: str, references: tuple[str, ...]) -> str:
+def _resolve_ids(database: Database, noun: str, references: tuple[str, ...]) -> str:
     from chessreg.registry import names
 
     with database.read() as session:
@@ -95,14 +98,14 @@ def _ids(database: Database, noun: str, references: tuple[str, ...]) -> str:
     return ", ".join(f"UUID '{id}'" for id in ids)
 
 
-def _known(wanted: tuple[str, ...], known: list[str], noun: str, hint: str) -> None:
+def _check_known(wanted: tuple[str, ...], known: list[str], noun: str, hint: str) -> None:
     for value in wanted:
         if value not in known:
             near = difflib.get_close_matches(value, known, n=3, cutoff=0.5)
             raise NotFoundError(f"there is no {noun} {value!r}", f"did you mean {' or '.join(near)}?" if near else hint)
 
 
-def _values(database: Database, word: str) -> list[str]:
+def _read_values(database: Database, word: str) -> list[str]:
     from sqlalchemy import select
 
     from chessreg.registry.names import CURRENT_ANNOTATIONS
@@ -113,7 +116,7 @@ def _values(database: Database, word: str) -> list[str]:
         )
 
 
-def _hosts(database: Database) -> list[str]:
+def _read_hosts(database: Database) -> list[str]:
     from sqlalchemy import select
 
     from chessreg.registry.tables import Machine

@@ -14,12 +14,12 @@ import numpy as np
 
 from chessreg.queries.stats import Clusters
 
-ROUNDING = 1e-13  # a variance below this share of the mean square is what rounding leaves of zero
+ROUNDING_SHARE = 1e-13  # a variance below this share of the mean square is what rounding leaves of zero
 LOG_10 = math.log(10)
 
 
 class Moments(NamedTuple):
-    """How many values there are, their mean, and their unbiased variance (NaN of fewer than two)."""
+    """The number of values, their mean, and their unbiased variance (NaN for fewer than two)."""
 
     n: float
     mean: float
@@ -27,31 +27,31 @@ class Moments(NamedTuple):
 
     @classmethod
     def of(cls, values: np.ndarray) -> Moments:
-        """The moments of values float [n]; of none they are NaN."""
+        """Return the moments of values float [n], NaN without values."""
         values = np.asarray(values, np.float64)
         n = len(values)
         if n < 2:
             return cls(n, float(values.mean()) if n else math.nan, math.nan)
-        return cls(n, float(values.mean()), _varies(float(values.var(ddof=1)), float((values**2).mean())))
+        return cls(n, float(values.mean()), _without_rounding(float(values.var(ddof=1)), float((values**2).mean())))
 
     @classmethod
     def summed(cls, total: float, squares: float, n: float) -> Moments:
-        """The moments of n values with this sum and this sum of squares."""
+        """Return the moments of n values with this sum and this sum of squares."""
         if n < 2:
             return cls(n, total / n if n else math.nan, math.nan)
         mean = total / n
-        return cls(n, mean, _varies((squares - n * mean * mean) / (n - 1), squares / n))
+        return cls(n, mean, _without_rounding((squares - n * mean * mean) / (n - 1), squares / n))
 
     @classmethod
     def of_clusters(cls, clusters: Clusters, total: str, squares: str, n: str) -> Moments:
-        """The moments of all values of the clusters whose counts are these three."""
+        """Return the moments of all values of the clusters that have these three counts."""
         own = clusters.of(total, squares, n)
         return cls.summed(own.total(total), own.total(squares), own.total(n)) if own.number else cls.summed(0, 0, 0)
 
 
-def _varies(variance: float, mean_square: float) -> float:
-    """The variance, 0 where it is rounding alone."""
-    return variance if variance > ROUNDING * mean_square else 0.0
+def _without_rounding(variance: float, mean_square: float) -> float:
+    """Return the variance, 0 if it is only rounding error."""
+    return variance if variance > ROUNDING_SHARE * mean_square else 0.0
 
 
 class TTest(NamedTuple):
@@ -69,10 +69,11 @@ class TTest(NamedTuple):
         return 10.0**self.log10_p
 
 
-def welch(ours: Moments, base: Moments) -> TTest | None:
-    """Welch's test that our mean is larger than the baseline's, as of independent samples (Davis 2026, section 4.8).
+def welch_test(ours: Moments, base: Moments) -> TTest | None:
+    """Return Welch's test that our mean is larger than the baseline's, for independent samples (Davis 2026, section
+    4.8).
 
-    None where a side has fewer than two values, or neither varies.
+    None if a side has fewer than two values, or neither side varies.
     """
     if ours.n < 2 or base.n < 2:
         return None
@@ -85,8 +86,9 @@ def welch(ours: Moments, base: Moments) -> TTest | None:
     return TTest(t, df, log10_upper_tail(t, df))
 
 
-def paired(differences: Moments) -> TTest | None:
-    """The paired t test that the mean difference is larger than 0. None of fewer than two, or where they are equal."""
+def paired_test(differences: Moments) -> TTest | None:
+    """Return the paired t test that the mean difference is larger than 0, or None for fewer than two or equal
+    differences."""
     if differences.n < 2 or differences.variance <= 0:
         return None
     t = differences.mean / math.sqrt(differences.variance / differences.n)
@@ -94,17 +96,17 @@ def paired(differences: Moments) -> TTest | None:
 
 
 def cohens_d(ours: Moments, base: Moments) -> float | None:
-    """The difference of the means in pooled standard deviations (Cohen 1988, 2.5). None where nothing varies."""
+    """Return the difference of the means in pooled standard deviations (Cohen 1988, 2.5), or None if nothing varies."""
     if ours.n < 2 or base.n < 2:
         return None
     pooled = ((ours.n - 1) * ours.variance + (base.n - 1) * base.variance) / (ours.n + base.n - 2)
     return (ours.mean - base.mean) / math.sqrt(pooled) if pooled > 0 else None
 
 
-def holm(p: Sequence[float | None]) -> list[float | None]:
-    """Holm's adjusted p-values of one family of tests, in the given order; a missing p is no member.
+def holm_adjusted(p: Sequence[float | None]) -> list[float | None]:
+    """Return Holm's adjusted p-values of one family of tests, in the given order; None is not a member.
 
-    The k-th smallest of m is multiplied by m - k + 1, and none is smaller than one before it (Holm 1979).
+    The k-th smallest of m p-values is multiplied by m - k + 1 and raised to at least the one before it (Holm 1979).
 
     >>> holm([0.01, 0.04, None, 0.03])
     [0.03, 0.06, None, 0.06]
@@ -113,12 +115,12 @@ def holm(p: Sequence[float | None]) -> list[float | None]:
 
 
 def holm_log10(log10_p: Sequence[float | None]) -> list[float | None]:
-    """`holm` of base-10 logarithms, for p-values that are no floats."""
+    """Return `holm_adjusted` of base-10 logarithms, for p-values that underflow."""
     return _in_steps(log10_p, lambda value, left: min(0.0, value + math.log10(left)))
 
 
 def _in_steps(p: Sequence[float | None], corrected: Callable[[float, int], float]) -> list[float | None]:
-    """Each p corrected for the tests that are left when its turn comes, the smallest first; the running maximum."""
+    """Return each p corrected for the number of remaining tests, smallest first, as a running maximum."""
     order = sorted((value, place) for place, value in enumerate(p) if value is not None)
     adjusted: list[float | None] = [None] * len(p)
     largest = -math.inf
@@ -129,9 +131,9 @@ def _in_steps(p: Sequence[float | None], corrected: Callable[[float, int], float
 
 
 def log10_upper_tail(t: float, df: float) -> float:
-    """log10 P(T > t) of Student's t with `df` degrees of freedom, also where the probability is no float.
+    """Return log10 P(T > t) of Student's t with `df` degrees of freedom, also if the probability underflows.
 
-    By the continued fraction of the incomplete beta function (DLMF 8.17.22), to ten digits up to df of a million.
+    Uses the continued fraction of the incomplete beta function (DLMF 8.17.22), to ten digits for df up to a million.
 
     >>> round(log10_upper_tail(0.0, 5), 6), round(10 ** log10_upper_tail(2.228138852, 10), 6)
     (-0.30103, 0.025)
@@ -149,14 +151,15 @@ def log10_upper_tail(t: float, df: float) -> float:
 
 
 def _log_half_step(a: float) -> float:
-    """log Γ(a + 1/2) - log Γ(a). Of a large a by its series, for the difference of two large logarithms is rounded."""
+    """Return log Γ(a + 1/2) - log Γ(a), for large a by its series, because the difference of large logarithms loses
+    digits."""
     if a < 50:
         return math.lgamma(a + 0.5) - math.lgamma(a)
     return 0.5 * math.log(a) - 1 / (8 * a) + 1 / (192 * a**3) - 1 / (640 * a**5) + 17 / (14336 * a**7)
 
 
 def _beta_fraction(a: float, b: float, x: float) -> float:
-    """The continued fraction of the incomplete beta function, by Lentz's method, for x < (a + 1) / (a + b + 2)."""
+    """Return the continued fraction of the incomplete beta function by Lentz's method, x < (a + 1) / (a + b + 2)."""
     tiny = 1e-300
     c, d = 1.0, 1 / (1 - (a + b) * x / (a + 1) or tiny)
     value = d
@@ -173,17 +176,17 @@ def _beta_fraction(a: float, b: float, x: float) -> float:
 
 
 def welch_log10_p(clusters: Clusters, total: str, squares: str, n: str, *base: str) -> float | None:
-    """log10 p of Welch's test, from counts of our values and of the baseline's: sum, sum of squares, number."""
-    test = welch(Moments.of_clusters(clusters, total, squares, n), Moments.of_clusters(clusters, *base))
+    """Return log10 p of Welch's test, from sum, sum of squares and number of our values and of the baseline's."""
+    test = welch_test(Moments.of_clusters(clusters, total, squares, n), Moments.of_clusters(clusters, *base))
     return test.log10_p if test else None
 
 
 def paired_log10_p(clusters: Clusters, total: str, squares: str, n: str) -> float | None:
-    """log10 p of the paired t test, from counts of the differences."""
-    test = paired(Moments.of_clusters(clusters, total, squares, n))
+    """Return log10 p of the paired t test, from the same counts of the differences."""
+    test = paired_test(Moments.of_clusters(clusters, total, squares, n))
     return test.log10_p if test else None
 
 
 def cohens_d_of(clusters: Clusters, total: str, squares: str, n: str, *base: str) -> float | None:
-    """Cohen's d, from counts of our values and of the baseline's."""
+    """Return Cohen's d, from the same counts of our values and of the baseline's."""
     return cohens_d(Moments.of_clusters(clusters, total, squares, n), Moments.of_clusters(clusters, *base))

@@ -46,8 +46,8 @@ BYTES = "CASE typeof({0}) WHEN 'blob' THEN {0} END"
 FIRST = {TEXT: "''", WHOLE: "0", REAL: "0.5", BYTES: "x'00'"}  # values of the first row
 
 
-class Type(NamedTuple):
-    """How a column is read from SQLite, its type in DuckDB, and the conversion to it."""
+class ColumnConversion(NamedTuple):
+    """The conversion of a column: how it is read from SQLite, its type in DuckDB, and the cast to that type."""
 
     read: str
     duckdb: str
@@ -55,28 +55,28 @@ class Type(NamedTuple):
 
 
 # Order matters: BigInteger is an Integer. An Integer is what PostgreSQL would accept, as BIGINT: sums never overflow.
-TYPES: list[tuple[type[Any], Type]] = [
-    (sa.Uuid, Type(TEXT, "UUID", "TRY_CAST({} AS UUID)")),
-    (sa.Boolean, Type(WHOLE, "BOOLEAN", "TRY_CAST({} AS BOOLEAN)")),
-    (sa.BigInteger, Type(WHOLE, "BIGINT", "{}")),
-    (sa.Integer, Type(WHOLE, "BIGINT", "TRY_CAST({} AS INTEGER)::BIGINT")),
-    (sa.Float, Type(REAL, "DOUBLE", "{}")),
-    (sa.DateTime, Type(TEXT, "TIMESTAMPTZ", "TRY_CAST({} || '+00' AS TIMESTAMPTZ)")),
-    (sa.JSON, Type(TEXT, "JSON", "TRY_CAST({} AS JSON)")),
-    (sa.LargeBinary, Type(BYTES, "BLOB", "{}")),
-    (sa.String, Type(TEXT, "VARCHAR", "{}")),
+TYPES: list[tuple[type[Any], ColumnConversion]] = [
+    (sa.Uuid, ColumnConversion(TEXT, "UUID", "TRY_CAST({} AS UUID)")),
+    (sa.Boolean, ColumnConversion(WHOLE, "BOOLEAN", "TRY_CAST({} AS BOOLEAN)")),
+    (sa.BigInteger, ColumnConversion(WHOLE, "BIGINT", "{}")),
+    (sa.Integer, ColumnConversion(WHOLE, "BIGINT", "TRY_CAST({} AS INTEGER)::BIGINT")),
+    (sa.Float, ColumnConversion(REAL, "DOUBLE", "{}")),
+    (sa.DateTime, ColumnConversion(TEXT, "TIMESTAMPTZ", "TRY_CAST({} || '+00' AS TIMESTAMPTZ)")),
+    (sa.JSON, ColumnConversion(TEXT, "JSON", "TRY_CAST({} AS JSON)")),
+    (sa.LargeBinary, ColumnConversion(BYTES, "BLOB", "{}")),
+    (sa.String, ColumnConversion(TEXT, "VARCHAR", "{}")),
 ]
 
 
 class CompleteRun(NamedTuple):
-    """A run that is complete: its id (32 hex digits), its kind, and when it was complete, as SQLite has it."""
+    """A complete run: its id (32 hex digits), its kind, and the time of completion in SQLite's text form."""
 
     id: str
     kind: str
     completed_at: str
 
 
-def type_of(column: sa.Column[Any]) -> Type:
+def column_conversion(column: sa.Column[Any]) -> ColumnConversion:
     kind = column.type.impl_instance if isinstance(column.type, sa.types.TypeDecorator) else column.type
     for type_, found in TYPES:
         if isinstance(kind, type_):
@@ -84,30 +84,30 @@ def type_of(column: sa.Column[Any]) -> Type:
     raise ChessregError(f"queries cannot read {column.table.name}.{column.name} of type {column.type}")
 
 
-def columns(table: str) -> dict[str, sa.Column[Any]]:
+def table_columns(table: str) -> dict[str, sa.Column[Any]]:
     return {column.name: column for column in TABLES[table].columns}
 
 
 def column_types(table: str) -> dict[str, str]:
-    """name → DuckDB type."""
-    return {name: type_of(column).duckdb for name, column in columns(table).items()}
+    """Return column name → DuckDB type."""
+    return {name: column_conversion(column).duckdb for name, column in table_columns(table).items()}
 
 
-def typed(table: str, dialect: str) -> str:
-    """SELECT that gives the rows of the Arrow table `_<table>` their declared types."""
+def typed_select(table: str, dialect: str) -> str:
+    """Return the SELECT of the rows of the Arrow table `_<table>` with their declared types."""
     parts = []
-    for name, column in columns(table).items():
-        _, kind, cast = type_of(column)
+    for name, column in table_columns(table).items():
+        _, kind, cast = column_conversion(column)
         value = cast.format(f'"{name}"') if dialect == "sqlite" else f'"{name}"::{kind}'
         parts.append(f'{value} AS "{name}"')
     return f'SELECT {", ".join(parts)} FROM "_{table}"'
 
 
 @contextmanager
-def reading(database: Database) -> Iterator[Reader]:
-    """One state of the registry, for reading. Raises ChessregError where it cannot be read.
+def open_reader(database: Database) -> Iterator[RegistryReader]:
+    """Open a reader on one state of the registry. Raises ChessregError if the registry cannot be read.
 
-    The driver is used without its DB-API layer, which imports pyarrow.dataset and with it pandas, 0.4 s.
+    Uses the driver without its DB-API layer, which imports pandas (0.4 s).
     """
     import adbc_driver_manager as adbc
 
@@ -132,29 +132,29 @@ def reading(database: Database) -> Iterator[Reader]:
             adbc.AdbcConnection(opened) as connection,
         ):
             connection.set_autocommit(False)
-            yield Reader(connection, database.dialect)
+            yield RegistryReader(connection, database.dialect)
             connection.rollback()
     except adbc.Error as error:
         raise ChessregError(f"the registry cannot be read: {error}", "chessreg db status") from error
 
 
-class Reader:
-    """An ADBC connection inside one read-only transaction."""
+class RegistryReader:
+    """An ADBC connection within one read-only transaction."""
 
     def __init__(self, connection: Any, dialect: str) -> None:
         self._connection, self._dialect = connection, dialect
 
     def version(self) -> str:
-        """The same text as Database.data_version(), as this connection sees it."""
+        """Return the text of Database.data_version(), as this connection sees it."""
         rows = self._answer("SELECT registry_id, data_version FROM registry_state").to_pylist()
         return f"{UUID(str(rows[0]['registry_id'])).hex[-6:]}.{rows[0]['data_version']}" if rows else "0.0"
 
     def schema(self) -> str:
-        """The revision of the registry's schema."""
+        """Return the revision of the registry's schema."""
         return str(self._answer(f"SELECT version_num FROM {VERSION_TABLE}").to_pylist()[0]["version_num"])
 
     def complete_runs(self) -> list[CompleteRun]:
-        """Every run that is complete now, of SQLite."""
+        """Return all complete runs of a SQLite registry."""
         listed = ", ".join(TEXT.format(name) + f" AS {name}" for name in CompleteRun._fields)
         first = ", ".join(f"'' AS {name}" for name in CompleteRun._fields)
         sql = f"SELECT {first} UNION ALL SELECT {listed} FROM run WHERE completed_at IS NOT NULL"
@@ -167,7 +167,7 @@ class Reader:
 
         Raises StoppedError soon after `stop` is set.
         """
-        names = list(columns(table))
+        names = list(table_columns(table))
         place = f'"{table}"'
         if table == RUN_NOW.name:
             dialect: sa.Dialect = sa.make_url(f"{self._dialect}://").get_dialect()()
@@ -177,7 +177,7 @@ class Reader:
         if self._dialect != "sqlite":
             listed = ", ".join(f'"{name}"' for name in names)
             return self._answer(f"SELECT {listed} FROM {place}", stop)
-        types = {name: type_of(column) for name, column in columns(table).items()}
+        types = {name: column_conversion(column) for name, column in table_columns(table).items()}
         first = ", ".join(f'{FIRST[type_.read]} AS "{name}"' for name, type_ in types.items())
         values = ", ".join(type_.read.format(f'"{name}"') for name, type_ in types.items())
         where = f" WHERE run_id = '{run}'" if run else ""
@@ -206,7 +206,7 @@ class Reader:
 
 
 def _valid_texts(table: pa.Table) -> pa.Table:
-    """The table with NULL for each text that is not UTF-8."""
+    """Return the table with NULL for each text that is not valid UTF-8."""
     import pyarrow as pa
 
     for place, field in enumerate(table.schema):
@@ -226,8 +226,8 @@ def _text_or_none(value: bytes | None) -> str | None:
         return None
 
 
-def library_version() -> str:
-    """The version of the SQLite inside ADBC."""
+def adbc_sqlite_version() -> str:
+    """Return the version of ADBC's SQLite library."""
     import adbc_driver_manager as adbc
     import adbc_driver_sqlite
 
@@ -235,4 +235,6 @@ def library_version() -> str:
         adbc.AdbcDatabase(driver=adbc_driver_sqlite._driver_path(), uri=":memory:") as opened,
         adbc.AdbcConnection(opened) as connection,
     ):
-        return str(Reader(connection, "sqlite")._answer("SELECT sqlite_version() AS version")["version"][0].as_py())
+        return str(
+            RegistryReader(connection, "sqlite")._answer("SELECT sqlite_version() AS version")["version"][0].as_py()
+        )

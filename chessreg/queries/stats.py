@@ -21,8 +21,10 @@ from chessreg.noise import Stream, generator
 RESAMPLES = 2000
 CONFIDENCE = 0.95
 Z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
-BLOCK = 4_000_000  # numbers drawn at once, so that many distinct clusters do not fill the memory
-SHARED = 400  # more distinct clusters than these take draws that are made once for all cells with as many clusters
+MOST_NUMBERS_AT_ONCE = 4_000_000  # numbers drawn at once, so that many distinct clusters do not fill the memory
+MOST_KINDS_DRAWN_APART = (
+    400  # more distinct clusters than these take draws that are made once for all cells with as many clusters
+)
 SHARED_CLUSTERS = 40_000  # as far as these draws fit the memory: a byte each
 
 
@@ -76,13 +78,13 @@ class Clusters:
         self._of: dict[tuple[str, ...], Clusters] = {}
 
     def of(self, *names: str, role: str = "") -> Clusters:
-        """These counts of the clusters in which none of them is missing (for pairs: those that both sides have); equal
-        clusters together, in the order of their values."""
+        """Return these counts of the clusters that have all of them (for pairs, both sides). Equal clusters are merged
+        and sorted."""
         if (*names, role) not in self._of:
             parts = [array if (array := self.counts[name]).ndim == 2 else array[:, None] for name in names]
             keep = np.all([~np.isnan(part).all(axis=1) for part in parts], axis=0)
             parts = [part[keep][:, ~np.isnan(part[keep]).all(axis=0)] for part in parts]
-            table, weights = _together(np.concatenate(parts, axis=1) + 0.0, self.weights[keep])
+            table, weights = _merge_equal_rows(np.concatenate(parts, axis=1) + 0.0, self.weights[keep])
             ends = np.cumsum([part.shape[1] for part in parts])[:-1]
             counts = dict(zip(names, np.split(table, ends, axis=1), strict=True))
             self._of[*names, role] = Clusters(counts, weights, role)
@@ -96,11 +98,11 @@ class Clusters:
         return math.fsum(np.nansum(self.counts[name] * self.weights[:, None], axis=1).tolist())
 
     def resampled(self, *names: str, side: str = "") -> np.ndarray:
-        """Totals of the counts in bootstrap samples, float64 [name, resample].
+        """Return the totals of the counts in bootstrap samples, float64 [name, resample].
 
-        Clusters are the same in every call. Where counts have draws, these are resampled as well, independently of the
-        clusters that they meet (the pigeonhole bootstrap: Owen 2007, Annals of Applied Statistics 1, 386), the same for
-        all names of a call and apart for another `side`.
+        The clusters of a resample are the same in every call. Draws are resampled too, independently of the clusters
+        (the pigeonhole bootstrap: Owen 2007, Annals of Applied Statistics 1, 386): the same for all names of a call,
+        and different for another `side`.
         """
         widths = [self.counts[name].shape[1] for name in names]
         parts = np.split(self._sums, np.cumsum([c.shape[1] for c in self.counts.values()])[:-1])
@@ -114,27 +116,27 @@ class Clusters:
 
     @cached_property
     def key(self) -> str:
-        """The digest of everything that is resampled: the seed of what is drawn."""
+        """The digest of everything that is resampled, which seeds the resampling."""
         parts = [str(part.shape).encode() + part.tobytes() for part in (*self.counts.values(), self.weights)]
         return hashlib.blake2b(b"".join(parts), digest_size=16).hexdigest() + self.role
 
     @cached_property
     def _sums(self) -> np.ndarray:
-        """Totals of every column of the counts in the samples of clusters, float64 [column, resample]; a cluster that
-        a draw has not met adds nothing to it."""
+        """The totals of every count column in the resamples of clusters, float64 [column, resample]. A cluster without
+        a draw adds nothing to its total."""
         table = np.nan_to_num(np.concatenate(list(self.counts.values()), axis=1)).T
-        if len(self.weights) > SHARED and self.number <= SHARED_CLUSTERS:
+        if len(self.weights) > MOST_KINDS_DRAWN_APART and self.number <= SHARED_CLUSTERS:
             return _sums_of_shared(np.repeat(table, self.weights, axis=1), self.role)
         random = generator(Stream.STATISTICS_BOOTSTRAP, self.key)
         sums = np.empty((len(table), RESAMPLES))
-        for start, stop in _blocks(len(self.weights)):
+        for start, stop in _resample_blocks(len(self.weights)):
             drawn = random.multinomial(self.number, self.weights / self.number, size=stop - start)
             sums[:, start:stop] = np.einsum("rk,nk->nr", drawn.astype(np.float64), table)
         return sums
 
 
-def _together(table: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Rows of float64 [row, column] in the order of their values, equal ones once with their weights added up."""
+def _merge_equal_rows(table: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the rows of float64 [row, column] sorted by value, equal rows once with their weights added."""
     if not len(table):
         return table, weights
     order = np.lexsort(table.T[::-1])
@@ -144,15 +146,15 @@ def _together(table: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.nd
     return table[first], np.add.reduceat(weights, first)
 
 
-def _blocks(width: int) -> Iterator[tuple[int, int]]:
-    """Ranges [start, stop) of resamples, each of at most BLOCK numbers."""
-    step = max(1, BLOCK // max(width, 1))
+def _resample_blocks(width: int) -> Iterator[tuple[int, int]]:
+    """Yield ranges [start, stop) of resamples with at most MOST_NUMBERS_AT_ONCE numbers each."""
+    step = max(1, MOST_NUMBERS_AT_ONCE // max(width, 1))
     return ((start, min(RESAMPLES, start + step)) for start in range(0, RESAMPLES, step))
 
 
 @lru_cache(maxsize=2)
 def _shared_draws(number: int, role: str) -> np.ndarray:
-    """How often each of `number` clusters is drawn in each resample, uint8 [resample, cluster]."""
+    """Return how often each of `number` clusters is drawn in each resample, uint8 [resample, cluster]."""
     random = generator(Stream.STATISTICS_BOOTSTRAP, number, role)
     drawn = np.empty((RESAMPLES, number), np.uint8)
     for row in drawn:
@@ -161,20 +163,21 @@ def _shared_draws(number: int, role: str) -> np.ndarray:
 
 
 def _sums_of_shared(table: np.ndarray, role: str) -> np.ndarray:
-    """Totals of `table` float64 [name, cluster] in the shared resamples, float64 [name, resample].
+    """Return the totals of `table` float64 [name, cluster] in the shared resamples, float64 [name, resample].
 
-    What differs from the mean is added up in single precision: the sums differ from exact ones by less than 1e-6 of
-    their spread.
+    Deviations from the mean are added in single precision: the error is below 1e-6 of the spread.
     """
     means = table.mean(axis=1, keepdims=True)
     spread = (table - means).astype(np.float32).T
     draws = _shared_draws(table.shape[1], role)
-    sums = np.concatenate([draws[start:stop].astype(np.float32) @ spread for start, stop in _blocks(table.shape[1])])
+    sums = np.concatenate(
+        [draws[start:stop].astype(np.float32) @ spread for start, stop in _resample_blocks(table.shape[1])]
+    )
     return sums.T.astype(np.float64) + means * table.shape[1]
 
 
-def wilson(rate: float, n: float) -> tuple[float, float]:
-    """Wilson's score interval for a rate of n independent observations.
+def wilson_interval(rate: float, n: float) -> tuple[float, float]:
+    """Return Wilson's score interval for a rate of n independent observations.
 
     >>> [round(x, 3) for x in wilson(0.5, 100)]
     [0.404, 0.596]
@@ -184,8 +187,8 @@ def wilson(rate: float, n: float) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def one_sided(n: float) -> float:
-    """The rate that n observations without a single success rule out: 1 - 0.05^(1/n), about 3/n.
+def one_sided_bound(n: float) -> float:
+    """Return the rate that n observations without a success exclude: 1 - 0.05^(1/n), about 3/n.
 
     >>> round(one_sided(100), 4)
     0.0295
@@ -193,11 +196,11 @@ def one_sided(n: float) -> float:
     return 1 - (1 - CONFIDENCE) ** (1 / n)
 
 
-def rate(clusters: Clusters, hits: str, trials: str) -> Estimate:
-    """Share of hits among trials, each trial at most one hit; the interval from resampled clusters.
+def estimate_rate(clusters: Clusters, hits: str, trials: str) -> Estimate:
+    """Return the share of hits among trials (at most one hit per trial), with the interval of resampled clusters.
 
-    At exactly 0 or 1 the bound is one-sided (the other end is None), from the number of clusters. When the resamples do
-    not vary or reach 0 or 1, Wilson's interval over the clusters stands in.
+    At exactly 0 or 1 the bound is one-sided (the other end is None), from the number of clusters. If the resamples do
+    not vary or reach 0 or 1, Wilson's interval over the clusters replaces them.
     """
     clusters = clusters.of(hits, trials)
     n = clusters.total(trials) if clusters.number else 0
@@ -205,88 +208,91 @@ def rate(clusters: Clusters, hits: str, trials: str) -> Estimate:
         return UNKNOWN
     value, number = clusters.total(hits) / n, clusters.number
     if value <= 0:
-        return Estimate(0.0, None, one_sided(number))
+        return Estimate(0.0, None, one_sided_bound(number))
     if value >= 1:
-        return Estimate(1.0, 1 - one_sided(number), None)
-    low, high = _percentiles(_ratios(clusters, hits, trials))
-    safe_low, safe_high = wilson(value, number)
+        return Estimate(1.0, 1 - one_sided_bound(number), None)
+    low, high = _central_interval(_resampled_ratios(clusters, hits, trials))
+    safe_low, safe_high = wilson_interval(value, number)
     if low == high:
         low, high = safe_low, safe_high
     return Estimate(value, safe_low if low <= 0 else low, safe_high if high >= 1 else high)
 
 
-def difference(clusters: Clusters, hits: str, trials: str, base_hits: str, base_trials: str) -> Estimate:
-    """Share minus share of a baseline, over the clusters that both have, resampled together."""
+def rate_difference(clusters: Clusters, hits: str, trials: str, base_hits: str, base_trials: str) -> Estimate:
+    """Return the share minus the baseline's, over the clusters of both sides, resampled together."""
     pairs = clusters.of(hits, trials, base_hits, base_trials)
     if not pairs.number or not pairs.total(trials) or not pairs.total(base_trials):
         return UNKNOWN
     value = pairs.total(hits) / pairs.total(trials) - pairs.total(base_hits) / pairs.total(base_trials)
-    resamples = _ratios(pairs, hits, trials) - _ratios(pairs, base_hits, base_trials, Stream.STATISTICS_BASE)
-    low, high = _percentiles(resamples)
+    resamples = _resampled_ratios(pairs, hits, trials) - _resampled_ratios(
+        pairs, base_hits, base_trials, Stream.STATISTICS_BASE
+    )
+    low, high = _central_interval(resamples)
     if low == high:  # every pair differs by the same: one that does not can still be this frequent
-        bound = one_sided(pairs.number)
+        bound = one_sided_bound(pairs.number)
         low, high = max(-1.0, value - bound), min(1.0, value + bound)
     return Estimate(value, low, high)
 
 
 def difference_of_independent(ours: Clusters, base: Clusters, hits: str, trials: str) -> Estimate:
-    """Share minus share of a baseline that has other clusters: each is resampled by itself."""
+    """Return the share minus that of a baseline with other clusters. Each side is resampled separately."""
     ours, base = ours.of(hits, trials), base.of(hits, trials, role=Stream.STATISTICS_BASE)
     if not all(side.number and side.total(trials) for side in (ours, base)):
         return UNKNOWN
     value = ours.total(hits) / ours.total(trials) - base.total(hits) / base.total(trials)
-    low, high = _percentiles(_ratios(ours, hits, trials) - _ratios(base, hits, trials))
+    low, high = _central_interval(_resampled_ratios(ours, hits, trials) - _resampled_ratios(base, hits, trials))
     if low == high:  # neither varies: as in `difference`, what so few clusters cannot rule out
-        bound = one_sided(min(ours.number, base.number))
+        bound = one_sided_bound(min(ours.number, base.number))
         low, high = max(-1.0, value - bound), min(1.0, value + bound)
     return Estimate(value, low, high)
 
 
-def mean(clusters: Clusters, total: str, trials: str) -> Estimate:
-    """Total per trial, a quantity without bounds; the interval from resampled clusters, of one cluster none."""
+def estimate_mean(clusters: Clusters, total: str, trials: str) -> Estimate:
+    """Return the total per trial, an unbounded quantity, with the interval of resampled clusters (none for one
+    cluster)."""
     clusters = clusters.of(total, trials)
     if not clusters.number or not clusters.total(trials):
         return UNKNOWN
-    low, high = _ends(clusters, _ratios(clusters, total, trials))
+    low, high = _interval(clusters, _resampled_ratios(clusters, total, trials))
     return Estimate(clusters.total(total) / clusters.total(trials), low, high)
 
 
-def exp_mean(clusters: Clusters, total: str, trials: str) -> Estimate:
-    """exp of the mean, as of a perplexity; its interval is that of the mean, taken to the same scale.
-
-    Beyond what a float holds it is unknown.
-    """
-    return Estimate(*(None if v is None or v > 700 else math.exp(v) for v in mean(clusters, total, trials)))
+def estimate_exp_mean(clusters: Clusters, total: str, trials: str) -> Estimate:
+    """Return exp of the mean, as for a perplexity, with the transformed interval of the mean. None if it overflows a
+    float."""
+    return Estimate(*(None if v is None or v > 700 else math.exp(v) for v in estimate_mean(clusters, total, trials)))
 
 
 def mean_difference(clusters: Clusters, total: str, trials: str, base_total: str, base_trials: str) -> Estimate:
-    """Mean minus mean of a baseline, over the clusters that both have, resampled together."""
+    """Return the mean minus the baseline's, over the clusters of both sides, resampled together."""
     pairs = clusters.of(total, trials, base_total, base_trials)
     if not pairs.number or not pairs.total(trials) or not pairs.total(base_trials):
         return UNKNOWN
     value = pairs.total(total) / pairs.total(trials) - pairs.total(base_total) / pairs.total(base_trials)
-    low, high = _ends(
-        pairs, _ratios(pairs, total, trials) - _ratios(pairs, base_total, base_trials, Stream.STATISTICS_BASE)
+    low, high = _interval(
+        pairs,
+        _resampled_ratios(pairs, total, trials)
+        - _resampled_ratios(pairs, base_total, base_trials, Stream.STATISTICS_BASE),
     )
     return Estimate(value, low, high)
 
 
-def median(clusters: Clusters, value: str) -> Estimate:
-    """Median over clusters of a value that each has once; the interval from resampled clusters."""
+def estimate_median(clusters: Clusters, value: str) -> Estimate:
+    """Return the median over clusters of a value that each has once, with the interval of resampled clusters."""
     clusters = clusters.of(value)
     if not clusters.number:
         return UNKNOWN
     values, weights, number = clusters.counts[value][:, 0], clusters.weights, clusters.number
     random = generator(Stream.STATISTICS_BOOTSTRAP, clusters.key)
     medians = np.empty(RESAMPLES)
-    for start, stop in _blocks(len(values)):
-        medians[start:stop] = _medians(values, random.multinomial(number, weights / number, size=stop - start))
-    low, high = _ends(clusters, medians)
-    return Estimate(float(_medians(values, weights[None])[0]), low, high)
+    for start, stop in _resample_blocks(len(values)):
+        medians[start:stop] = _weighted_medians(values, random.multinomial(number, weights / number, size=stop - start))
+    low, high = _interval(clusters, medians)
+    return Estimate(float(_weighted_medians(values, weights[None])[0]), low, high)
 
 
-def _medians(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """The median of ascending `values` float64 [n], weighted by each row of `weights` int64 [row, n]."""
+def _weighted_medians(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Return the medians of ascending `values` float64 [n], weighted by each row of `weights` int64 [row, n]."""
     upto = weights.cumsum(axis=1)
     number = upto[:, -1:]
     middle = [values[(upto <= place).sum(axis=1)] for place in ((number - 1) // 2, number // 2)]
@@ -294,8 +300,8 @@ def _medians(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return medians
 
 
-def elo(score: float) -> float:
-    """Rating difference of this expected score; the score lies strictly between 0 and 1.
+def elo_of_score(score: float) -> float:
+    """Return the rating difference of an expected score strictly between 0 and 1.
 
     >>> round(elo(0.75), 1)
     190.8
@@ -303,23 +309,26 @@ def elo(score: float) -> float:
     return -400 * math.log10(1 / score - 1)
 
 
-def elo_of(score: Estimate) -> Estimate:
-    """Elo against the opponent, from a score with its interval. At 0 or 1 only the bound is known."""
+def estimate_elo(score: Estimate) -> Estimate:
+    """Return Elo relative to the opponent, from a score with its interval. At 0 or 1 only a bound is known."""
     if score.value is None:
         return UNKNOWN
-    value = elo(score.value) if 0 < score.value < 1 else None
-    low, high = (elo(end) if end is not None and 0 < end < 1 else None for end in (score.low, score.high))
+    value = elo_of_score(score.value) if 0 < score.value < 1 else None
+    low, high = (elo_of_score(end) if end is not None and 0 < end < 1 else None for end in (score.low, score.high))
     return Estimate(value, low, high)
 
 
 def elo_difference(clusters: Clusters, points: str, games: str, base_points: str, base_games: str) -> Estimate:
-    """Elo minus Elo of a baseline on the same openings. At a score of 0 or 1 only a bound on one side."""
+    """Return Elo minus the baseline's on the same openings. At a score of 0 or 1 only a one-sided bound is known."""
     pairs = clusters.of(points, games, base_points, base_games)
-    ours, base = rate(pairs, points, games), rate(pairs, base_points, base_games)
+    ours, base = estimate_rate(pairs, points, games), estimate_rate(pairs, base_points, base_games)
     if ours.value is None or base.value is None:
         return UNKNOWN
     if 0 < ours.value < 1 and 0 < base.value < 1:
-        both = [_ratios(pairs, points, games), _ratios(pairs, base_points, base_games, Stream.STATISTICS_BASE)]
+        both = [
+            _resampled_ratios(pairs, points, games),
+            _resampled_ratios(pairs, base_points, base_games, Stream.STATISTICS_BASE),
+        ]
         trials = [
             np.maximum(pairs.resampled(name, side=side)[0], 1)
             for name, side in ((games, ""), (base_games, Stream.STATISTICS_BASE))
@@ -327,31 +336,31 @@ def elo_difference(clusters: Clusters, points: str, games: str, base_points: str
         # A resample that happens to hold no win at all counts as half a point, so that its Elo is finite.
         clipped = [np.clip(r, 0.5 / n, 1 - 0.5 / n) for r, n in zip(both, trials, strict=True)]
         elos = [-400 * np.log10(1 / r - 1) for r in clipped]
-        low, high = _percentiles(elos[0] - elos[1])
+        low, high = _central_interval(elos[0] - elos[1])
         if low == high:  # every pair differs by the same, as in `difference`
-            bound, half = one_sided(pairs.number), 0.5 / pairs.total(games)
+            bound, half = one_sided_bound(pairs.number), 0.5 / pairs.total(games)
             ends = (ours.value - bound, ours.value + bound)
-            low, high = (elo(min(max(end, half), 1 - half)) - elo(base.value) for end in ends)
-        return Estimate(elo(ours.value) - elo(base.value), low, high)
-    mine, theirs = elo_of(ours), elo_of(base)
+            low, high = (elo_of_score(min(max(end, half), 1 - half)) - elo_of_score(base.value) for end in ends)
+        return Estimate(elo_of_score(ours.value) - elo_of_score(base.value), low, high)
+    mine, theirs = estimate_elo(ours), estimate_elo(base)
     low_end = mine.low - theirs.high if mine.low is not None and theirs.high is not None else None
     high_end = mine.high - theirs.low if mine.high is not None and theirs.low is not None else None
     return Estimate(None, low_end, high_end)
 
 
-def _ratios(clusters: Clusters, hits: str, trials: str, side: str = "") -> np.ndarray:
+def _resampled_ratios(clusters: Clusters, hits: str, trials: str, side: str = "") -> np.ndarray:
     top, bottom = clusters.resampled(hits, trials, side=side)
     with np.errstate(invalid="ignore", divide="ignore"):
         ratios: np.ndarray = top / bottom
     return ratios
 
 
-def _ends(clusters: Clusters, resamples: np.ndarray) -> tuple[float | None, float | None]:
-    """The ends of an interval; of one cluster, which says nothing of how clusters vary, they are unknown."""
-    return _percentiles(resamples) if clusters.number > 1 else (None, None)
+def _interval(clusters: Clusters, resamples: np.ndarray) -> tuple[float | None, float | None]:
+    """Return the ends of an interval, None for a single cluster, which shows no variation between clusters."""
+    return _central_interval(resamples) if clusters.number > 1 else (None, None)
 
 
-def _percentiles(resamples: np.ndarray) -> tuple[float, float]:
+def _central_interval(resamples: np.ndarray) -> tuple[float, float]:
     tail = 100 * (1 - CONFIDENCE) / 2
     low, high = np.nanpercentile(resamples, [tail, 100 - tail])
     return float(low), float(high)

@@ -1,4 +1,4 @@
-"""Stopping a question from another thread than the one that asks it."""
+"""Stop a query from another thread."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import TypeVar
 from chessreg.errors import ChessregError
 
 T = TypeVar("T")
-LOOK = 0.05  # seconds between looks whether to stop
+POLL_INTERVAL_S = 0.05  # seconds between looks whether to stop
 _STOP: ContextVar[threading.Event | None] = ContextVar("stop", default=None)
 
 
 class StoppedError(ChessregError):
-    """The caller does not wait for the answer any more."""
+    """Raised if the caller no longer waits for the answer."""
 
 
 @contextmanager
 def stopped_by(stop: threading.Event) -> Iterator[None]:
-    """What this thread asks inside ends soon after `stop` is set, with StoppedError."""
+    """End the queries of this thread within the block soon after `stop` is set, with StoppedError."""
     before = _STOP.set(stop)
     try:
         yield
@@ -31,16 +31,15 @@ def stopped_by(stop: threading.Event) -> Iterator[None]:
         _STOP.reset(before)
 
 
-def awaited(work: Future[T], until: float) -> T:
-    """What `work` gives. Raises what it raises, TimeoutError when it is `until` by the monotonic clock, and
-    StoppedError."""
+def wait_for_result(work: Future[T], until: float) -> T:
+    """Return the result of `work`. Raises its errors, TimeoutError at the monotonic time `until`, and StoppedError."""
     stop = _STOP.get()
     while True:
         left = max(0.0, until - time.monotonic())
         try:
-            return work.result(left if stop is None else min(left, LOOK))
+            return work.result(left if stop is None else min(left, POLL_INTERVAL_S))
         except TimeoutError:
-            if work.done() or left <= LOOK:
+            if work.done() or left <= POLL_INTERVAL_S:
                 return work.result(0)
             if stop is not None and stop.is_set():
                 raise StoppedError("the query was stopped") from None

@@ -1,4 +1,4 @@
-"""The statistics that a catalogue file declares, computed from its clusters and put beside its table."""
+"""The statistics that a catalogue file declares, computed from its clusters and added to its table."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from chessreg.queries.stats import Clusters, Estimate
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from chessreg.queries.catalogue import Entry, Statistic
+    from chessreg.queries.catalogue import DeclaredStatistic, Entry
 
 
 def _times_100(estimate: Estimate) -> Estimate:
@@ -24,15 +24,15 @@ def _times_100(estimate: Estimate) -> Estimate:
 
 
 FUNCTIONS: dict[str, tuple[Callable[..., Estimate], int]] = {  # and the decimals that its interval is kept to
-    "score": (stats.rate, 6),
-    "percent": (lambda *a: _times_100(stats.rate(*a)), 4),
-    "elo": (lambda *a: stats.elo_of(stats.rate(*a)), 2),
-    "score_difference": (stats.difference, 6),
-    "percent_difference": (lambda *a: _times_100(stats.difference(*a)), 4),
-    "mean": (stats.mean, 4),
-    "exp_mean": (stats.exp_mean, 4),
+    "score": (stats.estimate_rate, 6),
+    "percent": (lambda *a: _times_100(stats.estimate_rate(*a)), 4),
+    "elo": (lambda *a: stats.estimate_elo(stats.estimate_rate(*a)), 2),
+    "score_difference": (stats.rate_difference, 6),
+    "percent_difference": (lambda *a: _times_100(stats.rate_difference(*a)), 4),
+    "mean": (stats.estimate_mean, 4),
+    "exp_mean": (stats.estimate_exp_mean, 4),
     "mean_difference": (stats.mean_difference, 4),
-    "median": (stats.median, 4),
+    "median": (stats.estimate_median, 4),
     "elo_difference": (stats.elo_difference, 2),
 }
 PLAIN: dict[str, Callable[..., float | None]] = {  # a number without an interval
@@ -42,24 +42,24 @@ PLAIN: dict[str, Callable[..., float | None]] = {  # a number without an interva
 }
 CORRECTED: dict[str, Callable[[Sequence[float | None]], list[float | None]]] = {
     # of a column of the table; rows that agree in the columns named after it are one family
-    "holm": significance.holm,
+    "holm": significance.holm_adjusted,
     "holm_log10": significance.holm_log10,
 }
 
 
-def numbers(column: pa.ChunkedArray) -> np.ndarray:
+def to_vector(column: pa.ChunkedArray) -> np.ndarray:
     """Return a column of numbers as float64 [n], NaN for NULL. Arrow's own conversion imports pandas first."""
     return np.array(column.to_pylist(), np.float64)
 
 
-def lists(column: pa.ChunkedArray) -> np.ndarray:
+def to_matrix(column: pa.ChunkedArray) -> np.ndarray:
     """Return a column of lists of numbers as float64 [n, length of the longest], NaN for NULL and past a list's end."""
     rows = [row or [] for row in column.to_pylist()]
     padded = list(zip_longest(*rows, fillvalue=math.nan))
     return np.array(padded, np.float64).reshape(len(padded), len(rows)).T
 
 
-def doubles(values: Sequence[float | None]) -> pa.Array:
+def to_doubles(values: Sequence[float | None]) -> pa.Array:
     """Return float64 [n] with NULL for None. `pyarrow.array` imports pandas first, for 0.3 s."""
     import pyarrow as pa
 
@@ -69,9 +69,8 @@ def doubles(values: Sequence[float | None]) -> pa.Array:
 
 
 def clusters_by_cell(clusters: pa.Table) -> dict[int, Clusters]:
-    """The rows of a `clusters` statement (cell, counts…, clusters), by cell. A count that is a list has one value for
-    each draw."""
-    known = numbers(clusters["cell"])
+    """Return the rows of a `clusters` statement (cell, counts…, clusters) by cell. A list has a value per draw."""
+    known = to_vector(clusters["cell"])
     rows = np.flatnonzero(~np.isnan(known))
     rows = rows[np.argsort(known[rows], kind="stable")]
     cells, starts = np.unique(known[rows], return_index=True)
@@ -79,37 +78,39 @@ def clusters_by_cell(clusters: pa.Table) -> dict[int, Clusters]:
     for name in clusters.column_names:
         if name not in ("cell", "clusters"):
             column = clusters[name]
-            counts[name] = lists(column) if str(column.type).startswith("list") else numbers(column)  # NULL: NaN
-    weights = numbers(clusters["clusters"])
+            counts[name] = to_matrix(column) if str(column.type).startswith("list") else to_vector(column)  # NULL: NaN
+    weights = to_vector(clusters["clusters"])
     return {
         int(cell): Clusters({name: values[mine] for name, values in counts.items()}, weights[mine])
         for cell, mine in zip(cells, np.split(rows, starts[1:]), strict=False)  # no cell: nothing to pair
     }
 
 
-def added(statistic: Statistic) -> tuple[str, ...]:
-    """The columns that a statistic adds to its table: itself, and the ends of its interval where it has one."""
+def added_columns(statistic: DeclaredStatistic) -> tuple[str, ...]:
+    """Return the columns that a statistic adds: its value, and the ends of its interval if it has one."""
     name = statistic.name
     return (name, f"{name}_low", f"{name}_high") if statistic.function in FUNCTIONS else (name,)
 
 
-def with_statistics(entry: Entry, table: pa.Table, clusters: pa.Table | None) -> pa.Table:
-    """The table with every declared statistic, and the ends of its interval, in the header's order of columns."""
+def add_statistics(entry: Entry, table: pa.Table, clusters: pa.Table | None) -> pa.Table:
+    """Return the table with every declared statistic and its interval, in the header's column order."""
     import pyarrow as pa
 
     by_cell = clusters_by_cell(clusters) if clusters is not None else {}
     own = [by_cell.get(cell) for cell in table["cell"].to_pylist()]
     columns = {name: table[name] for name in table.column_names}
     for statistic in entry.statistics:
-        columns |= zip(added(statistic), map(doubles, computed(statistic, own, columns)), strict=True)
-    order = ordered(entry, columns)
+        columns |= zip(
+            added_columns(statistic), map(to_doubles, compute_statistic(statistic, own, columns)), strict=True
+        )
+    order = column_order(entry, columns)
     return pa.Table.from_arrays([columns[name] for name in order], names=order)
 
 
-def computed(
-    statistic: Statistic, own: Sequence[Clusters | None], columns: Mapping[str, pa.ChunkedArray]
+def compute_statistic(
+    statistic: DeclaredStatistic, own: Sequence[Clusters | None], columns: Mapping[str, pa.ChunkedArray]
 ) -> list[list[float | None]]:
-    """The values of the columns that a statistic adds, from the clusters of each row and the columns made before."""
+    """Return the values of a statistic's columns, from the clusters of each row and the columns computed so far."""
     name, arguments = statistic.function, statistic.arguments
     if name in PLAIN:
         return [[PLAIN[name](clusters, *arguments) if clusters else None for clusters in own]]
@@ -129,9 +130,12 @@ def computed(
     return [[e.value for e in made], *([None if v is None else round(v, decimals) for v in end] for end in ends)]
 
 
-def ordered(entry: Entry, columns: Mapping[str, object]) -> list[str]:
-    """The header's order, each statistic followed by its interval; `cell` first. Raises on a column left over."""
-    made = {s.name: added(s) for s in entry.statistics}
+def column_order(entry: Entry, columns: Mapping[str, object]) -> list[str]:
+    """Return the header's column order, each statistic followed by its interval; `cell` first.
+
+    Raises ChessregError for a column that the header lacks.
+    """
+    made = {s.name: added_columns(s) for s in entry.statistics}
     order = ["cell", *(name for column in entry.columns for name in made.get(column.name, (column.name,)))]
     if set(order) != set(columns):
         odd = ", ".join(sorted(set(order) ^ set(columns)))

@@ -1,4 +1,4 @@
-"""The views that queries may name beside the tables: the handy ones of views.sql, and those of each kind."""
+"""The views that queries may name in addition to the tables: those of views.sql, and those of each kind."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from typing import Any, NamedTuple
 
 from chessreg.queries.duck import text_literal
 from chessreg.queries.macros import MACROS
-from chessreg.queries.source import TABLES, columns, typed
+from chessreg.queries.source import TABLES, table_columns, typed_select
 from chessreg.registry.tables.annotations import ANNOTATION_VIEW_SQL
 
 # Handy views of few rows, which a statement names up to a dozen times, each in the other: computed once a snapshot.
-ONCE = frozenset({"annotated", "named", "tagged", "runs", "run_order", "checkpoints", "datasets", "interventions",
-                  "probe_caches", "run_checkpoint"})  # fmt: skip
+COMPUTED_ONCE = frozenset({"annotated", "named", "tagged", "runs", "run_order", "checkpoints", "datasets",
+                           "interventions",                  "probe_caches", "run_checkpoint"})  # fmt: skip
 
 # Macros that read a view, and so are made after the views. A run's place in time: what rows are ordered by, in place of
 # its id.
-AFTER = {"run_place": "(run) AS (SELECT o.place FROM run_order AS o WHERE o.run_id = run)"}
+MACROS_OF_VIEWS = {"run_place": "(run) AS (SELECT o.place FROM run_order AS o WHERE o.run_id = run)"}
 
 JSON_TYPES = {"integer": "BIGINT", "number": "DOUBLE", "boolean": "BOOLEAN", "string": "VARCHAR"}
 # The JSON schema's pattern of a text of hexadecimal numbers with this many digits each, and the list of its numbers.
@@ -29,11 +29,11 @@ HEX_LIST = """CASE WHEN regexp_full_match({text}, '([0-9a-f]{{{digits}}})*') THE
     range(len({text}) // {digits}), lambda i: ('0x' || substr({text}, {digits} * i + 1, {digits}))::BIGINT) END"""
 RUN_COLUMNS = ("run", "kind", "version", "state", "created_at")
 # Those of runs in a view of a kind's runs, before the settings of its spec.
-OF_RUNS = ("run_id", "run", "kind", "version", "state", "done", "planned", "tags", "archived", "invalid", "created_at",
-           "completed_at", "spec_hash")  # fmt: skip
+RUN_VIEW_COLUMNS = ("run_id", "run", "kind", "version", "state", "done", "planned", "tags", "archived", "invalid",
+                    "created_at", "completed_at", "spec_hash")  # fmt: skip
 DETAIL = "detail"
 PLAIN = re.compile(r"[a-z_][a-z0-9_]*")
-SPEC = "run"  # what a kind's spec goes by beside its result tables
+SPEC_TABLE = "run"  # what a kind's spec goes by beside its result tables
 PROBE = "probe"  # users' kinds whose names end in -probe are in the views of this kind
 IMPORTED = "imported-probe"
 FAMILIES = {"edits": ("edit", "edit-next-token")}  # kinds that queries read through common views, by their name
@@ -63,7 +63,7 @@ class ExtraType(NamedTuple):
 
 
 class KindRow(NamedTuple):
-    """A kind of one version: its result tables and, by table, the JSON schema of its extra columns; `run`: its spec."""
+    """A version of a kind: its result tables and the JSON schemas of its extra columns by table; `run` is its spec."""
 
     name: str
     version: int
@@ -71,15 +71,15 @@ class KindRow(NamedTuple):
     schemas: dict[str, Any]
 
 
-def recorded(name: str, version: int, tables: Any, schemas: Any) -> KindRow:
-    """What a registry recorded of a kind. It may be somebody else's: what has another shape is left out."""
+def kind_row_of_record(name: str, version: int, tables: Any, schemas: Any) -> KindRow:
+    """Return a registry's record of a kind. Parts of another shape, as in a third-party registry, are left out."""
     tables = [table for table in tables if isinstance(table, str)] if isinstance(tables, list) else []
     schemas = {k: v for k, v in schemas.items() if isinstance(v, dict)} if isinstance(schemas, dict) else {}
     return KindRow(name, version, tables, schemas)
 
 
-def registered(files: Iterable[Path] = ()) -> list[KindRow]:
-    """The kinds that this installation has, and those of these files, which are trusted. Imports all of them."""
+def installed_kind_rows(files: Iterable[Path] = ()) -> list[KindRow]:
+    """Return the kinds of this installation and of these trusted files. Imports all of them."""
     from chessreg.runs.kind import load_kinds, load_trusted_kind
 
     all_kinds = [*load_kinds().values(), *(load_trusted_kind(str(file)) for file in files)]
@@ -87,8 +87,8 @@ def registered(files: Iterable[Path] = ()) -> list[KindRow]:
 
 
 @cache
-def handy() -> Mapping[str, str]:
-    """name → SELECT of the views of views.sql, each after those that it names."""
+def handy_views() -> Mapping[str, str]:
+    """Return name → SELECT of the views of views.sql, each after those that it uses."""
     text = (Path(__file__).parent / "views.sql").read_text(encoding="utf-8")
     annotations = re.sub(
         r"\bat\b", '"at"', ANNOTATION_VIEW_SQL.partition(" AS\n")[2]
@@ -100,8 +100,8 @@ def handy() -> Mapping[str, str]:
     return MappingProxyType({name: views[name] for name in _in_order(views)})
 
 
-def lists(sql: str) -> bool:
-    """Whether a SELECT may list tables and views.
+def may_list_tables(sql: str) -> bool:
+    """Return whether a SELECT may list tables and views.
 
     >>> lists("SHOW TABLES"), lists("SELECT 'as tables show'")
     (True, False)
@@ -110,13 +110,13 @@ def lists(sql: str) -> bool:
 
 
 def computes_name(sql: str) -> bool:
-    """Whether a SELECT may read a table or view without writing its name."""
+    """Return whether a SELECT may read a table or view without writing its name."""
     return bool(COMPUTED.search(COMMENT.sub(" ", sql)))
 
 
-def named_in(statements: Iterable[str], texts: Mapping[str, str], *, loosely: bool = False) -> frozenset[str]:
-    """Those of these tables, views and macros that follow FROM or JOIN, or are called, in the statements or in the
-    texts of others that are. `loosely`: every name that is a word there.
+def find_named(statements: Iterable[str], texts: Mapping[str, str], *, loosely: bool = False) -> frozenset[str]:
+    """Return the tables, views and macros that follow FROM or JOIN, or are called, in the statements or in the texts of
+    others found so. With `loosely`, every name that occurs as a word.
 
     >>> texts = {"games": "SELECT * FROM game", "game": "", "score": ""}
     >>> sorted(named_in(["SELECT score FROM Games"], texts)), sorted(named_in(["score"], texts, loosely=True))
@@ -128,7 +128,9 @@ def named_in(statements: Iterable[str], texts: Mapping[str, str], *, loosely: bo
     while pending:
         text = COMMENT.sub(" ", pending.pop().lower())
         found = [text] if loosely else READ.findall(text)
-        words = set(re.findall(r"\w+", " ".join(found))) | {name for name in (*MACROS, *AFTER) if name in text}
+        words = set(re.findall(r"\w+", " ".join(found))) | {
+            name for name in (*MACROS, *MACROS_OF_VIEWS) if name in text
+        }
         more = {names[word] for word in words & names.keys()} - named
         named |= more
         pending += [texts[name] for name in more]
@@ -151,7 +153,7 @@ def _in_order(views: Mapping[str, str]) -> list[str]:
 
 
 class KindView(NamedTuple):
-    """The SELECT of a view of a kind. `table`: the result table whose rows it calls `result_rows`."""
+    """The SELECT of a kind's view. `table`: the result table whose rows it calls `result_rows`."""
 
     select: str
     kind: str
@@ -159,59 +161,61 @@ class KindView(NamedTuple):
 
 
 class KindViews(NamedTuple):
-    """The views of kinds by name, and by kind and result table the extra columns that their rows have as columns."""
+    """The views of kinds by name, and the extra columns of their rows by kind and result table."""
 
     views: Mapping[str, KindView] = MappingProxyType({})
     extras: Mapping[tuple[str, str], Mapping[str, ExtraType]] = MappingProxyType({})
 
 
-def of_kinds(recorded: Iterable[KindRow], installed: Iterable[KindRow], taken: Iterable[str]) -> KindViews:
-    """A view `<kind>_<table>` for each result table of each kind, `<kind>` for its first, and `<kind>_run` of its runs.
-    A family of kinds has the same views, with the rows and columns of all of them: `edits_trial`, `edits_run`.
+def build_kind_views(recorded: Iterable[KindRow], installed: Iterable[KindRow], taken: Iterable[str]) -> KindViews:
+    """Return the views of kinds: `<kind>_<table>` for each result table, `<kind>` for the first one, `<kind>_run` for
+    the runs.
 
-    A name that a table or handy view has stays theirs (kind `probe`: see `probe_score`). Several versions of a kind
-    share one view; the newest says what type a column has. The rows' extra columns are the ones that the registry
-    recorded for a kind, so that every process writes the same files; other extra columns are taken out of `detail`.
+    A family of kinds has common views, with the rows and columns of all members: `edits_trial`, `edits_run`.
+
+    A name of a table or handy view is not replaced (kind `probe`: see `probe_score`). Versions of a kind share one
+    view; the newest decides a column's type. The rows' extra columns are those that the registry recorded, so that
+    every process writes the same files; other extra columns come from `detail`.
     """
     recorded = list(recorded)
     extras = {
         (kind, table): {name: type_ for name, type_ in fields.items() if _is_plain(table, name, type_)}
-        for kind, tables in _schemas(recorded).items()
+        for kind, tables in _extra_types(recorded).items()
         for table, fields in tables.items()
-        if table in TABLES and DETAIL in columns(table)
+        if table in TABLES and DETAIL in table_columns(table)
     }
     rows = [*recorded, *installed]
     made: dict[str, KindView] = {}
     used = set(taken)
-    for name, schemas in _schemas(rows).items():
+    for name, schemas in _extra_types(rows).items():
         versions = sorted((row for row in rows if row.name == name), key=lambda row: -row.version)
         tables = list(dict.fromkeys(t for row in versions for t in row.tables if t in TABLES))
         found = {}
         for table in tables:
             select = _result_view(name, table, schemas.get(table, {}), extras.get((name, table), {}))
-            found[f"{_plain(name)}_{table}"] = KindView(select, name, table)
+            found[f"{_identifier(name)}_{table}"] = KindView(select, name, table)
         if tables:
-            found[_plain(name)] = found[f"{_plain(name)}_{tables[0]}"]
-        if SPEC in schemas:
-            found[f"{_plain(name)}_run"] = KindView(_run_view(name, schemas[SPEC]), name)
+            found[_identifier(name)] = found[f"{_identifier(name)}_{tables[0]}"]
+        if SPEC_TABLE in schemas:
+            found[f"{_identifier(name)}_run"] = KindView(_run_view(name, schemas[SPEC_TABLE]), name)
         for view, each in found.items():
             if view not in used:
                 used.add(view)
                 made[view] = each
     probes = tuple(sorted({row.name for row in rows if row.name.endswith(f"-{PROBE}") and row.name != IMPORTED}))
-    for table in (*TABLES, SPEC):
+    for table in (*TABLES, SPEC_TABLE):
         if probes and f"{PROBE}_{table}" in made:
             made[f"linear_{PROBE}_{table}"] = made[f"{PROBE}_{table}"]
     for family, members in (*FAMILIES.items(), *([(PROBE, (f"linear-{PROBE}", *probes))] if probes else [])):
-        for table in (*TABLES, SPEC):
-            parts = [part for part in (f"{_plain(member)}_{table}" for member in members) if part in made]
+        for table in (*TABLES, SPEC_TABLE):
+            parts = [part for part in (f"{_identifier(member)}_{table}" for member in members) if part in made]
             if parts:
                 select = " UNION ALL BY NAME ".join(f'SELECT * FROM "{part}"' for part in parts)
                 made[f"{family}_{table}"] = KindView(select, family)
     return KindViews(made, extras)
 
 
-def _schemas(kinds: Iterable[KindRow]) -> dict[str, dict[str, dict[str, ExtraType]]]:
+def _extra_types(kinds: Iterable[KindRow]) -> dict[str, dict[str, dict[str, ExtraType]]]:
     """name → type of the extra columns, by kind and table; `run`: of the settings."""
     found: dict[str, dict[str, dict[str, ExtraType]]] = {}
     for row in sorted(kinds, key=lambda row: row[:2]):
@@ -225,16 +229,16 @@ def _schemas(kinds: Iterable[KindRow]) -> dict[str, dict[str, dict[str, ExtraTyp
 
 
 def _is_plain(table: str, name: str, type_: ExtraType) -> bool:
-    """Whether an extra column is one of the rows: not an object or a list, under a name that no other may have."""
-    return bool(PLAIN.fullmatch(name)) and type_.duckdb != "JSON" and name not in columns(table)
+    """Return whether an extra column becomes a column of the rows: not an object or list, and with an unused name."""
+    return bool(PLAIN.fullmatch(name)) and type_.duckdb != "JSON" and name not in table_columns(table)
 
 
 def typed_rows(table: str, dialect: str, extras: Mapping[str, ExtraType]) -> str:
-    """SELECT of the rows of the Arrow table `_<table>` with their declared types, and with these extra columns.
+    """Return the SELECT of the rows of the Arrow table `_<table>` with their declared types and these extra columns.
 
-    DuckDB reads the JSON of a row once for all of them.
+    DuckDB parses the JSON of a row once for all columns.
     """
-    select = typed(table, dialect)
+    select = typed_select(table, dialect)
     if not extras:
         return f"SELECT * FROM ({select})"
     paths = ", ".join(f"""'$."{name}"'""" for name in extras)
@@ -277,27 +281,29 @@ def extra_columns(schema: Mapping[str, Any]) -> dict[str, ExtraType]:
 
 
 def _result_view(kind: str, table: str, fields: Mapping[str, ExtraType], extras: Mapping[str, ExtraType]) -> str:
-    own = [name for name in columns(table) if name != DETAIL]
+    own = [name for name in table_columns(table) if name != DETAIL]
     parts = [f'f."{name}"' for name in own]
     parts += [f'r."{name}" AS "{name}"' for name in RUN_COLUMNS if name not in own]
-    parts += _typed(f"f.{DETAIL}", fields, {*own, *RUN_COLUMNS}, DETAIL, extras)
+    parts += _typed_fields(f"f.{DETAIL}", fields, {*own, *RUN_COLUMNS}, DETAIL, extras)
     joined = "result_rows AS f JOIN runs AS r ON r.run_id = f.run_id"
     return f"SELECT {', '.join(parts)} FROM {joined} WHERE r.kind = {text_literal(kind)}"
 
 
 def _run_view(kind: str, settings: Mapping[str, ExtraType]) -> str:
-    parts = [f'r."{name}"' for name in OF_RUNS] + _typed("r.spec", settings, set(OF_RUNS), "spec")
+    parts = [f'r."{name}"' for name in RUN_VIEW_COLUMNS] + _typed_fields(
+        "r.spec", settings, set(RUN_VIEW_COLUMNS), "spec"
+    )
     return f"SELECT {', '.join(parts)} FROM runs AS r WHERE r.kind = {text_literal(kind)}"
 
 
-def _typed(
+def _typed_fields(
     source: str,
     fields: Mapping[str, ExtraType],
     taken: Collection[str],
     prefix: str,
     extras: Mapping[str, ExtraType] = MappingProxyType({}),
 ) -> list[str]:
-    """The fields of a JSON column as typed columns; one whose name is taken gets the prefix. Those of `extras` are
+    """Return the fields of a JSON column as typed columns. A name that is taken gets the prefix. Fields in `extras` are
     columns of `f`."""
     parts = []
     for name, type_ in fields.items():
@@ -311,5 +317,5 @@ def _typed(
     return parts
 
 
-def _plain(name: str) -> str:
+def _identifier(name: str) -> str:
     return IDENTIFIER.sub("_", name)

@@ -219,7 +219,7 @@ def test_a_match_played_in_two_homes_counts_once_and_only_the_machine_differs(
     from chessreg.entities.checkpoint import import_checkpoint
     from chessreg.experiments.play import Play, PlaySpec
     from chessreg.queries import run_query
-    from chessreg.queries.compare import compare
+    from chessreg.queries.compare import compare_runs
 
     spec = PlaySpec(
         checkpoint="reference", opponent="random", games=4, opening="random:4", move_limit=2, adjudication="none"
@@ -246,7 +246,7 @@ def test_a_match_played_in_two_homes_counts_once_and_only_the_machine_differs(
             assert merged | {"machines": 0} == alone | {"machines": 0}
             assert (merged["n"], merged["planned"]) == (4, 4)
             assert count(session.database, tables.Conflict) == 0
-            found = compare(session.database, ["match"])
+            found = compare_runs(session.database, ["match"])
             assert found.differing == {"machine": {"host": ["box1", "box2"]}}
             assert {subject.run_id for subject in found.subjects} == {run_id}
             assert found.metrics

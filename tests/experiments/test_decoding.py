@@ -23,7 +23,7 @@ from chessreg.experiments.decoding import (
 from chessreg.experiments.finetune import FinetuneOptions, FinetuneSpec
 from chessreg.models.decoding.policies import ModelTurn, choose_moves, make_policy
 from chessreg.models.decoding.session import DecodingSession
-from chessreg.queries.published import beside
+from chessreg.queries.published import compare_with_published
 from chessreg.registry import tables
 
 HOW = FinetuneOptions(threads=1, log_steps=10, autocast=False)
@@ -149,11 +149,13 @@ def test_tables_show_modes_prompts_and_what_tuning_and_the_list_did(world_sessio
         assert row["delta_best"] == pytest.approx(shares[name][ALONE] - shares[name][FORCED])
     answer = world_session.query("prompt ablation", run=ids)
     ablation = {row["run_id"]: row for row in answer.rows}
-    told = beside(world_session.database, answer).rows
+    told = compare_with_published(world_session.database, answer).rows
     tuned_ones = {models[name][-6:] for name in ("tuned", "listed")}
     assert {row["model"][-6:] for row in told if row["row"] == "Llama" and row["ours"] is not None} == tuned_ones
     assert {row["ours"] for row in told if row["row"].startswith("Pythia")} == {None}, "these are Llamas"
-    learned = beside(world_session.database, world_session.query("training settings"), ("Appendix D.3",)).rows
+    learned = compare_with_published(
+        world_session.database, world_session.query("training settings"), ("Appendix D.3",)
+    ).rows
     assert {row["model"][-6:] for row in learned if row["ours"] is not None} == tuned_ones
     assert {row["column"] for row in learned if row["ours"] is not None} == {"Llama"}
     tuned = ablation[runs["tuned"].run_id.hex]

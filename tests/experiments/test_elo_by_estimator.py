@@ -13,7 +13,7 @@ from chessreg.experiments.imported.sweep import ImportedSweepSpec
 from chessreg.experiments.rating import Rating, RatingSpec
 from chessreg.experiments.rating.pool import load_rating_pool
 from chessreg.games.engines.estimators import SIDE_BY_SIDE
-from chessreg.queries.published import beside
+from chessreg.queries.published import compare_with_published
 from chessreg.registry import tables
 from chessreg.runs.resolve import resolve_spec
 
@@ -82,7 +82,7 @@ def test_results_with_help_are_another_players_and_stand_behind_those_without(se
 
 def test_published_ratings_stand_beside_ours_and_contradictions_have_lines_of_their_own(session, imported):
     ratings(session, imported(APRIL, assist="author"))
-    rows = beside(session.database, session.query("elo by estimator")).rows
+    rows = compare_with_published(session.database, session.query("elo by estimator")).rows
     lines = {(row["table"], row["row"]): row for row in rows}
     assert lines["section 4", "Pythia"]["comparison"] == "not comparable: the paper's number is lost"
     assert [lines["section 4", f"FEN bidirectional{again}"]["published"] for again in ("", ", again")] == [2680, 2682]
@@ -158,14 +158,17 @@ def test_the_authors_own_sweeps_are_comparable(session, imported):
     """By the bytes of his committed files: each number of one is that of its sweep, and of no other."""
     april, march = imported(APRIL, assist="author"), imported(MARCH, "earlier", assist="author")
     for run, table in ((april, "April"), (march, "March")):
-        lines = beside(session.database, session.query("wins by level", run=run)).rows
+        lines = compare_with_published(session.database, session.query("wins by level", run=run)).rows
         comparable = [line for line in lines if line["comparison"] == "comparable"]
         assert {line["table"] for line in comparable} == {f"sweep: Llama, {table} 2025"}
         assert len(comparable) == 33
         assert {line["difference"] for line in comparable} == {0.0}
     rows = ratings(session, march)
     [line] = [
-        line for line in beside(session.database, session.query("elo by estimator", run=rows[0]["run"])).rows
+        line
+        for line in compare_with_published(
+            session.database, session.query("elo by estimator", run=rows[0]["run"])
+        ).rows
         if line["comparison"] == "comparable"
     ]  # fmt: skip
     assert (line["table"], line["row"], line["published"]) == ("figure of ratings, code of March 2025", "Llama", 2579)
@@ -174,7 +177,7 @@ def test_the_authors_own_sweeps_are_comparable(session, imported):
 
 def test_the_authors_counts_by_other_rules_are_not_comparable(session, imported):
     run = imported(MARCH, assist="none")
-    told = beside(session.database, session.query("wins by level", run=run)).rows
+    told = compare_with_published(session.database, session.query("wins by level", run=run)).rows
     [why] = {
         line["comparison"] for line in told
         if line["table"] == "sweep: Llama, March 2025" and line["row"] == "level, 3" and line["column"] == "won"

@@ -11,7 +11,7 @@ from chessreg.experiments.probe import ProbeSpec
 from chessreg.experiments.probe_composition import CompositionSpec, ProbeComposition, compose_directions
 from chessreg.games.datasets.labels import get_label
 from chessreg.queries import run_query
-from chessreg.queries.published import beside
+from chessreg.queries.published import compare_with_published
 from chessreg.runs.fitted import FittedProbe, make_class_directions
 
 
@@ -83,7 +83,7 @@ def test_davis_weights_give_the_numbers_measured_on_them(session, shared_data):
     for row in (inner, everywhere):  # no empty square is missed
         assert row["retrieval_of_13"] == pytest.approx((row["retrieval"] * row["n"] + 100 * 64) / (row["n"] + 64))
     assert (inner["residual_index"], inner["positions"]) == (7, "white-origins")
-    published = beside(session.database, run_query(session.database, "probe composition")).rows
+    published = compare_with_published(session.database, run_query(session.database, "probe composition")).rows
     same = [r for r in published if r["row"].startswith("layer 7, phase 0")]
     assert [(r["comparison"], abs(r["difference"]) < 1e-4) for r in same] == [("comparable", True)] * 4
     pooled = [r for r in published if r["ours"] is not None and r not in same]

@@ -12,8 +12,8 @@ from sqlalchemy import select
 from chessreg.cli.root import run_command_line
 from chessreg.entities.merge import merge
 from chessreg.queries import run_query, run_sql
-from chessreg.queries.catalogue import entries, find
-from chessreg.queries.compare import compare
+from chessreg.queries.catalogue import catalogue_entries, find_entry
+from chessreg.queries.compare import compare_runs
 from chessreg.registry import tables
 from chessreg.runs.kind import load_kinds
 from chessreg.runs.spec import setting_names
@@ -43,7 +43,7 @@ def test_its_table_is_there_before_and_after_its_first_run(typed, tmp_path):
     assert status == 0, err
     assert out.split() == ["run,plies,games,share,p,n,captures,run_id"]
     assert "columns: run, plies, games, share, p, n, captures" in err
-    assert "no runs yet; chessreg run tests/kinds/captures_kind.py makes what this table shows" in err
+    assert "no runs yet; chessreg run tests/kinds/captures_kind.py produces the rows of this table" in err
 
     status, _, err = typed("query", TITLE)
     assert status != 0
@@ -83,7 +83,7 @@ def test_its_table_is_there_before_and_after_its_first_run(typed, tmp_path):
     status, _, err = typed("run", FILE, "--games", 10, "--shuffles", 50, "--seed", 1, "--name", "second")
     assert status == 0, err
     with open_session(str(tmp_path / "registry.db"), tmp_path / "store") as session:
-        found = compare(session.database, ["first", "second"])
+        found = compare_runs(session.database, ["first", "second"])
         (metric,) = [m for m in found.metrics if m.name.startswith("capture after capture")]
         first, second = metric.values
         assert first.value == said.value
@@ -111,11 +111,11 @@ def test_every_registered_kind_has_typed_views_before_it_ran(name, nothing_ran):
 
 
 def test_a_query_says_of_which_kinds_it_is():
-    assert {kind for entry in entries() for kind in entry.kinds} <= set(load_kinds())
-    assert find(str(FILE.with_suffix(".sql"))).kinds == ("captures",)
+    assert {kind for entry in catalogue_entries() for kind in entry.kinds} <= set(load_kinds())
+    assert find_entry(str(FILE.with_suffix(".sql"))).kinds == ("captures",)
 
 
-@pytest.mark.parametrize("title", [entry.title for entry in entries()])
+@pytest.mark.parametrize("title", [entry.title for entry in catalogue_entries()])
 def test_a_table_of_kinds_that_never_ran_has_columns_and_no_rows(title, nothing_ran):
     answer = run_query(nothing_ran, title)
     assert answer.rows == []

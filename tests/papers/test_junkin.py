@@ -22,8 +22,8 @@ from chessreg.papers.junkin.expectations import falling
 from chessreg.papers.plan import SIZES, LanguageModel, Request, ordered, replaced
 from chessreg.papers.report import write
 from chessreg.papers.work import PREPARATIONS, Work, request
-from chessreg.queries.published import values
-from chessreg.queries.published.paper_runs import Comparison, RecordedRun, World
+from chessreg.queries.published import published_values
+from chessreg.queries.published.paper_runs import PaperComparison, RecordedRun, World
 from chessreg.registry import tables
 from chessreg.runs.kind import find_kind
 from chessreg.runs.spec import settings_from
@@ -264,10 +264,10 @@ MADE = {
 )
 def test_the_paper_size_has_the_published_settings_but_for_what_is_not_published(run, step, differences):
     """The plan against the description of every published number that a plan can have."""
-    described = next(value.described for value in values() if value.paper == "Junkin 2025")
+    described = next(value.described for value in published_values() if value.paper == "Junkin 2025")
     tags = {f"@{name}/checkpoint": frozenset({f"junkin-2025:{tag}"}) for tag, name in MADE.items()}
     tags |= dict.fromkeys(("positions", "positions:test"), frozenset({"junkin-2025:chessbench"}))
-    comparison = Comparison(described, World(lambda reference: None, lambda name: tags.get(name, frozenset())))
+    comparison = PaperComparison(described, World(lambda reference: None, lambda name: tags.get(name, frozenset())))
     [planned_step] = [each for each in find("junkin").steps(asked("paper")) if each.name == step]
     settings = dict(planned_step.settings)
     step_kind = find_kind(planned_step.kind)

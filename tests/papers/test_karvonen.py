@@ -14,9 +14,9 @@ from chessreg.papers.karvonen.matches import skill_layers, suitable
 from chessreg.papers.karvonen.sizes import SIZES as SIZES_OF
 from chessreg.papers.plan import SIZES, Request, ordered, replaced
 from chessreg.papers.work import PREPARATIONS
-from chessreg.queries.catalogue import find as find_query
+from chessreg.queries.catalogue import find_entry as find_query
 from chessreg.queries.catalogue import find_plot
-from chessreg.queries.published import values
+from chessreg.queries.published import published_values
 from chessreg.runs.kind import find_kind
 from chessreg.runs.spec import settings_from
 
@@ -220,7 +220,7 @@ def test_every_sheet_asks_a_query_and_draws_plots_that_there_are():
             assert find_query(sheet.query).title == sheet.query
             for title in sheet.plots:
                 assert find_plot(title)[0].title == sheet.query
-            assert set(sheet.tables) <= {value.table for value in values() if value.query == sheet.query}
+            assert set(sheet.tables) <= {value.table for value in published_values() if value.query == sheet.query}
         steps = {step.name for step in paper.steps(Request("model", "train", "test", 8, 64, "small"))}
         assert {name for picture in paper.pictures for name in picture.after} <= steps
 

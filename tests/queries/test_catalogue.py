@@ -8,27 +8,27 @@ import pytest
 
 from chessreg.errors import ChessregError, NotFoundError
 from chessreg.queries import run_query
-from chessreg.queries.ask import Question
-from chessreg.queries.catalogue import entries, files, find, parse
+from chessreg.queries.ask import CatalogueQuestion
+from chessreg.queries.catalogue import catalogue_entries, find_entry, parse_entry, query_files
 from chessreg.queries.engine import engine_of
-from chessreg.queries.gate import parsed
-from chessreg.queries.scope import Scope, filters
-from chessreg.queries.summary import CORRECTED, FUNCTIONS, PLAIN, added
+from chessreg.queries.gate import parse_select
+from chessreg.queries.scope import Scope, resolve_scope
+from chessreg.queries.summary import CORRECTED, FUNCTIONS, PLAIN, added_columns
 
-EVERY = [entry.title for entry in entries()]
+EVERY = [entry.title for entry in catalogue_entries()]
 
 
 @pytest.mark.parametrize("title", EVERY)
 def test_every_statement_says_a_total_order(title, empty):
-    entry, engine = find(title), engine_of(empty)
-    question = Question(engine, entry, Scope(), filters(empty, Scope()), "paper")
+    entry, engine = find_entry(title), engine_of(empty)
+    question = CatalogueQuestion(engine, entry, Scope(), resolve_scope(empty, Scope()), "paper")
     keys = {
         "table": ["cell"],
         "rows": ["run_place", "unit"],
         "skipped": ["states", "run", "reason", "hint"],
     }  # never by a run's id, which is a hash
     for name in {"table", "clusters", "rows", "skipped"} & entry.statements.keys():
-        tree = parsed(engine.parser(), question.statement(name))
+        tree = parse_select(engine.parser(), question.statement(name))
         [order] = [m for m in tree["statements"][0]["node"]["modifiers"] if m["type"] == "ORDER_MODIFIER"]
         said = [o["expression"] for o in order["orders"]]
         columns = [e.get("function_name") or e.get("column_names", ["ALL"])[-1] for e in said]
@@ -41,14 +41,14 @@ def test_every_statement_says_a_total_order(title, empty):
 
 @pytest.mark.parametrize("title", EVERY)
 def test_an_empty_registry_has_the_columns_of_the_header_with_their_types(title, empty):
-    result, entry = run_query(empty, title), find(title)
+    result, entry = run_query(empty, title), find_entry(title)
     assert len(result) == 0
     ends = re.compile("_(low|high)$")
     named = [c.name for c in entry.columns if not ends.search(c.name)]
     assert [c for c in result.columns if not ends.search(c)] == named
     types = {field.name: str(field.type) for field in result.to_arrow().schema}
     for statistic in entry.statistics:
-        assert {types[name] for name in added(statistic)} == {"double"}
+        assert {types[name] for name in added_columns(statistic)} == {"double"}
     assert {types.get("checkpoint", "string"), types.get("checkpoint_id", "string")} == {"string"}
     assert "int32" not in types.values()
     assert all(column.text for column in entry.columns)
@@ -56,10 +56,10 @@ def test_an_empty_registry_has_the_columns_of_the_header_with_their_types(title,
     assert entry.made_by in result.notes[0]
 
 
-@pytest.mark.parametrize("title", [entry.title for entry in entries() if entry.statistics])
+@pytest.mark.parametrize("title", [entry.title for entry in catalogue_entries() if entry.statistics])
 def test_statistics_are_known_functions_of_columns_of_the_clusters(title, empty):
-    entry, engine = find(title), engine_of(empty)
-    question = Question(engine, entry, Scope(), filters(empty, Scope()), "paper")
+    entry, engine = find_entry(title), engine_of(empty)
+    question = CatalogueQuestion(engine, entry, Scope(), resolve_scope(empty, Scope()), "paper")
     columns = []
     if "clusters" in entry.statements:
         columns = engine.answer({"": question.statement("clusters")}, question.parameters)[""].column_names
@@ -80,25 +80,25 @@ def test_a_query_is_found_by_title_alias_or_file_name_in_any_case():
         "karvonen-table-3",
         "  ELO  by intervention",
     ):
-        assert find(name).title == title
+        assert find_entry(name).title == title
 
 
 def test_a_near_miss_is_suggested():
     with pytest.raises(NotFoundError) as caught:
-        find("elo by interventoin")
+        find_entry("elo by interventoin")
     assert caught.value.exit_code == 3
     assert '"elo by intervention"' in caught.value.hint
-    assert find("board intervention").title == "board intervention legality"
+    assert find_entry("board intervention").title == "board intervention legality"
     with pytest.raises(NotFoundError, match="there is no query 'xyzzy'") as caught:
-        find("xyzzy")
+        find_entry("xyzzy")
     assert caught.value.hint == "chessreg query --list"
 
 
 def test_a_header_line_that_is_not_understood_is_named(tmp_path):
     with pytest.raises(ChessregError, match=r"x\.sql, line 2: not understood: -- color: red"):
-        parse("-- title: x\n-- color: red\n", tmp_path / "x.sql")
+        parse_entry("-- title: x\n-- color: red\n", tmp_path / "x.sql")
     with pytest.raises(ChessregError, match=r"x\.sql has no paper, kinds, made by, base, table, rows"):
-        parse("-- title: x\n", tmp_path / "x.sql")
+        parse_entry("-- title: x\n", tmp_path / "x.sql")
 
 
 HEADER = "-- title: x\n-- paper: none\n-- kinds: play\n-- made by: chessreg run play\n"
@@ -114,16 +114,16 @@ def test_a_query_takes_the_statements_of_the_file_beside_it(tmp_path):
     own = ["-- statement: table", "SELECT 'own'", "-- statement: rows", "SELECT 2"]
     path = tmp_path / "part.sql"
     path.write_text(shared("-- statements of: whole.sql to base", *own))
-    entry = find(str(path))
+    entry = find_entry(str(path))
     assert [*entry.statements.items()] == [
         ("cells", "SELECT 'cells'"), ("base", "SELECT 'base'"), ("table", "SELECT 'own'"), ("rows", "SELECT 2")
     ]  # fmt: skip
     assert [*entry.relations] == ["cells", "base"]
     digest = entry.digest
     (tmp_path / "whole.sql").write_text(WHOLE.replace("SELECT 'rows'", "SELECT 'others'"))
-    assert find(str(path)).digest == digest  # what is not taken does not count
+    assert find_entry(str(path)).digest == digest  # what is not taken does not count
     (tmp_path / "whole.sql").write_text(WHOLE.replace("SELECT 'cells'", "SELECT 'changed'"))
-    assert find(str(path)).digest != digest
+    assert find_entry(str(path)).digest != digest
 
 
 @pytest.mark.parametrize(
@@ -131,13 +131,16 @@ def test_a_query_takes_the_statements_of_the_file_beside_it(tmp_path):
     [
         (["-- statements of: whole.sql"], "part.sql: statements of: 'whole.sql' is not FILE.sql to NAME"),
         (["-- statements of: ../whole.sql to base"], "'../whole.sql to base' is not FILE.sql to NAME"),
-        (["-- statements of: none.sql to base"], "part.sql: statements of: there is no none.sql beside it"),
+        (["-- statements of: none.sql to base"], "part.sql: statements of: none.sql does not exist in its folder"),
         (["-- statements of: whole.sql to paired"], "part.sql: statements of: whole.sql has no statement paired"),
-        (["-- statements of: part.sql to base"], "part.sql takes its own from another file"),
-        (["-- statements of: other.sql to base"], "other.sql takes its own from another file"),
+        (["-- statements of: part.sql to base"], "part.sql shares them from another file"),
+        (["-- statements of: other.sql to base"], "other.sql shares them from another file"),
         (["-- statements of: broken.sql to base"], "broken.sql, line 1: not understood: -- color: red"),
-        (["-- statements of: bytes.sql to base"], "bytes.sql is no query: 'utf-8' codec"),
-        (["-- statements of: whole.sql to base", "-- statement: cells", "SELECT 1"], "of its own that it .*: cells"),
+        (["-- statements of: bytes.sql to base"], "bytes.sql is not a query: 'utf-8' codec"),
+        (
+            ["-- statements of: whole.sql to base", "-- statement: cells", "SELECT 1"],
+            "declares statements that it also shares .*: cells",
+        ),
         (["-- statements of: whole.sql to base", "-- statements of: whole.sql to base"], "line 6: a second"),
     ],
 )  # fmt: skip
@@ -149,13 +152,14 @@ def test_statements_that_cannot_be_taken_are_said(lines, message, tmp_path):
     path = tmp_path / "part.sql"
     path.write_text(shared(*lines, "-- statement: table", "SELECT 1", "-- statement: rows", "SELECT 2"))
     with pytest.raises(ChessregError, match=message):
-        find(str(path))
+        find_entry(str(path))
 
 
 def test_no_query_repeats_the_statements_of_another():
     """Three statements or more that two files have in common are one file's, and taken from there."""
     queries = [
-        (entry, {*entry.statements.items()} - {(n, entry.statements[n]) for n in entry.shared}) for entry in entries()
+        (entry, {*entry.statements.items()} - {(n, entry.statements[n]) for n in entry.shared})
+        for entry in catalogue_entries()
     ]
     for number, (entry, own) in enumerate(queries):
         for other, others in queries[:number]:
@@ -164,7 +168,7 @@ def test_no_query_repeats_the_statements_of_another():
 
 def test_no_query_takes_json_apart():
     """What a row or a spec holds as JSON is a typed column of a view."""
-    for path in files():
+    for path in query_files():
         assert not re.search(r"json|->", path.read_text(), re.IGNORECASE), path.name
 
 

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from chessreg.cli.root import run_command_line
-from chessreg.queries.published import values
+from chessreg.queries.published import published_values
 from chessreg.registry.database import Database
 from store import Store
 
@@ -68,7 +68,7 @@ def test_json_is_one_document_with_meta_and_nothing_on_stderr(type_, filled):
 def test_an_empty_registry_gives_a_helpful_line_and_typed_columns(type_, database):
     code, out, err = type_("elo")
     assert (code, out) == (0, "")
-    assert err.startswith("no runs yet; chessreg run play makes what this table shows\ncolumns: checkpoint, ")
+    assert err.startswith("no runs yet; chessreg run play produces the rows of this table\ncolumns: checkpoint, ")
     code, out, _ = type_("elo", "--format", "csv")
     assert (code, out.count("\n")) == (0, 1)
 
@@ -103,7 +103,9 @@ def test_published_numbers_beside_ours(type_, filled):
     assert "\n| 8 layer random | none | 15.7 | 50.0 [" in out
     assert re.search(r"0 of \d+ rows are comparable", err)
     _, every, _ = type_("elo", "--published", "--format", "csv")
-    assert len(list(csv.DictReader(io.StringIO(every)))) == sum(v.query == "elo by intervention" for v in values())
+    assert len(list(csv.DictReader(io.StringIO(every)))) == sum(
+        v.query == "elo by intervention" for v in published_values()
+    )
 
 
 def test_sql_of_ones_own(type_, filled):

@@ -7,7 +7,7 @@ from sqlalchemy import select
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.probe import ProbeSpec
-from chessreg.queries.compare import compare
+from chessreg.queries.compare import compare_runs
 from chessreg.registry import names, tables
 from chessreg.registry.identity import new_id
 from chessreg.session import Session
@@ -28,13 +28,13 @@ def probes(world, tmp_path_factory):
 
 
 def test_only_settings_that_differ_are_shown(probes: Session):
-    found = compare(probes.database, ["reference-board", "longer"])
+    found = compare_runs(probes.database, ["reference-board", "longer"])
     assert found.differing["settings"] == {"epochs": [1, 2]}
     assert not {"code", "machine", "versions"} & found.differing.keys()
 
 
 def test_a_metric_has_a_value_for_each_and_a_paired_difference(probes: Session):
-    found = compare(probes.database, ["reference-board", "longer"])
+    found = compare_runs(probes.database, ["reference-board", "longer"])
     metric = next(m for m in found.metrics if m.name == "accuracy, validation, layer 1")
     sql = (
         "select sum(correct)::double / sum(n) as accuracy from score join runs using (run_id) "
@@ -54,7 +54,7 @@ def test_a_metric_has_a_value_for_each_and_a_paired_difference(probes: Session):
 def test_the_pinned_run_is_the_baseline_wherever_it_is_named(probes: Session):
     with probes.database.write() as session:
         names.add_annotation(session, "run", names.resolve_id(session, "run", "longer"), "pin")
-    found = compare(probes.database, ["reference-board", "longer"])
+    found = compare_runs(probes.database, ["reference-board", "longer"])
     assert [subject.label for subject in found.subjects] == ["longer", "reference-board"]
     assert found.metrics[0].differences[0] is None
 
@@ -63,17 +63,17 @@ def test_a_run_that_has_a_name_and_has_not_begun_is_said(session: Session):
     with session.database.write() as sql:
         names.add_annotation(sql, "run", new_id(), "name", "later")
     with pytest.raises(NotFoundError, match="run later has not begun"):
-        compare(session.database, ["later", "later"])
+        compare_runs(session.database, ["later", "later"])
 
 
 def test_a_run_of_one_attempt_alone_is_refused(probes: Session):
-    with pytest.raises(BadInputError, match="nothing to be compared with"):
-        compare(probes.database, ["longer"])
+    with pytest.raises(BadInputError, match="cannot be compared by attempts"):
+        compare_runs(probes.database, ["longer"])
 
 
 def test_one_metric_of_many_that_leaves_0_out_by_chance_is_no_difference():
     """Nineteen metrics as they were, and one whose interval just leaves 0 out: p 0.03 of twenty says nothing."""
-    from chessreg.queries.compare import Comparison, Metric
+    from chessreg.queries.compare import Metric, RunComparison
     from chessreg.queries.stats import Estimate
 
     def metric(name, difference):
@@ -82,13 +82,13 @@ def test_one_metric_of_many_that_leaves_0_out_by_chance_is_no_difference():
     same = [metric(f"same {n}", Estimate(0.01, -0.2, 0.2)) for n in range(19)]
     chance, real = Estimate(0.1, 0.01, 0.19), Estimate(-0.5, -0.6, -0.4)
     unknown = [metric("no interval", Estimate(0.3, None, None)), metric("not there", None)]
-    found = Comparison([], [], metrics=[metric("chance", chance), metric("real", real), *same, *unknown]).corrected()
+    found = RunComparison([], [], metrics=[metric("chance", chance), metric("real", real), *same, *unknown]).corrected()
     assert chance.p() == pytest.approx(0.029, abs=0.001)
     assert found["chance"] > 0.5
     assert found["real"] < 1e-6
     assert len(found) == 21
-    assert Comparison([], [], metrics=[metric("chance", chance)]).corrected() == {"chance": chance.p()}
-    assert Comparison([], [], metrics=unknown).corrected() == {}
+    assert RunComparison([], [], metrics=[metric("chance", chance)]).corrected() == {"chance": chance.p()}
+    assert RunComparison([], [], metrics=unknown).corrected() == {}
     assert (Estimate(0.1, 0.1, 0.1).p(), Estimate(0.0, 0.0, 0.0).p()) == (0.0, 1.0)
 
 
@@ -116,7 +116,7 @@ def test_games_are_those_that_were_looked_at_whatever_the_models_were_trained_on
         made.append(run)
     for run, right in zip(made, ([1, 9, 2, 8], [2, 9, 3, 9]), strict=True):
         make.add(*scores(run, right))
-    [metric] = compare(database, ["ours", "theirs"]).metrics
+    [metric] = compare_runs(database, ["ours", "theirs"]).metrics
     assert metric.differences[1].value == pytest.approx(0.075)
     assert metric.differences[1].low >= 0  # no game is read worse; apart they leave it open
 
@@ -130,7 +130,7 @@ def test_test_games_of_probes_are_pairs_whatever_the_probes_were_fitted_on(make,
         right = [(10, correct) for correct in hits]
         make.probe(checkpoint, {(0, "test"): right, (0, "validation"): right}, name=name,
                    spec={"cache": cache(make.dataset(name)), "test_cache": test})  # fmt: skip
-    metrics = {metric.name: metric.differences[1] for metric in compare(database, ["ours", "theirs"]).metrics}
+    metrics = {metric.name: metric.differences[1] for metric in compare_runs(database, ["ours", "theirs"]).metrics}
     assert metrics["accuracy, test, layer 0"].low >= 0
     assert metrics["accuracy, validation, layer 0"].low < 0  # other games
 
@@ -142,7 +142,7 @@ def test_what_chance_makes_of_a_statistic_is_not_its_value(make, database):
         of_run = {"run_id": run.id, "unit": 0, "attempt_id": run.attempt_id, "name": name}
         make.add(tables.Statistic(value=0.005, p=0.01, n=9, **of_run))
         make.add(*(tables.MetricPoint(step=step, value=0.02, **of_run) for step in range(3)))
-    [metric] = compare(database, ["ours", "theirs"]).metrics
+    [metric] = compare_runs(database, ["ours", "theirs"]).metrics
     assert metric.name == name
     assert [value.value for value in metric.values] == [0.005, 0.005]
 
@@ -155,7 +155,7 @@ def test_a_class_a_bin_or_a_place_in_a_search_is_no_step_of_a_curve(make, databa
         make.add(
             *(tables.MetricPoint(name=name, step=step, value=step / 4, **of_run) for name in names for step in (1, 3))
         )
-    found = {metric.name: metric.values[0].value for metric in compare(database, ["ours", "theirs"]).metrics}
+    found = {metric.name: metric.values[0].value for metric in compare_runs(database, ["ours", "theirs"]).metrics}
     assert found == {"share_of_games_by_vote, class 1": 0.25, "share_of_games_by_vote, class 3": 0.75,
                      "test_auc_softmax_flat": 0.75, "loss": 0.75}  # fmt: skip
 
@@ -164,7 +164,7 @@ def test_the_legal_rate_of_given_games_is_compared(make, database):
     checkpoint = make.checkpoint("m")
     make.legality(checkpoint, [[(True, 0.75), (False, 0.5)], [(True, 1.0)]], name="ours")
     make.legality(checkpoint, [[(True, None), (True, None)], [(True, None)]], name="theirs")
-    found = {metric.name: metric.values for metric in compare(database, ["ours", "theirs"]).metrics}
+    found = {metric.name: metric.values for metric in compare_runs(database, ["ours", "theirs"]).metrics}
     assert [value.value for value in found["legal on the original board, clean"]] == pytest.approx([2 / 3, 1])
     assert found["probability of a legal move, original, clean"][0].value == pytest.approx(0.75)
 
@@ -175,5 +175,5 @@ def test_errors_alone_are_no_sample_of_legality(make, database):
         error = tables.Trial(run_id=run.id, unit=0, condition="clean", sample=-2, attempt_id=run.attempt_id, item=0,
                              ply=2, text="e4", legal_original=False, mass_original=0.1)  # fmt: skip
         make.add(error, *scores(run, [9]))
-    found = {metric.name: metric.values[0].value for metric in compare(database, ["ours", "theirs"]).metrics}
+    found = {metric.name: metric.values[0].value for metric in compare_runs(database, ["ours", "theirs"]).metrics}
     assert found == {"accuracy, all": 0.9}

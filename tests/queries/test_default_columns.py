@@ -10,8 +10,8 @@ import pytest
 from chessreg import text_table
 from chessreg.errors import ChessregError
 from chessreg.queries import run_query
-from chessreg.queries.catalogue import MOST_DEFAULTS, entries, parse
-from chessreg.queries.render import layout, rendered, table
+from chessreg.queries.catalogue import MOST_DEFAULTS, catalogue_entries, parse_entry
+from chessreg.queries.render import choose_columns, render_result, table_text
 from chessreg.registry.database import Database
 
 from ..conftest import queries_with_runs
@@ -37,14 +37,14 @@ def results_of_all(demo):
 def test_every_table_has_one_line_per_row_within_the_width(results_of_all, width):
     assert sum(len(result) > 0 for result in results_of_all.values()) > 15
     for title, result in results_of_all.items():
-        lines = table(result, width).splitlines()
+        lines = table_text(result, width).splitlines()
         assert max(map(len, lines), default=0) <= width, title
         numbered = [line for line in lines if line.split()[:1] and line.split()[0].isdigit()]
         assert [int(line.split()[0]) for line in numbered] == list(range(1, len(result) + 1)), title
 
 
 def test_every_query_declares_keys_and_answers_of_at_most_eight_columns():
-    for entry in entries():
+    for entry in catalogue_entries():
         assert entry.default.keys, entry.title
         assert entry.default.answers, entry.title
         assert len(set(entry.default.names)) == len(entry.default.names) <= MOST_DEFAULTS
@@ -58,20 +58,20 @@ LONG_KEYS = {"causes of no skill effect": ("of",)}  # texts that no line has roo
 def test_rows_of_a_printed_table_differ_in_its_key_columns(results_of_all):
     """Untrained twins were rows with the name of their trained model: `weights` was not printed."""
     for title, result in results_of_all.items():
-        shown, _ = layout(result)
+        shown, _ = choose_columns(result)
         defaults = result.entry.default
         keys = [name for name in shown if name not in (*defaults.answers, *defaults.counts)]
         keys += [name for name in LONG_KEYS.get(title, ()) if name not in keys]
         rows = [tuple(str(row[name]) for name in keys) for row in result.rows]
         assert len(set(rows)) == len(rows), f"{title}: {keys}"
     probes = results_of_all["best probe layers"]
-    assert {"weights", "selected_on"} <= set(layout(probes)[0])
+    assert {"weights", "selected_on"} <= set(choose_columns(probes)[0])
     assert {row["weights"] for row in probes.rows} == {"trained", "untrained"}
 
 
 def test_the_answer_stays_in_a_narrow_terminal(results_of_all):
     result = results_of_all["probe accuracy by layer"]
-    text = table(result, 40)
+    text = table_text(result, 40)
     assert "accuracy" in text
     assert "not shown: " in text
     assert "(--wide)" in text
@@ -81,18 +81,18 @@ def test_the_answer_stays_in_a_narrow_terminal(results_of_all):
 
 def test_wide_and_chosen_columns_are_printed_whole(results_of_all):
     result = results_of_all["probe accuracy by layer"]
-    assert set(layout(result)[0]) < set(layout(result, wide=True)[0])
-    assert "not shown" not in table(result, 60, wide=True)
-    assert layout(result.showing(["run", "layer"]))[0] == ["run", "layer"]
+    assert set(choose_columns(result)[0]) < set(choose_columns(result, wide=True)[0])
+    assert "not shown" not in table_text(result, 60, wide=True)
+    assert choose_columns(result.showing(["run", "layer"]))[0] == ["run", "layer"]
     for format in ("markdown", "latex"):
-        assert len(rendered(result, format, wide=True)) > len(rendered(result, format))
+        assert len(render_result(result, format, wide=True)) > len(render_result(result, format))
 
 
 def test_records_have_every_column_of_each_row(results_of_all):
     result = results_of_all["probe accuracy by layer"]
-    lines = rendered(result, "records").splitlines()
+    lines = render_result(result, "records").splitlines()
     assert sum(line.startswith("── row ") for line in lines) == len(result)
-    names, same = layout(result, wide=True)
+    names, same = choose_columns(result, wide=True)
     assert len(lines) == len(result) * (1 + len(names) + len(same))
 
 
@@ -114,7 +114,7 @@ SELECT 1
 SELECT 1
 """
     with pytest.raises(ChessregError, match="default"):
-        parse(text, Path("t.sql"))
+        parse_entry(text, Path("t.sql"))
 
 
 def test_long_keys_keep_both_ends_and_wide_characters_count_twice():

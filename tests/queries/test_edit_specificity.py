@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from chessreg.queries import run_query
-from chessreg.queries.ask import plotted
+from chessreg.queries.ask import query_plot_rows
 from chessreg.queries.catalogue import find_plot
-from chessreg.queries.plot import draw
+from chessreg.queries.plot import draw_figure
 from chessreg.registry import tables
 
 # condition → (setting, source, layers, scale, mass on the modified board, moved)
@@ -99,8 +99,8 @@ def test_it_is_plotted_as_effect_over_damage_and_the_frontier_alone(sweep, datab
     sweep()
     for title, whole in (("edit specificity", True), ("frontier of edits", False)):
         entry, plot = find_plot(title)
-        shown = plotted(database, entry, plot)
-        [axis] = draw(shown, plot).axes
+        shown = query_plot_rows(database, entry, plot)
+        [axis] = draw_figure(shown, plot).axes
         drawn = sorted(tuple(xy) for line in axis.get_lines() for xy in line.get_xydata().tolist() if len(xy) == 2)
         assert {(10.0, 50.0), (20.0, 70.0)} <= set(drawn)
         assert ((30.0, 60.0) in drawn) == whole

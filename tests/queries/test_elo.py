@@ -111,13 +111,13 @@ def test_an_unrelated_match_moves_no_interval(database, make):
 
 
 def test_compare_says_what_the_query_says(database, make):
-    from chessreg.queries.compare import compare
+    from chessreg.queries.compare import compare_runs
 
     checkpoint = make.checkpoint("m")
     edit = make.intervention(checkpoint, scale=-2)
     make.play(checkpoint, [WON, LOST, DRAWN] * 20, name="plain")
     make.play(checkpoint, [LOST, LOST, DRAWN, WON] * 15, intervention=edit, name="edited")
-    metric = next(m for m in compare(database, ["plain", "edited"]).metrics if m.name == "score")
+    metric = next(m for m in compare_runs(database, ["plain", "edited"]).metrics if m.name == "score")
     for row, value in zip(ask(database), metric.values, strict=True):
         assert tuple(value) == pytest.approx((row["score"], row["score_low"], row["score_high"]), abs=1e-6)
     ends = tuple(ask(database)[1]["delta_score" + end] for end in ("", "_low", "_high"))
@@ -213,16 +213,16 @@ def test_an_edit_is_warned_of_what_has_not_played_beside_it(database, make, cont
 
 
 def test_compare_shows_an_edit_beyond_the_controls_that_it_is_given(database, controlled):
-    from chessreg.queries.compare import compare
+    from chessreg.queries.compare import compare_runs
 
-    found = compare(database, ["plain", "negative", "random-0", "random-1", "shuffled-0", "shuffled-1"])
+    found = compare_runs(database, ["plain", "negative", "random-0", "random-1", "shuffled-0", "shuffled-1"])
     row = edited(database)
     for control in ("random", "shuffled"):
         few = "(2 of them: the interval is too narrow)"
         metric = next(m for m in found.metrics if m.name == f"score, minus {control} directions {few}")
         ends = tuple(row[f"delta_{control}{end}"] for end in ("", "_low", "_high"))
         assert [tuple(v) for v in metric.values] == [(None,) * 3, ends, *[(None,) * 3] * 4]
-    plain = compare(database, ["plain", "negative"])
+    plain = compare_runs(database, ["plain", "negative"])
     assert not [m for m in plain.metrics if "directions" in m.name]
 
 
@@ -319,7 +319,7 @@ def test_partial_runs_are_shown_on_request_with_what_was_planned(database, make)
     result = run_query(database, "elo")
     assert len(result) == 0
     assert result.notes == [
-        "nothing to show yet; chessreg run play makes what this table shows",
+        "nothing to show yet; chessreg run play produces the rows of this table",
         "left out of the runs: 1 not complete (--partial shows them)",
     ]
     [row] = ask(database, partial=True)

@@ -10,7 +10,7 @@ import pytest
 
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.queries import run_query, run_sql, source
-from chessreg.queries.engine import Engine, engine_of
+from chessreg.queries.engine import QueryEngine, engine_of
 from chessreg.registry import tables
 from chessreg.registry.database import Database
 
@@ -19,13 +19,13 @@ from chessreg.registry.database import Database
 def reads(monkeypatch):
     """The tables that are read of the registry, in order."""
     found = []
-    plain = source.Reader.table
+    plain = source.RegistryReader.table
 
     def counted(reader, table, *rest, **more):
         found.append(table)
         return plain(reader, table, *rest, **more)
 
-    monkeypatch.setattr(source.Reader, "table", counted)
+    monkeypatch.setattr(source.RegistryReader, "table", counted)
     return found
 
 
@@ -106,7 +106,7 @@ def test_all_tables_of_an_answer_are_of_one_moment_while_another_writes(database
     writer = threading.Thread(target=write)
     writer.start()
     try:
-        seen, engine, ends = set(), Engine(database), time.monotonic() + 3
+        seen, engine, ends = set(), QueryEngine(database), time.monotonic() + 3
         sql = 'SELECT (SELECT count(*) FROM "match") AS arms, (SELECT count(*) FROM game) AS games'
         while time.monotonic() < ends and len(seen) < 5:
             [row] = engine.answer({"": sql})[""].to_pylist()

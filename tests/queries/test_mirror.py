@@ -13,7 +13,7 @@ import pytest
 from chessreg.entities.merge import merge
 from chessreg.errors import ChessregError
 from chessreg.queries import mirror, run_query, run_sql, source, stats
-from chessreg.queries.engine import Engine
+from chessreg.queries.engine import QueryEngine
 from chessreg.registry import migrations, tables
 from chessreg.registry.database import Database
 from chessreg.registry.result_tables import RESULT_TABLES
@@ -27,7 +27,7 @@ ALL = "SELECT run_id, unit, plies, result, adjudication_cp, seconds, moves, deta
 
 def rows(database, sql=ALL):
     """The answer of a process that has not asked yet."""
-    return Engine(database).answer({"q": sql})["q"].to_pylist()
+    return QueryEngine(database).answer({"q": sql})["q"].to_pylist()
 
 
 def files(database):
@@ -35,7 +35,7 @@ def files(database):
 
 
 def keep(database, sql=ALL):
-    engine = Engine(database)
+    engine = QueryEngine(database)
     engine.answer({"q": sql})
     engine.keep()
 
@@ -50,7 +50,7 @@ def short_files(monkeypatch):
 def fetched(monkeypatch):
     """The number of games that come from SQL."""
     found = []
-    plain = source.Reader.table
+    plain = source.RegistryReader.table
 
     def noted(reader, table, *rest, **more):
         answer = plain(reader, table, *rest, **more)
@@ -58,7 +58,7 @@ def fetched(monkeypatch):
             found.append(answer.num_rows)
         return answer
 
-    monkeypatch.setattr(source.Reader, "table", noted)
+    monkeypatch.setattr(source.RegistryReader, "table", noted)
     return found
 
 
@@ -180,7 +180,7 @@ def test_a_file_that_cannot_be_read_is_removed_and_written_again(damage, databas
     keep(database)
     path = files(database)[0]
     data = path.read_bytes()
-    engine = Engine(database)
+    engine = QueryEngine(database)
     engine.answer({"q": "SELECT count(*) FROM run"})  # the snapshot has begun
     if damage == "gone":
         path.unlink()
@@ -297,21 +297,21 @@ def test_every_query_has_the_same_answer_from_files_and_from_sql(seed, registry,
             assert mirrored.to_arrow().schema.equals(found.to_arrow().schema), title
         for name in names:
             assert repr(rows(again, f"SELECT * FROM {name} ORDER BY ALL")) == repr(whole[name])
-        assert list(mirror.differing(again, Engine(again).extras())) == []
+        assert list(mirror.find_differing_files(again, QueryEngine(again).extras())) == []
 
 
 def test_a_file_with_other_rows_than_the_registry_differs(database, make):
     run = make.play(make.checkpoint("a"), [{"plies": unit} for unit in range(9)])
     make.play(make.checkpoint("b"), [{}] * 4)
     keep(database)
-    assert list(mirror.differing(database, {})) == []
+    assert list(mirror.find_differing_files(database, {})) == []
     with database.write() as session:
         session.query(tables.Game).filter_by(run_id=run.id, unit=8).update({"plies": 99})
-    [path] = mirror.differing(database, {})
+    [path] = mirror.find_differing_files(database, {})
     assert run.id.hex in path.name
     rest = next(other for other in files(database) if other != path)
     rest.write_bytes(rest.read_bytes()[:-20])
-    assert sorted(mirror.differing(database, {})) == files(database)
+    assert sorted(mirror.find_differing_files(database, {})) == files(database)
 
 
 def test_random_damage_never_stops_a_query(database, make):

@@ -3,7 +3,7 @@
 import pytest
 
 from chessreg.queries import plot, run_query
-from chessreg.queries.ask import plotted, rows_behind
+from chessreg.queries.ask import query_plot_rows, rows_behind
 from chessreg.queries.catalogue import find_plot
 from chessreg.registry import tables
 
@@ -86,6 +86,6 @@ def test_it_is_drawn(database, make, judge):
     judge(make.checkpoint("a"), PLAIN)
     for name, bars in (("move quality", 1), ("centipawn loss by move", 2)):
         entry, wanted = find_plot(name)
-        [axis] = plot.draw(plotted(database, entry, wanted), wanted).axes
+        [axis] = plot.draw_figure(query_plot_rows(database, entry, wanted), wanted).axes
         assert len(axis.patches) == bars
         assert axis.get_ylabel() == "loss cp"

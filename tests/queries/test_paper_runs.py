@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from chessreg.errors import ChessregError
-from chessreg.queries.published import against, values
-from chessreg.queries.published.paper_runs import Comparison, PaperRuns, RecordedRun, World
+from chessreg.queries.published import add_differences, published_values
+from chessreg.queries.published.paper_runs import PaperComparison, PaperRuns, RecordedRun, World
 
-PAPERS = {value.paper: value.described for value in values()}
+PAPERS = {value.paper: value.described for value in published_values()}
 DESCRIBED = {(paper, name): described for paper, described in PAPERS.items() for name in described.entries}
 EDITS, PROBE, CACHE = "run:" + "e" * 64, "run:" + "b" * 64, "run:" + "c" * 64
 MODEL, GAMES = "sha256:" + "1" * 64, "dataset:" + "2" * 64
@@ -51,7 +51,7 @@ def cached(**changes):
 
 def differences(ours, cache=None, tags=TAGS):
     described = PaperRuns([DOCUMENT])
-    comparison = Comparison(described, world({CACHE: cache or cached()}, tags))
+    comparison = PaperComparison(described, world({CACHE: cache or cached()}, tags))
     return comparison.differences(ours, described.run("probe"))
 
 
@@ -100,7 +100,7 @@ def test_inputs_are_compared_with_all_their_settings(changes, tags, text):
 
 def test_another_kind_or_version_is_named():
     described = PaperRuns([DOCUMENT])
-    comparison, probe = Comparison(described, world({CACHE: cached()})), described.run("probe")
+    comparison, probe = PaperComparison(described, world({CACHE: cached()})), described.run("probe")
     other = RecordedRun("imported-probe", 1, {})
     assert comparison.differences(other, probe) == ["made by imported-probe, the paper's number by probe"]
     older = RecordedRun("probe", probe.version - 1, fitted().settings)
@@ -128,15 +128,15 @@ def test_parts_controls_and_files_are_selected_by_their_words():
     described.check()
     tags = {MODEL: {"untrained:paper:gpt"}, GAMES: {"paper:games"}}
     ours = cached(dataset=f"{GAMES}[0,0.0,0.5]", last_sites=None)
-    assert Comparison(described, world({}, tags)).differences(ours, described.run("part")) == []
-    assert Comparison(described, world({})).differences(ours, described.run("part")) == [
+    assert PaperComparison(described, world({}, tags)).differences(ours, described.run("part")) == []
+    assert PaperComparison(described, world({})).differences(ours, described.run("part")) == [
         "checkpoint: not the random-init control of paper:gpt"
     ]
     files = described.run("files")
     for digests, expected in (("34", []), ("35", ["files: not the paper's file"])):
         settings = {**files.settings, "files": [f"sha256:{digit * 64}" for digit in digests]}
         ours = RecordedRun("imported-probe", files.version, settings)
-        assert Comparison(described, world({})).differences(ours, files) == expected
+        assert PaperComparison(described, world({})).differences(ours, files) == expected
 
 
 @pytest.mark.parametrize(
@@ -187,7 +187,7 @@ def test_every_setting_is_compared_unless_the_file_says_why_not(paper, name):
     assert all(why.strip() for why in run.free.values())
 
 
-class Accepting(Comparison):
+class Accepting(PaperComparison):
     """Takes the words that select an input for that input."""
 
     def of_reference(self, setting, ours, wanted):
@@ -195,7 +195,9 @@ class Accepting(Comparison):
 
 
 @pytest.mark.parametrize(
-    "value", [v for v in values() if v.runs and not v.lost], ids=lambda v: f"{v.table}-{v.row}-{v.column}"[:60]
+    "value",
+    [v for v in published_values() if v.runs and not v.lost],
+    ids=lambda v: f"{v.table}-{v.row}-{v.column}"[:60],
 )
 def test_settings_that_a_column_shows_have_a_condition_on_it(value):
     for run in value.paper_runs:
@@ -214,9 +216,9 @@ def test_settings_that_a_column_shows_have_a_condition_on_it(value):
 )
 def test_every_run_behind_a_row_is_compared(runs, reasons, not_stated):
     described = PaperRuns([DOCUMENT])
-    value = replace(values()[0], runs=("probe",), changes={}, described=described, setting=False)
+    value = replace(published_values()[0], runs=("probe",), changes={}, described=described, setting=False)
     row = {"reasons": ""}
-    against(row, runs, value, Comparison(described, world({CACHE: cached()})))
+    add_differences(row, runs, value, PaperComparison(described, world({CACHE: cached()})))
     assert reasons in row["reasons"]
     assert bool(row["reasons"]) == bool(reasons)
     assert row["not_stated"] == not_stated

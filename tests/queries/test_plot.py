@@ -8,8 +8,8 @@ import pytest
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.queries import plot, run_query
-from chessreg.queries.ask import plotted
-from chessreg.queries.catalogue import Plot, entries, find_plot
+from chessreg.queries.ask import query_plot_rows
+from chessreg.queries.catalogue import Plot, catalogue_entries, find_plot
 from chessreg.queries.result import QueryResult
 
 
@@ -28,11 +28,11 @@ def played(database, make):
 
 def drawn(database, name):
     entry, found = find_plot(name)
-    return plot.draw(plotted(database, entry, found), found)
+    return plot.draw_figure(query_plot_rows(database, entry, found), found)
 
 
 def test_every_plot_names_columns_of_its_query():
-    for entry in entries():
+    for entry in catalogue_entries():
         columns = {c.name for c in entry.columns}
         for wanted in entry.plots:
             assert {wanted.x, wanted.y, *wanted.beside, *wanted.series, *wanted.panels} <= columns
@@ -44,13 +44,13 @@ def test_columns_beside_y_are_lines_with_intervals_of_their_own():
     rows |= {"null_mean": [0.0, None], "null_mean_low": [-0.125, None], "null_mean_high": [0.25, None]}
     result = QueryResult(pa.table(rows), {})
     wanted = Plot("t and chance", "layer", "t", beside=("null_mean",))
-    shown = plot.plotted_rows(result, wanted)
-    assert [(row[plot.LINE], row["layer"], row["t"], row["t_low"], row["t_high"]) for row in shown] == [
+    shown = plot.rows_of_lines(result, wanted)
+    assert [(row[plot.LINE_KEY], row["layer"], row["t"], row["t_low"], row["t_high"]) for row in shown] == [
         ("t", 0, 0.5, 0.25, 1.0),
         ("null mean", 0, 0.0, -0.125, 0.25),
         ("t", 1, 0.75, 0.5, 1.0),
     ]
-    [axis] = plot.draw(result, wanted).axes
+    [axis] = plot.draw_figure(result, wanted).axes
     assert [container.get_label() for container in axis.containers] == ["t", "null mean"]
 
 
@@ -76,11 +76,11 @@ def test_bars_stand_in_groups(played):
 
 def test_the_same_bytes_every_time_and_text_that_can_be_searched(played, tmp_path):
     for name in ("a.svg", "b.svg"):
-        plot.write(drawn(played, "win rate by level"), tmp_path / name)
+        plot.write_figure(drawn(played, "win rate by level"), tmp_path / name)
     text = (tmp_path / "a.svg").read_text()
     assert text == (tmp_path / "b.svg").read_text()
     assert re.search(r">win rate by level<", text)
-    plot.write(drawn(played, "win rate by level"), tmp_path / "c.png")
+    plot.write_figure(drawn(played, "win rate by level"), tmp_path / "c.png")
     assert (tmp_path / "c.png").read_bytes()[:4] == b"\x89PNG"
 
 
@@ -93,9 +93,9 @@ def test_nothing_to_show_and_a_strange_suffix_are_refused(database, tmp_path):
 
 def test_a_plot_without_a_point_says_which_rows_it_shows(played):
     entry, plot_of_levels = find_plot("win rate by level")
-    shown = plotted(played, entry, replace(plot_of_levels, where="level > 99"))
+    shown = query_plot_rows(played, entry, replace(plot_of_levels, where="level > 99"))
     with pytest.raises(BadInputError) as refused:
-        plot.draw(shown, plot_of_levels)
+        plot.draw_figure(shown, plot_of_levels)
     rows = len(run_query(played, entry))
     assert rows > 1
     assert refused.value.hint == (
@@ -128,8 +128,10 @@ def test_a_long_legend_makes_the_figure_higher_and_leaves_the_axes_their_height(
     def axes_of(series):
         names = [f"shuffled:probe:skill L{n}-6 x-36.444, stockfish:0@nodes=100" for n in range(series)]
         table = pa.table({"x": [1] * series, "score": [0.5] * series, "intervention": names})
-        figure = plot.draw(QueryResult(table, {}), Plot("arms", "x", "score", form="bars", series=("intervention",)))
-        plot.write(figure, tmp_path / "arms.svg")
+        figure = plot.draw_figure(
+            QueryResult(table, {}), Plot("arms", "x", "score", form="bars", series=("intervention",))
+        )
+        plot.write_figure(figure, tmp_path / "arms.svg")
         return figure.axes[0].get_window_extent().height / figure.dpi
 
     assert axes_of(40) > 0.7 * axes_of(8)

@@ -12,25 +12,34 @@ from chessreg.papers import find as find_paper
 from chessreg.papers.plan import Request
 from chessreg.queries import run_query
 from chessreg.queries.ask import rows_behind
-from chessreg.queries.catalogue import find
+from chessreg.queries.catalogue import find_entry
 from chessreg.queries.engine import engine_of
-from chessreg.queries.published import TYPES, Condition, beside, described, has_part, player, values, with_ours
+from chessreg.queries.published import (
+    TYPES,
+    Condition,
+    compare_with_published,
+    describe_rows,
+    drop_unmatched,
+    has_part,
+    published_values,
+    select_matching_rows,
+)
 from chessreg.queries.published.recorded import runs_by_row
-from chessreg.queries.render import rendered
+from chessreg.queries.render import render_result
 from chessreg.registry import tables
 from chessreg.registry.identity import canonical_digest, uuid_from_digest
 
-DESCRIBED = next(value.described for value in values() if value.paper == "Karvonen 2024")
+DESCRIBED = next(value.described for value in published_values() if value.paper == "Karvonen 2024")
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def published(database, name, **scope):
-    rows = beside(database, run_query(database, name, **scope)).rows
+    rows = compare_with_published(database, run_query(database, name, **scope)).rows
     return {(r["table"], r["row"], r["column"]): r for r in rows}
 
 
 def test_the_papers_numbers_are_all_there():
-    karvonen = [v for v in values() if v.paper == "Karvonen 2024"]
+    karvonen = [v for v in published_values() if v.paper == "Karvonen 2024"]
     table = {(v.table, v.row, v.column): v.value for v in karvonen}
     assert len(table) == len(karvonen) == 252
     counted = Counter(v.table for v in karvonen)
@@ -39,8 +48,10 @@ def test_the_papers_numbers_are_all_there():
         "Table 8": 8, "Table 9": 52, "Figure 2": 2, "Figure 2, an earlier version": 20, "Section 2.2": 5,
         "Section 3.2": 2, "Section 4.3": 3, "Appendix D": 1, "Appendix E": 3, "Table 6": 6,
     }  # fmt: skip
-    assert len({(v.paper, v.table, v.row, v.column) for v in values()}) == len(values())
-    davis = Counter((v.table, v.lost) for v in values() if v.query.startswith("probe ") and v.paper == "Davis 2026")
+    assert len({(v.paper, v.table, v.row, v.column) for v in published_values()}) == len(published_values())
+    davis = Counter(
+        (v.table, v.lost) for v in published_values() if v.query.startswith("probe ") and v.paper == "Davis 2026"
+    )
     assert davis == {
         ("Table 4", True): 4, ("Table 5", True): 5, ("Table 5", False): 1, ("compositional map", False): 43,
     }  # fmt: skip
@@ -58,24 +69,26 @@ def test_the_papers_numbers_are_all_there():
 
 def test_what_is_left_of_davis_table_2_is_the_loose_rate():
     table = {
-        (v.query, v.row): (v.value, v.measure) for v in values() if v.paper == "Davis 2026" and v.table == "Table 2"
+        (v.query, v.row): (v.value, v.measure)
+        for v in published_values()
+        if v.paper == "Davis 2026" and v.table == "Table 2"
     }
     assert table["legal moves by phase", "our model"] == (99.9, "loose")
     assert table["perplexity", "our model"] == (None, "ppl_token")
 
 
 def test_every_published_number_belongs_to_a_query_and_to_one_of_its_columns():
-    for value in values():
-        entry = find(value.query)
+    for value in published_values():
+        entry = find_entry(value.query)
         assert value.query == entry.title
         assert value.lost or value.measure in {c.name for c in entry.columns} | set(TYPES)
 
 
 def test_every_condition_of_the_papers_binds_to_its_query(database):
     engine = engine_of(database)
-    for query in sorted({value.query for value in values()}):
-        ours = described(engine, run_query(database, query))
-        known = [value for value in values() if value.query == query and not value.lost]
+    for query in sorted({value.query for value in published_values()}):
+        ours = describe_rows(engine, run_query(database, query))
+        known = [value for value in published_values() if value.query == query and not value.lost]
         conditions = {"place"} | {has_part(value) for value in known}
         conditions |= {sql for v in known for each in (*v.conditions, *v.alike) for sql in (each.holds, each.otherwise)}
         assert engine.over(ours, f"SELECT {', '.join(sorted(conditions))} FROM result").num_rows == 0
@@ -85,7 +98,7 @@ def test_an_empty_registry_shows_the_papers_numbers_alone(database):
     rows = published(database, "board intervention legality")
     line = rows["Table 2", "8 layer with intervention", "modified board"]
     assert (line["published"], line["ours"], line["difference"]) == (90.4, None, None)
-    assert line["comparison"] == "not comparable: nothing of ours plays this part"
+    assert line["comparison"] == "not comparable: no row of ours matches"
 
 
 def test_lost_numbers_are_marked_lost(database):
@@ -195,11 +208,11 @@ def test_notes_on_rows_name_the_column_with_their_numbers(database, make):
     play_table_3(make)
     result = run_query(database, "elo")
     assert "row 2: no control direction has played" in result.notes
-    told = beside(database, result)
+    told = compare_with_published(database, result)
     assert 2 in {row["our_row"] for row in told.rows}
     assert "our row 2: no control direction has played" in told.notes
     assert not [note for note in told.notes if note.startswith(("row ", "rows "))]
-    without = beside(database, result, ("Figure 2",))  # has matches without an intervention only
+    without = compare_with_published(database, result, ("Figure 2",))  # has matches without an intervention only
     assert 2 not in {row["our_row"] for row in without.rows}
     assert not [note for note in without.notes if "no control direction" in note]
 
@@ -263,7 +276,7 @@ def test_a_mean_stands_for_an_eighth_of_its_scale(database, make):
     mean = karvonen.vector("vector", 1, reduction="mean")
     for scale in (0.8, 0.1):
         karvonen.edited(scale=scale, vector=mean)
-    rows = beside(database, run_query(database, "elo"), ("Table 3",)).rows
+    rows = compare_with_published(database, run_query(database, "elo"), ("Table 3",)).rows
     said = {row["comparison"] for row in rows if (row["row"], row["column"]) == ("8 layer standard", "positive")}
     assert said == {"comparable", "not comparable: scale 0.0125, the paper's 0.1"}
 
@@ -288,12 +301,14 @@ def test_the_papers_own_matches_are_compared_with_each_of_its_cells(database, ma
             karvonen.edited(
                 given["layers"], given["scale"], source=source, name=run, opening=settings["opening"], vector=vector
             )
-    rows = beside(database, run_query(database, "elo"), ("Table 3", "Table 7")).rows
+    rows = compare_with_published(database, run_query(database, "elo"), ("Table 3", "Table 7")).rows
     alone = "not comparable: intervention.vector: side high, the paper's both"
     assert sum(row["comparison"] == alone for row in rows) == 4  # both readings of two
     edited = [row for row in rows if row["ours"] is not None and row["comparison"] != alone]
     cells = {(row["table"], row["row"], row["column"]) for row in edited}
-    of_model = {(v.table, v.row, v.column) for v in values() if f"{layers} layer" in v.row and v.column != "none"}
+    of_model = {
+        (v.table, v.row, v.column) for v in published_values() if f"{layers} layer" in v.row and v.column != "none"
+    }
     assert cells == {cell for cell in of_model if cell[0] in ("Table 3", "Table 7")}
     assert {row["comparison"] for row in edited} == {"comparable"}
     assert len(edited) == 12  # both readings of 4 cells of Table 3 and of 2 of Table 7
@@ -330,7 +345,7 @@ def test_edits_of_other_games_and_of_one_layer_are_not_compared(database, make):
 
 def test_settings_of_another_fit_differ_and_its_accuracy_is_not_compared(database, make):
     Karvonen(make).probe(learning_rate=0.01, train_games=9_899)
-    result = beside(database, run_query(database, "karvonen table 4"))
+    result = compare_with_published(database, run_query(database, "karvonen table 4"))
     said = {row["row"]: (row["comparison"], row["difference"]) for row in result.rows}
     assert said["learning rate"] == ("differs", pytest.approx(0.009))
     assert (said["training games"][0], said["beta 2"][0]) == ("differs", "same")
@@ -380,39 +395,44 @@ def test_the_papers_layer_6_is_our_layer_5(database, make):
 
 
 def test_one_tag_makes_a_model_davis_own_in_all_his_tables():
-    runs = [run for value in values() if value.paper == "Davis 2026" and not value.lost for run in value.paper_runs]
+    runs = [
+        run
+        for value in published_values()
+        if value.paper == "Davis 2026" and not value.lost
+        for run in value.paper_runs
+    ]
     models = {run.settings["checkpoint"] for run in runs if run.settings.get("checkpoint")}
     assert models == {"tag:davis-2026:gpt"}
 
 
 def test_a_row_that_lacks_what_a_reason_names_is_not_comparable_all_the_same(database):
     condition = Condition("layers = 12", "'layers ' || layers || ', the paper''s 12'")
-    value = replace(values()[0], role="true", measure="mean", conditions=(condition,), alike=())
+    value = replace(published_values()[0], role="true", measure="mean", conditions=(condition,), alike=())
     ours = pa.table({"place": [0, 1, 2], "mean": [0.5] * 3, "checkpoint": ["m"] * 3, "layers": [12, 8, None]})
-    rows = engine_of(database).over(ours, player(0, value, ours) + " ORDER BY place").to_pylist()
+    rows = engine_of(database).over(ours, select_matching_rows(0, value, ours) + " ORDER BY place").to_pylist()
     assert [row["reasons"] for row in rows] == [
         "", "layers 8, the paper's 12", "not known here: what the paper's number depends on",
     ]  # fmt: skip
 
 
 def test_for_reading_numbers_without_ours_are_left_out_and_counted(database, make):
-    assert len(with_ours(beside(database, run_query(database, "elo")))) == 45
+    assert len(drop_unmatched(compare_with_published(database, run_query(database, "elo")))) == 45
     play_table_3(make)
-    result = with_ours(beside(database, run_query(database, "elo")))
+    result = drop_unmatched(compare_with_published(database, run_query(database, "elo")))
     assert [row["table"] for row in result.rows] == [
         *["Table 3"] * 2, "Figure 2, an earlier version", *["Section 2.2"] * 2,
     ]  # fmt: skip
-    assert "40 published numbers have nothing of ours beside them" in result.notes[-1]
-    text = rendered(result, "table")
+    assert "40 published numbers have no counterpart here" in result.notes[-1]
+    text = render_result(result, "table")
     assert text.startswith("paper Karvonen 2024; unit %; model reference\n")
     assert "49.6  50.0 [4" in text
 
 
 def test_a_query_without_published_numbers_says_so(database):
     with pytest.raises(NotFoundError, match="no published numbers"):
-        beside(database, run_query(database, "games by termination"))
+        compare_with_published(database, run_query(database, "games by termination"))
 
 
 def test_the_runs_behind_each_row_can_be_asked_for_whatever_the_query(database):
-    for query in sorted({value.query for value in values()}):
+    for query in sorted({value.query for value in published_values()}):
         assert runs_by_row(database, run_query(database, query)) == []

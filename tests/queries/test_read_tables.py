@@ -3,9 +3,9 @@
 import pytest
 
 from chessreg.queries import plot, run_query
-from chessreg.queries.ask import plotted, rows_behind
+from chessreg.queries.ask import query_plot_rows, rows_behind
 from chessreg.queries.catalogue import find_plot
-from chessreg.queries.published import beside
+from chessreg.queries.published import compare_with_published
 from chessreg.registry import tables
 
 
@@ -41,14 +41,14 @@ def test_one_line_a_model_with_its_seeds_from_the_lowest_to_the_highest(database
         twin = make.checkpoint(f"twin-{number}", source_format="random-init", parent_id=model.id)
         make.probe(twin, {(0, "test"): [(64, 32)], (1, "test"): [(64, 32)]}, spec={"seed": 0, "epochs": 5})
     entry, wanted = find_plot("karvonen figure 3")
-    [axis] = plot.draw(plotted(database, entry, wanted), wanted).axes
+    [axis] = plot.draw_figure(query_plot_rows(database, entry, wanted), wanted).axes
     assert [c.get_label() for c in axis.containers] == ["reference", "reference, untrained"]
     line, caps, _ = axis.containers[0].lines
     assert line.get_ydata() == pytest.approx([100 * 50 / 64, 100 * 51 / 64])
     assert [list(cap.get_ydata()) for cap in caps] == [[62.5, 100 * 41 / 64], [93.75, 100 * 61 / 64]]
     assert "from the lowest to the highest" in axis.figure.get_suptitle()
     make.probe(model, {(0, "test"): [(64, 8)]}, layers=(0,), spec={"seed": 0, "epochs": 9})  # no seed of the others
-    [axis] = plot.draw(plotted(database, entry, wanted), wanted).axes
+    [axis] = plot.draw_figure(query_plot_rows(database, entry, wanted), wanted).axes
     assert [c.get_label() for c in axis.containers] == [
         "reference, fit 1",
         "reference, fit 2",
@@ -105,7 +105,7 @@ def test_skill_of_other_games_is_told_by_position_and_by_game(database, asked):
 
 
 def test_the_papers_share_stands_beside_the_chosen_layer_in_every_unit(database, asked):
-    both = beside(database, run_query(database, "skill of other games"))
+    both = compare_with_published(database, run_query(database, "skill of other games"))
     assert [round(r["ours"], 1) for r in both.rows] == [79.2, 66.7, 100]
     assert {r["published"] for r in both.rows} == {99.4}
     assert all("3 games, the paper's 4000" in r["comparison"] for r in both.rows)

@@ -11,8 +11,8 @@ import pytest
 from chessreg.errors import BadInputError
 from chessreg.queries import render, run_query, run_sql
 from chessreg.queries.ask import stream_sql
-from chessreg.queries.engine import _ENGINES, Engine
-from chessreg.queries.render import FORMATS, rendered
+from chessreg.queries.engine import _ENGINES, QueryEngine
+from chessreg.queries.render import FORMATS, render_result
 from chessreg.queries.result import QueryResult
 from chessreg.registry import migrations
 
@@ -49,21 +49,21 @@ def results(database, make):
 def test_the_same_query_again_and_again_on_eight_threads_gives_the_same_bytes(results, name):
     seen = set()
     for _ in range(6):
-        _ENGINES[results] = Engine(results, threads=8)  # nothing kept from the time before
+        _ENGINES[results] = QueryEngine(results, threads=8)  # nothing kept from the time before
         result = run_query(results, name)
         assert len(result) >= 1
-        seen.add(tuple(rendered(result, format) for format in FORMATS))
+        seen.add(tuple(render_result(result, format) for format in FORMATS))
     assert len(seen) == 1
 
 
 @pytest.mark.slow
 def test_every_query_gives_the_same_bytes_on_one_thread_and_on_eight(results):
     def answers(threads, titles):
-        _ENGINES[results] = Engine(results, threads=threads)
+        _ENGINES[results] = QueryEngine(results, threads=threads)
         return {title: answer for title in titles if len(answer := run_query(results, title))}
 
     def shown(found):
-        return {title: [rendered(answer, format) for format in FORMATS] for title, answer in found.items()}
+        return {title: [render_result(answer, format) for format in FORMATS] for title, answer in found.items()}
 
     one = answers(1, [entry.title for entry in queries_with_runs(results)])
     assert shown(answers(8, one)) == shown(one)  # what has no rows has the same bytes
@@ -71,7 +71,7 @@ def test_every_query_gives_the_same_bytes_on_one_thread_and_on_eight(results):
 
 
 def test_bounds_and_intervals_as_people_read_them(results):
-    text = rendered(run_query(results, "elo", where="score = 0"), "table", wide=True)
+    text = render_result(run_query(results, "elo", where="score = 0"), "table", wide=True)
     assert "0.000 [≤ 0.139]" in text
     assert "≤ -317" in text
     assert "inf" not in text
@@ -79,7 +79,7 @@ def test_bounds_and_intervals_as_people_read_them(results):
 
 
 def test_what_every_row_shares_stands_above_the_table(results):
-    text = rendered(run_query(results, "elo"), "table")
+    text = render_result(run_query(results, "elo"), "table")
     first, header, *_ = text.splitlines()
     assert first.startswith("checkpoint") is False
     assert "policy retry:5" in first
@@ -89,22 +89,22 @@ def test_what_every_row_shares_stands_above_the_table(results):
 
 
 def test_latex_has_booktabs_and_escapes(results):
-    text = rendered(run_query(results, "elo"), "latex")
+    text = render_result(run_query(results, "elo"), "latex")
     assert text.startswith("% elo by intervention: Karvonen 2024, Tables 3 and 7 and Figure 2\n")
     assert r"\toprule" in text
     assert r"\bottomrule" in text
     assert "first try legal" not in text, "only the default columns"
-    assert r"first try legal \%" in rendered(run_query(results, "elo"), "latex", wide=True)
+    assert r"first try legal \%" in render_result(run_query(results, "elo"), "latex", wide=True)
     assert r"$\leq$" in text
     assert "≤" not in text
     body = [line for line in text.splitlines() if line.endswith(r"\\")]
     assert len({line.replace(r"\&", "").count("&") for line in body}) == 1
     odd = run_sql(results, "SELECT 'a_b & 50% \\ {x} ~^$#' AS x")
-    assert r"a\_b \& 50\% \textbackslash{} \{x\} \textasciitilde{}\textasciicircum{}\$\#" in rendered(odd, "latex")
+    assert r"a\_b \& 50\% \textbackslash{} \{x\} \textasciitilde{}\textasciicircum{}\$\#" in render_result(odd, "latex")
 
 
 def test_markdown_is_a_table_with_pipes_escaped(results):
-    lines = rendered(run_sql(results, "SELECT 'a|b' AS x, 1.5 AS y"), "markdown").splitlines()
+    lines = render_result(run_sql(results, "SELECT 'a|b' AS x, 1.5 AS y"), "markdown").splitlines()
     assert lines == ["| x | y |", "| --- | ---: |", "| a\\|b | 1.500 |"]
 
 
@@ -113,15 +113,15 @@ def test_csv_json_and_parquet_have_every_column_and_exact_numbers(results):
     import pyarrow.parquet as pq
 
     result = run_query(results, "elo")
-    rows = list(csv.DictReader(io.StringIO(rendered(result, "csv"))))
+    rows = list(csv.DictReader(io.StringIO(render_result(result, "csv"))))
     assert [list(row) for row in rows] == [result.columns] * len(result)
     assert [float(row["score"]) for row in rows] == [row["score"] for row in result.rows]
     assert rows[0]["intervention_id"] == ""
-    document = json.loads(rendered(result, "json"))
+    document = json.loads(render_result(result, "json"))
     assert document["rows"] == result.rows
     assert document["meta"]["query"] == "elo by intervention"
     assert {"name": "n", "unit": "games", "text": "games played"} in document["columns"]
-    table = pq.read_table(pa.BufferReader(rendered(result, "parquet")))
+    table = pq.read_table(pa.BufferReader(render_result(result, "parquet")))
     assert table.to_pylist() == result.rows
     assert json.loads(table.schema.metadata[b"chessreg"])["query_hash"] == result.meta["query_hash"]
     assert result.to_pandas()["score"].tolist() == [row["score"] for row in result.rows]
@@ -133,8 +133,8 @@ def test_odd_values_come_out_of_every_format(results):
         170141183460469231731687303715884105727::HUGEINT AS huge"""
     result = run_sql(results, sql)
     for name in FORMATS:
-        assert rendered(result, name)
-    [row] = json.loads(rendered(result, "json"))["rows"]
+        assert render_result(result, name)
+    [row] = json.loads(render_result(result, "json"))["rows"]
     assert (row["nothing"], row["yes"], row["list"], row["struct"]) == (None, True, [1, None], {"a": 1})
     assert (row["nan"], row["bytes"], row["day"]) == (None, "ab", "2026-01-02")
 
@@ -143,19 +143,19 @@ def test_a_file_is_written_whole_in_the_format_of_its_name(results, tmp_path):
     result = run_query(results, "elo")
     for suffix, name in render.SUFFIXES.items():
         path = tmp_path / f"table{suffix}"
-        assert render.write(result, path) == name
-        data = rendered(result, name)
+        assert render.write_result(result, path) == name
+        data = render_result(result, name)
         assert path.read_bytes() == (data if isinstance(data, bytes) else data.encode())
     with pytest.raises(BadInputError, match=r"no format is written to \.xls"):
-        render.write(result, tmp_path / "table.xls")
+        render.write_result(result, tmp_path / "table.xls")
     with pytest.raises(BadInputError, match="cannot write"):
-        render.write(result, tmp_path / "nowhere" / "table.csv")
+        render.write_result(result, tmp_path / "nowhere" / "table.csv")
     assert sorted(p.name for p in tmp_path.glob("*table*")) == sorted(f"table{s}" for s in render.SUFFIXES)
 
 
 def test_the_footer_names_what_the_numbers_rest_on(results):
     result = run_query(results, "games by termination")
-    line = render.footer(result)
+    line = render.provenance_line(result)
     assert line.startswith("games by termination: 6 rows; query ")
     assert f"registry schema {migrations.head_revision()}" in line
     assert f"data {results.data_version()}" in line
@@ -169,9 +169,9 @@ def test_settings_are_printed_as_they_are_written(results):
                      "2.0::DOUBLE AS steps, '' AS unit")  # fmt: skip
     [row] = answer.rows
     numbers = ["8e-05", "0.9995", "0.250", "29,635,706,880"]
-    assert [render.cell(answer, row, name) for name in row][:5] == [*numbers, "2.000"]
+    assert [render.cell_text(answer, row, name) for name in row][:5] == [*numbers, "2.000"]
     beside = QueryResult(answer.table, {**answer.meta, "published": True})
-    assert [render.cell(beside, row, name) for name in row][:5] == [*numbers, "2"]
+    assert [render.cell_text(beside, row, name) for name in row][:5] == [*numbers, "2"]
 
 
 HOSTILE = (
@@ -186,17 +186,17 @@ def test_names_of_others_stand_in_markdown_and_latex_as_text_of_one_line(results
     )
     result = run_sql(results, sql)
     same = QueryResult(result.table, result.meta, described=tuple(map(result.column, result.columns)))
-    assert "same" in render.layout(same)[1], "it is told in the caption"
+    assert "same" in render.choose_columns(same)[1], "it is told in the caption"
     for wanted in (result, same):
         captions = 2 if wanted is same else 0
-        text = rendered(wanted, "markdown")
+        text = render_result(wanted, "markdown")
         lines = text.splitlines()
         assert len(lines) == 4 + captions
         html = re.sub(r"\\[!-/:-@\[-`{-~]", "", text)  # what is escaped is text
         assert not re.search(r"[<*`]|\]\(|__|&\w", html), html
         cells = [len(re.findall(r"(?<!\\)\|", re.sub(r"\\\\", "", line))) for line in lines[captions:]]
         assert cells == [cells[0]] * 4
-        text = rendered(wanted, "latex")
+        text = render_result(wanted, "latex")
         lines = text.splitlines()
         assert len(lines) == 8 + (wanted is same)
         commands = set(re.findall(r"\\[A-Za-z]+", text))
@@ -213,7 +213,7 @@ def test_every_type_of_duckdb_comes_out_as_duckdb_writes_it(results):
     """Its least and its largest value, infinity and NULL: of 128 bits, of times, of lists of these."""
     result = run_sql(results, "SELECT * EXCLUDE (empty_struct) FROM test_all_types()")
     for name in FORMATS:
-        assert rendered(result, name)
+        assert render_result(result, name)
     low, high, none = result.rows
     assert set(none.values()) == {None}
     assert (low["hugeint"], high["hugeint"]) == (str(-(2**127)), str(2**127 - 1))

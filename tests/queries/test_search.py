@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from chessreg.errors import NotFoundError
-from chessreg.queries.catalogue import find, find_plot
+from chessreg.queries.catalogue import find_entry, find_plot
 
 # Those of the second half were written by a researcher who did not know the catalogue.
 PHRASES = """
@@ -76,7 +76,7 @@ EXPECTED = {line.partition(" | ")[0]: line.partition(" | ")[2].split(", ") for l
 def test_at_least_54_of_60_phrases_find_their_table():
     def found(phrase):
         try:
-            return find(phrase).title
+            return find_entry(phrase).title
         except NotFoundError as error:
             return error.hint
 
@@ -88,7 +88,7 @@ def test_at_least_54_of_60_phrases_find_their_table():
 @pytest.mark.parametrize("name", ["elo by intervenion", "probe acuracy by layer", "perplexty", "zzz", "", "?"])
 def test_a_spelling_error_is_asked_about_and_nonsense_is_refused(name):
     with pytest.raises(NotFoundError, match="there is no query"):
-        find(name)
+        find_entry(name)
 
 
 @pytest.mark.parametrize(

@@ -10,10 +10,10 @@ import pytest
 
 from chessreg.noise import generator
 from chessreg.queries import significance
-from chessreg.queries.catalogue import parse
-from chessreg.queries.significance import Moments, holm, holm_log10, log10_upper_tail, paired, welch
+from chessreg.queries.catalogue import parse_entry
+from chessreg.queries.significance import Moments, holm_adjusted, holm_log10, log10_upper_tail, paired_test, welch_test
 from chessreg.queries.stats import Clusters
-from chessreg.queries.summary import with_statistics
+from chessreg.queries.summary import add_statistics
 
 
 def exact_tail(t: int, df: int) -> float:
@@ -49,35 +49,35 @@ def test_the_two_tails_add_up_and_tables_of_student_come_out():
 
 def test_welch_is_the_example_of_two_samples_computed_by_hand():
     ours, base = Moments.of(np.array([3.0, 5, 4, 8])), Moments.of(np.array([1.0, 2, 2, 3, 2]))
-    test = welch(ours, base)
+    test = welch_test(ours, base)
     # Means 5 and 2, variances 14/3 and 1/2: errors 7/6 and 1/10.
     assert test.t == pytest.approx(3 / math.sqrt(7 / 6 + 0.1))
     assert test.df == pytest.approx((7 / 6 + 0.1) ** 2 / ((7 / 6) ** 2 / 3 + 0.1**2 / 4))
     assert test.p == pytest.approx(10**test.log10_p)
     assert 0.02 < test.p < 0.04
     assert significance.cohens_d(ours, base) == pytest.approx(3 / math.sqrt((14 + 2) / 7))
-    assert welch(base, ours).p == pytest.approx(1 - test.p)
+    assert welch_test(base, ours).p == pytest.approx(1 - test.p)
 
 
 def test_pairs_are_tested_by_their_differences():
-    test = paired(Moments.of(np.array([1.0, 2.0, 3.0])))
+    test = paired_test(Moments.of(np.array([1.0, 2.0, 3.0])))
     assert (test.t, test.df) == (pytest.approx(2 * math.sqrt(3)), 2)
     assert test.p == pytest.approx((1 - test.t / math.sqrt(2 + test.t**2)) / 2)
 
 
 def test_what_does_not_vary_or_is_alone_has_no_test():
     flat, some = Moments.of(np.full(9, 0.997)), Moments.of(np.array([0.1, 0.2]))
-    assert welch(flat, flat) is paired(flat) is significance.cohens_d(flat, flat) is None
-    assert welch(some, Moments.of(np.array([1.0]))) is welch(Moments.of(np.array([])), some) is None
-    assert welch(some, flat).log10_p < 0.001
+    assert welch_test(flat, flat) is paired_test(flat) is significance.cohens_d(flat, flat) is None
+    assert welch_test(some, Moments.of(np.array([1.0]))) is welch_test(Moments.of(np.array([])), some) is None
+    assert welch_test(some, flat).log10_p < 0.001
     assert Moments.summed(9 * 0.997, 9 * 0.997**2, 9).variance == 0
 
 
 def test_holm_is_a_running_maximum_and_leaves_out_what_is_missing():
-    assert holm([0.01, 0.04, None, 0.03]) == [0.03, 0.06, None, 0.06]
-    assert holm([0.9, 0.8]) == [1.0, 1.0]
-    assert holm([1 / 1001] * 8) == [pytest.approx(8 / 1001)] * 8
-    assert holm([]) == []
+    assert holm_adjusted([0.01, 0.04, None, 0.03]) == [0.03, 0.06, None, 0.06]
+    assert holm_adjusted([0.9, 0.8]) == [1.0, 1.0]
+    assert holm_adjusted([1 / 1001] * 8) == [pytest.approx(8 / 1001)] * 8
+    assert holm_adjusted([]) == []
     assert holm_log10([-500.0, -2.0]) == [pytest.approx(-500 + math.log10(2)), -2.0]
 
 
@@ -91,10 +91,10 @@ def test_sums_of_clusters_give_what_the_values_give():
     clusters = Clusters(counts, np.ones(30))
     names = ("total", "squares", "n", "base_total", "base_squares", "base_n")
     both = Moments.of(ours.ravel()), Moments.of(base.ravel())
-    assert significance.welch_log10_p(clusters, *names) == pytest.approx(welch(*both).log10_p)
+    assert significance.welch_log10_p(clusters, *names) == pytest.approx(welch_test(*both).log10_p)
     assert significance.cohens_d_of(clusters, *names) == pytest.approx(significance.cohens_d(*both))
     differences = Moments.of((ours - base).ravel())
-    wanted = paired(differences).log10_p
+    wanted = paired_test(differences).log10_p
     assert significance.paired_log10_p(clusters, "d_total", "d_squares", "d_n") == pytest.approx(wanted)
 
 
@@ -119,14 +119,14 @@ HEADER = """-- title: t
 
 
 def test_a_table_declares_tests_and_their_correction_by_family():
-    entry = parse(HEADER, Path("t.sql"))
+    entry = parse_entry(HEADER, Path("t.sql"))
     table = pa.table({"cell": [1, 2, 3], "run": ["a", "a", "b"], "p": [0.01, 0.03, 0.03]})
     counts = {"cell": [1, 1, 3], "total": [1.0, 3.0, 2.0], "squares": [1.0, 9.0, 4.0], "n": [1, 1, 1]}
-    made = with_statistics(entry, table, pa.table(counts | {"clusters": [1, 1, 1]}))
+    made = add_statistics(entry, table, pa.table(counts | {"clusters": [1, 1, 1]}))
     assert made.column_names == ["cell", "run", "p", "log10_p", "p_holm", "mean", "mean_low", "mean_high"]
     assert made["p_holm"].to_pylist() == [0.02, 0.03, 0.03]
     assert made["log10_p"].to_pylist() == [pytest.approx(log10_upper_tail(2, 1)), None, None]
-    empty = with_statistics(entry, table.slice(3), None)
+    empty = add_statistics(entry, table.slice(3), None)
     assert [str(field.type) for field in empty.schema][3:] == ["double"] * 5
 
 
@@ -137,6 +137,6 @@ def test_the_paired_mean_difference_of_games_has_a_wider_interval_than_of_single
 
     by_game = Clusters({"total": game.sum(1), "n": np.full(60, 7.0)}, np.ones(60))
     alone = Clusters({"total": game.ravel(), "n": np.ones(420)}, np.ones(420))
-    wide, narrow = stats.mean(by_game, "total", "n"), stats.mean(alone, "total", "n")
+    wide, narrow = stats.estimate_mean(by_game, "total", "n"), stats.estimate_mean(alone, "total", "n")
     assert wide.value == pytest.approx(narrow.value)
     assert wide.high - wide.low > 2 * (narrow.high - narrow.low)

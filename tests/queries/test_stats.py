@@ -28,15 +28,17 @@ def test_drawing_equal_clusters_together_gives_the_interval_of_drawing_them_one_
     random = np.random.default_rng(1)
     hits = random.integers(10, 30, 60)
     pooled, weights = np.unique(hits, return_counts=True)
-    together = stats.rate(clusters(hits=pooled, trials=[33] * len(pooled), weights=weights.tolist()), "hits", "trials")
+    together = stats.estimate_rate(
+        clusters(hits=pooled, trials=[33] * len(pooled), weights=weights.tolist()), "hits", "trials"
+    )
     apart = one_by_one(hits, [33] * 60)
     assert together.value == pytest.approx(hits.sum() / (33 * 60))
     assert (together.low, together.high) == pytest.approx(apart, abs=0.004)
 
 
 def test_clustered_observations_have_a_wider_interval_than_independent_ones():
-    together = stats.rate(clusters(hits=[10, 0] * 20, trials=[10] * 40), "hits", "trials")
-    apart = stats.rate(clusters(hits=[1, 0], trials=[1, 1], weights=[200, 200]), "hits", "trials")
+    together = stats.estimate_rate(clusters(hits=[10, 0] * 20, trials=[10] * 40), "hits", "trials")
+    apart = stats.estimate_rate(clusters(hits=[1, 0], trials=[1, 1], weights=[200, 200]), "hits", "trials")
     assert together.value == apart.value == 0.5
     assert together.high - together.low > 2.5 * (apart.high - apart.low)
 
@@ -44,16 +46,16 @@ def test_clustered_observations_have_a_wider_interval_than_independent_ones():
 def test_an_interval_depends_on_its_own_numbers_alone():
     random = np.random.default_rng(5)
     hits, trials = random.integers(0, 30, 60), random.integers(30, 34, 60)
-    alone = stats.rate(clusters(hits=hits, trials=trials), "hits", "trials")
+    alone = stats.estimate_rate(clusters(hits=hits, trials=trials), "hits", "trials")
     order = random.permutation(60)
     other = {"base": random.random(60), "draws": random.random((60, 3))}
     beside = clusters(hits=hits[order], trials=trials[order], **other)
-    assert stats.rate(beside, "hits", "trials") == alone
+    assert stats.estimate_rate(beside, "hits", "trials") == alone
     pooled, weights = np.unique(np.stack([hits, trials]), axis=1, return_counts=True)
     together = clusters(hits=pooled[0], trials=pooled[1], weights=weights.tolist())
-    assert stats.rate(together, "hits", "trials") == alone
+    assert stats.estimate_rate(together, "hits", "trials") == alone
     hits[0] += 1
-    assert stats.rate(clusters(hits=hits, trials=trials), "hits", "trials").low != alone.low
+    assert stats.estimate_rate(clusters(hits=hits, trials=trials), "hits", "trials").low != alone.low
 
 
 def test_two_sides_that_are_alike_but_independent_are_drawn_apart():
@@ -61,7 +63,7 @@ def test_two_sides_that_are_alike_but_independent_are_drawn_apart():
         hits = np.arange(number) % 97
         side = clusters(hits=hits, trials=[97] * number)
         apart = stats.difference_of_independent(side, clusters(hits=hits, trials=[97] * number), "hits", "trials")
-        alone = stats.rate(side, "hits", "trials")
+        alone = stats.estimate_rate(side, "hits", "trials")
         assert apart.value == 0
         assert apart.high - apart.low == pytest.approx(math.sqrt(2) * (alone.high - alone.low), rel=0.1)
 
@@ -71,20 +73,21 @@ def test_draws_of_a_control_are_resampled_beside_openings():
     games = 200
     halves = {"points": [0.5] * games, "games": [1] * games}
     lists = {"drawn": [[0, 1]] * games, "drawn_games": [[1, 1]] * games}
-    two = stats.difference(clusters(**halves, **lists), "points", "games", "drawn", "drawn_games")
+    two = stats.rate_difference(clusters(**halves, **lists), "points", "games", "drawn", "drawn_games")
     assert (two.value, two.low, two.high) == (0, -0.5, 0.5)
     flat = {"flat": [1] * games, "flat_games": [2] * games}
-    pooled = stats.difference(clusters(**halves, **flat), "points", "games", "flat", "flat_games")
+    pooled = stats.rate_difference(clusters(**halves, **flat), "points", "games", "flat", "flat_games")
     assert pooled.high < 0.02
     one = {"drawn": [[1]] * games, "drawn_games": [[1]] * games}
-    single = stats.difference(clusters(**halves, **one), "points", "games", "drawn", "drawn_games")
+    single = stats.rate_difference(clusters(**halves, **one), "points", "games", "drawn", "drawn_games")
     assert single.high - single.low < 0.05
 
 
 def test_one_cluster_gives_a_mean_no_interval():
     for number in (1, 2):
         some = clusters(ours=[3.0], n=[4], base=[1.0], base_n=[4], weights=[number])
-        found = [stats.mean(some, "ours", "n"), stats.exp_mean(some, "ours", "n"), stats.median(some, "ours"),
+        found = [stats.estimate_mean(some, "ours", "n"), stats.estimate_exp_mean(some, "ours", "n"),
+                 stats.estimate_median(some, "ours"),
                  stats.mean_difference(some, "ours", "n", "base", "base_n")]  # fmt: skip
         assert [estimate.value for estimate in found] == [0.75, math.exp(0.75), 3.0, 0.5]
         assert {(estimate.low is None, estimate.high is None) for estimate in found} == {(number == 1, number == 1)}
@@ -106,37 +109,37 @@ def test_intervals_over_openings_and_draws_hold_the_truth_as_often_as_they_say()
 def test_a_draw_that_has_not_met_a_cluster_adds_nothing_there():
     nan = math.nan
     some = clusters(points=[1, 0], games=[1, 1], drawn=[[1, nan], [nan, 0]], drawn_games=[[1, nan], [nan, 1]])
-    assert stats.difference(some, "points", "games", "drawn", "drawn_games").value == 0
+    assert stats.rate_difference(some, "points", "games", "drawn", "drawn_games").value == 0
     nobody = clusters(points=[1, 0], games=[1, 1], drawn=[[nan], [nan]], drawn_games=[[nan], [nan]])
-    assert stats.difference(nobody, "points", "games", "drawn", "drawn_games") == stats.UNKNOWN
+    assert stats.rate_difference(nobody, "points", "games", "drawn", "drawn_games") == stats.UNKNOWN
 
 
 def test_a_rate_of_zero_or_one_has_a_bound_on_one_side_only():
-    none = stats.rate(clusters(hits=[0], trials=[10], weights=[20]), "hits", "trials")
+    none = stats.estimate_rate(clusters(hits=[0], trials=[10], weights=[20]), "hits", "trials")
     assert (none.value, none.low) == (0, None)
     assert none.high == pytest.approx(1 - 0.05 ** (1 / 20))
-    every = stats.rate(clusters(hits=[10], trials=[10], weights=[20]), "hits", "trials")
+    every = stats.estimate_rate(clusters(hits=[10], trials=[10], weights=[20]), "hits", "trials")
     assert (every.value, every.high) == (1, None)
     assert every.low == pytest.approx(0.05 ** (1 / 20))
 
 
 def test_an_interval_never_reaches_zero_or_one_and_never_has_no_width():
-    few = stats.rate(clusters(hits=[0, 1], trials=[1, 1], weights=[5, 1]), "hits", "trials")
+    few = stats.estimate_rate(clusters(hits=[0, 1], trials=[1, 1], weights=[5, 1]), "hits", "trials")
     assert 0 < few.low < few.value < few.high < 1
-    alike = stats.rate(clusters(hits=[0.5], trials=[1], weights=[10]), "hits", "trials")
-    assert alike.low == pytest.approx(stats.wilson(0.5, 10)[0])
-    assert alike.high == pytest.approx(stats.wilson(0.5, 10)[1])
+    alike = stats.estimate_rate(clusters(hits=[0.5], trials=[1], weights=[10]), "hits", "trials")
+    assert alike.low == pytest.approx(stats.wilson_interval(0.5, 10)[0])
+    assert alike.high == pytest.approx(stats.wilson_interval(0.5, 10)[1])
 
 
 def test_nothing_observed_is_unknown():
-    assert stats.rate(clusters(hits=[], trials=[]), "hits", "trials") == stats.UNKNOWN
-    assert stats.elo_of(stats.UNKNOWN) == stats.UNKNOWN
+    assert stats.estimate_rate(clusters(hits=[], trials=[]), "hits", "trials") == stats.UNKNOWN
+    assert stats.estimate_elo(stats.UNKNOWN) == stats.UNKNOWN
 
 
 def test_elo_of_a_score_and_of_its_bounds():
-    assert stats.elo(0.5) == 0
-    assert stats.elo(10 / 11) == pytest.approx(400)
-    lost = stats.elo_of(stats.rate(clusters(hits=[0], trials=[1], weights=[30]), "hits", "trials"))
+    assert stats.elo_of_score(0.5) == 0
+    assert stats.elo_of_score(10 / 11) == pytest.approx(400)
+    lost = stats.estimate_elo(stats.estimate_rate(clusters(hits=[0], trials=[1], weights=[30]), "hits", "trials"))
     assert lost.value is None
     assert lost.low is None
     assert lost.high == pytest.approx(-400 * math.log10(1 / (1 - 0.05 ** (1 / 30)) - 1))
@@ -145,34 +148,34 @@ def test_elo_of_a_score_and_of_its_bounds():
 def test_a_paired_difference_is_narrower_than_one_of_independent_matches():
     # Each opening is won by both or lost by both, but for two where only the edited model loses.
     pairs = clusters(points=[1, 0, 0], games=[1, 1, 1], base=[1, 0, 1], base_games=[1, 1, 1], weights=[50, 48, 2])
-    paired = stats.difference(pairs, "points", "games", "base", "base_games")
+    paired = stats.rate_difference(pairs, "points", "games", "base", "base_games")
     assert paired.value == pytest.approx(-0.02)
     assert -0.06 < paired.low < paired.value < paired.high <= 0
-    alone = stats.rate(clusters(points=[1, 0], games=[1, 1], weights=[50, 50]), "points", "games")
+    alone = stats.estimate_rate(clusters(points=[1, 0], games=[1, 1], weights=[50, 50]), "points", "games")
     assert paired.high - paired.low < (alone.high - alone.low) / 2
 
 
 def test_a_difference_uses_only_clusters_that_both_have():
     nan = math.nan
     some = clusters(points=[1, 0], games=[1, 1], base=[0, nan], base_games=[1, nan], weights=[10, 90])
-    assert stats.difference(some, "points", "games", "base", "base_games").value == 1
+    assert stats.rate_difference(some, "points", "games", "base", "base_games").value == 1
     nobody = clusters(points=[1.0], games=[1], base=[nan], base_games=[nan])
-    assert stats.difference(nobody, "points", "games", "base", "base_games") == stats.UNKNOWN
+    assert stats.rate_difference(nobody, "points", "games", "base", "base_games") == stats.UNKNOWN
 
 
 def test_pairs_that_all_differ_by_the_same_still_have_a_width():
     pairs = clusters(points=[1, 0], games=[1, 1], base=[1, 0], base_games=[1, 1], weights=[15, 15])
-    same = stats.difference(pairs, "points", "games", "base", "base_games")
-    assert (same.value, -same.low, same.high) == (0, stats.one_sided(30), stats.one_sided(30))
+    same = stats.rate_difference(pairs, "points", "games", "base", "base_games")
+    assert (same.value, -same.low, same.high) == (0, stats.one_sided_bound(30), stats.one_sided_bound(30))
     in_elo = stats.elo_difference(pairs, "points", "games", "base", "base_games")
     assert in_elo.value == 0
-    assert in_elo.high == pytest.approx(stats.elo(0.5 + stats.one_sided(30))) == -in_elo.low
+    assert in_elo.high == pytest.approx(stats.elo_of_score(0.5 + stats.one_sided_bound(30))) == -in_elo.low
 
 
 def test_an_elo_difference_is_finite_or_a_bound():
     pairs = clusters(points=[1, 0, 0.5], games=[1] * 3, base=[0, 0.5, 0], base_games=[1] * 3, weights=[30, 20, 10])
     both = stats.elo_difference(pairs, "points", "games", "base", "base_games")
-    assert both.value == pytest.approx(stats.elo(35 / 60) - stats.elo(10 / 60))
+    assert both.value == pytest.approx(stats.elo_of_score(35 / 60) - stats.elo_of_score(10 / 60))
     assert both.low < both.value < both.high
     lost = clusters(points=[0, 0], games=[1, 1], base=[1, 0], base_games=[1, 1], weights=[30, 30])
     bound = stats.elo_difference(lost, "points", "games", "base", "base_games")
@@ -184,17 +187,19 @@ def test_an_elo_difference_is_finite_or_a_bound():
 def test_many_distinct_clusters_give_what_one_block_of_draws_gives(monkeypatch):
     random = np.random.default_rng(3)
     hits, trials = random.integers(0, 50, 300), [50] * 300
-    whole = stats.rate(clusters(hits=hits, trials=trials), "hits", "trials")
-    monkeypatch.setattr(stats, "BLOCK", 300 * 7)  # seven resamples at once
-    assert stats.rate(clusters(hits=hits, trials=trials), "hits", "trials") == pytest.approx(whole)
+    whole = stats.estimate_rate(clusters(hits=hits, trials=trials), "hits", "trials")
+    monkeypatch.setattr(stats, "MOST_NUMBERS_AT_ONCE", 300 * 7)  # seven resamples at once
+    assert stats.estimate_rate(clusters(hits=hits, trials=trials), "hits", "trials") == pytest.approx(whole)
 
 
 def test_a_median_is_of_clusters_and_its_interval_of_resampled_ones():
     three = clusters(value=[30, 10, 20], weights=[1, 1, 1])
-    assert stats.median(three, "value").value == 20
-    assert stats.median(clusters(value=[30, 10], weights=[1, 3]), "value").value == 10
-    assert stats.median(clusters(value=[30, 10], weights=[2, 2]), "value").value == 20  # between the middle two
-    assert stats.median(clusters(value=[math.nan], weights=[5]), "value") == stats.UNKNOWN
-    spread = stats.median(clusters(value=list(range(101)), weights=[1] * 101), "value")
+    assert stats.estimate_median(three, "value").value == 20
+    assert stats.estimate_median(clusters(value=[30, 10], weights=[1, 3]), "value").value == 10
+    assert (
+        stats.estimate_median(clusters(value=[30, 10], weights=[2, 2]), "value").value == 20
+    )  # between the middle two
+    assert stats.estimate_median(clusters(value=[math.nan], weights=[5]), "value") == stats.UNKNOWN
+    spread = stats.estimate_median(clusters(value=list(range(101)), weights=[1] * 101), "value")
     # The median of 101 lies within 1.96 / 2 of the root of 101 places around the middle one.
     assert (spread.value, spread.low, spread.high) == (50, pytest.approx(40, abs=2), pytest.approx(60, abs=2))

@@ -216,7 +216,7 @@ def test_games_carry_their_arm_and_both_scores(database, make):
 def test_every_view_and_table_can_be_read_whole(database, make):
     make.play(make.checkpoint("a"), [{}])
     kind(make)
-    for name in [*source_tables(), *views.handy(), "my_toy"]:
+    for name in [*source_tables(), *views.handy_views(), "my_toy"]:
         assert run_sql(database, f'SELECT * FROM "{name}"').columns
 
 

@@ -72,12 +72,12 @@ def in_many_threads(path: Path) -> None:
 def stopped_query(path: Path) -> None:
     stop = threading.Event()
     stop.set()
-    with Database.open(path) as other, pytest.raises(StoppedError), source.reading(other) as reader:
+    with Database.open(path) as other, pytest.raises(StoppedError), source.open_reader(other) as reader:
         reader.table("annotation", stop=stop)
 
 
 def failing_query(path: Path) -> None:
-    with Database.open(path) as other, pytest.raises(ChessregError), source.reading(other) as reader:
+    with Database.open(path) as other, pytest.raises(ChessregError), source.open_reader(other) as reader:
         reader._answer("SELECT * FROM nothing")
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from chessreg.cli.root import run_command_line
 from chessreg.errors import BadInputError
-from chessreg.queries.source import library_version
+from chessreg.queries.source import adbc_sqlite_version
 from chessreg.registry import sqlite, tables
 from chessreg.registry.database import Database
 from chessreg.registry.identity import new_id
@@ -99,7 +99,7 @@ def test_doctor_names_both_copies_and_finds_a_damaged_page(tmp_path: Path, capsy
     run_command_line(["--registry", str(path), "doctor"])
     out = capsys.readouterr().out
     assert f"{sqlite.dbapi.sqlite_version} writes" in out
-    assert f"{library_version()} reads (ADBC)" in out
+    assert f"{adbc_sqlite_version()} reads (ADBC)" in out
     assert sqlite.quick_check(path) == []
     with path.open("r+b") as file:
         file.seek(4096 * 5)

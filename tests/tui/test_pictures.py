@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from chessreg.queries import render, run_query, run_sql
-from chessreg.queries.ask import plotted
+from chessreg.queries.ask import query_plot_rows
 from chessreg.queries.catalogue import find_plot
 from chessreg.registry import read
 from chessreg.session import Session
@@ -117,7 +117,7 @@ def test_an_answer(picture: Any, session: Session) -> None:
         await driver.find_row("games by termination")
         await driver.press("enter")
 
-    _, cells, _, _ = render.grid(run_query(session.database, "games by termination"))
+    _, cells, _, _ = render.table_cells(run_query(session.database, "games by termination"))
     picture(steps, *cells[0][:3], f"games by termination: {len(cells)} rows")
 
 
@@ -151,7 +151,7 @@ def test_sql(picture: Any, session: Session) -> None:
 @pytest.mark.trained
 def test_a_plot(picture: Any, session: Session) -> None:
     entry, plot = find_plot("probe accuracy by layer")
-    (row,) = plotted(session.database, entry, plot).rows
+    (row,) = query_plot_rows(session.database, entry, plot).rows
 
     async def steps(driver: Any) -> None:
         await driver.go("queries")
@@ -164,14 +164,14 @@ def test_a_plot(picture: Any, session: Session) -> None:
 @pytest.mark.trained
 def test_bars(picture: Any, session: Session) -> None:
     entry, plot = find_plot("board edits")
-    result = plotted(session.database, entry, plot)
+    result = query_plot_rows(session.database, entry, plot)
 
     async def steps(driver: Any) -> None:
         await driver.go("queries")
         await driver.find_row(entry.title)
         await driver.press("v")
 
-    picture(steps, plot.title, *(render.cell(result, row, plot.y) for row in result.rows))
+    picture(steps, plot.title, *(render.cell_text(result, row, plot.y) for row in result.rows))
 
 
 def test_jump_mode(picture: Any) -> None:

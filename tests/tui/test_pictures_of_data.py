@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from chessreg.entities import entity
-from chessreg.queries.compare import compare
+from chessreg.queries.compare import compare_runs
 from chessreg.session import Session
 
 
@@ -44,7 +44,7 @@ def test_a_comparison(picture: Any, study: Session) -> None:
         await driver.press("c", "tab")
 
     metric = next(
-        m for m in compare(study.database, ["board", "longer"]).metrics if m.name.startswith("accuracy, test")
+        m for m in compare_runs(study.database, ["board", "longer"]).metrics if m.name.startswith("accuracy, test")
     )
     picture(steps, "baseline board", "[metrics", metric.values[0].written())
 

@@ -12,7 +12,7 @@ from tui import show
 from tui.data.pages import Row
 
 if TYPE_CHECKING:
-    from chessreg.queries.compare import Comparison
+    from chessreg.queries.compare import RunComparison
     from chessreg.session import Session
 
 
@@ -39,7 +39,7 @@ class Compared:
     The first subject is the baseline. `curves` are charts by metric.
     """
 
-    comparison: Comparison
+    comparison: RunComparison
     pinned: bool
     labels: list[str]
     differing: list[Row]
@@ -61,10 +61,10 @@ def compared(session: Session, ids: Sequence[UUID], baseline: UUID | None = None
     from tui.data.annotations import annotated
 
     ordered = sorted(ids, key=lambda id: id != baseline)
-    comparison = compare.compare(session.database, [id.hex for id in ordered])
+    comparison = compare.compare_runs(session.database, [id.hex for id in ordered])
     with session.database.read() as sql:
-        curves = compare.curves(sql, comparison.subjects)
-        machines = compare.machines(sql, comparison.subjects)
+        curves = compare.read_curves(sql, comparison.subjects)
+        machines = compare.read_machines(sql, comparison.subjects)
         pinned = comparison.subjects[0].run_id in annotated(sql, "run", "pin", ids)
     labels = [subject.label for subject in comparison.subjects]
     differing: list[Row] = [

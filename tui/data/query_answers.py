@@ -164,15 +164,15 @@ def catalogue(session: Session, text: str = "") -> tuple[list[Row], str]:
     chessreg's, and those beside the files of users' kinds that were run here and are trusted. Those come first that a
     complete run here can answer (`answered`). Also what is wrong with users' queries, if anything is: then chessreg's
     alone are listed."""
-    from chessreg.queries.ask import kind_files
-    from chessreg.queries.catalogue import entries
+    from chessreg.queries.ask import trusted_kind_files
+    from chessreg.queries.catalogue import catalogue_entries
 
     wanted, wrong = text.lower().split(), ""
     complete = kinds_with_results(session)
     try:
-        catalogue = entries(kind_files(session.database))
+        catalogue = catalogue_entries(trusted_kind_files(session.database))
     except ChessregError as error:
-        catalogue, wrong = entries(), error.message
+        catalogue, wrong = catalogue_entries(), error.message
     rows: list[Row] = [
         {
             "entry": e,
@@ -216,9 +216,9 @@ def answer(session: Session, question: Question) -> Answer:
     scope = scope_of(question.scope, question.partial)
     result = run_query(session.database, question.entry, scope, scoring=question.scoring)
     if question.published:
-        from chessreg.queries.published import beside, with_ours
+        from chessreg.queries.published import compare_with_published, drop_unmatched
 
-        result = with_ours(beside(session.database, result))
+        result = drop_unmatched(compare_with_published(session.database, result))
     return as_table(question.title, result, question.wide)
 
 
@@ -236,15 +236,15 @@ def plotted(session: Session, question: Question, plot: Plot) -> QueryResult:
     from chessreg.queries import ask
 
     scope = scope_of(question.scope, question.partial)
-    return ask.plotted(session.database, question.entry, plot, scope, scoring=question.scoring)
+    return ask.query_plot_rows(session.database, question.entry, plot, scope, scoring=question.scoring)
 
 
 def as_table(title: str, result: QueryResult, wide: bool = False) -> Answer:
     """A table of few rows as text: the columns that answer the query, or (`wide`) all of them."""
     from chessreg.queries import render
 
-    headings, cells, same, numeric = render.grid(result, wide)
-    names = render.layout(result, wide)[0]
+    headings, cells, same, numeric = render.table_cells(result, wide)
+    names = render.choose_columns(result, wide)[0]
     rows: list[Row] = [
         {**{name: value for name, value in row.items() if name not in names}, **numbered(place, line)}
         for place, (line, row) in enumerate(zip(aligned(cells), result.rows, strict=True), 1)
@@ -254,9 +254,9 @@ def as_table(title: str, result: QueryResult, wide: bool = False) -> Answer:
         headings,
         numeric,
         Listed(rows),
-        render.caption(same),
+        render.caption_text(same),
         result.notes,
-        render.footer(result),
+        render.provenance_line(result),
         result,
         tuple(role_of(result, name) for name in names),
         frozenset(n for n, name in enumerate(names) if name in result.intervals),
@@ -314,8 +314,8 @@ def paged(title: str, result: QueryResult, hidden: Collection[str] = ("run_id",)
     from chessreg.queries import render
 
     pages = RowsBehind(result, hidden)
-    headings = [render.heading(result, name) for name in pages.names]
-    return Answer(title, headings, pages.numeric, pages, "", result.notes, render.footer(result), result)
+    headings = [render.column_heading(result, name) for name in pages.names]
+    return Answer(title, headings, pages.numeric, pages, "", result.notes, render.provenance_line(result), result)
 
 
 def numbered(place: int, line: Sequence[str]) -> dict[str, Any]:
@@ -331,7 +331,7 @@ class RowsBehind:
 
         self.result, self.count, self.lines, self.hidden = result, len(result), lines, hidden
         part = self._part(0)
-        self.names = [name for name in render.layout(part, wide=True)[0] if name not in hidden]
+        self.names = [name for name in render.choose_columns(part, wide=True)[0] if name not in hidden]
         self.numeric = [
             any(isinstance(row[n], (int, float)) and not isinstance(row[n], bool) for row in part.rows)
             for n in self.names
@@ -349,7 +349,7 @@ class RowsBehind:
                 **row,
                 **numbered(
                     first + place + 1 if self.lines is None else int(self.lines[first + place]),
-                    [render.cell(part, row, name) for name in self.names],
+                    [render.cell_text(part, row, name) for name in self.names],
                 ),
             }
             for place, row in enumerate(part.rows)
@@ -423,16 +423,16 @@ def row_counts(session: Session) -> dict[str, str]:
     """The rows of every table, as far as they are counted."""
     from chessreg.queries import ask
 
-    counts = ask.row_counts(session.database, names(session))
-    return {table: ask.counted(*number) for table, number in counts.items()}
+    counts = ask.count_table_rows(session.database, names(session))
+    return {table: ask.row_count_text(*number) for table, number in counts.items()}
 
 
 def explained(session: Session, text: str) -> dict[str, str]:
     """What one SELECT would read, by table. Raises what run_sql raises."""
     from chessreg.queries import ask
 
-    reads = ask.tables_read(session.database, text)
-    return {table: f"{ask.counted(*number)} rows" for table, number in reads.items()}
+    reads = ask.count_rows_read(session.database, text)
+    return {table: f"{ask.row_count_text(*number)} rows" for table, number in reads.items()}
 
 
 def completions(before: str, whole: str, known: Names) -> list[str]:
@@ -473,7 +473,7 @@ def boards_of(result: QueryResult, plot: Plot) -> list[BoardSeries]:
     no percentages are shown as shares of the highest."""
     from chessreg.games.boards.boardframe import EMPTY, BoardFrame
     from chessreg.queries.plot import heat_boards, heat_range
-    from chessreg.queries.render import heading
+    from chessreg.queries.render import column_heading
 
     boards = heat_boards(result, plot)
     if not boards:
@@ -481,7 +481,11 @@ def boards_of(result: QueryResult, plot: Plot) -> list[BoardSeries]:
     low, high = heat_range(boards)
     percent = result.column(plot.y).unit == "%"
     whole = 100.0 if percent else max(1.0, abs(low), abs(high))
-    label = heading(result, plot.y) if whole in (1.0, 100.0) else f"{heading(result, plot.y)}, share of {whole:.4g}"
+    label = (
+        column_heading(result, plot.y)
+        if whole in (1.0, 100.0)
+        else f"{column_heading(result, plot.y)}, share of {whole:.4g}"
+    )
     name = f"{plot.panels[0]} " if len(plot.panels) == 1 else ""
     series: dict[str, list[BoardFrame]] = {}
     means: dict[str, list[float]] = {}
@@ -499,26 +503,26 @@ def boards_of(result: QueryResult, plot: Plot) -> list[BoardSeries]:
 
 def chart_of(result: QueryResult, plot: Plot) -> Chart:
     """The chart of a catalogue answer whose rows are those that the plot shows: what `chessreg plot` draws."""
-    from chessreg.queries.plot import LINE, grouped, plotted_rows, telling
-    from chessreg.queries.render import cell, heading
+    from chessreg.queries.plot import LINE_KEY, differing_columns, group_rows, rows_of_lines
+    from chessreg.queries.render import cell_text, column_heading
 
-    rows = plotted_rows(result, plot)
+    rows = rows_of_lines(result, plot)
     ends = plot.y in result.intervals
     panels = []
-    for title, panel_rows in grouped(rows, plot.panels).items():
+    for title, panel_rows in group_rows(rows, plot.panels).items():
         series = []
-        for label, part in grouped(panel_rows, telling(rows, (*plot.series, LINE))).items():
+        for label, part in group_rows(panel_rows, differing_columns(rows, (*plot.series, LINE_KEY))).items():
             points = [
                 Point(
                     row[plot.x] if isinstance(row[plot.x], (int, float)) else str(row[plot.x]),
                     float(row[plot.y]),
                     row[f"{plot.y}_low"] if ends else None,
                     row[f"{plot.y}_high"] if ends else None,
-                    cell(result, dict(row), plot.y),
+                    cell_text(result, dict(row), plot.y),
                 )
                 for row in part
             ]
             series.append(Series(label, tuple(points)))
         panels.append(Panel(title, tuple(series)))
     form: Literal["lines", "bars"] = "bars" if plot.form == "bars" else "lines"
-    return Chart(plot.title, plot.x.replace("_", " "), heading(result, plot.y), tuple(panels), form)
+    return Chart(plot.title, plot.x.replace("_", " "), column_heading(result, plot.y), tuple(panels), form)

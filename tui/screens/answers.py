@@ -204,7 +204,7 @@ class ResultScreen(AppScreen):
         def rendered() -> str:
             from chessreg.queries import render
 
-            text = render.rendered(result, format)
+            text = render.render_result(result, format)
             assert isinstance(text, str)
             return text
 
@@ -222,9 +222,9 @@ def write(result: QueryResult, path: Path, plot: Plot | None) -> str:
         from chessreg.queries import plot as plots
 
         if path.suffix.lower() in plots.SUFFIXES:
-            plots.write(plots.draw(result, plot), path)
+            plots.write_figure(plots.draw_figure(result, plot), path)
             return f"{path.suffix[1:].upper()} figure"
-    return render.write(result, path)
+    return render.write_result(result, path)
 
 
 class AnswerScreen(ResultScreen, ScopedScreen):
@@ -459,10 +459,10 @@ class PlotScreen(FigureScreen):
         question, plot = self.scoped_question, self.plots[self.at]
 
         def read(session: Session) -> tuple[QueryResult, Chart, str]:
-            from chessreg.queries.render import footer
+            from chessreg.queries.render import provenance_line
 
             result = plotted(session, question, plot)
-            return result, chart_of(result, plot), footer(result)
+            return result, chart_of(result, plot), provenance_line(result)
 
         figure = await self.ask(f"asking {question.title}", read)
         if figure is not None:
@@ -483,7 +483,9 @@ class PlotScreen(FigureScreen):
         figure, drawn = self.query_one("#figure"), self.app.pictures and bool(result.rows)
         self.query_one(ChartView).display, figure.display = not drawn, drawn
         if drawn:
-            picture = await self.ask("drawing the figure", lambda session: figure_image(plots.draw(result, plot)))
+            picture = await self.ask(
+                "drawing the figure", lambda session: figure_image(plots.draw_figure(result, plot))
+            )
             if picture is not None:
                 figure.image = picture  # type: ignore[attr-defined]
                 figure.styles.width = "auto"

@@ -76,10 +76,10 @@ class HeatScreen(FigureScreen, DrawingScreen):
         question, plot = self.scoped_question, self.plot
 
         def read(session: Session) -> tuple[QueryResult, list[BoardSeries], str]:
-            from chessreg.queries.render import footer
+            from chessreg.queries.render import provenance_line
 
             result = plotted(session, question, plot)
-            return result, boards_of(result, plot), footer(result)
+            return result, boards_of(result, plot), provenance_line(result)
 
         read_boards = await self.ask(f"asking {question.title}", read)
         if read_boards is None:

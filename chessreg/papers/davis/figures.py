@@ -84,7 +84,7 @@ def draw(shown: Shown, path: Path, title: str) -> None:
         axis.grid(axis="y", alpha=0.3)
     axes[0].set_ylabel("legal move mass")
     figure.suptitle(title, fontsize="small")
-    plot.write(figure, path)
+    plot.write_figure(figure, path)
 
 
 def square_maps(made: Made, path: Path) -> str:

@@ -62,7 +62,7 @@ from pathlib import Path
 from chessreg.errors import ChessregError, NotFoundError
 from chessreg.folders import expanded
 from chessreg.named import clipped
-from chessreg.queries.catalogue.search import OF_COLUMNS, ranked_by, weighted
+from chessreg.queries.catalogue.search import COLUMN_WORD_WEIGHT, rank_descriptions, weigh_words
 
 PARTS = "title|topic|question|aliases|paper|kinds|made by|default|columns|statistics|plot|statements of|statement"
 HEADER = re.compile(rf"^-- ({PARTS}):\s*(.*)$")
@@ -76,8 +76,8 @@ SQL = re.compile(r"\s*(select|with|from)\s", re.IGNORECASE)
 
 
 @dataclass(frozen=True)
-class Column:
-    """A column of a table. `unit` is `%`, `games`, …, or empty."""
+class QueryColumn:
+    """A column of a query's table. `unit` is `%`, `games` or another unit, or empty."""
 
     name: str
     unit: str
@@ -103,7 +103,7 @@ class Defaults:
 
 
 @dataclass(frozen=True)
-class Statistic:
+class DeclaredStatistic:
     """`name = function(arguments)`: computed from a cell's clusters, or from columns (chessreg.queries.summary)."""
 
     name: str
@@ -113,11 +113,13 @@ class Statistic:
 
 @dataclass(frozen=True)
 class Plot:
-    """A figure of a table: `y` with its interval over `x`, one line or color a series, one axes a panel. Columns
-    `beside` y are lines of their own. Of the form `board` `x` is a square, and y the heat of a board for each panel of
-    each series.
+    """A figure of a table: `y` with its interval over `x`, with one line or color per series and one axes per panel.
 
-    Rows of a series at one x that differ in `spread` become one point: their mean, from the lowest to the highest.
+    Each column of `beside` is an additional line. In the form `board`, `x` is a square and `y` the heat of a board, one
+    board per panel and series.
+
+    Rows of a series that have the same x and differ in `spread` become one point: their mean, from the lowest to the
+    highest.
     """
 
     title: str
@@ -141,51 +143,53 @@ class Entry:
     question: str
     aliases: tuple[str, ...]
     paper: str
-    kinds: tuple[str, ...]  # of experiment, whose runs it shows
-    made_by: str  # the command that makes what it shows
-    columns: tuple[Column, ...]
-    default: Defaults  # without names where the file declares none: then all columns are printed
-    statistics: tuple[Statistic, ...]
+    kinds: tuple[str, ...]  # of experiments whose runs it shows
+    made_by: str  # the command that produces its rows
+    columns: tuple[QueryColumn, ...]
+    default: Defaults  # without names if the file declares none: then all columns are printed
+    statistics: tuple[DeclaredStatistic, ...]
     statements: dict[str, str]
     path: Path
     text: str
     plots: tuple[Plot, ...] = ()
-    shared: tuple[str, ...] = ()  # names of the statements that are another file's
+    shared: tuple[str, ...] = ()  # names of the statements from another file
 
     @property
     def digest(self) -> str:
-        """The query's hash: sha256 of the file, and of the statements that it takes from another."""
+        """The query's hash: sha256 of the file, and of the statements that it shares with another file."""
         shared = [f"\n-- statement: {name}\n{self.statements[name]}" for name in self.shared]
         return hashlib.sha256("".join([self.text, *shared]).encode()).hexdigest()
 
     @property
     def relations(self) -> dict[str, str]:
-        """The statements that others may name (`base` and those before it), in file order."""
+        """The statements that other statements may name (`base` and those before it), in file order."""
         asked = ("table", "clusters", "rows", "skipped", "none")
         return {name: sql for name, sql in self.statements.items() if name not in asked}
 
     def is_called(self, name: str) -> bool:
-        """Whether `name` is the title, an alias or the file's name, in any case."""
-        return name.endswith(".sql") or _key(name) in {_key(n) for n in (self.title, *self.aliases, self.path.stem)}
+        """Return whether `name` is the title, an alias or the file's name, in any case."""
+        return name.endswith(".sql") or _name_key(name) in {
+            _name_key(n) for n in (self.title, *self.aliases, self.path.stem)
+        }
 
-    def column(self, name: str) -> Column:
-        return next((c for c in self.columns if c.name == name), Column(name, "", ""))
+    def column(self, name: str) -> QueryColumn:
+        return next((c for c in self.columns if c.name == name), QueryColumn(name, "", ""))
 
 
-def read(path: Path) -> str:
-    """The text of a query's file. Raises ChessregError for bytes that are none."""
+def read_query_file(path: Path) -> str:
+    """Return the text of a query's file. Raises ChessregError if it cannot be read as UTF-8."""
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise ChessregError(f"{path.name} is no query: {error}") from None
+        raise ChessregError(f"{path.name} is not a query: {error}") from None
 
 
-def parse(text: str, path: Path) -> Entry:
-    """Read one file. Raises ChessregError naming the line that is not understood, or what it takes from another file
-    and is not there."""
+def parse_entry(text: str, path: Path) -> Entry:
+    """Parse one file. Raises ChessregError with the line that is not understood or the shared statement that is
+    missing."""
     fields: dict[str, str] = {}
-    columns: list[Column] = []
-    statistics: list[Statistic] = []
+    columns: list[QueryColumn] = []
+    statistics: list[DeclaredStatistic] = []
     statements: dict[str, list[str]] = {}
     plots: list[dict[str, str]] = []
     part = ""
@@ -206,12 +210,12 @@ def parse(text: str, path: Path) -> Entry:
             statements[part].append(line)
         elif part == "columns" and (column := COLUMN.match(line)):
             unit = column[2] or ""
-            columns.append(Column(column[1], "" if unit == "hidden" else unit, column[3], unit == "hidden"))
+            columns.append(QueryColumn(column[1], "" if unit == "hidden" else unit, column[3], unit == "hidden"))
         elif part == "columns" and columns and (more := MORE.match(line)):
             last = columns.pop()
-            columns.append(Column(last.name, last.unit, f"{last.text} {more[1]}", last.hidden))
+            columns.append(QueryColumn(last.name, last.unit, f"{last.text} {more[1]}", last.hidden))
         elif part == "statistics" and (made := STATISTIC.match(line)):
-            statistics.append(Statistic(made[1], made[2], tuple(a.strip() for a in made[3].split(","))))
+            statistics.append(DeclaredStatistic(made[1], made[2], tuple(a.strip() for a in made[3].split(","))))
         elif part == "plot" and (plotted := PLOTTED.match(line)):
             plots[-1][plotted[1]] = plotted[2].strip()
         elif part in ("paper", "question", "aliases", "kinds", "made by") and (more := MORE.match(line)):
@@ -222,14 +226,14 @@ def parse(text: str, path: Path) -> Entry:
     shared = shared_statements(fields["statements of"], path) if "statements of" in fields else {}
     if twice := sorted(shared.keys() & own.keys()):
         raise ChessregError(
-            f"{path.name} has statements of its own that it takes from another file: {', '.join(twice)}"
+            f"{path.name} declares statements that it also shares from another file: {', '.join(twice)}"
         )
     own = shared | own
     missing = [f for f in ("title", "paper", "kinds", "made by") if f not in fields]
     missing += [s for s in ("base", "table", "rows") if s not in own]
     if missing:
         raise ChessregError(f"{path.name} has no {', '.join(missing)}")
-    default = defaults_of(fields.get("default", ""), columns, path)
+    default = parse_defaults(fields.get("default", ""), columns, path)
     for plot in plots:
         if lacks := [key for key in ("x", "y") if key not in plot]:
             raise ChessregError(f"{path.name}: plot {plot['title']} has no {', '.join(lacks)}")
@@ -237,9 +241,9 @@ def parse(text: str, path: Path) -> Entry:
         title=fields["title"],
         topic=fields.get("topic", "others"),
         question=fields.get("question", ""),
-        aliases=_words(fields.get("aliases", "")),
+        aliases=_split_words(fields.get("aliases", "")),
         paper=fields["paper"],
-        kinds=_words(fields["kinds"]),
+        kinds=_split_words(fields["kinds"]),
         made_by=fields["made by"],
         columns=tuple(columns),
         default=default,
@@ -248,19 +252,21 @@ def parse(text: str, path: Path) -> Entry:
         path=path,
         text=text,
         plots=tuple(
-            Plot(**{key: _words(v) if key in LISTED else v for key, v in plot.items()})  # type: ignore[arg-type]
+            Plot(**{key: _split_words(v) if key in LISTED else v for key, v in plot.items()})  # type: ignore[arg-type]
             for plot in plots
         ),
         shared=tuple(shared),
     )
 
 
-def defaults_of(header: str, columns: Sequence[Column], path: Path) -> Defaults:
-    """Parse `keys; answers; counts`. Raises ChessregError for another form, an unknown or hidden column, and for more
-    than MOST_DEFAULTS columns."""
+def parse_defaults(header: str, columns: Sequence[QueryColumn], path: Path) -> Defaults:
+    """Parse `keys; answers; counts`.
+
+    Raises ChessregError for another form, an unknown or hidden column, and more than MOST_DEFAULTS columns.
+    """
     if not header:
         return Defaults()
-    parts = [_words(part) for part in header.split(";")]
+    parts = [_split_words(part) for part in header.split(";")]
     names = [name for part in parts for name in part]
     unknown = sorted(set(names) - {column.name for column in columns if not column.hidden})
     if not 2 <= len(parts) <= 3 or unknown or len(names) > MOST_DEFAULTS:
@@ -270,33 +276,33 @@ def defaults_of(header: str, columns: Sequence[Column], path: Path) -> Defaults:
 
 
 def shared_statements(header: str, path: Path) -> dict[str, str]:
-    """name → SQL of what `-- statements of: FILE.sql to NAME` in the file at `path` takes: the statements of the file
-    beside it, from the first to NAME.
+    """Return the shared statements of `-- statements of: FILE.sql to NAME` as name → SQL: those of FILE from the first
+    to NAME.
 
-    Raises ChessregError for another form, a file that is not there or takes statements itself, a name that it lacks.
+    Raises ChessregError for another form, a missing file or statement, and a file that shares statements itself.
     """
     named = SHARED.match(header)
     if named is None:
         raise ChessregError(f"{path.name}: statements of: {header!r} is not FILE.sql to NAME")
     beside = path.with_name(named[1])
     if not beside.is_file():
-        raise ChessregError(f"{path.name}: statements of: there is no {named[1]} beside it")
-    text = read(beside)
+        raise ChessregError(f"{path.name}: statements of: {named[1]} does not exist in its folder")
+    text = read_query_file(beside)
     if re.search(r"^-- statements of:", text, re.MULTILINE):
-        raise ChessregError(f"{path.name}: statements of: {named[1]} takes its own from another file; name that one")
-    statements = parse(text, beside).statements
+        raise ChessregError(f"{path.name}: statements of: {named[1]} shares them from another file; name that one")
+    statements = parse_entry(text, beside).statements
     if named[2] not in statements:
         raise ChessregError(f"{path.name}: statements of: {named[1]} has no statement {named[2]}")
     names = [*statements]
     return {name: statements[name] for name in names[: names.index(named[2]) + 1]}
 
 
-def _words(text: str) -> tuple[str, ...]:
+def _split_words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-def of_kind(file: Path) -> list[Path]:
-    """The `.sql` files of a kind's file: decoding.sql and decoding_*.sql of `decoding.py`; all in a package."""
+def query_files_of_kind(file: Path) -> list[Path]:
+    """Return the `.sql` files of a kind's file: decoding.sql and decoding_*.sql of `decoding.py`; all in a package."""
     if file.name == "__init__.py":
         return sorted(file.parent.rglob("*.sql"))
     return [
@@ -304,15 +310,16 @@ def of_kind(file: Path) -> list[Path]:
     ]
 
 
-def kind_file(path: Path) -> Path | None:
-    """The file of a user's own kind that a `.sql` file stands beside; None for our queries and those installed."""
-    beside = [] if path in files() else sorted(path.parent.glob("*.py"))
-    return next((file for file in beside if file.name != "__init__.py" and path in of_kind(file)), None)
+def file_of_kind(path: Path) -> Path | None:
+    """Return the file of the user's kind that has this `.sql` file, or None for installed queries."""
+    beside = [] if path in query_files() else sorted(path.parent.glob("*.py"))
+    return next((file for file in beside if file.name != "__init__.py" and path in query_files_of_kind(file)), None)
 
 
 @cache
-def files() -> tuple[Path, ...]:
-    """Those of this folder, of our own kinds, and of kinds that are installed (entry points `chessreg.kinds`)."""
+def query_files() -> tuple[Path, ...]:
+    """Return the query files of this folder, of chessreg's kinds, and of installed kinds (entry points
+    `chessreg.kinds`)."""
     paths = [*Path(__file__).parent.glob("*.sql"), *(Path(__file__).parents[2] / "experiments").rglob("*.sql")]
     for point in entry_points(group="chessreg.kinds"):
         try:
@@ -320,38 +327,44 @@ def files() -> tuple[Path, ...]:
         except Exception:  # `chessreg run --help` names a package that is broken
             continue
         if module is not None and module.origin is not None:
-            paths += of_kind(Path(module.origin))
+            paths += query_files_of_kind(Path(module.origin))
     return tuple(sorted(set(paths)))
 
 
-def entries(beside: tuple[Path, ...] = ()) -> tuple[Entry, ...]:
-    """Every query, by title; with those of these files of kinds, as they are now. Raises ChessregError when two answer
-    to one name."""
-    return checked([*packaged(), *parsed(path for file in beside for path in of_kind(file))]) if beside else packaged()
+def catalogue_entries(beside: tuple[Path, ...] = ()) -> tuple[Entry, ...]:
+    """Return all queries by title, including the current ones of these kind files. Raises ChessregError if two share a
+    name."""
+    return (
+        check_unique_names(
+            [*installed_entries(), *parse_files(path for file in beside for path in query_files_of_kind(file))]
+        )
+        if beside
+        else installed_entries()
+    )
 
 
 @cache
-def packaged() -> tuple[Entry, ...]:
-    return checked(parsed(files()))
+def installed_entries() -> tuple[Entry, ...]:
+    return check_unique_names(parse_files(query_files()))
 
 
-def parsed(paths: Iterable[Path]) -> list[Entry]:
-    return [parse(read(path), path) for path in paths]
+def parse_files(paths: Iterable[Path]) -> list[Entry]:
+    return [parse_entry(read_query_file(path), path) for path in paths]
 
 
-def checked(candidates: Sequence[Entry]) -> tuple[Entry, ...]:
+def check_unique_names(candidates: Sequence[Entry]) -> tuple[Entry, ...]:
     """These queries by title, each once. Raises ChessregError when two answer to one name."""
     unique = list({entry.path: entry for entry in candidates}.values())
     taken: dict[str, str] = {}
     for entry in unique:
-        for name in {_key(n) for n in (entry.title, *entry.aliases, entry.path.stem)}:
+        for name in {_name_key(n) for n in (entry.title, *entry.aliases, entry.path.stem)}:
             if name in taken:
                 raise ChessregError(f"{entry.path.name} and {taken[name]} both answer to {name!r}")
             taken[name] = entry.path.name
     return tuple(sorted(unique, key=lambda e: e.title))
 
 
-def find(name: str, beside: tuple[Path, ...] = ()) -> Entry:
+def find_entry(name: str, beside: tuple[Path, ...] = ()) -> Entry:
     """Return the query with this title or alias, in any case, that of a file `./markov.sql`, or else the one that
     matches the words of `name` best (chessreg.queries.catalogue.search).
 
@@ -367,16 +380,16 @@ def find(name: str, beside: tuple[Path, ...] = ()) -> Entry:
         path = expanded(name).resolve()
         if not path.is_file():
             raise NotFoundError(f"{name} does not exist", "chessreg query --list")
-        return parse(read(path), path)
-    catalogue = entries(beside)
-    known = {_key(n): entry for entry in catalogue for n in (entry.title, *entry.aliases, entry.path.stem)}
-    if _key(name) in known:
-        return known[_key(name)]
+        return parse_entry(read_query_file(path), path)
+    catalogue = catalogue_entries(beside)
+    known = {_name_key(n): entry for entry in catalogue for n in (entry.title, *entry.aliases, entry.path.stem)}
+    if _name_key(name) in known:
+        return known[_name_key(name)]
     if SQL.match(name):
         line = re.sub(r"\s*\n\s*", " ", name.strip())
         raise NotFoundError("SQL of your own goes with --sql", f"chessreg query --sql {shlex.quote(line)}")
     titles = {key: entry.title for key, entry in known.items()}
-    if ranked := ranked_by(name, [word_weights(entry) for entry in catalogue]):
+    if ranked := rank_descriptions(name, [word_weights(entry) for entry in catalogue]):
         return catalogue[ranked[0]]
     raise NotFoundError(f"there is no query {clipped(name)!r}", _near_misses(name, titles) or "chessreg query --list")
 
@@ -384,8 +397,8 @@ def find(name: str, beside: tuple[Path, ...] = ()) -> Entry:
 def word_weights(entry: Entry) -> dict[str, float]:
     """Return how much each word that describes a query counts in a search."""
     columns = " ".join(column.name.replace("_", " ") for column in entry.columns if not column.hidden)
-    return weighted([
-        (columns, OF_COLUMNS), (f"{entry.question} {entry.topic}", 2.0), (" ".join(entry.aliases), 2.5),
+    return weigh_words([
+        (columns, COLUMN_WORD_WEIGHT), (f"{entry.question} {entry.topic}", 2.0), (" ".join(entry.aliases), 2.5),
         (entry.title, 3.0),
     ])  # fmt: skip
 
@@ -396,16 +409,18 @@ def find_plot(name: str, beside: tuple[Path, ...] = ()) -> tuple[Entry, Plot]:
 
     `beside`: files of kinds whose plots are included. Raises NotFoundError with the near misses.
     """
-    catalogue = entries(beside)
-    known = {_key(n): (entry, plot) for entry in catalogue for plot in entry.plots for n in (plot.title, *plot.aliases)}
-    if _key(name) in known:
-        return known[_key(name)]
+    catalogue = catalogue_entries(beside)
+    known = {
+        _name_key(n): (entry, plot) for entry in catalogue for plot in entry.plots for n in (plot.title, *plot.aliases)
+    }
+    if _name_key(name) in known:
+        return known[_name_key(name)]
     for entry in catalogue:
-        if len(entry.plots) == 1 and _key(name) in map(_key, (entry.title, *entry.aliases, entry.path.stem)):
+        if len(entry.plots) == 1 and _name_key(name) in map(_name_key, (entry.title, *entry.aliases, entry.path.stem)):
             return entry, entry.plots[0]
     plots = [(entry, plot) for entry in catalogue for plot in entry.plots]
-    described = [word_weights(e) | weighted([(" ".join(p.aliases), 2.5), (p.title, 3.0)]) for e, p in plots]
-    if ranked := ranked_by(name, described):
+    described = [word_weights(e) | weigh_words([(" ".join(p.aliases), 2.5), (p.title, 3.0)]) for e, p in plots]
+    if ranked := rank_descriptions(name, described):
         return plots[ranked[0]]
     titles = {key: plot.title for key, (_, plot) in known.items()}
     raise NotFoundError(f"there is no plot {name!r}", _near_misses(name, titles) or "chessreg plot --list")
@@ -413,7 +428,7 @@ def find_plot(name: str, beside: tuple[Path, ...] = ()) -> tuple[Entry, Plot]:
 
 def _near_misses(name: str, titles: dict[str, str]) -> str:
     """`did you mean …?` of the titles (by key) that are spelled like this; empty if none is."""
-    wanted = _key(name)
+    wanted = _name_key(name)
     near = difflib.get_close_matches(wanted, titles, n=5, cutoff=0.6)
     near += [key for key in titles if wanted and (wanted in key or key in wanted)]
     titles_near = list(dict.fromkeys(titles[key] for key in near))[:3]
@@ -421,5 +436,5 @@ def _near_misses(name: str, titles: dict[str, str]) -> str:
 
 
 @lru_cache(maxsize=1000)
-def _key(name: str) -> str:
+def _name_key(name: str) -> str:
     return re.sub(r"[\s_-]+", " ", name.strip().lower())

@@ -10,10 +10,10 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 
-ENOUGH = 0.6  # share of the phrase's weight that a query must have
-OF_COLUMNS = 1.0  # weight of a word that only columns have: not enough alone
-UNKNOWN = 2.5  # weight of a word that no query has
-WRITTEN_OUT = {
+LEAST_WEIGHT_SHARE = 0.6  # share of the phrase's weight that a query must have
+COLUMN_WORD_WEIGHT = 1.0  # weight of a word that only columns have: not enough alone
+UNKNOWN_WORD_WEIGHT = 2.5  # weight of a word that no query has
+ABBREVIATIONS = {
     "acc": "accuracy", "avg": "average", "baseline": "control", "caa": "steering", "cpl": "centipawn",
     "feature": "latent", "features": "latents", "lmpm": "legal move mass", "prob": "probability", "sf": "stockfish",
     "temp": "temperature", "winrate": "win",
@@ -24,41 +24,41 @@ a all an and any are as at be by can do does each for from get give good has hav
 much my of on one or our per print result results show table that the their them these this to vs was we were what when
 where which who why with work works
 """
-SAY_NOTHING = frozenset(COMMON.split())
+COMMON_WORDS = frozenset(COMMON.split())
 
 
-def stems(text: str) -> frozenset[str]:
+def word_stems(text: str) -> frozenset[str]:
     """Return the words of a text without their endings, leaving out common words.
 
     >>> sorted(stems("How often does the model play legal moves?"))
     ['legal', 'mov', 'often', 'pla']
     """
     words = re.findall(r"[a-z0-9]+", text.lower())
-    return frozenset(ENDING.sub("", word) for word in words if word not in SAY_NOTHING)
+    return frozenset(ENDING.sub("", word) for word in words if word not in COMMON_WORDS)
 
 
-def weighted(texts: Sequence[tuple[str, float]]) -> dict[str, float]:
+def weigh_words(texts: Sequence[tuple[str, float]]) -> dict[str, float]:
     """Return the weight of each word of some texts: that of the last text with the word."""
     weights: dict[str, float] = {}
     for text, weight in texts:
-        weights |= dict.fromkeys(stems(text), weight)
+        weights |= dict.fromkeys(word_stems(text), weight)
     return weights
 
 
-def ranked_by(phrase: str, described: Sequence[Mapping[str, float]]) -> list[int]:
+def rank_descriptions(phrase: str, described: Sequence[Mapping[str, float]]) -> list[int]:
     """Return the places of those descriptions that have enough of the phrase's words, the best first.
 
     A description is the weight of each of its words (`weighted`). At equal scores the earlier one comes first.
     """
-    words = stems(" ".join(WRITTEN_OUT.get(word, word) for word in re.findall(r"[a-z0-9]+", phrase.lower())))
+    words = word_stems(" ".join(ABBREVIATIONS.get(word, word) for word in re.findall(r"[a-z0-9]+", phrase.lower())))
     if not words:
         return []
     counts = {word: sum(word in weights for weights in described) for word in words}
-    rarity = {word: math.log((1 + len(described)) / n) if n else UNKNOWN for word, n in counts.items()}
+    rarity = {word: math.log((1 + len(described)) / n) if n else UNKNOWN_WORD_WEIGHT for word, n in counts.items()}
     scores = []
     for place, weights in enumerate(described):
         had = sum(rarity[word] for word in words if word in weights)
-        is_subject = any(weights.get(word, 0) > OF_COLUMNS for word in words)
-        if is_subject and had >= ENOUGH * sum(rarity.values()):
+        is_subject = any(weights.get(word, 0) > COLUMN_WORD_WEIGHT for word in words)
+        if is_subject and had >= LEAST_WEIGHT_SHARE * sum(rarity.values()):
             scores.append((-sum(rarity[word] * weights.get(word, 0.0) for word in words), place))
     return [place for _, place in sorted(scores)]

@@ -27,10 +27,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chessreg.errors import ChessregError, NotFoundError
-from chessreg.queries.ask import warnings
-from chessreg.queries.catalogue import Column
+from chessreg.queries.ask import list_warnings
+from chessreg.queries.catalogue import QueryColumn
 from chessreg.queries.duck import text_literal
-from chessreg.queries.published.paper_runs import Comparison, PaperRun, PaperRuns, RecordedRun
+from chessreg.queries.published.paper_runs import PaperComparison, PaperRun, PaperRuns, RecordedRun
 from chessreg.queries.published.recorded import runs_by_row, world_of
 from chessreg.queries.result import QueryResult
 from chessreg.runs.spec import merge_settings
@@ -38,7 +38,7 @@ from chessreg.runs.spec import merge_settings
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from chessreg.queries.engine import Engine
+    from chessreg.queries.engine import QueryEngine
     from chessreg.registry.database import Database
 
 
@@ -52,14 +52,14 @@ class Condition:
 
 EDITED = ("layers", "scale")  # keys of a value that are conditions on its edit
 AUTHORS_POSITIONS = 8  # that Karvonen's contrastive vectors are sums over (specification 5.1)
-TOLERANCE = 0.01  # of scales and of numbers of games: within this they are the paper's
+RELATIVE_TOLERANCE = 0.01  # of scales and of numbers of games: within this they are the paper's
 
 
 @dataclass(frozen=True)
-class Value:
-    """One published number. `factor` takes our measure to its unit.
+class PublishedValue:
+    """One published number. `factor` converts our measure to its unit.
 
-    A `setting` is the same as ours or differs: by more than `tolerance`, a share of it, or where one of `alike` fails.
+    A `setting` equals ours or differs: by more than `tolerance`, as a share of it, or if one of `alike` fails.
     """
 
     paper: str
@@ -85,12 +85,12 @@ class Value:
 
     @property
     def paper_runs(self) -> list[PaperRun]:
-        """The paper's runs behind the value. Raises ChessregError for one that is not described."""
+        """The paper's runs behind the value. Raises ChessregError for a run without description."""
         return [self.described.run(name, self.changes) for name in self.runs]
 
 
-def expanded(document: dict[str, Any], described: PaperRuns) -> list[Value]:
-    """The values of one file. Raises ChessregError for a key that is not understood."""
+def expand_values(document: dict[str, Any], described: PaperRuns) -> list[PublishedValue]:
+    """Return the values of one file. Raises ChessregError for an unknown key."""
     values = []
     for series in document["series"]:
         for item in series["values"]:
@@ -109,7 +109,7 @@ def expanded(document: dict[str, Any], described: PaperRuns) -> list[Value]:
                 of_row.append(Condition("false", text_literal(never)))
             of_edit, runs = conditions_on_edit(item), item.get("run", series.get("run", []))
             values.append(
-                Value(
+                PublishedValue(
                     paper=document["paper"],
                     table=series["table"],
                     row=item["row"],
@@ -149,11 +149,11 @@ def conditions_on_row(
     """Return the conditions that columns of our row have the paper's values, counts within 1 %."""
     conditions = []
     for column, value in facts.items():
-        wanted, name = literal(value), f'"{column}"'
+        wanted, name = sql_literal(value), f'"{column}"'
         holds = f"abs({name} - {wanted}) <= 1e-9" if isinstance(value, float) else f"{name} = {wanted}"
         conditions.append(Condition(holds, difference_in_sql(column, value)))
     for column, number in counts.items():
-        holds = f'abs("{column}" / {number} - 1) <= {TOLERANCE}'
+        holds = f'abs("{column}" / {number} - 1) <= {RELATIVE_TOLERANCE}'
         conditions.append(Condition(holds, difference_in_sql(column, number)))
     for column, version in versions.items():
         holds = f"""regexp_matches("{column}", '(^| ){version}(\\.|$)')"""
@@ -167,15 +167,15 @@ def difference_in_sql(column: str, value: Any) -> str:
     return f"""{text_literal(before)} || coalesce("{column}"::VARCHAR, 'unknown') || {text_literal(after)}"""
 
 
-def literal(value: Any) -> str:
-    """A value of a TOML file in SQL."""
+def sql_literal(value: Any) -> str:
+    """Return a value of a TOML file as SQL."""
     if isinstance(value, list):
-        return f"[{', '.join(map(literal, value))}]"
+        return f"[{', '.join(map(sql_literal, value))}]"
     return text_literal(value) if isinstance(value, str) else str(value).lower()
 
 
 def conditions_on_edit(item: dict[str, Any]) -> list[Condition]:
-    """That the edit of our row has the layers and the scale of the published one."""
+    """Return the conditions that the edit of our row has the layers and the scale of the published one."""
     conditions = []
     if layers := item.get("layers"):
         named = ", ".join(map(text_literal, layers))
@@ -183,31 +183,32 @@ def conditions_on_edit(item: dict[str, Any]) -> list[Condition]:
         conditions.append(Condition(f"edit_layers IN ({named})", otherwise))
     if scale := item.get("scale"):
         otherwise = f"'scale ' || round(edit_scale, 6) || ', the paper''s {scale}'"
-        conditions.append(Condition(f"abs(edit_scale / {scale} - 1) <= {TOLERANCE}", otherwise))
+        conditions.append(Condition(f"abs(edit_scale / {scale} - 1) <= {RELATIVE_TOLERANCE}", otherwise))
     return conditions
 
 
 @cache
-def values() -> tuple[Value, ...]:
-    """Every published number, in the order of the files."""
+def published_values() -> tuple[PublishedValue, ...]:
+    """Return every published number, in the order of the files."""
     files = sorted(Path(__file__).parent.glob("*.toml"))
     documents = [tomllib.loads(path.read_text(encoding="utf-8")) for path in files]
     by_paper: dict[str, list[dict[str, Any]]] = {}
     for document in documents:
         by_paper.setdefault(document["paper"], []).append(document)
     described = {paper: PaperRuns(of_paper) for paper, of_paper in by_paper.items()}
-    values: list[Value] = []
+    values: list[PublishedValue] = []
     for document in documents:
         for series in document["series"]:
-            _unroll(series)
-        values += expanded(document, described[document["paper"]])
+            _expand_curves(series)
+        values += expand_values(document, described[document["paper"]])
     return tuple(values)
 
 
-def _unroll(series: dict[str, Any]) -> None:
-    """`by_layer` holds rows of numbers, one a layer: the paper counts layers from 1, the registry from 0.
+def _expand_curves(series: dict[str, Any]) -> None:
+    """Expand the curves of a series into values, in place.
 
-    `by` holds rows of numbers, one for each of the `names`; `of` is the condition on a name.
+    `by_layer` has rows of numbers, one per layer: the paper counts layers from 1, the registry from 0. `by` has rows of
+    numbers, one per entry of `names`; `of` is the condition on a name.
     """
     made = series.setdefault("values", [])
     for curve in series.pop("by", ()):
@@ -223,7 +224,7 @@ def _unroll(series: dict[str, Any]) -> None:
 
 
 def shared_keys(curve: Mapping[str, Any]) -> dict[str, Any]:
-    """The keys of a row of numbers that each of them has."""
+    """Return the keys that all numbers of a row share."""
     return {key: value for key, value in curve.items() if key != "values"}
 
 
@@ -251,34 +252,34 @@ COLUMNS = {
 HIDDEN = ("not_stated",)  # in JSON, CSV and Parquet only
 
 
-def beside(database: Database, result: QueryResult, only: Sequence[str] = ()) -> QueryResult:
-    """The published numbers that a query recomputes, ours beside each; of `only` these tables of the papers if given.
+def compare_with_published(database: Database, result: QueryResult, only: Sequence[str] = ()) -> QueryResult:
+    """Return the published numbers that a query recomputes, each next to ours; with `only`, those of these tables.
 
-    Raises NotFoundError if there are none.
+    Raises NotFoundError if no published numbers are known.
     """
     import pyarrow as pa
 
     from chessreg.queries.engine import engine_of
 
     assert result.entry
-    wanted = [v for v in values() if v.query == result.entry.title and (not only or v.table in only)]
+    wanted = [v for v in published_values() if v.query == result.entry.title and (not only or v.table in only)]
     if not wanted:
         raise NotFoundError(f"no published numbers are known for {result.entry.title!r}", "ask without --published")
     engine = engine_of(database)
-    ours = described(engine, result)
+    ours = describe_rows(engine, result)
     rows: list[dict[str, Any]] = []
-    player_rows = players(engine, wanted, ours)
+    player_rows = find_matching_rows(engine, wanted, ours)
     runs, world = (runs_by_row(database, result), world_of(database, engine)) if player_rows else ([], None)
     for number, value in enumerate(wanted):
         for row in player_rows.get(number, []):
             assert world
-            against(row, runs[row["place"]], value, Comparison(value.described, world))
-        rows += compared(value, player_rows.get(number, []))
+            add_differences(row, runs[row["place"]], value, PaperComparison(value.described, world))
+        rows += comparison_lines(value, player_rows.get(number, []))
     types = {name: pa.float64() if name.split("_")[0] in ("published", "ours", "difference") else pa.string()
              for name in COLUMNS} | {"our_row": pa.int64()}  # fmt: skip
     table = pa.table({n: pa.array([row.get(n) for row in rows], types[n]) for n in COLUMNS})
-    of_rows = warnings(result.table)
-    notes = warnings(result.table, "our row", {row["our_row"] for row in rows if row.get("our_row")})
+    of_rows = list_warnings(result.table)
+    notes = list_warnings(result.table, "our row", {row["our_row"] for row in rows if row.get("our_row")})
     notes += [note for note in result.notes if note not in of_rows]
     for question, text in (
         (False, "rows are comparable with the paper's"),
@@ -292,23 +293,25 @@ def beside(database: Database, result: QueryResult, only: Sequence[str] = ()) ->
     units = {row["unit"] for row in rows}
     unit = units.pop() if len(units) == 1 else ""
     numbers = ("published", "ours", "difference")
-    columns = tuple(Column(n, unit if n in numbers else "", text, n in HIDDEN) for n, text in COLUMNS.items())
+    columns = tuple(QueryColumn(n, unit if n in numbers else "", text, n in HIDDEN) for n, text in COLUMNS.items())
     return QueryResult(table, meta, notes, described=columns)
 
 
-def with_ours(result: QueryResult) -> QueryResult:
-    """For reading: without the published numbers that have none of ours beside them, if there are any others."""
+def drop_unmatched(result: QueryResult) -> QueryResult:
+    """Return the comparison without published numbers that have no counterpart, unless none has one."""
     keep = [place for place, row in enumerate(result.rows) if row["ours"] is not None]
     left = len(result) - len(keep)
     if not keep or not left:
         return result
-    note = f"{left} published numbers have nothing of ours beside them; --format csv and --json list them all"
+    note = f"{left} published numbers have no counterpart here; --format csv and --json list them all"
     return replace(result, table=result.table.take(keep), notes=[*result.notes, note])
 
 
-def against(row: dict[str, Any], runs: Sequence[RecordedRun], value: Value, comparison: Comparison) -> None:
-    """Add to the reasons of our row every difference between the settings of its runs and the paper's, and name the
-    values of settings that the paper does not state."""
+def add_differences(
+    row: dict[str, Any], runs: Sequence[RecordedRun], value: PublishedValue, comparison: PaperComparison
+) -> None:
+    """Add to our row's reasons every difference between the settings of its runs and the paper's, and name the values
+    of settings that the paper does not state."""
     differences, free = dict.fromkeys(filter(None, [row["reasons"]])), dict[str, None]()
     if value.runs and not runs:
         differences["no run of this registry is behind the row"] = None
@@ -320,14 +323,16 @@ def against(row: dict[str, Any], runs: Sequence[RecordedRun], value: Value, comp
     row["reasons"], row["not_stated"] = "; ".join(differences), ", ".join(free) or None
 
 
-def players(engine: Engine, wanted: list[Value], ours: pa.Table) -> dict[int, list[dict[str, Any]]]:
-    """For each published value by number: our rows that play its part, with the reasons against comparing them."""
+def find_matching_rows(
+    engine: QueryEngine, wanted: list[PublishedValue], ours: pa.Table
+) -> dict[int, list[dict[str, Any]]]:
+    """Return for each published value, by number, our matching rows with the reasons against a comparison."""
     known = {number: value for number, value in enumerate(wanted) if not value.lost}
     if not known or not ours.num_rows:
         return {}
     parts = ", ".join(f'coalesce(bool_or({has_part(value)}), false) AS "{n}"' for n, value in known.items())
     [played] = engine.over(ours, f"SELECT {parts} FROM result").to_pylist()  # one pass: most have nothing of ours
-    selects = [player(number, value, ours) for number, value in known.items() if played[str(number)]]
+    selects = [select_matching_rows(number, value, ours) for number, value in known.items() if played[str(number)]]
     rows_of: dict[int, list[dict[str, Any]]] = {}
     if selects:
         for row in engine.over(ours, " UNION ALL ".join(selects) + " ORDER BY number, place").to_pylist():
@@ -335,8 +340,8 @@ def players(engine: Engine, wanted: list[Value], ours: pa.Table) -> dict[int, li
     return rows_of
 
 
-def has_part(value: Value) -> str:
-    """Whether a row of ours plays the part of a published value, in SQL."""
+def has_part(value: PublishedValue) -> str:
+    """Return the SQL condition that a row of ours matches a published value."""
     return f'({value.role}) AND "{value.measure}" IS NOT NULL'
 
 
@@ -346,8 +351,8 @@ def reason_in_sql(condition: Condition) -> str:
     return f"CASE WHEN NOT coalesce(({condition.holds}), false) THEN coalesce({condition.otherwise}, {unknown}) END"
 
 
-def player(number: int, value: Value, ours: pa.Table) -> str:
-    """SELECT of our rows that play the part of a published value, which has this number."""
+def select_matching_rows(number: int, value: PublishedValue, ours: pa.Table) -> str:
+    """Return the SELECT of our rows that match a published value, which has this number."""
     reasons, differs = (", ".join(["NULL", *map(reason_in_sql, of)]) for of in (value.conditions, value.alike))
     ends = [f'"{e}"' if (e := value.measure + end) in ours.column_names else "NULL" for end in ("_low", "_high")]
     return f"""SELECT {number} AS number, place, "{value.measure}"::DOUBLE AS ours, {ends[0]} AS low,
@@ -356,8 +361,8 @@ def player(number: int, value: Value, ours: pa.Table) -> str:
         FROM result WHERE {has_part(value)}"""
 
 
-def compared(value: Value, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One line for each of our rows that plays the part of a published value; one without ours if there is none."""
+def comparison_lines(value: PublishedValue, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return one line for each of our matching rows, or one without ours if there are none."""
     line: dict[str, Any] = {
         "paper": value.paper,
         "table": value.table,
@@ -381,12 +386,12 @@ def compared(value: Value, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
         else:
             assert value.value is not None
             ends = {f"difference{e}": _minus(mine[f"ours{e}"], value.value) for e in ("", "_low", "_high")}
-            lines.append({**line, **mine, **ends, "comparison": outcome(value, mine["ours"], row["differs"])})
-    return lines or [{**line, "comparison": "not comparable: nothing of ours plays this part"}]
+            lines.append({**line, **mine, **ends, "comparison": comparison_word(value, mine["ours"], row["differs"])})
+    return lines or [{**line, "comparison": "not comparable: no row of ours matches"}]
 
 
-def outcome(value: Value, ours: float | None, differs: str) -> str:
-    """The remark beside two numbers that may be compared."""
+def comparison_word(value: PublishedValue, ours: float | None, differs: str) -> str:
+    """Return the comparison of two comparable numbers as text."""
     assert value.value is not None
     assert ours is not None
     if not value.setting:
@@ -396,7 +401,7 @@ def outcome(value: Value, ours: float | None, differs: str) -> str:
     return "same" if isclose(ours, value.value, rel_tol=value.tolerance) else "differs"
 
 
-def described(engine: Engine, result: QueryResult) -> pa.Table:
+def describe_rows(engine: QueryEngine, result: QueryResult) -> pa.Table:
     """Return our rows with the columns that conditions and roles name in addition: of their models and edits."""
     import pyarrow as pa
 

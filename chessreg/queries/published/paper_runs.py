@@ -164,7 +164,7 @@ def paper_run(name: str, entry: Mapping[str, Any]) -> PaperRun:
     return PaperRun(name, kind.name, kind.version, spec.model_dump(mode="json"), defaults, free, shown)
 
 
-class Comparison:
+class PaperComparison:
     """Differences of recorded runs from the runs of one paper."""
 
     def __init__(self, runs: PaperRuns, world: World) -> None:
@@ -184,7 +184,7 @@ class Comparison:
         from chessreg.runs.spec import flatten_settings
 
         return [
-            f"{name} {called(value)}"
+            f"{name} {value_phrase(value)}"
             for name, value in flatten_settings(ours.settings).items()
             if name in paper.free and name not in ALWAYS_FREE
         ]
@@ -204,7 +204,7 @@ class Comparison:
             if isinstance(mine, Mapping) and isinstance(theirs, Mapping):
                 texts += self.of_settings(mine, theirs, paper, f"{setting}.")
             elif isinstance(mine, Mapping) or isinstance(theirs, Mapping):
-                texts.append(f"{setting} {called(mine)}, the paper's {called(theirs)}")
+                texts.append(f"{setting} {value_phrase(mine)}, the paper's {value_phrase(theirs)}")
             else:
                 texts += self.of_setting(setting, mine, theirs)
         return texts
@@ -216,7 +216,7 @@ class Comparison:
             return self.of_reference(setting, ours, wanted)
         if is_equal(ours, wanted):
             return []
-        return [f"{setting} {called(ours)}, the paper's {called(wanted)}"]
+        return [f"{setting} {value_phrase(ours)}, the paper's {value_phrase(wanted)}"]
 
     def of_reference(self, setting: str, ours: Any, wanted: Any) -> list[str]:
         """Return the differences of an input, or of several, from the paper's."""
@@ -261,10 +261,10 @@ def is_equal(ours: Any, wanted: Any) -> bool:
     return isinstance(ours, bool) == isinstance(wanted, bool) and bool(ours == wanted)
 
 
-def called(value: Any) -> str:
-    """A setting's value in a sentence."""
+def value_phrase(value: Any) -> str:
+    """Return a setting's value for a sentence."""
     from chessreg.runs.spec import format_value
 
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {called(part)}" for name, part in value.items())
+        return ", ".join(f"{name} {value_phrase(part)}" for name, part in value.items())
     return format_value(tuple(value) if isinstance(value, list) else value) or "''"

@@ -8,7 +8,7 @@ from uuid import UUID
 from chessreg.queries.published.paper_runs import RecordedRun, World
 
 if TYPE_CHECKING:
-    from chessreg.queries.engine import Engine
+    from chessreg.queries.engine import QueryEngine
     from chessreg.queries.result import QueryResult
     from chessreg.registry.database import Database
 
@@ -28,12 +28,12 @@ FROM dataset AS d JOIN tagged AS t ON t.noun = 'dataset' AND t.target = d.id
 def runs_by_row(database: Database, result: QueryResult) -> list[list[RecordedRun]]:
     """Return the runs whose results each row of a catalogue query is computed from, in the order of its rows: those of
     the query's relation `sources`, or else of `base`."""
-    from chessreg.queries.ask import question_of
+    from chessreg.queries.ask import compose_question
     from chessreg.queries.scope import Scope
 
     assert result.entry
     scope = Scope.of(result.meta["scope"])
-    question = question_of(database, result.entry, scope, result.meta.get("scoring", "paper"), None)
+    question = compose_question(database, result.entry, scope, result.meta.get("scoring", "paper"), None)
     relation = "sources" if "sources" in result.entry.relations else "base"
     sql = f"{question.relations()}\nSELECT DISTINCT cell, run_id FROM {relation} WHERE run_id IS NOT NULL ORDER BY ALL"
     ids: dict[int, list[UUID]] = {}
@@ -54,7 +54,7 @@ def read_runs(database: Database, ids: set[UUID]) -> dict[UUID, RecordedRun]:
     return {id: RecordedRun(kind, version, spec) for id, kind, version, spec in rows}
 
 
-def world_of(database: Database, engine: Engine) -> World:
+def world_of(database: Database, engine: QueryEngine) -> World:
     """Return the inputs of a registry's runs. A reference is read once."""
     from chessreg.registry.identity import uuid_from_digest
 

@@ -35,8 +35,8 @@ from chessreg.games.datasets.labels import parse_board_changes
 from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 from chessreg.models.edits import ResidualEdit
-from chessreg.queries.published import beside
-from chessreg.queries.render import rendered
+from chessreg.queries.published import compare_with_published
+from chessreg.queries.render import render_result
 from chessreg.registry import tables
 from chessreg.runs.fitted import load_probe
 from chessreg.runs.spec import hashed_settings
@@ -594,7 +594,7 @@ def test_queries_of_legal_move_mass(squares, everything):
     assert by_type["None", None]["gain"] is None
     assert by_type["Probe", 0.0]["gain"] == 0
     strength = [row for row in squares.query("edit strength").rows if UUID(str(row["run_id"])) == report.run_id]
-    [shared, *_] = rendered(squares.query("edit strength", run=report.run_id.hex), "table").splitlines()
+    [shared, *_] = render_result(squares.query("edit strength", run=report.run_id.hex), "table").splitlines()
     assert "layers [1]" in shared  # a list that every row has stands above the table
     for row in strength:
         halves = {"choose": [], "report": []}
@@ -614,7 +614,7 @@ def test_queries_of_legal_move_mass(squares, everything):
         row for row in squares.query("legal move mass by layer").rows if UUID(str(row["run_id"])) == report.run_id
     ]
     assert {row["layer"] for row in layers} == {1}
-    published = beside(squares.database, squares.query("legal move mass by edit")).rows
+    published = compare_with_published(squares.database, squares.query("legal move mass by edit")).rows
     lines = [row for row in published if row["column"] == "argmax as of None" and row["row"] == "Probe"]
     assert lines
     assert all("checkpoint: not the paper's (no tag davis-2026:gpt)" in row["comparison"] for row in lines)

@@ -23,7 +23,7 @@ from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 from chessreg.queries import run_query
 from chessreg.queries.ask import rows_behind
-from chessreg.queries.published import beside
+from chessreg.queries.published import compare_with_published
 from chessreg.registry import tables
 from chessreg.session import Session, open_session
 
@@ -195,7 +195,7 @@ def test_the_rows_behind_a_cell_are_positions_and_each_draws_its_move_orders(ses
 
 
 def test_the_papers_lost_numbers_stand_beside_ours(session):
-    rows = beside(session.database, run_query(session.database, "markov by layer")).rows
+    rows = compare_with_published(session.database, run_query(session.database, "markov by layer")).rows
     assert {row["paper"] for row in rows} == {"Davis 2026"}
     lost = [row for row in rows if row["published"] is None]
     assert {row["column"] for row in lost} == {"p", "p after Holm", "T", "d"}
