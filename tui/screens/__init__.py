@@ -1,1 +1,1 @@
-"""Screens, one a noun."""
+"""The screens of the terminal UI, one module per screen or noun."""

@@ -1,4 +1,4 @@
-"""Annotating the things of a list by keys: name, tag, note, star, pin, archive, invalid. For every noun."""
+"""Annotate rows of any noun by keys: name, tag, note, star, pin, archive, invalidate."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ DONE = {"star": ("starred", "no longer starred"), "pin": ("pinned", "no longer p
         "archive": ("archived", "back from the archive")}  # fmt: skip
 
 
-Chosen = tuple[str, dict[UUID, str]]  # the noun, and what each of the chosen things is called
+Chosen = tuple[str, dict[UUID, str]]  # the noun, and the labels of the selected rows by id
 Written = Callable[[], None]
 
 
 class AnnotatingScreen(AppScreen):
-    """A screen whose things can be annotated: the marked ones, else the one under the cursor."""
+    """A screen whose rows can be annotated: the marked rows, or else the row under the cursor."""
 
     also = ("annotate",)
     BINDINGS = bindings("annotate")
@@ -37,11 +37,11 @@ class AnnotatingScreen(AppScreen):
         raise NotImplementedError
 
     def under_cursor(self) -> Chosen:
-        """The one that a name is given to: a name is of one thing alone."""
+        """Return the row to name. A name belongs to a single row, so marks are ignored."""
         return self.chosen()
 
     def hidden_of(self, things: Collection[UUID]) -> str:
-        """How many of these the list does not show, in words; empty for none."""
+        """Return how many of `things` are not in the list, in words. Empty if all are."""
         return ""
 
     def action_toggle_mark(self, word: str) -> None:
@@ -90,7 +90,10 @@ class AnnotatingScreen(AppScreen):
 
     def _ask(self, question: str, chosen: Chosen, then: Callable[[Chosen, str, Written], None],
              wrong: Callable[[str], str] = lambda text: "") -> None:  # fmt: skip
-        """Ask for a line about these things. It is about them whatever the list shows when it is answered."""
+        """Ask for one line of text about the rows of `chosen` and pass it to `then`.
+
+        The answer applies to these rows even if the list has changed in the meantime.
+        """
         if not chosen[1] or not self.writable():
             return
         draft = question, chosen[0], frozenset(chosen[1])
@@ -120,7 +123,7 @@ class AnnotatingScreen(AppScreen):
 
 
 def wrong_name(text: str) -> str:
-    """Why a text cannot be a name; empty if it can."""
+    """Return why `text` cannot be a name. Empty if it can."""
     from chessreg.registry.names import require_name
 
     try:
@@ -131,13 +134,13 @@ def wrong_name(text: str) -> str:
 
 
 def called(chosen: dict[UUID, str]) -> str:
-    """What is chosen, in words."""
+    """Return the labels of the selected rows, or their number if there are more than three."""
     labels = list(chosen.values())
     return show.listed(labels) if len(labels) <= 3 else f"these {len(labels)}"
 
 
 def counted(noun: str, chosen: dict[UUID, str]) -> str:
-    """What is chosen, in words that say how many there are."""
+    """Return the number and the labels of the selected rows, such as `2 runs (a and b)`."""
     if len(chosen) == 1:
         return called(chosen)
     names = f" ({called(chosen)})" if len(chosen) <= 3 else ""

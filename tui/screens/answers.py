@@ -1,4 +1,4 @@
-"""A query's answer: a table, the rows behind one of its lines, its figure; written to a file or copied for a paper."""
+"""A query's answer: its table, the rows behind a line, its figure, and export to a file or the clipboard."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ if TYPE_CHECKING:
     from chessreg.session import Session
 
 
-SCOPE = "queries.scope"  # under which it is remembered
+SCOPE = "queries.scope"
 
 
 class ScopedScreen(AppScreen):
-    """A screen with a ScopeBar. What it says narrows every query of the registry until it is changed."""
+    """A screen with a ScopeBar. The scope narrows every query until it is changed."""
 
     BINDINGS = bindings("scoped")
 
@@ -53,12 +53,12 @@ class ScopedScreen(AppScreen):
     _scope_shown = ""
 
     def on_screen_resume(self) -> None:
-        """Another screen may have changed the scope meanwhile."""
+        """Reload if another screen changed the scope."""
         if self.is_mounted and self._scope_shown != self.scope:
             self.load()
 
     async def offer_words(self) -> None:
-        """Show the scope that is set, and have the names ready that it may be completed with."""
+        """Show the current scope and load the names for its completion."""
         bar, self._scope_shown = self.query_one(ScopeBar), self.scope
         if not bar.has_focus:
             bar.set_text(self.scope)
@@ -83,7 +83,7 @@ class ScopedScreen(AppScreen):
 
 
 def table_columns(answer: Answer) -> list[Column]:
-    """The columns of an answer, its lines numbered."""
+    """Return the columns of an answer, preceded by the line number."""
     text: Role = "text"
     roles = answer.roles or (text,) * len(answer.headings)
     cells = [
@@ -101,24 +101,24 @@ def table_columns(answer: Answer) -> list[Column]:
 
 
 def sign_tone(signs: Sequence[Mapping[str, int]], field: str, row: Row) -> Tone:
-    """Color a difference only where its interval does not hold 0; where it does, it is muted."""
+    """Return the tone of a difference: good or bad if its interval excludes 0, otherwise detail."""
     sign = signs[row["#"] - 1].get(field)
     return "value" if sign is None else "good" if sign > 0 else "bad" if sign < 0 else "detail"
 
 
 class ResultScreen(AppScreen):
-    """A screen that shows a `result`."""
+    """A screen that shows a query result."""
 
     also: ClassVar[tuple[str, ...]] = ("result",)
     BINDINGS = bindings("result")
 
     result: QueryResult | None = None
-    result_plot: Plot | None = None  # what was drawn of it
-    arranges: ClassVar[bool] = False  # whether columns that do not fit are put in the order of their use
+    result_plot: Plot | None = None  # the plot drawn from it
+    arranges: ClassVar[bool] = False  # whether the most useful columns come first
     shown: tuple[Answer, Sequence[Row]] | None = None
 
     def show_answer(self, answer: Answer, rows: Sequence[Row], keep: bool = False) -> None:
-        """Show a table, its first page and its notes."""
+        """Show the first page of an answer and its notes."""
         self.result = answer.result
         facts = [f"alike in all rows: {answer.same}"] if answer.same else []
         self.query_one(NotesPane).show(answer.notes, show.provenance(answer.footer), facts)
@@ -139,12 +139,12 @@ class ResultScreen(AppScreen):
 
     @property
     def table(self) -> PageTable:
-        """Where the answer is shown."""
+        """The table with the answer."""
         return self.query_one(PageTable)
 
     @property
     def file_name(self) -> str:
-        """What its file is called, unless one says otherwise."""
+        """The suggested name of an exported file."""
         return re.sub(r"[^\w.-]+", "-", self.crumb).strip("-") + ".csv"
 
     def suffixes(self) -> str:
@@ -182,12 +182,12 @@ class ResultScreen(AppScreen):
 
     @work(group="export")
     async def write(self, path: Path) -> None:
-        """Write the file, on the database worker: a large table takes its time."""
+        """Write the file on the database worker, because a large table takes a while."""
         if (result := self.result) is None:
             return
         plot, command = self.result_plot, self.command()
         written = await self.ask(f"writing {path.name}", lambda session: write(result, path, plot), once=True)
-        if written is None:  # a notice gives the reason; the path can be corrected
+        if written is None:  # let the user correct the path
             self.ask_path(str(path))
         else:
             again = f"; the same: {command} --output {shlex.quote(str(path))}"
@@ -195,7 +195,7 @@ class ResultScreen(AppScreen):
 
     @work(group="copy")
     async def action_copy_as(self, format: str) -> None:
-        """Copy the table as it is printed in this format."""
+        """Copy the table to the clipboard in `format`."""
         if self.result is None:
             self.notify("there is nothing to copy yet", severity="warning")
             return
@@ -214,8 +214,10 @@ class ResultScreen(AppScreen):
 
 
 def write(result: QueryResult, path: Path, plot: Plot | None) -> str:
-    """Write a table, or its plot where the suffix is a figure's, and say the format. Raises BadInputError for a suffix
-    that says none."""
+    """Write a table, or its plot if the suffix is that of a figure. Return the format in words.
+
+    Raises: BadInputError for an unknown suffix.
+    """
     from chessreg.queries import render
 
     if plot is not None:
@@ -258,12 +260,12 @@ class AnswerScreen(ResultScreen, ScopedScreen):
 
     @property
     def scoped_question(self) -> Question:
-        """The question, in the scope of all queries."""
+        """The question in the current scope."""
         return replace(self.question, scope=self.scope)
 
     @property
     def shown_question(self) -> Question:
-        """That of the table: the present one is asked still, or could not be answered."""
+        """The question of the table shown, which may be older than the current one."""
         return self._answered or self.scoped_question
 
     def show(self, answer: Answer, rows: list[Row], question: Question, keep: bool = False) -> None:
@@ -303,7 +305,7 @@ class AnswerScreen(ResultScreen, ScopedScreen):
 
     @work(group="lineage")
     async def action_lineage(self) -> None:
-        """The lineage of the number under the cursor: of the run of the first row behind it."""
+        """Open the lineage of the run of the first row behind the selected line."""
         row, question = self.table.current, self.shown_question
         if row is None or question.published:
             self.notify("these lines are the papers'; p goes back to ours" if row is not None else "there is no row")
@@ -374,7 +376,7 @@ class RowsScreen(ResultScreen, BoardPreviewingScreen):
 
 
 def open_lineage_of(screen: AppScreen, row: Mapping[str, Any] | None) -> None:
-    """Open the lineage of the run that a row is of, if it is of one."""
+    """Open the lineage of the run of `row`, or warn if it has no run."""
     if row is not None and row.get("run_id"):
         run_id = UUID(str(row["run_id"]))
         screen.app.open_lineage("run", run_id.hex, str(row.get("run") or f"run {show.short(run_id)}"))
@@ -387,10 +389,10 @@ def first_page(answer: Answer) -> tuple[Answer, list[Row]]:
 
 
 class FigureScreen(ResultScreen, ScopedScreen):
-    """A screen of a query's figure, in the scope of all queries; it is written as a picture, or as its numbers."""
+    """A screen with a query's figure, which can be exported as a picture or as numbers."""
 
     question: Question
-    result_question: Question | None = None  # that of the result, as `result_plot` is its plot
+    result_question: Question | None = None  # question of `result`
 
     @property
     def shown_plot(self) -> Plot:
@@ -415,7 +417,7 @@ class FigureScreen(ResultScreen, ScopedScreen):
 
 
 class PlotScreen(FigureScreen):
-    """The plots of one query, one at a time, in the scope of all queries."""
+    """The plots of one query, one at a time."""
 
     place = "plot"
     finds = False
@@ -476,7 +478,7 @@ class PlotScreen(FigureScreen):
                 await self.show_figure(self.result, plot)
 
     async def show_figure(self, result: QueryResult, plot: Plot) -> None:
-        """Draw the figure as `chessreg plot` does, where boards are images now."""
+        """Draw the figure as an image, if the terminal shows images."""
         from chessreg.queries import plot as plots
         from tui.widgets.images import figure_image
 

@@ -1,4 +1,4 @@
-"""What every screen has: a place in the table of actions, breadcrumbs, keys, a banner, a way to ask the registry."""
+"""Base classes of the screens: breadcrumbs, key bar, banner, filtering, sorting and registry reads."""
 
 from __future__ import annotations
 
@@ -35,16 +35,16 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-AGAIN = "again"  # of workers that read what was shown already
+AGAIN = "again"  # name of workers that reload the rows already shown
 LISTS = ("runs", "data")
-OF_ROWS = ("mark", "unmark", "compare", "lineage", "rows", "split")  # what is done to their rows
+OF_ROWS = ("mark", "unmark", "compare", "lineage", "rows", "split")  # actions that need a row
 
 
 class AppScreen(Screen[None]):
-    """A screen of the app. Subclasses say their `place` and `crumb`, compose a `body`, and `fill` it."""
+    """A screen of the app. Subclasses set `place` and `crumb`, compose a `body`, and read its data in `fill`."""
 
     place: ClassVar[str]
-    also: ClassVar[tuple[str, ...]] = ()  # other places of the table of actions that it has
+    also: ClassVar[tuple[str, ...]] = ()  # further places in the table of actions
     AUTO_FOCUS = "PageTable"
     DEFAULT_CSS = """
     AppScreen { overflow: hidden; }
@@ -56,12 +56,12 @@ class AppScreen(Screen[None]):
     """
     ESCAPE_TO_MINIMIZE = False
 
-    follows: ClassVar[bool] = True  # whether what is shown can change while one looks
-    finds: ClassVar[bool] = True  # whether / narrows its tables; others have a filter of their own, or none
-    sorts: ClassVar[bool] = True  # whether > sorts them
+    follows: ClassVar[bool] = True  # whether the screen reloads when the registry changes
+    finds: ClassVar[bool] = True  # whether / narrows its tables
+    sorts: ClassVar[bool] = True  # whether > sorts its tables
     crumb: str = ""
     stale = False
-    refused = False  # whether what was asked last could not be understood
+    refused = False  # whether the last input was invalid
     filling: Worker[None] | None = None
 
     def compose(self) -> ComposeResult:
@@ -77,29 +77,40 @@ class AppScreen(Screen[None]):
         raise NotImplementedError
 
     async def fill(self) -> None:
-        """Read what is shown. Runs in a worker: at first, after a change of the registry, and on `r`."""
+        """Read the data and show it.
+
+        Runs in a worker when the screen opens, after a change of the registry, and on `r`.
+        """
 
     def load(self, name: str = "") -> None:
-        """Begin to fill; what an earlier begin was still waiting for is not waited for any more. `name`: AGAIN where
-        what is shown is only read again."""
+        """Start a worker that fills the screen, and cancel an earlier one.
+
+        `name` is RELOAD if the rows already shown are read again.
+        """
         self.stale = False
         self.filling = self.run_worker(self.fill_if_shown, name=name, group="load", exclusive=True)
 
     def begin_only(self, task: Callable[[], Coroutine[Any, Any, None]], group: str, name: str = "") -> None:
         """Run `task` in a worker and cancel the other workers of its group.
 
-        The coroutine is made by the worker, so that a worker that is cancelled before it starts leaves none behind.
+        The worker creates the coroutine, so a worker that is cancelled before it starts leaves no unawaited coroutine.
         """
         self.run_worker(cast(Any, task), name=name, group=group, exclusive=True)
 
     async def fill_if_shown(self) -> None:
-        """Fill, unless the screen was left before its worker began: its parts go before its workers do."""
+        """Fill the screen unless it was closed before the worker started.
+
+        Textual removes the widgets of a closed screen before it cancels its workers.
+        """
         self.require_shown()
         await self.fill()
 
     def catch_up(self) -> None:
-        """Fill again after a change of the registry, if this screen follows it: when it is in sight, and not before an
-        earlier fill is done (a job that writes all the time must not keep a slow one from ending)."""
+        """Reload after a change of the registry, if this screen follows changes.
+
+        Waits until the screen is visible and an earlier load has finished. A job that writes continuously must not keep
+        restarting a slow load.
+        """
         self.stale = self.stale or self.follows
         busy = self.filling is not None and not self.filling.is_finished
         if self.stale and self.is_current and not busy:
@@ -107,16 +118,16 @@ class AppScreen(Screen[None]):
 
     @property
     def app(self) -> Host:  # type: ignore[override]
-        """The app, as what it is."""
+        """The running app."""
         return cast("Host", super().app)
 
-    # -- what is around the body ----------------------------------------------------------------------------------
+    # -- top bar, key bar and actions -----------------------------------------------------------------------------
 
     def on_mount(self) -> None:
         self.load()
 
     def on_screen_suspend(self) -> None:
-        self.call_later(self.relabel)  # a dialog is over it then
+        self.call_later(self.relabel)  # the dialog is on the stack by then
 
     def on_screen_resume(self) -> None:
         self.relabel()
@@ -124,7 +135,7 @@ class AppScreen(Screen[None]):
             self.catch_up()
 
     def relabel(self) -> None:
-        """Write breadcrumbs and keys anew."""
+        """Update the breadcrumbs and the key bar."""
         dialog = getattr(self.app.screen, "place", "") if isinstance(self.app.screen, ModalScreen) else ""
         for keys in self.query(KeyBar):
             keys.actions = footer(self.app.keyed(of(dialog)) if dialog else self.keyed_actions())
@@ -136,11 +147,11 @@ class AppScreen(Screen[None]):
             bar.held, bar.at_work = len(self.app.writes.held), self.app.at_work
 
     def keyed_actions(self) -> list[Action]:
-        """The actions, with the user's own keys."""
+        """Return the available actions with the user's custom keys."""
         return self.app.keyed(self.actions())
 
     def actions(self) -> list[Action]:
-        """What can be done here, as the focused widget and the app's settings have it."""
+        """Return the actions available for the focused widget and the settings of the app."""
         if isinstance(self.focused, FilterBar):
             taken = [
                 replace(a, short=self.focused.leads) if a.method == "leave" else a
@@ -157,7 +168,7 @@ class AppScreen(Screen[None]):
 
     @property
     def rowless(self) -> bool:
-        """Whether its tables have no row, and would have none without a filter."""
+        """Whether all tables are empty even without a filter."""
         tables = self.query(PageTable)
         return (
             self.filtering is None
@@ -166,22 +177,22 @@ class AppScreen(Screen[None]):
         )
 
     def needs_row(self, action: Action) -> bool:
-        """Whether an action does nothing where there is no row."""
+        """Return whether an action has no effect without a row."""
         if action.method == "filter":
-            return self.has_class("-empty")  # else it may find what is archived
+            return self.has_class("-empty")  # otherwise the filter may find archived rows
         of_row = action.place == "annotate" or action.method in OF_ROWS
         return action.place == TABLE or (self.place in LISTS and of_row)
 
     was_rowless = False
 
     def on_page_table_moved(self, event: PageTable.Moved) -> None:
-        if self.rowless is not self.was_rowless:  # its first row has come, or its last has gone
+        if self.rowless is not self.was_rowless:
             self.was_rowless = not self.was_rowless
             self.relabel()
         self.tell_count(event.table)
 
     def tell_count(self, table: PageTable) -> None:
-        """Say beside the words how many rows of the table fit."""
+        """Show the number of matching rows in the find bar."""
         if table is self.narrowed_table:
             for bar in self.query(FindBar):
                 bar.told = table.told_count
@@ -191,11 +202,11 @@ class AppScreen(Screen[None]):
 
     @property
     def filtering(self) -> FilterBar | None:
-        """The filter that hides rows now."""
+        """The filter bar that hides rows, or None."""
         return next((bar for bar in self.query(FilterBar) if bar.hides and bar.display and bar.value), None)
 
     def step_back(self) -> bool:
-        """What Esc does before it leaves: clear the filter. Returns whether there was one."""
+        """Clear the filter instead of leaving the screen. Return whether there was a filter."""
         if (bar := self.filtering) is None:
             return False
         bar.action_clear_words()
@@ -203,19 +214,19 @@ class AppScreen(Screen[None]):
         return True
 
     def offers(self, action: Action) -> bool:
-        """Whether an action makes sense now. Going back does not, in the first screen of a mode."""
+        """Return whether an action is available now. Going back is not, on the first screen of a mode."""
         if action.place == TABLE and action.method in ("find", "sort"):
             return self.finds if action.method == "find" else self.sorts
-        below = [screen for screen in self.app.screen_stack if isinstance(screen, AppScreen)]  # not a palette over it
+        below = [screen for screen in self.app.screen_stack if isinstance(screen, AppScreen)]  # ignore dialogs
         return action.method != "back" or len(below) > 1 or self.filtering is not None
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """A key that is a letter or a sign is text while one types."""
+        """Disable the `/` key while text is typed."""
         named = [a for place in (self.place, *self.also) for a in of(place) if a.method == action]
         return not (isinstance(self.focused, Input) and any(a.first and a.keys == "slash" for a in named))
 
     def node_of(self, action: Action) -> Widget | Host:
-        """Where an action's method is."""
+        """Return the widget or app that implements an action."""
         if action.place == EVERYWHERE:
             return self.app
         focused = self.focused
@@ -226,20 +237,23 @@ class AppScreen(Screen[None]):
         return self
 
     def command(self) -> str:
-        """The command that prints what is shown here."""
+        """Return the shell command that prints the data of this screen."""
         return next((action.command for action in of(self.place) if action.command), "chessreg")
 
-    # -- asking ---------------------------------------------------------------------------------------------------
+    # -- reading --------------------------------------------------------------------------------------------------
 
     async def ask(self, what: str, function: Callable[[Session], T], once: bool = False) -> T | None:
-        """What the function returns of the registry; None when it raised, which the banner then tells until there is an
-        answer. What is done `once`, as an export or a launch, is not asked again: a notice says why it was not done.
+        """Run `function` on the database worker and return its result, or None if it raised.
 
-        Ends the worker that asked when the screen has been left meanwhile: its parts go before its workers do.
+        The banner shows the error until a later call succeeds. With `once` (an export, a launch) a notice shows the
+        error instead, because the call is not repeated.
+
+        Raises CancelledError if the screen was closed in the meantime. Textual removes its widgets before it cancels
+        its workers.
         """
         try:
             answer = await self.app.database.ask(what, function)
-        except Exception as error:  # shown as on the command line, also a fault of ours: the rest goes on working
+        except Exception as error:  # any error is shown; the app keeps running
             self.require_shown()
             self.log.error(error)
             self.refused = isinstance(error, BadInputError)
@@ -257,7 +271,7 @@ class AppScreen(Screen[None]):
         return answer
 
     def require_shown(self) -> None:
-        """Raises CancelledError when this screen is being taken away."""
+        """Raise CancelledError if this screen is being closed."""
         if not (self.display and self.is_attached and self.app.is_running):
             raise asyncio.CancelledError
 
@@ -282,9 +296,9 @@ class AppScreen(Screen[None]):
             self.count_rows(pages)
 
     def count_rows(self, pages: Pages) -> None:
-        """More rows of a table of this screen are counted."""
+        """Called when more rows of a table of this screen have been counted."""
 
-    # -- finding --------------------------------------------------------------------------------------------------
+    # -- filtering and sorting ------------------------------------------------------------------------------------
 
     def action_filter(self) -> None:
         self.query(FilterBar).first().open()
@@ -302,10 +316,10 @@ class AppScreen(Screen[None]):
         else:
             self.ask_number(event.table)
 
-    narrowed_table: PageTable | None = None  # whose words stand in the bar
+    narrowed_table: PageTable | None = None  # the table that the find bar narrows
 
     def find(self, table: PageTable) -> None:
-        """Open the line whose words narrow this table."""
+        """Open the find bar for `table`, or the filter of screens without a find bar."""
         if not self.finds:
             if self.query(FilterBar):
                 self.action_filter()
@@ -328,7 +342,7 @@ class AppScreen(Screen[None]):
             table.narrow()
 
     def narrow_to(self, table: PageTable, words: str) -> None:
-        """Narrow a table as if these words had been typed; Esc clears them."""
+        """Narrow `table` as if `words` had been typed into the find bar. Esc clears them."""
         self.narrowed_table = table
         self.query_one(FindBar).set_text(words)
         table.view = replace(table.view, text=words)
@@ -336,7 +350,10 @@ class AppScreen(Screen[None]):
         self.relabel()
 
     def sort_table(self, table: PageTable, way: int) -> None:
-        """By the next column (after the last one in the list's own order), or turned round."""
+        """Sort by the next column (`way` is not 0) or reverse the order (`way` is 0).
+
+        After the last column the list returns to its original order.
+        """
         fields, view = [column.field for column in table.columns if column.heading], table.view
         if not way:
             if view.sort:
@@ -355,7 +372,7 @@ class AppScreen(Screen[None]):
             event.table.sort_by(field, view.sort == field and not view.descending)
 
     def ask_number(self, table: PageTable) -> None:
-        """Go to a row by its number."""
+        """Ask for a row number and move the cursor there."""
 
         def answered(text: str | None) -> None:
             digits = (text or "").replace(",", "").strip()
@@ -373,11 +390,11 @@ class AppScreen(Screen[None]):
         self.begin_only(partial(self.narrow, event), f"narrow {event.table.id}", name)
 
     def narrowed(self, whole: Pages, view: View) -> Pages:
-        """The rows that fit, of a table of this screen."""
+        """Return the rows of `whole` that match `view`."""
         return whole.narrowed(view)
 
     async def narrow(self, event: PageTable.Narrow) -> None:
-        """Read the rows that fit, and show them."""
+        """Read the matching rows and show them."""
         table, whole, view, cursor = event.table, event.whole, event.table.view, event.table.cursor
 
         def look(session: Session) -> tuple[Pages, Any]:
@@ -390,19 +407,22 @@ class AppScreen(Screen[None]):
         if found is not None and table.view == view:
             table.show_narrowed(whole, *found, event.keep)
         elif found is None and self.refused and table.view == view:
-            table.show_narrowed(whole, Listed([]), [], False)  # not the rows of other words
+            table.show_narrowed(whole, Listed([]), [], False)  # do not keep rows that match earlier words
 
     def on_filter_bar_left(self) -> None:
         self.leave_filter()
 
     def leave_filter(self) -> None:
-        """Give the keys back to the list. Textual calls the handlers of all base classes: subclasses override this."""
+        """Return the focus to the table.
+
+        Subclasses override this method, because Textual calls the event handlers of all base classes.
+        """
         tables = self.query(PageTable)
         self.set_focus(self.narrowed_table or (tables.first() if tables else None))
-        self.relabel()  # where there is no table nothing is focused, which tells nobody
+        self.relabel()  # an empty screen sends no focus event
 
     def on_top_bar_chosen(self, event: TopBar.Chosen) -> None:
-        """A click on a room, on a breadcrumb, or on what is not written yet."""
+        """Handle a click on a mode, a breadcrumb or the count of unwritten changes."""
         if event.room:
             self.app.action_go(event.room)
         elif event.depth is None:
@@ -415,7 +435,10 @@ class AppScreen(Screen[None]):
 
 
 def fields_of(table: PageTable, row: Mapping[str, Any]) -> dict[str, Any]:
-    """All of a row by name. Cells of text (c0, c1, …) go by their heading, and give way to the value of that name."""
+    """Return all values of `row` by name.
+
+    Cells `c0`, `c1`, … are named after their column headings. A value of the same name takes precedence.
+    """
     cells = {column.heading: column.of(row) for column in table.columns if column.field in row}
     values = {name: value for name, value in row.items() if not (name[0] == "c" and name[1:].isdigit())}
     named = {name.replace("_", " ") for name in values}
@@ -424,7 +447,7 @@ def fields_of(table: PageTable, row: Mapping[str, Any]) -> dict[str, Any]:
 
 
 class PartsScreen(AppScreen):
-    """A screen in parts that a PaneStrip names. Subclasses say with `show_part` what is shown of the chosen one."""
+    """A screen whose parts are listed in a PaneStrip. Subclasses implement `show_part`."""
 
     def show_part(self, keep: bool = False) -> None:
         raise NotImplementedError
@@ -443,7 +466,7 @@ class PartsScreen(AppScreen):
 
 
 class TextScreen(AppScreen):
-    """Text on a screen of its own. Subclasses say it with `content`."""
+    """A full-screen text. Subclasses return it from `content`."""
 
     place = "page"
     finds = False
@@ -474,7 +497,7 @@ class TextScreen(AppScreen):
 
 
 class FieldsScreen(TextScreen):
-    """Field and value, nothing shortened."""
+    """Names and values of a row, without truncation."""
 
     def __init__(self, fields: Mapping[str, Any], crumb: str = "fields") -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What screens of boards share: sides and sizes; and the four boards of an edit, with what the model says of them."""
+"""Base classes of screens with boards: orientation, size, and the four boards of an edit."""
 
 from __future__ import annotations
 
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
 
 
 class DrawingScreen(AppScreen):
-    """A screen that draws boards. Subclasses say what `fits`, `draw`, and which frame is the position that is shown."""
+    """A screen that draws boards. Subclasses implement `fits`, `draw` and `position`."""
 
     BINDINGS = bindings("position")
     finds = False
 
     flipped = False
-    picked: int | None = None  # the square that was clicked
+    picked: int | None = None  # the clicked square
     chosen_size: int | None = None
 
     def fits(self, size: int, text: int = 0) -> bool:
-        """Whether the screen has room for the boards at this size, with so many lines of text below."""
+        """Return whether the boards fit the screen at this size, with `text` lines below."""
         raise NotImplementedError
 
     def draw(self) -> None:
@@ -41,12 +41,12 @@ class DrawingScreen(AppScreen):
 
     @property
     def text_below(self) -> int:
-        """Lines of text that the boards leave room for when nobody chose their size."""
+        """Lines of text to reserve below the boards when the size is chosen automatically."""
         return 0
 
     @property
     def board_size(self) -> int:
-        """The chosen size where it fits, or the largest that leaves room for the text."""
+        """The chosen size if it fits, otherwise the largest that leaves room for the text."""
         sizes, chosen = sizes_of(self.app.glyphs), self.chosen_size
         if chosen is not None and chosen in sizes and self.fits(chosen):
             return chosen
@@ -56,12 +56,12 @@ class DrawingScreen(AppScreen):
 
     @property
     def position(self) -> BoardFrame | None:
-        """The frame that is copied from: the board as it is."""
+        """The frame to copy: the actual board, without edits."""
         raise NotImplementedError
 
     @property
     def pgn(self) -> str:
-        """The game that is shown."""
+        """The PGN of the current game."""
         return self.position.pgn if self.position is not None else ""
 
     def action_copy_position(self, format: str) -> None:
@@ -79,7 +79,7 @@ class DrawingScreen(AppScreen):
         self.clicked("" if pane is None else pane.id or "", event.square)
 
     def clicked(self, pane: str, square: int) -> None:
-        """Tell of a square of the board in a pane; a second click on it ends that."""
+        """Show details of a square of the board in `pane`. A second click hides them."""
         self.picked = None if self.picked == square else square
         self.draw()
 
@@ -99,15 +99,17 @@ class DrawingScreen(AppScreen):
 
 PANES = ("original", "target", "before", "after")
 PARTS = {"all boards": PANES, "the position": PANES[:2], "what the probe reads": PANES[2:]}
-LARGE = 3  # lines of a square from which all four boards are shown at first, in place of the two of the position
-TEXT_LINES, TEXT_CELLS = 8, 44  # what the numbers need below or beside the boards
-AROUND = 5  # bars at top and bottom, the head line, the line of the heat
-BESIDE = 4  # of them where the numbers stand beside the boards, with a head of two lines
+LARGE = 3  # square height at which all four boards are shown by default
+TEXT_LINES, TEXT_CELLS = 8, 44  # space for the numbers below or next to the boards
+AROUND = 5  # bars, head and heat line
+BESIDE = 4  # with the numbers next to the boards
 
 
 class FourBoardsScreen(DrawingScreen):
-    """Boards side by side, or two by two where they are large. One answer of the lab is drawn; keys change the layer,
-    the class whose probability is laid over the boards, size and side without asking the model again."""
+    """Four boards in a row, or two by two, that show one answer of the lab.
+
+    Keys change the layer, the class of the heat, size and orientation without asking the model again.
+    """
 
     also: ClassVar[tuple[str, ...]] = ("four-boards", "position")
     follows = False
@@ -136,11 +138,11 @@ class FourBoardsScreen(DrawingScreen):
     def __init__(self) -> None:
         super().__init__(classes="-row -empty")
         self.answer: LabAnswer | None = None
-        self.stored: list[BoardFrame] = []  # what is drawn while there is no answer
+        self.stored: list[BoardFrame] = []  # drawn until there is an answer
         self.shown_layer: int | None = None
-        self.label: int | None = None  # the class of the heat; None: the piece that is taken off
+        self.label: int | None = None  # class of the heat; None: the removed piece
         self.heated = True
-        self.part: str | None = None  # of PARTS, which was chosen
+        self.part: str | None = None  # the chosen key of PARTS
 
     def body(self) -> ComposeResult:
         yield Static("", id="head", markup=False)
@@ -158,11 +160,11 @@ class FourBoardsScreen(DrawingScreen):
                 yield Static("", id="legend", markup=False)
                 yield Rankings()
 
-    # -- what is drawn --------------------------------------------------------------------------------------------
+    # -- drawing --------------------------------------------------------------------------------------------------
 
     @property
     def layer_place(self) -> int:
-        """Where the shown layer is in the answer's beliefs."""
+        """The index of the shown layer in the answer."""
         from chessreg.lab.answer import find_layer_place
 
         assert self.answer
@@ -171,7 +173,7 @@ class FourBoardsScreen(DrawingScreen):
 
     @property
     def heat_label(self) -> int | None:
-        """The class whose probability is shown."""
+        """The class whose probability is drawn as heat, or None."""
         from chessreg.games.datasets.labels import PIECE_CLASSES
 
         if not self.heated or self.answer is None:
@@ -181,7 +183,7 @@ class FourBoardsScreen(DrawingScreen):
         return self.label
 
     def views(self) -> dict[str, BoardFrame]:
-        """The boards there are now, by pane."""
+        """Return the available boards by pane."""
         from chessreg.lab.answer import build_belief_frame, build_position_frames
 
         if self.answer is None:
@@ -197,7 +199,7 @@ class FourBoardsScreen(DrawingScreen):
         return views
 
     def titles(self) -> dict[str, str]:
-        """What stands over each board: words that fit over the smallest."""
+        """Return the titles of the boards, short enough for the smallest size."""
         if self.answer is None:
             return {"original": "original", "target": "target"}
         layer = f"L{self.answer.layers[self.layer_place]}" if self.answer.layers else ""
@@ -210,8 +212,10 @@ class FourBoardsScreen(DrawingScreen):
         }
 
     def shown_part(self) -> str:
-        """Return the part of the boards that is shown: the chosen one, or all boards if they are LARGE or if two would
-        not be larger."""
+        """Return the key of PARTS to show.
+
+        Unless one was chosen: all boards if their squares are large or two boards would not be larger.
+        """
         views = self.views()
         if len(views) < len(PANES):
             return "all boards"
@@ -226,7 +230,7 @@ class FourBoardsScreen(DrawingScreen):
         return [name for name in PARTS[self.shown_part()] if name in views]
 
     def arrangement(self, size: int, count: int) -> str | None:
-        """`row` or `square`, whichever has room for so many boards of this size; None when neither has."""
+        """Return `row` or `square`, whichever fits `count` boards of this size, or None."""
         wide, high = extent(size)
         width, height = self.app.size
         if count * (wide + 1) <= width and high + 1 + AROUND + TEXT_LINES <= height:
@@ -239,7 +243,7 @@ class FourBoardsScreen(DrawingScreen):
         return self.arrangement(size, max(1, len(self.shown_panes()))) is not None
 
     def draw(self) -> None:
-        """Show what there is."""
+        """Draw the boards, the lines above and below them, and the numbers."""
         views, titles, size, shown = self.views(), self.titles(), self.board_size, self.shown_panes()
         self.set_class(not views, "-empty")
         way = self.arrangement(size, max(1, len(shown))) or "row"
@@ -263,12 +267,12 @@ class FourBoardsScreen(DrawingScreen):
         rankings = self.query_one(Rankings)
         if self.answer is not None:
             rankings.show(self.answer, self.pointed)
-        else:  # moves of the position that was shown before are not this one's
+        else:  # the moves belong to an earlier position
             rankings.clear()
 
     @property
     def pointed(self) -> str | None:
-        """Which move is pointed at, UCI."""
+        """The selected move in UCI notation, or None."""
         return None
 
     @property
@@ -276,7 +280,7 @@ class FourBoardsScreen(DrawingScreen):
         return self.views().get("original")
 
     def legend_line(self, panes: Sequence[str]) -> Text:
-        """The signs and colors in use on any of the boards, each once."""
+        """Return each sign and color in use on the boards, once."""
         line, listed = Text(), set[str]()
         for name in panes:
             for sign, meaning in self.query_one(f"#{name}", BoardPane).squares.signs():
@@ -290,7 +294,7 @@ class FourBoardsScreen(DrawingScreen):
         return line
 
     def square_line(self) -> str:
-        """What stands on the square that was clicked, and what the shown layer's probe reads there."""
+        """Return the content of the clicked square and the reading of the shown layer's probe."""
         import chess
 
         from chessreg.games.datasets.labels import PIECE_CLASSES
@@ -306,11 +310,11 @@ class FourBoardsScreen(DrawingScreen):
         return f"{words} · layer {self.answer.layers[self.layer_place]} reads {' → '.join(read)}"
 
     def head(self) -> str:
-        """The lines above the boards."""
+        """Return the lines above the boards."""
         raise NotImplementedError
 
     def heat_line(self) -> str:
-        """The class of the heat, and how its probability changed where it was highest."""
+        """Return the class of the heat and how its highest probabilities changed."""
         import chess
 
         from chessreg.games.datasets.labels import PIECE_CLASSES
@@ -338,7 +342,7 @@ class FourBoardsScreen(DrawingScreen):
     # -- actions --------------------------------------------------------------------------------------------------
 
     def actions(self) -> list[Action]:
-        """The key that shows the other boards comes first in the footer."""
+        """Return the actions. The one that switches boards comes first in the footer."""
         return sorted(super().actions(), key=lambda action: action.method != "view")
 
     def offers(self, action: Action) -> bool:
@@ -349,7 +353,7 @@ class FourBoardsScreen(DrawingScreen):
         return super().offers(action)
 
     def action_view(self) -> None:
-        """Show the next part of the boards."""
+        """Show the next part of PARTS."""
         if len(self.views()) == len(PANES):
             parts = list(PARTS)
             self.part = parts[(parts.index(self.shown_part()) + 1) % len(parts)]
@@ -374,11 +378,11 @@ class FourBoardsScreen(DrawingScreen):
         self.draw()
 
 
-LEAST = 0.001  # lower probabilities are not shown
+LEAST = 0.001
 
 
 def begins_line(answer: LabAnswer) -> str:
-    """Where the next move begins, before and after: the shade of original and target."""
+    """Return the likeliest origin squares of the next move, before and after the edit."""
     import chess
 
     before = answer.clean.squares

@@ -1,4 +1,4 @@
-"""Boards: the rows that have one, the board of a row, stepped through, and two games of one opening side by side."""
+"""Boards: rows with boards, the board of one row, and two games from one opening side by side."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ class BoardRows(NamedTuple):
 
 
 class BoardsScreen(BoardPreviewingScreen):
-    """Rows with boards, in the order of their runs or datasets. Enter shows the board."""
+    """Rows with boards, ordered by run or dataset. Enter shows the board."""
 
     place = "boards"
     crumb = "boards"
@@ -115,7 +115,7 @@ class BoardsScreen(BoardPreviewingScreen):
     _shown_table = ""
 
     def read(self, session: Session, result_table: str, number: int) -> BoardRows:
-        """The rows of this result table, if there are any, from this page on."""
+        """Return page `number` of a result table with boards, or of the first such table."""
         there = result_tables_with_boards(session) + ([DATASET_GAME] if any_dataset(session) else [])
         if not there:
             return BoardRows([], "", None, 0, [])
@@ -156,7 +156,7 @@ class BoardsScreen(BoardPreviewingScreen):
 
 
 class DatasetRowsScreen(BoardsScreen):
-    """The games or positions of one dataset, opened from the data room."""
+    """The games or positions of one dataset."""
 
     crumb = "rows"
 
@@ -182,29 +182,30 @@ class DatasetRowsScreen(BoardsScreen):
 
 
 def paged(there: list[str], chosen: str, pages: Pages, number: int) -> BoardRows:
-    """These rows from this page on, or from the first where there are not so many."""
+    """Return page `number` of `pages`, or the first page if the list has become shorter."""
     reach(pages, number * PAGE)
     number = number if number * PAGE < pages.count else 0
     return BoardRows(there, chosen, pages, number, pages.page(number))
 
 
-TEXT_LINES = 5  # below boards that stand side by side
-MODEL_MOVES = 4  # of the model that are drawn beside the one that was played
+TEXT_LINES = 5  # text below paired boards
+MODEL_MOVES = 4  # the model's moves drawn as arrows
 PANE_WIDEST = 64
-STRIP_LINES, STRIP_MOST = 3, 8  # of the strip by ply: those that the board leaves room for, and at most
-AROUND_BOARD = 4  # lines above and below board and strip: the bars, the breadcrumbs and the legend
-LEAST_SIDE = 24  # cells next to a board, for the list of moves
+STRIP_LINES, STRIP_MOST = 3, 8  # strip by ply: reserved, and at most
+AROUND_BOARD = 4  # bars, breadcrumbs and legend
+LEAST_SIDE = 24  # for the list of moves
 
 
 def crumb_of(row: Mapping[str, Any]) -> str:
-    """A row by its run and unit."""
+    """Return the run and unit of a row."""
     return f"{row.get('run', 'board')} {row.get('unit', '')}".strip()
 
 
 class BoardScreen(DrawingScreen):
-    """Two board views stand side by side (an edit: original and edited), more are stepped through (a game).
+    """The boards of one row.
 
-    `pages` and `place` are the list that the row came from: up and down go on in it.
+    Two related boards (an edit: original and edited) are shown side by side. A game is stepped through. `pages` and
+    `place` are the list and the position of the row, for moving to the next row.
     """
 
     place = "board"
@@ -233,12 +234,12 @@ class BoardScreen(DrawingScreen):
         self.pages, self.at, self.row = pages, place, row
         self.crumb = crumb_of(row)
         self.boards: Boards | None = None
-        self.drawn_row: Mapping[str, Any] | None = None  # whose boards these are
+        self.drawn_row: Mapping[str, Any] | None = None  # the row of `boards`
         self.frame = 0
-        self.evaluations: list[float | None] = []  # of each view; None: not known
+        self.evaluations: list[float | None] = []  # of each view; None: unknown
         self.asks_model = False
-        self.answers: dict[int, LabAnswer] = {}  # what the model says of a view
-        self.evaluating = 0  # counts up: what an earlier evaluation still finds is dropped
+        self.answers: dict[int, LabAnswer] = {}  # the model's answer for a view
+        self.evaluating = 0  # number of the current evaluation; results of earlier ones are dropped
 
     def body(self) -> ComposeResult:
         yield Static("drawing the boards…", id="message", markup=False)
@@ -286,7 +287,7 @@ class BoardScreen(DrawingScreen):
         self.ask_model()
 
     def show_none(self) -> None:
-        """Say that the row has no board, in place of the one before."""
+        """Show that the row has no board."""
         self.boards, self.drawn_row, self.evaluations, self.answers = None, None, [], {}
         self.evaluating += 1
         self.crumb = crumb_of(self.row)
@@ -299,8 +300,10 @@ class BoardScreen(DrawingScreen):
 
     @property
     def paired(self) -> bool:
-        """Whether two boards belong together: what is there and what a probe reads, or two ways to one position; not a
-        game of one ply, or a puzzle of two moves."""
+        """Whether two boards belong together.
+
+        True for a position and a probe's reading of it, and for two move orders to one position. False for games.
+        """
         if self.boards is None or len(self.boards.views) != 2:
             return False
         one, other = self.boards.views
@@ -308,13 +311,13 @@ class BoardScreen(DrawingScreen):
 
     @property
     def views(self) -> list[BoardFrame]:
-        """The board views that are drawn now."""
+        """The board views to draw."""
         if self.boards is None:
             return []
         return self.boards.views if self.paired else [self.seen(self.frame)]
 
     def seen(self, place: int) -> BoardFrame:
-        """A view with what was found out since: its evaluation, the model's moves beside the one that was played."""
+        """Return the view at `place` with its evaluation and the model's moves, if known."""
         assert self.boards
         views = self.boards.views
         frame = replace(views[place], evaluation=self.evaluations[place])
@@ -347,7 +350,7 @@ class BoardScreen(DrawingScreen):
 
     @property
     def shares(self) -> tuple[float | None, ...]:
-        """What the strip shows of each view, 0..1: the squares that a probe reads right, or White's chances."""
+        """The values of the strip, 0..1: squares that a probe reads correctly, or White's chances."""
         if self.boards is None or self.paired:
             return ()
         if any(view.doubts for view in self.boards.views):
@@ -387,7 +390,7 @@ class BoardScreen(DrawingScreen):
             moves.place = self.frame
             moves.display = len(moves.views) > 1
             for name, text in (("#title", self.views[0].title), ("#facts", "\n".join(self.facts))):
-                if (part := self.query_one(name, Static)).content != text:  # an update lays the screen out again
+                if (part := self.query_one(name, Static)).content != text:  # an update triggers a layout
                     part.update(text)
             self.query_one("#told", Static).update("\n".join([*self.square_lines(), *words(self.views[0])]))
         elif self.paired and self.picked is not None:
@@ -405,7 +408,7 @@ class BoardScreen(DrawingScreen):
 
     @property
     def strip_heading(self) -> str:
-        """What the strip shows, and its value here."""
+        """The meaning of the strip and its value at the current ply."""
         here = self.views[0]
         if here.doubts:
             return f"squares read right, 0 to 64 · {here.squares_right} here"
@@ -413,7 +416,7 @@ class BoardScreen(DrawingScreen):
         return "White's chances, 0 to 1" + ("" if value is None else f" · {white_share(value):.2f} here")
 
     def square_lines(self) -> list[str]:
-        """The lines about the square that was clicked: what it holds, and the plies of a game that touch it."""
+        """Return lines about the clicked square: its content, and the plies that touch it."""
         if self.picked is None or self.boards is None:
             return []
         views = self.boards.views
@@ -443,13 +446,13 @@ class BoardScreen(DrawingScreen):
 
     @property
     def facts(self) -> list[str]:
-        """The lines under the title: of a game its result and edit, of a probe's readings the layers that there are."""
+        """The lines under the title: result and edit of a game, layers of a probe's readings."""
         assert self.boards
         layers = [f"[{layer}]" if layer == self.boards.row["layer"] else str(layer) for layer in self.boards.layers]
         return [*self.boards.facts, *([f"layers {' '.join(layers)}"] if len(layers) > 1 else [])]
 
     def action_layer(self, way: str) -> None:
-        """Show what the probe of another layer of the run reads of the same position."""
+        """Show the reading of the same position by the probe of the next layer."""
         if self.boards is None or self.boards.row.get("layer") not in self.boards.layers:
             return
         layers = list(self.boards.layers)
@@ -467,7 +470,7 @@ class BoardScreen(DrawingScreen):
             self.ask_model()
 
     def action_step(self, way: str) -> None:
-        if self.paired:  # nothing to step through: on to the next edit
+        if self.paired:  # nothing to step through: show the next edit
             self.action_row(way)
         else:
             self.go(self.frame + int(way))
@@ -491,12 +494,12 @@ class BoardScreen(DrawingScreen):
 
     def action_evaluate(self) -> None:
         if self.boards is not None and all(view.position for view in self.boards.views):
-            self.evaluating += 1  # an earlier evaluation ends: its thread does not end with its worker
+            self.evaluating += 1  # stops the thread of an earlier evaluation
             self.evaluate(self.boards, self.evaluating)
 
     @work(group="evaluate", exclusive=True)
     async def evaluate(self, drawn: Boards, number: int) -> None:
-        """Evaluate the views on a thread; what is found is drawn as it comes. Another row, or leaving, ends it."""
+        """Evaluate the views in a thread and draw each value. Stops when the row changes or the screen closes."""
         from tui.data.board_views import evaluations
 
         def found(place: int, value: int) -> None:
@@ -526,7 +529,7 @@ class BoardScreen(DrawingScreen):
 
     @work(group="model", exclusive=True)
     async def ask_model(self) -> None:
-        """Ask the model what it would play in the shown position, where that is wanted and not known yet."""
+        """Ask the model for its moves in the current position, if requested and not known yet."""
         place, drawn = self.frame, self.boards
         if drawn is None or not self.asks_model or place in self.answers:
             return
@@ -601,12 +604,12 @@ class BoardScreen(DrawingScreen):
 
 
 def is_initial(frame: BoardFrame) -> bool:
-    """Whether a game begins here."""
+    """Return whether a frame shows the initial position."""
     return frame.position == "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
 
 
 def ask_ply(screen: DrawingScreen, last: int, go: Callable[[int], None]) -> None:
-    """Ask for a ply, and go there."""
+    """Ask for a ply from 0 to `last` and call `go` with it."""
     from tui.screens.dialogs import Prompt
 
     def chosen(text: str | None) -> None:
@@ -620,12 +623,12 @@ def ask_ply(screen: DrawingScreen, last: int, go: Callable[[int], None]) -> None
     screen.app.push_screen(Prompt("Go to ply", hint=f"0 to {last}. Enter goes there, Esc stays"), chosen)
 
 
-AROUND = 9  # bars, head, titles, the legend, and lines of text under a board
-LIST_LINES = 5  # below them a list of moves is worth its place
+AROUND = 9  # bars, head, titles, legend, text under a board
+LIST_LINES = 5  # fewer lines do not show a list of moves
 
 
 class PairScreen(DrawingScreen):
-    """Both boards show the same ply. A game that has ended stays at its end."""
+    """Two games at the same ply. A game that has ended shows its last position."""
 
     place = "pair"
     also: ClassVar[tuple[str, ...]] = ("position",)
@@ -681,7 +684,7 @@ class PairScreen(DrawingScreen):
 
     @property
     def last(self) -> int:
-        """The last frame of the longer game."""
+        """The last ply of the longer game."""
         return max(len(side.views) for side in self.pair.sides) - 1 if self.pair else 0
 
     @property
@@ -754,7 +757,7 @@ class PairScreen(DrawingScreen):
         self.go(0 if which == "first" else self.last)
 
     def action_parts(self) -> None:
-        """The first boards that differ: those after the ply at which the games part."""
+        """Go to the first ply after which the games differ."""
         if self.pair is not None and self.pair.parts is not None:
             self.go(self.pair.parts + 1)
         elif self.pair is not None:

@@ -1,4 +1,4 @@
-"""Runs side by side: only what differs, metrics with their differences, curves over each other, the machines."""
+"""Compare runs: differing settings, metrics with their differences, curves and machines."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tui.widgets.bars import PaneStrip
 from tui.widgets.chart import ChartView
 from tui.widgets.table import PageTable
 
-HIGH = 36  # lines of a screen that has room for a curve below the tables
+HIGH = 36
 
 
 class Pane(NamedTuple):
@@ -31,7 +31,10 @@ class Pane(NamedTuple):
 
 
 class CompareScreen(PartsScreen):
-    """Two runs or more, or the attempts of one. The first is the baseline; a pinned one always is."""
+    """Compare two or more runs, or the attempts of one.
+
+    The first run is the baseline. A pinned baseline stays the baseline until it is unpinned.
+    """
 
     place = "compare"
     BINDINGS = bindings("compare")
@@ -48,7 +51,7 @@ class CompareScreen(PartsScreen):
         self.ids, self.baseline = list(ids), ids[0]
         self.crumb = f"compare {show.counted(len(self.ids), 'run')}"
         self.compared: comparison.Compared | None = None
-        self.metric = ""  # whose curve is shown
+        self.metric = ""  # of the shown curve
 
     def body(self) -> ComposeResult:
         yield Static("", id="subjects", markup=False)
@@ -107,7 +110,7 @@ class CompareScreen(PartsScreen):
         self.draw()
 
     def draw(self) -> None:
-        """Draw the curve that is looked at."""
+        """Draw the curve of the selected metric."""
         assert self.compared is not None
         self.set_class(self.size.height >= HIGH, "-high")
         chart = self.compared.curves.get(self.metric)

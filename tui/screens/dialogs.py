@@ -1,4 +1,4 @@
-"""One line to type, in a dialog box."""
+"""Dialogs: a line of text, a confirmation, and a picker of values."""
 
 from __future__ import annotations
 
@@ -25,9 +25,12 @@ LEAVES = "Enter does it, Esc leaves it"
 
 
 class Prompt(ModalScreen[str | None]):
-    """Ends with what was typed, or with None when it was left. What was typed stays the `draft` of this name, offered
-    when it is asked again, until `app.drop_draft`. `wrong` says what is wrong with a text; the dialog stays then. A
-    draft, and a `value` that is `replaced`, are selected: what is typed takes their place."""
+    """Asks for one line of text and returns it, or None if cancelled.
+
+    The text is kept under the name `draft` and offered again until `app.drop_draft`. `wrong` returns an error for
+    invalid text, which keeps the dialog open. A draft, or a `value` with `replaced`, is selected so that typing
+    replaces it.
+    """
 
     place = "prompt"
     BINDINGS = bindings("prompt")
@@ -71,7 +74,7 @@ class Prompt(ModalScreen[str | None]):
         return self.query_one(Input).value.strip()
 
     def keep(self) -> None:
-        """Keep what was typed as the draft, unless it is nothing new."""
+        """Save the text as the draft if it differs from the initial value."""
         self.drafts.pop(self.draft, None)
         if self.draft is not None and self.text not in ("", self.value.strip()):
             self.drafts[self.draft] = self.text
@@ -89,7 +92,7 @@ class Prompt(ModalScreen[str | None]):
 
 
 class Confirm(ModalScreen[bool]):
-    """Yes or no, by a key or a click; anything but yes is no."""
+    """A yes or no question, answered by key or click. Cancelling means no."""
 
     place = "confirm"
     BINDINGS = bindings("confirm")
@@ -109,7 +112,7 @@ class Confirm(ModalScreen[bool]):
     def compose(self) -> ComposeResult:
         with Vertical():
             question = Static(self.question, markup=False)
-            question.styles.max_width = min(62, self.app.size.width - 8)  # else a long one is cut, not wrapped
+            question.styles.max_width = min(62, self.app.size.width - 8)  # wraps long questions
             yield question
             yield Static("y  yes      n  no", id="answers", markup=False)
 
@@ -121,8 +124,10 @@ NOUNS = {"dataset": "chessreg dataset list", "checkpoint": "chessreg checkpoint 
 
 
 class PickerScreen(AppScreen):
-    """The values that a field may have, in a frame of their size; runs of `model`, a checkpoint, come first. Enter
-    takes the row; Space marks several."""
+    """The possible values of a field. Runs of the checkpoint `model` come first.
+
+    Enter picks a row. Space marks several.
+    """
 
     place = "picker"
     finds = False
@@ -157,7 +162,7 @@ class PickerScreen(AppScreen):
             yield PageTable(self.columns, id="candidates", title=self.crumb, empty=empty)
 
     def fit(self, rows: Sequence[Row]) -> None:
-        """Make the dialog as large as its content, within the screen."""
+        """Size the dialog to its content, within the screen."""
         table, screen = self.query_one(PageTable), self.app.size
         wide = sum(widths(self.columns, rows[:PAGE], screen.width)) + GAP * len(self.columns) + 6
         table.styles.width = min(max(wide, 60), screen.width - 4)
@@ -188,8 +193,8 @@ class PickerScreen(AppScreen):
         self.query_one(PageTable).loaded = False
         self.load()
 
-    _shown_words = ""  # that the table was read with
-    _taking = False  # whether the filter was left: the only row that has its words is taken, once it is read
+    _shown_words = ""  # filter of the table shown
+    _taking = False  # pick the only matching row as soon as it is read
 
     def leave_filter(self) -> None:
         super().leave_filter()
@@ -215,7 +220,10 @@ class PickerScreen(AppScreen):
         self.take(event.row)
 
     def take(self, row: Mapping[str, Any]) -> None:
-        """Not awaited: a screen that waits in a handler of its own for its own end waits for ever."""
+        """Close the picker and pass on the value.
+
+        Does not await the pop: a screen that awaits its own removal in a handler deadlocks.
+        """
         self.app.pop_screen()
         self.chosen(",".join(self.marked or [row["value"]]))
 

@@ -1,4 +1,4 @@
-"""A state of an edit run: what the edit does to the model's board there, stored, or computed by the model."""
+"""A state of an edit run: the effect of the edit on the model's board, stored or computed by the model."""
 
 from __future__ import annotations
 
@@ -29,21 +29,27 @@ if TYPE_CHECKING:
 
 
 class StateScreen(DrawingScreen):
-    """A state in a list of trials: up and down go on in the list, Tab to the next condition."""
+    """One state of a list of trials.
+
+    Up and down select another state. Tab selects the next condition.
+    """
 
     place = "edit"
     follows = False
     BINDINGS = bindings("edit")
 
     def stand_on(self, pages: Pages, place: int, row: Mapping[str, Any]) -> None:
-        """Begin with this row of a list, which is at this place of it."""
+        """Start with `row`, which is at `place` in `pages`."""
         self.pages, self.at, self.row = pages, place, row
         self.condition = ""
         self.state: EditedState | None = None
         self.crumb = f"{row.get('run', 'edit')} {row.get('unit', '')}".strip()
 
     async def read(self) -> EditedState | None:
-        """The state of the row under the condition. None: an error was shown, or another screen shows this one."""
+        """Return the state of the row under the current condition.
+
+        Returns None after an error, or if it switched to the screen for this type of state.
+        """
         from tui.data.board_views import edited_state
 
         row, condition = self.row, self.condition
@@ -66,7 +72,7 @@ class StateScreen(DrawingScreen):
 
     @work(exclusive=True, group="row")
     async def action_row(self, way: str) -> None:
-        """The next state of the list: trials of the state that is shown are passed over."""
+        """Show the next state of the list. Skip further trials of the current state."""
         place, here = self.at, (self.row.get("run_id"), self.row.get("unit"))
         while 0 <= (place := place + int(way)) < self.pages.count:
             number = place // PAGE
@@ -88,7 +94,7 @@ class StateScreen(DrawingScreen):
         self.app.push_screen(FieldsScreen(dict(self.state.row if self.state else self.row)))
 
     async def action_lab(self) -> None:
-        """The same edit of the same position in the lab."""
+        """Open the same edit and position in the lab."""
         from tui.screens.lab import LabScreen
 
         if self.state is not None and self.state.edit is None:
@@ -101,22 +107,25 @@ class StateScreen(DrawingScreen):
 
     @property
     def reference(self) -> str:
-        """The state as commands name it."""
+        """The reference of the state in commands, `RUN:UNIT`."""
         state = self.state
         return f"{show.short(state.run_id if state else self.row['run_id'])}:{self.row['unit']}"
 
 
 def screen_of(state: EditedState, pages: Pages, place: int, row: Mapping[str, Any]) -> StateScreen:
-    """The screen that shows a state: by what its run reads."""
+    """Return the screen for a state: CaseScreen if the run reads the next token, else EditScreen."""
     return EditScreen(pages, place, row) if state.case is None else CaseScreen(pages, place, row)
 
 
 class EditScreen(FourBoardsScreen, StateScreen):
-    """An edit of whole moves: stored numbers at once, the model's as soon as its process has them."""
+    """An edit measured on whole moves.
+
+    Stored numbers are shown until the model process answers.
+    """
 
     def __init__(self, pages: Pages, place: int, row: Mapping[str, Any]) -> None:
         super().__init__()
-        self.answered = ""  # the condition that the answer is of
+        self.answered = ""  # condition of `answer`
         self.stand_on(pages, place, row)
 
     async def fill(self) -> None:
@@ -179,18 +188,21 @@ class EditScreen(FourBoardsScreen, StateScreen):
         return words if self.shown_layer is None else f"{words} --layer {self.shown_layer}"
 
 
-LEAST_NUMBERS = 14  # cells beside the boards that are of use
-LINES_AROUND = 5  # bars at top and bottom, the head, the legend
-SHORT = 24  # lines of a terminal in which two rows of boards take the line of the breadcrumbs
-NAME = 12  # cells of a condition's name
-WIDE_NUMBERS = NAME + 3 * 9 + 14  # cells that all of the table of conditions takes
-NAMED_NUMBERS = NAME + 9  # with fewer only squares are listed
-LIKELIEST = 6  # squares that are listed
+LEAST_NUMBERS = 14  # minimum cells next to the boards
+LINES_AROUND = 5  # bars, head and legend
+SHORT = 24  # such terminals hide the breadcrumbs
+NAME = 12
+WIDE_NUMBERS = NAME + 3 * 9 + 14  # the whole table of conditions
+NAMED_NUMBERS = NAME + 9  # narrower panes list only squares
+LIKELIEST = 6
 
 
 class CaseScreen(StateScreen):
-    """An edit after which the next token is read: original, target and later board, above with the clean model's
-    probability of every square as heat, below with the edited one's; over each board its mass of legal moves."""
+    """An edit measured on the next token: original, target and later board.
+
+    The upper row shows the clean model's probability of every square as heat, the lower row the edited model's. Titles
+    give the legal move mass.
+    """
 
     also: ClassVar[tuple[str, ...]] = ("case-boards", "position")
     AUTO_FOCUS = ""
@@ -237,7 +249,7 @@ class CaseScreen(StateScreen):
     def position(self) -> BoardFrame | None:
         return None if self.case is None else BoardFrame.from_board(self.case.boards["original"])
 
-    # -- what is drawn --------------------------------------------------------------------------------------------
+    # -- drawing --------------------------------------------------------------------------------------------------
 
     def fits(self, size: int, text: int = 0) -> bool:
         wide, high = extent(size)
@@ -284,7 +296,10 @@ class CaseScreen(StateScreen):
         return f"{state.condition}: {of}{case.where} · legal mass before → after"
 
     def legend(self, case: StoredCase, state: EditedState, size: int) -> str:
-        """What signs and colors mean, in one line; of a square that was clicked, how likely a move begins there."""
+        """Return the meaning of signs and colors.
+
+        For a clicked square, return the probability that the next move begins there.
+        """
         if self.picked is not None:
             words = square_words(BoardFrame.from_board(case.boards["original"]), self.picked)
             shares = [case.squares[name][self.picked] for name in ("clean", state.condition) if name in case.squares]
@@ -321,8 +336,10 @@ class CaseScreen(StateScreen):
 
 
 def numbers(case: StoredCase, condition: str, wide: int, high: int) -> list[str]:
-    """Masses of the clean model and of the conditions around the one that is shown, then the likeliest squares before
-    and after: at most `high` lines of at most `wide` cells. In little room the target's mass stands alone."""
+    """Return the legal move mass by condition and the likeliest squares before and after the edit.
+
+    At most `high` lines of at most `wide` cells. Narrow panes show only the mass of the target.
+    """
     if case.skipped:
         return []
     lines, full = list[str](), wide >= WIDE_NUMBERS

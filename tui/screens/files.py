@@ -1,4 +1,4 @@
-"""Picking a file or a folder, and bringing it into the registry by the command that does it."""
+"""Pick a file or folder and import it into the registry with a command."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tui.data.pages import PAGE, Listed, Row
 from tui.screens.base import AppScreen
 from tui.widgets.table import PageTable
 
-LAST = "files.last"  # under which the path that was taken last is remembered, and what was typed about it
+LAST = "files.last"  # the last path and its options
 COLUMNS = (
     Column("name", "name", widest=60, least=20),
     Column("bytes", "size", right=True, text=lambda row: size(row)),
@@ -30,19 +30,22 @@ COLUMNS = (
 
 
 def size(row: Row) -> str:
-    """The size of a file; of a folder, whether it is what is wanted."""
+    """Return the size of a file. For a folder, return whether it is a registry."""
     return show.size(row["bytes"]) if not row["folder"] else "registry" if row["fits"] else ""
 
 
 def listed(folder: Path) -> list[Row]:
-    """What a folder holds: folders first, then files, by name; hidden ones are left out. Raises OSError."""
+    """Return the visible entries of a folder, folders first, by name.
+
+    Raises: OSError if the folder cannot be read.
+    """
     rows: list[Row] = []
     for path in folder.iterdir():
         if path.name.startswith("."):
             continue
         try:
             state, is_folder = path.stat(), path.is_dir()
-        except OSError:  # a link to nothing
+        except OSError:  # a broken link
             continue
         at = datetime.fromtimestamp(state.st_mtime, UTC)
         name = path.name + ("/" if is_folder else "")
@@ -51,8 +54,10 @@ def listed(folder: Path) -> list[Row]:
 
 
 class FilesScreen(AppScreen):
-    """Enter opens a folder or takes a file, Space takes a folder too, - goes up, e types a path; / narrows as
-    everywhere."""
+    """A file picker.
+
+    Enter opens a folder or picks a file, Space picks a folder, - goes up, e types a path, / filters.
+    """
 
     place = "files"
     crumb = "files"
@@ -67,12 +72,15 @@ class FilesScreen(AppScreen):
         chosen: Callable[[Any], None],
         fits: Callable[[Path], bool] = lambda folder: False,
     ) -> None:
-        """`fits`: whether Enter takes a folder. Of a registry to merge a URL may be typed too."""
+        """Pick a file for `command`. `fits` returns whether Enter picks a folder instead of opening it.
+
+        The `merge` command also accepts a URL.
+        """
         super().__init__()
         self.words, self.wanted, self.chosen, self.fits = command, wanted, chosen, fits
         self.takes_urls = command == ("merge",)
         self.folder = Path.cwd()
-        self.at: Path | None = None  # on which the cursor comes to stand
+        self.at: Path | None = None  # where the cursor is placed
 
     def body(self) -> ComposeResult:
         yield Static("", id="overview", markup=False)
@@ -125,7 +133,7 @@ class FilesScreen(AppScreen):
             if "://" in text and self.takes_urls:
                 self.take(text)
                 return
-            path = self.folder / os.path.expanduser(text)  # as it is, where nobody is called so
+            path = self.folder / os.path.expanduser(text)  # unchanged if the user of `~user` does not exist
             if os.path.exists(path):
                 self.app.drop_draft(draft, text)
             if os.path.isfile(path) or (os.path.isdir(path) and self.fits(path)):
@@ -137,7 +145,7 @@ class FilesScreen(AppScreen):
                 path = next(above for above in path.parents if os.path.isdir(above))
             self.go(path)
 
-        here = os.path.join(self.folder, "")  # with a slash at its end
+        here = os.path.join(self.folder, "")  # with a trailing slash
         self.app.push_screen(Prompt("Path of a file to take, or of a folder to go to:", here, draft=draft), typed)
 
     def action_take(self) -> None:
@@ -151,15 +159,17 @@ class FilesScreen(AppScreen):
             self.take(event.row["path"])
 
     def take(self, path: Path | str) -> None:
-        """Not awaited: a screen that waits in a handler of its own for its own end waits for ever. The next dialog
-        is the app's: the answer to a screen that is gone would reach nobody."""
+        """Close the screen and pass `path` to the caller.
+
+        Does not await the pop: a screen that awaits its own removal in a handler deadlocks. The app runs the callback,
+        because the answer to a closed screen's dialog is lost.
+        """
         self.app.pop_screen()
         self.app.call_later(self.chosen, path)
 
 
 def bring_in(screen: AppScreen, command: Sequence[str], wanted: str, options: str) -> None:
-    """Pick a file, ask for a name and other options, and run the command that brings it in. `options`: those that it
-    may want."""
+    """Pick a file, ask for a name and options, and run the import command. `options` is shown as a hint."""
     from tui.screens.dialogs import Prompt
 
     app: Any = screen.app
@@ -170,7 +180,7 @@ def bring_in(screen: AppScreen, command: Sequence[str], wanted: str, options: st
         def typed(text: str | None) -> None:
             if text is None:
                 return
-            app.remembered.set(LAST, [str(path), text])  # offered again: it may be refused
+            app.remembered.set(LAST, [str(path), text])  # offered again if the command fails
             try:
                 words = shlex.split(text)
             except ValueError as error:

@@ -1,4 +1,4 @@
-"""A query's plot on boards: what each square has of a number, a board for each layer."""
+"""A query's plot as boards: a value for each square, one board per layer."""
 
 from __future__ import annotations
 
@@ -26,17 +26,19 @@ if TYPE_CHECKING:
     from chessreg.queries.result import QueryResult
     from chessreg.session import Session
 
-MOST = 12  # boards at once
-GAP = 3  # cells between two
-FRAME = 2  # lines and cells of the frame
-AROUND = 7 + FRAME  # bars, the series, titles, legend and notes
-OWN = 2  # lines of one board's title and legend
+MOST = 12
+GAP = 3
+FRAME = 2
+AROUND = 7 + FRAME  # bars, series, titles, legend and notes
+OWN = 2  # title and legend
 
 
 class HeatScreen(FigureScreen, DrawingScreen):
-    """As many boards as fit stand beside and below each other, one marked: that of the highest mean in the first
-    series, until keys choose another. Tab goes to another series at the same board: the layer that is best on
-    validation is read on the test part."""
+    """A grid of boards, with one of them marked.
+
+    By default the board with the highest mean in the first series is marked. Tab shows another series at the same
+    board, so that the layer selected on validation is read on the test split.
+    """
 
     place = "heat-board"
     also: ClassVar[tuple[str, ...]] = ("scoped", "result")
@@ -101,19 +103,19 @@ class HeatScreen(FigureScreen, DrawingScreen):
         return wide + GAP + FRAME <= self.app.size.width and high + text + AROUND <= self.app.size.height
 
     def grid(self, size: int) -> tuple[int, int]:
-        """How many boards of this size fit beside each other, and below each other."""
+        """Return how many boards of this size fit horizontally and vertically."""
         wide, high = extent(size)
         lines = self.app.size.height - AROUND + OWN
         return max(1, (self.app.size.width - FRAME) // (wide + GAP)), max(1, lines // (high + OWN))
 
     @property
     def frames(self) -> list[BoardFrame]:
-        """The boards of the series."""
+        """The boards of the current series."""
         return self.series[self.at].boards if self.series else []
 
     @property
     def panel(self) -> int:
-        """Which board of the series is marked."""
+        """The index of the marked board."""
         first = next((series.highest for series in self.series if len(series.boards) > 1), 0)
         return min(first if self.chosen_panel is None else self.chosen_panel, max(0, len(self.frames) - 1))
 
@@ -123,7 +125,7 @@ class HeatScreen(FigureScreen, DrawingScreen):
 
     @property
     def heading(self) -> str:
-        """The title of the frame: what the squares show, of which series, and the layer where it is highest."""
+        """The title of the frame: the question and the layer with the highest value."""
         if not self.series:
             return self.question.title
         shown = self.series[self.at]
@@ -133,7 +135,7 @@ class HeatScreen(FigureScreen, DrawingScreen):
     def draw(self) -> None:
         frames = self.frames
         count, size = min(MOST, len(frames)), self.board_size
-        if self.chosen_size is None and count > 1:  # the largest with numbers at which all of them fit, or two
+        if self.chosen_size is None and count > 1:  # the largest size at which all boards fit, or else two
             fitting = [size for size in sizes_of(self.app.glyphs)[1:] if self.fits(size)]
             least = count if any(count <= math.prod(self.grid(size)) for size in fitting) else 2
             size = next((size for size in reversed(fitting) if least <= math.prod(self.grid(size))), min(size, 2))

@@ -1,4 +1,4 @@
-"""Three ways to find what one can do: the palette, every key that works here, and letters that jump."""
+"""The command palette, the list of keys, and jump letters."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ HERE = "Here"
 
 
 class HelpScreen(TextScreen):
-    """Keys, what they do, and the command that does the same."""
+    """The keys, their effect, and the equivalent command."""
 
     crumb = "help"
 
@@ -64,7 +64,7 @@ LETTERS = "asdfghjklqwertyuiopzxcvbnm"
 
 
 def targets(screen: Screen[Any]) -> dict[str, Widget]:
-    """The parts of a screen that take the focus, in reading order, by letter."""
+    """Return the visible focusable widgets by letter, in reading order."""
     widgets = [
         widget
         for widget in screen.query("*")
@@ -75,7 +75,7 @@ def targets(screen: Screen[Any]) -> dict[str, Widget]:
 
 
 class Jump(ModalScreen[Widget | None]):
-    """Ends with the part that was chosen, or with None."""
+    """A dialog that returns the selected widget, or None."""
 
     BINDINGS = bindings("jump")
     DEFAULT_CSS = """
@@ -109,13 +109,13 @@ class Jump(ModalScreen[Widget | None]):
         self.dismiss(None)
 
 
-MOST_RUNS = 8  # that the palette lists
-HERE_FIRST, USED, MOST_USES, RUNS_LAST = 1.5, 0.1, 10, 0.2  # added to how well the words fit
-USES = "palette.uses"  # under which it is remembered how often each entry was chosen
+MOST_RUNS = 8
+HERE_FIRST, USED, MOST_USES, RUNS_LAST = 1.5, 0.1, 10, 0.2  # added to the match score
+USES = "palette.uses"  # how often each entry was chosen
 
 
 class Found(NamedTuple):
-    """An entry of the palette. `key` names it where it is counted how often it was chosen."""
+    """An entry of the palette. `key` identifies it in the usage counts."""
 
     key: str
     text: str
@@ -125,18 +125,22 @@ class Found(NamedTuple):
 
 
 class Palette(Provider):
-    """Finds what one can do here and in every other room, rooms, runs, queries, kinds to launch and themes. What fits
-    the words best comes first, what is done here and what was chosen often before the rest."""
+    """Searches actions, screens, runs, queries, kinds and themes.
 
-    reading: asyncio.Task[list[Found]] | None = None  # of queries and kinds
+    Entries are ordered by match. Actions of the current screen and frequently chosen entries come first.
+    """
+
+    reading: asyncio.Task[list[Found]] | None = None  # reads queries and kinds
 
     @property
     def home(self) -> Host:
         return cast("Host", self.app)
 
     async def startup(self) -> None:
-        """Begin to read queries and kinds. Does not await them: when another letter is typed, Textual cancels this
-        together with the search that waits for it, and the palette would find nothing."""
+        """Start reading queries and kinds in a task.
+
+        Not awaited here, because Textual cancels this coroutine when the user types another letter.
+        """
         self.reading = asyncio.create_task(self.read_listed())
 
     async def shutdown(self) -> None:
@@ -144,12 +148,12 @@ class Palette(Provider):
             self.reading.cancel()
 
     async def read_listed(self) -> list[Found]:
-        """Return the entries of all queries and kinds; none where the registry cannot be read."""
+        """Return the entries of all queries and kinds. Empty if the registry cannot be read."""
         from tui.data import palette
 
         try:
             queries, kinds = await self.home.database.ask("reading what can be found", palette.known)
-        except Exception:  # the banner of the screen below reports it
+        except Exception:
             return []
         return [
             *(self.query(entry) for entry in queries),
@@ -157,19 +161,21 @@ class Palette(Provider):
         ]
 
     async def listed(self) -> list[Found]:
-        """Return the entries of all queries and kinds. A search that is cancelled does not cancel their reading."""
+        """Return the entries of all queries and kinds. Cancelling a search does not cancel the read."""
         return [] if self.reading is None else await asyncio.shield(self.reading)
 
     def here(self) -> Iterator[Found]:
-        """The actions of this screen."""
+        """Yield the actions of the current screen."""
         if isinstance(self.screen, AppScreen):
             for action in self.screen.keyed_actions():
                 if action.method != "palette":
                     yield Found(action.name, action.text, keys_and_command(action), run(action, self.screen))
 
     def elsewhere(self) -> Iterator[Found]:
-        """Those of the other rooms: one goes there first. What changes something is not done at once: its key is shown,
-        for the row that one then chooses."""
+        """Yield the actions of the other main screens, which switch to that screen first.
+
+        Actions that write are not run. Their key is shown, because the user must select a row first.
+        """
         mine = self.screen.place if isinstance(self.screen, AppScreen) else ""
         for entry in ENTRIES:
             for action in self.home.keyed(of(entry.name)) if entry.name != mine else ():
@@ -242,7 +248,7 @@ class Palette(Provider):
         return int(self.home.remembered.get(USES, {}).get(found.key, 0))
 
     def counted(self, found: Found) -> Callable[[], Awaitable[None]]:
-        """Do it, and count that it was chosen."""
+        """Return a function that runs an entry and counts its use."""
 
         async def go() -> None:
             uses = dict(self.home.remembered.get(USES, {}))
@@ -253,7 +259,7 @@ class Palette(Provider):
         return go
 
     async def discover(self) -> Hits:
-        """Without words: what one can do here, and after it what was chosen most elsewhere."""
+        """Yield the actions of this screen, then the most used other entries, when no text is typed."""
         here = list(self.here())
         keys = {found.key for found in here}
         others = [
@@ -280,12 +286,12 @@ class Palette(Provider):
 
 
 def plain(help: str) -> str:
-    """A help text that textual reads no markup in: it leaves a text of its own kind as it is."""
+    """Return a help text in which Textual does not parse markup."""
     return cast(str, Content(help))
 
 
 def exactness(words: str, text: str) -> float:
-    """More for an entry that is, begins with, or has the words as they are, than for their letters somewhere."""
+    """Return a higher score the more literally `text` contains `words`."""
     wanted, lowered = words.lower().strip(), text.lower()
     if lowered == wanted:
         return 9.0

@@ -1,4 +1,4 @@
-"""Home: what runs here and elsewhere, how busy the machines are, and what has ended since one last looked."""
+"""Home: running and waiting jobs, machine load, and runs that ended since the last visit."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ if TYPE_CHECKING:
     from chessreg.session import Session
     from tui.data.job_rows import AtHome, Curve
 
-WIDE, HIGH = 110, 32  # cells of a terminal from which two columns, and the tiles and the grid of GPUs, are shown
+WIDE, HIGH = 110, 32  # minimum for two columns; for tiles and the GPU grid
 
 
 def result(row: Mapping[str, Any]) -> str:
-    """What came of it; of what did not finish how it ended, and why."""
+    """Return the result of a complete run. For other runs, return how and why the run ended."""
     if row["cause"] != "complete":
         cause, message = row["cause"].replace("_", " "), row["message"] or ""
         return message if message.startswith(cause) else ": ".join(filter(None, [cause, message]))
@@ -52,7 +52,7 @@ def compared_with(row: Mapping[str, Any]) -> str:
 
 
 def number(row: Mapping[str, Any]) -> str:
-    """How many games or states are behind the result."""
+    """Return the number of games or states behind the result."""
     return f"{row['answer']['n']:,}" if row.get("answer") and row["answer"]["n"] else ""
 
 
@@ -61,7 +61,10 @@ def result_tone(row: Mapping[str, Any]) -> Tone:
 
 
 def change_tone(row: Mapping[str, Any]) -> Tone:
-    """Good or bad where the interval of the change excludes 0; a loss, which is better when it falls, has none."""
+    """Return good or bad if the interval of the change excludes 0, otherwise detail.
+
+    Losses have no interval, because a lower loss is better.
+    """
     answer = row.get("answer") or {}
     low, high = answer.get("change_low"), answer.get("change_high")
     if low is None or high is None or low <= 0 <= high:
@@ -70,7 +73,7 @@ def change_tone(row: Mapping[str, Any]) -> Tone:
 
 
 def doing(row: Mapping[str, Any]) -> str:
-    """How far it is, or why it waits."""
+    """Return the progress of a running job, or the reason why it waits."""
     if row["state"] == "running":
         return f"{show.bar(row['progress'])} {show.percent(row['progress'])}"
     if row["after"]:
@@ -79,14 +82,14 @@ def doing(row: Mapping[str, Any]) -> str:
 
 
 def left(row: Mapping[str, Any]) -> str:
-    """How long a job that runs takes yet, or when one that waits is expected to start."""
+    """Return the remaining time of a running job, or the expected start of a waiting one."""
     if row["seconds_left"] is not None:
         return show.duration(row["seconds_left"])
     return "" if row["starts_in"] is None else f"in {show.duration(row['starts_in'])}"
 
 
 def sign(field: str) -> Column:
-    """The sign of a state alone: words say the rest."""
+    """Return a column with only the sign of a state."""
     tone = lambda row: state_tone(row[field])
     return Column(field, "", text=lambda row: SIGNS.get(tone(row), ""), tone=tone, role="key", least=1)
 
@@ -122,7 +125,7 @@ ENDED = (
     replace(UNITS, role="detail"),
     MACHINE,
 )  # fmt: skip
-SAMPLE = 5.0  # seconds between looks at the machines' loads
+SAMPLE = 5.0
 BEGINNINGS = {"demo": ["demo"], "model": ["import", "checkpoint", "--reference", "--name", "reference"]}
 KEYS = """
 
@@ -134,7 +137,10 @@ The same from here:
 
 
 class HomeScreen(JobActionsScreen):
-    """Machines, what runs and waits, what has ended: Tab goes from one to the next, Enter opens what the row is."""
+    """Machines, running and waiting jobs, ended runs.
+
+    Tab moves between the lists. Enter opens the selected row.
+    """
 
     place = "home"
     crumb = "home"
@@ -170,24 +176,24 @@ class HomeScreen(JobActionsScreen):
     def __init__(self) -> None:
         super().__init__()
         self.history: dict[str, Loads] = {}
-        self.answers: dict[tuple[UUID, Any], Row | None] = {}  # of what has ended, by run and moment: read once
+        self.answers: dict[tuple[UUID, Any], Row | None] = {}  # results by run and end time, each read once
 
     def on_mount(self) -> None:
         self.set_interval(SAMPLE, self.sample)
 
     @work(group="sample", exclusive=True)
     async def sample(self) -> None:
-        """Note the machines' loads, also while another screen is looked at."""
+        """Record the load of the machines, also while another screen is shown."""
         from tui.data.job_rows import loads
 
         try:
             rows = await self.app.database.ask("reading the loads", loads)
-        except Exception as error:  # the look for changes tells what is wrong
+        except Exception as error:  # the poll for changes reports the error
             self.log.warning(error)
             return
         for row in rows:
             self.history.setdefault(row["host"], Loads()).note(row["load_at"], row["load"])
-        if self.is_current and self.query("#machines"):  # the app may be closing
+        if self.is_current and self.query("#machines"):
             self.show_machines()
 
     def body(self) -> ComposeResult:
@@ -208,7 +214,7 @@ class HomeScreen(JobActionsScreen):
         since = self.app.since
 
         def look(session: Session) -> AtHome:
-            from tui.data.job_rows import at_home  # on the worker's thread: at a start this is half a second of code
+            from tui.data.job_rows import at_home  # in the thread: half a second of imports
 
             return at_home(session, since)
 
@@ -237,7 +243,7 @@ class HomeScreen(JobActionsScreen):
         self.relabel()
 
     async def show_answers(self, state: AtHome) -> None:
-        """Add the results of what has ended: games and scores are counted for them, which may take a while."""
+        """Add the results of ended runs, which may take a while to compute."""
         from chessreg.registry.measures import NEWEST_ENDED_RUNS
         from tui.data.job_rows import answers
 
@@ -256,8 +262,7 @@ class HomeScreen(JobActionsScreen):
         self.share_out()
 
     def share_out(self) -> None:
-        """Give machines and what runs the lines that they need, at most half of the screen; the rest is for what has
-        ended."""
+        """Size the lists. Machines and running jobs get the lines they need, at most half of the screen."""
         if self.at_home is None or not self.is_mounted:
             return
         self.set_class(self.size.width >= WIDE, "-wide")
@@ -269,9 +274,9 @@ class HomeScreen(JobActionsScreen):
         self.query_one("#curves", Static).border_title = "Training"
         self.query_one("#curves").display = bool(curves.plain) and self.size.height >= HIGH
         going = self.query_one("#going", PageTable)
-        lines = max(2, len(self.at_home.going) + 1) + 2  # with its heading and its frame
+        lines = max(2, len(self.at_home.going) + 1) + 2  # heading and frame
         narrow = min(lines, self.size.height // 4 + 1)
-        # half of a wide screen is not left empty where nothing runs
+        # do not leave half of a wide screen empty
         idle = self.size.width >= WIDE and not self.at_home.going and bool(self.at_home.ended)
         going.display = not idle
         self.query_one("#left").display = not idle or bool(curves.plain)
@@ -280,7 +285,7 @@ class HomeScreen(JobActionsScreen):
             going.styles.height = "1fr"
 
     def show_machines(self) -> None:
-        """A line for each GPU where there is room, else one for each machine."""
+        """Show one line per GPU if they fit, otherwise one line per machine."""
         if self.at_home is None or not self.is_mounted:
             return
         table, state = self.query_one("#machines", PageTable), self.at_home
@@ -305,7 +310,7 @@ class HomeScreen(JobActionsScreen):
 
     @property
     def table(self) -> PageTable:
-        """The list that has the focus."""
+        """The focused list."""
         return self.focused if isinstance(self.focused, PageTable) else self.query_one("#going", PageTable)
 
     @property
@@ -340,7 +345,7 @@ class HomeScreen(JobActionsScreen):
 
     @property
     def failure(self) -> Row | None:
-        """What failed last."""
+        """The run that failed last, or None."""
         ended = self.at_home.ended if self.at_home is not None else ()
         return next((row for row in ended if row["failed"]), None)
 
@@ -349,7 +354,7 @@ class HomeScreen(JobActionsScreen):
             self.open_row(row)
 
     def action_begin(self, what: str) -> None:
-        """Do what an empty registry needs first, by the command that does it."""
+        """Run the command for the first step `what` in an empty registry."""
         if not self.has_class("-empty"):
             return
         if what == "model":
@@ -393,7 +398,7 @@ class HomeScreen(JobActionsScreen):
         self.notify(last, title=ended, severity="error" if status else "information")
 
     def tell_overview(self) -> None:
-        """Count what goes on, in tiles or in one line, and name the command that was begun here."""
+        """Show the counts in tiles or in one line, and the command started here."""
         if self.at_home is not None and self.is_attached:
             begun = f" · at work: chessreg {self.busy}" if self.busy else ""
             self.query_one("#overview", Static).update(overview_line(self.at_home) + begun)
@@ -441,7 +446,7 @@ TILES = ("running", "waiting", "failed", "complete", "last")
 
 
 def tiles(state: AtHome, newest: Row | None, since: str) -> dict[str, tuple[str, str, str]]:
-    """Three lines for each tile: what it counts, the number, and what belongs to it."""
+    """Return three lines for each tile: its title, its count and a detail."""
     running = [row for row in state.going if row["state"] in ("running", "cancelling")]
     waiting = [row for row in state.going if row["state"] not in ("running", "cancelling")]
     failed = [row for row in state.ended if row["failed"]]
@@ -464,7 +469,7 @@ def tiles(state: AtHome, newest: Row | None, since: str) -> dict[str, tuple[str,
 
 
 def curves_text(curves: Sequence[Curve], most: int, width: int) -> Text:
-    """A line for each running training: its name, its metric as a curve, where it began and what it has come to."""
+    """Draw one line per running training: its name, first value, curve and last value."""
     text = Text(no_wrap=True, overflow="ellipsis")
     wide = max((len(curve.run) for curve in curves[:most]), default=0)
     for curve in curves[:most]:

@@ -1,4 +1,4 @@
-"""One job, live: its shards side by side, and the log, attempts and options of the chosen one."""
+"""One job: its shards side by side, and the log, attempts and settings of the selected shard."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ LOG = 0
 
 
 class JobScreen(JobActionsScreen, PartsScreen):
-    """A job. [ and ] go from shard to shard, Tab from the log to attempts and settings."""
+    """A job that is followed live. [ and ] select a shard, Tab the log, attempts, settings or results."""
 
     place = "job"
     AUTO_FOCUS = "LogView"
@@ -104,7 +104,7 @@ class JobScreen(JobActionsScreen, PartsScreen):
         self.set_class(len(view.shards) > 1, "-several")
         shards = self.query_one("#shards", PageTable)
         shards.show(Listed(view.shards), view.shards, columns=SHARDS, keep=True)
-        shards.styles.height = len(view.shards) + 3  # with its heading and its frame
+        shards.styles.height = len(view.shards) + 3  # heading and frame
         place = next((n for n, row in enumerate(view.shards) if row["id"] == self.job_id), 0)
         if not shards.view.active:
             shards.move(place)
@@ -116,7 +116,7 @@ class JobScreen(JobActionsScreen, PartsScreen):
     # -- the log --------------------------------------------------------------------------------------------------
 
     def show_log_of(self, view: JobView) -> None:
-        """Begin with the log of the chosen shard, unless it is shown already."""
+        """Follow the log of the selected shard, unless it is followed already."""
         log = self.query_one(LogView)
         if view.log is None:
             self.tail = None
@@ -145,7 +145,7 @@ class JobScreen(JobActionsScreen, PartsScreen):
         self.label_log()
 
     def label_log(self) -> None:
-        """What is searched for and whether the end is followed, in the strip."""
+        """Show the search hits and whether the log follows its end."""
         log, strip = self.query_one(LogView), self.query_one(PaneStrip)
         facts = [f"{log.hit + 1} of {show.counted(len(log.hits), 'place')}" if log.search_text else ""]
         facts.append("" if log.follows else "stopped: G follows")
@@ -212,7 +212,7 @@ class JobScreen(JobActionsScreen, PartsScreen):
             self.choose(ids[(ids.index(self.job_id) + int(way)) % len(ids)])
 
     def choose(self, job_id: UUID) -> None:
-        """Look at another shard of the same run."""
+        """Select another shard of the same run."""
         if self.view is not None and job_id != self.job_id:
             self.job_id = job_id
             self.crumb = next(crumb_of(row) for row in self.view.shards if row["id"] == job_id)
@@ -234,11 +234,11 @@ class JobScreen(JobActionsScreen, PartsScreen):
         else:
             self.on_page_table_inspected(PageTable.Inspected(event.table, event.place, event.row))
 
-    # -- what it is -----------------------------------------------------------------------------------------------
+    # -- the job --------------------------------------------------------------------------------------------------
 
     @property
     def chosen(self) -> Mapping[str, Any] | None:
-        """The shard that is looked at, also while its log is read."""
+        """The selected shard, also while its log is read."""
         shards = self.view.shards if self.view else ()
         return next((row for row in shards if row["id"] == self.job_id), None)
 
@@ -247,7 +247,7 @@ class JobScreen(JobActionsScreen, PartsScreen):
 
     @work(group="run")
     async def action_run(self) -> None:
-        """The run that the job does, once it has begun."""
+        """Open the run of the job, if it has started."""
         from chessreg.registry.tables import Run
 
         if self.view is None:
@@ -289,7 +289,7 @@ class JobScreen(JobActionsScreen, PartsScreen):
 
 
 def progress_line(view: JobView) -> str:
-    """The state of the job, how much of its run is done, and why it waits or failed."""
+    """Return the state of a job, the progress of its run, and why it waits or failed."""
     job, every = view.job, [row for row in view.shards if row["units"]]
     total, done = sum(row["units"] for row in every), sum(row["done"] for row in every)
     parts = [job["state"].replace("_", " ")]
@@ -304,7 +304,7 @@ def progress_line(view: JobView) -> str:
 
 
 def summary(view: JobView) -> str:
-    """What the job is and where it runs."""
+    """Return the identity of a job and where it runs."""
     job = view.job
     facts = [
         job["kind"],

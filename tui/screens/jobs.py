@@ -1,4 +1,4 @@
-"""The jobs: what runs, what waits, what has ended; cancelling, trying again, starting sooner or later."""
+"""The jobs: running, waiting and ended. They can be cancelled, retried and reprioritized."""
 
 from __future__ import annotations
 
@@ -28,22 +28,22 @@ if TYPE_CHECKING:
 
 
 def called(row: Mapping[str, Any]) -> str:
-    """A job or a run by its name, else by its kind and what makes it another."""
+    """Return the name of a job or run, or its title if it has no name."""
     return row["name"] or row["title"]
 
 
 def crumb_of(row: Mapping[str, Any]) -> str:
-    """The same with its shard, which a title has."""
+    """Return the name of a job and its shard. A title already contains the shard."""
     return f"{row['name']} {part(row)}".rstrip() if row["name"] else row["title"]
 
 
 def told(row: Mapping[str, Any]) -> str:
-    """A job so that no other is meant: as it is called, with the id that the list of jobs shows."""
+    """Return an unambiguous description of a job: its name or kind, and the id shown in the list."""
     return f"{row['name'] or row['kind']} (job {show.short(row['id'])})"
 
 
 class JobActionsScreen(AppScreen):
-    """A screen that has a `chosen` job."""
+    """A screen with a selected (`chosen`) job."""
 
     @property
     def chosen(self) -> Mapping[str, Any] | None:
@@ -54,7 +54,7 @@ class JobActionsScreen(AppScreen):
             if (row := self.chosen) is None:
                 return False
             ended = row.get("ended_at") is not None
-            whole = action.parameter == "launch"  # others of it may go on
+            whole = action.parameter == "launch"  # other jobs of the launch may still be active
             if (action.method == "cancel" and ended and not whole) or (action.method == "retry" and not ended):
                 return False
         return super().offers(action)
@@ -95,7 +95,7 @@ class JobActionsScreen(AppScreen):
     async def change(
         self, done: str, nothing: str, do: Callable[..., Any], row: Mapping[str, Any], whole: bool = False
     ) -> None:
-        """Do it, tell to how many jobs it was done, and read the screen again."""
+        """Apply `do` to one job or its whole launch, report how many jobs changed, and reload."""
         from tui.data import job_rows
 
         def changed(session: Any) -> int:
@@ -120,7 +120,7 @@ class JobPage(NamedTuple):
 
 
 def part(row: Mapping[str, Any]) -> str:
-    """Which of a launch's shards: 2/4."""
+    """Return the shard of a job, such as `2/4`. Empty for a launch of one shard."""
     if row["shard"] == row["shards"]:
         return "reduce"
     return f"{row['shard'] + 1}/{row['shards']}" if row["shards"] > 1 else ""
@@ -174,7 +174,7 @@ OFFERED = (
 
 
 class JobsScreen(JobActionsScreen, PreviewingScreen):
-    """All jobs: those that run first. Enter opens one, live."""
+    """All jobs, running ones first. Enter opens one and follows it."""
 
     place = "jobs"
     finds = False
@@ -198,7 +198,7 @@ class JobsScreen(JobActionsScreen, PreviewingScreen):
         number = table.cursor // PAGE if keep else 0
         page = await self.ask("reading the jobs", lambda session: read(session, filter_text, number))
         if page is None:
-            if self.refused:  # not the rows of other words
+            if self.refused:  # do not keep rows that match earlier words
                 self._shown_text = None
                 table.show(Listed([]), [], columns=COLUMNS)
             return
@@ -210,7 +210,7 @@ class JobsScreen(JobActionsScreen, PreviewingScreen):
         self.relabel()
 
     async def previewed(self, row: Row) -> Shown | None:
-        """The end of its log, or why there is none."""
+        """Return the end of the job's log, or the reason why it has no log."""
         from tui.data.job_rows import log_end
 
         id, lines = row["id"], max(10, self.size.height - 12)
@@ -229,7 +229,7 @@ class JobsScreen(JobActionsScreen, PreviewingScreen):
         return self.query_one(PageTable).current
 
     def on_page_table_moved(self, event: PageTable.Moved) -> None:
-        self.relabel()  # what can be done to a job depends on its state
+        self.relabel()  # the available actions depend on the state of the job
 
     async def action_launch(self) -> None:
         await self.app.run_action("go('launch')")

@@ -1,4 +1,4 @@
-"""The lab: a position of one's own, and what an edit does to a model's board there."""
+"""The lab: any position, and the effect of an edit on a model's board there."""
 
 from __future__ import annotations
 
@@ -30,18 +30,18 @@ SCALES = (0.1, 0.2, 0.5, 0.8, 1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0, 30.0, 50
 LADDER = (*(-scale for scale in reversed(SCALES)), 0.0, *SCALES)
 START = "e4 e5"
 FIRST_SQUARE = 28  # e4
-EDIT = "edit"  # the condition that is no control
-PATCH = "patch"  # the residual of the board to which the moves ahead lead
+EDIT = "edit"  # the condition without a control
+PATCH = "patch"  # patches in the residual of the later board
 
 
 def next_scale(scale: float, way: int) -> float:
-    """The next scale up or down: steps grow with it."""
+    """Return the next larger (`way` > 0) or smaller scale of the ladder."""
     fitting = [value for value in LADDER if (value - scale) * way > 1e-9]
     return (min if way > 0 else max)(fitting, default=scale)
 
 
 class SquareBar(Static, can_focus=True):
-    """What is typed while squares of the target are picked: arrows, letters of pieces, a dot."""
+    """The bar shown while squares of the target are edited with arrows, piece letters and a dot."""
 
     BINDINGS = bindings(SQUARES)
     DEFAULT_CSS = """
@@ -53,7 +53,7 @@ class SquareBar(Static, can_focus=True):
         return cast("LabScreen", self.screen)
 
     def tell(self, square: int, changes: str) -> None:
-        """The square that is stood on, and what is changed so far."""
+        """Show the selected square and the changes so far."""
         import chess
 
         self.update(
@@ -75,7 +75,7 @@ class SquareBar(Static, can_focus=True):
 
 
 class LabScreen(FourBoardsScreen):
-    """Every key asks the process that holds the model; the last answer stays until the next is there."""
+    """A position and an edit. Every change asks the model process; the last answer stays until the next arrives."""
 
     place = "lab"
     finds = False
@@ -88,30 +88,30 @@ class LabScreen(FourBoardsScreen):
         self.choices: list[CheckpointChoice] = []
         self.model = self.tool = 0
         self.sans: tuple[str, ...] = tuple(START.split())
-        self.ahead: tuple[str, ...] = ()  # moves that were taken back
-        self.edited_layers: tuple[int, ...] = ()  # none: those that the answer names
-        self.scales = {False: 1.5, True: 0.5}  # of whole moves, and where the next token is read
+        self.ahead: tuple[str, ...] = ()  # moves taken back, which can be replayed
+        self.edited_layers: tuple[int, ...] = ()  # empty: use the layers of the answer
+        self.scales = {False: 1.5, True: 0.5}  # by whether the next token is read
         self.token_mask = "last"
         self.condition = EDIT
-        self.settings: tuple[tuple[str, str], ...] = ()  # of the stored edit that was taken up
-        self.changes: dict[int, str] = {}  # square → what shall stand there, `.` for nothing
-        self.pending: StoredEdit | None = None  # to be shown once it is known what models there are
-        self.taken_up: StoredEdit | None = None  # the stored edit whose position is shown
-        self.came_from = ""  # the room where the stored edit is
-        self.strongest: StoredEdit | None = None  # the registry's, with which the lab opens
+        self.settings: tuple[tuple[str, str], ...] = ()  # of the stored edit
+        self.changes: dict[int, str] = {}  # square → piece on the target, `.` for empty
+        self.pending: StoredEdit | None = None  # shown as soon as the models are read
+        self.taken_up: StoredEdit | None = None  # stored edit of the current position
+        self.came_from = ""  # the mode to return to
+        self.strongest: StoredEdit | None = None  # the strongest edit in the registry
         self.opened = False
-        self.cursor: int | None = None  # the square that keys put pieces on
-        self.row = 0  # which of the model's moves is pointed at
+        self.cursor: int | None = None  # selected square of the target
+        self.row = 0  # selected move of the model
         self.asking = False
-        self.answered: LabPosition | None = None  # the question that the answer is of
-        self.answered_sans: tuple[str, ...] = ()  # the moves that it is after
+        self.answered: LabPosition | None = None  # question of `answer`
+        self.answered_sans: tuple[str, ...] = ()  # moves of that question
 
     def body(self) -> ComposeResult:
         yield SquareBar()
         yield from super().body()
         yield FilterBar("moves (e4 e5 Nf3) or a FEN, then Enter", id="moves", hides=False, leads="go there")
 
-    # -- asking ---------------------------------------------------------------------------------------------------
+    # -- asking the model -----------------------------------------------------------------------------------------
 
     async def fill(self) -> None:
         from chessreg.lab.question import find_strongest_edit, list_checkpoint_choices
@@ -141,7 +141,7 @@ class LabScreen(FourBoardsScreen):
             await self.look_now()
 
     def choose_again(self, known: list[CheckpointChoice]) -> None:
-        """What there is to choose from now; what was chosen stays chosen."""
+        """Replace the choices and keep the selected model and probe if they still exist."""
         model, tool = (self.choice.checkpoint_id, self.chosen) if self.choices else (None, None)
         self.choices = known
         self.model = next((n for n, one in enumerate(known) if one.checkpoint_id == model), 0)
@@ -157,12 +157,12 @@ class LabScreen(FourBoardsScreen):
 
     @property
     def chosen(self) -> Tool | None:
-        """The probe or vector that edits."""
+        """The selected probe or vector, or None."""
         tools = self.choice.tools
         return tools[self.tool % len(tools)] if tools else None
 
     def question(self, named: bool = False) -> LabPosition:
-        """The present question; `named` as a person would write it."""
+        """Return the current question, with names in place of ids if `named`."""
         from chessreg.lab.question import LabPosition
 
         tool = self.chosen
@@ -195,7 +195,7 @@ class LabScreen(FourBoardsScreen):
 
     @property
     def next_token(self) -> bool:
-        """Whether the model's next token names a square, and is read: not with a vector, which edits no board."""
+        """Whether the next token names a square and is read. False with a vector, which edits no board."""
         tool = self.chosen
         return bool(self.choices) and self.choice.next_token and (tool is None or tool.kind == "probe")
 
@@ -209,20 +209,20 @@ class LabScreen(FourBoardsScreen):
 
     @property
     def board_changes(self) -> str:
-        """The changes as --board takes them."""
+        """The changed squares in the form of `--board`."""
         import chess
 
         return " ".join(f"{chess.square_name(square)}={piece}" for square, piece in sorted(self.changes.items()))
 
     def look(self) -> None:
-        """Ask for what is set now. An earlier question that still waits is dropped."""
+        """Ask the model about the current settings. An earlier question that still waits is dropped."""
         if self.choices:
             self.begin_only(self.look_now, "look")
 
     async def look_now(self) -> None:
         self.asking = True
         if self.answer is None:
-            self.stored = [position(self.sans)]  # there at once; the model takes seconds to load
+            self.stored = [position(self.sans)]  # shown while the model loads
         self.draw()
         sans = self.sans
         try:
@@ -232,7 +232,7 @@ class LabScreen(FourBoardsScreen):
             self.require_shown()
             self.app.trouble(self, error)
             self.asking = False
-            self.answer = self.answered = None  # it was of something else
+            self.answer = self.answered = None  # the old answer no longer applies
             self.stored = [position(self.sans)]
             self.relabel()
             self.draw()
@@ -246,11 +246,11 @@ class LabScreen(FourBoardsScreen):
             self.relabel()
             self.draw()
 
-    # -- what is drawn --------------------------------------------------------------------------------------------
+    # -- drawing --------------------------------------------------------------------------------------------------
 
     @property
     def moves(self) -> list[MoveComparison]:
-        """The moves of the board, in the order in which both models' are listed."""
+        """The legal moves, in the order of the rankings."""
         from chessreg.lab.answer import compare_moves
 
         if self.answer is None:
@@ -260,7 +260,7 @@ class LabScreen(FourBoardsScreen):
 
     @property
     def answers_this(self) -> bool:
-        """Whether the answer is of the position that stands there: its moves may be played."""
+        """Whether the answer is about the current position, so that its moves can be played."""
         return self.answer is not None and not self.asking and self.answered_sans == self.sans
 
     @property
@@ -271,7 +271,7 @@ class LabScreen(FourBoardsScreen):
     def head(self) -> str:
         if not self.choices:
             return "lab"
-        if self.cursor is not None:  # its bar takes the second line
+        if self.cursor is not None:  # the square bar takes the second line
             return self.movetext()
         tool, answer = self.chosen, self.answer
         layers = self.edited_layers or (answer.edited_layers if answer else ())
@@ -287,7 +287,7 @@ class LabScreen(FourBoardsScreen):
         return f"{self.choice.name} · {edit}{busy}\n{self.movetext()}"
 
     def movetext(self) -> str:
-        """The newest moves that fit a line."""
+        """Return the newest moves that fit on a line."""
         words = [f"{n // 2 + 1}.{san}" if n % 2 == 0 else san for n, san in enumerate(self.sans)]
         number = f"{len(self.sans) // 2 + 1}." if len(self.sans) % 2 == 0 else "…"
         text = " ".join([*words, number]) + (f"   ({len(self.ahead)} ahead)" if self.ahead else "")
@@ -299,22 +299,24 @@ class LabScreen(FourBoardsScreen):
     def go(self, sans: tuple[str, ...], ahead: tuple[str, ...] = ()) -> None:
         if sans != self.sans:
             self.taken_up = None
-            self.changes = {}  # they were of the board that is left
+            self.changes = {}  # they belong to the previous board
         self.sans, self.ahead, self.row = sans, ahead, 0
         if self.condition == PATCH and not ahead:
             self.condition = EDIT
         self.look()
 
     def take_up(self, edit: StoredEdit, room: str) -> None:
-        """Show a stored edit: its position with its model, probe, layers, scale and condition. Esc leads back to the
-        room that it came from."""
+        """Show a stored edit with its position, model, probe, layers, scale and condition.
+
+        Esc returns to the mode `room`.
+        """
         self.pending, self.came_from = edit, room
         self.relabel()
-        if self.is_mounted:  # its model or probe may be newer than what was read
+        if self.is_mounted:  # its model or probe may have been added since the last read
             self.load()
 
     def places_of(self, edit: StoredEdit) -> tuple[int, int] | None:
-        """Return where the model and the probe of an edit are among the choices; None where they are not."""
+        """Return the indices of the model and the probe of `edit`, or None if one is missing."""
         for model, choice in enumerate(self.choices):
             if choice.checkpoint_id == edit.checkpoint_id:
                 tools = (tool for tool, its in enumerate(choice.tools) if its.run_id == edit.probe_run)
@@ -339,10 +341,10 @@ class LabScreen(FourBoardsScreen):
             self.notify("the lab reads this model otherwise than that run", severity="warning")
         self.look()
 
-    # -- the board that is aimed at -------------------------------------------------------------------------------
+    # -- the target board -----------------------------------------------------------------------------------------
 
     def aimed(self) -> chess.Board:
-        """The board with the changes that are typed."""
+        """Return the current board with the changed squares."""
         import chess
 
         from chessreg.games.boards.typed import play_sans
@@ -354,7 +356,7 @@ class LabScreen(FourBoardsScreen):
 
     def views(self) -> dict[str, BoardFrame]:
         views = super().views()
-        if self.cursor is not None:  # what is typed stands on the target at once
+        if self.cursor is not None:  # show the changes before the model answers
             from chessreg.games.boards.boardframe import BoardFrame
 
             before, aimed = position(self.sans), self.aimed()
@@ -376,13 +378,13 @@ class LabScreen(FourBoardsScreen):
                 pane.squares.cursor = self.picked
 
     def action_squares(self) -> None:
-        """Pick squares of the target by keys, and put pieces there or take them off."""
+        """Edit squares of the target with keys."""
         if self.cursor is None:
             taken = self.answer.square if self.answer is not None else None
             self.pick(next(reversed(self.changes), FIRST_SQUARE if taken is None else taken))
 
     def pick(self, square: int) -> None:
-        """Stand on a square of the target."""
+        """Select a square of the target."""
         self.cursor = square
         if self.part == "what the probe reads":
             self.part = "the position"
@@ -402,7 +404,7 @@ class LabScreen(FourBoardsScreen):
             self.pick(8 * rank + file)
 
     def put(self, piece: str) -> None:
-        """Have a piece, or `.` for nothing, on the square: what stands there already is no change."""
+        """Put a piece, or `.` for empty, on the selected square. The original piece clears the change."""
         if self.cursor is None:
             return
         before = position(self.sans).squares[self.cursor]
@@ -436,8 +438,10 @@ class LabScreen(FourBoardsScreen):
         self.look()
 
     def clicked(self, pane: str, square: int) -> None:
-        """Pick a square of the board aimed at; on the board as it is, a click on a piece and one on where it goes play
-        the move. Elsewhere the square is told of."""
+        """Select a square of the target, or play a move on the original by clicking its two squares.
+
+        Clicks elsewhere show details of the square.
+        """
         if self.choices and self.next_token and (pane == "target" or (pane == "original" and self.cursor is not None)):
             self.pick(square)
         elif pane == "original" and (san := self.move_between(self.picked, square)):
@@ -447,7 +451,7 @@ class LabScreen(FourBoardsScreen):
             super().clicked(pane, square)
 
     def move_between(self, start: int | None, end: int) -> str:
-        """The move of a piece from one square to another; a pawn becomes a queen. Empty: there is none."""
+        """Return the legal move between two squares in SAN, promoting to a queen. Empty if no move is legal."""
         import chess
 
         from chessreg.games.boards.typed import play_sans
@@ -465,7 +469,7 @@ class LabScreen(FourBoardsScreen):
             self.go(self.sans[:-1], (self.sans[-1], *self.ahead))
 
     def action_forward_move(self) -> None:
-        """The move that was taken back, or the model's own."""
+        """Replay the move that was taken back, or play the model's own move."""
         if self.ahead:
             self.go((*self.sans, self.ahead[0]), self.ahead[1:])
         elif self.answers_this and self.answer is not None and self.answer.clean.moves:
@@ -489,7 +493,7 @@ class LabScreen(FourBoardsScreen):
         bar = self.query_one(FilterBar)
         text, bar.display = bar.value, False
         rest = text.removeprefix("".join(f"{san} " for san in self.sans))
-        if "/" in rest or rest.startswith("1."):  # a FEN or a whole game, also where it was typed behind the moves
+        if "/" in rest or rest.startswith("1."):  # a FEN or a whole game typed after the moves
             text = rest
         self.set_focus(None)
         self.relabel()
@@ -498,7 +502,7 @@ class LabScreen(FourBoardsScreen):
 
     @work(exclusive=True, group="typed")
     async def take(self, text: str) -> None:
-        """Go where typed moves lead. A FEN is searched for on a thread: it can take seconds."""
+        """Go to the typed position. A FEN is searched for in a thread, which can take seconds."""
         from chessreg.games.boards.typed import parse_typed_sans
 
         try:
@@ -507,7 +511,7 @@ class LabScreen(FourBoardsScreen):
             )
         except BadInputError as error:
             self.notify(str(error), severity="error")
-            if self.is_current:  # to be mended: what was typed stays
+            if self.is_current:  # keep the text for correction
                 bar = self.query_one(FilterBar)
                 bar.set_text(text)
                 bar.open()
@@ -544,7 +548,7 @@ class LabScreen(FourBoardsScreen):
         self.look()
 
     def action_edited_layer(self, way: str) -> None:
-        """The next layer that the probe or vector has; before the first of a vector stand all of them."""
+        """Edit the next layer of the probe or vector."""
         tool = self.chosen
         if tool is None:
             return
@@ -553,11 +557,11 @@ class LabScreen(FourBoardsScreen):
         if len(now) == 1:
             place = min(max(0, place + int(way)), len(tool.layers) - 1)
         self.edited_layers = (tool.layers[place],)
-        self.shown_layer = None  # that of the edit
+        self.shown_layer = None  # show the edited layer
         self.look()
 
     def action_all_layers(self) -> None:
-        """All layers of the probe or vector at once."""
+        """Edit all layers of the probe or vector at once."""
         if self.chosen is not None:
             self.edited_layers = () if self.edited_layers == self.chosen.layers else self.chosen.layers
             self.look()
@@ -567,7 +571,7 @@ class LabScreen(FourBoardsScreen):
         return self.chosen is not None and self.chosen.kind == "probe"
 
     def action_condition(self, way: str) -> None:
-        """The edit, or one of its controls in its place."""
+        """Select the edit or one of its controls."""
         if not self.chosen_probe:
             return
         known = self.conditions
@@ -577,8 +581,7 @@ class LabScreen(FourBoardsScreen):
 
     @property
     def conditions(self) -> list[str]:
-        """The edit, the other probes of a stored edit that was taken up, the residual of the board to which moves that
-        were taken back lead, and controls."""
+        """The edit, the other probes of a stored edit, the patch from the moves ahead, and the controls."""
         given = dict(self.settings)
         others = [
             f"other{n + 1}" for n in range(len(given["other_probes"].split(",")) if "other_probes" in given else 0)
@@ -612,10 +615,10 @@ class LabScreen(FourBoardsScreen):
         self.token_mask = "all" if self.token_mask == "last" else "last"
         self.look()
 
-    # -- keeping it -----------------------------------------------------------------------------------------------
+    # -- storing --------------------------------------------------------------------------------------------------
 
     def action_store(self) -> None:
-        """Store the edit as a run, by the command that does it, in a process of its own."""
+        """Store the edit as a run, in a separate process."""
         try:
             words = self.question(named=True).stored_by
             exact = self.question().stored_by
@@ -625,7 +628,7 @@ class LabScreen(FourBoardsScreen):
         self.app.run_command(words, exact, "storing", "stored")
 
     def command(self) -> str:
-        """The lab's own; of a changed board the run that stores it, which `chessreg board` draws."""
+        """Return the `lab` command, or the command that stores the run if the board is changed."""
         if not self.choices:
             return "chessreg import checkpoint --reference"
         question = self.question(named=True)
@@ -633,7 +636,7 @@ class LabScreen(FourBoardsScreen):
 
 
 def position(sans: tuple[str, ...]) -> BoardFrame:
-    """The board after these moves."""
+    """Return the board after these moves."""
     from chessreg.games.boards.boardframe import BoardFrame
     from chessreg.games.boards.typed import play_sans
 

@@ -1,4 +1,4 @@
-"""Launching: every kind of experiment, and the form of one, checked and planned while one types."""
+"""Launching: a list of the experiment kinds, and a form that is checked and planned as the user types."""
 
 from __future__ import annotations
 
@@ -39,11 +39,11 @@ COLUMNS = (
 
 
 DRAFT = Column("draft", "draft", widest=12, least=5)
-DRAFTS = "launch.drafts"  # under which filled forms are remembered, by the reference of their kind
+DRAFTS = "launch.drafts"  # unfinished forms by the reference of their kind
 
 
 class LaunchScreen(AppScreen):
-    """Kinds of experiments: those of chessreg, those of installed packages, those of files that were used here."""
+    """The experiment kinds of chessreg, of installed packages and of files used here."""
 
     place = "launch"
     finds = False
@@ -59,7 +59,7 @@ class LaunchScreen(AppScreen):
 
     def on_screen_resume(self) -> None:
         if self.is_mounted:
-            self.load()  # a form that was left has a draft now
+            self.load()  # a form that was just closed has a draft
 
     async def fill(self) -> None:
         from tui.data.launch_form import kinds
@@ -69,7 +69,7 @@ class LaunchScreen(AppScreen):
             return
         wanted = self.filter_text.lower().split()
         rows = [row for row in rows if all(word in f"{row['name']} {row['summary']}".lower() for word in wanted)]
-        rows.sort(key=lambda row: rank(row["name"], wanted))  # stable: by name within a rank
+        rows.sort(key=lambda row: rank(row["name"], wanted))
         drafts = self.app.remembered.get(DRAFTS, {})
         rows = [{**row, "draft": drafted(drafts.get(row["reference"], {}))} for row in rows]
         table = self.query_one(PageTable)
@@ -96,8 +96,11 @@ class LaunchScreen(AppScreen):
 
     @work(group="open")
     async def open(self, reference: str, typed: bool = False, asks: bool = False) -> None:
-        """The form of the kind of this name or file; one that the user `typed` is trusted by that. With `asks` the form
-        begins with pickers of the settings that are needed."""
+        """Open the form of the kind with this name or file.
+
+        A `typed` reference is trusted, because the user entered it. With `asks` the form opens the picker of the first
+        required setting.
+        """
         from tui.data.launch_form import Form, kind_of
 
         chosen = await self.ask("loading the kind", lambda session: kind_of(session, reference, typed))
@@ -114,24 +117,24 @@ class LaunchScreen(AppScreen):
 
 
 def rank(name: str, wanted: Sequence[str]) -> int:
-    """Names that begin with the first word before those that have it, those before kinds whose summary has it."""
+    """Rank a kind for a search: exact name, prefix, part of the name, then a match in the summary only."""
     if not wanted:
         return 0
     return 0 if name == wanted[0] else 1 if name.startswith(wanted[0]) else 2 if wanted[0] in name else 3
 
 
 def drafted(draft: Mapping[str, Any]) -> str:
-    """How much of a form was filled in and not launched."""
+    """Return how many settings of an unfinished form are filled in."""
     number = len(draft.get("typed", ()))
     return show.counted(number, "setting") if number else draft.get("preset", "")
 
 
-WIDE = 180  # cells from which on the plan stands beside the form; below, its help needs them
-PAUSE = 0.4  # seconds without a change before it is planned
-PASTED = 300  # characters from which on a text is checked in that pause too: it is pasted, and comes letter by letter
-NAMED = re.compile(r"--([a-z][\w.-]*)")  # settings, as errors name them
-FEW_RUNS = 4  # of a sweep, which the plan lists already
-AT_ONCE = 12  # rows that are mounted in one step of the event loop
+WIDE = 180  # minimum to show the plan next to the form
+PAUSE = 0.4
+PASTED = 300  # long text is pasted: check it after the delay
+NAMED = re.compile(r"--([a-z][\w.-]*)")  # settings named in errors
+FEW_RUNS = 4
+AT_ONCE = 12
 TITLES = {
     "spec": "Settings: they decide the result",
     "options": "Execution options: not part of the run's identity",
@@ -140,7 +143,10 @@ TITLES = {
 
 
 class FormScreen(AppScreen):
-    """Settings as rows. What is typed goes into `form`; what it comes to is planned aside, and shown beside."""
+    """The settings of a kind as rows.
+
+    Input goes into `form`. The plan is computed in a worker and shown next to the rows.
+    """
 
     place = "form"
     finds = False
@@ -200,19 +206,21 @@ class FormScreen(AppScreen):
             self.notify(f"the form is as you left it; {clear.shown_key} clears it", title=self.form.kind.name)
 
     def keep_draft(self) -> None:
-        """Remember what is filled in, for when the form is opened again."""
+        """Remember the filled-in settings for the next time the form is opened."""
         drafts = dict(self.app.remembered.get(DRAFTS, {}))
         drafts.pop(self.form.reference, None)
         if not self.launched and (self.form.typed or self.form.preset):
             drafts[self.form.reference] = {"typed": dict(self.form.typed), "preset": self.form.preset}
         self.app.remembered.set(DRAFTS, drafts or None)
 
-    launched = False  # what is launched is no draft any more
-    built = ""  # the variant whose fields are shown
+    launched = False  # a launched form is no longer a draft
+    built = ""  # variant of the fields shown
 
     async def build(self) -> None:
-        """Mount the rows of the form's fields, a few at a time: fifty at once would keep a key waiting. Rows that are
-        there stay, so that a choice that brings other fields keeps the focus."""
+        """Mount the rows of the fields in batches, so that keys stay responsive.
+
+        Existing rows are kept, so that a change of variant does not move the focus.
+        """
         first, self.built = not self.rows, self.form.variant
         fields, wide = self.query_one(FieldList), min(24, max(map(len, self.form.every_key)))
         kept = {row.field.key: row for row in self.rows}
@@ -239,7 +247,7 @@ class FormScreen(AppScreen):
             self.go_to_needed(asks=self.asks)
 
     def go_to_needed(self, asks: bool) -> None:
-        """Go to the first setting that is needed and, if it `asks`, to its picker, when it has one."""
+        """Move to the first required setting and, if `asks`, open its picker."""
         row = next((row for row in self.rows if self.form.source(row.field.key) == "needed"), None)
         if row is not None:
             self.go(self.rows, self.rows.index(row))
@@ -261,24 +269,27 @@ class FormScreen(AppScreen):
 
     @property
     def row(self) -> FieldRow | None:
-        """The row that has the focus, itself or what is typed in it."""
+        """The focused row, also while its text is edited."""
         node: Any = self.focused
         while node is not None and not isinstance(node, FieldRow):
             node = node.parent
         return node if node is not None and node.field.key in self.form.by_key else None
 
     async def fill(self) -> None:
-        """On `r`: what the form names may be there now."""
+        """Plan again on `r`, because the inputs named in the form may exist now."""
         self.plan()
 
-    # -- what is typed --------------------------------------------------------------------------------------------
+    # -- input ----------------------------------------------------------------------------------------------------
 
     def give(self, key: str, text: str | None) -> None:
         self.form.give(key, text)
         self.changed()
 
     def changed(self) -> None:
-        """Check at once, plan in a while. The draft is kept here: the list behind a form that is left reads it soon."""
+        """Check the form now and plan after a delay.
+
+        The draft is saved here, because the list reads it when the form is closed.
+        """
         self.unchecked = False
         self.keep_draft()
         self.checked, self.outlook = self.form.check(), None
@@ -303,7 +314,7 @@ class FormScreen(AppScreen):
             key, field = row.field.key, row.field
             error, source = self.error_of(key), self.form.source(key)
             if source == "needed" and error == "it is needed":
-                error = ""  # the word stands there already
+                error = ""  # the row already shows the word
             row.seen = Seen(self.form.text(key), source, error, note_of(field))
 
     def on_field_row_typed(self, event: FieldRow.Typed) -> None:
@@ -314,10 +325,10 @@ class FormScreen(AppScreen):
         self.unchecked = True
         self.after_pause(self.check)
 
-    unchecked = False  # whether a pasted text waits to be checked
+    unchecked = False  # whether pasted text is not checked yet
 
     def check(self) -> None:
-        """Check what is not checked yet."""
+        """Check the form if it has unchecked text."""
         if self.unchecked:
             self.changed()
 
@@ -346,7 +357,10 @@ class FormScreen(AppScreen):
 
     @work(group="plan")
     async def plan(self) -> None:
-        """What launching would do. One look at a time: a change meanwhile makes another."""
+        """Compute the effect of a launch.
+
+        Only one plan runs at a time. A change in the meantime starts another.
+        """
         from tui.data.launch_form import outlook
 
         if self._planning:
@@ -372,7 +386,7 @@ class FormScreen(AppScreen):
         self.relabel()
 
     def tell(self) -> None:
-        """Write what the field means, and what the form comes to."""
+        """Show the description of the field and the plan."""
         if not self.query("#about"):
             return
         row = self.row
@@ -395,14 +409,14 @@ class FormScreen(AppScreen):
             self.go(rows, 0 if way == "first" else len(rows) - 1)
 
     def go(self, rows: list[FieldRow], place: int) -> None:
-        """To this row; the title above the first comes into sight with it."""
+        """Focus the row at `place`. For the first row, also scroll its title into view."""
         self.set_focus(rows[place], scroll_visible=False)
         rows[place].scroll_visible(animate=False)
         if not place:
             self.query_one("#fields").scroll_home(animate=False)
 
     def action_edit(self) -> None:
-        """Pick, turn to the next choice, or type: what suits the field."""
+        """Open the picker, select the next choice, or edit the text, depending on the field."""
         if (row := self.row) is None:
             return
         if row.field.picked:
@@ -417,7 +431,7 @@ class FormScreen(AppScreen):
             row.edit(self.form.typed.get(row.field.key))
 
     def action_turn(self, way: str) -> None:
-        """The next choice of a field that has some."""
+        """Select the next choice of a field with choices."""
         if (row := self.row) is None:
             return
         if row.field.key == "launch.on":
@@ -453,14 +467,14 @@ class FormScreen(AppScreen):
         self.app.push_screen(PickerScreen(field.path, field.noun, now, several, partial(self.picked, field), model))
 
     def picked(self, field: Field, text: str) -> None:
-        """Take what was picked, and ask for the next setting that is needed."""
+        """Set the picked value and open the picker of the next required setting."""
         self.give(field.key, text or None)
         self.set_focus(next(row for row in self.rows if row.field is field))
         if text:
             self.go_to_needed(asks=True)
 
     def action_clear_form(self) -> None:
-        """Every setting at its default again."""
+        """Reset every setting to its default."""
         if not self.form.typed:
             self.clear_form(True)
         else:
@@ -486,7 +500,7 @@ class FormScreen(AppScreen):
 
     @property
     def complete(self) -> Mapping[str, Any] | None:
-        """The plan of a run that is complete already."""
+        """The plan, if the run is already complete."""
         plan = self.outlook.plan if self.outlook is not None else None
         return plan if plan is not None and plan["status"] == "complete" and plan.get("runs", 1) == 1 else None
 
@@ -495,7 +509,7 @@ class FormScreen(AppScreen):
             self.app.open("run", plan["run_id"], plan["name"] or f"{plan['kind']} {show.short(plan['run_id'])}")
 
     def action_wrong(self) -> None:
-        """The next field that is needed or wrong, or that what is wrong with the whole form names."""
+        """Move to the next required or invalid field, or to a field named in a general error."""
         rows = [row for row in self.rows if self.error_of(row.field.key)]
         if not rows:
             self.notify("; ".join(self.checked.general) or "no field is wrong")
@@ -527,12 +541,15 @@ class FormScreen(AppScreen):
         rows = [row for row in self.rows if row.display]
         if rows:
             self.set_focus(self.found_row(rows))
-        else:  # no field to go to: the keys of the screen
+        else:
             self.set_focus(None)
 
     def found_row(self, rows: Sequence[FieldRow]) -> FieldRow:
-        """Return the row that the filter's words name: of exactly this name, else the present row, else one whose name
-        has the words, else one whose description has them."""
+        """Return the row that the words of the filter name.
+
+        In order: a row with exactly this name, the current row, a row whose name has the words, a row whose description
+        has them.
+        """
         name = "_".join(self.filter_words).replace("-", "_")
         exact = [row for row in rows if name in (row.field.path, row.field.path.rpartition(".")[2])]
         named = [row for row in rows if all(word in row.field.path for word in self.filter_words)]
@@ -544,7 +561,7 @@ class FormScreen(AppScreen):
         return self.form.command()
 
     def action_launch(self) -> None:
-        """Queue it and show its job. A sweep of more than FEW_RUNS runs is confirmed first."""
+        """Queue the run and show its job. Ask first for a sweep of more than MAX_UNCONFIRMED_RUNS runs."""
         self.check()
         if not self.checked.right:
             self.action_wrong()

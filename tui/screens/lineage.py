@@ -1,4 +1,4 @@
-"""The lineage of a thing as a tree that one can walk: what it was made from, and what was made from it."""
+"""The lineage of an entity as a tree: its inputs, and the entities made from it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ WAYS = (("up", "down"), ("up",), ("down",))
 
 
 def what(row: Row) -> str:
-    """A node after its guide lines: how it is called by what hangs on it, what it is, its name."""
+    """Return the label of a node: guide lines, the field that refers to it, its kind and name."""
     field = f"{row['field']}: " if row["field"] not in ("", row["kind"]) else ""
     fold = "▸ " if row["below"] else ""
     return f"{row['guide']}{fold}{field}{row['kind']} {row['name'] or ''}".rstrip()
@@ -41,7 +41,10 @@ COLUMNS = (
 
 
 class LineageScreen(AppScreen):
-    """Enter opens the thing, Space folds, L makes it the root."""
+    """A tree of inputs and outputs.
+
+    Enter opens a node, Space folds it, L makes it the root.
+    """
 
     place = "lineage"
     BINDINGS = bindings("lineage")
@@ -74,7 +77,7 @@ class LineageScreen(AppScreen):
         self.draw(keep)
 
     def narrowed(self, whole: Pages, view: View) -> Pages:
-        """What is left of a tree is a list: its guide lines would lead nowhere."""
+        """Return the matching nodes as a flat list, because guide lines need their parents."""
         assert isinstance(whole, Listed)
         return Listed([{**row, "guide": ""} for row in whole.rows]).narrowed(view)
 

@@ -1,4 +1,4 @@
-"""One machine: what it is, its load in the last minutes, and what works there."""
+"""One machine: its hardware, its load in the last minutes, and the jobs that run there."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ class MachineScreen(AppScreen):
         table.show(Listed(rows), rows, columns=JOBS, keep=table.loaded)
 
     def show_loads(self, machine: Row) -> None:
-        """Draw each resource now, and its last minutes from 0 to all of it."""
+        """Draw the current load of each resource and its last minutes, from 0 to full."""
         load, pane = machine["load"], self.query_one("#load", Static)
         pane.display = bool(load)
         if not load:
@@ -90,7 +90,7 @@ class MachineScreen(AppScreen):
 
 
 def read(session: Session, host: str) -> tuple[Row, list[Row]]:
-    """The machine of this name that was seen last, and what runs there."""
+    """Return the most recently seen machine named `host`, and the jobs that run there."""
     from chessreg.scheduling import status
     from tui.data.job_rows import machines, placed
 
@@ -100,7 +100,7 @@ def read(session: Session, host: str) -> tuple[Row, list[Row]]:
 
 
 def facts(machine: Row) -> Text:
-    """What the machine is, a fact a line."""
+    """Return the properties of a machine, one per line."""
     gpus: list[Any] = machine["gpus"]
     lines = {
         "processor": f"{machine['cpu']}, {show.counted(machine['cores'], 'core')}" if machine["cpu"] else "",

@@ -1,4 +1,4 @@
-"""Merging another registry: what would come in, run by run, and the conflicts; then the merge."""
+"""Merge another registry: preview its runs and the conflicts, then merge."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ READING = "reading the other registry: its merge is tried in a transaction that 
 
 
 def holds_registry(path: Path) -> bool:
-    """Return whether a folder is, or has, a registry that can be merged."""
+    """Return whether a folder is, or contains, a registry that can be merged."""
     return any((home / "registry.db").is_file() for home in (path, path / ".chessreg"))
 
 
@@ -52,7 +52,10 @@ def pick(screen: AppScreen) -> None:
 
 
 class MergeScreen(PartsScreen):
-    """The runs of another registry and the conflicts with this one. M merges; Esc leaves it."""
+    """The runs of another registry and the conflicts with this one.
+
+    M merges. Esc leaves without merging.
+    """
 
     place = "merge"
     crumb = "merge"
@@ -71,7 +74,7 @@ class MergeScreen(PartsScreen):
         yield PageTable(RUNS, id="part", empty="nothing here")
 
     async def fill(self) -> None:
-        """By the command, in a process that leaves the screen free: a large registry takes minutes."""
+        """Preview the merge in a separate process, because a large registry takes minutes."""
         status, out, err = await self.app.model.run_command([*self.words, "--dry-run", "--json"])
         self.require_shown()
         if status:
@@ -115,7 +118,7 @@ class MergeScreen(PartsScreen):
 
 
 def overview(other: str, preview: Mapping[str, Any]) -> str:
-    """One line: what comes in and what differs."""
+    """Return one line with the number of new runs, results and conflicts."""
     new = sum(row["done_before"] is None for row in preview["runs"])
     more = sum(row["done_before"] is not None and row["done"] > row["done_before"] for row in preview["runs"])
     facts = [
@@ -129,7 +132,7 @@ def overview(other: str, preview: Mapping[str, Any]) -> str:
 
 
 def reason(err: str) -> str:
-    """Return the error that a command printed as JSON, with its hint."""
+    """Return the error and hint that a command printed as JSON."""
     try:
         told = json.loads(err.strip().splitlines()[-1])
         return f"{told['error']} ({told['hint']})" if told["hint"] else str(told["error"])

@@ -1,4 +1,4 @@
-"""Past messages, and changes that could not be written yet: tried again automatically, or dropped by hand."""
+"""Messages of this session, and changes that could not be written yet."""
 
 from __future__ import annotations
 
@@ -25,7 +25,10 @@ COLUMNS = (
 
 
 class MessagesScreen(AppScreen):
-    """Changes that are held stand first, then the newest messages. Enter shows one in full."""
+    """List the unwritten changes first, then the messages, newest first.
+
+    Enter shows a message in full. Unwritten changes are retried automatically or dropped by hand.
+    """
 
     place = "messages"
     crumb = "messages"

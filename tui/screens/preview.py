@@ -1,4 +1,4 @@
-"""Lists that show what the row under the cursor holds beside them, from 160 columns on."""
+"""Lists with a pane at the right that previews the row under the cursor, in wide terminals."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from tui.widgets.table import PageTable
 if TYPE_CHECKING:
     from chessreg.games.boards.boardframe import BoardFrame
 
-WIDE = 160  # columns of a terminal from which there is a preview
-BOARD_WIDE = 120  # columns from which there is one where it is a board
-PAUSE = 0.15  # seconds on a row before it is read
+WIDE = 160
+BOARD_WIDE = 120
+PAUSE = 0.15
 
 
 class Shown(NamedTuple):
-    """What a preview shows of a row: text, the board above it, and the title of its frame."""
+    """The preview of a row: its text, an optional board above it, and the title of the frame."""
 
     text: RenderableType
     board: BoardFrame | None = None
@@ -37,7 +37,7 @@ class Shown(NamedTuple):
 
 
 class Preview(VerticalScroll, can_focus=False):
-    """The pane at the right."""
+    """The pane at the right of a list."""
 
     DEFAULT_CSS = """
     Preview {
@@ -60,7 +60,7 @@ class Preview(VerticalScroll, can_focus=False):
         for pane in self.children[:-1]:
             pane.display = shown is not None and shown.board is not None
         if shown is not None and shown.board is not None:
-            from tui.widgets.board import BoardPane, extent, sizes_of  # code that a start of the app does not need
+            from tui.widgets.board import BoardPane, extent, sizes_of  # not imported when the app starts
 
             if text is self.children[0]:
                 await self.mount(BoardPane(), before=text)
@@ -76,8 +76,10 @@ class Preview(VerticalScroll, can_focus=False):
 
 
 class PreviewingScreen(AppScreen):
-    """A list. Subclasses say with `previewed` what is shown of a row; it is read after a moment on the row, and what is
-    made for a row that was left is dropped."""
+    """A list with a preview pane. Subclasses implement `previewed`.
+
+    A row is read after the cursor has rested on it. Moving on cancels a preview that is still being made.
+    """
 
     preview_classes: ClassVar[str] = ""
 
@@ -86,21 +88,21 @@ class PreviewingScreen(AppScreen):
         yield from super().compose()
 
     async def previewed(self, row: Mapping[str, Any]) -> Shown | None:
-        """What is shown of a row; None: nothing."""
+        """Return the preview of `row`, or None to show an empty pane."""
         raise NotImplementedError
 
     @property
     def least_width(self) -> int:
-        """Columns of a terminal from which there is a preview."""
+        """The smallest terminal width, in cells, at which the pane is shown."""
         return WIDE
 
     @property
     def previews(self) -> bool:
-        """Whether the list that is shown has previews."""
+        """Whether the current list has previews."""
         return True
 
     def on_resize(self, event: events.Resize) -> None:
-        self.query_one(Preview).styles.height = event.size.height - 2  # between the rooms and the keys
+        self.query_one(Preview).styles.height = event.size.height - 2  # between the top bar and the key bar
         wide = event.size.width >= self.least_width
         if wide != self.has_class("-wide"):
             self.set_class(wide, "-wide")
@@ -110,8 +112,7 @@ class PreviewingScreen(AppScreen):
         self.look_ahead()
 
     def look_ahead(self) -> None:
-        """Show the row that the cursor stands on once it has stood there for a moment; what was begun for another is
-        dropped."""
+        """Preview the row under the cursor after a delay, and cancel the preview of an earlier row."""
         there = self.has_class("-wide") and not self.has_class("-empty") and self.previews
         self.query_one(Preview).display = there
         if there:
@@ -131,7 +132,7 @@ class PreviewingScreen(AppScreen):
 
 
 class BoardPreviewingScreen(PreviewingScreen):
-    """A list of rows with boards: games, states of edits, what probes read."""
+    """A list whose rows have boards: games, states of edits and probe readings."""
 
     preview_classes = "-board"
 
@@ -147,8 +148,11 @@ class BoardPreviewingScreen(PreviewingScreen):
 
 
 def shown_board(views: Sequence[BoardFrame], facts: Sequence[str]) -> Shown:
-    """Show where a game ended, with its facts; the last position that a probe read, with how many squares it read right
-    by ply; or else the first board, with a line for each further one."""
+    """Return the preview of a row with boards.
+
+    With `facts` (a game): the final position and the facts. For probe readings: the last position, and the number of
+    squares read correctly at each ply. Otherwise: the first board, and one line for each further board.
+    """
     from tui.widgets.evaluation import column_cells
     from tui.widgets.moves import line_of
 
@@ -162,7 +166,7 @@ def shown_board(views: Sequence[BoardFrame], facts: Sequence[str]) -> Shown:
 
 
 def fields(rows: Mapping[str, Any] | Sequence[tuple[str, Any]], title: str = "") -> Table:
-    """Names and values under each other, under a title; what is empty is left out."""
+    """Return a two-column table of names and values under `title`. Empty values are left out."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)
     table.add_column(overflow="fold")

@@ -1,4 +1,4 @@
-"""The queries: the papers' tables and figures over this registry, and SQL of one's own."""
+"""The query catalogue (the papers' tables and figures over this registry) and the SQL editor."""
 
 from __future__ import annotations
 
@@ -43,11 +43,11 @@ COLUMNS = (
     Column("plots", "plots", widest=40),
     Column("aliases", "also called", widest=60, role="detail"),
 )  # fmt: skip
-SEARCH = "queries.search"  # under which it is remembered
+SEARCH = "queries.search"
 
 
 class QueriesScreen(ScopedScreen, PreviewingScreen):
-    """The catalogue. Enter asks a query, in the scope of the bar."""
+    """The query catalogue. Enter runs the selected query in the scope set in the bar."""
 
     place = "queries"
     finds = False
@@ -81,7 +81,7 @@ class QueriesScreen(ScopedScreen, PreviewingScreen):
     _wrong = ""
 
     async def previewed(self, row: Mapping[str, Any]) -> Shown | None:
-        """What its columns mean, and what makes its rows."""
+        """Return the question, paper, plots and columns of a query."""
         entry = row["entry"]
         columns = [(f"{c.name} [{c.unit}]" if c.unit else c.name, c.text) for c in entry.columns if not c.hidden]
         known = {"answers": entry.question, "paper": entry.paper, "made by": entry.made_by,
@@ -110,7 +110,7 @@ class QueriesScreen(ScopedScreen, PreviewingScreen):
         self.app.push_screen(AnswerScreen(event.row["entry"]))
 
 
-OFFERED = 60  # at most
+OFFERED = 60
 
 
 SQL_COLORS = {
@@ -121,8 +121,11 @@ SQL_COLORS = {
 
 
 class SqlEditor(VimEditor):
-    """Tab offers what may stand here, below the cursor: while it is offered ↑ and ↓ choose, Enter and Tab take it, Esc
-    closes the list, and what is typed narrows it. Esc without a list, and what asks, are the screen's."""
+    """A SQL editor with completion.
+
+    Tab opens a list of completions below the cursor. The arrow keys select, Enter or Tab inserts, Esc closes the list,
+    and typing narrows it.
+    """
 
     BINDINGS = bindings("editor")
     DEFAULT_CSS = """
@@ -131,10 +134,10 @@ class SqlEditor(VimEditor):
     """
 
     class Left(Message):
-        """On to the rows."""
+        """Posted when Esc moves the focus to the rows."""
 
     class Nameless(Message):
-        """There are no names yet to complete with."""
+        """Posted when no names are loaded to complete with."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text, show_line_numbers=True, tab_behavior="focus")
@@ -142,13 +145,13 @@ class SqlEditor(VimEditor):
             self.language = "sql"
         self.names: Names = {}
         self.cursor_blink = False
-        self.asking: Callable[[], bool] = lambda: False  # whether a statement runs, which Esc stops
+        self.asking: Callable[[], bool] = lambda: False  # whether a statement is running
 
     def on_mount(self) -> None:
         self.watch(self.app, "theme", self.color)
 
     def color(self, name: str) -> None:
-        """Words of SQL and values in the colors of the app's theme; all else is text."""
+        """Color SQL keywords and literals with the theme `name` of the app."""
         colors = self.app.get_css_variables()
         styles = {
             token: Style(color=Color.parse(colors[variable]).rich_color)
@@ -160,7 +163,7 @@ class SqlEditor(VimEditor):
 
     @property
     def before(self) -> str:
-        """What stands before the cursor."""
+        """The text before the cursor."""
         return self.get_text_range((0, 0), self.cursor_location)
 
     @property
@@ -172,7 +175,7 @@ class SqlEditor(VimEditor):
         return self.offered.has_class("-open")
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
-        """Enter and the arrows are the editor's own, unless something is offered."""
+        """Disable the list's keys (Enter, arrows) unless the list is open."""
         return self.offers if action in ("take", "choose") else True
 
     def fitting(self) -> list[str]:
@@ -194,7 +197,7 @@ class SqlEditor(VimEditor):
             self.post_message(self.Nameless())
 
     def offer(self, names: Sequence[str]) -> None:
-        """Show the list just below the cursor."""
+        """Show the completions just below the cursor."""
         self.offered.clear_options()
         self.offered.add_options(names)
         self.offered.highlighted = 0
@@ -223,7 +226,7 @@ class SqlEditor(VimEditor):
         self.offered.action_cursor_down() if int(way) > 0 else self.offered.action_cursor_up()
 
     def complete_with(self, word: str) -> None:
-        """Put a word in the place of what of it is there."""
+        """Replace the partially typed word with `word`."""
         row, column = self.cursor_location
         start = column - len(begun(self.before))
         self.replace(word, (row, start), (row, column), maintain_selection_offset=False)
@@ -243,14 +246,14 @@ class SqlEditor(VimEditor):
 
 
 def begun(before: str) -> str:
-    """The word that is being written."""
+    """Return the partially typed word at the end of `before`, or an empty string."""
     match = WORD.search(before)
     return match[0] if match else ""
 
 
-LAST = "queries.sql"  # under which it is remembered
-VIM = "queries.vim"  # whether the editor has vim's keys
-HISTORY, KEPT = "queries.history", 50  # the statements that were run, newest first
+LAST = "queries.sql"
+VIM = "queries.vim"
+HISTORY, KEPT = "queries.history", 50
 TREE = (
     Column("text", "tables and columns", widest=40, text=lambda row: row["text"]),
     Column("rows", "rows", right=True),
@@ -258,7 +261,7 @@ TREE = (
 
 
 class HistoryScreen(AppScreen):
-    """The statements that were run, newest first. Enter takes one into the editor."""
+    """The statements that were run, newest first. Enter copies one into the editor."""
 
     place = "history"
     crumb = "history"
@@ -289,7 +292,7 @@ class HistoryScreen(AppScreen):
 
 
 class ReadsScreen(FieldsScreen):
-    """What a SELECT would read of the registry, before it runs."""
+    """The tables and rows that a SELECT would read, without running it."""
 
     def __init__(self, statement: str, reads: Mapping[str, str]) -> None:
         super().__init__(reads, "what it reads")
@@ -305,8 +308,10 @@ ORDER BY created_at DESC"""
 
 
 class SqlScreen(ResultScreen):
-    """An editor above, the answer below. Enter on a row goes to its board or its run. Esc stops a statement that runs,
-    and so does leaving the screen."""
+    """An editor above, the result below.
+
+    Enter on a row opens its board or its run. Esc, or leaving the screen, stops a running statement.
+    """
 
     place = "sql"
     follows = False
@@ -338,10 +343,10 @@ class SqlScreen(ResultScreen):
         editor.vim, editor.asking = bool(self.app.remembered.get(VIM, False)), lambda: self.asking
         self.watch(editor, "vim", lambda vim: self.app.remembered.set(VIM, vim or None), init=False)
         if editor.text == EXAMPLE:
-            editor.select_all()  # what is typed takes its place
+            editor.select_all()  # typing replaces the example
 
     async def fill(self) -> None:
-        """Run the statement again; at first, load the names for completion."""
+        """Run the statement again. On the first call, load the names for completion."""
         if not self.table.loaded:
             self.table.show(Listed([]), [])
             self.query_one(NotesPane).show([], "not asked yet")
@@ -358,16 +363,16 @@ class SqlScreen(ResultScreen):
             self.draw_tree()
 
     def on_sql_editor_nameless(self) -> None:
-        """They are read when the screen opens, unless that failed."""
+        """Retry reading the names, which failed when the screen opened."""
         if self.filling is None or self.filling.is_finished:
             self.begin_only(self.read_names, "names")
 
     statement = ""
-    stopped = False  # that statement, by hand
+    stopped = False  # whether the user stopped the statement
 
     @property
     def asking(self) -> bool:
-        """Whether a statement runs."""
+        """Whether a statement is running."""
         return bool(self.statement) and not self.stopped and self.filling is not None and not self.filling.is_finished
 
     def step_back(self) -> bool:
@@ -393,7 +398,7 @@ class SqlScreen(ResultScreen):
         self.set_class(self.size.width >= 130, "-wide")
 
     def draw_tree(self) -> None:
-        """The tables and views, and the columns of those that are unfolded."""
+        """Show the tables and views, and the columns of unfolded ones."""
         rows = []
         for name, columns in self.query_one(SqlEditor).names.items():
             here = name in self.unfolded
@@ -403,7 +408,7 @@ class SqlScreen(ResultScreen):
         self.query_one("#tables", PageTable).show(Listed(rows), rows[:PAGE], columns=TREE, keep=True)
 
     def insert(self, row: Row) -> None:
-        """Unfold a table; put a column's name, or that of a table that is unfolded, where the editor's cursor is."""
+        """Fold or unfold a table, or insert the name of a column at the cursor of the editor."""
         name = row["table"]
         if name and name not in self.unfolded:
             self.unfolded |= {name}
@@ -428,7 +433,7 @@ class SqlScreen(ResultScreen):
             self.notify("there is no SQL to explain", severity="warning")
 
     async def explain(self, text: str) -> None:
-        """Say what a SELECT would read."""
+        """Show which tables and rows a SELECT would read."""
         reads = await self.ask("planning the SQL", lambda session: query_answers.explained(session, text))
         if reads is not None:
             await self.app.push_screen(ReadsScreen(text, reads))
@@ -465,7 +470,7 @@ class SqlScreen(ResultScreen):
         return f"chessreg query --sql {shlex.quote(' '.join((self.statement or EXAMPLE).split()))}"
 
     def actions(self) -> list[Action]:
-        """In the editor only what is no letter: letters are typed."""
+        """In the editor, return only actions whose keys are not letters."""
         if not isinstance(self.focused, SqlEditor):
             return super().actions()
         more = [a for a in of(EVERYWHERE) if a.keys.split(",")[0].startswith("ctrl")]
@@ -489,7 +494,7 @@ class SqlScreen(ResultScreen):
             self.app.pop_screen()
 
     def on_option_list_option_selected(self, event: OptionList.OptionSelected) -> None:
-        """A click on what is offered."""
+        """Insert the completion that was clicked."""
         editor = self.query_one(SqlEditor)
         editor.action_take()
         self.set_focus(editor)
@@ -497,7 +502,7 @@ class SqlScreen(ResultScreen):
     async def action_shut(self) -> None:
         await self.app.action_back()
 
-    # -- what is behind a row --------------------------------------------------------------------------------------
+    # -- opening a row ---------------------------------------------------------------------------------------------
 
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
         from tui.screens.boards import BoardScreen

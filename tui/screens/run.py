@@ -1,4 +1,4 @@
-"""One run: its results, settings, attempts, what it read and what it made."""
+"""One run: its results, settings, attempts, inputs and outputs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,10 @@ if TYPE_CHECKING:
 
 
 class Pane(NamedTuple):
-    """A part of the run: a table. A row that `narrows` leads to the pane of `behind` with these words."""
+    """A part of the run, as a table.
+
+    A row with `narrows` opens the part of result table `behind`, filtered by these words.
+    """
 
     title: str
     columns: Sequence[Column]
@@ -62,7 +65,7 @@ OUTPUTS = (
 
 
 class RunScreen(AnnotatingScreen, PartsScreen, BoardPreviewingScreen):
-    """A run in parts; Tab goes from one to the next. Enter on a result shows its board."""
+    """A run in parts. Tab selects the next part. Enter on a result shows its board."""
 
     place = "run"
     BINDINGS = bindings("run")
@@ -145,7 +148,7 @@ class RunScreen(AnnotatingScreen, PartsScreen, BoardPreviewingScreen):
             self.on_page_table_inspected(PageTable.Inspected(event.table, event.place, event.row))
 
     def open_behind(self, result_table: str, words: str) -> None:
-        """Show the rows of a result table that these words narrow it to."""
+        """Show the rows of a result table that match `words`."""
         panes = self.view.panes if self.view else []
         place = next((n for n, pane in enumerate(panes) if pane.result_table == result_table), None)
         if place is not None:
@@ -154,7 +157,7 @@ class RunScreen(AnnotatingScreen, PartsScreen, BoardPreviewingScreen):
 
 
 def read(session: Session, run_id: UUID) -> RunView:
-    """Everything that the screen shows, in one go."""
+    """Read all parts of a run."""
     from sqlalchemy import select
 
     from chessreg.registry import read, tables
@@ -170,7 +173,7 @@ def read(session: Session, run_id: UUID) -> RunView:
         answer = headline(sql, run_id)
         small, metrics = run_summary.summaries(sql, run_id), run_summary.metrics(sql, run_id)
     panes = [Pane(s.title, s.columns, Listed(s.rows), s.rows[:PAGE], behind=s.result_table) for s in small]
-    alone = [pane for pane in panes if len(pane.first) == 1]  # the headline has that row's number
+    alone = [pane for pane in panes if len(pane.first) == 1]  # the headline shows these single values
     panes = [pane for pane in panes if pane not in alone]
     for result_table, count in result_tables_of(session, run_id, result_tables or ()).items():
         if result_table == "metric_point" and metrics.rows:
@@ -196,7 +199,7 @@ def read(session: Session, run_id: UUID) -> RunView:
 
 
 def summary(run: Mapping[str, Any]) -> Text:
-    """One to three lines: what the run is and its state, then its annotations."""
+    """Return one or two lines: the run and its state, then its annotations."""
     facts = [
         f"{run['kind']} (version {run['version']})",
         show.short(run["id"]),

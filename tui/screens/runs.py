@@ -1,4 +1,4 @@
-"""Every run: narrowed by words, sorted by any column, marked to be compared; and which columns the list has."""
+"""The runs: filtered, sorted by any column and marked for comparison, with selectable columns."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 
 
 HOME = "\n\nHome has keys for the first steps: 1, then D, A or M."
-RESULTS_PAUSE = 0.15  # seconds without a key before results are read
-MOST_RESULTS = 10_000  # that are kept
-LIST = "runs.list"  # under which words, order and columns are remembered
+RESULTS_PAUSE = 0.15
+MOST_RESULTS = 10_000
+LIST = "runs.list"
 
 
 COMPARED = (*NUMBER_FIELDS, *TIME_FIELDS)
@@ -52,7 +52,7 @@ class RunPage(NamedTuple):
     pages: Pages
     number: int
     rows: Sequence[Row]
-    hidden: set[UUID]  # those of the marked runs that do not fit
+    hidden: set[UUID]  # marked runs that do not match the filter
 
 
 class RunsScreen(AnnotatingScreen, PreviewingScreen):
@@ -71,9 +71,9 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         self.sort = NEWEST_FIRST
         self.columns = list(run_rows.SHOWN)
         self.marked: dict[UUID, str] = {}
-        self.hidden: set[UUID] = set()  # of these the list does not show
-        self.results: dict[tuple[UUID, int], str] = {}  # by run and units done: read once
-        self._read: tuple[str, str] | None = None  # words and order of the rows that are shown
+        self.hidden: set[UUID] = set()  # marked runs that are not in the list
+        self.results: dict[tuple[UUID, int], str] = {}  # by run and units done
+        self._read: tuple[str, str] | None = None  # filter and order of the rows shown
 
     def body(self) -> ComposeResult:
         yield Static("", id="overview", markup=False)
@@ -98,14 +98,14 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         marked = list(self.marked)
         page = await self.ask("reading the runs", lambda session: read(session, *wanted, metrics, number, marked))
         if page is None:
-            if self.refused:  # not the rows of other words
+            if self.refused:  # do not keep rows that match earlier words
                 self._read = None
                 table.show(Listed([]), [], columns=self.headed())
             return
         self._read, self.hidden = wanted, page.hidden & self.marked.keys()
         kept = {"words": self.filter_text, "sort": self.sort, "columns": list(self.columns)}
         self.app.remembered.set(LIST, kept)
-        if page.pages.count:  # rows first: what there is in all takes longer to count
+        if page.pages.count:  # show the rows before the slower totals
             self.set_class(False, "-empty")
             first = page.rows if page.number * PAGE < page.pages.count else None
             table.show(page.pages, first, columns=self.headed(), keep=keep, number=page.number)
@@ -121,7 +121,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
             table.show(page.pages, page.rows, columns=self.headed(), keep=keep)
 
     def headed(self) -> list[Column]:
-        """The columns, the one that the rows are sorted by with an arrow."""
+        """Return the columns, with an arrow at the column that the rows are sorted by."""
         arrow = "▼" if self.sort.startswith("-") else "▲"
         sorted_by = self.sort.removeprefix("-")
         columns = [
@@ -140,7 +140,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
 
     @property
     def unread_results(self) -> dict[UUID, int]:
-        """The runs in sight of which the results were not read yet, with the units done."""
+        """The visible runs whose results are not read yet, with their number of complete units."""
         if "result" not in self.columns:
             return {}
         sought = {row["id"]: row["done"] for row in self.query_one(PageTable).rows_in_sight}
@@ -151,7 +151,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
             self.begin_only(self.read_results, "results")
 
     async def read_results(self) -> None:
-        """Read the results of the runs in sight, after a moment: a key that is held down reads none."""
+        """Read the results of the visible runs after a delay, so that a held key reads none."""
         await asyncio.sleep(RESULTS_PAUSE)
         self.require_shown()
         if not (unread := self.unread_results):
@@ -165,7 +165,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
             self.query_one(PageTable).reorder(self.headed())
 
     async def previewed(self, row: Mapping[str, Any]) -> Shown | None:
-        """What came of it, and the settings that were given."""
+        """Return the result of a run and the settings that were given."""
         from tui.data.run_rows import preview
 
         id = row["id"]
@@ -197,7 +197,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         self.load()
 
     def sort_table(self, table: PageTable, way: int) -> None:
-        """By the next column, or turned round. SQL sorts them all."""
+        """Sort by the next column, or reverse the order if `way` is 0. Sorting is done in SQL."""
         keys = [key for key in self.columns if sortable(key)]
         here = self.sort.removeprefix("-")
         if not way:
@@ -268,7 +268,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         self.tell_marks()
 
     def tell_marks(self) -> None:
-        """Overview and marked runs: by their names where these fit, else by their number."""
+        """Show the overview and the marked runs: their names if they fit, otherwise their number."""
         labels = list(self.marked.values())
         names = show.listed(labels[1:]) if len(labels) <= 4 else f"{len(labels) - 1:,} runs"
         told = [self.overview]
@@ -317,7 +317,7 @@ def sortable(key: str) -> bool:
 
 
 def settings(spec: Mapping[str, Any], under: str = "") -> list[str]:
-    """The names of a spec's settings, those of a group after a dot."""
+    """Return the names of the settings in `spec`. Settings of a group are written `group.name`."""
     names: list[str] = []
     for key, value in spec.items():
         names += settings(value, f"{under}{key}.") if isinstance(value, Mapping) else [f"{under}{key}"]
@@ -351,7 +351,7 @@ def nothing_yet(counts: Mapping[str, int]) -> str:
 
 
 class ColumnsScreen(AppScreen):
-    """Which columns a list of runs has, and in which order. `changed` is called at once."""
+    """Selects and orders the columns of the list of runs. Changes apply immediately."""
 
     place = "columns"
     crumb = "columns"
@@ -404,7 +404,7 @@ class ColumnsScreen(AppScreen):
         self.action_shown()
 
     def action_shift(self, way: str) -> None:
-        """Put the column under the cursor a place further up or down."""
+        """Move the column under the cursor up or down."""
         table = self.query_one(PageTable)
         if table.view.active:
             self.notify("columns are put in order in the whole list: Esc clears the words, > leads back to its order")

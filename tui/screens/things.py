@@ -1,4 +1,4 @@
-"""The data: every noun that is declared, such as datasets, checkpoints, caches and probes; one thing in parts."""
+"""The data: datasets, checkpoints, caches, probes and other nouns, and the parts of one entity."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from chessreg.entities.base import Entity
 
 
-BROUGHT_IN = {  # noun → the command that brings it in, what it wants, and options beside the name
+BROUGHT_IN = {  # noun → import command, accepted files, further options
     "dataset": (
         ("dataset", "add"), "games or positions: PGN, CSV, Parquet, .bag; also as .zst, .gz, .bz2, .zip",
         "--exclude DATASET --within DATASET --min-plies N --licence TEXT",
@@ -51,11 +51,11 @@ BROUGHT_IN = {  # noun → the command that brings it in, what it wants, and opt
         "--checkpoint NAME: the model that it is of, else unknown; --layers N --label TEXT",
     ),
 }  # fmt: skip
-NOUN = "data.noun"  # under which it is remembered what was looked at
+NOUN = "data.noun"
 
 
 def name(row: Mapping[str, Any]) -> str:
-    """Its name; of a thing without one, in brackets, the run that made it."""
+    """Return the name of an entity, or the run that made it in brackets."""
     called = row["name"] or (f"({row['made_by']})" if row.get("made_by") else "")
     return ("★ " if row["starred"] else "") + called + (" (invalid)" if row["invalid"] else "")
 
@@ -65,7 +65,7 @@ NAME = Column("name", "name", text=name, widest=28, least=12)
 
 
 class DataScreen(AnnotatingScreen, PreviewingScreen):
-    """Tab goes from noun to noun. Enter opens a thing."""
+    """The entities of one noun. Tab selects the next noun. Enter opens an entity."""
 
     place = "data"
     crumb = "data"
@@ -89,7 +89,7 @@ class DataScreen(AnnotatingScreen, PreviewingScreen):
         )
         if read is not None:
             self.entities, self.rows = read
-            if self.noun not in self.entities:  # of a package that is gone
+            if self.noun not in self.entities:  # its package is no longer installed
                 self.noun = next(iter(self.entities))
             self.draw()
 
@@ -108,7 +108,7 @@ class DataScreen(AnnotatingScreen, PreviewingScreen):
         self.relabel()
 
     async def previewed(self, row: Mapping[str, Any]) -> Shown | None:
-        """What is known of it, but for its report, which `i` shows."""
+        """Return the fields of the row, without its report (which `i` shows)."""
         known = fields_of(self.query_one(PageTable), row)
         return Shown(fields({name: value for name, value in known.items() if not isinstance(value, dict)}))
 
@@ -123,7 +123,7 @@ class DataScreen(AnnotatingScreen, PreviewingScreen):
         self.draw()
 
     def action_noun(self, way: str) -> None:
-        if self.entities:  # not while they are read
+        if self.entities:
             self.choose(list(self.entities).index(self.noun) + int(way))
 
     def on_pane_strip_chosen(self, event: PaneStrip.Chosen) -> None:
@@ -174,7 +174,7 @@ class DataScreen(AnnotatingScreen, PreviewingScreen):
     def action_lineage(self) -> None:
         if (row := self.query_one(PageTable).current) is not None:
             noun, _ = self.chosen()
-            maker = row.get("run_id")  # what a run made goes by the run
+            maker = row.get("run_id")  # an output is identified by its run
             root = ("run", maker) if maker else (noun, row["thing"])
             self.app.open_lineage(root[0], root[1].hex, label(row))
 
@@ -187,7 +187,10 @@ def label(row: Row) -> str:
 
 
 class ThingScreen(AnnotatingScreen, PartsScreen):
-    """Tab goes from part to part; Enter shows all fields of a line, or opens its boards or the run that it names."""
+    """The parts of one entity.
+
+    Tab selects the next part. Enter shows all fields of a row, or opens its boards or its run.
+    """
 
     place = "thing"
     BINDINGS = bindings("thing")
@@ -267,7 +270,7 @@ class ThingScreen(AnnotatingScreen, PartsScreen):
 
     @work(group="verify", exclusive=True)
     async def verify(self) -> None:
-        """Read its bytes again. Takes as long as the disk needs; every key works meanwhile."""
+        """Read the files again and report the outcome. The screen stays usable meanwhile."""
         id, verify = self.thing_id, self.entity.verify
         assert verify is not None
         result = await self.ask(f"verifying {self.called}", lambda session: outcome(verify(session, id.hex), self.noun))
@@ -276,7 +279,7 @@ class ThingScreen(AnnotatingScreen, PartsScreen):
 
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
         made_by = event.row.get("run_id")
-        if event.row.get("result_table") and event.table.source is not None:  # a result, which has boards
+        if event.row.get("result_table") and event.table.source is not None:
             from tui.screens.boards import BoardScreen
 
             self.app.push_screen(BoardScreen(event.table.source, event.place, event.row))
@@ -287,7 +290,10 @@ class ThingScreen(AnnotatingScreen, PartsScreen):
 
 
 def view_rows(screen: AppScreen, dataset_id: UUID, called: str) -> None:
-    """Show a dataset's games or positions; of one in the data room with its name."""
+    """Show the games or positions of a dataset.
+
+    The breadcrumb includes the name, unless `screen` already shows it.
+    """
     from tui.screens.boards import DatasetRowsScreen
 
     rows = DatasetRowsScreen(dataset_id)
@@ -296,7 +302,10 @@ def view_rows(screen: AppScreen, dataset_id: UUID, called: str) -> None:
 
 
 def outcome(verified: Verified, noun: str) -> str:
-    """What came of it in words. Raises ChessregError where something is wrong."""
+    """Return the outcome in words.
+
+    Raises: ChessregError if the check found a problem.
+    """
     if verified.problems:
         raise ChessregError(
             f"the {noun} is not what its report says: {verified.problems[0]}", f"chessreg {noun} verify"
