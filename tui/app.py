@@ -28,7 +28,7 @@ from tui.entries import ENTRIES, modes, sweep, warm_up
 from tui.host import READ_ONLY, Host
 from tui.model_process import ModelProcess
 from tui.screens.base import AppScreen
-from tui.screens.help import HelpScreen, Jump, Palette, targets
+from tui.screens.help import HelpScreen, Jump, Palette, find_jump_targets
 from tui.state import Remembered
 from tui.themes import BOARD_DARK, DIM, THEMES, legible
 from tui.typed import Echo, TypedKeys
@@ -438,7 +438,7 @@ class ChessregApp(Host):
         screen = self.top_screen
         if screen is None or self.screen is not screen:
             return
-        parts = targets(screen)
+        parts = find_jump_targets(screen)
 
         def go(chosen: Widget | None) -> None:
             if chosen is not None:

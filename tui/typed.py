@@ -19,7 +19,7 @@ from textual.widgets import Input
 
 from tui.actions import EVERYWHERE, of
 from tui.escape import Parser, meant
-from tui.screens.base import AGAIN, AppScreen
+from tui.screens.base import RELOAD, AppScreen
 
 if TYPE_CHECKING:
     from textual.dom import DOMNode
@@ -149,6 +149,6 @@ class TypedKeys:
         return [
             worker
             for worker in self.app.workers
-            if worker.node is screen and worker.group.split()[0] in LED_TO and worker.name != AGAIN
+            if worker.node is screen and worker.group.split()[0] in LED_TO and worker.name != RELOAD
             and not worker.is_finished and worker not in self._slow
         ]  # fmt: skip

@@ -95,7 +95,7 @@ def same_everywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     them what comes with the time: check-ins of those who run, a machine's second load."""
     if "snap_compare" in request.fixturenames:
         monkeypatch.setattr("tui.app.TICK", NEVER)
-        monkeypatch.setattr("tui.screens.home.SAMPLE", NEVER)
+        monkeypatch.setattr("tui.screens.home.LOAD_SAMPLE_S", NEVER)
 
     def when(time: datetime | None) -> str:
         return "2026-01-02 03:04" if time else ""
@@ -113,9 +113,9 @@ def same_everywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))  # what is remembered, and from no test to another
     monkeypatch.setattr("textual.app.wait_for_idle", at_once)
     monkeypatch.setattr("tui.app.SLOW", NEVER)  # no banner of what takes long on a busy machine
-    monkeypatch.setattr("tui.screens.runs.RESULTS_PAUSE", 0.0)
-    monkeypatch.setattr("tui.screens.preview.BOARD_WIDE", 10_000)
-    monkeypatch.setattr("tui.screens.preview.WIDE", 10_000)  # previews tell ids and logs; test_preview has them
+    monkeypatch.setattr("tui.screens.runs.RESULTS_DELAY_S", 0.0)
+    monkeypatch.setattr("tui.screens.preview.BOARD_WIDE_CELLS", 10_000)
+    monkeypatch.setattr("tui.screens.preview.WIDE_CELLS", 10_000)  # previews tell ids and logs; test_preview has them
 
 
 async def at_once(*_: float) -> None:

@@ -55,7 +55,7 @@ async def test_another_layer_of_the_same_position_is_read_by_keys_and_the_strip_
 async def test_a_game_tells_its_result_and_edit_and_is_found_beside_the_lists_that_hold_it(
     drive: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tui.screens.preview.BOARD_WIDE", 120)
+    monkeypatch.setattr("tui.screens.preview.BOARD_WIDE_CELLS", 120)
     async with drive(size=(120, 40)) as driver:
         await driver.find_row("plain")
         await driver.press("enter")

@@ -15,7 +15,7 @@ from textual.color import Color
 
 from tui.app import Ascii
 from tui.entries import ENTRIES, ScreenEntry
-from tui.screens.help import Palette, keys_and_command, targets
+from tui.screens.help import Palette, find_jump_targets, format_keys_and_command
 from tui.themes import THEMES
 from tui.widgets.table import PageTable
 
@@ -34,7 +34,7 @@ async def test_palette_and_help_have_every_action_of_the_room(drive, entry: Scre
         palette = Palette(driver.app.screen)
         await palette.startup()
         offered = [hit.help async for hit in palette.discover()]
-        assert offered == [keys_and_command(action) for action in actions if action.method != "palette"]
+        assert offered == [format_keys_and_command(action) for action in actions if action.method != "palette"]
         await driver.press("ctrl+p")
         assert driver.app.screen is not screen
         await driver.type("change the colors")
@@ -116,7 +116,7 @@ async def test_the_mouse_does_what_keys_do(drive, entry: ScreenEntry) -> None:
 async def test_jump_marks_the_parts_of_the_room(drive, entry: ScreenEntry) -> None:
     async with drive(size=(80, 24), start=entry.name) as driver:
         screen = driver.screen
-        letters = targets(screen)
+        letters = find_jump_targets(screen)
         await driver.press("ctrl+o")
         assert driver.app.screen is not screen
         letter = max(letters, default="escape")

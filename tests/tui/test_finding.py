@@ -24,8 +24,8 @@ from tui.data.pages import PAGE, JoinedPages, Listed, Pages, reach
 from tui.data.query_answers import ask
 from tui.data.result_rows import columns_of, dataset_games, results
 from tui.data.table_filter import View, conditions, json_field, mask, order_of
-from tui.screens.answers import AnswerScreen, table_columns
-from tui.screens.boards import DATASET_GAMES, BoardScreen
+from tui.screens.answers import AnswerScreen, build_answer_columns
+from tui.screens.boards import DATASET_GAME_COLUMNS, BoardScreen
 from tui.screens.dialogs import PickerScreen
 from tui.screens.launch import FormScreen
 from tui.screens.run import RunScreen
@@ -127,7 +127,7 @@ def test_sql_finds_what_python_finds(session: Session, stretch: None, table: str
      ("run:games unit<3", "black_elo", 3), ("nobody", "", 0), ('"plies:40"', "", 0), ('!"plies:40"', "", 24)],
 )  # fmt: skip
 def test_arrow_finds_what_python_finds_in_datasets(session: Session, text: str, sort: str, count: int | None) -> None:
-    found = agree(dataset_games(session), DATASET_GAMES, text, sort, descending=bool(sort))
+    found = agree(dataset_games(session), DATASET_GAME_COLUMNS, text, sort, descending=bool(sort))
     assert count in (None, found)
 
 
@@ -177,15 +177,15 @@ def test_moves_are_looked_for_to_their_end(session: Session) -> None:
     ((_, _, games),) = pages.parts
     texts = games.table(["text"]).column("text").to_pylist()
     word = texts[0].split()[-1]
-    found = pages.narrowed(View(f"moves:{word}", columns=DATASET_GAMES))
+    found = pages.narrowed(View(f"moves:{word}", columns=DATASET_GAME_COLUMNS))
     assert [row["unit"] for row in every(found)] == [n for n, text in enumerate(texts) if word.lower() in text.lower()]
-    assert found.narrowed(View("unit=0", columns=DATASET_GAMES)).count == 1
+    assert found.narrowed(View("unit=0", columns=DATASET_GAME_COLUMNS)).count == 1
 
 
 def test_a_million_answers_are_narrowed_as_their_values_are(session: Session) -> None:
     """A million lines are a few here; the values, not their texts, are compared."""
     answer = ask(session, "SELECT g.unit, g.plies, g.result, g.seconds, g.run_id FROM game AS g ORDER BY run_id, unit")
-    columns = table_columns(answer)
+    columns = build_answer_columns(answer)
     for text, sort in (("plies>7", ""), ("result:1", "c1"), ("", "c2"), ("#<3", "#"), ("!1-0", "c0")):
         agree(answer.pages, columns, text, sort)
     numbers = [row["#"] for row in every(answer.pages.narrowed(View("#>2", "c1", True, tuple(columns))))]

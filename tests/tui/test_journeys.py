@@ -19,7 +19,7 @@ from tui.data.board_views import boards
 from tui.data.result_rows import results
 from tui.data.run_rows import headline
 from tui.screens.boards import BoardScreen
-from tui.screens.help import Palette, keys_and_command
+from tui.screens.help import Palette, format_keys_and_command
 from tui.widgets.bars import FilterBar
 from tui.widgets.table import PageTable
 
@@ -314,7 +314,7 @@ async def test_help_and_palette_have_every_action_of_the_place(drive) -> None:
         palette = Palette(driver.app.screen)
         await palette.startup()
         offered = [hit.help async for hit in palette.discover()]
-        assert offered == [keys_and_command(action) for action in actions if action.method != "palette"]
+        assert offered == [format_keys_and_command(action) for action in actions if action.method != "palette"]
         await driver.press("ctrl+p")
         await driver.type("queries")
         await driver.until("Go to the queries")

@@ -30,7 +30,7 @@ from tui.data.result_rows import results
 from tui.model_process import ModelProcess
 from tui.screens.board_base import PANES
 from tui.screens.edit import EditScreen
-from tui.screens.lab import LabScreen, next_scale
+from tui.screens.lab import LabScreen, find_next_scale
 from tui.widgets.bars import Banner, FilterBar
 from tui.widgets.board import BoardPane
 from tui.widgets.moves import Rankings
@@ -228,7 +228,7 @@ async def test_the_scale_changes_both_masses_as_the_command_prints_and_the_run_s
         assert before.edited is not None, before.why_not
         await driver.press("plus", "plus")
         after = screen.answer
-        assert screen.scale == next_scale(next_scale(1.5, 1), 1) == 3.0
+        assert screen.scale == find_next_scale(find_next_scale(1.5, 1), 1) == 3.0
         assert after.clean.moves == before.clean.moves
         assert after.edited.original != before.edited.original
         assert after.edited.modified != before.edited.modified
@@ -307,8 +307,8 @@ async def test_moves_are_typed_taken_back_and_played_and_no_key_waits_for_the_mo
 
 
 def test_scales_go_up_and_down_through_zero() -> None:
-    assert [next_scale(s, 1) for s in (0.0, 0.1, 1.5, 1.7, 200.0)] == [0.1, 0.2, 2.0, 2.0, 200.0]
-    assert [next_scale(s, -1) for s in (0.1, 0.0, -0.1, 1.7)] == [0.0, -0.1, -0.2, 1.5]
+    assert [find_next_scale(s, 1) for s in (0.0, 0.1, 1.5, 1.7, 200.0)] == [0.1, 0.2, 2.0, 2.0, 200.0]
+    assert [find_next_scale(s, -1) for s in (0.1, 0.0, -0.1, 1.7)] == [0.0, -0.1, -0.2, 1.5]
 
 
 @pytest.mark.usefixtures("near_model")

@@ -16,7 +16,7 @@ from textual.widgets._toast import Toast
 
 from chessreg.registry import read, sqlite
 from chessreg.session import open_session
-from tui.screens.preview import Preview, Shown
+from tui.screens.preview import Preview, RowPreview
 from tui.widgets.bars import TopBar
 
 from .conftest import Driver
@@ -100,7 +100,7 @@ async def test_text_of_a_registry_is_no_markup_in_toasts_previews_and_the_palett
     app_on: Any, own: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     note, name = "see [/data/x] [@click=app.quit]hi[/]", "odd [/x]"
-    monkeypatch.setattr("tui.screens.preview.WIDE", 160)
+    monkeypatch.setattr("tui.screens.preview.WIDE_CELLS", 160)
     app = app_on(own)
     async with app.run_test(size=(170, 45), notifications=True) as pilot:
         driver = Driver(app, pilot)
@@ -109,7 +109,7 @@ async def test_text_of_a_registry_is_no_markup_in_toasts_previews_and_the_palett
         await driver.press("n", *note, "enter")
         await driver.until("noted: see [/data/x]")
         assert app.query_one(Toast).render().plain.split("\n", 1)[1] == f"noted: {note}", "the title is plain"
-        await driver.screen.query_one(Preview).show(Shown(note))
+        await driver.screen.query_one(Preview).show(RowPreview(note))
         assert "see [/data/x]" in driver.text
         monkeypatch.setattr("tui.data.palette.runs", lambda session, words: [(UUID(int=1), name)])
         await driver.press("ctrl+p", *"odd")

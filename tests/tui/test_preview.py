@@ -19,8 +19,8 @@ SHOWN = {
 
 @pytest.fixture(autouse=True)
 def previews(same_everywhere: None, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tui.screens.preview.WIDE", 160)
-    monkeypatch.setattr("tui.screens.preview.BOARD_WIDE", 160)
+    monkeypatch.setattr("tui.screens.preview.WIDE_CELLS", 160)
+    monkeypatch.setattr("tui.screens.preview.BOARD_WIDE_CELLS", 160)
 
 
 def text(driver: Any) -> str:

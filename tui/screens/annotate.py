@@ -19,12 +19,12 @@ if TYPE_CHECKING:
     from sqlalchemy.orm import Session as SqlSession
 
 
-DONE = {"star": ("starred", "no longer starred"), "pin": ("pinned", "no longer pinned"),
+TOGGLE_MESSAGES = {"star": ("starred", "no longer starred"), "pin": ("pinned", "no longer pinned"),
         "archive": ("archived", "back from the archive")}  # fmt: skip
 
 
-Chosen = tuple[str, dict[UUID, str]]  # the noun, and the labels of the selected rows by id
-Written = Callable[[], None]
+ChosenRows = tuple[str, dict[UUID, str]]  # the noun, and the labels of the selected rows by id
+AfterWrite = Callable[[], None]
 
 
 class AnnotatingScreen(AppScreen):
@@ -33,10 +33,10 @@ class AnnotatingScreen(AppScreen):
     also = ("annotate",)
     BINDINGS = bindings("annotate")
 
-    def chosen(self) -> Chosen:
+    def chosen(self) -> ChosenRows:
         raise NotImplementedError
 
-    def under_cursor(self) -> Chosen:
+    def under_cursor(self) -> ChosenRows:
         """Return the row to name. A name belongs to a single row, so marks are ignored."""
         return self.chosen()
 
@@ -46,14 +46,16 @@ class AnnotatingScreen(AppScreen):
 
     def action_toggle_mark(self, word: str) -> None:
         def done(now: bool) -> str:
-            return DONE[word][not now]
+            return TOGGLE_MESSAGES[word][not now]
 
         chosen = self.chosen()
         if not chosen[1] or not self.writable():
             return
         write = partial(self._write, chosen, word, done, partial(toggle, word=word))
         if hidden := self.hidden_of(chosen[1]):
-            question = f"{word.capitalize()} {called(chosen[1])}, or take it back?\n{hidden}; u unmarks all."
+            question = (
+                f"{word.capitalize()} {join_chosen_labels(chosen[1])}, or take it back?\n{hidden}; u unmarks all."
+            )
             self.app.push_screen(Confirm(question), lambda yes: write() if yes else None)
         else:
             write()
@@ -61,7 +63,7 @@ class AnnotatingScreen(AppScreen):
     def action_tag(self) -> None:
         self._ask("Tag{}: (-TAG takes one back)", self.chosen(), self._tag)
 
-    def _tag(self, chosen: Chosen, text: str, written: Written) -> None:
+    def _tag(self, chosen: ChosenRows, text: str, written: AfterWrite) -> None:
         tag = text.removeprefix("-")
         if text.startswith("-"):
             told, do = f"no longer tagged {tag}", partial(untag, tag=tag)
@@ -73,22 +75,22 @@ class AnnotatingScreen(AppScreen):
         self._ask("Note about{}:", self.chosen(), partial(self._say, "note", "noted"))
 
     def action_name(self) -> None:
-        self._ask("Name{}:", self.under_cursor(), partial(self._say, "name", "named"), wrong_name)
+        self._ask("Name{}:", self.under_cursor(), partial(self._say, "name", "named"), find_name_error)
 
     def action_invalidate(self) -> None:
         self._ask("What is wrong with{}? (- : nothing, after all)", self.chosen(), self._invalidate)
 
-    def _invalidate(self, chosen: Chosen, why: str, written: Written) -> None:
+    def _invalidate(self, chosen: ChosenRows, why: str, written: AfterWrite) -> None:
         if why == "-":
             self._write(chosen, "valid again", lambda _: "valid again", validate, written)
         else:
             self._say("invalid", "invalid", chosen, why, written)
 
-    def _say(self, word: str, done: str, chosen: Chosen, text: str, written: Written) -> None:
+    def _say(self, word: str, done: str, chosen: ChosenRows, text: str, written: AfterWrite) -> None:
         do = partial(annotate, word=word, text=text)
         self._write(chosen, f"{word} {text}", lambda _: f"{done}: {text}", do, written)
 
-    def _ask(self, question: str, chosen: Chosen, then: Callable[[Chosen, str, Written], None],
+    def _ask(self, question: str, chosen: ChosenRows, then: Callable[[ChosenRows, str, AfterWrite], None],
              wrong: Callable[[str], str] = lambda text: "") -> None:  # fmt: skip
         """Ask for one line of text about the rows of `chosen` and pass it to `then`.
 
@@ -103,7 +105,7 @@ class AnnotatingScreen(AppScreen):
                 then(chosen, text, partial(self.app.drop_draft, draft, text))
 
         hidden = self.hidden_of(chosen[1])
-        asked = question.format(f" {counted(*chosen)}") + (f"\n{hidden}; u unmarks all." if hidden else "")
+        asked = question.format(f" {count_chosen(*chosen)}") + (f"\n{hidden}; u unmarks all." if hidden else "")
         self.app.push_screen(Prompt(asked, draft=draft, wrong=wrong), answered)
 
     def writable(self) -> bool:
@@ -111,18 +113,24 @@ class AnnotatingScreen(AppScreen):
             self.notify(READ_ONLY, severity="warning")
         return not self.app.read_only
 
-    def _write(self, chosen: Chosen, change: str, notice: Callable[[Any], str],
-               do: Callable[[SqlSession, str, list[UUID]], Any], written: Written = lambda: None) -> None:  # fmt: skip
+    def _write(
+        self,
+        chosen: ChosenRows,
+        change: str,
+        notice: Callable[[Any], str],
+        do: Callable[[SqlSession, str, list[UUID]], Any],
+        written: AfterWrite = lambda: None,
+    ) -> None:
         noun, things = chosen
 
         def told(answer: Any) -> str:
             written()
             return notice(answer)
 
-        self.app.write(called(things), change, lambda sql: do(sql, noun, list(things)), told)
+        self.app.write(join_chosen_labels(things), change, lambda sql: do(sql, noun, list(things)), told)
 
 
-def wrong_name(text: str) -> str:
+def find_name_error(text: str) -> str:
     """Return why `text` cannot be a name. Empty if it can."""
     from chessreg.registry.names import require_name
 
@@ -133,15 +141,15 @@ def wrong_name(text: str) -> str:
     return ""
 
 
-def called(chosen: dict[UUID, str]) -> str:
+def join_chosen_labels(chosen: dict[UUID, str]) -> str:
     """Return the labels of the selected rows, or their number if there are more than three."""
     labels = list(chosen.values())
     return show.listed(labels) if len(labels) <= 3 else f"these {len(labels)}"
 
 
-def counted(noun: str, chosen: dict[UUID, str]) -> str:
+def count_chosen(noun: str, chosen: dict[UUID, str]) -> str:
     """Return the number and the labels of the selected rows, such as `2 runs (a and b)`."""
     if len(chosen) == 1:
-        return called(chosen)
-    names = f" ({called(chosen)})" if len(chosen) <= 3 else ""
+        return join_chosen_labels(chosen)
+    names = f" ({join_chosen_labels(chosen)})" if len(chosen) <= 3 else ""
     return f"{show.counted(len(chosen), noun)}{names}"

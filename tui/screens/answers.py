@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from chessreg.session import Session
 
 
-SCOPE = "queries.scope"
+SCOPE_KEY = "queries.scope"
 
 
 class ScopedScreen(AppScreen):
@@ -47,7 +47,7 @@ class ScopedScreen(AppScreen):
 
     @property
     def scope(self) -> str:
-        scope_text: str = self.app.remembered.get(SCOPE, "")
+        scope_text: str = self.app.remembered.get(SCOPE_KEY, "")
         return scope_text
 
     _scope_shown = ""
@@ -78,11 +78,11 @@ class ScopedScreen(AppScreen):
         except BadInputError as error:
             self.app.trouble(self, error)
             return
-        self.app.remembered.set(SCOPE, event.text or None)
+        self.app.remembered.set(SCOPE_KEY, event.text or None)
         self.load()
 
 
-def table_columns(answer: Answer) -> list[Column]:
+def build_answer_columns(answer: Answer) -> list[Column]:
     """Return the columns of an answer, preceded by the line number."""
     text: Role = "text"
     roles = answer.roles or (text,) * len(answer.headings)
@@ -93,14 +93,14 @@ def table_columns(answer: Answer) -> list[Column]:
             right and n not in answer.aligned,
             whole=n in answer.aligned,
             role=role,
-            tone=partial(sign_tone, answer.signs, f"c{n}") if role == "value" and answer.signs else None,
+            tone=partial(choose_sign_tone, answer.signs, f"c{n}") if role == "value" and answer.signs else None,
         )
         for n, (heading, right, role) in enumerate(zip(answer.headings, answer.numeric, roles, strict=True))
     ]
     return [Column("#", "#", right=True, role="detail"), *cells]
 
 
-def sign_tone(signs: Sequence[Mapping[str, int]], field: str, row: Row) -> Tone:
+def choose_sign_tone(signs: Sequence[Mapping[str, int]], field: str, row: Row) -> Tone:
     """Return the tone of a difference: good or bad if its interval excludes 0, otherwise detail."""
     sign = signs[row["#"] - 1].get(field)
     return "value" if sign is None else "good" if sign > 0 else "bad" if sign < 0 else "detail"
@@ -126,7 +126,7 @@ class ResultScreen(AppScreen):
         self.table.show(answer.pages, rows, columns=self.columns_of(answer, rows), keep=keep)
 
     def columns_of(self, answer: Answer, rows: Sequence[Row]) -> list[Column]:
-        columns = table_columns(answer)
+        columns = build_answer_columns(answer)
         if not self.arranges:
             return columns
         number, *cells = columns
@@ -186,7 +186,7 @@ class ResultScreen(AppScreen):
         if (result := self.result) is None:
             return
         plot, command = self.result_plot, self.command()
-        written = await self.ask(f"writing {path.name}", lambda session: write(result, path, plot), once=True)
+        written = await self.ask(f"writing {path.name}", lambda session: write_result(result, path, plot), once=True)
         if written is None:  # let the user correct the path
             self.ask_path(str(path))
         else:
@@ -213,7 +213,7 @@ class ResultScreen(AppScreen):
             self.app.copy(text, f"{show.counted(len(result), 'row')} as {format}")
 
 
-def write(result: QueryResult, path: Path, plot: Plot | None) -> str:
+def write_result(result: QueryResult, path: Path, plot: Plot | None) -> str:
     """Write a table, or its plot if the suffix is that of a figure. Return the format in words.
 
     Raises: BadInputError for an unknown suffix.
@@ -251,7 +251,7 @@ class AnswerScreen(ResultScreen, ScopedScreen):
     async def fill(self) -> None:
         await self.offer_words()
         question = self.scoped_question
-        page = await self.ask(f"asking {question.title}", lambda session: first_page(answer(session, question)))
+        page = await self.ask(f"asking {question.title}", lambda session: read_first_page(answer(session, question)))
         if page is not None:
             self.show(*page, question, keep=self._answered == question)
             self._answered = question
@@ -311,9 +311,11 @@ class AnswerScreen(ResultScreen, ScopedScreen):
             self.notify("these lines are the papers'; p goes back to ours" if row is not None else "there is no row")
             return
         number = row["#"]
-        page = await self.ask("reading the rows behind", lambda session: first_page(behind(session, question, number)))
+        page = await self.ask(
+            "reading the rows behind", lambda session: read_first_page(behind(session, question, number))
+        )
         if page is not None:
-            open_lineage_of(self, next(iter(page[1]), None))
+            open_run_lineage(self, next(iter(page[1]), None))
 
     def action_plot(self) -> None:
         if self.question.entry.plots:
@@ -350,7 +352,9 @@ class RowsScreen(ResultScreen, BoardPreviewingScreen):
 
     async def fill(self) -> None:
         question, number = self.question, self.number
-        page = await self.ask(f"asking {question.title}", lambda session: first_page(behind(session, question, number)))
+        page = await self.ask(
+            f"asking {question.title}", lambda session: read_first_page(behind(session, question, number))
+        )
         if page is not None:
             answer, rows = page
             table = self.query_one(PageTable)
@@ -366,7 +370,7 @@ class RowsScreen(ResultScreen, BoardPreviewingScreen):
         return f"chessreg query {shlex.quote(self.question.title)} --rows {self.number}{self.question.options}"
 
     def action_lineage(self) -> None:
-        open_lineage_of(self, self.table.current)
+        open_run_lineage(self, self.table.current)
 
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
         from tui.screens.boards import BoardScreen
@@ -375,7 +379,7 @@ class RowsScreen(ResultScreen, BoardPreviewingScreen):
             self.app.push_screen(BoardScreen(event.table.source, event.place, event.row))
 
 
-def open_lineage_of(screen: AppScreen, row: Mapping[str, Any] | None) -> None:
+def open_run_lineage(screen: AppScreen, row: Mapping[str, Any] | None) -> None:
     """Open the lineage of the run of `row`, or warn if it has no run."""
     if row is not None and row.get("run_id"):
         run_id = UUID(str(row["run_id"]))
@@ -384,7 +388,7 @@ def open_lineage_of(screen: AppScreen, row: Mapping[str, Any] | None) -> None:
         screen.notify("no run is behind this line", severity="warning")
 
 
-def first_page(answer: Answer) -> tuple[Answer, list[Row]]:
+def read_first_page(answer: Answer) -> tuple[Answer, list[Row]]:
     return answer, list(answer.pages.page(0))
 
 

@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
 
 T = TypeVar("T")
-AGAIN = "again"  # name of workers that reload the rows already shown
-LISTS = ("runs", "data")
-OF_ROWS = ("mark", "unmark", "compare", "lineage", "rows", "split")  # actions that need a row
+RELOAD = "again"  # name of workers that reload the rows already shown
+LIST_PLACES = ("runs", "data")
+ROW_METHODS = ("mark", "unmark", "compare", "lineage", "rows", "split")  # actions that need a row
 
 
 class AppScreen(Screen[None]):
@@ -114,7 +114,7 @@ class AppScreen(Screen[None]):
         self.stale = self.stale or self.follows
         busy = self.filling is not None and not self.filling.is_finished
         if self.stale and self.is_current and not busy:
-            self.load(AGAIN)
+            self.load(RELOAD)
 
     @property
     def app(self) -> Host:  # type: ignore[override]
@@ -180,8 +180,8 @@ class AppScreen(Screen[None]):
         """Return whether an action has no effect without a row."""
         if action.method == "filter":
             return self.has_class("-empty")  # otherwise the filter may find archived rows
-        of_row = action.place == "annotate" or action.method in OF_ROWS
-        return action.place == TABLE or (self.place in LISTS and of_row)
+        of_row = action.place == "annotate" or action.method in ROW_METHODS
+        return action.place == TABLE or (self.place in LIST_PLACES and of_row)
 
     was_rowless = False
 
@@ -386,7 +386,7 @@ class AppScreen(Screen[None]):
 
     def on_page_table_narrow(self, event: PageTable.Narrow) -> None:
         event.stop()
-        name = AGAIN if event.keep else ""
+        name = RELOAD if event.keep else ""
         self.begin_only(partial(self.narrow, event), f"narrow {event.table.id}", name)
 
     def narrowed(self, whole: Pages, view: View) -> Pages:
@@ -431,10 +431,10 @@ class AppScreen(Screen[None]):
             self.app.back_to(event.depth)
 
     def on_page_table_inspected(self, event: PageTable.Inspected) -> None:
-        self.app.push_screen(FieldsScreen(fields_of(event.table, event.row)))
+        self.app.push_screen(FieldsScreen(collect_row_fields(event.table, event.row)))
 
 
-def fields_of(table: PageTable, row: Mapping[str, Any]) -> dict[str, Any]:
+def collect_row_fields(table: PageTable, row: Mapping[str, Any]) -> dict[str, Any]:
     """Return all values of `row` by name.
 
     Cells `c0`, `c1`, … are named after their column headings. A value of the same name takes precedence.

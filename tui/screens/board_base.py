@@ -99,10 +99,10 @@ class DrawingScreen(AppScreen):
 
 PANES = ("original", "target", "before", "after")
 PARTS = {"all boards": PANES, "the position": PANES[:2], "what the probe reads": PANES[2:]}
-LARGE = 3  # square height at which all four boards are shown by default
-TEXT_LINES, TEXT_CELLS = 8, 44  # space for the numbers below or next to the boards
-AROUND = 5  # bars, head and heat line
-BESIDE = 4  # with the numbers next to the boards
+LARGE_SQUARE_LINES = 3  # square height at which all four boards are shown by default
+NUMBERS_LINES, NUMBERS_CELLS = 8, 44  # space for the numbers below or next to the boards
+ROW_CHROME_LINES = 5  # bars, head and heat line
+SQUARE_CHROME_LINES = 4  # with the numbers next to the boards
 
 
 class FourBoardsScreen(DrawingScreen):
@@ -223,7 +223,7 @@ class FourBoardsScreen(DrawingScreen):
             return self.part
         sizes = list(reversed(sizes_of(self.app.glyphs)))
         of_all, of_two = (next((n for n in sizes if self.arrangement(n, count)), 0) for count in (len(PANES), 2))
-        return "the position" if of_all < min(LARGE, of_two) else "all boards"
+        return "the position" if of_all < min(LARGE_SQUARE_LINES, of_two) else "all boards"
 
     def shown_panes(self) -> list[str]:
         views = self.views()
@@ -233,9 +233,9 @@ class FourBoardsScreen(DrawingScreen):
         """Return `row` or `square`, whichever fits `count` boards of this size, or None."""
         wide, high = extent(size)
         width, height = self.app.size
-        if count * (wide + 1) <= width and high + 1 + AROUND + TEXT_LINES <= height:
+        if count * (wide + 1) <= width and high + 1 + ROW_CHROME_LINES + NUMBERS_LINES <= height:
             return "row"
-        if 2 * (wide + 1) + TEXT_CELLS <= width and ((count + 1) // 2) * (high + 1) + BESIDE <= height:
+        if 2 * (wide + 1) + NUMBERS_CELLS <= width and ((count + 1) // 2) * (high + 1) + SQUARE_CHROME_LINES <= height:
             return "square"
         return None
 
@@ -321,7 +321,7 @@ class FourBoardsScreen(DrawingScreen):
 
         label = self.heat_label
         if self.answer is not None and self.answer.next_token and (label is None or self.label is None):
-            return begins_line(self.answer)
+            return format_origin_squares(self.answer)
         if self.answer is None or label is None or not self.answer.layers:
             return ""
         answer, place = self.answer, self.layer_place
@@ -378,17 +378,19 @@ class FourBoardsScreen(DrawingScreen):
         self.draw()
 
 
-LEAST = 0.001
+MIN_SHOWN_PROBABILITY = 0.001
 
 
-def begins_line(answer: LabAnswer) -> str:
+def format_origin_squares(answer: LabAnswer) -> str:
     """Return the likeliest origin squares of the next move, before and after the edit."""
     import chess
 
     before = answer.clean.squares
     after = before if answer.edited is None else answer.edited.squares
     highest = [max(pair) for pair in zip(before, after, strict=True)]
-    order = sorted((n for n in range(len(before)) if highest[n] >= LEAST), key=lambda n: -highest[n])[:4]
+    order = sorted((n for n in range(len(before)) if highest[n] >= MIN_SHOWN_PROBABILITY), key=lambda n: -highest[n])[
+        :4
+    ]
     values = "  ".join(
         f"{chess.square_name(n)} {before[n]:.3f}" + ("" if answer.edited is None else f" → {after[n]:.3f}")
         for n in order

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from tui.data.board_views import Boards, Sides
 
 
-DATASET_GAMES = (
+DATASET_GAME_COLUMNS = (
     Column("run", "dataset", widest=20),
     Column("unit", "game", right=True),
     Column("result", "result"),
@@ -60,7 +60,7 @@ DATASET_GAMES = (
 )
 
 
-DATASET_POSITIONS = (
+DATASET_POSITION_COLUMNS = (
     Column("unit", "position", right=True),
     Column("result", "best move"),
     Column("plies", "ply", right=True),
@@ -120,13 +120,13 @@ class BoardsScreen(BoardPreviewingScreen):
         if not there:
             return BoardRows([], "", None, 0, [])
         chosen = result_table if result_table in there else there[0]
-        return paged(
+        return read_board_page(
             there, chosen, dataset_games(session) if chosen == DATASET_GAME else results(session, chosen), number
         )
 
     def columns(self, listed: BoardRows) -> Sequence[Column]:
         known = listed.result_table == DATASET_GAME
-        return DATASET_GAMES if known else columns_of(listed.result_table, listed.rows, with_run=True)
+        return DATASET_GAME_COLUMNS if known else columns_of(listed.result_table, listed.rows, with_run=True)
 
     def action_result_table(self, way: str) -> None:
         strip = self.query_one(PaneStrip)
@@ -168,11 +168,11 @@ class DatasetRowsScreen(BoardsScreen):
         pages = dataset_games(session, self.dataset_id)
         if not pages.parts:
             raise NotFoundError("the files of this dataset are not here", "chessreg pull")
-        return paged([DATASET_GAME], DATASET_GAME, pages, number)
+        return read_board_page([DATASET_GAME], DATASET_GAME, pages, number)
 
     def columns(self, listed: BoardRows) -> Sequence[Column]:
         assert isinstance(listed.pages, DatasetPages)
-        return DATASET_POSITIONS if listed.pages.parts[0][2].content == "positions" else DATASET_GAMES[1:]
+        return DATASET_POSITION_COLUMNS if listed.pages.parts[0][2].content == "positions" else DATASET_GAME_COLUMNS[1:]
 
     def offers(self, action: Action) -> bool:
         return action.method != "result_table" and super().offers(action)
@@ -181,7 +181,7 @@ class DatasetRowsScreen(BoardsScreen):
         return f"chessreg dataset show {show.short(self.dataset_id)}"
 
 
-def paged(there: list[str], chosen: str, pages: Pages, number: int) -> BoardRows:
+def read_board_page(there: list[str], chosen: str, pages: Pages, number: int) -> BoardRows:
     """Return page `number` of `pages`, or the first page if the list has become shorter."""
     reach(pages, number * PAGE)
     number = number if number * PAGE < pages.count else 0
@@ -189,14 +189,14 @@ def paged(there: list[str], chosen: str, pages: Pages, number: int) -> BoardRows
 
 
 TEXT_LINES = 5  # text below paired boards
-MODEL_MOVES = 4  # the model's moves drawn as arrows
-PANE_WIDEST = 64
-STRIP_LINES, STRIP_MOST = 3, 8  # strip by ply: reserved, and at most
-AROUND_BOARD = 4  # bars, breadcrumbs and legend
-LEAST_SIDE = 24  # for the list of moves
+MODEL_ARROWS = 4  # the model's moves drawn as arrows
+MAX_PANE_CELLS = 64
+STRIP_LINES, MAX_STRIP_LINES = 3, 8  # strip by ply: reserved, and at most
+BOARD_CHROME_LINES = 4  # bars, breadcrumbs and legend
+MIN_SIDE_CELLS = 24  # for the list of moves
 
 
-def crumb_of(row: Mapping[str, Any]) -> str:
+def format_board_crumb(row: Mapping[str, Any]) -> str:
     """Return the run and unit of a row."""
     return f"{row.get('run', 'board')} {row.get('unit', '')}".strip()
 
@@ -232,7 +232,7 @@ class BoardScreen(DrawingScreen):
     def __init__(self, pages: Pages, place: int, row: Mapping[str, Any]) -> None:
         super().__init__(classes="-loading")
         self.pages, self.at, self.row = pages, place, row
-        self.crumb = crumb_of(row)
+        self.crumb = format_board_crumb(row)
         self.boards: Boards | None = None
         self.drawn_row: Mapping[str, Any] | None = None  # the row of `boards`
         self.frame = 0
@@ -290,7 +290,7 @@ class BoardScreen(DrawingScreen):
         """Show that the row has no board."""
         self.boards, self.drawn_row, self.evaluations, self.answers = None, None, [], {}
         self.evaluating += 1
-        self.crumb = crumb_of(self.row)
+        self.crumb = format_board_crumb(self.row)
         self.query_one("#message", Static).update(
             "No board: the line below says why. i shows all fields, Esc goes back."
         )
@@ -325,7 +325,7 @@ class BoardScreen(DrawingScreen):
             return frame
         from chessreg.lab.answer import build_arrows
 
-        moves: list[Arrow] = build_arrows(answer.clean.moves, MODEL_MOVES)
+        moves: list[Arrow] = build_arrows(answer.clean.moves, MODEL_ARROWS)
         follows = views[place + 1] if place + 1 < len(views) else None
         if follows is not None and follows.moves[:-1] == frame.moves and follows.last_move is not None:
             start, end = follows.last_move
@@ -365,8 +365,8 @@ class BoardScreen(DrawingScreen):
         board_wide, board_high = extent(size)
         wide = 2 * (board_wide + 3) if self.paired else board_wide + 3
         wide += 2 if self.evaluated else 0
-        wide += 0 if self.paired else LEAST_SIDE
-        return wide <= self.app.size.width and board_high + text + AROUND_BOARD <= self.app.size.height
+        wide += 0 if self.paired else MIN_SIDE_CELLS
+        return wide <= self.app.size.width and board_high + text + BOARD_CHROME_LINES <= self.app.size.height
 
     @property
     def evaluated(self) -> bool:
@@ -382,7 +382,7 @@ class BoardScreen(DrawingScreen):
             pane.set_class(not self.paired, "-bare")
             pane.squares.cursor = self.picked
             half = (self.app.size.width - 6) // 2 if self.paired else 0
-            pane.styles.width = wide = max(extent(size)[0], min(half, PANE_WIDEST))
+            pane.styles.width = wide = max(extent(size)[0], min(half, MAX_PANE_CELLS))
         if self.paired:
             level(panes, wide)
         if not self.paired and self.views:
@@ -401,7 +401,7 @@ class BoardScreen(DrawingScreen):
         bar.display, strip.display = self.evaluated, bool(shares)
         bar.value, bar.flipped, bar.styles.height = now, self.turned(self.views[0]).flipped, extent(size)[1] - 1
         strip.styles.width = extent(size)[0] - 2
-        strip.styles.height = max(1, min(STRIP_MOST, self.app.size.height - extent(size)[1] - AROUND_BOARD))
+        strip.styles.height = max(1, min(MAX_STRIP_LINES, self.app.size.height - extent(size)[1] - BOARD_CHROME_LINES))
         strip.shares, strip.place, strip.heated = shares, self.frame, self.views[0].doubts
         strip.heading = self.strip_heading
         bar.letters = strip.letters = glyphs == "letters"
@@ -536,7 +536,9 @@ class BoardScreen(DrawingScreen):
         from chessreg.lab.question import LabPosition
 
         frame = drawn.views[place]
-        known = {"moves": " ".join(frame.moves)} if frame.moves or is_initial(frame) else {"fen": frame.position}
+        known = (
+            {"moves": " ".join(frame.moves)} if frame.moves or is_initial_position(frame) else {"fen": frame.position}
+        )
         try:
             answer = await self.app.model.ask(LabPosition.of(checkpoint=drawn.checkpoint, **known))
         except ChessregError as error:
@@ -603,7 +605,7 @@ class BoardScreen(DrawingScreen):
         return words if self.paired else f"{words} --ply {self.frame}"
 
 
-def is_initial(frame: BoardFrame) -> bool:
+def is_initial_position(frame: BoardFrame) -> bool:
     """Return whether a frame shows the initial position."""
     return frame.position == "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
 
@@ -623,8 +625,8 @@ def ask_ply(screen: DrawingScreen, last: int, go: Callable[[int], None]) -> None
     screen.app.push_screen(Prompt("Go to ply", hint=f"0 to {last}. Enter goes there, Esc stays"), chosen)
 
 
-AROUND = 9  # bars, head, titles, legend, text under a board
-LIST_LINES = 5  # fewer lines do not show a list of moves
+PAIR_CHROME_LINES = 9  # bars, head, titles, legend, text under a board
+MIN_LIST_LINES = 5  # fewer lines do not show a list of moves
 
 
 class PairScreen(DrawingScreen):
@@ -689,17 +691,17 @@ class PairScreen(DrawingScreen):
 
     @property
     def text_below(self) -> int:
-        return LIST_LINES
+        return MIN_LIST_LINES
 
     def fits(self, size: int, text: int = 0) -> bool:
         wide, high = extent(size)
-        return 2 * (wide + 2) <= self.app.size.width and high + text + AROUND <= self.app.size.height
+        return 2 * (wide + 2) <= self.app.size.width and high + text + PAIR_CHROME_LINES <= self.app.size.height
 
     def draw(self) -> None:
         if self.pair is None:
             return
         size = self.board_size
-        lines = self.app.size.height - extent(size)[1] - AROUND
+        lines = self.app.size.height - extent(size)[1] - PAIR_CHROME_LINES
         for name, side in zip(("one", "other"), self.pair.sides, strict=True):
             frame = side.views[min(self.ply, len(side.views) - 1)]
             frame = replace(frame, title=f"{side.run} {side.unit}", flipped=frame.flipped != self.flipped)
@@ -710,7 +712,7 @@ class PairScreen(DrawingScreen):
             if self.picked is not None:
                 pane.caption.update("\n".join([square_words(frame, self.picked), *words(frame)]))
             moves = self.query_one(f"#moves-{name}", MoveList)
-            moves.display, moves.place = lines >= LIST_LINES, min(self.ply, len(side.views) - 1)
+            moves.display, moves.place = lines >= MIN_LIST_LINES, min(self.ply, len(side.views) - 1)
         self.query_one("#head", Static).update(self.head())
 
     def head(self) -> str:

@@ -21,10 +21,10 @@ from tui.widgets.bars import PaneStrip
 from tui.widgets.chart import ChartView
 from tui.widgets.table import PageTable
 
-HIGH = 36
+CURVE_SCREEN_LINES = 36
 
 
-class Pane(NamedTuple):
+class ComparePane(NamedTuple):
     name: str
     columns: Sequence[Column]
     rows: Sequence[Row]
@@ -80,7 +80,7 @@ class CompareScreen(PartsScreen):
         self.show_part(keep)
 
     @property
-    def panes(self) -> list[Pane]:
+    def panes(self) -> list[ComparePane]:
         compared = self.compared
         if compared is None:
             return []
@@ -91,12 +91,12 @@ class CompareScreen(PartsScreen):
             numbers.append(Column(comparison.difference_key(n), f"Δ {label}", right=True))
         metric = Column("metric", "metric", widest=44, least=26, ends=True)
         panes = [
-            Pane(f"differing {len(compared.differing)}", (Column("group", "of"), Column("what", "what"), *values),
-                 compared.differing),
-            Pane(f"metrics {len(compared.metrics)}", (metric, *numbers), compared.metrics),
-            Pane("machines", (Column("what", "what"), *values), compared.machines),
+            ComparePane(f"differing {len(compared.differing)}",
+                        (Column("group", "of"), Column("what", "what"), *values), compared.differing),
+            ComparePane(f"metrics {len(compared.metrics)}", (metric, *numbers), compared.metrics),
+            ComparePane("machines", (Column("what", "what"), *values), compared.machines),
         ]  # fmt: skip
-        return [*panes, Pane(f"curves {len(compared.curves)}", (), ())]
+        return [*panes, ComparePane(f"curves {len(compared.curves)}", (), ())]
 
     def show_part(self, keep: bool = False) -> None:
         panes = self.panes
@@ -112,7 +112,7 @@ class CompareScreen(PartsScreen):
     def draw(self) -> None:
         """Draw the curve of the selected metric."""
         assert self.compared is not None
-        self.set_class(self.size.height >= HIGH, "-high")
+        self.set_class(self.size.height >= CURVE_SCREEN_LINES, "-high")
         chart = self.compared.curves.get(self.metric)
         self.query_one(ChartView).show(chart or comparison.nothing())
 

@@ -21,7 +21,7 @@ from tui.widgets.table import PageTable
 if TYPE_CHECKING:
     from tui.host import Host
 
-LEAVES = "Enter does it, Esc leaves it"
+PROMPT_HINT = "Enter does it, Esc leaves it"
 
 
 class Prompt(ModalScreen[str | None]):
@@ -63,7 +63,7 @@ class Prompt(ModalScreen[str | None]):
         with Vertical():
             yield Static(self.question, markup=False)
             yield Input(begun or self.value, select_on_focus=self.replaced or begun is not None)
-            yield Static(self.hint or LEAVES, id="hint", markup=False)
+            yield Static(self.hint or PROMPT_HINT, id="hint", markup=False)
 
     @property
     def drafts(self) -> dict[Hashable, str]:
@@ -120,7 +120,7 @@ class Confirm(ModalScreen[bool]):
         self.dismiss(answer == "yes")
 
 
-NOUNS = {"dataset": "chessreg dataset list", "checkpoint": "chessreg checkpoint list"}
+LIST_COMMANDS = {"dataset": "chessreg dataset list", "checkpoint": "chessreg checkpoint list"}
 
 
 class PickerScreen(AppScreen):
@@ -186,7 +186,7 @@ class PickerScreen(AppScreen):
 
     def command(self) -> str:
         kind = self.noun.partition(":")[2]
-        return NOUNS.get(self.noun, f"chessreg runs list --kind {kind}" if kind else "chessreg runs list")
+        return LIST_COMMANDS.get(self.noun, f"chessreg runs list --kind {kind}" if kind else "chessreg runs list")
 
     def on_filter_bar_typed(self, event: FilterBar.Typed) -> None:
         self.filter_text = event.text

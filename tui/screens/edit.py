@@ -55,7 +55,7 @@ class StateScreen(DrawingScreen):
         row, condition = self.row, self.condition
         state = await self.ask("reading the state", lambda session: edited_state(session, row, condition))
         if state is not None and (state.case is None) == isinstance(self, CaseScreen):
-            self.app.call_later(self.app.switch_screen, screen_of(state, self.pages, self.at, row))
+            self.app.call_later(self.app.switch_screen, make_state_screen(state, self.pages, self.at, row))
             return None
         return state
 
@@ -112,7 +112,7 @@ class StateScreen(DrawingScreen):
         return f"{show.short(state.run_id if state else self.row['run_id'])}:{self.row['unit']}"
 
 
-def screen_of(state: EditedState, pages: Pages, place: int, row: Mapping[str, Any]) -> StateScreen:
+def make_state_screen(state: EditedState, pages: Pages, place: int, row: Mapping[str, Any]) -> StateScreen:
     """Return the screen for a state: CaseScreen if the run reads the next token, else EditScreen."""
     return EditScreen(pages, place, row) if state.case is None else CaseScreen(pages, place, row)
 
@@ -188,13 +188,13 @@ class EditScreen(FourBoardsScreen, StateScreen):
         return words if self.shown_layer is None else f"{words} --layer {self.shown_layer}"
 
 
-LEAST_NUMBERS = 14  # minimum cells next to the boards
-LINES_AROUND = 5  # bars, head and legend
-SHORT = 24  # such terminals hide the breadcrumbs
-NAME = 12
-WIDE_NUMBERS = NAME + 3 * 9 + 14  # the whole table of conditions
-NAMED_NUMBERS = NAME + 9  # narrower panes list only squares
-LIKELIEST = 6
+MIN_NUMBERS_CELLS = 14  # minimum cells next to the boards
+CASE_CHROME_LINES = 5  # bars, head and legend
+SHORT_SCREEN_LINES = 24  # such terminals hide the breadcrumbs
+CONDITION_CELLS = 12
+FULL_NUMBERS_CELLS = CONDITION_CELLS + 3 * 9 + 14  # the whole table of conditions
+NAMED_NUMBERS_CELLS = CONDITION_CELLS + 9  # narrower panes list only squares
+LIKELIEST_SQUARES = 6
 
 
 class CaseScreen(StateScreen):
@@ -255,7 +255,9 @@ class CaseScreen(StateScreen):
         wide, high = extent(size)
         boards = 3 if self.case is None else max(2, len(self.case.boards))
         room = self.app.size
-        return boards * (wide + 1) + LEAST_NUMBERS <= room.width and 2 * (high + 1) + LINES_AROUND <= room.height
+        return (
+            boards * (wide + 1) + MIN_NUMBERS_CELLS <= room.width and 2 * (high + 1) + CASE_CHROME_LINES <= room.height
+        )
 
     def draw(self) -> None:
         case, state = self.case, self.state
@@ -282,10 +284,10 @@ class CaseScreen(StateScreen):
                 pane.show(frame, size, self.app.glyphs)
         self.query_one("#head", Static).update(self.head(case, state))
         self.query_one("#legend", Static).update(self.legend(case, state, size))
-        self.query_one(TopBar).styles.height = 1 if self.app.size.height <= SHORT else None
+        self.query_one(TopBar).styles.height = 1 if self.app.size.height <= SHORT_SCREEN_LINES else None
         taken = len(case.boards) * (extent(size)[0] + 1)
-        wide = max(LEAST_NUMBERS, self.app.size.width - taken) - 2
-        lines = numbers(case, state.condition, wide, self.app.size.height - LINES_AROUND)
+        wide = max(MIN_NUMBERS_CELLS, self.app.size.width - taken) - 2
+        lines = format_case_numbers(case, state.condition, wide, self.app.size.height - CASE_CHROME_LINES)
         self.query_one("#numbers", Static).update(Text("\n".join(lines)))
 
     def head(self, case: StoredCase, state: EditedState) -> str:
@@ -335,23 +337,23 @@ class CaseScreen(StateScreen):
         return f"{command} --condition {shlex.quote(self.state.condition)}"
 
 
-def numbers(case: StoredCase, condition: str, wide: int, high: int) -> list[str]:
+def format_case_numbers(case: StoredCase, condition: str, wide: int, high: int) -> list[str]:
     """Return the legal move mass by condition and the likeliest squares before and after the edit.
 
     At most `high` lines of at most `wide` cells. Narrow panes show only the mass of the target.
     """
     if case.skipped:
         return []
-    lines, full = list[str](), wide >= WIDE_NUMBERS
-    if wide >= NAMED_NUMBERS:
-        boards = list(case.boards) if wide >= NAME + 9 * len(case.boards) else ["target"]
-        heading = fitted("", NAME) + "".join(f"{board:>9}" for board in boards)
+    lines, full = list[str](), wide >= FULL_NUMBERS_CELLS
+    if wide >= NAMED_NUMBERS_CELLS:
+        boards = list(case.boards) if wide >= CONDITION_CELLS + 9 * len(case.boards) else ["target"]
+        heading = fitted("", CONDITION_CELLS) + "".join(f"{board:>9}" for board in boards)
         lines.append(heading + (f"{'first':>7}{'KL':>7}" if full else ""))
-        known, room = case.conditions, max(1, high - LIKELIEST - 4)
+        known, room = case.conditions, max(1, high - LIKELIEST_SQUARES - 4)
         first = max(0, min(known.index(condition) - room // 2, len(known) - room))
         for name in ("clean", *known[first : first + room]):
             row = case.rows[name]
-            line = ("›" if name == condition else " ") + fitted(name, NAME - 1)
+            line = ("›" if name == condition else " ") + fitted(name, CONDITION_CELLS - 1)
             line += "".join(f"{case.mass(name, board):>9.3f}" for board in boards)
             lines.append(line + (f"{row.text:>7}{(row.detail or {}).get('kl') or 0.0:>7.3f}" if full else ""))
         lines.append("")
@@ -360,8 +362,8 @@ def numbers(case: StoredCase, condition: str, wide: int, high: int) -> list[str]
     import chess
 
     before, after = case.squares["clean"], case.squares[condition]
-    likeliest = sorted(range(64), key=lambda square: -max(before[square], after[square]))[:LIKELIEST]
-    if wide < NAMED_NUMBERS:
+    likeliest = sorted(range(64), key=lambda square: -max(before[square], after[square]))[:LIKELIEST_SQUARES]
+    if wide < NAMED_NUMBERS_CELLS:
         return [*lines, *(f"{chess.square_name(s)}{100 * before[s]:>5.0f}{100 * after[s]:>5.0f}" for s in likeliest)]
     lines.append("begins  before  after")
     return [*lines, *(f"{chess.square_name(s):<6}{before[s]:>8.1%}{after[s]:>7.1%}" for s in likeliest)]

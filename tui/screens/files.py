@@ -21,20 +21,20 @@ from tui.data.pages import PAGE, Listed, Row
 from tui.screens.base import AppScreen
 from tui.widgets.table import PageTable
 
-LAST = "files.last"  # the last path and its options
+LAST_PATH_KEY = "files.last"  # the last path and its options
 COLUMNS = (
     Column("name", "name", widest=60, least=20),
-    Column("bytes", "size", right=True, text=lambda row: size(row)),
+    Column("bytes", "size", right=True, text=lambda row: format_entry_size(row)),
     Column("at", "changed", text=lambda row: show.when(row["at"]), least=16),
 )
 
 
-def size(row: Row) -> str:
+def format_entry_size(row: Row) -> str:
     """Return the size of a file. For a folder, return whether it is a registry."""
     return show.size(row["bytes"]) if not row["folder"] else "registry" if row["fits"] else ""
 
 
-def listed(folder: Path) -> list[Row]:
+def list_folder(folder: Path) -> list[Row]:
     """Return the visible entries of a folder, folders first, by name.
 
     Raises: OSError if the folder cannot be read.
@@ -87,14 +87,14 @@ class FilesScreen(AppScreen):
         yield PageTable(COLUMNS, id="files", empty="nothing here; - goes to the folder above")
 
     def on_mount(self) -> None:
-        last = Path(self.app.remembered.get(LAST, [""])[0])
+        last = Path(self.app.remembered.get(LAST_PATH_KEY, [""])[0])
         if last.is_absolute() and last.parent.is_dir():
             self.folder, self.at = last.parent, last
 
     async def fill(self) -> None:
         folder = self.folder
         try:
-            rows = await asyncio.to_thread(listed, folder)
+            rows = await asyncio.to_thread(list_folder, folder)
             rows = [{**row, "fits": row["folder"] and self.fits(row["path"])} for row in rows]
         except OSError as error:
             self.notify(f"{folder}: {error.strerror or error}", severity="error")
@@ -168,7 +168,7 @@ class FilesScreen(AppScreen):
         self.app.call_later(self.chosen, path)
 
 
-def bring_in(screen: AppScreen, command: Sequence[str], wanted: str, options: str) -> None:
+def import_picked_file(screen: AppScreen, command: Sequence[str], wanted: str, options: str) -> None:
     """Pick a file, ask for a name and options, and run the import command. `options` is shown as a hint."""
     from tui.screens.dialogs import Prompt
 
@@ -180,7 +180,7 @@ def bring_in(screen: AppScreen, command: Sequence[str], wanted: str, options: st
         def typed(text: str | None) -> None:
             if text is None:
                 return
-            app.remembered.set(LAST, [str(path), text])  # offered again if the command fails
+            app.remembered.set(LAST_PATH_KEY, [str(path), text])  # offered again if the command fails
             try:
                 words = shlex.split(text)
             except ValueError as error:
@@ -192,7 +192,7 @@ def bring_in(screen: AppScreen, command: Sequence[str], wanted: str, options: st
             app.run_command([*command, str(path), *words], doing="bringing it in", done="brought in", told=told,
                             succeeded=lambda: app.drop_draft(draft, text))  # fmt: skip
 
-        last, text = app.remembered.get(LAST, ("", ""))
+        last, text = app.remembered.get(LAST_PATH_KEY, ("", ""))
         if last != str(path):
             stem = re.sub(r"[^A-Za-z0-9._+-]+", "-", path.name.partition(".")[0]).strip("-")
             text = f"--name {stem}" if stem else "--name "

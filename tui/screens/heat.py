@@ -26,11 +26,11 @@ if TYPE_CHECKING:
     from chessreg.queries.result import QueryResult
     from chessreg.session import Session
 
-MOST = 12
-GAP = 3
-FRAME = 2
-AROUND = 7 + FRAME  # bars, series, titles, legend and notes
-OWN = 2  # title and legend
+MAX_HEAT_BOARDS = 12
+GAP_CELLS = 3
+FRAME_CELLS = 2
+HEAT_CHROME_LINES = 7 + FRAME_CELLS  # bars, series, titles, legend and notes
+BOARD_TEXT_LINES = 2  # title and legend
 
 
 class HeatScreen(FigureScreen, DrawingScreen):
@@ -65,7 +65,7 @@ class HeatScreen(FigureScreen, DrawingScreen):
         yield ScopeBar()
         yield PaneStrip()
         with Grid(id="heat-boards"):
-            for number in range(MOST):
+            for number in range(MAX_HEAT_BOARDS):
                 yield BoardPane(id=f"board-{number}")
         yield NotesPane()
 
@@ -100,13 +100,18 @@ class HeatScreen(FigureScreen, DrawingScreen):
 
     def fits(self, size: int, text: int = 0) -> bool:
         wide, high = extent(size)
-        return wide + GAP + FRAME <= self.app.size.width and high + text + AROUND <= self.app.size.height
+        return (
+            wide + GAP_CELLS + FRAME_CELLS <= self.app.size.width
+            and high + text + HEAT_CHROME_LINES <= self.app.size.height
+        )
 
     def grid(self, size: int) -> tuple[int, int]:
         """Return how many boards of this size fit horizontally and vertically."""
         wide, high = extent(size)
-        lines = self.app.size.height - AROUND + OWN
-        return max(1, (self.app.size.width - FRAME) // (wide + GAP)), max(1, lines // (high + OWN))
+        lines = self.app.size.height - HEAT_CHROME_LINES + BOARD_TEXT_LINES
+        return max(1, (self.app.size.width - FRAME_CELLS) // (wide + GAP_CELLS)), max(
+            1, lines // (high + BOARD_TEXT_LINES)
+        )
 
     @property
     def frames(self) -> list[BoardFrame]:
@@ -134,17 +139,17 @@ class HeatScreen(FigureScreen, DrawingScreen):
 
     def draw(self) -> None:
         frames = self.frames
-        count, size = min(MOST, len(frames)), self.board_size
+        count, size = min(MAX_HEAT_BOARDS, len(frames)), self.board_size
         if self.chosen_size is None and count > 1:  # the largest size at which all boards fit, or else two
             fitting = [size for size in sizes_of(self.app.glyphs)[1:] if self.fits(size)]
             least = count if any(count <= math.prod(self.grid(size)) for size in fitting) else 2
             size = next((size for size in reversed(fitting) if least <= math.prod(self.grid(size))), min(size, 2))
         columns, rows = self.grid(size)
         grid, room = self.query_one("#heat-boards", Grid), columns * rows
-        grid.styles.grid_size_columns, grid.styles.grid_columns = columns, str(extent(size)[0] + GAP)
+        grid.styles.grid_size_columns, grid.styles.grid_columns = columns, str(extent(size)[0] + GAP_CELLS)
         first = max(0, min(self.panel, len(frames) - room))
         highest = self.series[self.at].highest if len(frames) > 1 else -1
-        for number in range(MOST):
+        for number in range(MAX_HEAT_BOARDS):
             pane, place = self.query_one(f"#board-{number}", BoardPane), first + number
             pane.display = number < room and place < len(frames)
             if pane.display:

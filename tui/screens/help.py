@@ -28,11 +28,11 @@ from tui.screens.base import AppScreen, TextScreen
 if TYPE_CHECKING:
     from tui.host import Host
 
-SECTIONS = {
+SECTION_TITLES = {
     "table": "In a table", "filter": "In this line", "editor": "In the editor", "log": "In the log",
     EVERYWHERE: "Everywhere",
 }  # fmt: skip
-HERE = "Here"
+HERE_TITLE = "Here"
 
 
 class HelpScreen(TextScreen):
@@ -47,7 +47,7 @@ class HelpScreen(TextScreen):
     def content(self) -> RenderableType:
         parts: list[RenderableType] = []
         wide, longest = self.app.size.width, max((len(action.text) for action in self.offered), default=0)
-        titles = [SECTIONS.get(action.place, HERE) for action in self.offered]
+        titles = [SECTION_TITLES.get(action.place, HERE_TITLE) for action in self.offered]
         for title in dict.fromkeys(titles):
             table = Table.grid(padding=(0, 2))
             table.add_column(style="bold", no_wrap=True, width=9)
@@ -60,10 +60,10 @@ class HelpScreen(TextScreen):
         return Group(*parts, Text("At the right: the command that does or prints the same.", style="dim"))
 
 
-LETTERS = "asdfghjklqwertyuiopzxcvbnm"
+JUMP_LETTERS = "asdfghjklqwertyuiopzxcvbnm"
 
 
-def targets(screen: Screen[Any]) -> dict[str, Widget]:
+def find_jump_targets(screen: Screen[Any]) -> dict[str, Widget]:
     """Return the visible focusable widgets by letter, in reading order."""
     widgets = [
         widget
@@ -71,7 +71,7 @@ def targets(screen: Screen[Any]) -> dict[str, Widget]:
         if widget.focusable and widget.region and screen.region.overlaps(widget.region)
     ]
     widgets.sort(key=lambda widget: (widget.region.y, widget.region.x))
-    return dict(zip(LETTERS, widgets, strict=False))
+    return dict(zip(JUMP_LETTERS, widgets, strict=False))
 
 
 class Jump(ModalScreen[Widget | None]):
@@ -109,12 +109,12 @@ class Jump(ModalScreen[Widget | None]):
         self.dismiss(None)
 
 
-MOST_RUNS = 8
-HERE_FIRST, USED, MOST_USES, RUNS_LAST = 1.5, 0.1, 10, 0.2  # added to the match score
-USES = "palette.uses"  # how often each entry was chosen
+MAX_PALETTE_RUNS = 8
+HERE_WEIGHT, USE_WEIGHT, MAX_COUNTED_USES, RUN_PENALTY = 1.5, 0.1, 10, 0.2  # added to the match score
+USES_KEY = "palette.uses"  # how often each entry was chosen
 
 
-class Found(NamedTuple):
+class PaletteEntry(NamedTuple):
     """An entry of the palette. `key` identifies it in the usage counts."""
 
     key: str
@@ -130,7 +130,7 @@ class Palette(Provider):
     Entries are ordered by match. Actions of the current screen and frequently chosen entries come first.
     """
 
-    reading: asyncio.Task[list[Found]] | None = None  # reads queries and kinds
+    reading: asyncio.Task[list[PaletteEntry]] | None = None  # reads queries and kinds
 
     @property
     def home(self) -> Host:
@@ -147,7 +147,7 @@ class Palette(Provider):
         if self.reading is not None:
             self.reading.cancel()
 
-    async def read_listed(self) -> list[Found]:
+    async def read_listed(self) -> list[PaletteEntry]:
         """Return the entries of all queries and kinds. Empty if the registry cannot be read."""
         from tui.data import palette
 
@@ -160,18 +160,23 @@ class Palette(Provider):
             *(self.kind(name, reference, summary) for name, reference, summary in kinds),
         ]
 
-    async def listed(self) -> list[Found]:
+    async def listed(self) -> list[PaletteEntry]:
         """Return the entries of all queries and kinds. Cancelling a search does not cancel the read."""
         return [] if self.reading is None else await asyncio.shield(self.reading)
 
-    def here(self) -> Iterator[Found]:
+    def here(self) -> Iterator[PaletteEntry]:
         """Yield the actions of the current screen."""
         if isinstance(self.screen, AppScreen):
             for action in self.screen.keyed_actions():
                 if action.method != "palette":
-                    yield Found(action.name, action.text, keys_and_command(action), run(action, self.screen))
+                    yield PaletteEntry(
+                        action.name,
+                        action.text,
+                        format_keys_and_command(action),
+                        make_action_runner(action, self.screen),
+                    )
 
-    def elsewhere(self) -> Iterator[Found]:
+    def elsewhere(self) -> Iterator[PaletteEntry]:
         """Yield the actions of the other main screens, which switch to that screen first.
 
         Actions that write are not run. Their key is shown, because the user must select a row first.
@@ -181,7 +186,9 @@ class Palette(Provider):
             for action in self.home.keyed(of(entry.name)) if entry.name != mine else ():
                 if action.short or not action.writes:
                     text = f"{entry.name}: {action.text}"
-                    yield Found(action.name, text, keys_and_command(action), self.there(entry.name, action))
+                    yield PaletteEntry(
+                        action.name, text, format_keys_and_command(action), self.there(entry.name, action)
+                    )
 
     def there(self, room: str, action: Action) -> Callable[[], Awaitable[None]]:
         async def go() -> None:
@@ -200,16 +207,16 @@ class Palette(Provider):
 
         return go
 
-    def query(self, entry: Any) -> Found:
+    def query(self, entry: Any) -> PaletteEntry:
         async def go() -> None:
             from tui.screens.answers import AnswerScreen
 
             await self.home.switch_mode("queries")
             await self.home.push_screen(AnswerScreen(entry))
 
-        return Found(f"query:{entry.title}", f"Query: {entry.title}", f'chessreg query "{entry.title}"', go)
+        return PaletteEntry(f"query:{entry.title}", f"Query: {entry.title}", f'chessreg query "{entry.title}"', go)
 
-    def kind(self, name: str, reference: str, summary: str) -> Found:
+    def kind(self, name: str, reference: str, summary: str) -> PaletteEntry:
         async def go() -> None:
             from tui.screens.launch import LaunchScreen
 
@@ -218,42 +225,42 @@ class Palette(Provider):
             if isinstance(self.home.top_screen, LaunchScreen):
                 self.home.top_screen.open(reference, asks=True)
 
-        return Found(f"launch:{name}", f"Launch {name}: {summary}", f"chessreg launch {reference}", go)
+        return PaletteEntry(f"launch:{name}", f"Launch {name}: {summary}", f"chessreg launch {reference}", go)
 
-    def themes(self) -> Iterator[Found]:
+    def themes(self) -> Iterator[PaletteEntry]:
         for name in self.home.available_themes:
 
             async def go(name: str = name) -> None:
                 self.home.theme = name
                 self.home.remembered.set("theme", name)
 
-            yield Found(f"theme:{name}", f"Theme: {name}", "colors", go)
+            yield PaletteEntry(f"theme:{name}", f"Theme: {name}", "colors", go)
 
-    async def runs(self, words: str) -> list[Found]:
+    async def runs(self, words: str) -> list[PaletteEntry]:
         from tui.data import palette
 
         try:
             named = await self.home.database.ask("looking for runs", lambda session: palette.runs(session, words))
         except Exception:
             return []
-        return [self.run_of(id, name) for id, name in named[:MOST_RUNS]]
+        return [self.run_of(id, name) for id, name in named[:MAX_PALETTE_RUNS]]
 
-    def run_of(self, id: UUID, name: str) -> Found:
+    def run_of(self, id: UUID, name: str) -> PaletteEntry:
         async def go() -> None:
             self.home.open("run", id, name)
 
-        return Found(f"run:{id.hex}", f"Run {name}", f"chessreg runs show {name}", go, -RUNS_LAST)
+        return PaletteEntry(f"run:{id.hex}", f"Run {name}", f"chessreg runs show {name}", go, -RUN_PENALTY)
 
-    def uses(self, found: Found) -> int:
-        return int(self.home.remembered.get(USES, {}).get(found.key, 0))
+    def uses(self, found: PaletteEntry) -> int:
+        return int(self.home.remembered.get(USES_KEY, {}).get(found.key, 0))
 
-    def counted(self, found: Found) -> Callable[[], Awaitable[None]]:
+    def counted(self, found: PaletteEntry) -> Callable[[], Awaitable[None]]:
         """Return a function that runs an entry and counts its use."""
 
         async def go() -> None:
-            uses = dict(self.home.remembered.get(USES, {}))
+            uses = dict(self.home.remembered.get(USES_KEY, {}))
             uses[found.key] = uses.get(found.key, 0) + 1
-            self.home.remembered.set(USES, uses)
+            self.home.remembered.set(USES_KEY, uses)
             await found.go()
 
         return go
@@ -265,32 +272,34 @@ class Palette(Provider):
         others = [
             found for found in (*self.elsewhere(), *await self.listed()) if self.uses(found) and found.key not in keys
         ]
-        for found in [*here, *sorted(others, key=self.uses, reverse=True)[:MOST_RUNS]]:
-            yield DiscoveryHit(Content(found.text), self.counted(found), text=found.text, help=plain(found.help))
+        for found in [*here, *sorted(others, key=self.uses, reverse=True)[:MAX_PALETTE_RUNS]]:
+            yield DiscoveryHit(
+                Content(found.text), self.counted(found), text=found.text, help=disable_markup(found.help)
+            )
 
     async def search(self, query: str) -> Hits:
         matcher = self.matcher(query)
-        here = {found.key: found._replace(weight=HERE_FIRST) for found in self.here()}
+        here = {found.key: found._replace(weight=HERE_WEIGHT) for found in self.here()}
         others = [f for f in (*self.elsewhere(), *await self.listed(), *self.themes()) if f.key not in here]
         for found in (*here.values(), *others, *await self.runs(query)):
             score = max(matcher.match(found.text), matcher.match(found.help))
             if score > 0:
-                used = USED * min(self.uses(found), MOST_USES)
+                used = USE_WEIGHT * min(self.uses(found), MAX_COUNTED_USES)
                 yield Hit(
-                    score + exactness(query, found.text) + found.weight + used,
+                    score + score_exactness(query, found.text) + found.weight + used,
                     Content(found.text) if "[" in found.text else matcher.highlight(found.text),
                     self.counted(found),
                     text=found.text,
-                    help=plain(found.help),
+                    help=disable_markup(found.help),
                 )
 
 
-def plain(help: str) -> str:
+def disable_markup(help: str) -> str:
     """Return a help text in which Textual does not parse markup."""
     return cast(str, Content(help))
 
 
-def exactness(words: str, text: str) -> float:
+def score_exactness(words: str, text: str) -> float:
     """Return a higher score the more literally `text` contains `words`."""
     wanted, lowered = words.lower().strip(), text.lower()
     if lowered == wanted:
@@ -300,12 +309,12 @@ def exactness(words: str, text: str) -> float:
     return 4.0 if wanted in lowered else 2.0 if all(word in lowered for word in wanted.split()) else 0.0
 
 
-def run(action: Action, screen: AppScreen) -> Callable[[], Awaitable[None]]:
+def make_action_runner(action: Action, screen: AppScreen) -> Callable[[], Awaitable[None]]:
     async def go() -> None:
         await screen.app.run_action(action.call, default_namespace=screen.node_of(action))
 
     return go
 
 
-def keys_and_command(action: Action) -> str:
+def format_keys_and_command(action: Action) -> str:
     return f"{action.shown_keys}    {action.command}".rstrip()

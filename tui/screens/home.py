@@ -19,7 +19,7 @@ from tui.actions import TABLE, Action, bindings
 from tui.columns import SIGNS, Column, Tone, state_tone
 from tui.data.machine_rows import Loads, devices, machine_grid, machine_lines
 from tui.data.pages import PAGE, Listed, Row
-from tui.screens.jobs import MACHINE, ON, SHARD, UNITS, JobActionsScreen, called
+from tui.screens.jobs import MACHINE, ON, SHARD, UNITS, JobActionsScreen, get_job_name
 from tui.widgets.table import PageTable
 
 if TYPE_CHECKING:
@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from chessreg.session import Session
     from tui.data.job_rows import AtHome, Curve
 
-WIDE, HIGH = 110, 32  # minimum for two columns; for tiles and the GPU grid
+WIDE_CELLS, HIGH_LINES = 110, 32  # minimum for two columns; for tiles and the GPU grid
 
 
-def result(row: Mapping[str, Any]) -> str:
+def format_run_result(row: Mapping[str, Any]) -> str:
     """Return the result of a complete run. For other runs, return how and why the run ended."""
     if row["cause"] != "complete":
         cause, message = row["cause"].replace("_", " "), row["message"] or ""
@@ -39,28 +39,28 @@ def result(row: Mapping[str, Any]) -> str:
     return show.measured(row["answer"]) if row.get("answer") else ""
 
 
-def measure(row: Mapping[str, Any]) -> str:
+def format_measure(row: Mapping[str, Any]) -> str:
     return row["answer"]["measure"].removesuffix(" %") if row.get("answer") else ""
 
 
-def change(row: Mapping[str, Any]) -> str:
+def format_change(row: Mapping[str, Any]) -> str:
     return show.change(row["answer"]) if row.get("answer") else ""
 
 
-def compared_with(row: Mapping[str, Any]) -> str:
+def format_baseline(row: Mapping[str, Any]) -> str:
     return row["answer"]["than"] or "" if row.get("answer") else ""
 
 
-def number(row: Mapping[str, Any]) -> str:
+def format_sample_count(row: Mapping[str, Any]) -> str:
     """Return the number of games or states behind the result."""
     return f"{row['answer']['n']:,}" if row.get("answer") and row["answer"]["n"] else ""
 
 
-def result_tone(row: Mapping[str, Any]) -> Tone:
+def choose_result_tone(row: Mapping[str, Any]) -> Tone:
     return "value" if row["cause"] == "complete" else state_tone(row["cause"])
 
 
-def change_tone(row: Mapping[str, Any]) -> Tone:
+def choose_change_tone(row: Mapping[str, Any]) -> Tone:
     """Return good or bad if the interval of the change excludes 0, otherwise detail.
 
     Losses have no interval, because a lower loss is better.
@@ -72,7 +72,7 @@ def change_tone(row: Mapping[str, Any]) -> Tone:
     return "good" if low > 0 else "bad"
 
 
-def doing(row: Mapping[str, Any]) -> str:
+def format_progress(row: Mapping[str, Any]) -> str:
     """Return the progress of a running job, or the reason why it waits."""
     if row["state"] == "running":
         return f"{show.bar(row['progress'])} {show.percent(row['progress'])}"
@@ -81,26 +81,27 @@ def doing(row: Mapping[str, Any]) -> str:
     return row.get("why") or ("waits for a free place" if row["state"] == "queued" else row["state"])
 
 
-def left(row: Mapping[str, Any]) -> str:
+def format_time_left(row: Mapping[str, Any]) -> str:
     """Return the remaining time of a running job, or the expected start of a waiting one."""
     if row["seconds_left"] is not None:
         return show.duration(row["seconds_left"])
     return "" if row["starts_in"] is None else f"in {show.duration(row['starts_in'])}"
 
 
-def sign(field: str) -> Column:
+def make_sign_column(field: str) -> Column:
     """Return a column with only the sign of a state."""
     tone = lambda row: state_tone(row[field])
     return Column(field, "", text=lambda row: SIGNS.get(tone(row), ""), tone=tone, role="key", least=1)
 
 
-NAME = Column("name", "what", text=called, widest=28, least=12, role="key")
+NAME = Column("name", "what", text=get_job_name, widest=28, least=12, role="key")
 KIND = Column("kind", "kind", widest=16, role="detail")
-GOING = (
-    sign("state"),
+ACTIVE_COLUMNS = (
+    make_sign_column("state"),
     NAME,
-    Column("progress", "progress", text=doing, least=15, widest=15, tone=lambda row: state_tone(row["state"])),
-    Column("left", "left", text=left, right=True),
+    Column("progress", "progress", text=format_progress, least=15, widest=15,
+           tone=lambda row: state_tone(row["state"])),
+    Column("left", "left", text=format_time_left, right=True),
     Column("doing", "message", text=lambda row: row["doing"] or row["message"] or "", widest=60, least=20,
            role="detail"),
     SHARD,
@@ -110,24 +111,24 @@ GOING = (
     MACHINE,
     ON,
 )  # fmt: skip
-ENDED = (
-    sign("cause"),
+ENDED_COLUMNS = (
+    make_sign_column("cause"),
     NAME,
-    Column("outcome", "result", text=result, widest=44, least=20, tone=result_tone, role="value",
+    Column("outcome", "result", text=format_run_result, widest=44, least=20, tone=choose_result_tone, role="value",
            stays=True),
-    Column("change", "Δ", text=change, tone=change_tone, role="value", whole=True),
-    Column("than", "to", text=compared_with, widest=20, role="detail"),
-    Column("n", "n", text=number, right=True, role="detail"),
-    Column("measure", "measure", text=measure, widest=30, role="detail"),
+    Column("change", "Δ", text=format_change, tone=choose_change_tone, role="value", whole=True),
+    Column("than", "to", text=format_baseline, widest=20, role="detail"),
+    Column("n", "n", text=format_sample_count, right=True, role="detail"),
+    Column("measure", "measure", text=format_measure, widest=30, role="detail"),
     Column("seconds", "took", text=lambda row: show.duration(row["seconds"]), whole=True, role="detail"),
     Column("ended_at", "ended", text=lambda row: show.when(row["ended_at"]), least=16, role="detail"),
     KIND,
     replace(UNITS, role="detail"),
     MACHINE,
 )  # fmt: skip
-SAMPLE = 5.0
-BEGINNINGS = {"demo": ["demo"], "model": ["import", "checkpoint", "--reference", "--name", "reference"]}
-KEYS = """
+LOAD_SAMPLE_S = 5.0
+FIRST_COMMANDS = {"demo": ["demo"], "model": ["import", "checkpoint", "--reference", "--name", "reference"]}
+FIRST_KEYS = """
 
 The same from here:
 
@@ -179,7 +180,7 @@ class HomeScreen(JobActionsScreen):
         self.answers: dict[tuple[UUID, Any], Row | None] = {}  # results by run and end time, each read once
 
     def on_mount(self) -> None:
-        self.set_interval(SAMPLE, self.sample)
+        self.set_interval(LOAD_SAMPLE_S, self.sample)
 
     @work(group="sample", exclusive=True)
     async def sample(self) -> None:
@@ -205,10 +206,10 @@ class HomeScreen(JobActionsScreen):
         yield PageTable(id="machines", title="Machines", folds=False, counts=False)
         with Container(id="work"):
             with Vertical(id="left"):
-                yield PageTable(GOING, id="going", title="Running and waiting",
+                yield PageTable(ACTIVE_COLUMNS, id="going", title="Running and waiting",
                                 empty="nothing runs: ^l launches an experiment")  # fmt: skip
                 yield Static("", id="curves", markup=False)
-            yield PageTable(ENDED, id="ended", empty="nothing has ended since: 4 shows all runs, 2 all jobs")
+            yield PageTable(ENDED_COLUMNS, id="ended", empty="nothing has ended since: 4 shows all runs, 2 all jobs")
 
     async def fill(self) -> None:
         since = self.app.since
@@ -225,12 +226,12 @@ class HomeScreen(JobActionsScreen):
         self.set_class(not state.counts["run"] and not state.going and not state.ended, "-empty")
         self.tell_overview()
         if self.has_class("-empty"):
-            from tui.screens.runs import nothing_yet
+            from tui.screens.runs import format_first_steps
 
-            keys = "" if self.app.read_only else KEYS
-            self.query_one("#nothing", Static).update(nothing_yet(state.counts) + keys)
+            keys = "" if self.app.read_only else FIRST_KEYS
+            self.query_one("#nothing", Static).update(format_first_steps(state.counts) + keys)
         first_time = not self.query_one("#going", PageTable).loaded
-        for name, columns, rows in (("#going", GOING, state.going), ("#ended", ENDED, state.ended)):
+        for name, columns, rows in (("#going", ACTIVE_COLUMNS, state.going), ("#ended", ENDED_COLUMNS, state.ended)):
             table = self.query_one(name, PageTable)
             table.show(Listed(rows), rows[:PAGE], columns=columns, keep=table.loaded)
         failed = sum(row["failed"] for row in state.ended)
@@ -255,7 +256,7 @@ class HomeScreen(JobActionsScreen):
                 return
             self.answers |= {key: found[key[0]] for key in wanted if key[0] in found}
         rows = [{**row, "answer": self.answers.get((row["run_id"], row["ended_at"]))} for row in state.ended]
-        self.query_one("#ended", PageTable).show(Listed(rows), rows[:PAGE], columns=ENDED, keep=True)
+        self.query_one("#ended", PageTable).show(Listed(rows), rows[:PAGE], columns=ENDED_COLUMNS, keep=True)
         self.tell_overview()
 
     def on_resize(self) -> None:
@@ -265,23 +266,23 @@ class HomeScreen(JobActionsScreen):
         """Size the lists. Machines and running jobs get the lines they need, at most half of the screen."""
         if self.at_home is None or not self.is_mounted:
             return
-        self.set_class(self.size.width >= WIDE, "-wide")
-        self.set_class(self.size.height >= HIGH, "-high")
+        self.set_class(self.size.width >= WIDE_CELLS, "-wide")
+        self.set_class(self.size.height >= HIGH_LINES, "-high")
         self.show_machines()
-        wide = self.size.width // 2 if self.size.width >= WIDE else self.size.width
-        curves = curves_text(self.at_home.curves, 6 if self.size.height >= 40 else 2, wide - 6)
+        wide = self.size.width // 2 if self.size.width >= WIDE_CELLS else self.size.width
+        curves = draw_curves(self.at_home.curves, 6 if self.size.height >= 40 else 2, wide - 6)
         self.query_one("#curves", Static).update(curves)
         self.query_one("#curves", Static).border_title = "Training"
-        self.query_one("#curves").display = bool(curves.plain) and self.size.height >= HIGH
+        self.query_one("#curves").display = bool(curves.plain) and self.size.height >= HIGH_LINES
         going = self.query_one("#going", PageTable)
         lines = max(2, len(self.at_home.going) + 1) + 2  # heading and frame
         narrow = min(lines, self.size.height // 4 + 1)
         # do not leave half of a wide screen empty
-        idle = self.size.width >= WIDE and not self.at_home.going and bool(self.at_home.ended)
+        idle = self.size.width >= WIDE_CELLS and not self.at_home.going and bool(self.at_home.ended)
         going.display = not idle
         self.query_one("#left").display = not idle or bool(curves.plain)
-        going.styles.height = None if self.size.width >= WIDE else narrow
-        if self.size.width >= WIDE and curves.plain:
+        going.styles.height = None if self.size.width >= WIDE_CELLS else narrow
+        if self.size.width >= WIDE_CELLS and curves.plain:
             going.styles.height = "1fr"
 
     def show_machines(self) -> None:
@@ -291,7 +292,7 @@ class HomeScreen(JobActionsScreen):
         table, state = self.query_one("#machines", PageTable), self.at_home
         most = self.size.height // 2 - 6
         columns, rows = machine_grid(state.machines, state.going, self.history, self.size.width)
-        if not self.has_class("-high") or self.size.width < WIDE or len(rows) > most:
+        if not self.has_class("-high") or self.size.width < WIDE_CELLS or len(rows) > most:
             columns, rows = machine_lines(state.machines, state.going, self.size.width)
         most = max(2, most) if self.has_class("-high") else 3
         table.show(Listed(rows), rows[:PAGE], columns=columns, keep=True)
@@ -358,7 +359,7 @@ class HomeScreen(JobActionsScreen):
         if not self.has_class("-empty"):
             return
         if what == "model":
-            self.begin(BEGINNINGS[what])
+            self.begin(FIRST_COMMANDS[what])
             return
         from tui.screens.dialogs import Confirm, Prompt
 
@@ -366,7 +367,7 @@ class HomeScreen(JobActionsScreen):
 
             def answered(yes: bool | None) -> None:
                 if yes:
-                    self.begin(BEGINNINGS["demo"])
+                    self.begin(FIRST_COMMANDS["demo"])
 
             self.app.push_screen(Confirm("Run the demo here? It takes all cores for some minutes."), answered)
             return
@@ -401,9 +402,9 @@ class HomeScreen(JobActionsScreen):
         """Show the counts in tiles or in one line, and the command started here."""
         if self.at_home is not None and self.is_attached:
             begun = f" · at work: chessreg {self.busy}" if self.busy else ""
-            self.query_one("#overview", Static).update(overview_line(self.at_home) + begun)
+            self.query_one("#overview", Static).update(format_home_overview(self.at_home) + begun)
             newest = next((row for row in self.query_one("#ended", PageTable).source_rows if row.get("answer")), None)
-            for name, lines in tiles(self.at_home, newest, self.app.since_told).items():
+            for name, lines in build_tiles(self.at_home, newest, self.app.since_told).items():
                 text = Text("\n", no_wrap=True, overflow="ellipsis").join(
                     Text(line, style="bold" if n == 1 else "") for n, line in enumerate(lines)
                 )
@@ -423,12 +424,12 @@ class HomeScreen(JobActionsScreen):
 
             self.app.push_screen(MachineScreen(row["host"], self.history.setdefault(row["host"], Loads())))
         elif row["id"] is not None:
-            self.app.open("job", row["id"], called(row))
+            self.app.open("job", row["id"], get_job_name(row))
         else:
-            self.app.open("run", row["run_id"], called(row))
+            self.app.open("run", row["run_id"], get_job_name(row))
 
 
-def overview_line(state: AtHome) -> str:
+def format_home_overview(state: AtHome) -> str:
     ended = [row["cause"] for row in state.ended]
     well = {how: ended.count(how) for how in ("complete", "cancelled", "interrupted")}
     counts = [
@@ -445,7 +446,7 @@ def overview_line(state: AtHome) -> str:
 TILES = ("running", "waiting", "failed", "complete", "last")
 
 
-def tiles(state: AtHome, newest: Row | None, since: str) -> dict[str, tuple[str, str, str]]:
+def build_tiles(state: AtHome, newest: Row | None, since: str) -> dict[str, tuple[str, str, str]]:
     """Return three lines for each tile: its title, its count and a detail."""
     running = [row for row in state.going if row["state"] in ("running", "cancelling")]
     waiting = [row for row in state.going if row["state"] not in ("running", "cancelling")]
@@ -455,8 +456,12 @@ def tiles(state: AtHome, newest: Row | None, since: str) -> dict[str, tuple[str,
     complete = sum(row["cause"] == "complete" for row in state.ended)
     last = ("last result", "", "none yet")
     if newest is not None:
-        differs = f"Δ {change(newest)} to {compared_with(newest)}" if change(newest) else ""
-        last = (f"last result: {measure(newest)}", f"{called(newest)}  {show.measured(newest['answer'])}", differs)
+        differs = f"Δ {format_change(newest)} to {format_baseline(newest)}" if format_change(newest) else ""
+        last = (
+            f"last result: {format_measure(newest)}",
+            f"{get_job_name(newest)}  {show.measured(newest['answer'])}",
+            differs,
+        )
     return {
         "running": ("running", f"● {state.jobs['running'] + state.foreground:,}",
                     f"on {show.counted(len(hosts), 'machine')}" if hosts else "" if state.going else "^l launches"),
@@ -468,7 +473,7 @@ def tiles(state: AtHome, newest: Row | None, since: str) -> dict[str, tuple[str,
     }  # fmt: skip
 
 
-def curves_text(curves: Sequence[Curve], most: int, width: int) -> Text:
+def draw_curves(curves: Sequence[Curve], most: int, width: int) -> Text:
     """Draw one line per running training: its name, first value, curve and last value."""
     text = Text(no_wrap=True, overflow="ellipsis")
     wide = max((len(curve.run) for curve in curves[:most]), default=0)

@@ -33,8 +33,8 @@ from tui.screens.jobs import (
     UNITS,
     WHY,
     JobActionsScreen,
-    crumb_of,
-    part,
+    format_job_crumb,
+    format_shard,
 )
 from tui.widgets.bars import FilterBar, FindBar, PaneStrip
 from tui.widgets.logview import LogView
@@ -43,10 +43,10 @@ from tui.widgets.table import PageTable
 if TYPE_CHECKING:
     from tui.data.job_rows import JobView
 
-SHARDS = (SHARD, ID, STATE, PROGRESS, UNITS, PACE, WHY, MACHINE, TRIES, PRIORITY)
-LOG_SECONDS = 0.5
+SHARD_COLUMNS = (SHARD, ID, STATE, PROGRESS, UNITS, PACE, WHY, MACHINE, TRIES, PRIORITY)
+LOG_POLL_S = 0.5
 PANES = ("log", "attempts", "settings", "results")
-LOG = 0
+LOG_PANE = 0
 
 
 class JobScreen(JobActionsScreen, PartsScreen):
@@ -77,7 +77,7 @@ class JobScreen(JobActionsScreen, PartsScreen):
     def body(self) -> ComposeResult:
         yield Static("", id="headline", markup=False)
         yield Static("", id="summary", markup=False)
-        yield PageTable(SHARDS, id="shards", title="Shards")
+        yield PageTable(SHARD_COLUMNS, id="shards", title="Shards")
         yield PaneStrip()
         yield FilterBar("words to find in the log; ) and ( go to the next and the one before", id="words", hides=False)
         yield LogView(id="log")
@@ -85,7 +85,7 @@ class JobScreen(JobActionsScreen, PartsScreen):
 
     def on_mount(self) -> None:
         self.query_one(PaneStrip).names = PANES
-        self.set_interval(LOG_SECONDS, self.read_log)
+        self.set_interval(LOG_POLL_S, self.read_log)
 
     def on_resize(self) -> None:
         self.set_class(self.size.height >= 40, "-tall")
@@ -98,12 +98,12 @@ class JobScreen(JobActionsScreen, PartsScreen):
         if view.job["state"] not in FINAL_STATES:
             self.app.follow(view.job["id"])
         headline = self.query_one("#headline", Static)
-        headline.update(progress_line(view))
+        headline.update(format_job_progress(view))
         headline.set_class(view.job["state"] in FAILURES, "-wrong")
-        self.query_one("#summary", Static).update(summary(view))
+        self.query_one("#summary", Static).update(format_job_summary(view))
         self.set_class(len(view.shards) > 1, "-several")
         shards = self.query_one("#shards", PageTable)
-        shards.show(Listed(view.shards), view.shards, columns=SHARDS, keep=True)
+        shards.show(Listed(view.shards), view.shards, columns=SHARD_COLUMNS, keep=True)
         shards.styles.height = len(view.shards) + 3  # heading and frame
         place = next((n for n, row in enumerate(view.shards) if row["id"] == self.job_id), 0)
         if not shards.view.active:
@@ -158,7 +158,7 @@ class JobScreen(JobActionsScreen, PartsScreen):
         self.label_log()
 
     def action_find(self) -> None:
-        if self.query_one(PaneStrip).place != LOG:
+        if self.query_one(PaneStrip).place != LOG_PANE:
             self.find(self.query_one("#part", PageTable))
         else:
             self.query_one("#words", FilterBar).open()
@@ -171,7 +171,7 @@ class JobScreen(JobActionsScreen, PartsScreen):
             self.query_one(LogView).search(event.text)
 
     def leave_filter(self) -> None:
-        if self.query_one(PaneStrip).place != LOG:
+        if self.query_one(PaneStrip).place != LOG_PANE:
             super().leave_filter()
         else:
             self.set_focus(self.query_one(LogView))
@@ -215,7 +215,7 @@ class JobScreen(JobActionsScreen, PartsScreen):
         """Select another shard of the same run."""
         if self.view is not None and job_id != self.job_id:
             self.job_id = job_id
-            self.crumb = next(crumb_of(row) for row in self.view.shards if row["id"] == job_id)
+            self.crumb = next(format_job_crumb(row) for row in self.view.shards if row["id"] == job_id)
             self.relabel()
             self.load()
 
@@ -226,7 +226,7 @@ class JobScreen(JobActionsScreen, PartsScreen):
 
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
         if event.table.id == "shards":
-            self.choose_part(LOG)
+            self.choose_part(LOG_PANE)
         elif event.row.get("result_table") in WITH_BOARDS and event.table.source is not None:
             from tui.screens.boards import BoardScreen
 
@@ -272,7 +272,7 @@ class JobScreen(JobActionsScreen, PartsScreen):
             return [a for a in [*of(self.place), *of("log")] if a in offered or a.place == "log"] + [
                 a for a in offered if a.place == "everywhere"
             ]
-        log = self.query_one(PaneStrip).place == LOG
+        log = self.query_one(PaneStrip).place == LOG_PANE
         return [a for a in offered if a.method != "find" or (a.place == self.place) is log]
 
     def offers(self, action: Action) -> bool:
@@ -288,7 +288,7 @@ class JobScreen(JobActionsScreen, PartsScreen):
         return super().node_of(action)
 
 
-def progress_line(view: JobView) -> str:
+def format_job_progress(view: JobView) -> str:
     """Return the state of a job, the progress of its run, and why it waits or failed."""
     job, every = view.job, [row for row in view.shards if row["units"]]
     total, done = sum(row["units"] for row in every), sum(row["done"] for row in every)
@@ -303,14 +303,14 @@ def progress_line(view: JobView) -> str:
     return " · ".join(filter(None, parts))
 
 
-def summary(view: JobView) -> str:
+def format_job_summary(view: JobView) -> str:
     """Return the identity of a job and where it runs."""
     job = view.job
     facts = [
         job["kind"],
         job["name"] or "",
         f"job {show.short(job['id'])}",
-        f"shard {part(job)}" if part(job) else "",
+        f"shard {format_shard(job)}" if format_shard(job) else "",
         f"{show.done(job)} units" if job["units"] else "",
         show.pace(job),
         f"{job['executor']} on {show.host(job['machine'])}" if job["machine"] else job["executor"],

@@ -19,7 +19,7 @@ from tui.columns import Column, signed, state_tone
 from tui.data.pages import PAGE, Listed, Pages, Row
 from tui.screens.base import AppScreen
 from tui.screens.dialogs import Confirm
-from tui.screens.preview import PreviewingScreen, Shown, fields
+from tui.screens.preview import PreviewingScreen, RowPreview, build_fields_table
 from tui.widgets.bars import FilterBar
 from tui.widgets.table import PageTable
 
@@ -27,17 +27,17 @@ if TYPE_CHECKING:
     from chessreg.session import Session
 
 
-def called(row: Mapping[str, Any]) -> str:
+def get_job_name(row: Mapping[str, Any]) -> str:
     """Return the name of a job or run, or its title if it has no name."""
     return row["name"] or row["title"]
 
 
-def crumb_of(row: Mapping[str, Any]) -> str:
+def format_job_crumb(row: Mapping[str, Any]) -> str:
     """Return the name of a job and its shard. A title already contains the shard."""
-    return f"{row['name']} {part(row)}".rstrip() if row["name"] else row["title"]
+    return f"{row['name']} {format_shard(row)}".rstrip() if row["name"] else row["title"]
 
 
-def told(row: Mapping[str, Any]) -> str:
+def format_job_reference(row: Mapping[str, Any]) -> str:
     """Return an unambiguous description of a job: its name or kind, and the id shown in the list."""
     return f"{row['name'] or row['kind']} (job {show.short(row['id'])})"
 
@@ -65,7 +65,7 @@ class JobActionsScreen(AppScreen):
         if not whole and row.get("ended_at") is not None:
             self.notify("it had ended already", severity="warning")
         elif not whole:
-            question = f"Cancel {told(row)}? Complete units are kept."
+            question = f"Cancel {format_job_reference(row)}? Complete units are kept."
             self.app.push_screen(Confirm(question), partial(self._cancel, row, False))
         else:
             question = f"Cancel every job of launch {show.short(row['group_id'])}? Complete units are kept."
@@ -106,7 +106,7 @@ class JobActionsScreen(AppScreen):
         if number is None:
             return
         if number:
-            self.notify(f"{done}: {told(row) if number == 1 else show.counted(number, 'job')}")
+            self.notify(f"{done}: {format_job_reference(row) if number == 1 else show.counted(number, 'job')}")
         else:
             self.notify(nothing, severity="warning")
         self.load()
@@ -119,7 +119,7 @@ class JobPage(NamedTuple):
     rows: Sequence[Row]
 
 
-def part(row: Mapping[str, Any]) -> str:
+def format_shard(row: Mapping[str, Any]) -> str:
     """Return the shard of a job, such as `2/4`. Empty for a launch of one shard."""
     if row["shard"] == row["shards"]:
         return "reduce"
@@ -127,7 +127,7 @@ def part(row: Mapping[str, Any]) -> str:
 
 
 ID = Column("id", "job", text=lambda row: show.short(row["id"]), role="detail")
-SHARD = Column("shard", "shard", text=part, least=6)
+SHARD = Column("shard", "shard", text=format_shard, least=6)
 STATE = Column(
     "state",
     "state",
@@ -165,7 +165,7 @@ COLUMNS = (
 )  # fmt: skip
 
 
-OFFERED = (
+FILTER_SUGGESTIONS = (
     "state:", "kind:", "name:", "on:", "machine:", "partition:", "message:", "launch:", "run:", "id:", "shard:",
     "tries>", "priority>", "launched>", "started>", "ended>",
     "state:running", "state:queued", "state:waiting", "state:blocked", "state:ended", "state:complete",
@@ -187,8 +187,8 @@ class JobsScreen(JobActionsScreen, PreviewingScreen):
     def body(self) -> ComposeResult:
         yield Static("", id="overview", markup=False)
         yield FilterBar("state:running  kind:probe  on:slurm  machine:box1  tries>1  launch:3f2a1c  !word", id="filter",
-                        offered=OFFERED)  # fmt: skip
-        yield Static(NOTHING, id="nothing", markup=False)
+                        offered=FILTER_SUGGESTIONS)  # fmt: skip
+        yield Static(NO_JOBS_TEXT, id="nothing", markup=False)
         empty = "no job fits these words; Esc in the filter (/) clears them"
         yield PageTable(COLUMNS, id="jobs", title="Jobs", empty=empty)
 
@@ -196,20 +196,20 @@ class JobsScreen(JobActionsScreen, PreviewingScreen):
         filter_text, table = self.filter_text, self.query_one(PageTable)
         keep = table.loaded and filter_text == self._shown_text
         number = table.cursor // PAGE if keep else 0
-        page = await self.ask("reading the jobs", lambda session: read(session, filter_text, number))
+        page = await self.ask("reading the jobs", lambda session: read_job_page(session, filter_text, number))
         if page is None:
             if self.refused:  # do not keep rows that match earlier words
                 self._shown_text = None
                 table.show(Listed([]), [], columns=COLUMNS)
             return
         self._shown_text = filter_text
-        self.query_one("#overview", Static).update(overview_line(page))
+        self.query_one("#overview", Static).update(format_jobs_overview(page))
         self.set_class(not any(page.counts.values()), "-empty")
         first = page.rows if page.number * PAGE < max(1, page.pages.count) else None
         table.show(page.pages, first, columns=COLUMNS, keep=keep, number=page.number)
         self.relabel()
 
-    async def previewed(self, row: Row) -> Shown | None:
+    async def previewed(self, row: Row) -> RowPreview | None:
         """Return the end of the job's log, or the reason why it has no log."""
         from tui.data.job_rows import log_end
 
@@ -217,9 +217,9 @@ class JobsScreen(JobActionsScreen, PreviewingScreen):
         end = await self.ask("reading the log", lambda session: log_end(session, id, lines))
         if end is None:
             return None
-        facts = fields({"state": row["state"], "pace": show.pace(row), "why": row["why"]})
+        facts = build_fields_table({"state": row["state"], "pace": show.pace(row), "why": row["why"]})
         log = Text("\n".join(end), no_wrap=True, overflow="ellipsis")
-        return Shown(Group(facts, Text(""), log), title=row["title"])
+        return RowPreview(Group(facts, Text(""), log), title=row["title"])
 
     def command(self) -> str:
         return "chessreg jobs --all"
@@ -239,10 +239,10 @@ class JobsScreen(JobActionsScreen, PreviewingScreen):
         self.load()
 
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
-        self.app.open("job", event.row["id"], crumb_of(event.row))
+        self.app.open("job", event.row["id"], format_job_crumb(event.row))
 
 
-NOTHING = """\
+NO_JOBS_TEXT = """\
 No job was launched yet: an experiment that outlives this terminal.
 
     3                         the launch screen: a form for every kind
@@ -251,14 +251,14 @@ No job was launched yet: an experiment that outlives this terminal.
 A run in the foreground (chessreg run) is no job: it is among the runs."""
 
 
-def read(session: Session, filter_text: str, number: int) -> JobPage:
+def read_job_page(session: Session, filter_text: str, number: int) -> JobPage:
     from tui.data.job_rows import counts, jobs
 
     pages = jobs(session, filter_text)
     return JobPage(counts(session), pages, number, pages.page(number))
 
 
-def overview_line(page: JobPage) -> str:
+def format_jobs_overview(page: JobPage) -> str:
     counts = page.counts
     total = counts["running"] + counts["waiting"] + counts["ended"]
     jobs_text = show.counted(total, "job")

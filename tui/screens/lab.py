@@ -27,16 +27,16 @@ if TYPE_CHECKING:
 
 
 SCALES = (0.1, 0.2, 0.5, 0.8, 1.0, 1.5, 2.0, 3.0, 5.0, 8.0, 12.0, 20.0, 30.0, 50.0, 80.0, 120.0, 200.0)
-LADDER = (*(-scale for scale in reversed(SCALES)), 0.0, *SCALES)
-START = "e4 e5"
+SCALE_LADDER = (*(-scale for scale in reversed(SCALES)), 0.0, *SCALES)
+START_MOVES = "e4 e5"
 FIRST_SQUARE = 28  # e4
 EDIT = "edit"  # the condition without a control
 PATCH = "patch"  # patches in the residual of the later board
 
 
-def next_scale(scale: float, way: int) -> float:
+def find_next_scale(scale: float, way: int) -> float:
     """Return the next larger (`way` > 0) or smaller scale of the ladder."""
-    fitting = [value for value in LADDER if (value - scale) * way > 1e-9]
+    fitting = [value for value in SCALE_LADDER if (value - scale) * way > 1e-9]
     return (min if way > 0 else max)(fitting, default=scale)
 
 
@@ -87,7 +87,7 @@ class LabScreen(FourBoardsScreen):
         super().__init__()
         self.choices: list[CheckpointChoice] = []
         self.model = self.tool = 0
-        self.sans: tuple[str, ...] = tuple(START.split())
+        self.sans: tuple[str, ...] = tuple(START_MOVES.split())
         self.ahead: tuple[str, ...] = ()  # moves taken back, which can be replayed
         self.edited_layers: tuple[int, ...] = ()  # empty: use the layers of the answer
         self.scales = {False: 1.5, True: 0.5}  # by whether the next token is read
@@ -222,7 +222,7 @@ class LabScreen(FourBoardsScreen):
     async def look_now(self) -> None:
         self.asking = True
         if self.answer is None:
-            self.stored = [position(self.sans)]  # shown while the model loads
+            self.stored = [make_position_frame(self.sans)]  # shown while the model loads
         self.draw()
         sans = self.sans
         try:
@@ -233,7 +233,7 @@ class LabScreen(FourBoardsScreen):
             self.app.trouble(self, error)
             self.asking = False
             self.answer = self.answered = None  # the old answer no longer applies
-            self.stored = [position(self.sans)]
+            self.stored = [make_position_frame(self.sans)]
             self.relabel()
             self.draw()
             return
@@ -359,7 +359,7 @@ class LabScreen(FourBoardsScreen):
         if self.cursor is not None:  # show the changes before the model answers
             from chessreg.games.boards.boardframe import BoardFrame
 
-            before, aimed = position(self.sans), self.aimed()
+            before, aimed = make_position_frame(self.sans), self.aimed()
             marks: dict[int, Mark] = {
                 square: "removed" if piece == "." else "target" for square, piece in self.changes.items()
             }
@@ -407,7 +407,7 @@ class LabScreen(FourBoardsScreen):
         """Put a piece, or `.` for empty, on the selected square. The original piece clears the change."""
         if self.cursor is None:
             return
-        before = position(self.sans).squares[self.cursor]
+        before = make_position_frame(self.sans).squares[self.cursor]
         self.changes.pop(self.cursor, None)
         if piece != before:
             self.changes[self.cursor] = piece
@@ -544,7 +544,7 @@ class LabScreen(FourBoardsScreen):
         return super().offers(action)
 
     def action_scale(self, way: str) -> None:
-        self.scale = next_scale(self.scale, int(way))
+        self.scale = find_next_scale(self.scale, int(way))
         self.look()
 
     def action_edited_layer(self, way: str) -> None:
@@ -635,7 +635,7 @@ class LabScreen(FourBoardsScreen):
         return shlex.join(["chessreg", *(question.stored_by if question.board else question.command)])
 
 
-def position(sans: tuple[str, ...]) -> BoardFrame:
+def make_position_frame(sans: tuple[str, ...]) -> BoardFrame:
     """Return the board after these moves."""
     from chessreg.games.boards.boardframe import BoardFrame
     from chessreg.games.boards.typed import play_sans

@@ -39,7 +39,7 @@ COLUMNS = (
 
 
 DRAFT = Column("draft", "draft", widest=12, least=5)
-DRAFTS = "launch.drafts"  # unfinished forms by the reference of their kind
+DRAFTS_KEY = "launch.drafts"  # unfinished forms by the reference of their kind
 
 
 class LaunchScreen(AppScreen):
@@ -69,9 +69,9 @@ class LaunchScreen(AppScreen):
             return
         wanted = self.filter_text.lower().split()
         rows = [row for row in rows if all(word in f"{row['name']} {row['summary']}".lower() for word in wanted)]
-        rows.sort(key=lambda row: rank(row["name"], wanted))
-        drafts = self.app.remembered.get(DRAFTS, {})
-        rows = [{**row, "draft": drafted(drafts.get(row["reference"], {}))} for row in rows]
+        rows.sort(key=lambda row: rank_kind(row["name"], wanted))
+        drafts = self.app.remembered.get(DRAFTS_KEY, {})
+        rows = [{**row, "draft": format_draft(drafts.get(row["reference"], {}))} for row in rows]
         table = self.query_one(PageTable)
         columns = (*COLUMNS[:2], DRAFT, *COLUMNS[2:]) if any(row["draft"] for row in rows) else COLUMNS
         table.show(Listed(rows), rows, columns=columns, keep=table.loaded and self._shown_text == self.filter_text)
@@ -105,7 +105,7 @@ class LaunchScreen(AppScreen):
 
         chosen = await self.ask("loading the kind", lambda session: kind_of(session, reference, typed))
         if chosen is not None:
-            draft = self.app.remembered.get(DRAFTS, {}).get(reference, {})
+            draft = self.app.remembered.get(DRAFTS_KEY, {}).get(reference, {})
             await self.app.push_screen(FormScreen(Form.restored(chosen, reference, draft), asks))
 
     def on_filter_bar_typed(self, event: FilterBar.Typed) -> None:
@@ -116,26 +116,26 @@ class LaunchScreen(AppScreen):
         self.open(event.row["reference"])
 
 
-def rank(name: str, wanted: Sequence[str]) -> int:
+def rank_kind(name: str, wanted: Sequence[str]) -> int:
     """Rank a kind for a search: exact name, prefix, part of the name, then a match in the summary only."""
     if not wanted:
         return 0
     return 0 if name == wanted[0] else 1 if name.startswith(wanted[0]) else 2 if wanted[0] in name else 3
 
 
-def drafted(draft: Mapping[str, Any]) -> str:
+def format_draft(draft: Mapping[str, Any]) -> str:
     """Return how many settings of an unfinished form are filled in."""
     number = len(draft.get("typed", ()))
     return show.counted(number, "setting") if number else draft.get("preset", "")
 
 
-WIDE = 180  # minimum to show the plan next to the form
-PAUSE = 0.4
-PASTED = 300  # long text is pasted: check it after the delay
-NAMED = re.compile(r"--([a-z][\w.-]*)")  # settings named in errors
-FEW_RUNS = 4
-AT_ONCE = 12
-TITLES = {
+WIDE_CELLS = 180  # minimum to show the plan next to the form
+PLAN_DELAY_S = 0.4
+PASTED_CHARACTERS = 300  # long text is pasted: check it after the delay
+SETTING_PATTERN = re.compile(r"--([a-z][\w.-]*)")  # settings named in errors
+MAX_UNCONFIRMED_RUNS = 4
+MOUNT_BATCH_ROWS = 12
+PART_TITLES = {
     "spec": "Settings: they decide the result",
     "options": "Execution options: not part of the run's identity",
     "launch": "Launch",
@@ -207,11 +207,11 @@ class FormScreen(AppScreen):
 
     def keep_draft(self) -> None:
         """Remember the filled-in settings for the next time the form is opened."""
-        drafts = dict(self.app.remembered.get(DRAFTS, {}))
+        drafts = dict(self.app.remembered.get(DRAFTS_KEY, {}))
         drafts.pop(self.form.reference, None)
         if not self.launched and (self.form.typed or self.form.preset):
             drafts[self.form.reference] = {"typed": dict(self.form.typed), "preset": self.form.preset}
-        self.app.remembered.set(DRAFTS, drafts or None)
+        self.app.remembered.set(DRAFTS_KEY, drafts or None)
 
     launched = False  # a launched form is no longer a draft
     built = ""  # variant of the fields shown
@@ -225,9 +225,9 @@ class FormScreen(AppScreen):
         fields, wide = self.query_one(FieldList), min(24, max(map(len, self.form.every_key)))
         kept = {row.field.key: row for row in self.rows}
         await fields.remove_children([row for row in self.query(FieldRow) if row.field.key not in kept])
-        for part in TITLES:
+        for part in PART_TITLES:
             if first:
-                await fields.mount(Static(TITLES[part], classes=f"title -{part}", markup=False))
+                await fields.mount(Static(PART_TITLES[part], classes=f"title -{part}", markup=False))
             place: Widget = self.query_one(f"#fields > .-{part}")
             for field, alike in groupby(self.part_fields(part), lambda field: field if field.key in kept else None):
                 if field is not None:
@@ -237,9 +237,9 @@ class FormScreen(AppScreen):
                     place = row
                     continue
                 rows = [FieldRow(field, wide) for field in alike]
-                for begin in range(0, len(rows), AT_ONCE):
-                    await fields.mount(*rows[begin : begin + AT_ONCE], after=place)
-                    place = rows[min(begin + AT_ONCE, len(rows)) - 1]
+                for begin in range(0, len(rows), MOUNT_BATCH_ROWS):
+                    await fields.mount(*rows[begin : begin + MOUNT_BATCH_ROWS], after=place)
+                    place = rows[min(begin + MOUNT_BATCH_ROWS, len(rows)) - 1]
         self.show_fields()
         self.filter_rows()
         if first:
@@ -258,7 +258,7 @@ class FormScreen(AppScreen):
         return [field for field in self.form.fields if field.part == part]
 
     def on_resize(self) -> None:
-        self.set_class(self.size.width >= WIDE, "-wide")
+        self.set_class(self.size.width >= WIDE_CELLS, "-wide")
         self.tell()
 
     @property
@@ -318,7 +318,7 @@ class FormScreen(AppScreen):
             row.seen = Seen(self.form.text(key), source, error, note_of(field))
 
     def on_field_row_typed(self, event: FieldRow.Typed) -> None:
-        if len(event.text or "") < PASTED:
+        if len(event.text or "") < PASTED_CHARACTERS:
             self.give(event.row.field.key, event.text)
             return
         self.form.give(event.row.field.key, event.text)
@@ -341,7 +341,7 @@ class FormScreen(AppScreen):
     def after_pause(self, function: Callable[[], Any]) -> None:
         if self._timer is not None:
             self._timer.stop()
-        self._timer = self.set_timer(PAUSE, function)
+        self._timer = self.set_timer(PLAN_DELAY_S, function)
 
     def on_field_row_entered(self, event: FieldRow.Entered) -> None:
         self.tell()
@@ -513,7 +513,7 @@ class FormScreen(AppScreen):
         rows = [row for row in self.rows if self.error_of(row.field.key)]
         if not rows:
             self.notify("; ".join(self.checked.general) or "no field is wrong")
-            names = [name.replace("-", "_") for name in NAMED.findall(" ".join(self.checked.general))]
+            names = [name.replace("-", "_") for name in SETTING_PATTERN.findall(" ".join(self.checked.general))]
             rows = [row for name in names for row in self.rows if row.field.path == name][:1]
         if not rows:
             return
@@ -533,7 +533,7 @@ class FormScreen(AppScreen):
             text = f"{row.field.path} {row.field.text}".lower()
             row.display = all(word in text for word in self.filter_words)
         for title in self.query("#fields > .title"):
-            part = next(part for part, words in TITLES.items() if title.has_class(f"-{part}"))
+            part = next(part for part, words in PART_TITLES.items() if title.has_class(f"-{part}"))
             title.display = any(row.display for row in self.rows if row.field.part == part)
         self.set_class(not any(row.display for row in self.rows), "-none")
 
@@ -569,7 +569,7 @@ class FormScreen(AppScreen):
                 self.notify("the form is not complete", severity="warning")
             elif self.row is not None and self.row.field.picked:
                 self.pick(self.row.field)
-        elif (runs := len(self.form.cells())) > FEW_RUNS:
+        elif (runs := len(self.form.cells())) > MAX_UNCONFIRMED_RUNS:
             self.app.push_screen(Confirm(f"Launch {runs} runs?"), self.launch_if)
         else:
             self.launch_if(True)

@@ -16,26 +16,26 @@ from tui.data.table_filter import View
 from tui.screens.base import AppScreen
 from tui.widgets.table import PageTable
 
-WAYS = (("up", "down"), ("up",), ("down",))
+LINEAGE_DIRECTIONS = (("up", "down"), ("up",), ("down",))
 
 
-def what(row: Row) -> str:
+def format_node(row: Row) -> str:
     """Return the label of a node: guide lines, the field that refers to it, its kind and name."""
     field = f"{row['field']}: " if row["field"] not in ("", row["kind"]) else ""
     fold = "▸ " if row["below"] else ""
     return f"{row['guide']}{fold}{field}{row['kind']} {row['name'] or ''}".rstrip()
 
 
-def state(row: Row) -> str:
+def format_node_state(row: Row) -> str:
     if row["below"]:
         return f"{row['below']} folded"
     return "as above" if row["again"] else "" if row["state"] == "complete" else str(row["state"])
 
 
 COLUMNS = (
-    Column("what", "lineage", text=what, widest=120, least=30),
+    Column("what", "lineage", text=format_node, widest=120, least=30),
     Column("short", "id", text=lambda row: show.short(row["id"][-6:])),
-    Column("state", "state", text=state),
+    Column("state", "state", text=format_node_state),
     Column("way", "", text=lambda row: "" if row["guide"] else row["way"]),
 )
 
@@ -56,7 +56,7 @@ class LineageScreen(AppScreen):
         super().__init__()
         self.noun, self.id_hex, self.called = noun, id, called
         self.crumb = f"lineage of {called}"
-        self.ways: tuple[str, ...] = WAYS[0]
+        self.ways: tuple[str, ...] = LINEAGE_DIRECTIONS[0]
         self.folded: set[str] = set()
         self.trees: lineage_tree.Trees | None = None
 
@@ -93,7 +93,7 @@ class LineageScreen(AppScreen):
     # -- actions --------------------------------------------------------------------------------------------------
 
     def action_way(self) -> None:
-        self.ways = WAYS[(WAYS.index(self.ways) + 1) % len(WAYS)]
+        self.ways = LINEAGE_DIRECTIONS[(LINEAGE_DIRECTIONS.index(self.ways) + 1) % len(LINEAGE_DIRECTIONS)]
         self.draw(keep=False)
 
     def action_fold(self) -> None:
@@ -105,15 +105,15 @@ class LineageScreen(AppScreen):
     def action_root(self) -> None:
         row = self.query_one(PageTable).current
         if row is not None and row["id"] != self.id_hex:
-            self.app.push_screen(LineageScreen(row["noun"], row["id"], label(row)))
+            self.app.push_screen(LineageScreen(row["noun"], row["id"], label_node(row)))
 
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
         row = event.row
         if row["noun"] == "file" or row["state"] == "missing":
             self.on_page_table_inspected(PageTable.Inspected(event.table, event.place, row))
             return
-        self.app.open(row["noun"], UUID(row["id"]), label(row))
+        self.app.open(row["noun"], UUID(row["id"]), label_node(row))
 
 
-def label(row: Row) -> str:
+def label_node(row: Row) -> str:
     return row["name"] or f"{row['kind']} {show.short(row['id'][-6:])}"

@@ -14,14 +14,14 @@ from tui.columns import Column
 from tui.data.machine_rows import Loads, cpu_share, gibibytes, meter, share
 from tui.data.pages import Listed, Row
 from tui.screens.base import AppScreen
-from tui.screens.jobs import PACE, PROGRESS, SHARD, STATE, UNITS, WHY, called
+from tui.screens.jobs import PACE, PROGRESS, SHARD, STATE, UNITS, WHY, get_job_name
 from tui.widgets.table import PageTable
 
 if TYPE_CHECKING:
     from chessreg.session import Session
 
-JOBS = (
-    Column("name", "what", text=called, widest=28, least=12, role="key"),
+JOB_COLUMNS = (
+    Column("name", "what", text=get_job_name, widest=28, least=12, role="key"),
     STATE,
     Column("gpu", "device", text=lambda row: "cpu" if row["gpu"] is None else f"GPU {row['gpu']}", role="key"),
     PROGRESS, PACE, UNITS, SHARD, WHY,
@@ -48,18 +48,18 @@ class MachineScreen(AppScreen):
     def body(self) -> ComposeResult:
         yield Static("", id="facts", markup=False)
         yield Static("", id="load", markup=False)
-        yield PageTable(JOBS, id="jobs", title="Works here", empty="nothing of this registry runs here")
+        yield PageTable(JOB_COLUMNS, id="jobs", title="Works here", empty="nothing of this registry runs here")
 
     async def fill(self) -> None:
-        found = await self.ask("reading the machine", lambda session: read(session, self.host))
+        found = await self.ask("reading the machine", lambda session: read_machine(session, self.host))
         if found is None:
             return
         machine, rows = found
-        self.query_one("#facts", Static).update(facts(machine))
+        self.query_one("#facts", Static).update(format_machine_facts(machine))
         self.query_one("#facts", Static).border_title = self.crumb
         self.show_loads(machine)
         table = self.query_one("#jobs", PageTable)
-        table.show(Listed(rows), rows, columns=JOBS, keep=table.loaded)
+        table.show(Listed(rows), rows, columns=JOB_COLUMNS, keep=table.loaded)
 
     def show_loads(self, machine: Row) -> None:
         """Draw the current load of each resource and its last minutes, from 0 to full."""
@@ -84,12 +84,12 @@ class MachineScreen(AppScreen):
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
         row = event.row
         if row["id"] is not None:
-            self.app.open("job", row["id"], called(row))
+            self.app.open("job", row["id"], get_job_name(row))
         else:
-            self.app.open("run", row["run_id"], called(row))
+            self.app.open("run", row["run_id"], get_job_name(row))
 
 
-def read(session: Session, host: str) -> tuple[Row, list[Row]]:
+def read_machine(session: Session, host: str) -> tuple[Row, list[Row]]:
     """Return the most recently seen machine named `host`, and the jobs that run there."""
     from chessreg.scheduling import status
     from tui.data.job_rows import machines, placed
@@ -99,7 +99,7 @@ def read(session: Session, host: str) -> tuple[Row, list[Row]]:
         return machine, [row for row in placed(sql, status.list_active(sql)) if row["at"] == host]
 
 
-def facts(machine: Row) -> Text:
+def format_machine_facts(machine: Row) -> Text:
     """Return the properties of a machine, one per line."""
     gpus: list[Any] = machine["gpus"]
     lines = {

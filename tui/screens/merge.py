@@ -20,34 +20,34 @@ from tui.screens.files import FilesScreen
 from tui.widgets.bars import PaneStrip
 from tui.widgets.table import PageTable
 
-RUNS = (
+MERGED_RUN_COLUMNS = (
     Column("run", "run", widest=40, least=16),
     Column("kind", "kind", widest=16),
     Column("host", "machine", text=lambda row: show.host(row["host"]), widest=20),
     Column("change", "what comes in", widest=40, least=20),
     Column("conflicts", "conflicts", right=True, text=lambda row: f"{row['conflicts']:,}" if row["conflicts"] else ""),
 )
-CONFLICTS = (
+CONFLICT_COLUMNS = (
     Column("run", "run", widest=40, least=12),
     Column("table_name", "what"),
     Column("which", "which", widest=40, least=12),
     Column("here", "here: stays", widest=50, least=20),
     Column("there", "there: kept aside", widest=50, least=20),
 )
-READING = "reading the other registry: its merge is tried in a transaction that is taken back"
+READING_TEXT = "reading the other registry: its merge is tried in a transaction that is taken back"
 
 
-def holds_registry(path: Path) -> bool:
+def has_registry(path: Path) -> bool:
     """Return whether a folder is, or contains, a registry that can be merged."""
     return any((home / "registry.db").is_file() for home in (path, path / ".chessreg"))
 
 
-def pick(screen: AppScreen) -> None:
+def pick_registry(screen: AppScreen) -> None:
     """Pick another registry, then preview its merge."""
     app: Any = screen.app
     wanted = "Another registry: a folder with registry.db or .chessreg, such a file, or a folder of fragments"
     app.push_screen(
-        FilesScreen(("merge",), wanted, lambda path: app.push_screen(MergeScreen(str(path))), fits=holds_registry)
+        FilesScreen(("merge",), wanted, lambda path: app.push_screen(MergeScreen(str(path))), fits=has_registry)
     )
 
 
@@ -69,20 +69,20 @@ class MergeScreen(PartsScreen):
         self.preview: Mapping[str, Any] | None = None
 
     def body(self) -> ComposeResult:
-        yield Static(READING, id="overview", markup=False)
+        yield Static(READING_TEXT, id="overview", markup=False)
         yield PaneStrip()
-        yield PageTable(RUNS, id="part", empty="nothing here")
+        yield PageTable(MERGED_RUN_COLUMNS, id="part", empty="nothing here")
 
     async def fill(self) -> None:
         """Preview the merge in a separate process, because a large registry takes minutes."""
         status, out, err = await self.app.model.run_command([*self.words, "--dry-run", "--json"])
         self.require_shown()
         if status:
-            self.query_one("#overview", Static).update(f"not merged: {reason(err)}")
-            self.query_one(PageTable).show(Listed([]), [], columns=RUNS)
+            self.query_one("#overview", Static).update(f"not merged: {parse_command_error(err)}")
+            self.query_one(PageTable).show(Listed([]), [], columns=MERGED_RUN_COLUMNS)
             return
         self.preview = json.loads(out)
-        self.query_one("#overview", Static).update(overview(self.other, self.preview))
+        self.query_one("#overview", Static).update(format_merge_overview(self.other, self.preview))
         strip = self.query_one(PaneStrip)
         strip.names = tuple(f"{name} {len(self.preview[name]):,}" for name in ("runs", "conflicts"))
         self.show_part()
@@ -92,10 +92,14 @@ class MergeScreen(PartsScreen):
         if self.preview is None:
             return
         conflicts = self.query_one(PaneStrip).place == 1
-        rows = list(map(conflict_row, self.preview["conflicts"]) if conflicts else map(run_row, self.preview["runs"]))
+        rows = list(
+            map(build_conflict_row, self.preview["conflicts"])
+            if conflicts
+            else map(build_run_row, self.preview["runs"])
+        )
         table = self.query_one(PageTable)
         table.set_title("conflicts" if conflicts else "runs")
-        table.show(Listed(rows), rows[:PAGE], columns=CONFLICTS if conflicts else RUNS, keep=keep)
+        table.show(Listed(rows), rows[:PAGE], columns=CONFLICT_COLUMNS if conflicts else MERGED_RUN_COLUMNS, keep=keep)
 
     @property
     def words(self) -> list[str]:
@@ -112,12 +116,12 @@ class MergeScreen(PartsScreen):
     def action_merge(self) -> None:
         if self.preview is None or self.app.read_only:
             return
-        told = overview(self.other, self.preview)
+        told = format_merge_overview(self.other, self.preview)
         self.app.pop_screen()
         self.app.run_command(self.words, doing="merging", done="merged", told=told)
 
 
-def overview(other: str, preview: Mapping[str, Any]) -> str:
+def format_merge_overview(other: str, preview: Mapping[str, Any]) -> str:
     """Return one line with the number of new runs, results and conflicts."""
     new = sum(row["done_before"] is None for row in preview["runs"])
     more = sum(row["done_before"] is not None and row["done"] > row["done_before"] for row in preview["runs"])
@@ -131,7 +135,7 @@ def overview(other: str, preview: Mapping[str, Any]) -> str:
     return f"{other}: {' · '.join(filter(None, facts))}"
 
 
-def reason(err: str) -> str:
+def parse_command_error(err: str) -> str:
     """Return the error and hint that a command printed as JSON."""
     try:
         told = json.loads(err.strip().splitlines()[-1])
@@ -140,13 +144,13 @@ def reason(err: str) -> str:
         return err.strip().removeprefix("error: ")
 
 
-def run_row(row: Mapping[str, Any]) -> Row:
+def build_run_row(row: Mapping[str, Any]) -> Row:
     from chessreg.entities.merge import change_of
 
     return {**row, "run": row["name"] or show.short(row["id"]), "change": change_of(row)}
 
 
-def conflict_row(row: Mapping[str, Any]) -> Row:
+def build_conflict_row(row: Mapping[str, Any]) -> Row:
     key = {name: value for name, value in row["key"].items() if name != "run_id"}
     here, there = (
         ", ".join(f"{name} {show.value(values[side])}" for name, values in row["differs"].items()) for side in (0, 1)

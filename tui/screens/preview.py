@@ -23,12 +23,12 @@ from tui.widgets.table import PageTable
 if TYPE_CHECKING:
     from chessreg.games.boards.boardframe import BoardFrame
 
-WIDE = 160
-BOARD_WIDE = 120
-PAUSE = 0.15
+WIDE_CELLS = 160
+BOARD_WIDE_CELLS = 120
+PREVIEW_DELAY_S = 0.15
 
 
-class Shown(NamedTuple):
+class RowPreview(NamedTuple):
     """The preview of a row: its text, an optional board above it, and the title of the frame."""
 
     text: RenderableType
@@ -52,7 +52,7 @@ class Preview(VerticalScroll, can_focus=False):
     def compose(self) -> ComposeResult:
         yield Static("", markup=False)
 
-    async def show(self, shown: Shown | None) -> None:
+    async def show(self, shown: RowPreview | None) -> None:
         text = self.children[-1]
         assert isinstance(text, Static)
         text.update("" if shown is None else shown.text)
@@ -87,14 +87,14 @@ class PreviewingScreen(AppScreen):
         yield Preview(classes=self.preview_classes)
         yield from super().compose()
 
-    async def previewed(self, row: Mapping[str, Any]) -> Shown | None:
+    async def previewed(self, row: Mapping[str, Any]) -> RowPreview | None:
         """Return the preview of `row`, or None to show an empty pane."""
         raise NotImplementedError
 
     @property
     def least_width(self) -> int:
         """The smallest terminal width, in cells, at which the pane is shown."""
-        return WIDE
+        return WIDE_CELLS
 
     @property
     def previews(self) -> bool:
@@ -123,7 +123,7 @@ class PreviewingScreen(AppScreen):
         return self.query(PageTable).first()
 
     async def preview(self) -> None:
-        await asyncio.sleep(PAUSE)
+        await asyncio.sleep(PREVIEW_DELAY_S)
         self.require_shown()
         row = self.previewed_table.current
         shown = None if row is None else await self.previewed(row)
@@ -138,16 +138,16 @@ class BoardPreviewingScreen(PreviewingScreen):
 
     @property
     def least_width(self) -> int:
-        return BOARD_WIDE
+        return BOARD_WIDE_CELLS
 
-    async def previewed(self, row: Mapping[str, Any]) -> Shown | None:
+    async def previewed(self, row: Mapping[str, Any]) -> RowPreview | None:
         from tui.data.board_views import preview
 
         found = await self.ask("drawing the board", lambda session: [preview(session, row)])
-        return shown_board(*found[0]) if found and found[0] else None
+        return build_board_preview(*found[0]) if found and found[0] else None
 
 
-def shown_board(views: Sequence[BoardFrame], facts: Sequence[str]) -> Shown:
+def build_board_preview(views: Sequence[BoardFrame], facts: Sequence[str]) -> RowPreview:
     """Return the preview of a row with boards.
 
     With `facts` (a game): the final position and the facts. For probe readings: the last position, and the number of
@@ -157,15 +157,15 @@ def shown_board(views: Sequence[BoardFrame], facts: Sequence[str]) -> Shown:
     from tui.widgets.moves import line_of
 
     if facts:
-        return Shown("\n".join(facts), replace(views[-1], caption=(), evaluation=None))
+        return RowPreview("\n".join(facts), replace(views[-1], caption=(), evaluation=None))
     if views[-1].doubts:
         shares = "".join(column_cells(view.squares_right / 64, 1, letters=False) for view in views)
-        return Shown(f"squares read right by ply, of 64:\n{shares}", views[-1])
+        return RowPreview(f"squares read right by ply, of 64:\n{shares}", views[-1])
     further = [f"{view.title}: {line_of(view)}" if view.caption else view.title for view in views[1:]]
-    return Shown("\n".join(further), views[0])
+    return RowPreview("\n".join(further), views[0])
 
 
-def fields(rows: Mapping[str, Any] | Sequence[tuple[str, Any]], title: str = "") -> Table:
+def build_fields_table(rows: Mapping[str, Any] | Sequence[tuple[str, Any]], title: str = "") -> Table:
     """Return a two-column table of names and values under `title`. Empty values are left out."""
     table = Table.grid(padding=(0, 2))
     table.add_column(style="dim", no_wrap=True)

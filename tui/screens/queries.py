@@ -25,9 +25,9 @@ from tui.columns import Column
 from tui.data import query_answers
 from tui.data.pages import PAGE, Listed, Row
 from tui.data.query_answers import WORD, Names, Question, catalogue, completions
-from tui.screens.answers import AnswerScreen, ResultScreen, ScopedScreen, first_page, open_lineage_of
+from tui.screens.answers import AnswerScreen, ResultScreen, ScopedScreen, open_run_lineage, read_first_page
 from tui.screens.base import AppScreen, FieldsScreen
-from tui.screens.preview import PreviewingScreen, Shown, fields
+from tui.screens.preview import PreviewingScreen, RowPreview, build_fields_table
 from tui.widgets.bars import FilterBar, ScopeBar
 from tui.widgets.notes import NotesPane
 from tui.widgets.table import PageTable
@@ -43,7 +43,7 @@ COLUMNS = (
     Column("plots", "plots", widest=40),
     Column("aliases", "also called", widest=60, role="detail"),
 )  # fmt: skip
-SEARCH = "queries.search"
+SEARCH_KEY = "queries.search"
 
 
 class QueriesScreen(ScopedScreen, PreviewingScreen):
@@ -62,7 +62,7 @@ class QueriesScreen(ScopedScreen, PreviewingScreen):
         yield PageTable(COLUMNS, id="queries", title="Queries", empty="no query has these words")
 
     async def fill(self) -> None:
-        search_text: str = self.app.remembered.get(SEARCH, "")
+        search_text: str = self.app.remembered.get(SEARCH_KEY, "")
         search = self.query_one("#filter", FilterBar)
         if not search.has_focus:
             search.set_text(search_text)
@@ -80,13 +80,15 @@ class QueriesScreen(ScopedScreen, PreviewingScreen):
     _shown = ""
     _wrong = ""
 
-    async def previewed(self, row: Mapping[str, Any]) -> Shown | None:
+    async def previewed(self, row: Mapping[str, Any]) -> RowPreview | None:
         """Return the question, paper, plots and columns of a query."""
         entry = row["entry"]
         columns = [(f"{c.name} [{c.unit}]" if c.unit else c.name, c.text) for c in entry.columns if not c.hidden]
         known = {"answers": entry.question, "paper": entry.paper, "made by": entry.made_by,
                  "plots": ", ".join(plot.title for plot in entry.plots)}  # fmt: skip
-        return Shown(Group(fields(known), Text(""), fields(columns, "columns")), title=entry.title)
+        return RowPreview(
+            Group(build_fields_table(known), Text(""), build_fields_table(columns, "columns")), title=entry.title
+        )
 
     def command(self) -> str:
         return "chessreg query --list"
@@ -103,14 +105,14 @@ class QueriesScreen(ScopedScreen, PreviewingScreen):
 
     def on_filter_bar_typed(self, event: FilterBar.Typed) -> None:
         if not isinstance(event.bar, ScopeBar):
-            self.app.remembered.set(SEARCH, event.text or None)
+            self.app.remembered.set(SEARCH_KEY, event.text or None)
             self.load()
 
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
         self.app.push_screen(AnswerScreen(event.row["entry"]))
 
 
-OFFERED = 60
+MAX_COMPLETIONS = 60
 
 
 SQL_COLORS = {
@@ -179,7 +181,7 @@ class SqlEditor(VimEditor):
         return self.offers if action in ("take", "choose") else True
 
     def fitting(self) -> list[str]:
-        return completions(self.before, self.text, self.names)[:OFFERED]
+        return completions(self.before, self.text, self.names)[:MAX_COMPLETIONS]
 
     def action_complete(self) -> None:
         if self.offers:
@@ -201,12 +203,12 @@ class SqlEditor(VimEditor):
         self.offered.clear_options()
         self.offered.add_options(names)
         self.offered.highlighted = 0
-        self.offered.absolute_offset = self.cursor_screen_offset + Offset(-len(begun(self.before)), 1)
+        self.offered.absolute_offset = self.cursor_screen_offset + Offset(-len(find_partial_word(self.before)), 1)
         self.offered.add_class("-open")
 
     def on_text_area_changed(self) -> None:
         if self.offers:
-            names = self.fitting() if begun(self.before) else []
+            names = self.fitting() if find_partial_word(self.before) else []
             self.offer(names) if names else self.close()
 
     def on_blur(self) -> None:
@@ -228,7 +230,7 @@ class SqlEditor(VimEditor):
     def complete_with(self, word: str) -> None:
         """Replace the partially typed word with `word`."""
         row, column = self.cursor_location
-        start = column - len(begun(self.before))
+        start = column - len(find_partial_word(self.before))
         self.replace(word, (row, start), (row, column), maintain_selection_offset=False)
         self.move_cursor((row, start + len(word)))
 
@@ -245,16 +247,16 @@ class SqlEditor(VimEditor):
             self.post_message(self.Left())
 
 
-def begun(before: str) -> str:
+def find_partial_word(before: str) -> str:
     """Return the partially typed word at the end of `before`, or an empty string."""
     match = WORD.search(before)
     return match[0] if match else ""
 
 
-LAST = "queries.sql"
-VIM = "queries.vim"
-HISTORY, KEPT = "queries.history", 50
-TREE = (
+LAST_SQL_KEY = "queries.sql"
+VIM_KEY = "queries.vim"
+HISTORY_KEY, MAX_HISTORY_STATEMENTS = "queries.history", 50
+TREE_COLUMNS = (
     Column("text", "tables and columns", widest=40, text=lambda row: row["text"]),
     Column("rows", "rows", right=True),
 )
@@ -302,7 +304,7 @@ class ReadsScreen(FieldsScreen):
         return f"chessreg query --explain --sql {shlex.quote(' '.join(self.statement.split()))}"
 
 
-EXAMPLE = """SELECT run, kind, state, created_at
+EXAMPLE_SQL = """SELECT run, kind, state, created_at
 FROM runs
 ORDER BY created_at DESC"""
 
@@ -332,17 +334,17 @@ class SqlScreen(ResultScreen):
 
     def body(self) -> ComposeResult:
         with Horizontal(id="above"):
-            yield SqlEditor(self.app.remembered.get(LAST, EXAMPLE))
-            yield PageTable(TREE, id="tables", title="Tables", empty="", folds=False)
+            yield SqlEditor(self.app.remembered.get(LAST_SQL_KEY, EXAMPLE_SQL))
+            yield PageTable(TREE_COLUMNS, id="tables", title="Tables", empty="", folds=False)
         yield OptionList(id="offered")
         yield PageTable(id="rows", title="Rows", empty="F5 or ^r asks; Tab completes the names of tables and columns")
         yield NotesPane()
 
     def on_mount(self) -> None:
         editor = self.query_one(SqlEditor)
-        editor.vim, editor.asking = bool(self.app.remembered.get(VIM, False)), lambda: self.asking
-        self.watch(editor, "vim", lambda vim: self.app.remembered.set(VIM, vim or None), init=False)
-        if editor.text == EXAMPLE:
+        editor.vim, editor.asking = bool(self.app.remembered.get(VIM_KEY, False)), lambda: self.asking
+        self.watch(editor, "vim", lambda vim: self.app.remembered.set(VIM_KEY, vim or None), init=False)
+        if editor.text == EXAMPLE_SQL:
             editor.select_all()  # typing replaces the example
 
     async def fill(self) -> None:
@@ -405,7 +407,7 @@ class SqlScreen(ResultScreen):
             rows.append({"text": f"{'▾' if here else '▸'} {name}", "name": name, "table": name,
                          "rows": self.counts.get(name, "")})  # fmt: skip
             rows += [{"text": f"    {column}", "name": column, "table": "", "rows": ""} for column in columns if here]
-        self.query_one("#tables", PageTable).show(Listed(rows), rows[:PAGE], columns=TREE, keep=True)
+        self.query_one("#tables", PageTable).show(Listed(rows), rows[:PAGE], columns=TREE_COLUMNS, keep=True)
 
     def insert(self, row: Row) -> None:
         """Fold or unfold a table, or insert the name of a column at the cursor of the editor."""
@@ -424,7 +426,7 @@ class SqlScreen(ResultScreen):
             editor.text = text
             self.set_focus(editor)
 
-        self.app.push_screen(HistoryScreen(self.app.remembered.get(HISTORY, []), chosen))
+        self.app.push_screen(HistoryScreen(self.app.remembered.get(HISTORY_KEY, []), chosen))
 
     def action_explain(self) -> None:
         if text := self.query_one(SqlEditor).text.strip():
@@ -444,15 +446,15 @@ class SqlScreen(ResultScreen):
             self.notify("there is no SQL to ask", severity="warning")
             return
         self.statement, self.stopped = text, False
-        self.app.remembered.set(LAST, text)
-        earlier = [other for other in self.app.remembered.get(HISTORY, []) if other != text]
-        self.app.remembered.set(HISTORY, [text, *earlier][:KEPT])
+        self.app.remembered.set(LAST_SQL_KEY, text)
+        earlier = [other for other in self.app.remembered.get(HISTORY_KEY, []) if other != text]
+        self.app.remembered.set(HISTORY_KEY, [text, *earlier][:MAX_HISTORY_STATEMENTS])
         self.load()
 
     async def question(self) -> None:
         text = self.statement
         self.query_one(NotesPane).show([], "asking … Esc stops it")
-        page = await self.ask("asking the SQL", lambda session: first_page(query_answers.ask(session, text)))
+        page = await self.ask("asking the SQL", lambda session: read_first_page(query_answers.ask(session, text)))
         if page is None:
             before = "Esc goes to the rows of before" if self.table.count else "Esc leaves"
             self.query_one(NotesPane).show([], f"not answered; {before}")
@@ -467,7 +469,7 @@ class SqlScreen(ResultScreen):
         return "rows.csv"
 
     def command(self) -> str:
-        return f"chessreg query --sql {shlex.quote(' '.join((self.statement or EXAMPLE).split()))}"
+        return f"chessreg query --sql {shlex.quote(' '.join((self.statement or EXAMPLE_SQL).split()))}"
 
     def actions(self) -> list[Action]:
         """In the editor, return only actions whose keys are not letters."""
@@ -483,7 +485,7 @@ class SqlScreen(ResultScreen):
         self.set_focus(self.query_one(SqlEditor))
 
     def action_lineage(self) -> None:
-        open_lineage_of(self, self.table.current)
+        open_run_lineage(self, self.table.current)
 
     def on_sql_editor_left(self) -> None:
         if self.asking:

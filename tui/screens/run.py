@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from chessreg.session import Session
 
 
-class Pane(NamedTuple):
+class RunPane(NamedTuple):
     """A part of the run, as a table.
 
     A row with `narrows` opens the part of result table `behind`, filtered by these words.
@@ -47,17 +47,17 @@ class Pane(NamedTuple):
 
 class RunView(NamedTuple):
     run: dict[str, Any]
-    panes: list[Pane]
+    panes: list[RunPane]
     answer: str
 
 
-INPUTS = (
+INPUT_COLUMNS = (
     Column("name", "setting"),
     Column("reference", "input reference", widest=40),
     Column("source_run_id", "made by run"),
     Column("digest", "digest", text=lambda row: row["digest"][:12]),
 )
-OUTPUTS = (
+OUTPUT_COLUMNS = (
     Column("name", "output"),
     Column("unit", "unit", right=True),
     Column("digest", "digest", text=lambda row: row["digest"][:12]),
@@ -86,7 +86,7 @@ class RunScreen(AnnotatingScreen, PartsScreen, BoardPreviewingScreen):
         yield PageTable(id="part", empty="this part is empty")
 
     async def fill(self) -> None:
-        view = await self.ask("reading the run", lambda session: read(session, self.run_id))
+        view = await self.ask("reading the run", lambda session: read_run_view(session, self.run_id))
         if view is None:
             return
         before = self.pane
@@ -96,7 +96,7 @@ class RunScreen(AnnotatingScreen, PartsScreen, BoardPreviewingScreen):
         headline = self.query_one("#headline", Static)
         headline.display = bool(view.answer)
         headline.update(view.answer)
-        self.query_one("#summary", Static).update(summary(view.run))
+        self.query_one("#summary", Static).update(format_run_summary(view.run))
         strip = self.query_one(PaneStrip)
         names = [pane.name for pane in view.panes]
         place = next((n for n, pane in enumerate(view.panes) if before and pane.title == before.title), 0)
@@ -104,7 +104,7 @@ class RunScreen(AnnotatingScreen, PartsScreen, BoardPreviewingScreen):
         self.show_part(keep=before is not None)
 
     @property
-    def pane(self) -> Pane | None:
+    def pane(self) -> RunPane | None:
         return self.view.panes[self.query_one(PaneStrip).place] if self.view else None
 
     def show_part(self, keep: bool = False) -> None:
@@ -156,7 +156,7 @@ class RunScreen(AnnotatingScreen, PartsScreen, BoardPreviewingScreen):
             self.call_after_refresh(self.narrow_to, self.query_one(PageTable), words)
 
 
-def read(session: Session, run_id: UUID) -> RunView:
+def read_run_view(session: Session, run_id: UUID) -> RunView:
     """Read all parts of a run."""
     from sqlalchemy import select
 
@@ -172,33 +172,33 @@ def read(session: Session, run_id: UUID) -> RunView:
         )
         answer = headline(sql, run_id)
         small, metrics = run_summary.summaries(sql, run_id), run_summary.metrics(sql, run_id)
-    panes = [Pane(s.title, s.columns, Listed(s.rows), s.rows[:PAGE], behind=s.result_table) for s in small]
+    panes = [RunPane(s.title, s.columns, Listed(s.rows), s.rows[:PAGE], behind=s.result_table) for s in small]
     alone = [pane for pane in panes if len(pane.first) == 1]  # the headline shows these single values
     panes = [pane for pane in panes if pane not in alone]
     for result_table, count in result_tables_of(session, run_id, result_tables or ()).items():
         if result_table == "metric_point" and metrics.rows:
-            panes.append(Pane(metrics.title, metrics.columns, Listed(metrics.rows), metrics.rows[:PAGE]))
+            panes.append(RunPane(metrics.title, metrics.columns, Listed(metrics.rows), metrics.rows[:PAGE]))
             continue
         pages = results(session, result_table, run_id)
         first = pages.page(0)
         columns = columns_of(result_table, first)
-        panes.append(Pane(TITLES[result_table], columns, pages, first, result_table, rows=count))
+        panes.append(RunPane(TITLES[result_table], columns, pages, first, result_table, rows=count))
     settings = [
         {"setting": key, "value": show.full(value), "source": "default" if key in run["defaulted"] else "given"}
         for key, value in run["spec"].items()
     ]
-    panes.append(Pane("settings", SETTINGS, Listed(settings), settings[:PAGE]))
+    panes.append(RunPane("settings", SETTINGS, Listed(settings), settings[:PAGE]))
     for title, its_columns, rows in (
         ("attempts", ATTEMPTS, run["tries"]),
-        ("read", INPUTS, run["inputs"]),
-        ("made", OUTPUTS, run["outputs"]),
+        ("read", INPUT_COLUMNS, run["inputs"]),
+        ("made", OUTPUT_COLUMNS, run["outputs"]),
     ):
-        panes.append(Pane(title, its_columns, Listed(rows), rows[:PAGE], rows=len(rows)))
+        panes.append(RunPane(title, its_columns, Listed(rows), rows[:PAGE], rows=len(rows)))
     panes += alone
     return RunView(run, panes, answer)
 
 
-def summary(run: Mapping[str, Any]) -> Text:
+def format_run_summary(run: Mapping[str, Any]) -> Text:
     """Return one or two lines: the run and its state, then its annotations."""
     facts = [
         f"{run['kind']} (version {run['version']})",

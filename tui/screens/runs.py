@@ -24,10 +24,10 @@ from tui.columns import Column
 from tui.data import run_rows
 from tui.data.pages import PAGE, Listed, Pages, Row, counted, reach
 from tui.data.run_rows import fitting, metric_names, next_steps, overview, runs, units
-from tui.screens.annotate import AnnotatingScreen, Chosen
+from tui.screens.annotate import AnnotatingScreen, ChosenRows
 from tui.screens.base import AppScreen
-from tui.screens.files import bring_in
-from tui.screens.preview import PreviewingScreen, Shown, fields
+from tui.screens.files import import_picked_file
+from tui.screens.preview import PreviewingScreen, RowPreview, build_fields_table
 from tui.widgets.bars import FilterBar
 from tui.widgets.table import PageTable
 
@@ -35,15 +35,15 @@ if TYPE_CHECKING:
     from chessreg.session import Session
 
 
-HOME = "\n\nHome has keys for the first steps: 1, then D, A or M."
-RESULTS_PAUSE = 0.15
-MOST_RESULTS = 10_000
-LIST = "runs.list"
+HOME_HINT = "\n\nHome has keys for the first steps: 1, then D, A or M."
+RESULTS_DELAY_S = 0.15
+MAX_KEPT_RESULTS = 10_000
+LIST_KEY = "runs.list"
 
 
-COMPARED = (*NUMBER_FIELDS, *TIME_FIELDS)
-OFFERED = (
-    *(f"{field}{'>' if field in COMPARED else ':'}" for field in FIELDS),
+COMPARABLE_FIELDS = (*NUMBER_FIELDS, *TIME_FIELDS)
+FILTER_SUGGESTIONS = (
+    *(f"{field}{'>' if field in COMPARABLE_FIELDS else ':'}" for field in FIELDS),
     *(f"state:{state}" for state in (*STATES, "invalid", "stale")),
 )
 
@@ -78,14 +78,14 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
     def body(self) -> ComposeResult:
         yield Static("", id="overview", markup=False)
         yield FilterBar("kind:probe units>5 state:partial starred since:7d spec.seed:1 ~letters !word", id="filter",
-                        offered=OFFERED)  # fmt: skip
+                        offered=FILTER_SUGGESTIONS)  # fmt: skip
         yield Static("", id="nothing", markup=False)
         empty = "no run fits these words; Esc in the filter (/) clears them"
         yield PageTable(self.headed(), id="runs", title="Runs", empty=empty)
 
     def on_mount(self) -> None:
         self.query_one(PageTable).is_marked = lambda row: row["id"] in self.marked
-        kept = self.app.remembered.get(LIST, {})
+        kept = self.app.remembered.get(LIST_KEY, {})
         self.filter_text, self.sort = kept.get("words", ""), kept.get("sort", NEWEST_FIRST)
         self.columns = [key for key in kept.get("columns", ()) if run_rows.known(key)] or list(run_rows.SHOWN)
         self.query_one(FilterBar).set_text(self.filter_text)
@@ -96,7 +96,9 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         keep = table.loaded and wanted == self._read
         number = table.cursor // PAGE if keep else 0
         marked = list(self.marked)
-        page = await self.ask("reading the runs", lambda session: read(session, *wanted, metrics, number, marked))
+        page = await self.ask(
+            "reading the runs", lambda session: read_run_page(session, *wanted, metrics, number, marked)
+        )
         if page is None:
             if self.refused:  # do not keep rows that match earlier words
                 self._read = None
@@ -104,7 +106,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
             return
         self._read, self.hidden = wanted, page.hidden & self.marked.keys()
         kept = {"words": self.filter_text, "sort": self.sort, "columns": list(self.columns)}
-        self.app.remembered.set(LIST, kept)
+        self.app.remembered.set(LIST_KEY, kept)
         if page.pages.count:  # show the rows before the slower totals
             self.set_class(False, "-empty")
             first = page.rows if page.number * PAGE < page.pages.count else None
@@ -117,7 +119,9 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         if not page.pages.count:
             self.set_class(not counts["run"], "-empty")
             if not counts["run"]:
-                self.query_one("#nothing", Static).update(nothing_yet(counts) + ("" if self.app.read_only else HOME))
+                self.query_one("#nothing", Static).update(
+                    format_first_steps(counts) + ("" if self.app.read_only else HOME_HINT)
+                )
             table.show(page.pages, page.rows, columns=self.headed(), keep=keep)
 
     def headed(self) -> list[Column]:
@@ -152,19 +156,19 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
 
     async def read_results(self) -> None:
         """Read the results of the visible runs after a delay, so that a held key reads none."""
-        await asyncio.sleep(RESULTS_PAUSE)
+        await asyncio.sleep(RESULTS_DELAY_S)
         self.require_shown()
         if not (unread := self.unread_results):
             return
         ids = list(unread)
         found = await self.ask("reading results", lambda session: run_rows.first_results(session, ids))
         if found is not None:
-            if len(self.results) > MOST_RESULTS:
+            if len(self.results) > MAX_KEPT_RESULTS:
                 self.results.clear()
             self.results |= {(id, unread[id]): words for id, words in found.items()}
             self.query_one(PageTable).reorder(self.headed())
 
-    async def previewed(self, row: Mapping[str, Any]) -> Shown | None:
+    async def previewed(self, row: Mapping[str, Any]) -> RowPreview | None:
         """Return the result of a run and the settings that were given."""
         from tui.data.run_rows import preview
 
@@ -180,7 +184,10 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
             "made": ", ".join(output["name"] for output in run["outputs"][:8]),
             "last message": next((one["message"] for one in reversed(run["tries"]) if one.get("message")), None),
         }  # fmt: skip
-        return Shown(Group(fields(known), Text(""), fields(given, "settings that were given")), title=label(row))
+        return RowPreview(
+            Group(build_fields_table(known), Text(""), build_fields_table(given, "settings that were given")),
+            title=label_run(row),
+        )
 
     def command(self) -> str:
         sort = f" --sort {shlex.quote(self.sort)}" if self.sort != NEWEST_FIRST else ""
@@ -198,7 +205,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
 
     def sort_table(self, table: PageTable, way: int) -> None:
         """Sort by the next column, or reverse the order if `way` is 0. Sorting is done in SQL."""
-        keys = [key for key in self.columns if sortable(key)]
+        keys = [key for key in self.columns if is_sortable(key)]
         here = self.sort.removeprefix("-")
         if not way:
             self.sort_by(here if self.sort.startswith("-") else f"-{here}")
@@ -209,13 +216,15 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         event.prevent_default()
         field = event.column.field
         key = next(key for key in self.columns if run_rows.column(key).field == field)
-        if sortable(key):
+        if is_sortable(key):
             self.sort_by(f"-{key}" if self.sort == key else key)
 
     def action_columns(self) -> None:
         table = self.query_one(PageTable)
         rows = [row for place in range(min(table.count, PAGE)) if (row := table.row(place)) is not None]
-        self._choose(sorted({name for row in rows for name in settings(row["spec"])}), [row["id"] for row in rows])
+        self._choose(
+            sorted({name for row in rows for name in list_setting_names(row["spec"])}), [row["id"] for row in rows]
+        )
 
     def _choose(self, names: list[str], ids: list[UUID]) -> None:
         async def choose() -> None:
@@ -240,20 +249,20 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         if row["id"] in self.marked:
             del self.marked[row["id"]]
         else:
-            self.marked[row["id"]] = label(row)
+            self.marked[row["id"]] = label_run(row)
         table.action_cursor_down()
         self.tell_marks()
 
     def action_add(self) -> None:
         if not self.app.read_only:
             options = "--checkpoint NAME: the model, if it is here; --players NAME --limit time=0.1 --opening standard"
-            bring_in(self, ("import", "results"), "published results: CSV, PGN, a training log", options)
+            import_picked_file(self, ("import", "results"), "published results: CSV, PGN, a training log", options)
 
     def action_merge(self) -> None:
-        from tui.screens.merge import pick
+        from tui.screens.merge import pick_registry
 
         if not self.app.read_only:
-            pick(self)
+            pick_registry(self)
 
     def action_unmark(self) -> None:
         self.marked.clear()
@@ -264,7 +273,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         self.tell_marks()
 
     def count_rows(self, pages: Pages) -> None:
-        self.overview = overview_line(self.counts, pages) if self.counts else ""
+        self.overview = format_runs_overview(self.counts, pages) if self.counts else ""
         self.tell_marks()
 
     def tell_marks(self) -> None:
@@ -282,11 +291,11 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         self.query_one("#overview", Static).update(next((t for t in told if cell_len(t) <= wide), told[-1]))
         self.query_one(PageTable).refresh()
 
-    def under_cursor(self) -> Chosen:
+    def under_cursor(self) -> ChosenRows:
         row = self.query_one(PageTable).current
-        return "run", {} if row is None else {row["id"]: label(row)}
+        return "run", {} if row is None else {row["id"]: label_run(row)}
 
-    def chosen(self) -> Chosen:
+    def chosen(self) -> ChosenRows:
         return ("run", dict(self.marked)) if self.marked else self.under_cursor()
 
     def hidden_of(self, things: Collection[UUID]) -> str:
@@ -302,36 +311,36 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
 
     def action_lineage(self) -> None:
         if (row := self.query_one(PageTable).current) is not None:
-            self.app.open_lineage("run", row["id"].hex, label(row))
+            self.app.open_lineage("run", row["id"].hex, label_run(row))
 
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
-        self.app.open("run", event.row["id"], label(event.row))
+        self.app.open("run", event.row["id"], label_run(event.row))
 
 
-def label(row: Mapping[str, Any]) -> str:
+def label_run(row: Mapping[str, Any]) -> str:
     return row["name"] or f"{row['kind']} {show.short(row['short'])}"
 
 
-def sortable(key: str) -> bool:
+def is_sortable(key: str) -> bool:
     return key in SORT_KEYS or key not in run_rows.KNOWN
 
 
-def settings(spec: Mapping[str, Any], under: str = "") -> list[str]:
+def list_setting_names(spec: Mapping[str, Any], under: str = "") -> list[str]:
     """Return the names of the settings in `spec`. Settings of a group are written `group.name`."""
     names: list[str] = []
     for key, value in spec.items():
-        names += settings(value, f"{under}{key}.") if isinstance(value, Mapping) else [f"{under}{key}"]
+        names += list_setting_names(value, f"{under}{key}.") if isinstance(value, Mapping) else [f"{under}{key}"]
     return names
 
 
-def read(session: Session, filter_text: str, sort: str, metrics: Sequence[str], number: int,
+def read_run_page(session: Session, filter_text: str, sort: str, metrics: Sequence[str], number: int,
          marked: Collection[UUID]) -> RunPage:  # fmt: skip
     pages = runs(session, filter_text, sort, metrics)
     reach(pages, number * PAGE)
     return RunPage(pages, number, pages.page(number), set(marked) - fitting(session, filter_text, marked))
 
 
-def overview_line(counts: Mapping[str, int], pages: Pages) -> str:
+def format_runs_overview(counts: Mapping[str, int], pages: Pages) -> str:
     runs_text = show.counted(counts["run"], "run")
     if not counted(pages):
         runs_text = f"{pages.count:,}… of {runs_text}"
@@ -344,7 +353,7 @@ def overview_line(counts: Mapping[str, int], pages: Pages) -> str:
     )
 
 
-def nothing_yet(counts: Mapping[str, int]) -> str:
+def format_first_steps(counts: Mapping[str, int]) -> str:
     missing, commands = next_steps(dict(counts))
     lines = "\n".join(f"    $ {command}" for command in commands)
     return f"{missing} What to type next, in another terminal:\n\n{lines}\n\nThis screen follows by itself."
@@ -381,7 +390,8 @@ class ColumnsScreen(AppScreen):
 
     def draw(self) -> None:
         rows = [
-            {"on": "yes" if key in self.chosen else "", "key": key, "meaning": meaning(key)} for key in self.offered
+            {"on": "yes" if key in self.chosen else "", "key": key, "meaning": describe_column(key)}
+            for key in self.offered
         ]
         self.query_one(PageTable).show(Listed(rows), rows[:200], keep=True)
 
@@ -417,7 +427,7 @@ class ColumnsScreen(AppScreen):
             self.draw()
 
 
-def meaning(key: str) -> str:
+def describe_column(key: str) -> str:
     if key.startswith(run_rows.SPEC):
         return "a setting of the run"
     return "the last value of a metric" if key.startswith(run_rows.METRIC) else run_rows.MEANING[key]

@@ -22,9 +22,9 @@ from tui.columns import Column
 from tui.data import entity_rows
 from tui.data.pages import Listed, Row
 from tui.screens.annotate import AnnotatingScreen
-from tui.screens.base import AppScreen, PartsScreen, fields_of
-from tui.screens.files import bring_in
-from tui.screens.preview import PreviewingScreen, Shown, fields
+from tui.screens.base import AppScreen, PartsScreen, collect_row_fields
+from tui.screens.files import import_picked_file
+from tui.screens.preview import PreviewingScreen, RowPreview, build_fields_table
 from tui.widgets.bars import PaneStrip
 from tui.widgets.chart import ChartView
 from tui.widgets.table import PageTable
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from chessreg.entities.base import Entity
 
 
-BROUGHT_IN = {  # noun → import command, accepted files, further options
+IMPORT_COMMANDS = {  # noun → import command, accepted files, further options
     "dataset": (
         ("dataset", "add"), "games or positions: PGN, CSV, Parquet, .bag; also as .zst, .gz, .bz2, .zip",
         "--exclude DATASET --within DATASET --min-plies N --licence TEXT",
@@ -51,17 +51,17 @@ BROUGHT_IN = {  # noun → import command, accepted files, further options
         "--checkpoint NAME: the model that it is of, else unknown; --layers N --label TEXT",
     ),
 }  # fmt: skip
-NOUN = "data.noun"
+NOUN_KEY = "data.noun"
 
 
-def name(row: Mapping[str, Any]) -> str:
+def format_thing_name(row: Mapping[str, Any]) -> str:
     """Return the name of an entity, or the run that made it in brackets."""
     called = row["name"] or (f"({row['made_by']})" if row.get("made_by") else "")
     return ("★ " if row["starred"] else "") + called + (" (invalid)" if row["invalid"] else "")
 
 
 ID = Column("thing", "id", text=lambda row: show.short(row["thing"]))
-NAME = Column("name", "name", text=name, widest=28, least=12)
+NAME = Column("name", "name", text=format_thing_name, widest=28, least=12)
 
 
 class DataScreen(AnnotatingScreen, PreviewingScreen):
@@ -81,7 +81,7 @@ class DataScreen(AnnotatingScreen, PreviewingScreen):
 
     def on_mount(self) -> None:
         self.entities: dict[str, Entity] = {}
-        self.noun = self.app.remembered.get(NOUN, self.noun)
+        self.noun = self.app.remembered.get(NOUN_KEY, self.noun)
 
     async def fill(self) -> None:
         read = await self.ask(
@@ -107,10 +107,12 @@ class DataScreen(AnnotatingScreen, PreviewingScreen):
         self._drawn = self.noun
         self.relabel()
 
-    async def previewed(self, row: Mapping[str, Any]) -> Shown | None:
+    async def previewed(self, row: Mapping[str, Any]) -> RowPreview | None:
         """Return the fields of the row, without its report (which `i` shows)."""
-        known = fields_of(self.query_one(PageTable), row)
-        return Shown(fields({name: value for name, value in known.items() if not isinstance(value, dict)}))
+        known = collect_row_fields(self.query_one(PageTable), row)
+        return RowPreview(
+            build_fields_table({name: value for name, value in known.items() if not isinstance(value, dict)})
+        )
 
     def command(self) -> str:
         return f"chessreg {self.noun} list"
@@ -119,7 +121,7 @@ class DataScreen(AnnotatingScreen, PreviewingScreen):
 
     def choose(self, place: int) -> None:
         self.noun = list(self.entities)[place % len(self.entities)]
-        self.app.remembered.set(NOUN, self.noun)
+        self.app.remembered.set(NOUN_KEY, self.noun)
         self.draw()
 
     def action_noun(self, way: str) -> None:
@@ -132,24 +134,24 @@ class DataScreen(AnnotatingScreen, PreviewingScreen):
     def chosen(self) -> tuple[str, dict[UUID, str]]:
         if (row := self.query_one(PageTable).current) is None:
             return self.noun, {}
-        return "run" if self.entities[self.noun].of_run else self.noun, {row["thing"]: label(row)}
+        return "run" if self.entities[self.noun].of_run else self.noun, {row["thing"]: label_thing(row)}
 
     def offers(self, action: Action) -> bool:
         if action.place == "data" and action.method == "add":
-            return self.noun in BROUGHT_IN and super().offers(action)
+            return self.noun in IMPORT_COMMANDS and super().offers(action)
         if action.place == "data" and action.method in ("split", "rows"):
             return self.noun == "dataset" and bool(self.chosen()[1]) and super().offers(action)
         return super().offers(action)
 
     def action_add(self) -> None:
-        if self.noun in BROUGHT_IN and not self.app.read_only:
-            bring_in(self, *BROUGHT_IN[self.noun])
+        if self.noun in IMPORT_COMMANDS and not self.app.read_only:
+            import_picked_file(self, *IMPORT_COMMANDS[self.noun])
 
     def action_rows(self) -> None:
         _, chosen = self.chosen()
         if self.noun == "dataset" and chosen:
             id, called = next(iter(chosen.items()))
-            view_rows(self, id, called)
+            show_dataset_rows(self, id, called)
 
     def action_split(self) -> None:
         from tui.screens.dialogs import Prompt
@@ -176,13 +178,13 @@ class DataScreen(AnnotatingScreen, PreviewingScreen):
             noun, _ = self.chosen()
             maker = row.get("run_id")  # an output is identified by its run
             root = ("run", maker) if maker else (noun, row["thing"])
-            self.app.open_lineage(root[0], root[1].hex, label(row))
+            self.app.open_lineage(root[0], root[1].hex, label_thing(row))
 
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
-        self.app.push_screen(ThingScreen(self.noun, event.row["thing"], label(event.row)))
+        self.app.push_screen(ThingScreen(self.noun, event.row["thing"], label_thing(event.row)))
 
 
-def label(row: Row) -> str:
+def label_thing(row: Row) -> str:
     return row["name"] or f"{row['noun']} {show.short(row['thing'])}"
 
 
@@ -262,7 +264,7 @@ class ThingScreen(AnnotatingScreen, PartsScreen):
 
     def action_rows(self) -> None:
         if self.noun == "dataset":
-            view_rows(self, self.thing_id, self.called)
+            show_dataset_rows(self, self.thing_id, self.called)
 
     def action_verify(self) -> None:
         if self.entity.verify is not None:
@@ -273,7 +275,9 @@ class ThingScreen(AnnotatingScreen, PartsScreen):
         """Read the files again and report the outcome. The screen stays usable meanwhile."""
         id, verify = self.thing_id, self.entity.verify
         assert verify is not None
-        result = await self.ask(f"verifying {self.called}", lambda session: outcome(verify(session, id.hex), self.noun))
+        result = await self.ask(
+            f"verifying {self.called}", lambda session: check_verification(verify(session, id.hex), self.noun)
+        )
         if result is not None:
             self.notify(result, title=self.called)
 
@@ -289,7 +293,7 @@ class ThingScreen(AnnotatingScreen, PartsScreen):
             self.on_page_table_inspected(PageTable.Inspected(event.table, event.place, event.row))
 
 
-def view_rows(screen: AppScreen, dataset_id: UUID, called: str) -> None:
+def show_dataset_rows(screen: AppScreen, dataset_id: UUID, called: str) -> None:
     """Show the games or positions of a dataset.
 
     The breadcrumb includes the name, unless `screen` already shows it.
@@ -301,7 +305,7 @@ def view_rows(screen: AppScreen, dataset_id: UUID, called: str) -> None:
     screen.app.push_screen(rows)
 
 
-def outcome(verified: Verified, noun: str) -> str:
+def check_verification(verified: Verified, noun: str) -> str:
     """Return the outcome in words.
 
     Raises: ChessregError if the check found a problem.
