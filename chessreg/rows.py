@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 MOST_SHOWN = 40  # rows in the representation of a longer list
+SHOWN_WIDTH = 120  # characters of a line
 
 
 def to_plain(value: Any) -> Any:
@@ -120,7 +121,10 @@ class Rows(list[dict[str, Any]]):
     def __repr__(self) -> str:
         if not self:
             return "no rows"
-        return "\n".join([*format_rows(self[:MOST_SHOWN], self.headings)[0], *_more(len(self))])
+        lines, left_out = format_rows(self[:MOST_SHOWN], self.headings, SHOWN_WIDTH)
+        if left_out:
+            lines.append(f"not shown: {', '.join(left_out)}")
+        return "\n".join([*lines, *_more(len(self))])
 
     def _repr_html_(self) -> str:
         cells = [[format_cell(row.get(name)) for name in self.headings] for row in self[:MOST_SHOWN]]
