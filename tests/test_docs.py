@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
 import sys
@@ -34,6 +35,31 @@ def test_every_environment_variable_is_documented():
     sources = [path.read_text() for package in ("chessreg", "store", "tui") for path in (ROOT / package).rglob("*.py")]
     used = {name for text in sources for name in re.findall(r"\bCHESSREG_[A-Z_]*[A-Z]\b", text)}
     assert used == set(re.findall(r"`(CHESSREG_[A-Z_]+)`", TEXTS["docs/environment.md"]))
+
+
+NOTEBOOKS = sorted((ROOT / "docs/notebooks").glob("*.ipynb"))
+
+
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+def test_a_notebook_is_committed_with_its_outputs_and_no_error(path):
+    cells = [cell for cell in json.loads(path.read_text())["cells"] if cell["cell_type"] == "code"]
+    assert sum(bool(cell["outputs"]) for cell in cells) >= len(cells) / 2
+    assert not [out for cell in cells for out in cell["outputs"] if out["output_type"] == "error"]
+    assert len(path.read_bytes()) < 100_000
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1800)
+def test_the_notebooks_run_on_the_registry_of_the_demo(tmp_path):
+    nbclient = pytest.importorskip("nbclient", reason="no notebook runner here: pip install 'chessreg[docs]'")
+    nbformat = pytest.importorskip("nbformat")
+    project = tmp_path / "project"
+    project.mkdir()
+    subprocess.run([sys.executable, "-m", "chessreg.cli", "demo"], cwd=project, check=True, capture_output=True)
+    for path in NOTEBOOKS:
+        notebook = nbformat.read(path, 4)
+        client = nbclient.NotebookClient(notebook, timeout=900, resources={"metadata": {"path": str(project)}})
+        client.execute()
 
 
 @pytest.mark.slow

@@ -7,7 +7,6 @@ model in place, so a bridged model is saved from weights whose names were record
 from __future__ import annotations
 
 import difflib
-import warnings
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -251,10 +250,8 @@ def build_bridge(hf: Any, native: bool = False) -> Any:
     Two kinds exist. The default one rebuilds attention with explicit scores and has all hook points. The native one,
     for GPT-2 only, keeps fused attention (four times faster at full length) and has no hook points inside it.
     """
-    with warnings.catch_warnings():  # tqdm asks for ipywidgets in a notebook
-        warnings.filterwarnings("ignore", message="IProgress not found")
-        from transformer_lens.model_bridge.generalized_components import AttentionBridge, LinearBridge
-        from transformer_lens.model_bridge.sources import build_bridge_from_module
+    from transformer_lens.model_bridge.generalized_components import AttentionBridge, LinearBridge
+    from transformer_lens.model_bridge.sources import build_bridge_from_module
 
     def keep_attention(adapter: Any) -> None:
         adapter.component_mapping["blocks"].submodules["attn"] = AttentionBridge(
