@@ -41,7 +41,7 @@ Columns = list[np.ndarray]  # row numbers, then one array per hook point, all of
 
 
 def read_ahead(load: object, order: list[tuple[int, int, int, np.ndarray]], prefetch: int) -> Iterator[Columns]:
-    """Yield the loaded chunks of `order`, reading up to `prefetch` of them ahead in a thread."""
+    """Yield `load(*entry)` for each entry of `order`, in order. A thread loads up to `prefetch` entries ahead."""
     assert callable(load)
     pool = ThreadPoolExecutor(1, thread_name_prefix="batches")
     waiting: deque[Future[Columns]] = deque()

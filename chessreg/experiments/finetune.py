@@ -224,7 +224,7 @@ class Finetune(Kind):
             task.progress(point.step / max(spec.steps, 1), text)
 
         trainer.run(on_point, heldout, spec.heldout_steps, lambda: task.stopping)
-        task.progress(trainer.step / max(spec.steps, 1), "")  # raises Stop after a signal to end
+        task.progress(trainer.step / max(spec.steps, 1), "")  # raises StopRequest after a signal
         for point in trainer.curve:
             emit_train_point(task, point)  # type: ignore[arg-type]
         if trainer.curve:

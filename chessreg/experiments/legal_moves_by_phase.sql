@@ -13,11 +13,11 @@
 --   games_of: the first in file order, or the shortest (Davis's code)
 --   phase: what the model read last; for UCI squares an origin, a destination, a promotion, or the beginning
 --   positions [tokens]: predicted tokens
---   n_games [games]: games of these positions
+--   n_games [games]: games of these tokens
 --   strict [%]: most probable tokens that continue a legal move after the tokens read; games are resampled
 --   loose [%]: most probable tokens that are legal by Davis's rule, which ignores the origin
 --   mass [%]: mean probability of all strictly legal tokens
---   near_promotion [tokens]: number of predictions after a promotion that are counted separately
+--   near_promotion [tokens]: predictions at most this many tokens after a promotion are counted separately
 --   after_promotion [%]: strictly legal tokens among these predictions
 --   near [tokens]: number of these predictions
 --   errors [tokens]: predictions that are not strictly legal

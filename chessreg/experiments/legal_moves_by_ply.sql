@@ -10,7 +10,7 @@
 --   checkpoint: the model
 --   moves: full moves of the game, in bins of ten
 --   positions [positions]: evaluated turns
---   games [games]: games of these positions
+--   games [games]: games of these turns
 --   legal [%]: turns whose greedy text is a legal move, with its interval; games are resampled
 --   mass [%]: mean exact probability of a legal move; none: not computed
 --   valid [%]: mean probability of a text in the form of a move, legal or not; none: not computed

@@ -202,7 +202,10 @@ class MoveAccuracy(Kind):
 
 
 def build_accuracy_frame(row: tables.Prediction, position: Mapping[str, str]) -> BoardFrame:
-    """Return the board of one position."""
+    """Return the board of one position, with the model's move and the best move as arrows.
+
+    `position` is its row of the dataset: `fen`, and `best` in UCI.
+    """
     board, extra = chess.Board(position["fen"]), row.detail or {}
     title, flipped = f"position {row.item}", board.turn == chess.BLACK
     known = extra.get("best_uci") or position["best"]
@@ -437,7 +440,10 @@ def build_verdicts(
 
 
 def compute_return_metrics(session: Any, row: int, logprobs: Mapping[str, float], returns: np.ndarray) -> ReturnMetrics:
-    """Return the metrics of one row of a session, given the log-probabilities of its legal moves."""
+    """Return the metrics of row `row` of a session. `logprobs`: legal move (UCI) → log-probability.
+
+    `returns` are the known win probabilities of the legal moves, in the order of their actions.
+    """
     from chessreg.models.decoding.session import ValueSession
 
     if isinstance(session, ValueSession):

@@ -303,7 +303,7 @@ class Train(Kind):
 
         with run_ranks(trainer, task.options.devices):
             trainer.run(on_point, heldout, spec.heldout_steps, lambda: task.stopping, measure)
-        task.progress(trainer.step / spec.steps, "")  # raises Stop after a signal to end
+        task.progress(trainer.step / spec.steps, "")  # raises StopRequest after a signal
         for point in trainer.curve:
             emit_train_point(task, point)
         publish_trained(task, trainer)

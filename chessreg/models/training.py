@@ -367,7 +367,7 @@ class Trainer:
         return make_initial_model(self.config, self.corpus.vocab_size)
 
     def epoch_batches(self) -> list[list[list[int]]]:
-        """Return the batches of the current epoch."""
+        """Return the batches of the current epoch: batch → rows → games of a row."""
         return make_epoch_batches(self.corpus, self.config, self.epoch)
 
     def weights(self) -> dict[str, Tensor]:

@@ -112,7 +112,7 @@ class CachedActivations:
 
     @property
     def centred(self) -> bool:
-        """Whether the weights of the model were centred, and with them the residual stream (Karvonen)."""
+        """Whether the model's weights, and so its residual stream, were centred (Karvonen specification 2.3)."""
         return bool(self.array.parts[0].attributes["spec"]["residual"] == "centred")
 
     def read(self, layer: int, rows: Any = None) -> Activations:

@@ -1,4 +1,4 @@
-"""Reports it when the code of a user's kind ends the process: one line that names the call, and a non-zero exit status.
+"""Reports a user's kind that ends the process: one line that names the call, and a non-zero exit status.
 
 `sys.exit` raises an exception and needs no handling. `os._exit` ends the process immediately, before an end can be
 recorded. Once a user's kind is loaded, `os._exit` is replaced by a function that raises when the kind's code calls it

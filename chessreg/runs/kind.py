@@ -40,8 +40,8 @@ class Estimate:
     rows: Mapping[str, int] = field(default_factory=dict)
     bytes: int = 0
     remarks: tuple[str, ...] = ()
-    operations: float = 0.0
-    cpu_seconds: float = 0.0
+    operations: float = 0.0  # floating-point operations of matrix products
+    cpu_seconds: float = 0.0  # of other work, on one thread
 
 
 class SparseRow(BaseModel):
@@ -90,7 +90,7 @@ class Kind:
         raise NotImplementedError
 
     def estimate(self, spec: Any, inputs: Inputs) -> Estimate:
-        """Return the estimated rows and bytes of a run, for dry runs."""
+        """Return the estimated rows, bytes and computing time of a run, for dry runs."""
         return Estimate()
 
     def check(self, spec: Any, inputs: Inputs) -> None:

@@ -372,7 +372,7 @@ def setting_names(model: Any) -> set[str]:
 
 
 def describe_tag(model: Any, told: Sequence[type[Settings]] = ()) -> SettingField:
-    """The tag of a union as a setting, its text that of these variants: the description of the tag in each."""
+    """Return the tag of a union as a setting. Its text describes the variants in `told`, each after its value."""
     tag, known = tag_of(model), variants_of(model)
     texts = (f"{value}: {each.model_fields[tag].description}" for value, each in known.items() if each in told)
     return SettingField(path=tag, form="choice", default=PydanticUndefined, text="; ".join(texts), choices=tuple(known))

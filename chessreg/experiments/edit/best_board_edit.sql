@@ -14,7 +14,7 @@
 --   intervention: the edit
 --   layers [hidden]: its layers, 0-based; for best of scales per state the layers that all edits of the run share
 --   layers_label: name of these layers in a paper
---   scale [hidden]: value of the scale rule's parameter
+--   scale [hidden]: value of --scale, which --scale-rule interprets
 --   tried [edits]: number of compared edits
 --   selected_on: games on which the edits were compared, by the share of sampled texts legal without the piece
 --   chosen_modified [%]: that share on these games (biased by the choice)

@@ -13,7 +13,7 @@
 --       reconstruct it, at the same layers and tokens)
 --   intervention: source, layers (0-based), scale and positions of the edit
 --   layer_set: its layers as text; a control has the layers of its edit
---   scale: value of the scale rule's parameter's parameter; a control has that of its edit
+--   scale: value of --scale, which --scale-rule interprets; a control has that of its edit
 --   edits_tried [hidden]: edits in the run: more than one is a sweep
 --   states [states]: positions with a piece to remove
 --   games [games]: games of these positions

@@ -10,7 +10,7 @@
 --   checkpoint: the model
 --   type: Probe, Random, Patch, … as in the query `legal move mass by edit`
 --   layers: edited, 0-based
---   scale: value of the scale rule's parameter
+--   scale: value of --scale, which --scale-rule interprets
 --   tried [edits]: number of compared pairs of layers and scale
 --   chosen: whether it has the most mass on the target board, of its type in this run, on one half of the games
 --   chosen_on: mass on the target board on that half (biased for the chosen edit)

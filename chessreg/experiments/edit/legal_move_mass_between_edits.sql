@@ -11,13 +11,13 @@
 --   type: Probe, Random, Patch, … as in the query `legal move mass by edit`
 --   minus: the type that it is compared with, of the same run, layers and scale
 --   layers [hidden]: edited, 0-based
---   scale: value of the scale rule's parameter
+--   scale: value of --scale, which --scale-rule interprets
 --   cases [cases]: prefixes of games that both edit
---   games [games]: games of these positions
+--   games [games]: games of these cases
 --   target: for the first, mean probability of tokens that begin a legal move on the target board
 --   other: the same for the second
 --   difference: the first minus the second, same cases; games are resampled
---   paired_log10_p: of the differences, one-sided, treating cases as independent
+--   paired_log10_p: log10 of p of the differences, one-sided, treating cases as independent
 --   paired_holm_log10_p: the same, corrected by Holm over the rows of the run
 --   run: the edit run
 --   done [states]: completed units

@@ -11,15 +11,14 @@
 --   checkpoint: the model
 --   protocol: which preset the settings match: paper, published code or corrected; own: none of these
 --   type: None (the clean model), Random, Patch (the residual of a later board), Probe, SAE-Probe, CD-Probe (difference
---       of
---       means of latents), DM-Probe (of residuals); Shuffled (another piece's direction), Wrong layer, Length 0. For
---       several edits by probes of one sort, those of --other-probes have their number: SAE-Probe 2
+--       of means of latents), DM-Probe (of residuals); Shuffled (another piece's direction), Wrong layer, Length 0.
+--       For several edits by probes of one sort, those of --other-probes have their number: SAE-Probe 2
 --   probe [hidden]: the run of the probe whose directions are added
 --   layers: edited, 0-based; a control has the layers of its edit
---   scale: value of the scale rule's parameter
+--   scale: value of --scale, which --scale-rule interprets
 --   scale_rule [hidden]: the rule that turns the scale into a length
 --   cases [cases]: edited prefixes of games
---   games [games]: games of these positions
+--   games [games]: games of these cases
 --   kings [cases]: cases that remove a king, where pseudo-legal moves count as legal
 --   original: mean probability of tokens that begin a legal move on the original board; games are resampled
 --   original_sd: its standard deviation over cases
@@ -33,9 +32,9 @@
 --   argmax_kept [%]: cases whose most probable token is the clean model's
 --   kl [nats]: mean Kullback-Leibler divergence of the clean distribution from the edited one
 --   edit_norm [hidden]: mean length of the edit at its lowest layer
---   welch_log10_p: p of target against the clean model's, one-sided, treating samples as independent (as published)
+--   welch_log10_p: log10 of p of target against the clean model's, one-sided, treating samples as independent (as published)
 --   welch_holm_log10_p: the same, corrected by Holm over the rows of the run
---   paired_log10_p: p of the differences, one-sided, treating cases as independent
+--   paired_log10_p: log10 of p of the differences, one-sided, treating cases as independent
 --   cohens_d: Cohen's d of target against the clean model's
 --   run: the edit run
 --   done [states]: completed units

@@ -12,9 +12,9 @@
 --   expansion: latents of the SAE that decodes the probe, divided by the model's d_model
 --   minus: the smaller expansion that it is compared with; layers, scale, games and all settings but the SAE are equal
 --   layers [hidden]: edited, 0-based
---   scale: value of the scale rule's parameter
+--   scale: value of --scale, which --scale-rule interprets
 --   cases [cases]: prefixes of games that both edit
---   games [games]: games of these positions
+--   games [games]: games of these cases
 --   target: for the larger, mean probability of tokens that begin a legal move on the target board
 --   other: the same for the smaller
 --   difference: the larger minus the smaller, same cases; games are resampled
@@ -42,9 +42,8 @@ JOIN (SELECT spec_hash, settings_text(spec, ['sae', 'expansion', 'layers', 'min_
 GROUP BY i.intervention_id
 
 -- statement: edits
--- The conditions whose directions an SAE decodes, with its expansion and the edited cases. `alike`: the settings of
--- edit
--- and probes; those of other edits of the run do not count.
+-- The conditions whose directions an SAE decodes, with its expansion and the edited cases. `alike`: the settings
+-- of edit and probes; those of other edits of the run do not count.
 SELECT t.run_id, t.condition, any_value(r.run) AS run, any_value(r.created_at) AS created_at,
        any_value(coalesce(p.expansion, TRY_CAST(s.expansions AS BIGINT[])[1])) AS expansion, any_value(i.checkpoint_id) AS checkpoint_id,
        any_value(CASE p.source WHEN 'sae-latents' THEN 'SAE-Probe' ELSE 'CD-Probe' END) AS type,

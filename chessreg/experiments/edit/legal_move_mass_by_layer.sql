@@ -11,9 +11,9 @@
 --   type: Probe, Random, Patch, … as in the query `legal move mass by edit`
 --   layer: the lowest edited layer, 0-based
 --   layers [hidden]: all edited layers
---   scale: value of the scale rule's parameter
+--   scale: value of --scale, which --scale-rule interprets
 --   cases [cases]: edited prefixes of games
---   games [games]: games of these positions
+--   games [games]: games of these cases
 --   original: mean probability of tokens that begin a legal move on the original board; games are resampled
 --   target: the same on the target board of the edit
 --   target_sd: its standard deviation over cases

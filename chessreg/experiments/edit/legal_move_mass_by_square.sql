@@ -10,11 +10,11 @@
 --   checkpoint: the model
 --   type: Probe, Random, Patch, … as in the query `legal move mass by edit`
 --   layers [hidden]: edited, 0-based
---   scale: value of the scale rule's parameter
+--   scale: value of --scale, which --scale-rule interprets
 --   piece: the removed piece, PNBRQK of White, pnbrqk of Black
 --   square: the square of the removed piece
 --   cases [cases]: prefixes of games with that piece there
---   games [games]: games of these positions
+--   games [games]: games of these cases
 --   original: mean probability of tokens that begin a legal move on the original board; games are resampled
 --   target: the same on the board without the piece
 --   clean_target: the same of the clean model

@@ -387,7 +387,11 @@ class SiteEditor(CaseEdits):
         return begins
 
     def rows(self, outcome: Outcome, clean: Outcome, cases: Sequence[Case], legal: np.ndarray, row: int) -> None:
-        """Emit one condition's row of every case."""
+        """Emit one condition's row of every case.
+
+        `clean` is the outcome to compare with, `legal` bool [cases, 3, outputs] as from `legal`, and `row` the index of
+        the first case in the stored probabilities of the group.
+        """
         probabilities = np.exp(outcome.logprobs)
         masses = np.minimum(np.einsum("ckv,cv->ck", legal.astype(np.float64), probabilities), 1.0)
         favourite, before = outcome.logprobs.argmax(1), clean.logprobs.argmax(1)

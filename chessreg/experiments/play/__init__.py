@@ -97,7 +97,8 @@ JUNKIN_2025: dict[str, Any] = {
     "context": "crop",
     "adjudication": "none",
 }
-"""The settings of Junkin 2025, Appendix I: more than five illegal moves in a row lose, 500 games by color and level.
+"""The settings of Junkin 2025, Appendix I: more than five illegal moves in a row lose; 500 games for each color
+at each level.
 
 Its opening book is not published; `--opening book:FILE` is the user's. The move limit comes from its code.
 """
@@ -109,8 +110,8 @@ AUTHOR_2025: dict[str, Any] = {
     "resignation": "counts",
     "assist": "author",
 }
-"""The settings of Junkin's code (specification 4.2): 50 games by color from the start, and Stockfish finishes won
-games.
+"""The settings of Junkin's code (specification 4.2): 50 games for each color from the start position, and
+Stockfish finishes won games.
 
 Two differences remain. Tries after the first are drawn from all tokens (the code: from the 200 most probable; a
 language model by the settings of its folder). A language model's answer is read as UCI (the code: as SAN, where

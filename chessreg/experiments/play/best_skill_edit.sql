@@ -21,7 +21,8 @@
 --   layers [hidden]: its layers, 0-based
 --   scale [hidden]: its scale
 --   tried [edits]: number of edits of this source, goal and protocol
---   qualified [edits]: number of edits to choose from: neither all points lost nor all won, and legality at the floor
+--   qualified [edits]: number of edits to choose from: neither all points lost nor all won, and legality at or
+--       above the floor
 --   legality_floor [%]: required legality: 98 % of first tries (the paper's condition), or 2 points less than the model
 --       without intervention where that is lower; of policy legal, the mean exact probability of a legal move
 --   legality [%]: legality of the chosen edit, on the choosing openings

@@ -39,8 +39,7 @@
 
 -- statement: cells
 -- `settings`: settings shared by fits that differ in their phase alone. `scored`: settings, other than caches and
--- tokens,
--- that decide which positions are scored and by which labels.
+-- tokens, that decide which positions are scored and by which labels.
 SELECT p.run_id, p.unit, s.split, p.label, p.positions, r.phase, r.cache, coalesce(r.test_cache, '') AS test_cache,
        settings_text(o.spec, ['phase', 'layers', 'min_positions']) AS settings,
        [r.alignment, r.skip_sites::VARCHAR, r.max_sites::VARCHAR, r.last_sites::VARCHAR, r.skill::VARCHAR,

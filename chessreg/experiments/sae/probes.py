@@ -152,7 +152,7 @@ class Features:
         return {name: np.ascontiguousarray(value) for name, value in tensors.items()}
 
     def columns(self, least: int) -> dict[str, Any]:
-        """Return the columns for meta.json."""
+        """Return the columns for meta.json. `least` is the required number of positions of a class (`contrast`)."""
         extra: dict[str, Any] = {"source": self.source}
         if not self.learnt:
             extra |= {"min_class_positions": least, "classes_without_positions": int((self.counts < least).sum())}

@@ -98,7 +98,7 @@ class SaeWork:
             self.report_progress(trainers[0])
 
     def report_progress(self, trainer: SaeTrainer) -> None:
-        """Report the progress of all trainers. Raises Stop after a signal to end."""
+        """Report the progress of all trainers. Raises StopRequest after a signal."""
         done, steps = trainer.place
         text = f"step {done:,} of {steps:,}"
         if trainer.curve:

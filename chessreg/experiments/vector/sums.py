@@ -137,7 +137,10 @@ def sum_resumable(
 
 
 def read_group_sums(path: Path) -> np.ndarray:
-    """Return the sums of one group that an earlier attempt saved. Raises ChessregError for a damaged file."""
+    """Return the sums float32 [layers, games, d_model] of one group that an earlier attempt saved.
+
+    Raises ChessregError for a damaged file.
+    """
     try:
         piece: np.ndarray = np.load(path, allow_pickle=False)
     except Exception as error:  # numpy raises many types for damaged files

@@ -124,7 +124,7 @@ def value_repetitions(board: chess.Board, values: MoveValues) -> np.ndarray:
 def score_positions(
     model: LanguageModel, positions: Sequence[Sequence[int]], edits: Sequence[ResidualEdit], rows: Sequence[int]
 ) -> list[MoveValues]:
-    """Return `score_moves` for positions of 77 tokens each."""
+    """Return `score_moves` for positions given as 77 tokens each. Position i uses row `rows[i]` of the edits."""
     fen = Fen77()
     return score_moves(model, [chess.Board(fen.decode(tokens)) for tokens in positions], edits, rows)
 

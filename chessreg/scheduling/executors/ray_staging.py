@@ -192,7 +192,10 @@ class NodeStore:
         return {"CHESSREG_REGISTRY": registry, "CHESSREG_JOB_STORE": str(self.root), "CHESSREG_JOB_LOG": log}
 
     def send(self, last: bool = False) -> None:
-        """Send new data home, in an order in which nothing refers to data that is not there yet."""
+        """Send new data home, in an order in which nothing refers to data that is not there yet.
+
+        With `last`, also send the outcome of the submission and remove its folder on this node.
+        """
         self._note("process.json")
         if self.store is not None:
             self._fragments(self.store)
