@@ -136,7 +136,7 @@ def cell_text(result: QueryResult, row: dict[str, Any], name: str) -> str:
 def number_text(value: Any, decimals: int) -> str:
     """Return one value as text.
 
-    >>> number(0.12345, 3), number(12345, 0), number(None, 1), number(True, 1)
+    >>> number_text(0.12345, 3), number_text(12345, 0), number_text(None, 1), number_text(True, 1)
     ('0.123', '12,345', '', 'yes')
     """
     if value is None:
@@ -163,8 +163,10 @@ def amount_text(value: Any, setting: bool = False) -> str:
     It has three decimals; a large whole number has none. A value that three decimals would change or hide has four
     significant digits. For a `setting`, every whole number is without decimals.
 
-    >>> amount(0.25), amount(0.1234), amount(8e-05), amount(0.000123456), amount(2000.0), amount(2.0, setting=True)
-    ('0.250', '0.1234', '8e-05', '0.0001235', '2,000', '2')
+    >>> [amount_text(value) for value in (0.25, 0.1234, 8e-05, 0.000123456, 2000.0)]
+    ['0.250', '0.1234', '8e-05', '0.0001235', '2,000']
+    >>> amount_text(2.0, setting=True)
+    '2'
     """
     if not isinstance(value, float) or not isfinite(value):
         return number_text(value, 3)

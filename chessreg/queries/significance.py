@@ -108,7 +108,7 @@ def holm_adjusted(p: Sequence[float | None]) -> list[float | None]:
 
     The k-th smallest of m p-values is multiplied by m - k + 1 and raised to at least the one before it (Holm 1979).
 
-    >>> holm([0.01, 0.04, None, 0.03])
+    >>> holm_adjusted([0.01, 0.04, None, 0.03])
     [0.03, 0.06, None, 0.06]
     """
     return _in_steps(p, lambda value, left: min(1.0, value * left))

@@ -179,7 +179,7 @@ def _sums_of_shared(table: np.ndarray, role: str) -> np.ndarray:
 def wilson_interval(rate: float, n: float) -> tuple[float, float]:
     """Return Wilson's score interval for a rate of n independent observations.
 
-    >>> [round(x, 3) for x in wilson(0.5, 100)]
+    >>> [round(x, 3) for x in wilson_interval(0.5, 100)]
     [0.404, 0.596]
     """
     centre = (rate + Z * Z / (2 * n)) / (1 + Z * Z / n)
@@ -190,7 +190,7 @@ def wilson_interval(rate: float, n: float) -> tuple[float, float]:
 def one_sided_bound(n: float) -> float:
     """Return the rate that n observations without a success exclude: 1 - 0.05^(1/n), about 3/n.
 
-    >>> round(one_sided(100), 4)
+    >>> round(one_sided_bound(100), 4)
     0.0295
     """
     return 1 - (1 - CONFIDENCE) ** (1 / n)
@@ -303,7 +303,7 @@ def _weighted_medians(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
 def elo_of_score(score: float) -> float:
     """Return the rating difference of an expected score strictly between 0 and 1.
 
-    >>> round(elo(0.75), 1)
+    >>> round(elo_of_score(0.75), 1)
     190.8
     """
     return -400 * math.log10(1 / score - 1)

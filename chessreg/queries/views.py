@@ -103,7 +103,7 @@ def handy_views() -> Mapping[str, str]:
 def may_list_tables(sql: str) -> bool:
     """Return whether a SELECT may list tables and views.
 
-    >>> lists("SHOW TABLES"), lists("SELECT 'as tables show'")
+    >>> may_list_tables("SHOW TABLES"), may_list_tables("SELECT 'as tables show'")
     (True, False)
     """
     return bool(CATALOGUE.search(COMMENT.sub(" ", sql)))
@@ -119,7 +119,7 @@ def find_named(statements: Iterable[str], texts: Mapping[str, str], *, loosely: 
     others found so. With `loosely`, every name that occurs as a word.
 
     >>> texts = {"games": "SELECT * FROM game", "game": "", "score": ""}
-    >>> sorted(named_in(["SELECT score FROM Games"], texts)), sorted(named_in(["score"], texts, loosely=True))
+    >>> sorted(find_named(["SELECT score FROM Games"], texts)), sorted(find_named(["score"], texts, loosely=True))
     (['game', 'games'], ['score'])
     """
     names = {name.lower(): name for name in texts}

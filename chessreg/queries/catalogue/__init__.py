@@ -371,9 +371,9 @@ def find_entry(name: str, beside: tuple[Path, ...] = ()) -> Entry:
     `beside`: files of kinds whose queries are looked at too. Raises NotFoundError with the near misses, or for SQL with
     the command that takes it.
 
-    >>> find("Elo by Intervention").title
+    >>> find_entry("Elo by Intervention").title
     'elo by intervention'
-    >>> find("legal moves along the game").title
+    >>> find_entry("legal moves along the game").title
     'legal moves by ply'
     """
     if name.endswith(".sql"):

@@ -30,7 +30,7 @@ COMMON_WORDS = frozenset(COMMON.split())
 def word_stems(text: str) -> frozenset[str]:
     """Return the words of a text without their endings, leaving out common words.
 
-    >>> sorted(stems("How often does the model play legal moves?"))
+    >>> sorted(word_stems("How often does the model play legal moves?"))
     ['legal', 'mov', 'often', 'pla']
     """
     words = re.findall(r"[a-z0-9]+", text.lower())
