@@ -14,37 +14,37 @@ from chessreg.cli.base import FilePath, Group, Home, json_option, pass_home, pri
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from chessreg.papers.work import Planned, Work
+    from chessreg.papers.work import StepPlan, Work
 
 MANY_TRIALS = 10_000_000
 TRIAL_BYTES = 550  # of one row and its index entries in SQLite
-SIZES = ["small", "reference", "paper"]  # chessreg.papers.plan.SIZES, unimported
+SIZES = ["small", "reference", "paper"]  # chessreg.papers.plan.SIZE_NAMES, unimported
 
 
 class PaperGroup(Group):
     """`list`, and one command for each paper."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        from chessreg.papers import papers
+        from chessreg.papers import list_papers
 
-        return ["list", *papers()]
+        return ["list", *list_papers()]
 
     def get_command(self, ctx: click.Context, name: str) -> click.Command | None:
-        from chessreg.papers import papers
+        from chessreg.papers import list_papers
 
         if name == "list":
             return list_
-        paper = papers().get(name)
+        paper = list_papers().get(name)
         return make_paper_command(name, paper.title, paper.firsts, paper.trains, paper.compares) if paper else None
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         """Return the command of a paper. The error for an unknown paper suggests similar names."""
-        from chessreg.papers import find
+        from chessreg.papers import find_paper
 
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
-            find(args[0])
+            find_paper(args[0])
         return super().resolve_command(ctx, args)
 
 
@@ -58,9 +58,9 @@ def paper() -> None:
 @pass_home
 def list_(home: Home) -> None:
     """List the papers that chessreg can run."""
-    from chessreg.papers import papers
+    from chessreg.papers import list_papers
 
-    rows = [{"name": p.name, "title": p.title, "sheets": [s.title for s in p.sheets]} for p in papers().values()]
+    rows = [{"name": p.name, "title": p.title, "sheets": [s.title for s in p.sheets]} for p in list_papers().values()]
     print_output(home, rows, ["name", "title"])
 
 
@@ -219,8 +219,8 @@ def run_paper(
 ) -> None:
     """Run the paper. Options other than an Action's name models and data, as `request` expects."""
     from chessreg.models import devices
-    from chessreg.papers import find
-    from chessreg.papers.work import Work, request
+    from chessreg.papers import find_paper
+    from chessreg.papers.work import Work, make_request
     from chessreg.scheduling.executors import open_executor
 
     action = PaperAction(**{field.name: options.pop(field.name) for field in fields(PaperAction)})
@@ -233,7 +233,7 @@ def run_paper(
         devices.check_threads(threads or 0)
     session = home.session()
     how = {key: value for key, value in (("device", device), ("threads", threads)) if value is not None}
-    work = Work(session, find(name), request(session, **{"checkpoint": None, **options}), how, first, only)
+    work = Work(session, find_paper(name), make_request(session, **{"checkpoint": None, **options}), how, first, only)
     action.check()
     for line in work.paper.remarks(work.request):
         click.echo(line, err=True)
@@ -258,7 +258,7 @@ def load(work: Work, file: Path) -> None:
     """Import the results that `--save` wrote on another machine."""
     from chessreg.papers import archive
 
-    loaded, states = archive.load(work, file)
+    loaded, states = archive.load_paper(work, file)
     begun = f", {states} begun trainings" if states else ""
     click.echo(f"{loaded.results:,} new results of {loaded.runs:,} runs{begun} from {file}", err=True)
 
@@ -267,7 +267,7 @@ def save(work: Work, file: Path, as_json: bool) -> None:
     """Write the results so far as one file for another machine."""
     from chessreg.papers import archive
 
-    saved = archive.save(work, file)
+    saved = archive.save_paper(work, file)
     summary = "{complete} of {steps} steps complete: {runs} runs, {artifacts} artifacts, "
     summary += "{states} begun trainings, {bytes:,} bytes" if saved["states"] else "{bytes:,} bytes"
     print_output(True, saved) if as_json else click.echo(f"{file}: {summary.format(**saved)}", err=True)
@@ -275,10 +275,10 @@ def save(work: Work, file: Path, as_json: bool) -> None:
 
 def write_tables(work: Work, action: PaperAction) -> None:
     """Write the paper's tables and figures, and print where they are."""
-    from chessreg.papers.report import write
+    from chessreg.papers.report import write_report
 
     folder = action.output or Path("papers") / work.tag
-    written = write(work, folder)
+    written = write_report(work, folder)
     if action.json:
         files = [str(folder / file) for sheet in written for file in sheet.files]
         steps = {"paper": work.paper.name, "tag": work.tag, "folder": str(folder), "steps": len(work.steps)}
@@ -296,7 +296,7 @@ def run_steps(work: Work, quiet: bool) -> bool:
     total = len(work.steps)
     with progress_line("", quiet=quiet) as on_progress:
 
-        def begin(number: int, planned: Planned) -> None:
+        def begin(number: int, planned: StepPlan) -> None:
             if not quiet:
                 state = f"is {planned.state}" if planned.done else f"{planned.missing:,} units"
                 state = f"refused: {planned.why}" if planned.state == "refused" else state
@@ -311,7 +311,7 @@ def run_steps(work: Work, quiet: bool) -> bool:
 def launch_steps(work: Work, on: str, quiet: bool) -> None:
     """Run the missing steps as jobs, and wait for them."""
     from chessreg.cli.base import progress_line
-    from chessreg.papers.launching import Launching
+    from chessreg.papers.launching import PaperLauncher
 
     def on_queued(queued: int) -> None:
         if not quiet:
@@ -321,7 +321,7 @@ def launch_steps(work: Work, on: str, quiet: bool) -> None:
             )
 
     with progress_line("", quiet=quiet) as on_progress:
-        stopped = Launching(work, on, on_queued, on_progress).do()
+        stopped = PaperLauncher(work, on, on_queued, on_progress).do()
     if stopped:
         click.echo("interrupted: launched jobs continue (chessreg jobs); the same command resumes the paper", err=True)
         sys.exit(130)
@@ -329,15 +329,17 @@ def launch_steps(work: Work, on: str, quiet: bool) -> None:
 
 def print_paper_plan(work: Work, as_json: bool) -> None:
     """Print every step with its units, rows, bytes and time. Numbers of waiting steps are expectations."""
-    from chessreg.papers.cost import step_seconds
-    from chessreg.papers.work import too_few_games, totals
+    from chessreg.papers.cost import estimate_step_seconds
+    from chessreg.papers.work import describe_missing_games, sum_step_plans
     from chessreg.runs.cost import multiplication_rate
 
     plan = work.plan()
-    short = too_few_games(work.session, work.steps)
+    short = describe_missing_games(work.session, work.steps)
     rate = multiplication_rate() if any(p.step.operations or p.step.engine_seconds for p in plan) else 0.0
     times = {
-        p.step.name: 0.0 if p.done else step_seconds(p.step, rate, p.share * (p.missing / p.units if p.units else 1.0))
+        p.step.name: 0.0
+        if p.done
+        else estimate_step_seconds(p.step, rate, p.share * (p.missing / p.units if p.units else 1.0))
         for p in plan
     }
     rows: list[dict[str, Any]] = [
@@ -347,7 +349,7 @@ def print_paper_plan(work: Work, as_json: bool) -> None:
         }
         for p in plan
     ]  # fmt: skip
-    summed = totals(plan) | {"cpu_seconds": sum(each or 0.0 for each in times.values()) if rate else None}
+    summed = sum_step_plans(plan) | {"cpu_seconds": sum(each or 0.0 for each in times.values()) if rate else None}
     if as_json:
         print_output(
             True, {"paper": work.paper.name, "tag": work.tag, "steps": rows, "totals": summed, "too_few_games": short}

@@ -14,10 +14,10 @@ from chessreg.named import Registry
 if TYPE_CHECKING:
     from chessreg.papers.plan import Paper
 
-__all__ = ["find", "papers"]
+__all__ = ["find_paper", "list_papers"]
 
 
-def papers() -> Registry[Paper]:
+def list_papers() -> Registry[Paper]:
     """Every paper by name. Raises ValueError when two have one name."""
     registry: Registry[Paper] = Registry("paper")
     for info in pkgutil.iter_modules(__path__):
@@ -27,6 +27,6 @@ def papers() -> Registry[Paper]:
     return registry
 
 
-def find(name: str) -> Paper:
+def find_paper(name: str) -> Paper:
     """The paper of this name. Raises NotFoundError with what there is."""
-    return papers()[name]
+    return list_papers()[name]

@@ -7,12 +7,12 @@ from chessreg.runs.cost import cpu_seconds, forward_operations
 from chessreg.runs.kind import Estimate
 
 
-def forward(request: Request, tokens: float) -> float:
+def count_forward_operations(request: Request, tokens: float) -> float:
     """Return the operations of forward passes of the request's model over `tokens` tokens."""
     return forward_operations(request.layers, request.d_model, tokens)
 
 
-def step_seconds(step: Step, rate: float, missing_share: float = 1.0) -> float | None:
+def estimate_step_seconds(step: Step, rate: float, missing_share: float = 1.0) -> float | None:
     """Return the CPU seconds of the missing share of a step at `rate` operations per second, or None if uncounted."""
     counted = Estimate(operations=step.operations, cpu_seconds=step.engine_seconds)
     seconds = cpu_seconds(step.kind, counted, step.share, lambda: rate)

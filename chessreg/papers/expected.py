@@ -13,18 +13,18 @@ from chessreg.papers.plan import Expectation, Finding
 from chessreg.queries.render import write_file
 
 if TYPE_CHECKING:
-    from chessreg.papers.plan import Made
+    from chessreg.papers.plan import CompleteSteps
     from chessreg.papers.work import Work
 
 Row = Mapping[str, Any]
-Judge = Callable[[Sequence[Row], "Made"], Sequence[Finding]]
-FILE, TITLE = "reference-result", "Reference result: expectations and outcomes"
+Judge = Callable[[Sequence[Row], "CompleteSteps"], Sequence[Finding]]
+RESULT_FILE, RESULT_TITLE = "reference-result", "Reference result: expectations and outcomes"
 OUTCOMES = ("met", "not decided", "missed", "open", "not run")
 HEADINGS = ("quantity", "expected", "what", "ours", "low", "high", "outcome", "query")
 
 
-def each(
-    of: Callable[[Row, Made], bool],
+def make_column_judge(
+    of: Callable[[Row, CompleteSteps], bool],
     what: Callable[[Row], str],
     column: str,
     least: float | None = None,
@@ -36,13 +36,13 @@ def each(
     at 0: then more than one resample in forty has no game that differs, so at most three games do.
     """
 
-    def judge(rows: Sequence[Row], made: Made) -> list[Finding]:
+    def judge(rows: Sequence[Row], made: CompleteSteps) -> list[Finding]:
         found = []
         for number, row in enumerate(rows, 1):
             if not of(row, made):
                 continue
             value, low, high = (row.get(column + end) for end in ("", "_low", "_high"))
-            outcome = judged(value, low, high, least, most)
+            outcome = judge_interval(value, low, high, least, most)
             unknown = value is not None and low is high is None and f"{column}_low" in row
             if outcome != "open" and (unknown or (value and 0.0 in (low, high))):
                 outcome = "not decided"
@@ -52,7 +52,7 @@ def each(
     return judge
 
 
-def judged(
+def judge_interval(
     value: float | None, low: float | None, high: float | None, least: float | None = None, most: float | None = None
 ) -> str:
     """Return the outcome of a value with its interval. An unknown end is the value; without a value it is missed.
@@ -71,11 +71,11 @@ def judged(
     return "missed" if high < least or low > most else "not decided"
 
 
-def both(*judges: Judge) -> Judge:
+def combine_judges(*judges: Judge) -> Judge:
     return lambda rows, made: [finding for judge in judges for finding in judge(rows, made)]
 
 
-def held(work: Work, expectation: Expectation) -> list[tuple[Finding | None, str]]:
+def judge_expectation(work: Work, expectation: Expectation) -> list[tuple[Finding | None, str]]:
     """Return the findings of an expectation, each with the command that prints its rows.
 
     Without a run or a row there is one entry without a finding.
@@ -89,39 +89,39 @@ def held(work: Work, expectation: Expectation) -> list[tuple[Finding | None, str
     return [(finding, f"{command} --rows {finding.row}") for finding in findings] or [(None, "")]
 
 
-def write(work: Work, folder: Path) -> tuple[int, tuple[str, ...], str]:
+def write_reference_result(work: Work, folder: Path) -> tuple[int, tuple[str, ...], str]:
     """Write the section as Markdown and CSV; all values, intervals and outcomes come from queries.
 
     Returns its rows, its files, and the numbers of met and missed expectations.
     """
     lines: list[tuple[str, ...]] = []
     for expectation in work.paper.expectations:
-        for finding, command in held(work, expectation):
+        for finding, command in judge_expectation(work, expectation):
             if finding is None:
                 lines.append((expectation.quantity, expectation.expected, "", "", "", "", "not run", ""))
                 continue
-            numbers = [short(number) for number in (finding.value, finding.low, finding.high)]
+            numbers = [format_short_number(number) for number in (finding.value, finding.low, finding.high)]
             lines.append((expectation.quantity, expectation.expected, finding.what, *numbers, finding.outcome, command))
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([HEADINGS, *lines])
-    write_file(folder / f"{FILE}.csv", text.getvalue().encode())
+    write_file(folder / f"{RESULT_FILE}.csv", text.getvalue().encode())
     counts = {word: sum(line[6] == word for line in lines) for word in OUTCOMES}
     summary = ", ".join(f"{count} {word}" for word, count in counts.items() if count)
     page = [
-        f"# {TITLE}",
+        f"# {RESULT_TITLE}",
         "",
         f"{summary}. Intervals are of 95 %, by game; an outcome is that of the whole interval.",
         "",
     ]
-    page += [row(HEADINGS), row(["---"] * len(HEADINGS))]
-    page += [row([*line[:7], f"`{line[7]}`" if line[7] else ""]) for line in lines]
-    write_file(folder / f"{FILE}.md", ("\n".join(page) + "\n").encode())
-    return len(lines), (f"{FILE}.md", f"{FILE}.csv"), summary
+    page += [format_markdown_row(HEADINGS), format_markdown_row(["---"] * len(HEADINGS))]
+    page += [format_markdown_row([*line[:7], f"`{line[7]}`" if line[7] else ""]) for line in lines]
+    write_file(folder / f"{RESULT_FILE}.md", ("\n".join(page) + "\n").encode())
+    return len(lines), (f"{RESULT_FILE}.md", f"{RESULT_FILE}.csv"), summary
 
 
-def short(value: float | None) -> str:
+def format_short_number(value: float | None) -> str:
     return "" if value is None else f"{value:.4g}"
 
 
-def row(cells: Sequence[str]) -> str:
+def format_markdown_row(cells: Sequence[str]) -> str:
     return f"| {' | '.join(cells)} |"

@@ -16,11 +16,11 @@ if TYPE_CHECKING:
     from chessreg.papers.work import Work
     from chessreg.scheduling.launch import Order
 
-POLL_SECONDS = 1.0
-LOSSES = 2  # a step whose job was a job that was lost (its machine went down) is launched again this often
+POLL_INTERVAL_S = 1.0
+MAX_RELAUNCHES = 2  # a step whose job was a job that was lost (its machine went down) is launched again this often
 
 
-class Launching:
+class PaperLauncher:
     """A paper's steps as jobs of an executor. Parts, twins and datasets are made in this process: they are not runs.
 
     `on_launch` hears the number of runs queued in a round, `on_progress` the share of steps that are complete and how
@@ -154,7 +154,7 @@ class Launching:
             before = left
             running = sum(row["state"] == "running" for row in rows)
             self.on_progress(share, f"{running} running, {left - running} to come")
-            time.sleep(POLL_SECONDS)
+            time.sleep(POLL_INTERVAL_S)
 
     def raise_failed(self) -> None:
         """Raise ChessregError for the first step whose newest job failed. Lost jobs are launched again."""
@@ -169,7 +169,7 @@ class Launching:
                 or self.complete(step)
             ):
                 continue
-            if row["state"] == "lost" and self.losses[step] < LOSSES:
+            if row["state"] == "lost" and self.losses[step] < MAX_RELAUNCHES:
                 self.losses[step] += 1
                 del self.coming[step]
                 continue

@@ -13,10 +13,10 @@ if TYPE_CHECKING:
 
     from chessreg.session import Session
 
-SHORT = 20  # plies: shorter games are often alike
+SHORT_GAME_PLIES = 20  # plies: shorter games are often alike
 
 
-def parts(request: Request) -> Iterator[Step]:
+def plan_parts(request: Request) -> Iterator[Step]:
     """Parts: probes and vectors are fitted on `fit`, settings chosen on `validation`, everything reported on `test`."""
     if request.fit == request.test:
         shares = "fit=0.5,validation=0.1,test=0.4"
@@ -25,12 +25,12 @@ def parts(request: Request) -> Iterator[Step]:
     yield Step("parts", "split", {"dataset": request.test, "parts": shares, "seed": 0}, "all tables")
 
 
-def fitted_on(request: Request) -> str:
+def get_fit_dataset(request: Request) -> str:
     """The games that probes, vectors and autoencoders are fitted on."""
     return f"{request.fit}:fit" if request.fit == request.test else request.fit
 
 
-def shared_games(session: Session, request: Request) -> list[str]:
+def describe_shared_games(session: Session, request: Request) -> list[str]:
     """Return Markdown lines with the numbers of games that parts share with each other and with the model's training.
 
     Missing parts are left out.
@@ -39,7 +39,11 @@ def shared_games(session: Session, request: Request) -> list[str]:
 
     inputs = session.inputs
     hashes: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-    named = {"fit": fitted_on(request), "validation": f"{request.test}:validation", "test": f"{request.test}:test"}
+    named = {
+        "fit": get_fit_dataset(request),
+        "validation": f"{request.test}:validation",
+        "test": f"{request.test}:test",
+    }
     trained, why = None, None
     try:
         if request.checkpoint:
@@ -53,19 +57,19 @@ def shared_games(session: Session, request: Request) -> list[str]:
     import numpy as np
 
     pairs = [("fit", "validation"), ("fit", "test"), ("validation", "test")]
-    lines = [shared(f"{a} and {b}", hashes[b], [hashes[a][0]]) for a, b in pairs]
+    lines = [count_shared_games(f"{a} and {b}", hashes[b], [hashes[a][0]]) for a, b in pairs]
     if trained is None and not request.checkpoint:
         lines.append("the models are trained on fit")
     elif trained is None:
         lines.append(f"the model's training games are unknown: {why}")
     else:
         training = [np.asarray(games.hashes[places]) for games, places in trained]
-        lines += [shared(f"training and {name}", hashes[name], training) for name in hashes]
+        lines += [count_shared_games(f"training and {name}", hashes[name], training) for name in hashes]
         lines += [f"other training games are unknown: {why}"] if why else []
     return ["Whole games that two parts share (kinds refuse to report on them): " + "; ".join(lines) + "."]
 
 
-def shared(what: str, part: tuple[np.ndarray, np.ndarray], others: list[np.ndarray]) -> str:
+def count_shared_games(what: str, part: tuple[np.ndarray, np.ndarray], others: list[np.ndarray]) -> str:
     """Return how many games of a part (hashes uint64 [n], plies [n]) are in others, and how many of these are long."""
     import numpy as np
 
@@ -73,5 +77,5 @@ def shared(what: str, part: tuple[np.ndarray, np.ndarray], others: list[np.ndarr
     seen = np.zeros(len(own), bool)
     for other in others:
         seen |= np.isin(own, other)
-    long = int((seen & (plies >= SHORT)).sum())
-    return f"{what} {int(seen.sum()):,} of {len(own):,}, {long:,} of them of {SHORT} plies or more"
+    long = int((seen & (plies >= SHORT_GAME_PLIES)).sum())
+    return f"{what} {int(seen.sum()):,} of {len(own):,}, {long:,} of them of {SHORT_GAME_PLIES} plies or more"

@@ -17,11 +17,11 @@ if TYPE_CHECKING:
 
 Values = Mapping[str, Any]
 SizeName = Literal["small", "reference", "paper"]
-SIZES: tuple[SizeName, ...] = ("small", "reference", "paper")
+SIZE_NAMES: tuple[SizeName, ...] = ("small", "reference", "paper")
 
 
 @dataclass(frozen=True)
-class LanguageModel:
+class RequestedLanguageModel:
     """A pretrained model that reads prompts: a checkpoint's name, its architecture, the highest learning rate of its
     tuning (None: that of the paper), and the number of weights in its blocks."""
 
@@ -55,13 +55,13 @@ class Request:
     sae: str | None = None
     positions: str | None = None
     puzzles: str | None = None
-    language_models: tuple[LanguageModel, ...] = ()
+    language_models: tuple[RequestedLanguageModel, ...] = ()
     without_games: str = ""
     beside: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
-class Made:
+class CompleteSteps:
     """Inputs of functions that compute settings: references of complete steps, and queries over this paper's runs."""
 
     session: Session
@@ -104,7 +104,7 @@ class Step:
 
     name: str
     kind: str  # a kind of experiment, or one of chessreg.papers.work
-    settings: Values | Callable[[Made], Values]
+    settings: Values | Callable[[CompleteSteps], Values]
     serves: str
     after: tuple[str, ...] = ()
     units: int = 0
@@ -130,7 +130,7 @@ class Step:
     def needs(self) -> frozenset[str]:
         """The steps that must be complete before this one can begin."""
         return frozenset(self.after) | (
-            frozenset() if callable(self.settings) else frozenset(references(self.settings))
+            frozenset() if callable(self.settings) else frozenset(list_step_references(self.settings))
         )
 
 
@@ -163,7 +163,7 @@ class Picture:
 
     file: str  # without suffix
     title: str
-    draw: Callable[[Made, Path], str]
+    draw: Callable[[CompleteSteps, Path], str]
     after: tuple[str, ...]
 
 
@@ -194,7 +194,7 @@ class Expectation:
     expected: str
     query: str
     steps: tuple[str, ...]
-    judge: Callable[[Sequence[Mapping[str, Any]], Made], Sequence[Finding]]
+    judge: Callable[[Sequence[Mapping[str, Any]], CompleteSteps], Sequence[Finding]]
 
 
 @dataclass(frozen=True)
@@ -219,7 +219,7 @@ class Paper:
     compares: bool = False
 
 
-def put_first(paper: Paper, steps: Sequence[Step], wanted: Sequence[str]) -> list[Step]:
+def put_steps_first(paper: Paper, steps: Sequence[Step], wanted: Sequence[str]) -> list[Step]:
     """Return the steps that match `wanted` first, in its order, then the others.
 
     An entry of `wanted` is a pattern of names (`arm-legal-*`) or a key of `firsts`. Raises NotFoundError for an entry
@@ -227,11 +227,11 @@ def put_first(paper: Paper, steps: Sequence[Step], wanted: Sequence[str]) -> lis
     """
     chosen: dict[str, Step] = {}
     for each in wanted:
-        chosen |= {step.name: step for step in meant(paper, steps, each)}
+        chosen |= {step.name: step for step in match_steps(paper, steps, each)}
     return [*chosen.values(), *(step for step in steps if step.name not in chosen)]
 
 
-def meant(paper: Paper, steps: Sequence[Step], wanted: str) -> list[Step]:
+def match_steps(paper: Paper, steps: Sequence[Step], wanted: str) -> list[Step]:
     """Return the steps of a name, a pattern of names or a question of the paper, in the order of its patterns.
 
     Raises NotFoundError if no step matches.
@@ -244,23 +244,23 @@ def meant(paper: Paper, steps: Sequence[Step], wanted: str) -> list[Step]:
     return found
 
 
-def fits(name: str, patterns: Sequence[str]) -> bool:
+def is_any_match(name: str, patterns: Sequence[str]) -> bool:
     """Whether a step's name matches one of these patterns, in which `*` matches any text."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 
-def references(value: Any) -> list[str]:
+def list_step_references(value: Any) -> list[str]:
     """Return the step names of all `@NAME` texts, also in nested settings."""
     if isinstance(value, str):
         return [value[1:].partition("/")[0]] if value.startswith("@") else []
     if isinstance(value, Mapping):
         value = list(value.values())
     if isinstance(value, list | tuple):
-        return [name for part in value for name in references(part)]
+        return [name for part in value for name in list_step_references(part)]
     return []
 
 
-def replaced(value: Any, references: Mapping[str, str]) -> Any:
+def replace_references(value: Any, references: Mapping[str, str]) -> Any:
     """Return the settings with every `@NAME` replaced by the reference of that step."""
     if isinstance(value, str):
         if not value.startswith("@"):
@@ -268,13 +268,13 @@ def replaced(value: Any, references: Mapping[str, str]) -> Any:
         name, slash, output = value[1:].partition("/")
         return references[name] + slash + output
     if isinstance(value, Mapping):
-        return {key: replaced(part, references) for key, part in value.items()}
+        return {key: replace_references(part, references) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return tuple(replaced(part, references) for part in value)
+        return tuple(replace_references(part, references) for part in value)
     return value
 
 
-def ordered(steps: Sequence[Step]) -> list[Step]:
+def order_steps(steps: Sequence[Step]) -> list[Step]:
     """Return the steps with each after its dependencies, otherwise in the given order.
 
     Raises BadInputError for two steps of one name, an unknown dependency, or a cycle.
@@ -305,13 +305,13 @@ def ordered(steps: Sequence[Step]) -> list[Step]:
     return order
 
 
-def chosen(paper: Paper, steps: Sequence[Step], wanted: Sequence[str]) -> list[Step]:
+def select_steps(paper: Paper, steps: Sequence[Step], wanted: Sequence[str]) -> list[Step]:
     """Return the ordered steps that match `wanted`, with their dependencies; all steps if `wanted` is empty.
 
     An entry is a name (`*` matches any text) or a question of the paper. Raises NotFoundError for an entry that matches
     no step.
     """
-    names = {step.name for each in wanted for step in meant(paper, steps, each)}
+    names = {step.name for each in wanted for step in match_steps(paper, steps, each)}
     kept: set[str] = set()
     for step in reversed(steps):  # each comes after its dependencies
         if not wanted or step.name in kept or step.name in names:

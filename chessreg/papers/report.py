@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.papers import expected
-from chessreg.papers.parts import shared_games
-from chessreg.papers.plan import fits
+from chessreg.papers.parts import describe_shared_games
+from chessreg.papers.plan import is_any_match
 from chessreg.queries.render import write_file
 from chessreg.queries.scope import Scope
 from store.files import describe_os_error
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Written:
+class ReportEntry:
     """One written sheet or picture: its number of rows, its files, and the command that writes it again."""
 
     title: str
@@ -32,7 +32,7 @@ class Written:
     notes: tuple[str, ...] = ()
 
 
-def write(work: Work, folder: Path) -> list[Written]:
+def write_report(work: Work, folder: Path) -> list[ReportEntry]:
     """Write every sheet and picture whose runs are complete, and index.md, into `folder` (created if missing).
 
     Returns the written sheets and pictures.
@@ -43,42 +43,42 @@ def write(work: Work, folder: Path) -> list[Written]:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise BadInputError(f"cannot make {folder}: {describe_os_error(error)}") from error
-    sheets = [sheet for sheet in work.paper.sheets if asks_something(work, sheet)]
-    made = [sheet_written(work, sheet, scoring, folder) for sheet in sheets for scoring in sheet.scorings]
+    sheets = [sheet for sheet in work.paper.sheets if has_complete_run(work, sheet)]
+    made = [write_sheet(work, sheet, scoring, folder) for sheet in sheets for scoring in sheet.scorings]
     pictures = [picture for picture in work.paper.pictures if work.references.keys() >= set(picture.after)]
-    made += [drawn(work, picture, folder) for picture in pictures]
+    made += [draw_picture(work, picture, folder) for picture in pictures]
     if work.paper.expectations:
-        rows, files, summary = expected.write(work, folder)
-        again = f"{paper_command(work.paper.name, work.request)} --report"
-        made.append(Written(expected.TITLE, rows, files, again, (summary,)))
-    write_file(folder / "index.md", index(work, made).encode())
+        rows, files, summary = expected.write_reference_result(work, folder)
+        again = f"{format_paper_command(work.paper.name, work.request)} --report"
+        made.append(ReportEntry(expected.RESULT_TITLE, rows, files, again, (summary,)))
+    write_file(folder / "index.md", format_index(work, made).encode())
     return made
 
 
-def asks_something(work: Work, sheet: Sheet) -> bool:
+def has_complete_run(work: Work, sheet: Sheet) -> bool:
     """Whether any run of a sheet is complete."""
     return bool(work.runs_of(sheet.steps)) if sheet.steps else work.has(sheet.choices)
 
 
-def sheet_written(work: Work, sheet: Sheet, scoring: str, folder: Path) -> Written:
+def write_sheet(work: Work, sheet: Sheet, scoring: str, folder: Path) -> ReportEntry:
     """Write one sheet under one scoring policy."""
     from chessreg.queries import render
     from chessreg.queries.ask import run_query
 
     session, stem = work.session, sheet.file if scoring == "paper" else f"{sheet.file}-{scoring}"
-    result = run_query(session.database, sheet.query, scope(work, sheet), scoring=scoring)
+    result = run_query(session.database, sheet.query, build_sheet_scope(work, sheet), scoring=scoring)
     title = sheet.title if scoring == "paper" else f"{sheet.title}, scoring {scoring}"
-    again = command(work, sheet, scoring)
+    again = format_sheet_command(work, sheet, scoring)
     files = [f"{stem}.md", f"{stem}.csv"]
-    write_file(folder / files[0], page(result, title, again).encode())
+    write_file(folder / files[0], format_page(result, title, again).encode())
     render.write_result(result, folder / files[1])
     if sheet.published:
-        files += published(work, sheet, result, title, stem, folder)
-    figures, empty = plots(work, sheet, scoring, stem, folder) if len(result) else ([], [])
-    return Written(title, len(result), (*files, *figures), again, (*result.notes, *empty))
+        files += write_published_page(work, sheet, result, title, stem, folder)
+    figures, empty = write_sheet_plots(work, sheet, scoring, stem, folder) if len(result) else ([], [])
+    return ReportEntry(title, len(result), (*files, *figures), again, (*result.notes, *empty))
 
 
-def page(result: QueryResult, title: str, again: str, beside: bool = False) -> str:
+def format_page(result: QueryResult, title: str, again: str, beside: bool = False) -> str:
     """Return a page with one table, and how to print the rows that its cells are computed from."""
     from chessreg.queries import render
 
@@ -95,17 +95,17 @@ def page(result: QueryResult, title: str, again: str, beside: bool = False) -> s
     )  # fmt: skip
 
 
-def drawn(work: Work, picture: Picture, folder: Path) -> Written:
+def draw_picture(work: Work, picture: Picture, folder: Path) -> ReportEntry:
     """Draw one picture, or report the reason why it cannot be drawn."""
     file = f"{picture.file}.svg"
     try:
         again = picture.draw(work.made, folder / file)
     except ChessregError as error:
-        return Written(picture.title, None, (), "", (f"not drawn: {error.message}",))
-    return Written(picture.title, None, (file,), again)
+        return ReportEntry(picture.title, None, (), "", (f"not drawn: {error.message}",))
+    return ReportEntry(picture.title, None, (file,), again)
 
 
-def scope(work: Work, sheet: Sheet) -> Scope:
+def build_sheet_scope(work: Work, sheet: Sheet) -> Scope:
     """Return the scope of a sheet: its runs, and its condition on rows."""
     if sheet.of_model:
         return Scope(checkpoint=(work.request.checkpoint,), where=sheet.where)
@@ -114,7 +114,9 @@ def scope(work: Work, sheet: Sheet) -> Scope:
     return Scope(tag=(work.tag_of(sheet.choices),), where=sheet.where)
 
 
-def published(work: Work, sheet: Sheet, result: QueryResult, title: str, stem: str, folder: Path) -> list[str]:
+def write_published_page(
+    work: Work, sheet: Sheet, result: QueryResult, title: str, stem: str, folder: Path
+) -> list[str]:
     """Return the page of the paper's numbers next to ours, if the paper has any."""
     from chessreg.queries import render
     from chessreg.queries.published import compare_with_published, drop_unmatched
@@ -123,14 +125,14 @@ def published(work: Work, sheet: Sheet, result: QueryResult, title: str, stem: s
         both = compare_with_published(work.session.database, result, sheet.tables)
     except NotFoundError:
         return []
-    again = command(work, sheet, result.meta.get("scoring", "paper"))
-    text = page(drop_unmatched(both), f"{title}: the paper's numbers and ours", again, beside=True)
+    again = format_sheet_command(work, sheet, result.meta.get("scoring", "paper"))
+    text = format_page(drop_unmatched(both), f"{title}: the paper's numbers and ours", again, beside=True)
     write_file(folder / f"{stem}-published.md", text.encode())
     render.write_result(both, folder / f"{stem}-published.csv")
     return [f"{stem}-published.md", f"{stem}-published.csv"]
 
 
-def plots(work: Work, sheet: Sheet, scoring: str, stem: str, folder: Path) -> tuple[list[str], list[str]]:
+def write_sheet_plots(work: Work, sheet: Sheet, scoring: str, stem: str, folder: Path) -> tuple[list[str], list[str]]:
     """Write the plots of a sheet; return their files, and the reason for each plot without a point."""
     from chessreg.queries import plot
     from chessreg.queries.ask import query_plot_rows
@@ -139,7 +141,7 @@ def plots(work: Work, sheet: Sheet, scoring: str, stem: str, folder: Path) -> tu
     files, empty = [], []
     for number, title in enumerate(sheet.plots):
         entry, wanted = find_plot(title)
-        result = query_plot_rows(work.session.database, entry, wanted, scope(work, sheet), scoring=scoring)
+        result = query_plot_rows(work.session.database, entry, wanted, build_sheet_scope(work, sheet), scoring=scoring)
         try:
             figure = plot.draw_figure(result, wanted)
         except BadInputError as error:
@@ -151,7 +153,7 @@ def plots(work: Work, sheet: Sheet, scoring: str, stem: str, folder: Path) -> tu
     return files, empty
 
 
-def command(work: Work, sheet: Sheet, scoring: str) -> str:
+def format_sheet_command(work: Work, sheet: Sheet, scoring: str) -> str:
     """Return the command that prints this sheet."""
     import shlex
 
@@ -163,7 +165,7 @@ def command(work: Work, sheet: Sheet, scoring: str) -> str:
     return f'chessreg query "{sheet.query}" {narrow}{where}{policy}'
 
 
-def paper_command(name: str, request: Request) -> str:
+def format_paper_command(name: str, request: Request) -> str:
     """Return the command that does a paper on the models and data of a request."""
     import shlex
 
@@ -182,7 +184,7 @@ def paper_command(name: str, request: Request) -> str:
     return f"chessreg paper {name} {options}"
 
 
-def missing(work: Work) -> list[str]:
+def describe_missing_steps(work: Work) -> list[str]:
     """Return the lines about incomplete steps that begin the report of an unfinished paper."""
     left = [step for step in work.steps if step.name not in work.references | work.refused]
     if not left:
@@ -190,31 +192,35 @@ def missing(work: Work) -> list[str]:
     served = dict.fromkeys(step.serves for step in left)
     return [
         f"**Not complete: {len(left)} of {len(work.steps)} steps are not done.** Tables hold what there is, of: "
-        f"{'; '.join(served)}. `{paper_command(work.paper.name, work.request)}` continues.",
+        f"{'; '.join(served)}. `{format_paper_command(work.paper.name, work.request)}` continues.",
         "",
     ]
 
 
-def smaller(work: Work) -> list[str]:
+def describe_left_out_sheets(work: Work) -> list[str]:
     """Return a line that names the sheets for which a size has no step."""
     names = [step.name for step in work.every]
-    left = [sheet.title for sheet in work.paper.sheets if sheet.steps and not any(fits(n, sheet.steps) for n in names)]
+    left = [
+        sheet.title
+        for sheet in work.paper.sheets
+        if sheet.steps and not any(is_any_match(n, sheet.steps) for n in names)
+    ]
     return [f"Size {work.request.size} leaves out: {'; '.join(left)}.", ""] if left else []
 
 
-def asked_of(request: Request) -> str:
+def describe_request(request: Request) -> str:
     """Return the models and datasets of a request as one line."""
     if request.checkpoint:
         return f"Checkpoint {request.checkpoint}"
     return f"Positions {request.positions}" + (f", puzzles {request.puzzles}" if request.puzzles else "")
 
 
-def games_of(request: Request) -> str:
+def describe_request_games(request: Request) -> str:
     """The games of a report, where it has any."""
     return f"fitted on {request.fit}, tested on {request.test}; " if request.fit else ""
 
 
-def index(work: Work, made: Sequence[Written]) -> str:
+def format_index(work: Work, made: Sequence[ReportEntry]) -> str:
     """What each file holds, the command behind each, and the runs."""
     from chessreg.queries.render import as_markdown
 
@@ -222,12 +228,12 @@ def index(work: Work, made: Sequence[Written]) -> str:
     lines = [
         f"# {work.paper.title}",
         "",
-        f"{asked_of(request)}; {games_of(request)}size {request.size}; {len(work.steps)} steps.",
+        f"{describe_request(request)}; {describe_request_games(request)}size {request.size}; {len(work.steps)} steps.",
         "",
         *(f"{line}\n" for line in work.paper.remarks(request)),
-        *missing(work),
-        *smaller(work),
-        *(shared_games(work.session, request) if any(step.name == "parts" for step in work.every) else ()),
+        *describe_missing_steps(work),
+        *describe_left_out_sheets(work),
+        *(describe_shared_games(work.session, request) if any(step.name == "parts" for step in work.every) else ()),
         "",
         f"Results are tagged `{work.tag}`, runs that only choose settings `{work.tag_of(True)}`.",
         "",

@@ -28,18 +28,18 @@ from chessreg.games.boards.pgn import save_pgn
 from chessreg.models.devices import release_memory
 from chessreg.named import Registry
 from chessreg.papers.plan import (
-    LanguageModel,
-    Made,
+    CompleteSteps,
     Paper,
     Request,
+    RequestedLanguageModel,
     SizeName,
     Step,
     Values,
-    chosen,
-    fits,
-    ordered,
-    put_first,
-    replaced,
+    is_any_match,
+    order_steps,
+    put_steps_first,
+    replace_references,
+    select_steps,
 )
 from chessreg.queries.result import QueryResult
 from chessreg.registry import names, tables
@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Planned:
+class StepPlan:
     """The state of a step: complete, partial, ready, refused (`why`), waiting or unneeded.
 
     The counts of a waiting step are expectations. A scratch step is unneeded if it is missing and every step that
@@ -96,10 +96,10 @@ class Work:
         self.session, self.paper, self.request, self.how = session, paper, request, how
         if paper.check is not None:
             paper.check(session, request)
-        self.every = ordered(put_first(paper, paper.steps(request), first))
-        self.steps = chosen(paper, self.every, only)
+        self.every = order_steps(put_steps_first(paper, paper.steps(request), first))
+        self.steps = select_steps(paper, self.every, only)
         self._foreseen: tuple[dict[str, str], frozenset[str]] | None = None
-        self.tag = f"{paper.name}-{request.size}-{short_digest(session, request)}"
+        self.tag = f"{paper.name}-{request.size}-{compute_request_digest(session, request)}"
         self.references: dict[str, str] = {}
         self.refused: dict[str, str] = {}  # optional steps whose kind refuses them, with the reason
         self.answers: dict[tuple[Any, ...], QueryResult] = {}
@@ -109,16 +109,16 @@ class Work:
         return f"{self.tag}-choice" if choice else self.tag
 
     @property
-    def made(self) -> Made:
+    def made(self) -> CompleteSteps:
         return self.made_with(self.references)
 
-    def made_with(self, references: dict[str, str]) -> Made:
-        return Made(self.session, self.request, self.tag, references, self.answers)
+    def made_with(self, references: dict[str, str]) -> CompleteSteps:
+        return CompleteSteps(self.session, self.request, self.tag, references, self.answers)
 
     def settings(self, step: Step, references: Mapping[str, str] | None = None) -> dict[str, Any]:
         known = self.references if references is None else dict(references)
         values = step.settings(self.made_with(known)) if callable(step.settings) else step.settings
-        settings: dict[str, Any] = replaced(values, known)
+        settings: dict[str, Any] = replace_references(values, known)
         return settings
 
     def spec(self, step: Step, references: Mapping[str, str] | None = None) -> tuple[Kind, Any]:
@@ -135,12 +135,12 @@ class Work:
             wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
             raise BadInputError(f"step {step.name}: {wrong}") from error
 
-    def plan(self) -> list[Planned]:
+    def plan(self) -> list[StepPlan]:
         """Return the plan of every step, without doing any."""
         ingest_fragments(self.session.database, self.session.store)
         self.forget()
-        shares = shares_of_games(games_there(self.session, self.every), self.every)
-        return [fitting(self.planned(step), shares[step.name]) for step in self.steps]
+        shares = compute_game_shares(count_available_games(self.session, self.every), self.every)
+        return [scale_step_plan(self.planned(step), shares[step.name]) for step in self.steps]
 
     def step(self, name: str) -> Step:
         return next(step for step in self.steps if step.name == name)
@@ -213,13 +213,13 @@ class Work:
     def runs_of(self, patterns: Sequence[str]) -> list[str]:
         """Return the ids (hex) of the runs of complete steps with these names; `*` matches any text."""
         wanted = [s for s in self.steps if s.name in self.references and s.kind not in PREPARATIONS]
-        return [self.made.run_id(step.name) for step in wanted if fits(step.name, patterns)]
+        return [self.made.run_id(step.name) for step in wanted if is_any_match(step.name, patterns)]
 
     def runs_option(self, patterns: Sequence[str]) -> str:
         """Return the options of `chessreg query` that select these runs."""
         return " ".join(f"--run {run[-6:]}" for run in self.runs_of(patterns))
 
-    def mark_if_complete(self, planned: Planned) -> None:
+    def mark_if_complete(self, planned: StepPlan) -> None:
         if planned.state == "complete" and planned.step.kind not in PREPARATIONS:
             self.mark(planned.step)
 
@@ -230,30 +230,30 @@ class Work:
             for s in self.steps
         )
 
-    def planned(self, step: Step) -> Planned:
+    def planned(self, step: Step) -> StepPlan:
         """Return the plan of one step, given the steps before it. Records the reference of a complete step."""
         if not step.needs <= self.references.keys():
             reference = None if step.scratch else self._seen()[0].get(step.name)
             if reference is not None:
                 run = None if step.kind in PREPARATIONS else self.run_of(reference)
                 self.references[step.name] = reference
-                return Planned(step, "complete", run.units if run else 1, 0)
-            return Planned(step, "waiting", step.units, step.units, dict(step.rows), step.bytes)
+                return StepPlan(step, "complete", run.units if run else 1, 0)
+            return StepPlan(step, "waiting", step.units, step.units, dict(step.rows), step.bytes)
         if step.kind in PREPARATIONS:
             reference = PREPARATIONS[step.kind].made(self.session, self.settings(step))
             if reference is None:
-                return Planned(step, "ready", 1, 1)
+                return StepPlan(step, "ready", 1, 1)
             self.references[step.name] = reference
-            return Planned(step, "complete", 1, 0)
+            return StepPlan(step, "complete", 1, 0)
         step_kind, spec = self.spec(step)
         inputs = self.session.inputs
         known = f"run:{resolve_and_hash(step_kind, spec, inputs)[1]}"
         if (run := self.run_of(known)) is not None:  # its inputs may be missing
             self.references[step.name] = known
-            return Planned(step, "complete", run.units, 0)
+            return StepPlan(step, "complete", run.units, 0)
         if step.name in self.unneeded:
             self.references[step.name] = known
-            return Planned(step, "unneeded", step.units, 0)
+            return StepPlan(step, "unneeded", step.units, 0)
         try:
             resolved = resolve_spec(step_kind, spec, inputs)
             if step.optional:
@@ -262,18 +262,18 @@ class Work:
             if not step.optional:
                 raise
             self.refused[step.name] = error.message
-            return Planned(step, "refused", 0, 0, why=error.message)
+            return StepPlan(step, "refused", 0, 0, why=error.message)
         missing = len(find_missing_units(inputs, resolved))
         if not missing:
             self.references[step.name] = f"run:{resolved.spec_hash}"
-            return Planned(step, "complete", resolved.units, 0)
+            return StepPlan(step, "complete", resolved.units, 0)
         estimate = step_kind.estimate(resolved.spec, inputs)
         state = "partial" if missing < resolved.units else "ready"
-        return Planned(step, state, resolved.units, missing, dict(estimate.rows), estimate.bytes)
+        return StepPlan(step, state, resolved.units, missing, dict(estimate.rows), estimate.bytes)
 
     def do(
         self,
-        on_step: Callable[[int, Planned], None] = lambda number, planned: None,
+        on_step: Callable[[int, StepPlan], None] = lambda number, planned: None,
         on_progress: Callable[[float, str], None] = lambda fraction, text: None,
     ) -> bool:
         """Do every incomplete step in order; return whether it was interrupted.
@@ -330,7 +330,7 @@ class Work:
             names.add_annotation(sql, "run", run_id, "tag", tag)
 
 
-def request(
+def make_request(
     session: Session,
     checkpoint: str | None,
     dataset: str | None,
@@ -369,7 +369,7 @@ def request(
             raise BadInputError(f"{name} {reference} is a dataset of {holds}, and takes {wanted}", hint)
     if checkpoint is None or row is None:
         assert positions is not None
-        known = [language_model(session, text) for text in language_models]
+        known = [parse_language_model(session, text) for text in language_models]
         if len({model.name for model in known}) < len(known):
             raise BadInputError("--language-model names a model twice", "name each once")
         left_out = "" if has_games(session, positions) else f"no position of {positions} names its game"
@@ -399,7 +399,7 @@ def has_games(session: Session, positions: str) -> bool:
         return sql.get_one(tables.Dataset, session.id("dataset", positions)).games > 0
 
 
-def language_model(session: Session, text: str) -> LanguageModel:
+def parse_language_model(session: Session, text: str) -> RequestedLanguageModel:
     """The model of NAME or NAME=LEARNING_RATE. Raises NotFoundError for an unknown one, BadInputError for a rate that
     is not a positive number."""
     name, _, rate = text.partition("=")
@@ -410,10 +410,10 @@ def language_model(session: Session, text: str) -> LanguageModel:
     if value is not None and not 0 < value < math.inf:
         raise BadInputError(f"--language-model {text}: {rate!r} is not a learning rate", f"write {name}=8e-5")
     row = session.inputs.checkpoint_row(session.inputs.reference("checkpoint", name))
-    return LanguageModel(name, row.architecture, value, 12 * row.layers * row.d_model**2)
+    return RequestedLanguageModel(name, row.architecture, value, 12 * row.layers * row.d_model**2)
 
 
-def short_digest(session: Session, request: Request) -> str:
+def compute_request_digest(session: Session, request: Request) -> str:
     """Return six hex digits that identify model and data independently of their names."""
     inputs = session.inputs
     datasets = (request.fit, request.test, request.positions, request.puzzles)
@@ -426,7 +426,7 @@ def short_digest(session: Session, request: Request) -> str:
     return canonical_digest(references)[:6]
 
 
-def games_there(session: Session, steps: Sequence[Step]) -> dict[str, int]:
+def count_available_games(session: Session, steps: Sequence[Step]) -> dict[str, int]:
     """Return the number of games (or positions) of each dataset or part that the steps read.
 
     A part that does not exist yet counts with the share that the paper will give it. Missing datasets are left out.
@@ -453,7 +453,7 @@ def games_there(session: Session, steps: Sequence[Step]) -> dict[str, int]:
     return there
 
 
-def shares_of_games(there: Mapping[str, int], steps: Sequence[Step]) -> dict[str, float]:
+def compute_game_shares(there: Mapping[str, int], steps: Sequence[Step]) -> dict[str, float]:
     """Return for each of the ordered steps the available share of the games it asks for.
 
     A step that reads no games has the smallest share of the steps it needs.
@@ -467,19 +467,19 @@ def shares_of_games(there: Mapping[str, int], steps: Sequence[Step]) -> dict[str
     return shares
 
 
-def too_few_games(session: Session, steps: Sequence[Step]) -> list[str]:
+def describe_missing_games(session: Session, steps: Sequence[Step]) -> list[str]:
     """Return a line for each dataset that has fewer games than the steps ask for."""
     wanted: dict[str, int] = {}
     for dataset, games in (step.games_read for step in steps if step.games_read is not None):
         wanted[dataset] = max(games, wanted.get(dataset, 0))
     return [
         f"{dataset} has {found:,} games, fewer than the {wanted[dataset]:,} that this size reads"
-        for dataset, found in sorted(games_there(session, steps).items())
+        for dataset, found in sorted(count_available_games(session, steps).items())
         if found < wanted[dataset]
     ]
 
 
-def fitting(planned: Planned, share: float) -> Planned:
+def scale_step_plan(planned: StepPlan, share: float) -> StepPlan:
     """Return the plan of a step with this share of its games. Counts of a waiting step are scaled."""
     if planned.state != "waiting" or share == 1.0:
         return replace(planned, share=share)
@@ -488,7 +488,7 @@ def fitting(planned: Planned, share: float) -> Planned:
     return replace(planned, share=share, units=units, missing=units, rows=rows, bytes=math.ceil(planned.bytes * share))
 
 
-def totals(plan: Sequence[Planned]) -> dict[str, Any]:
+def sum_step_plans(plan: Sequence[StepPlan]) -> dict[str, Any]:
     """Counts over a plan: steps by state, and what those not complete would still write."""
     states: dict[str, int] = {}
     rows: dict[str, int] = {}
@@ -511,7 +511,7 @@ class Preparation(NamedTuple):
     make: Callable[[Session, Values], str]
 
 
-def made_control(session: Session, settings: Values) -> str | None:
+def find_control(session: Session, settings: Values) -> str | None:
     parent = session.id("checkpoint", settings["checkpoint"])
     with session.database.read() as sql:
         rows = sql.scalars(
@@ -528,7 +528,7 @@ def make_control(session: Session, settings: Values) -> str:
     return f"sha256:{control.artifact}"
 
 
-def made_parts(session: Session, settings: Values) -> str | None:
+def find_parts(session: Session, settings: Values) -> str | None:
     """The dataset's name, once it has these parts; whatever their bounds: they may be the user's own."""
     with session.database.read() as sql:
         dataset = names.resolve_id(sql, "dataset", settings["dataset"])
@@ -542,31 +542,31 @@ def make_parts(session: Session, settings: Values) -> str:
     return str(settings["dataset"])
 
 
-def made_games(session: Session, settings: Values) -> str | None:
+def find_played_games(session: Session, settings: Values) -> str | None:
     with session.database.read() as sql:
-        dataset = sql.scalars(select(tables.Dataset).where(tables.Dataset.source == file_of_games(settings))).first()
+        dataset = sql.scalars(select(tables.Dataset).where(tables.Dataset.source == name_games_file(settings))).first()
         return f"dataset:{dataset.identity}" if dataset else None
 
 
-def make_games(session: Session, settings: Values) -> str:
+def add_played_games(session: Session, settings: Values) -> str:
     """The games of a run, as `chessreg game export` writes them, added as `chessreg dataset add` does."""
     run = session.inputs.run(settings["play"])
     games = stored_games(session.database, games_of(session.database, run.id))
     with TemporaryDirectory() as folder:
-        file = Path(folder) / file_of_games(settings)
+        file = Path(folder) / name_games_file(settings)
         save_pgn((game.record() for game in games), file)
         add_dataset(session.database, session.store, [file], extra={"played": {"run": run.id.hex}})
-    dataset = made_games(session, settings)
+    dataset = find_played_games(session, settings)
     assert dataset
     return dataset
 
 
-def file_of_games(settings: Values) -> str:
+def name_games_file(settings: Values) -> str:
     """The file name of a run's games, by which its dataset is found again."""
     return f"{settings['name']} {settings['play'].removeprefix('run:')[:12]}.pgn"
 
 
 PREPARATIONS: Registry[Preparation] = Registry("preparation")
-PREPARATIONS["twin"] = Preparation(made_control, make_control)
-PREPARATIONS["split"] = Preparation(made_parts, make_parts)
-PREPARATIONS["played-games"] = Preparation(made_games, make_games)
+PREPARATIONS["twin"] = Preparation(find_control, make_control)
+PREPARATIONS["split"] = Preparation(find_parts, make_parts)
+PREPARATIONS["played-games"] = Preparation(find_played_games, add_played_games)

@@ -40,7 +40,7 @@ def actors() -> ModuleType:
 
 @pytest.fixture(autouse=True)
 def one_tag(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("chessreg.papers.work.short_digest", lambda session, asked: "abcdef")
+    monkeypatch.setattr("chessreg.papers.work.compute_request_digest", lambda session, asked: "abcdef")
 
 
 def opened(folder: Path) -> Session:
@@ -110,7 +110,7 @@ SOME = [2, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)
 def test_a_saved_paper_is_there_whole_or_not_at_all(actors: ModuleType, half: Path, tmp_path: Path, some: int) -> None:
     def save(folder: Path) -> None:
         with opened(folder) as session:
-            archive.save(work(session), folder / "saved.zip")
+            archive.save_paper(work(session), folder / "saved.zip")
 
     def prepare(folder: Path) -> None:
         shutil.copytree(half, folder)
@@ -118,7 +118,7 @@ def test_a_saved_paper_is_there_whole_or_not_at_all(actors: ModuleType, half: Pa
     for folder in killed_at_moments(actors, some, save, prepare, tmp_path):
         if (folder / "saved.zip").exists():
             with opened(tmp_path / "other") as session:
-                archive.load(work(session), folder / "saved.zip")
+                archive.load_paper(work(session), folder / "saved.zip")
             assert states(tmp_path / "other") == states(half)
             shutil.rmtree(tmp_path / "other")
         save(folder)
@@ -132,11 +132,11 @@ def test_a_paper_that_was_half_loaded_is_loaded_again(
     actors: ModuleType, half: Path, tmp_path: Path, some: int
 ) -> None:
     with opened(half) as session:
-        archive.save(work(session), tmp_path / "saved.zip")
+        archive.save_paper(work(session), tmp_path / "saved.zip")
 
     def load(folder: Path) -> None:
         with opened(folder) as session:
-            archive.load(work(session), tmp_path / "saved.zip")
+            archive.load_paper(work(session), tmp_path / "saved.zip")
 
     def prepare(folder: Path) -> None:
         with opened(folder):

@@ -51,7 +51,7 @@ def toy_paper(checks):
 
 @pytest.fixture
 def work(session, toy_paper, monkeypatch) -> Work:
-    monkeypatch.setattr("chessreg.papers.work.short_digest", lambda session, asked: "abcdef")
+    monkeypatch.setattr("chessreg.papers.work.compute_request_digest", lambda session, asked: "abcdef")
     return Work(session, toy_paper, Request("model", "games", "games", 8, 64, "small"))
 
 

@@ -9,8 +9,8 @@ import pytest
 from sqlalchemy import select, update
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
-from chessreg.papers import archive, find
-from chessreg.papers.plan import Paper, Request, Step, ordered, put_first
+from chessreg.papers import archive, find_paper
+from chessreg.papers.plan import Paper, Request, Step, order_steps, put_steps_first
 from chessreg.papers.work import Work
 from chessreg.registry import tables
 from chessreg.runs.unfinished import read_progress
@@ -62,7 +62,10 @@ def stop_before(name):
 
 def test_steps_come_first_that_are_asked_for_with_what_they_need(resting):
     def order(*first):
-        return [step.name for step in ordered(put_first(resting.paper, resting.paper.steps(resting.request), first))]
+        return [
+            step.name
+            for step in order_steps(put_steps_first(resting.paper, resting.paper.steps(resting.request), first))
+        ]
 
     assert order() == ["scratch-1", "scratch-2", "early", "middle", "late"]
     assert order("end") == ["scratch-1", "late", "scratch-2", "early", "middle"]
@@ -75,11 +78,11 @@ def test_steps_come_first_that_are_asked_for_with_what_they_need(resting):
 
 @pytest.mark.parametrize("size", ["small", "reference", "paper"])
 def test_a_papers_questions_are_answered_by_steps_that_it_has(size):
-    paper = find("karvonen")
+    paper = find_paper("karvonen")
     steps = paper.steps(Request("m", "d", "e", 8, 64, size))
     for question in paper.firsts:
-        assert len(ordered(put_first(paper, steps, [question]))) == len(steps)
-    first = ordered(put_first(paper, steps, ["skill"]))
+        assert len(order_steps(put_steps_first(paper, steps, [question]))) == len(steps)
+    first = order_steps(put_steps_first(paper, steps, ["skill"]))
     done = [step.name for step in first].index("arm-legal-random-positive-of-probe-random-1")
     assert not [step.name for step in first[:done] if step.name.startswith(("table-", "level-", "arm-retry"))]
 
@@ -88,10 +91,10 @@ def test_what_is_half_done_goes_on_elsewhere_without_the_scratch_that_nothing_ne
     begin, stopped = stop_before("late")
     with pytest.raises(stopped):
         resting.do(begin)
-    saved = archive.save(resting, tmp_path / "half.zip")
+    saved = archive.save_paper(resting, tmp_path / "half.zip")
     assert (saved["complete"], saved["steps"], saved["runs"]) == (4, 5, 2)  # early and middle; scratch is left out
     for _ in range(2):  # a second time does nothing
-        archive.load(elsewhere, tmp_path / "half.zip")
+        archive.load_paper(elsewhere, tmp_path / "half.zip")
     assert states(elsewhere) == {
         "scratch-1": "ready", "scratch-2": "unneeded", "early": "complete", "middle": "complete", "late": "waiting",
     }  # fmt: skip
@@ -100,15 +103,15 @@ def test_what_is_half_done_goes_on_elsewhere_without_the_scratch_that_nothing_ne
     assert states(elsewhere)["scratch-2"] == "unneeded"
     for name in ("early", "middle"):
         assert elsewhere.made.run_id(name) == resting.made.run_id(name)
-    archive.save(elsewhere, tmp_path / "whole.zip")
-    archive.load(resting, tmp_path / "whole.zip")
+    archive.save_paper(elsewhere, tmp_path / "whole.zip")
+    archive.load_paper(resting, tmp_path / "whole.zip")
     assert set(states(resting).values()) == {"complete"}
 
 
 def test_a_step_that_is_partly_done_is_taken_along(resting, elsewhere, tmp_path, interrupt_at):
     assert resting.do(on_progress=interrupt_at(6))  # in the third step, of three positions
-    archive.save(resting, tmp_path / "half.zip")
-    archive.load(elsewhere, tmp_path / "half.zip")
+    archive.save_paper(resting, tmp_path / "half.zip")
+    archive.load_paper(elsewhere, tmp_path / "half.zip")
     assert not elsewhere.do()
     assert states(elsewhere)["early"] == "complete"
 
@@ -124,8 +127,8 @@ def test_an_attempt_at_work_is_lost_in_what_is_saved_until_its_end_is_known(rest
     attempt, running = tables.Attempt, tables.AttemptState.RUNNING
     with resting.session.database.write() as sql:  # as it is while the run goes on
         sql.execute(update(attempt).values(state=running, cause=None, ended_at=None))
-    archive.save(resting, tmp_path / "half.zip")
-    archive.load(elsewhere, tmp_path / "half.zip")
+    archive.save_paper(resting, tmp_path / "half.zip")
+    archive.load_paper(elsewhere, tmp_path / "half.zip")
     taken = attempts(elsewhere)
     assert taken
     assert {state for state, _ in taken.values()} == {tables.AttemptState.LOST}
@@ -134,28 +137,28 @@ def test_an_attempt_at_work_is_lost_in_what_is_saved_until_its_end_is_known(rest
     with resting.session.database.write() as sql:
         for id, (state, at) in ended.items():
             sql.execute(update(attempt).where(attempt.id == id).values(state=state, ended_at=at))
-    archive.save(resting, tmp_path / "later.zip")
+    archive.save_paper(resting, tmp_path / "later.zip")
     for _ in range(2):
-        archive.load(elsewhere, tmp_path / "later.zip")
-        archive.load(elsewhere, tmp_path / "half.zip")
+        archive.load_paper(elsewhere, tmp_path / "later.zip")
+        archive.load_paper(elsewhere, tmp_path / "half.zip")
         assert attempts(elsewhere) == {id: ended[id] for id in taken}
 
 
 def test_a_paper_of_which_nothing_is_here_is_not_saved(resting, tmp_path):
     with pytest.raises(NotFoundError, match="nothing of this paper"):
-        archive.save(resting, tmp_path / "half.zip")
+        archive.save_paper(resting, tmp_path / "half.zip")
     assert not list(tmp_path.glob("*.zip"))
 
 
 def test_a_file_of_others_is_refused_in_one_line_and_leaves_nothing(resting, elsewhere, tmp_path, monkeypatch):
     resting.do()
     path = tmp_path / "whole.zip"
-    archive.save(resting, path)
+    archive.save_paper(resting, path)
     before = sorted(elsewhere.session.store.root.rglob("*"))
 
     def refused(file, error, match):
         with pytest.raises(error, match=match):
-            archive.load(elsewhere, file)
+            archive.load_paper(elsewhere, file)
         assert sorted(elsewhere.session.store.root.rglob("*")) == before
         assert states(elsewhere)["early"] == "waiting"
 
@@ -210,9 +213,9 @@ def test_a_file_that_cannot_be_written_leaves_nothing(resting, tmp_path):
     (tmp_path / "locked").mkdir()
     (tmp_path / "locked" / "half.zip").mkdir()
     with pytest.raises(BadInputError, match="cannot write"):
-        archive.save(resting, tmp_path / "locked" / "half.zip")
+        archive.save_paper(resting, tmp_path / "locked" / "half.zip")
     with pytest.raises(BadInputError, match="cannot write"):
-        archive.save(resting, tmp_path / "nowhere" / "half.zip")
+        archive.save_paper(resting, tmp_path / "nowhere" / "half.zip")
     assert [path.name for path in (tmp_path / "locked").iterdir()] == ["half.zip"]
 
 
@@ -238,22 +241,22 @@ def training(world, tmp_path):
 
 
 def state_of(work):
-    [(_, run)] = archive.runs_begun(work).items()
+    [(_, run)] = archive.find_begun_runs(work).items()
     return work.session.store.runs / run.hex / "state.pt"
 
 
 def test_a_training_that_was_stopped_goes_on_elsewhere_from_one_file(training, tmp_path, interrupt_at):
     here, there = training
     assert here.do(on_progress=interrupt_at(1))  # at its first point, of two
-    saved = archive.save(here, tmp_path / "half.zip")
+    saved = archive.save_paper(here, tmp_path / "half.zip")
     assert (saved["complete"], saved["runs"], saved["states"]) == (0, 1, 1)
     for came in (1, 0):  # a second time does nothing
-        assert archive.load(there, tmp_path / "half.zip")[1] == came
+        assert archive.load_paper(there, tmp_path / "half.zip")[1] == came
     assert read_progress(state_of(there)) == read_progress(state_of(here))
     assert read_progress(state_of(there))[0] == 20
     assert not there.do()
-    assert archive.save(there, tmp_path / "whole.zip")["states"] == 0
-    assert archive.load(here, tmp_path / "whole.zip")[1] == 0
+    assert archive.save_paper(there, tmp_path / "whole.zip")["states"] == 0
+    assert archive.load_paper(here, tmp_path / "whole.zip")[1] == 0
     assert states(here) == {"model": "complete"}
 
 
@@ -263,10 +266,10 @@ def test_what_steps_to_come_read_is_saved_though_they_are_not_among_those_chosen
     paper = Paper("toy", "A training and its test", lambda request: [*here.every, answers], ())
     first = Work(here.session, paper, here.request, {"threads": 1}, only=("model",))
     assert not first.do()
-    assert archive.save(first, tmp_path / "model.zip")["artifacts"] == 1
+    assert archive.save_paper(first, tmp_path / "model.zip")["artifacts"] == 1
     assert [step.name for step in first.steps] == ["model"]
     rest = Work(there.session, paper, there.request, {"threads": 1})
-    archive.load(rest, tmp_path / "model.zip")
+    archive.load_paper(rest, tmp_path / "model.zip")
     assert states(rest) == {"model": "complete", "answers": "ready"}
     assert not rest.do()
 
@@ -276,14 +279,14 @@ def test_a_saved_training_that_is_damaged_is_refused_before_anything_is_taken_in
     assert here.do(on_progress=interrupt_at(1))
     state_of(here).write_bytes(b"cut short")
     with pytest.raises(ChessregError, match=r"state\.pt is not a saved state"):
-        archive.save(here, tmp_path / "half.zip")
+        archive.save_paper(here, tmp_path / "half.zip")
     shutil.rmtree(state_of(here).parent)
-    archive.save(here, tmp_path / "half.zip")
+    archive.save_paper(here, tmp_path / "half.zip")
     with ZipFile(tmp_path / "half.zip", "a") as file:
         file.writestr(f"store/runs/{state_of(here).parent.name}/state.pt", b"cut short")
     with pytest.raises(
         BadInputError, match=r"half\.zip is not a saved paper: store/runs/[0-9a-f]{32}/state\.pt"
     ) as caught:
-        archive.load(there, tmp_path / "half.zip")
+        archive.load_paper(there, tmp_path / "half.zip")
     assert "\n" not in str(caught.value)
-    assert archive.runs_begun(there) == {}
+    assert archive.find_begun_runs(there) == {}

@@ -13,14 +13,14 @@ from sqlalchemy import func, select
 
 from chessreg.cli.root import run_command_line
 from chessreg.errors import BadInputError
-from chessreg.papers import find
-from chessreg.papers.cost import step_seconds
-from chessreg.papers.davis.expectations import best_site
-from chessreg.papers.davis.matches import length
-from chessreg.papers.expected import TITLE
-from chessreg.papers.plan import SIZES, Request, ordered, replaced
-from chessreg.papers.report import write
-from chessreg.papers.work import PREPARATIONS, Work, request
+from chessreg.papers import find_paper
+from chessreg.papers.cost import estimate_step_seconds
+from chessreg.papers.davis.expectations import judge_best_site
+from chessreg.papers.davis.matches import measure_edit_length
+from chessreg.papers.expected import RESULT_TITLE
+from chessreg.papers.plan import SIZE_NAMES, Request, order_steps, replace_references
+from chessreg.papers.report import write_report
+from chessreg.papers.work import PREPARATIONS, Work, make_request
 from chessreg.registry import tables
 from chessreg.runs.kind import find_kind
 from chessreg.runs.spec import settings_from
@@ -53,23 +53,23 @@ class Made:
 def planned(size, layers=12, d_model=768):
     """name → (step, spec) of every run; references stand for whatever they name, the sweep chose layer 1 and α 1."""
     found = {}
-    for step in ordered(find("davis").steps(Request("model", "train", "test", layers, d_model, size))):
+    for step in order_steps(find_paper("davis").steps(Request("model", "train", "test", layers, d_model, size))):
         if step.kind in PREPARATIONS:
             continue
         values = step.settings(Made()) if callable(step.settings) else step.settings
         names = {name: f"run:{number:064x}" for number, name in enumerate(sorted(step.needs))}
-        values = dict(replaced(values, names))
+        values = dict(replace_references(values, names))
         preset = find_kind(step.kind).preset(values.pop("preset")) if "preset" in values else {}
         found[step.name] = step, settings_from(find_kind(step.kind).spec, preset | values)
     return found
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", SIZE_NAMES)
 @pytest.mark.parametrize("layers", [1, 2, 8, 12])
 def test_every_step_has_what_it_needs_and_settings_that_its_kind_takes(size, layers):
     if layers > 1:  # the stand-in's choice is layer 1
         assert planned(size, layers, 64)
-    steps = ordered(find("davis").steps(Request("model", "train", "test", layers, 64, size)))
+    steps = order_steps(find_paper("davis").steps(Request("model", "train", "test", layers, 64, size)))
     assert len({step.name for step in steps}) == len(steps)
 
 
@@ -172,7 +172,7 @@ def test_the_reference_size_has_what_the_issue_asks_for():
 
 
 def test_a_match_is_played_with_the_chosen_edit_and_with_a_random_one_of_its_length():
-    for size in SIZES:
+    for size in SIZE_NAMES:
         steps = planned(size, 8, 192)
         vector = steps["unseen-pieces"][1]
         assert (vector.board, vector.layers) == ("b1=. c1=. d1=. f1=. g1=.", (1,))
@@ -189,11 +189,11 @@ def test_a_sweep_without_the_chosen_edit_gives_no_length_rather_than_0():
     made = Made()
     made.value = lambda statement: None
     with pytest.raises(BadInputError, match="no edit of layer 1 with scale 1: it gives no length"):
-        length(made)
+        measure_edit_length(made)
 
 
 def test_games_that_choose_are_none_of_those_that_are_reported():
-    for size in SIZES:
+    for size in SIZE_NAMES:
         steps = planned(size, 8, 192)
         assert {step.name for step, _ in steps.values() if step.choice} == {"edit-sweep"}
         for step, spec in steps.values():
@@ -208,21 +208,21 @@ def test_games_that_choose_are_none_of_those_that_are_reported():
 
 def test_a_model_of_other_texts_is_refused_at_once(world_session):
     with pytest.raises(BadInputError, match="reference writes pgn-char-32, and the paper is about models of UCI"):
-        Work(world_session, find("davis"), request(world_session, "reference", "sample", None, "small"))
+        Work(world_session, find_paper("davis"), make_request(world_session, "reference", "sample", None, "small"))
 
 
 def test_other_models_are_rows_of_table_2(world_session, world, capsys):
     """The paper's own, LCB's and two of PGN text are compared (specification 8)."""
     asked = Request("model", "train", "test", 8, 64, "small", beside=("lcb", "pgn"))
-    steps = {step.name: step for step in find("davis").steps(asked)}
-    own = {step.name for step in find("davis").steps(replace(asked, beside=()))}
+    steps = {step.name: step for step in find_paper("davis").steps(asked)}
+    own = {step.name for step in find_paper("davis").steps(replace(asked, beside=()))}
     assert steps.keys() - own == {
         f"{kind}-of-{name}"
         for kind in ("perplexity-exclude", "perplexity-include", "legality")
         for name in asked.beside
     }
     assert steps["legality-of-lcb"].settings == {**steps["legality"].settings, "checkpoint": "lcb"}
-    for sheet in find("davis").sheets[:2]:
+    for sheet in find_paper("davis").sheets[:2]:
         assert any(
             fnmatchcase("perplexity-exclude-of-lcb", p) or fnmatchcase("legality-of-lcb", p) for p in sheet.steps
         )
@@ -246,7 +246,7 @@ def test_the_best_site_is_chosen_on_validation_games_and_reported_on_test_games(
          "minus_untrained": value, "minus_untrained_low": value - 1, "minus_untrained_high": value + 1}
         for point, values in made.items() for split, value in zip(("validation", "test"), values, strict=True)
     ]  # fmt: skip
-    [found] = best_site(rows, None)
+    [found] = judge_best_site(rows, None)
     assert (found.what, found.value, found.outcome, found.row) == (
         "white-destinations, blocks.0.hook_resid_post, 3 twins", 5.0, "missed", 2,
     )  # fmt: skip
@@ -297,7 +297,7 @@ def test_a_dry_run_counts_the_games_that_are_there_and_says_which_are_too_few(da
     assert run_command_line([*words, "--json"]) == 0
     plan = json.loads(capsys.readouterr().out)
     steps = {step["step"]: step for step in plan["steps"]}
-    full = {step.name: step for step in find("davis").steps(Request("model", "games", "games", 2, 32, "paper"))}
+    full = {step.name: step for step in find_paper("davis").steps(Request("model", "games", "games", 2, 32, "paper"))}
     assert (steps["legality"]["units"], full["legality"].units) == (104, 120_000)
     assert steps["edits"]["rows"]["trial"] == 104 * 7 * 15  # its games are named though its settings follow
     probe = steps["model-joint-0-blocks"]
@@ -305,7 +305,7 @@ def test_a_dry_run_counts_the_games_that_are_there_and_says_which_are_too_few(da
     assert probe["rows"]["score"] <= full["model-joint-0-blocks"].rows["score"] / 900
     assert "games:test has 104 games, fewer than the 200,000 that this size reads" in plan["too_few_games"]
     rate = 1e9
-    whole = sum(step_seconds(step, rate) or 0 for step in full.values())
+    whole = sum(estimate_step_seconds(step, rate) or 0 for step in full.values())
     assert sum(step["cpu_seconds"] or 0 for step in plan["steps"]) < whole / 50
     assert run_command_line([*words, "--only", "legality"]) == 0
     assert "games:test has 104 games, fewer than the 120,000" in capsys.readouterr().err
@@ -349,7 +349,9 @@ def test_the_small_paper_goes_on_where_it_was_killed_and_writes_every_table_and_
     asked = ["paper", "davis", "--checkpoint", "model", "--dataset", "games", "--size", "small", "--threads", "1"]
     process = spawn([*place, *asked, "--output", str(tmp_path / "never")])
     with open_session(str(tmp_path / "registry.db"), tmp_path / "store") as session:
-        work = Work(session, find("davis"), request(session, "model", "games", None, "small"), {"threads": 1})
+        work = Work(
+            session, find_paper("davis"), make_request(session, "model", "games", None, "small"), {"threads": 1}
+        )
         while process.is_alive() and complete(session) < 12:
             time.sleep(0.2)
         process.kill()
@@ -361,9 +363,10 @@ def test_the_small_paper_goes_on_where_it_was_killed_and_writes_every_table_and_
         assert before.items() <= work.references.items()
         assert {name.split("-")[2] for name in work.refused} == {"4"}  # promotions: a handful of positions
         assert work.over
-        written = write(work, tmp_path / "tables")
+        written = write_report(work, tmp_path / "tables")
     assert [each.title for each in written] == [
-        *(sheet.title for sheet in work.paper.sheets), *(picture.title for picture in work.paper.pictures), TITLE,
+        *(sheet.title for sheet in work.paper.sheets), *(picture.title for picture in work.paper.pictures),
+        RESULT_TITLE,
     ]  # fmt: skip
     assert all(each.files and (each.rows is None or each.rows) for each in written)
     for each in written:
@@ -390,7 +393,7 @@ def test_the_small_paper_goes_on_where_it_was_killed_and_writes_every_table_and_
 
 def test_probes_are_planned_about_as_long_as_they_take():
     """CPU seconds on a machine of 98 Gflop/s, of the reference size: of latents they had been planned thirty times."""
-    steps = {s.name: s for s in find("davis").steps(Request("model", "train", "test", 8, 192, "reference"))}
+    steps = {s.name: s for s in find_paper("davis").steps(Request("model", "train", "test", 8, 192, "reference"))}
     measured = {"early-sae-1": 42, "early-sae-1-at-code-layer-of-4x": 17, "early-cd-1": 9, "early-joint-1": 84}
     for name, took in measured.items():
-        assert took / 2 < step_seconds(steps[name], 98e9) < 2 * took, name
+        assert took / 2 < estimate_step_seconds(steps[name], 98e9) < 2 * took, name

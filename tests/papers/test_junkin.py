@@ -15,13 +15,13 @@ from chessreg.encodings.prompts import TEMPLATES
 from chessreg.entities.adding import add_dataset
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.train import AnyTraining, check_architecture
-from chessreg.papers import find
-from chessreg.papers.expected import TITLE, each
+from chessreg.papers import find_paper
+from chessreg.papers.expected import RESULT_TITLE, make_column_judge
 from chessreg.papers.junkin import sizes
-from chessreg.papers.junkin.expectations import falling
-from chessreg.papers.plan import SIZES, LanguageModel, Request, ordered, replaced
-from chessreg.papers.report import write
-from chessreg.papers.work import PREPARATIONS, Work, request
+from chessreg.papers.junkin.expectations import judge_fall_with_rating
+from chessreg.papers.plan import SIZE_NAMES, Request, RequestedLanguageModel, order_steps, replace_references
+from chessreg.papers.report import write_report
+from chessreg.papers.work import PREPARATIONS, Work, make_request
 from chessreg.queries.published import published_values
 from chessreg.queries.published.paper_runs import PaperComparison, RecordedRun, World
 from chessreg.registry import tables
@@ -57,23 +57,25 @@ class Counted:
 def planned(size, made=None, request=None):
     """name → spec of every run; references stand for whatever they name."""
     found = {}
-    for step in ordered(find("junkin").steps(request or asked(size))):
+    for step in order_steps(find_paper("junkin").steps(request or asked(size))):
         if step.kind not in PREPARATIONS:
             names = {name: f"run:{number:064x}" for number, name in enumerate(sorted(step.needs))}
             settings = dict(step.settings(made or Counted(29 * 64)) if callable(step.settings) else step.settings)
             preset = find_kind(step.kind).preset(settings.pop("preset")) if "preset" in settings else {}
-            found[step.name] = settings_from(find_kind(step.kind).spec, preset | dict(replaced(settings, names)))
+            found[step.name] = settings_from(
+                find_kind(step.kind).spec, preset | dict(replace_references(settings, names))
+            )
     return found
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", SIZE_NAMES)
 def test_every_step_has_what_it_needs_and_settings_that_its_kind_takes(size):
     specs = planned(size)
     for spec in specs.values():
         if isinstance(spec, AnyTraining):
             check_architecture(spec)
     assert all(spec.checkpoint.endswith("/checkpoint") for name, spec in specs.items() if name.startswith("accuracy-"))
-    without = {step.name for step in find("junkin").steps(asked(size, None))}
+    without = {step.name for step in find_paper("junkin").steps(asked(size, None))}
     assert specs.keys() - without == {name for name in specs if name.startswith("puzzles-")} != set()
 
 
@@ -107,7 +109,7 @@ def test_twins_differ_in_the_mask_or_in_what_they_read_alone():
 
 @pytest.mark.parametrize("size", ["small", "paper"])
 def test_a_control_of_equal_compute_takes_the_tokens_that_its_twin_of_games_took(size):
-    steps = {step.name: step for step in find("junkin").steps(asked(size))}
+    steps = {step.name: step for step in find_paper("junkin").steps(asked(size))}
     for control in (name for name in steps if name.startswith("causal") and name.endswith("-compute")):
         games = control.replace("causal", "games").removesuffix("-at-games-compute")
         assert games in steps[control].needs
@@ -118,7 +120,7 @@ def test_a_control_of_equal_compute_takes_the_tokens_that_its_twin_of_games_took
 
 
 def test_how_far_compute_is_apart_is_told_and_decides_nothing_where_it_is_far():
-    [judge] = [each.judge for each in find("junkin").expectations if "equal compute" in each.quantity]
+    [judge] = [each.judge for each in find_paper("junkin").expectations if "equal compute" in each.quantity]
     row = {"layers": 4, "d_model": 128, "seed": 1, "legal_best": 3.0, "legal_best_low": 2.0, "legal_best_high": 4.0}
     decisions = row | {"differs": "input: position minus game", "flops": 268.0, "twin_flops": 100.0}
     near = row | {"differs": "input: position minus game, equal compute", "flops": 106.0, "twin_flops": 100.0}
@@ -142,9 +144,9 @@ def test_language_models_are_tuned_alike_with_a_legal_list_and_without():
     }
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", SIZE_NAMES)
 def test_no_two_steps_ask_a_language_model_the_same(size):
-    every = [step.settings for step in find("junkin").steps(asked(size)) if step.kind == "decoding"]
+    every = [step.settings for step in find_paper("junkin").steps(asked(size)) if step.kind == "decoding"]
     assert len({tuple(sorted(settings.items())) for settings in every}) == len(every)
 
 
@@ -182,11 +184,11 @@ def test_all_models_are_asked_one_set_of_positions_of_which_they_learned_none(si
 
 def test_language_models_that_are_given_are_tuned_in_place_of_those_of_initial_weights_at_their_own_rates():
     models = (
-        LanguageModel("one", "llama", None, 7),
-        LanguageModel("two", "gpt_neox"),
-        LanguageModel("x", "gpt2", 1e-4),
+        RequestedLanguageModel("one", "llama", None, 7),
+        RequestedLanguageModel("two", "gpt_neox"),
+        RequestedLanguageModel("x", "gpt2", 1e-4),
     )
-    own, given = ({step.name: step for step in find("junkin").steps(request)}
+    own, given = ({step.name: step for step in find_paper("junkin").steps(request)}
                   for request in (asked("paper"), replace(asked("paper"), language_models=models)))  # fmt: skip
     assert [name for name in own if name.startswith("language-model")] == [
         "language-model-llama",
@@ -202,7 +204,7 @@ def test_language_models_that_are_given_are_tuned_in_place_of_those_of_initial_w
 
 
 def test_the_ladder_of_the_reference_is_that_of_its_results():
-    specs, steps = planned("reference"), {step.name: step for step in find("junkin").steps(asked("reference"))}
+    specs, steps = planned("reference"), {step.name: step for step in find_paper("junkin").steps(asked("reference"))}
     assert {name for name in specs if name.startswith("ladder-")} == {"ladder-bidirectional", "ladder-causal"}
     for name in ("ladder-bidirectional", "ladder-causal"):
         spec = specs[name]
@@ -217,7 +219,7 @@ def test_the_ladder_of_the_reference_is_that_of_its_results():
 
 @pytest.mark.parametrize(("size", "rungs", "games"), [("small", 12, 2), ("paper", 11, 1000)])
 def test_all_four_models_of_the_paper_play_its_ladder_by_its_rules(size, rungs, games):
-    specs, steps = planned(size), {step.name: step for step in find("junkin").steps(asked(size))}
+    specs, steps = planned(size), {step.name: step for step in find_paper("junkin").steps(asked(size))}
     players = {"ladder-llama", "ladder-pythia", "ladder-bidirectional", "ladder-games"}
     assert {name for name in specs if name.startswith("ladder-")} == players | {"ladder-causal"}
     published = find_kind("play").preset("junkin-2025")
@@ -268,7 +270,7 @@ def test_the_paper_size_has_the_published_settings_but_for_what_is_not_published
     tags = {f"@{name}/checkpoint": frozenset({f"junkin-2025:{tag}"}) for tag, name in MADE.items()}
     tags |= dict.fromkeys(("positions", "positions:test"), frozenset({"junkin-2025:chessbench"}))
     comparison = PaperComparison(described, World(lambda reference: None, lambda name: tags.get(name, frozenset())))
-    [planned_step] = [each for each in find("junkin").steps(asked("paper")) if each.name == step]
+    [planned_step] = [each for each in find_paper("junkin").steps(asked("paper")) if each.name == step]
     settings = dict(planned_step.settings)
     step_kind = find_kind(planned_step.kind)
     preset = step_kind.preset(settings.pop("preset")) if "preset" in settings else {}
@@ -277,7 +279,7 @@ def test_the_paper_size_has_the_published_settings_but_for_what_is_not_published
     assert sorted(comparison.differences(ours, described.run(run))) == sorted(differences)
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", SIZE_NAMES)
 def test_positions_of_unknown_games_leave_out_the_models_of_games_alone(size):
     """ChessBench's bags name no game."""
     specs, known = planned(size, request=of_unknown_games(size)), planned(size)
@@ -290,9 +292,9 @@ def test_positions_of_unknown_games_leave_out_the_models_of_games_alone(size):
         assert given == {}
     assert {"ladder-bidirectional", "ladder-causal"} <= specs.keys()
     assert any(name.startswith("tuned-") for name in specs)
-    [line] = find("junkin").remarks(of_unknown_games(size))
+    [line] = find_paper("junkin").remarks(of_unknown_games(size))
     assert line == "models of games (games-*, and the steps that need them) are left out: none is named"
-    assert find("junkin").remarks(asked(size)) == []
+    assert find_paper("junkin").remarks(asked(size)) == []
 
 
 def make_junkin(root):
@@ -311,8 +313,8 @@ def test_twins_have_layers_above_the_first_where_alone_a_mask_makes_a_difference
 
 def test_a_difference_that_rests_on_one_position_is_not_decided():
     """More than one resample in forty holds no position that differs: the interval ends at 0, whatever the bound."""
-    judge = each(lambda row, made: True, lambda row: "", "delta", least=None, most=0.0)
-    both = each(lambda row, made: True, lambda row: "", "delta", least=-3.0, most=1.0)
+    judge = make_column_judge(lambda row, made: True, lambda row: "", "delta", least=None, most=0.0)
+    both = make_column_judge(lambda row, made: True, lambda row: "", "delta", least=-3.0, most=1.0)
     one = {"delta": -0.3, "delta_low": -1.0, "delta_high": 0.0}
     many = {"delta": -0.3, "delta_low": -0.5, "delta_high": -0.1}
     none = {"delta": 0.0, "delta_low": -0.2, "delta_high": 0.2}
@@ -322,7 +324,9 @@ def test_a_difference_that_rests_on_one_position_is_not_decided():
 
 def test_a_list_of_legal_moves_is_judged_only_against_a_model_that_was_tuned_without():
     """At the sizes of one tuning there is none: the quantity is not run, not missed."""
-    [judge] = [one.judge for one in find("junkin").expectations if one.quantity.startswith("legal list minus none")]
+    [judge] = [
+        one.judge for one in find_paper("junkin").expectations if one.quantity.startswith("legal list minus none")
+    ]
     row = {
         "legal_list": True,
         "prompt": "junkin-1",
@@ -344,7 +348,7 @@ def test_puzzles_of_which_none_is_solved_are_held_against_what_is_expected():
         rated("400–799", 30, 0.0, None, 9.0),
         rated("2400–2799", 30, 8.0, 2.0, 20.0),
     ]
-    [finding] = falling(rows, None)
+    [finding] = judge_fall_with_rating(rows, None)
     assert (finding.value, finding.low, finding.high) == (-8.0, -20.0, pytest.approx(-8 + (9**2 + 6**2) ** 0.5))
     assert finding.outcome == "not decided"
 
@@ -359,22 +363,24 @@ def test_positions_that_are_games_and_datasets_that_are_not_there_are_refused(tm
             "--test": {"test": "puzzles", "positions": "decisions"},
         }.items():
             with pytest.raises(BadInputError, match=f"{option} .* is a dataset of"):
-                request(session, None, **{"dataset": "games", "size": "small", **named})
+                make_request(session, None, **{"dataset": "games", "size": "small", **named})
         with pytest.raises(NotFoundError, match="nothing"):
-            request(session, None, "games", None, "small", positions="nothing")
+            make_request(session, None, "games", None, "small", positions="nothing")
         bring_in(session, "fen-77", "causal-fen-encoder", tmp_path / "fen")
-        other = request(session, None, "games", None, "small", positions="decisions", language_models=["fen"])
+        other = make_request(session, None, "games", None, "small", positions="decisions", language_models=["fen"])
         with pytest.raises(BadInputError, match="fen-77"):
-            Work(session, find("junkin"), other)
-        no_puzzles = request(session, None, "games", None, "small", positions="decisions", puzzles="decisions")
+            Work(session, find_paper("junkin"), other)
+        no_puzzles = make_request(session, None, "games", None, "small", positions="decisions", puzzles="decisions")
         with pytest.raises(BadInputError, match="none of these positions has a solution"):
-            Work(session, find("junkin"), no_puzzles)
+            Work(session, find_paper("junkin"), no_puzzles)
         (tmp_path / "foreign.csv").write_text(f"fen,best,game,ply\n{chess.STARTING_FEN},e2e4,zzzzzzzz,0\n")
         add_dataset(session.database, session.store, [tmp_path / "foreign.csv"], name="foreign")
-        others = request(session, None, "games", None, "small", positions="foreign")
+        others = make_request(session, None, "games", None, "small", positions="foreign")
         with pytest.raises(BadInputError, match="none of the positions occurs in these games"):
-            Work(session, find("junkin"), others)
-        work = Work(session, find("junkin"), request(session, None, "games", None, "small", positions="decisions"))
+            Work(session, find_paper("junkin"), others)
+        work = Work(
+            session, find_paper("junkin"), make_request(session, None, "games", None, "small", positions="decisions")
+        )
         states = {planned.step.name: planned.state for planned in work.plan()}
         assert (states["positions"], states["causal-2x32-1"]) == ("ready", "waiting")
 
@@ -387,8 +393,8 @@ def test_the_small_paper_goes_on_where_it_was_killed_and_writes_every_table(tmp_
     words = ["paper", "junkin", "--dataset", "games", "--position-dataset", "decisions", "--puzzle-dataset", "puzzles"]
     process = spawn([*place, *words, "--size", "small", "--threads", "1", "--output", str(tmp_path / "never")])
     with open_session(str(tmp_path / "registry.db"), tmp_path / "store") as session:
-        asked_for = request(session, None, "games", None, "small", None, "decisions", "puzzles")
-        work = Work(session, find("junkin"), asked_for, {"threads": 1})
+        asked_for = make_request(session, None, "games", None, "small", None, "decisions", "puzzles")
+        work = Work(session, find_paper("junkin"), asked_for, {"threads": 1})
 
         def complete():
             with session.database.read() as sql:
@@ -404,8 +410,8 @@ def test_the_small_paper_goes_on_where_it_was_killed_and_writes_every_table(tmp_
         assert len(before) >= 4
         assert before.items() <= work.references.items()
         assert work.over
-        written = write(work, tmp_path / "tables")
-    assert [each.title for each in written] == [*(sheet.title for sheet in work.paper.sheets), TITLE]
+        written = write_report(work, tmp_path / "tables")
+    assert [each.title for each in written] == [*(sheet.title for sheet in work.paper.sheets), RESULT_TITLE]
     assert all(each.files for each in written)
     assert {each.title for each in written if not each.rows} <= {"Drawn games by their evaluation before the model's "
                                                                 "last move (his repository)"}  # fmt: skip

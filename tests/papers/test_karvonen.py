@@ -6,13 +6,13 @@ from types import SimpleNamespace
 import pytest
 
 from chessreg.errors import NotFoundError
-from chessreg.papers import find, papers, plan
-from chessreg.papers.cost import step_seconds
+from chessreg.papers import find_paper, list_papers, plan
+from chessreg.papers.cost import estimate_step_seconds
 from chessreg.papers.karvonen import SLICES
-from chessreg.papers.karvonen.edits import layer_sets
-from chessreg.papers.karvonen.matches import skill_layers, suitable
+from chessreg.papers.karvonen.edits import list_layer_sets
+from chessreg.papers.karvonen.matches import find_even_rung, list_skill_layers
 from chessreg.papers.karvonen.sizes import SIZES as SIZES_OF
-from chessreg.papers.plan import SIZES, Request, ordered, replaced
+from chessreg.papers.plan import SIZE_NAMES, Request, order_steps, replace_references
 from chessreg.papers.work import PREPARATIONS
 from chessreg.queries.catalogue import find_entry as find_query
 from chessreg.queries.catalogue import find_plot
@@ -21,22 +21,22 @@ from chessreg.runs.kind import find_kind
 from chessreg.runs.spec import settings_from
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", SIZE_NAMES)
 @pytest.mark.parametrize("layers", [1, 2, 8, 16])
 def test_every_step_has_what_it_needs_and_settings_that_its_kind_takes(size, layers):
-    steps = ordered(find("karvonen").steps(Request("model", "train", "test", layers, 64, size)))
+    steps = order_steps(find_paper("karvonen").steps(Request("model", "train", "test", layers, 64, size)))
     reference = f"run:{'a' * 64}"
     for step in steps:
         if step.kind in PREPARATIONS or callable(step.settings):
             continue
         found = find_kind(step.kind)
-        values = dict(replaced(step.settings, dict.fromkeys(step.needs, reference)))
+        values = dict(replace_references(step.settings, dict.fromkeys(step.needs, reference)))
         preset = found.preset(values.pop("preset")) if "preset" in values else {}
         assert settings_from(found.spec, preset | values)
 
 
 def test_the_reference_size_has_what_the_headlines_need():
-    steps = {s.name: s for s in find("karvonen").steps(Request("model", "train", "test", 8, 192, "reference"))}
+    steps = {s.name: s for s in find_paper("karvonen").steps(Request("model", "train", "test", 8, 192, "reference"))}
     fit, probe = steps["model-fit"].settings, steps["model-board-0"].settings
     assert fit["games"] * (1 - find_kind("probe").spec(cache="run:" + "a" * 64).validation) >= 5_000
     assert steps["model-test"].settings["games"] == 5_000
@@ -48,11 +48,15 @@ def test_the_reference_size_has_what_the_headlines_need():
 
 
 def test_slices_of_two_core_hours_are_the_whole_reference_size():
-    paper = find("karvonen")
-    steps = ordered(paper.steps(Request("model", "train", "test", 8, 192, "reference")))
+    paper = find_paper("karvonen")
+    steps = order_steps(paper.steps(Request("model", "train", "test", 8, 192, "reference")))
     done: dict[str, float] = {}
     for name in SLICES:
-        costs = {s.name: step_seconds(s, 90e9) or 0.0 for s in plan.chosen(paper, steps, [name]) if s.name not in done}
+        costs = {
+            s.name: estimate_step_seconds(s, 90e9) or 0.0
+            for s in plan.select_steps(paper, steps, [name])
+            if s.name not in done
+        }
         assert costs, f"{name} has nothing of its own"
         assert sum(costs.values()) < 2 * 3600, name
         done |= costs
@@ -64,7 +68,7 @@ def test_slices_of_two_core_hours_are_the_whole_reference_size():
 @pytest.mark.parametrize("arm", ["positive", "negative", "positive-of-probe", "negative-of-probe"])
 @pytest.mark.parametrize(("size", "policy"), [("reference", "legal"), ("reference", "retry"), ("paper", "retry")])
 def test_an_edit_of_skill_of_either_sign_plays_beside_five_draws_of_each_control(arm, size, policy):
-    steps = {s.name: s for s in find("karvonen").steps(Request("model", "train", "test", 8, 192, size))}
+    steps = {s.name: s for s in find_paper("karvonen").steps(Request("model", "train", "test", 8, 192, size))}
     for source in ("random", "shuffled"):
         plays = [s for name, s in steps.items() if name.startswith(f"arm-{policy}-random-{arm}-{source}-")]
         assert len(plays) == 5
@@ -90,7 +94,7 @@ def check_shuffled(steps, vectors, real):
 @pytest.mark.parametrize("size", ["reference", "paper"])
 @pytest.mark.parametrize(("table", "vector"), [(3, "skill-paper"), (7, "skill-of-probe-paper")])
 def test_the_papers_own_edits_of_skill_play_level_0_beside_five_draws_of_each_control(table, vector, size):
-    steps = {s.name: s for s in find("karvonen").steps(Request("model", "train", "test", 8, 192, size))}
+    steps = {s.name: s for s in find_paper("karvonen").steps(Request("model", "train", "test", 8, 192, size))}
     arms = [name for name in steps if name.startswith(f"table-{table}-") and not name.endswith("none")]
     assert len(arms) == (8 if size == "paper" else 4)  # either opening and sign; all of the paper: both readings
     for arm in arms:
@@ -109,7 +113,7 @@ def test_the_papers_own_edits_of_skill_play_level_0_beside_five_draws_of_each_co
 
 @pytest.mark.parametrize("side", ["high", "low"])
 def test_one_sided_directions_of_appendix_c_play_beside_five_draws_of_each_control(side):
-    steps = {s.name: s for s in find("karvonen").steps(Request("model", "train", "test", 8, 192, "paper"))}
+    steps = {s.name: s for s in find_paper("karvonen").steps(Request("model", "train", "test", 8, 192, "paper"))}
     arms = [name for name in steps if name.startswith(f"appendix-c-{side}-")]
     assert arms
     for arm in arms:
@@ -119,14 +123,14 @@ def test_one_sided_directions_of_appendix_c_play_beside_five_draws_of_each_contr
             assert {steps[name].settings["of"] for name in vectors} == {f"@skill-of-probe-{side}"}
             if source == "shuffled":
                 check_shuffled(steps, vectors, "model-skill-paper")
-    small = {s.name for s in find("karvonen").steps(Request("model", "train", "test", 8, 192, "reference"))}
+    small = {s.name for s in find_paper("karvonen").steps(Request("model", "train", "test", 8, 192, "reference"))}
     assert not [name for name in small if name.endswith(f"-of-skill-of-probe-{side}")]
 
 
 def test_weak_models_find_a_rung_at_the_papers_move_limit():
     for size in ("reference", "paper"):
         assert {"random", "capture", "stockfish:-1+random=0.4", "stockfish:-1"} <= set(SIZES_OF[size].rungs)
-        steps = find("karvonen").steps(Request("model", "train", "test", 8, 192, size))
+        steps = find_paper("karvonen").steps(Request("model", "train", "test", 8, 192, size))
         ladder = [s for s in steps if s.name.startswith("ladder-")]
         assert {s.settings.get("move_limit") for s in ladder} == {90}
         assert {s.settings["opponent"] for s in ladder} == set(SIZES_OF[size].rungs)
@@ -144,7 +148,7 @@ class Played:
 
 
 def chosen(results, which="negative"):
-    [step] = [s for s in find("karvonen").steps(Request("m", "d", "e", 8, 64, "reference"))
+    [step] = [s for s in find_paper("karvonen").steps(Request("m", "d", "e", 8, 64, "reference"))
               if s.name == f"arm-retry-random-{which}"]  # fmt: skip
     found = step.settings(Played(results))["intervention"]
     return found["layers"], found["scale"]
@@ -173,15 +177,15 @@ def test_a_match_of_which_no_game_counts_is_no_match_without_points():
     assert chosen(empty | {"sweep-retry-positive-1-2": (0.6, 89.0)}, "positive") == ((3, 4, 5, 6), 2.0)
     unedited = {"sweep-retry-none": (None, None), "sweep-retry-negative-0-4": (0.4, 97.9)}
     assert chosen(unedited) == chosen(every_lost())  # held to the paper's own 98 %, and so the paper's own edit
-    assert suitable([None, 0.95]) == 1
-    assert suitable([None, None]) == 0
+    assert find_even_rung([None, 0.95]) == 1
+    assert find_even_rung([None, None]) == 0
 
 
 @pytest.mark.parametrize("size", ["reference", "paper"])
 def test_what_may_be_why_skill_shows_no_effect_is_measured(size):
     """Probes of classes within each source, balanced and pooled, each asked about the model's own games; the unedited
     model against every opponent."""
-    steps = {s.name: s for s in find("karvonen").steps(Request("model", "train", "test", 8, 192, size))}
+    steps = {s.name: s for s in find_paper("karvonen").steps(Request("model", "train", "test", 8, 192, size))}
     real = steps["model-skill-0"].settings
     for strata in ("balanced", "pooled"):
         assert steps[f"model-skill-{strata}"].settings == {**real, "skill": {"strata": strata}}
@@ -190,12 +194,12 @@ def test_what_may_be_why_skill_shows_no_effect_is_measured(size):
     assert find_kind("probe").spec(cache="run:" + "a" * 64).skill.strata == "within"
     unedited = [s for s in steps.values() if s.kind == "play" and s.name.endswith("-none") and not s.choice]
     assert len(unedited) == 6  # level 0 and a suitable rung, from either opening, by either rule
-    assert "causes of no skill effect" in {sheet.query for sheet in find("karvonen").sheets}
+    assert "causes of no skill effect" in {sheet.query for sheet in find_paper("karvonen").sheets}
 
 
 @pytest.mark.parametrize("sae", [None, "features"])
 def test_tuned_board_edits_have_an_encode_decode_control_where_saes_are_given(sae):
-    steps = find("karvonen").steps(Request("m", "d", "e", 8, 64, "reference", sae))
+    steps = find_paper("karvonen").steps(Request("m", "d", "e", 8, 64, "reference", sae))
     [edits] = [step for step in steps if step.name == "edits-all"]
     tried = SimpleNamespace(rows=[{"condition": "edit", "modified": 50.0, "layers": [3, 4], "scale": 12.0}])
     settings = edits.settings(SimpleNamespace(query=lambda *asked: tried, references=defaultdict(lambda: "run:x")))
@@ -206,7 +210,9 @@ def test_tuned_board_edits_have_an_encode_decode_control_where_saes_are_given(sa
 
 def test_one_dataset_is_cut_in_three_and_two_are_kept_apart():
     def parts(fit, test):
-        [split] = [s for s in find("karvonen").steps(Request("m", fit, test, 8, 64, "small")) if s.kind == "split"]
+        [split] = [
+            s for s in find_paper("karvonen").steps(Request("m", fit, test, 8, 64, "small")) if s.kind == "split"
+        ]
         return split.settings
 
     assert parts("d", "d") == {"dataset": "d", "parts": "fit=0.5,validation=0.1,test=0.4", "seed": 0}
@@ -214,7 +220,7 @@ def test_one_dataset_is_cut_in_three_and_two_are_kept_apart():
 
 
 def test_every_sheet_asks_a_query_and_draws_plots_that_there_are():
-    for paper in papers().values():
+    for paper in list_papers().values():
         assert len({sheet.file for sheet in paper.sheets}) == len(paper.sheets)
         for sheet in paper.sheets:
             assert find_query(sheet.query).title == sheet.query
@@ -226,29 +232,29 @@ def test_every_sheet_asks_a_query_and_draws_plots_that_there_are():
 
 
 def test_layers_that_are_tried():
-    assert layer_sets(8) == ("0", "1", "2", "3", "4", "5", "6", "7", "3-6")
-    assert layer_sets(16)[15:] == ("15", "7-14", "5+7+9+11+13", "4+6+8+10+12")
-    assert skill_layers(8) == [(5, 6), (3, 4, 5, 6)]
-    assert skill_layers(16) == [(10, 11, 12, 13, 14), (7, 8, 9, 10, 11, 12, 13, 14)]
-    assert skill_layers(1) == [(0,)]
+    assert list_layer_sets(8) == ("0", "1", "2", "3", "4", "5", "6", "7", "3-6")
+    assert list_layer_sets(16)[15:] == ("15", "7-14", "5+7+9+11+13", "4+6+8+10+12")
+    assert list_skill_layers(8) == [(5, 6), (3, 4, 5, 6)]
+    assert list_skill_layers(16) == [(10, 11, 12, 13, 14), (7, 8, 9, 10, 11, 12, 13, 14)]
+    assert list_skill_layers(1) == [(0,)]
 
 
 def test_the_rung_nearest_to_half_of_the_points_is_taken():
-    assert suitable([1.0, 0.85, 0.3, 0.0]) == 2
-    assert suitable([0.0, 0.0]) == 0
+    assert find_even_rung([1.0, 0.85, 0.3, 0.0]) == 2
+    assert find_even_rung([0.0, 0.0]) == 0
 
 
 def test_a_paper_that_there_is_not_is_told_with_those_that_there_are():
     with pytest.raises(NotFoundError) as caught:
-        find("karvonnen")
+        find_paper("karvonnen")
     assert caught.value.hint == "did you mean karvonen?"
 
 
 def test_runs_that_choose_settings_are_kept_apart_from_results():
-    steps = find("karvonen").steps(Request("m", "d", "e", 8, 64, "reference"))
+    steps = find_paper("karvonen").steps(Request("m", "d", "e", 8, 64, "reference"))
     choosing = {step.name.partition("-")[0] for step in steps if step.choice}
     assert choosing == {"ladder", "sweep", "edit"}
     assert not any(step.choice for step in steps if step.name.startswith(("arm-", "edits-", "level-")))
-    assert {sheet.file for sheet in find("karvonen").sheets if sheet.choices} == {
+    assert {sheet.file for sheet in find_paper("karvonen").sheets if sheet.choices} == {
         "frontier", "ladder", "table-6", "table-6-skill"
     }  # fmt: skip

@@ -3,7 +3,7 @@ Appendices C, D and E, with 0-based layers (specification 2.5)."""
 
 import pytest
 
-from chessreg.papers import find
+from chessreg.papers import find_paper
 from chessreg.papers.plan import Request
 from chessreg.runs.kind import find_kind
 from chessreg.runs.spec import settings_from
@@ -45,7 +45,7 @@ TUNED = ("ladder-", "sweep-", "arm-", "edit-sweep-", "edits-", "quality-", "leve
 def planned(layers, size="paper"):
     """name → (step, spec) of every step whose settings are fixed; references stand for whatever they name."""
     found = {}
-    for step in find("karvonen").steps(Request("model", "train", "test", layers, 512, size)):
+    for step in find_paper("karvonen").steps(Request("model", "train", "test", layers, 512, size)):
         if callable(step.settings) or step.kind in ("twin", "split", "played-games"):
             continue
         values = dict(step.settings)

@@ -6,7 +6,7 @@ import pytest
 from sqlalchemy import select
 
 from chessreg.errors import ChessregError
-from chessreg.papers.launching import Launching
+from chessreg.papers.launching import PaperLauncher
 from chessreg.papers.plan import Paper, Step
 from chessreg.papers.work import Work
 from chessreg.registry import tables
@@ -39,7 +39,7 @@ def ended(session):
 
 def test_a_paper_is_done_by_jobs_and_what_follows_from_results_comes_last(work, supervised, checks):
     queued = []
-    assert not Launching(work, "local", queued.append).do()
+    assert not PaperLauncher(work, "local", queued.append).do()
     assert queued == [3, 1]  # `best` needs the results of two others
     assert [p.state for p in work.plan()] == ["complete"] * 4
     done = ended(supervised)
@@ -47,11 +47,11 @@ def test_a_paper_is_done_by_jobs_and_what_follows_from_results_comes_last(work, 
     assert done[-1].run_id.hex == work.made.run_id("best")
     assert done[-1].detail["spec"]["seed"] == int(checks(work.made, "b") > checks(work.made, "a"))
     again = []
-    assert not Launching(work, "local", again.append).do()
+    assert not PaperLauncher(work, "local", again.append).do()
     assert (again, len(jobs(supervised))) == ([], 4)
 
 
-class Still(Launching):
+class Still(PaperLauncher):
     """A launching whose jobs nobody begins."""
 
     def wait(self):
@@ -75,7 +75,7 @@ def test_an_interrupted_launching_leaves_its_jobs_and_the_next_one_finds_them(wo
 
 
 def test_a_step_whose_job_failed_is_named_and_launched_again_the_next_time(work, session):
-    class Failed(Launching):
+    class Failed(PaperLauncher):
         def wait(self):
             with self.work.session.database.write() as sql:
                 job = sql.scalars(select(tables.Job).where(tables.Job.run_id == self.run_id("b"))).one()
@@ -90,7 +90,7 @@ def test_a_step_whose_job_failed_is_named_and_launched_again_the_next_time(work,
 
 
 def test_a_step_whose_job_was_lost_is_launched_again_twice(work, session):
-    class Unlucky(Launching):
+    class Unlucky(PaperLauncher):
         def wait(self):
             with self.work.session.database.write() as sql:
                 for job in sql.scalars(select(tables.Job).where(tables.Job.run_id == self.run_id("b"))):
@@ -107,7 +107,7 @@ def test_a_run_that_needs_another_is_launched_with_it(session, work):
     cache = Step("cache", "cache", {"checkpoint": "sha256:" + "c" * 64, "dataset": "dataset:" + "d" * 64}, "")
     probe = Step("probe", "probe", {"cache": "@cache"}, "")
     chosen = Step("chosen", "probe", lambda made: {"cache": made.references["cache"]}, "", ("cache",))
-    launching = Launching(
+    launching = PaperLauncher(
         Work(session, Paper("x", "", lambda request: [cache, probe, chosen], ()), work.request), "local"
     )
     launching.coming["cache"] = "run:" + "e" * 64

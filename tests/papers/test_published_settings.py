@@ -2,8 +2,8 @@
 
 import pytest
 
-from chessreg.papers import find
-from chessreg.papers.plan import Request, references
+from chessreg.papers import find_paper
+from chessreg.papers.plan import Request, list_step_references
 from chessreg.queries.published import published_values
 from chessreg.queries.published.paper_runs import PaperComparison, RecordedRun, World
 from chessreg.runs.kind import find_kind
@@ -40,7 +40,7 @@ NOT_PLANNED = {
 def planned(request, paper="davis"):
     """The runs of a plan by the reference to their step, without those whose settings follow from results."""
     runs = {}
-    for step in find(paper).steps(request):
+    for step in find_paper(paper).steps(request):
         if callable(step.settings) or step.kind in ("split", "twin", "games", "played-games"):
             continue
         settings = dict(step.settings)
@@ -87,11 +87,13 @@ def test_the_published_code_edits_every_layer_of_the_authors_84_files():
 
 
 def test_smaller_sizes_and_one_dataset_keep_their_parts_apart():
-    small = {step.name: step.settings for step in find("davis").steps(Request("m", "a", "b", 12, 768, "reference"))}
+    small = {
+        step.name: step.settings for step in find_paper("davis").steps(Request("m", "a", "b", 12, 768, "reference"))
+    }
     assert "published-fit" not in small
-    one = {step.name: step.settings for step in find("davis").steps(Request("m", "a", "a", 12, 768, "paper"))}
+    one = {step.name: step.settings for step in find_paper("davis").steps(Request("m", "a", "a", 12, 768, "paper"))}
     assert one["edits-published-code"]["dataset"] == "a:test"
-    assert "@published-fit"[1:] not in references(one["code-joint-0"])
+    assert "@published-fit"[1:] not in list_step_references(one["code-joint-0"])
 
 
 def test_every_number_that_is_not_lost_names_the_papers_runs_behind_it():

@@ -12,12 +12,20 @@ from sqlalchemy import select
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.papers import expected
-from chessreg.papers.expected import each
-from chessreg.papers.plan import Expectation, Paper, Picture, Step, ordered, references, replaced
-from chessreg.papers.report import write
-from chessreg.papers.work import Work, totals
+from chessreg.papers.expected import make_column_judge
+from chessreg.papers.plan import (
+    Expectation,
+    Paper,
+    Picture,
+    Step,
+    list_step_references,
+    order_steps,
+    replace_references,
+)
+from chessreg.papers.report import write_report
+from chessreg.papers.work import Work, sum_step_plans
 from chessreg.registry import names, tables
-from chessreg.runs.kind import find_kind as find_kind
+from chessreg.runs.kind import find_kind
 
 from .conftest import TOY
 
@@ -32,18 +40,18 @@ def test_steps_come_after_what_they_need(work):
 
 def test_a_need_that_nothing_meets_and_a_circle_are_refused():
     with pytest.raises(BadInputError, match="step x needs y, which the paper does not have"):
-        ordered([Step("x", "cache", {"of": "@y"}, "")])
+        order_steps([Step("x", "cache", {"of": "@y"}, "")])
     with pytest.raises(BadInputError, match="x → y → x"):
-        ordered([Step("x", "cache", {"of": "@y"}, ""), Step("y", "cache", {"of": ["@x"]}, "")])
+        order_steps([Step("x", "cache", {"of": "@y"}, ""), Step("y", "cache", {"of": ["@x"]}, "")])
     with pytest.raises(BadInputError, match="two steps"):
-        ordered([Step("x", "cache", {}, ""), Step("x", "cache", {}, "")])
+        order_steps([Step("x", "cache", {}, ""), Step("x", "cache", {}, "")])
 
 
 def test_references_are_found_and_replaced_at_any_depth():
     settings = {"cache": "@fit", "intervention": {"vector": "@skill", "scale": 2}, "sets": ["each", "@x"]}
-    assert references(settings) == ["fit", "skill", "x"]
+    assert list_step_references(settings) == ["fit", "skill", "x"]
     recipes = {"fit": "run:1", "skill": "run:2", "x": "run:3"}
-    assert replaced(settings, recipes) == {
+    assert replace_references(settings, recipes) == {
         "cache": "run:1", "intervention": {"vector": "run:2", "scale": 2}, "sets": ("each", "run:3"),
     }  # fmt: skip
 
@@ -84,7 +92,7 @@ def test_a_plan_makes_nothing_and_counts_what_waits_as_expected(work):
     assert states(plan) == {
         "a": ("ready", 5, 5), "b": ("ready", 6, 6), "best": ("waiting", 3, 3), "slow": ("ready", 4, 4),
     }  # fmt: skip
-    assert totals(plan) == {"steps": 4, "states": {"ready": 3, "waiting": 1}, "rows": {"score": 18}, "bytes": 0}
+    assert sum_step_plans(plan) == {"steps": 4, "states": {"ready": 3, "waiting": 1}, "rows": {"score": 18}, "bytes": 0}
     with work.session.database.read() as sql:
         assert sql.scalars(select(tables.Run)).all() == []
 
@@ -148,7 +156,7 @@ def test_a_step_that_fails_is_named(work, monkeypatch):
 
 def test_the_tables_are_written_with_the_commands_that_print_them(work, tmp_path):
     work.do()
-    [sheet] = write(work, tmp_path / "out" / "toy")
+    [sheet] = write_report(work, tmp_path / "out" / "toy")
     assert (sheet.rows, sheet.files[:2]) == (0, ("accuracy.md", "accuracy.csv"))
     text = (tmp_path / "out" / "toy" / "index.md").read_text()
     assert 'chessreg query "probe accuracy by layer" --tag toy-small-abcdef' in text
@@ -162,12 +170,12 @@ def test_the_tables_are_written_with_the_commands_that_print_them(work, tmp_path
 def test_a_report_of_what_is_not_complete_says_so_first(work, tmp_path, interrupt_at):
     assert work.do(on_progress=interrupt_at(7))  # in the second of four steps
     work.look()
-    write(work, tmp_path)
+    write_report(work, tmp_path)
     text = (tmp_path / "index.md").read_text()
     assert "**Not complete: 3 of 4 steps are not done.** Tables hold what there is, of: the table; nothing." in text
     assert f"| best | {work.steps[2].kind} | not done | the table |" in text
     work.do()
-    write(work, tmp_path)
+    write_report(work, tmp_path)
     assert "ot complete" not in (tmp_path / "index.md").read_text()
     assert "not done" not in (tmp_path / "index.md").read_text()
 
@@ -186,9 +194,9 @@ def test_a_picture_is_drawn_once_its_steps_are_complete_and_says_why_when_it_can
         Picture("later", "Figure 6", draws, ("c",)),
     )
     drawing = Work(work.session, replace(work.paper, pictures=pictures), work.request)
-    assert write(drawing, tmp_path / "before") == []
+    assert write_report(drawing, tmp_path / "before") == []
     drawing.do()
-    made = write(drawing, tmp_path / "after")
+    made = write_report(drawing, tmp_path / "after")
     assert [(each.title, each.rows, each.files) for each in made[1:]] == [
         ("Figure 1", None, ("figure-1.svg",)), ("Figure 5", None, ()),
     ]  # fmt: skip
@@ -232,8 +240,8 @@ def test_a_paper_goes_on_without_an_optional_step_that_is_refused(picky, work, s
     assert seen["refused"] == ("refused", "9 positions are too many")
     assert whole.over
     assert whole.references.keys() == {"a", "b", "best", "slow"}
-    assert totals(whole.plan())["rows"] == {}
-    write(whole, tmp_path)
+    assert sum_step_plans(whole.plan())["rows"] == {}
+    write_report(whole, tmp_path)
     assert "| refused | Table 2: 9 positions are too many |" in (tmp_path / "index.md").read_text()
     needed = replace(picky, steps=lambda request: [Step("refused", TOY, {"positions": 9}, "Table 2")])
     with pytest.raises(BadInputError, match="step refused: 9 positions are too many"):
@@ -244,7 +252,7 @@ def test_a_sheet_may_be_of_some_steps(work, session, tmp_path):
     sheets = tuple(replace(work.paper.sheets[0], file=name, steps=(name,)) for name in ("a", "no-*"))
     part = Work(session, replace(work.paper, sheets=sheets), work.request)
     part.do()
-    made = write(part, tmp_path)
+    made = write_report(part, tmp_path)
     assert [each.files[0] for each in made] == ["a.md"]
     assert made[0].command == f'chessreg query "probe accuracy by layer" --run {part.made.run_id("a")[-6:]}'
 
@@ -253,7 +261,7 @@ def test_what_is_expected_is_held_against_the_rows(work, session, tmp_path):
     rows = [{"share": 50.0, "share_low": 40.0, "share_high": 60.0}, {"share": None}, {"share": 90.0}]
 
     def judged(*bounds):
-        return each(lambda row, made: True, lambda row: "all", "share", *bounds)(rows, work.made)
+        return make_column_judge(lambda row, made: True, lambda row: "all", "share", *bounds)(rows, work.made)
 
     found = judged(40.0, 60.0)
     assert [(f.value, f.low, f.high, f.outcome, f.row) for f in found] == [
@@ -276,7 +284,7 @@ def test_what_is_expected_is_held_against_the_rows(work, session, tmp_path):
     whole = Work(session, replace(work.paper, expectations=expectations), work.request)
     whole.do()
     with patch.object(type(session), "query", lambda self, title, **scope: SimpleNamespace(rows=rows)):
-        made = expected.write(whole, tmp_path)
+        made = expected.write_reference_result(whole, tmp_path)
     lines = list(csv.DictReader((tmp_path / "reference-result.csv").open()))
     run = whole.made.run_id("a")[-6:]
     assert [(line["quantity"], line["ours"], line["outcome"]) for line in lines] == [

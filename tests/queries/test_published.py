@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 
 from chessreg.errors import NotFoundError
-from chessreg.papers import find as find_paper
+from chessreg.papers import find_paper
 from chessreg.papers.plan import Request
 from chessreg.queries import run_query
 from chessreg.queries.ask import rows_behind

@@ -12,43 +12,65 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from chessreg.errors import BadInputError
-from chessreg.papers.davis.edits import EDITS, FIGURE_4, MIDDLE, STRENGTH, SWEEP, derived, edits, edits_of_all_types
-from chessreg.papers.davis.expectations import BY_EXPANSION, EXPECTATIONS
-from chessreg.papers.davis.figures import figure_3, figure_4, figure_5, figure_6, ridge, square_maps
-from chessreg.papers.davis.matches import matches
-from chessreg.papers.davis.readout import AT_END, caches, language_model, markov, probes
-from chessreg.papers.davis.saes import latent_probes, saes
+from chessreg.papers.davis.edits import (
+    CODE_LAYER_SUFFIX,
+    EDITS_STEP,
+    FIGURE_4_STEP,
+    STRENGTH_STEP,
+    SWEEP_STEP,
+    plan_derived_probes,
+    plan_edits_of_all_types,
+    plan_linear_probe_edits,
+)
+from chessreg.papers.davis.expectations import EXPANSION_QUERY, EXPECTATIONS
+from chessreg.papers.davis.figures import (
+    draw_case_boards,
+    draw_case_squares,
+    draw_edit_masses,
+    draw_latent_edit_masses,
+    draw_ridge_plot,
+    draw_square_maps,
+)
+from chessreg.papers.davis.matches import plan_davis_matches
+from chessreg.papers.davis.readout import (
+    PLY_END_PHASES,
+    plan_davis_caches,
+    plan_davis_probes,
+    plan_language_model_tests,
+    plan_markov_tests,
+)
+from chessreg.papers.davis.saes import plan_latent_probes, plan_sae_trainings
 from chessreg.papers.davis.sizes import SIZES
-from chessreg.papers.parts import parts
+from chessreg.papers.parts import plan_parts
 from chessreg.papers.plan import Paper, Picture, Request, Sheet, Step
 
 if TYPE_CHECKING:
     from chessreg.session import Session
 
 
-def steps(request: Request) -> list[Step]:
+def list_davis_steps(request: Request) -> list[Step]:
     """Every run of the paper on this model."""
     size = SIZES[request.size]
     return [
-        *parts(request),
-        *language_model(request, size),
-        *edits(request, size),  # each step comes after its dependencies
-        *caches(request, size),
-        *probes(request, size),
-        *markov(request, size),
-        *saes(request, size),
-        *derived(request, size),
-        *edits_of_all_types(request, size),
-        *matches(request, size),
-        *latent_probes(request, size),
+        *plan_parts(request),
+        *plan_language_model_tests(request, size),
+        *plan_linear_probe_edits(request, size),  # each step comes after its dependencies
+        *plan_davis_caches(request, size),
+        *plan_davis_probes(request, size),
+        *plan_markov_tests(request, size),
+        *plan_sae_trainings(request, size),
+        *plan_derived_probes(request, size),
+        *plan_edits_of_all_types(request, size),
+        *plan_davis_matches(request, size),
+        *plan_latent_probes(request, size),
     ]
 
 
-def check(session: Session, request: Request) -> None:
+def check_davis_request(session: Session, request: Request) -> None:
     """Raises BadInputError for a model whose tokens have no phases of a move: edits are made where a ply ends."""
     inputs = session.inputs
     encoding = inputs.encoding(inputs.reference("checkpoint", request.checkpoint))
-    if not set(AT_END.values()) <= set(encoding.phases):
+    if not set(PLY_END_PHASES.values()) <= set(encoding.phases):
         raise BadInputError(
             f"{request.checkpoint} writes {encoding.name}, and the paper is about models of UCI squares",
             "`chessreg run train --architecture gpt2 --encoding uci-square-72`, or `chessreg paper karvonen`",
@@ -58,7 +80,7 @@ def check(session: Session, request: Request) -> None:
 PAPER = Paper(
     "davis",
     "Davis 2026: the limits of probes for latent representation edits in GPT models",
-    steps,
+    list_davis_steps,
     (
         Sheet("table-2-perplexity", "Table 2: perplexity", "perplexity", steps=("perplexity-*",),
               plots=("perplexity",)),
@@ -82,41 +104,46 @@ PAPER = Paper(
               plots=("probe composition",)),
         Sheet("table-6", "Table 6: the Markov test", "markov by layer", steps=("markov", "markov-*"),
               plots=("markov statistic by layer", "markov effect by layer", "markov beyond the last move")),
-        Sheet("choice", "Choice of layer and α, on the validation games", "edit strength", steps=(SWEEP,),
+        Sheet("choice", "Choice of layer and α, on the validation games", "edit strength", steps=(SWEEP_STEP,),
               published=False, choices=True),
-        Sheet("figure-2", "Figure 2: the effect of α", "edit strength", steps=(STRENGTH,), plots=("edit strength",)),
+        Sheet("figure-2", "Figure 2: the effect of α", "edit strength", steps=(STRENGTH_STEP,),
+              plots=("edit strength",)),
         Sheet("figure-5", "Figures 5 and 6 and section 4.8: legal move mass", "legal move mass by edit",
-              steps=(EDITS,), plots=("legal move mass by edit",)),
+              steps=(EDITS_STEP,), plots=("legal move mass by edit",)),
         Sheet("protocols", "Figure 5 and section 4.7, as the text and as the published code have it",
               "legal move mass by edit", steps=("edits-paper", "edits-published-code")),
         Sheet("differences", "Types held against each other, same cases", "legal move mass between edits",
-              steps=(EDITS,), plots=("difference of edits",), published=False),
+              steps=(EDITS_STEP,), plots=("difference of edits",), published=False),
         Sheet("differences-at-code-layer", "Types held against each other at the layer of the code",
-              "legal move mass between edits", steps=(f"{EDITS}{MIDDLE}",), published=False),
+              "legal move mass between edits", steps=(f"{EDITS_STEP}{CODE_LAYER_SUFFIX}",), published=False),
         Sheet("edits-by-expansion", "Sections 4.3 and 4.8: edits by autoencoders of several expansions",
-              BY_EXPANSION, steps=(f"{EDITS}{MIDDLE}*",), plots=("difference of expansions",), published=False),
+              EXPANSION_QUERY, steps=(f"{EDITS_STEP}{CODE_LAYER_SUFFIX}*",), plots=("difference of expansions",),
+              published=False),
         Sheet("ridge", "Ridge plot (ICMLA 2024): mass by edited layer", "legal move mass by layer",
               steps=("edits-by-layer",), plots=("legal move mass by layer",)),
         Sheet("square-maps", "Square maps (ICMLA 2024): mass by piece and square", "legal move mass by square",
-              steps=(EDITS,)),
+              steps=(EDITS_STEP,)),
         Sheet("beside", "In addition to Figure 5: probes of last positions, several layers, several tokens",
               "legal move mass by edit", steps=("edits-final-five", "edits-many-layers", "edits-tokens-*"),
               published=False),
         Sheet("causes", "Why Probe may gain little at the code's α: what α is a share of, one layer, other probes",
               "legal move mass by edit", published=False,
-              steps=(EDITS, "edits-residual-norm", "edits-ln-next", "edits-many-layers", "edits-final-five")),
+              steps=(EDITS_STEP, "edits-residual-norm", "edits-ln-next", "edits-many-layers", "edits-final-five")),
         Sheet("elo", "Elo by intervention: pieces that are not seen where they began", "elo by intervention",
               steps=("match-*",), published=False),
-        Sheet("figure-4-strength", "Figure 4's position at every layer and α", "edit strength", steps=(FIGURE_4,),
+        Sheet("figure-4-strength", "Figure 4's position at every layer and α", "edit strength", steps=(FIGURE_4_STEP,),
               published=False),
     ),
     (
-        Picture("figure-3", "Figure 3: original, target and later board of a case", figure_3, (EDITS,)),
-        Picture("figure-4", "Figure 4: squares before and after an edit", figure_4, (FIGURE_4, SWEEP)),
-        Picture("figure-5-cases", "Figure 5: None, Random, Probe and Patch, over cases", figure_5, (EDITS,)),
-        Picture("figure-6-cases", "Figure 6: probes of latents, over cases", figure_6, (EDITS,)),
-        Picture("ridge-cases", "Ridge plot: mass by edited layer, over cases", ridge, ("edits-by-layer",)),
-        Picture("square-maps-drawn", "Square maps: mean mass by piece and square", square_maps, (EDITS, SWEEP)),
+        Picture("figure-3", "Figure 3: original, target and later board of a case", draw_case_boards, (EDITS_STEP,)),
+        Picture("figure-4", "Figure 4: squares before and after an edit", draw_case_squares,
+                (FIGURE_4_STEP, SWEEP_STEP)),
+        Picture("figure-5-cases", "Figure 5: None, Random, Probe and Patch, over cases", draw_edit_masses,
+                (EDITS_STEP,)),
+        Picture("figure-6-cases", "Figure 6: probes of latents, over cases", draw_latent_edit_masses, (EDITS_STEP,)),
+        Picture("ridge-cases", "Ridge plot: mass by edited layer, over cases", draw_ridge_plot, ("edits-by-layer",)),
+        Picture("square-maps-drawn", "Square maps: mean mass by piece and square", draw_square_maps,
+                (EDITS_STEP, SWEEP_STEP)),
     ),
     firsts={
         "headlines": ("legality", "edit-sweep", "figure-4", "edits-by-layer", "model-joint-*-blocks", "markov"),
@@ -125,6 +152,6 @@ PAPER = Paper(
         "what latents cost": ("sae-blocks-*", "sae-probe-*"),
     },
     expectations=EXPECTATIONS,
-    check=check,
+    check=check_davis_request,
     compares=True,
 )  # fmt: skip

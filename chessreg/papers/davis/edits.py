@@ -12,89 +12,95 @@ from itertools import product
 from typing import Any
 
 from chessreg.errors import BadInputError
-from chessreg.papers.cost import forward
-from chessreg.papers.davis.readout import AT_END, JOINT, early, every_game
-from chessreg.papers.davis.saes import compared, of_latents, sae_step
-from chessreg.papers.davis.sizes import SIZES, Size
-from chessreg.papers.plan import Made, Request, Step, Values, references
+from chessreg.papers.cost import count_forward_operations
+from chessreg.papers.davis.readout import JOINT_CLASSES, PLY_END_PHASES, get_every_game_settings, plan_early_probe
+from chessreg.papers.davis.saes import build_sae_settings, count_latent_operations, list_compared_blocks
+from chessreg.papers.davis.sizes import SIZES, DavisSize
+from chessreg.papers.plan import CompleteSteps, Request, Step, Values, list_step_references
 from chessreg.runs.cost import probe_operations
 
-SWEEP, EDITS, STRENGTH, FIGURE_4 = "edit-sweep", "edits", "edit-strength", "figure-4"
+SWEEP_STEP, EDITS_STEP, STRENGTH_STEP, FIGURE_4_STEP = "edit-sweep", "edits", "edit-strength", "figure-4"
 CODE_SCALE = 0.5  # specification 6.1
-CODE_LAYER, CODE_LAYERS = 7, 12  # of Figures 4 to 6 in the code, and of how many
-MIDDLE = "-at-code-layer"
-MONTH = 200_000  # no month of 2013 has more games
-LINEAR = {"probe": "early-joint-3", "black_probe": "early-joint-1"}  # after Black's move, and after White's
-DERIVED = {"sae": "sae-latents", "cd": "sae-contrast", "dm": "means"}
-CASE = {"moves": "e2e4 d7d5", "board": "d5=. d7=p e7=. e5=p"}  # specification 6.5
+CODE_LAYER, CODE_MODEL_LAYERS = 7, 12  # of Figures 4 to 6 in the code, and of how many
+CODE_LAYER_SUFFIX = "-at-code-layer"
+MAX_MONTH_GAMES = 200_000  # no month of 2013 has more games
+LINEAR_PROBES = {"probe": "early-joint-3", "black_probe": "early-joint-1"}  # after Black's move, and after White's
+DERIVED_SOURCES = {"sae": "sae-latents", "cd": "sae-contrast", "dm": "means"}
+FIGURE_4_CASE = {"moves": "e2e4 d7d5", "board": "d5=. d7=p e7=. e5=p"}  # specification 6.5
 
 
-def chosen(made: Made) -> dict[str, Any]:
+def get_chosen_edit(made: CompleteSteps) -> dict[str, Any]:
     """Return layers and scale with the most target mass of type Probe, on the half of the games that chooses."""
-    rows = [row for row in made.query("edit strength", SWEEP).rows if row["type"] == "Probe" and row["chosen"]]
+    rows = [row for row in made.query("edit strength", SWEEP_STEP).rows if row["type"] == "Probe" and row["chosen"]]
     if not rows:
         raise BadInputError("the sweep of edits has no case of the half that chooses", "a larger --size has more")
     return {"layers": tuple(rows[0]["layers"]), "scale": float(rows[0]["scale"])}
 
 
-def scales_of(made: Made) -> tuple[float, ...]:
+def list_reported_scales(made: CompleteSteps) -> tuple[float, ...]:
     """Return the code's scale, and the chosen scale if it differs."""
-    return tuple(dict.fromkeys((CODE_SCALE, chosen(made)["scale"])))
+    return tuple(dict.fromkeys((CODE_SCALE, get_chosen_edit(made)["scale"])))
 
 
-def derived(request: Request, size: Size) -> Iterator[Step]:
+def plan_derived_probes(request: Request, size: DavisSize) -> Iterator[Step]:
     """Yield the SAE-, CD- and DM-probes of phases 1 and 3, fitted on the first plies as the linear probes are.
 
     They are fitted at the chosen layer, and at the code's layer, there also for smaller SAEs. The chosen layer may
     be the last, whose edits no attention reads.
     """
-    code = code_layer(request.layers)
+    code = compute_code_layer(request.layers)
     places: list[tuple[str, int | None, int]] = [
-        ("", None, size.expansion), (MIDDLE, code, size.expansion),
-        *((behind, code, expansion) for behind, expansion in smaller(request, size).items()),
+        ("", None, size.expansion), (CODE_LAYER_SUFFIX, code, size.expansion),
+        *((behind, code, expansion) for behind, expansion in list_smaller_saes(request, size).items()),
     ]  # fmt: skip
-    for (behind, at, expansion), phase, (short, source) in product(places, AT_END, DERIVED.items()):
+    for (behind, at, expansion), phase, (short, source) in product(places, PLY_END_PHASES, DERIVED_SOURCES.items()):
         if source == "means" and expansion != size.expansion:
             continue  # it knows no SAE
 
         def settings(
-            made: Made, source: str = source, phase: int = phase, at: int | None = at, expansion: int = expansion
+            made: CompleteSteps,
+            source: str = source,
+            phase: int = phase,
+            at: int | None = at,
+            expansion: int = expansion,
         ) -> Values:
-            [layer] = chosen(made)["layers"] if at is None else (at,)
+            [layer] = get_chosen_edit(made)["layers"] if at is None else (at,)
             given: dict[str, Any] = {"source": source, "layers": (layer,)}
             if source != "means":
-                given |= sae_step(request, size, layer, expansion)
+                given |= build_sae_settings(request, size, layer, expansion)
             if source == "sae-latents":
                 given |= {"epochs": size.sae_probe_epochs, "learning_rate": 0.003}
-            step = early(request, size, "", phase, given)
+            step = plan_early_probe(request, size, "", phase, given)
             assert not callable(step.settings)
             return step.settings
 
         layers = range(request.layers) if at is None else (at,)
-        needed = sorted({sae_step(request, size, layer, expansion)["sae"].removeprefix("@") for layer in layers})
-        after = ("early-fit", "early-test", *((SWEEP,) if at is None else ()), *needed)
+        needed = sorted(
+            {build_sae_settings(request, size, layer, expansion)["sae"].removeprefix("@") for layer in layers}
+        )
+        after = ("early-fit", "early-test", *((SWEEP_STEP,) if at is None else ()), *needed)
         positions = size.early_games * size.early_plies / 2
         if source == "means":
-            operations = probe_operations(positions, JOINT, request.d_model, is_fitted=False)
+            operations = probe_operations(positions, JOINT_CLASSES, request.d_model, is_fitted=False)
         else:
             learnt = source == "sae-latents"
             positions *= size.sae_probe_epochs if learnt else 1
-            operations = of_latents(request, positions, expansion, learnt)
+            operations = count_latent_operations(request, positions, expansion, learnt)
         yield Step(
             f"early-{short}-{phase}{behind}", "probe", settings, "Figure 6", after, units=1,
             rows={"score": size.early_games // 4}, operations=operations,
         )  # fmt: skip
 
 
-class Edits:
+class EditSteps:
     """Factory of the steps of edits: their common settings, and the settings that the sweep decides."""
 
-    def __init__(self, request: Request, size: Size) -> None:
+    def __init__(self, request: Request, size: DavisSize) -> None:
         self.request, self.size = request, size
         self.needed = {"checkpoint": request.checkpoint, "min_plies": size.edit_min_plies}
 
     def step(
-        self, name: str, serves: str, games: int, conditions: int, settings: Values, *, probes: Values = LINEAR,
+        self, name: str, serves: str, games: int, conditions: int, settings: Values, *, probes: Values = LINEAR_PROBES,
         others: str | None = None, choose: tuple[str, ...] = (), part: str = "test",
     ) -> Step:  # fmt: skip
         """Return a step of edits. `conditions` counts each state's conditions without the clean one. `others` is the
@@ -107,33 +113,41 @@ class Edits:
         }  # fmt: skip
         if others is not None:
             for key, phase in (("other_probes", 3), ("other_black_probes", 1)):
-                values[key] = tuple(f"@early-{short}-{phase}{others}" for short in DERIVED)
+                values[key] = tuple(f"@early-{short}-{phase}{others}" for short in DERIVED_SOURCES)
         values |= settings
 
-        def with_choice(made: Made) -> Values:
-            best = chosen(made) | {"scales": scales_of(made)}
+        def with_choice(made: CompleteSteps) -> Values:
+            best = get_chosen_edit(made) | {"scales": list_reported_scales(made)}
             return values | {key: best[key] for key in choose}
 
-        after = ("parts", *((SWEEP, *references(values)) if choose else ()))
+        after = ("parts", *((SWEEP_STEP, *list_step_references(values)) if choose else ()))
         units = games * len(values["prefixes"])
         return Step(
             name, "edit-next-token", with_choice if choose else values, serves, after, units=units,
             rows={"trial": units * (1 + conditions)}, bytes=4 * 72 * units * (1 + conditions),
             choice=part == "validation", reads=(values["dataset"], games),
-            operations=forward(request, games * 2 * max(size.prefixes) + units * conditions),
+            operations=count_forward_operations(request, games * 2 * max(size.prefixes) + units * conditions),
         )  # fmt: skip
 
 
-def edits(request: Request, size: Size) -> Iterator[Step]:
+def plan_linear_probe_edits(request: Request, size: DavisSize) -> Iterator[Step]:
     """Yield the sweep that chooses, and edits with linear probes: by layer, of several layers and tokens, published."""
-    step, layers = Edits(request, size).step, request.layers
+    step, layers = EditSteps(request, size).step, request.layers
     yield step(
-        SWEEP, "choice of layer and α", size.sweep_games, 3 * layers * len(size.scales),
+        SWEEP_STEP, "choice of layer and α", size.sweep_games, 3 * layers * len(size.scales),
         {"layer_sets": tuple(map(str, range(layers))), "scales": size.scales, "shuffled_label_controls": 0},
         part="validation",
     )  # fmt: skip
     rows = {"trial": 2 * layers * (len(size.scales) + 1)}
-    yield Step(FIGURE_4, "edit-next-token", case_study, "Figure 4", ("early-joint-3", SWEEP), units=1, rows=rows)
+    yield Step(
+        FIGURE_4_STEP,
+        "edit-next-token",
+        build_case_study,
+        "Figure 4",
+        ("early-joint-3", SWEEP_STEP),
+        units=1,
+        rows=rows,
+    )
     yield step(
         "edits-by-layer", "ridge plot", size.other_games, 3 * layers,
         {"layer_sets": tuple(map(str, range(layers))), "scales": (CODE_SCALE,), "shuffled_label_controls": 0},
@@ -144,17 +158,17 @@ def edits(request: Request, size: Size) -> Iterator[Step]:
         {"shuffled_label_controls": 0}, probes=final, choose=("layers", "scales"),
     )  # fmt: skip
     paper = {"probe": "paper-joint-3", "black_probe": "paper-joint-1"}
-    every = every_game(request, size, request.test)
+    every = get_every_game_settings(request, size, request.test)
     games = size.edit_games if size.every_layer else size.other_games
     if every:
         every["allow_overlap"] = True  # the author checks none: short games of one month occur in another
-        games = MONTH
+        games = MAX_MONTH_GAMES
     code = {"probe": "code-joint-0"} | ({"embedding_probe": "code-joint-0-embeddings"} if size.every_layer else {})
     for name, preset, probes, lowest in (
         ("edits-paper", "davis-paper", paper, 0),
         ("edits-published-code", "davis-published-code", code, 0 if size.every_layer else 1),
     ):
-        sets = [layer for layer in range(lowest, layers) if size.every_layer or layer == code_layer(layers)]
+        sets = [layer for layer in range(lowest, layers) if size.every_layer or layer == compute_code_layer(layers)]
         if sets:
             yield step(
                 name, "Figure 5 and section 4.7", games, 3 * len(sets),
@@ -182,54 +196,54 @@ def edits(request: Request, size: Size) -> Iterator[Step]:
         )  # fmt: skip
 
 
-def edits_of_all_types(request: Request, size: Size) -> Iterator[Step]:
+def plan_edits_of_all_types(request: Request, size: DavisSize) -> Iterator[Step]:
     """Yield None, Random, Patch, Probe, SAE-, CD- and DM-Probe at the chosen layer, at two scales and at many."""
-    step = Edits(request, size).step
+    step = EditSteps(request, size).step
     main: Values = {"patch": "unit", "random_controls": 1, "shuffled_label_controls": 1}
-    yield step(EDITS, "Figures 5 and 6, maps", size.edit_games, 14, main, others="", choose=("layers", "scales"))
+    yield step(EDITS_STEP, "Figures 5 and 6, maps", size.edit_games, 14, main, others="", choose=("layers", "scales"))
     yield step(
-        STRENGTH, "Figure 2", size.other_games, 6 * len(size.scales),
+        STRENGTH_STEP, "Figure 2", size.other_games, 6 * len(size.scales),
         {**main, "shuffled_label_controls": 0, "scales": size.scales}, others="", choose=("layers",),
     )  # fmt: skip
     yield step(
-        f"{EDITS}{MIDDLE}", "Figure 6 at the layer of the code", size.other_games, 14,
-        {**main, "layers": (code_layer(request.layers),)}, others=MIDDLE, choose=("scales",),
+        f"{EDITS_STEP}{CODE_LAYER_SUFFIX}", "Figure 6 at the layer of the code", size.other_games, 14,
+        {**main, "layers": (compute_code_layer(request.layers),)}, others=CODE_LAYER_SUFFIX, choose=("scales",),
     )  # fmt: skip
-    for behind in smaller(request, size):
+    for behind in list_smaller_saes(request, size):
         yield step(
-            f"{EDITS}{behind}", "Figure 6 by a smaller SAE", size.other_games, 4,
-            {"layers": (code_layer(request.layers),), "patch": "none", "random_controls": 0,
+            f"{EDITS_STEP}{behind}", "Figure 6 by a smaller SAE", size.other_games, 4,
+            {"layers": (compute_code_layer(request.layers),), "patch": "none", "random_controls": 0,
              "shuffled_label_controls": 0, "other_probes": (f"@early-cd-3{behind}",),
              "other_black_probes": (f"@early-cd-1{behind}",)},
             probes={"probe": f"early-sae-3{behind}", "black_probe": f"early-sae-1{behind}"}, choose=("scales",),
         )  # fmt: skip
 
 
-def smaller(request: Request, size: Size) -> dict[str, int]:
+def list_smaller_saes(request: Request, size: DavisSize) -> dict[str, int]:
     """Return the expansions of smaller SAEs at the layer of the code, by the suffix of their probes and edits."""
-    there = code_layer(request.layers) in compared(request, size)
-    return {f"{MIDDLE}-of-{expansion}x": expansion for expansion in size.smaller if there}
+    there = compute_code_layer(request.layers) in list_compared_blocks(request, size)
+    return {f"{CODE_LAYER_SUFFIX}-of-{expansion}x": expansion for expansion in size.smaller if there}
 
 
-def code_layer(layers: int) -> int:
+def compute_code_layer(layers: int) -> int:
     """The layer of the code's figures; of a model of another depth the one at the same share of it.
 
     >>> code_layer(12), code_layer(8), code_layer(2)
     (7, 4, 1)
     """
-    return CODE_LAYER * layers // CODE_LAYERS
+    return CODE_LAYER * layers // CODE_MODEL_LAYERS
 
 
-def case_study(made: Made) -> Values:
+def build_case_study(made: CompleteSteps) -> Values:
     """Return the settings of Figure 4: Black's pawn back on d7 and his e-pawn on e5, so that White's e-pawn cannot
     move.
 
     The paper does not state the layer, so every layer is edited. An edit after the last block reaches no attention:
     it can remove a piece from the square that is read next, but not put another piece in its way.
     """
-    size, best = SIZES[made.request.size], chosen(made)
+    size, best = SIZES[made.request.size], get_chosen_edit(made)
     return {
-        **CASE, "checkpoint": made.request.checkpoint, "probe": "@early-joint-3",
+        **FIGURE_4_CASE, "checkpoint": made.request.checkpoint, "probe": "@early-joint-3",
         "layer_sets": tuple(map(str, range(made.request.layers))), "shuffled_label_controls": 0,
         "scales": tuple(sorted({*size.scales, best["scale"]} - {0.0})),
     }  # fmt: skip

@@ -5,34 +5,34 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from chessreg.papers.davis.edits import CODE_SCALE, EDITS, MIDDLE, chosen
+from chessreg.papers.davis.edits import CODE_LAYER_SUFFIX, CODE_SCALE, EDITS_STEP, get_chosen_edit
 from chessreg.papers.davis.sizes import SIZES
-from chessreg.papers.expected import Judge, both, each, judged
-from chessreg.papers.plan import Expectation, Finding, Made
+from chessreg.papers.expected import Judge, combine_judges, judge_interval, make_column_judge
+from chessreg.papers.plan import CompleteSteps, Expectation, Finding
 
 Row = Mapping[str, Any]
 BLOCK = "blocks."
 
 
-def phase(*names: str) -> Callable[[Row, Made], bool]:
+def make_phase_condition(*names: str) -> Callable[[Row, CompleteSteps], bool]:
     return lambda row, made: row["phase"] in names
 
 
-def at(scale: str, **wanted: str) -> Callable[[Row, Made], bool]:
+def make_scale_condition(scale: str, **wanted: str) -> Callable[[Row, CompleteSteps], bool]:
     """Return a condition on rows: these columns, at the code's α or at the chosen one."""
 
-    def takes(row: Row, made: Made) -> bool:
-        value = CODE_SCALE if scale == "code" else chosen(made)["scale"]
+    def takes(row: Row, made: CompleteSteps) -> bool:
+        value = CODE_SCALE if scale == "code" else get_chosen_edit(made)["scale"]
         return row["scale"] == value and all(row[name] == value for name, value in wanted.items())
 
     return takes
 
 
-def with_scale(row: Row) -> str:
+def format_scale(row: Row) -> str:
     return f"α = {row['scale']:g}"
 
 
-def best_site(rows: Sequence[Row], made: Made) -> list[Finding]:
+def judge_best_site(rows: Sequence[Row], made: CompleteSteps) -> list[Finding]:
     """For each phase, report the test games at the site where validation games put the joint probe furthest above
     controls."""
     least, findings = 8.0, []
@@ -47,11 +47,11 @@ def best_site(rows: Sequence[Row], made: Made) -> list[Finding]:
             if row["split"] == "test" and row["hook_point"] == site:
                 value, low, high = (row[f"minus_untrained{end}"] for end in ("", "_low", "_high"))
                 what = f"{row['positions']}, {site}, {row['twins']} twins"
-                findings.append(Finding(what, value, low, high, judged(value, low, high, least), place))
+                findings.append(Finding(what, value, low, high, judge_interval(value, low, high, least), place))
     return findings
 
 
-def block(name: str) -> str:
+def format_hook_point(name: str) -> str:
     """Return the readable name of a hook point.
 
     >>> block("blocks.3.hook_resid_post")
@@ -60,107 +60,218 @@ def block(name: str) -> str:
     return f"block {name.split('.')[1]}" if name.startswith(BLOCK) else name
 
 
-def of_point(row: Row) -> str:
-    return block(str(row["hook_point"]))
+def get_row_point(row: Row) -> str:
+    return format_hook_point(str(row["hook_point"]))
 
 
-def of_positions(row: Row) -> str:
+def describe_row_positions(row: Row) -> str:
     """Phases pooled, or one of them, at a hook point."""
-    return f"{row['positions']}, {of_point(row)}"
+    return f"{row['positions']}, {get_row_point(row)}"
 
 
-def posts(row: Row, made: Made) -> bool:
+def is_after_block(row: Row, made: CompleteSteps) -> bool:
     return str(row["hook_point"]).endswith("hook_resid_post")
 
 
-def rising(rows: Sequence[Row], made: Made) -> list[Finding]:
+def judge_rising_effect(rows: Sequence[Row], made: CompleteSteps) -> list[Finding]:
     """Judge d of the raw cosine by block: at least 2, and at least that of the block below."""
     findings: list[Finding] = []
     below: tuple[float, float] | None = None  # the interval of the block below
     for place, row in enumerate(rows, 1):
-        if row["cosine"] == "raw" and posts(row, made):
+        if row["cosine"] == "raw" and is_after_block(row, made):
             value, low, high = row["d"], row.get("d_low"), row.get("d_high")
-            found = judged(value, low, high, least=2.0)
+            found = judge_interval(value, low, high, least=2.0)
             if value is not None and below is not None and found != "missed":
                 ends = value if low is None else low, value if high is None else high
                 found = "missed" if ends[1] < below[0] else "not decided" if ends[0] < below[1] else found
-            findings.append(Finding(of_point(row), value, low, high, found, place))
+            findings.append(Finding(get_row_point(row), value, low, high, found, place))
             if value is not None:
                 below = value if low is None else low, value if high is None else high
     return findings
 
 
-def larger_is_better(rows: Sequence[Row], made: Made) -> list[Finding]:
+def judge_sae_expansions(rows: Sequence[Row], made: CompleteSteps) -> list[Finding]:
     """Report the explained variance of the largest autoencoder minus that of smaller ones at the same site."""
     findings = []
     for place, row in enumerate(rows, 1):
         largest = max((r for r in rows if r["hook_point"] == row["hook_point"]), key=lambda r: r["expansion"])
         if row is not largest and None not in (row["explained_variance"], largest["explained_variance"]):
-            what = f"{of_point(row)}: {largest['expansion']}× minus {row['expansion']}×, explained variance"
+            what = f"{get_row_point(row)}: {largest['expansion']}× minus {row['expansion']}×, explained variance"
             difference = largest["explained_variance"] - row["explained_variance"]
             findings.append(Finding(what, difference, None, None, "open", place))
     return findings
 
 
-MASS, BETWEEN = "legal move mass by edit", "legal move mass between edits"
-BY_EXPANSION = "legal move mass by expansion"
-SAE_RUNS = ("sae-blocks-*", "sae-ends")
+MASS_QUERY, DIFFERENCE_QUERY = "legal move mass by edit", "legal move mass between edits"
+EXPANSION_QUERY = "legal move mass by expansion"
+SAE_STEPS = ("sae-blocks-*", "sae-ends")
 
 
-def probe_minus(other: str, scale: str, least: float) -> Judge:
-    return each(at(scale, type="Probe", minus=other), with_scale, "difference", least=least)
+def judge_probe_minus(other: str, scale: str, least: float) -> Judge:
+    return make_column_judge(
+        make_scale_condition(scale, type="Probe", minus=other), format_scale, "difference", least=least
+    )
 
 
-def sae(column: str, least: float | None = None, most: float | None = None) -> Judge:
+def judge_saes(column: str, least: float | None = None, most: float | None = None) -> Judge:
     """Judge a column of the autoencoders of the paper's expansion after the blocks."""
 
-    def takes(row: Row, made: Made) -> bool:
-        return posts(row, made) and row["expansion"] == SIZES[made.request.size].expansion
+    def takes(row: Row, made: CompleteSteps) -> bool:
+        return is_after_block(row, made) and row["expansion"] == SIZES[made.request.size].expansion
 
-    return each(takes, lambda row: f"{of_point(row)}: {column.replace('_', ' ')}", column, least, most)
+    return make_column_judge(
+        takes, lambda row: f"{get_row_point(row)}: {column.replace('_', ' ')}", column, least, most
+    )
 
 
 EXPECTATIONS = (
-    Expectation("greedy origin strictly legal", "≥ 95 %", "legal moves by phase", ("legality",),
-                each(phase("white-destination", "black-destination", "special"),
-                     lambda row: f"after {row['phase']}", "strict", least=95.0)),
-    Expectation("greedy destination strictly legal", "≥ 90 %", "legal moves by phase", ("legality",),
-                each(phase("white-origin", "black-origin"), lambda row: f"after {row['phase']}", "strict", least=90.0)),
-    Expectation("joint probe minus random twin, best site of each of phases 0–3", "≥ 8 points",
-                "probe metrics by layer", ("model-joint-*", "twin-*-joint-*"), best_site),
-    Expectation("target mass, Probe minus Random of equal length, α 0.5", "≥ 0.10", BETWEEN, (EDITS,),
-                probe_minus("Random", "code", 0.10)),
-    Expectation("target mass, Probe minus Random of equal length, the chosen α", "≥ 0.25", BETWEEN, (EDITS,),
-                probe_minus("Random", "chosen", 0.25)),
-    Expectation("original mass, Random minus None, α 0.5", "within ±0.02: the paper's claim, at truly equal length",
-                MASS, (EDITS,), each(at("code", type="Random"), with_scale, "original_change", -0.02, 0.02)),
-    Expectation("SAE at every block", "explained variance ≥ 0.85 at L0 ≤ 40, loss recovered ≥ 0.90",
-                "sae reconstruction", SAE_RUNS,
-                both(sae("explained_variance", least=0.85), sae("l0", most=40.0), sae("loss_recovered", least=0.90))),
-    Expectation("accuracy, linear minus SAE-Probe", "≥ 1 point", "probe accuracy by source",
-                ("model-joint-*-blocks", "sae-probe-*"),
-                each(lambda row, made: row["source"] == "sae-latents" and row["split"] == "test", of_positions,
-                     "linear_minus", least=1.0)),
-    Expectation("target mass at the chosen α, Probe minus SAE-Probe", "≥ 0.02", BETWEEN, (EDITS,),
-                probe_minus("SAE-Probe", "chosen", 0.02)),
-    Expectation("target mass at the chosen α, Probe minus CD-Probe", "≥ 0.05", BETWEEN, (EDITS,),
-                probe_minus("CD-Probe", "chosen", 0.05)),
-    Expectation("target mass at the chosen α, CD-Probe minus DM-Probe", "within ±0.03", BETWEEN, (EDITS,),
-                each(at("chosen", type="CD-Probe", minus="DM-Probe"), with_scale, "difference", -0.03, 0.03)),
-    Expectation("as published: SAE types barely above None", "open", MASS, (EDITS,),
-                each(lambda row, made: row["type"] in ("SAE-Probe", "CD-Probe"),
-                     lambda row: f"{row['type']} minus None, {with_scale(row)}", "gain")),
-    Expectation("as published: the larger SAE above the smaller", "open", "sae reconstruction",
-                (*SAE_RUNS, "sae-smaller-*"), larger_is_better),
-    Expectation("as published: edits by the larger SAE above those by the smaller, target mass", "open", BY_EXPANSION,
-                (f"{EDITS}{MIDDLE}*",),
-                each(lambda row, made: True, lambda row: f"{row['type']}, {row['expansion']}× minus {row['minus']}×, "
-                     f"{with_scale(row)}", "difference")),
-    Expectation("Markov, every block: p after Holm", "≤ 0.01", "markov by layer", ("markov",),
-                each(lambda row, made: row["cosine"] == "raw" and posts(row, made), of_point, "p_holm", most=0.01)),
-    Expectation("Markov, every block: d", "≥ 2 and rising", "markov by layer", ("markov",), rising),
-    Expectation("Markov, every block: centred, within a class minus another board after the same last move", "≥ 0.1",
-                "markov by layer", ("markov",),
-                each(lambda row, made: row["cosine"] == "centred" and posts(row, made), of_point, "beyond_last",
-                     least=0.1)),
-)  # fmt: skip
+    Expectation(
+        "greedy origin strictly legal",
+        "≥ 95 %",
+        "legal moves by phase",
+        ("legality",),
+        make_column_judge(
+            make_phase_condition("white-destination", "black-destination", "special"),
+            lambda row: f"after {row['phase']}",
+            "strict",
+            least=95.0,
+        ),
+    ),
+    Expectation(
+        "greedy destination strictly legal",
+        "≥ 90 %",
+        "legal moves by phase",
+        ("legality",),
+        make_column_judge(
+            make_phase_condition("white-origin", "black-origin"),
+            lambda row: f"after {row['phase']}",
+            "strict",
+            least=90.0,
+        ),
+    ),
+    Expectation(
+        "joint probe minus random twin, best site of each of phases 0–3",
+        "≥ 8 points",
+        "probe metrics by layer",
+        ("model-joint-*", "twin-*-joint-*"),
+        judge_best_site,
+    ),
+    Expectation(
+        "target mass, Probe minus Random of equal length, α 0.5",
+        "≥ 0.10",
+        DIFFERENCE_QUERY,
+        (EDITS_STEP,),
+        judge_probe_minus("Random", "code", 0.10),
+    ),
+    Expectation(
+        "target mass, Probe minus Random of equal length, the chosen α",
+        "≥ 0.25",
+        DIFFERENCE_QUERY,
+        (EDITS_STEP,),
+        judge_probe_minus("Random", "chosen", 0.25),
+    ),
+    Expectation(
+        "original mass, Random minus None, α 0.5",
+        "within ±0.02: the paper's claim, at truly equal length",
+        MASS_QUERY,
+        (EDITS_STEP,),
+        make_column_judge(make_scale_condition("code", type="Random"), format_scale, "original_change", -0.02, 0.02),
+    ),
+    Expectation(
+        "SAE at every block",
+        "explained variance ≥ 0.85 at L0 ≤ 40, loss recovered ≥ 0.90",
+        "sae reconstruction",
+        SAE_STEPS,
+        combine_judges(
+            judge_saes("explained_variance", least=0.85),
+            judge_saes("l0", most=40.0),
+            judge_saes("loss_recovered", least=0.90),
+        ),
+    ),
+    Expectation(
+        "accuracy, linear minus SAE-Probe",
+        "≥ 1 point",
+        "probe accuracy by source",
+        ("model-joint-*-blocks", "sae-probe-*"),
+        make_column_judge(
+            lambda row, made: row["source"] == "sae-latents" and row["split"] == "test",
+            describe_row_positions,
+            "linear_minus",
+            least=1.0,
+        ),
+    ),
+    Expectation(
+        "target mass at the chosen α, Probe minus SAE-Probe",
+        "≥ 0.02",
+        DIFFERENCE_QUERY,
+        (EDITS_STEP,),
+        judge_probe_minus("SAE-Probe", "chosen", 0.02),
+    ),
+    Expectation(
+        "target mass at the chosen α, Probe minus CD-Probe",
+        "≥ 0.05",
+        DIFFERENCE_QUERY,
+        (EDITS_STEP,),
+        judge_probe_minus("CD-Probe", "chosen", 0.05),
+    ),
+    Expectation(
+        "target mass at the chosen α, CD-Probe minus DM-Probe",
+        "within ±0.03",
+        DIFFERENCE_QUERY,
+        (EDITS_STEP,),
+        make_column_judge(
+            make_scale_condition("chosen", type="CD-Probe", minus="DM-Probe"), format_scale, "difference", -0.03, 0.03
+        ),
+    ),
+    Expectation(
+        "as published: SAE types barely above None",
+        "open",
+        MASS_QUERY,
+        (EDITS_STEP,),
+        make_column_judge(
+            lambda row, made: row["type"] in ("SAE-Probe", "CD-Probe"),
+            lambda row: f"{row['type']} minus None, {format_scale(row)}",
+            "gain",
+        ),
+    ),
+    Expectation(
+        "as published: the larger SAE above the smaller",
+        "open",
+        "sae reconstruction",
+        (*SAE_STEPS, "sae-smaller-*"),
+        judge_sae_expansions,
+    ),
+    Expectation(
+        "as published: edits by the larger SAE above those by the smaller, target mass",
+        "open",
+        EXPANSION_QUERY,
+        (f"{EDITS_STEP}{CODE_LAYER_SUFFIX}*",),
+        make_column_judge(
+            lambda row, made: True,
+            lambda row: f"{row['type']}, {row['expansion']}× minus {row['minus']}×, {format_scale(row)}",
+            "difference",
+        ),
+    ),
+    Expectation(
+        "Markov, every block: p after Holm",
+        "≤ 0.01",
+        "markov by layer",
+        ("markov",),
+        make_column_judge(
+            lambda row, made: row["cosine"] == "raw" and is_after_block(row, made), get_row_point, "p_holm", most=0.01
+        ),
+    ),
+    Expectation("Markov, every block: d", "≥ 2 and rising", "markov by layer", ("markov",), judge_rising_effect),
+    Expectation(
+        "Markov, every block: centred, within a class minus another board after the same last move",
+        "≥ 0.1",
+        "markov by layer",
+        ("markov",),
+        make_column_judge(
+            lambda row, made: row["cosine"] == "centred" and is_after_block(row, made),
+            get_row_point,
+            "beyond_last",
+            least=0.1,
+        ),
+    ),
+)

@@ -10,50 +10,58 @@ from uuid import UUID
 import numpy as np
 
 from chessreg.errors import NotFoundError
-from chessreg.papers.davis.edits import CODE_SCALE, EDITS, FIGURE_4, chosen, code_layer
-from chessreg.papers.plan import Made
+from chessreg.papers.davis.edits import CODE_SCALE, EDITS_STEP, FIGURE_4_STEP, compute_code_layer, get_chosen_edit
+from chessreg.papers.plan import CompleteSteps
 
 if TYPE_CHECKING:
     from chessreg.queries.result import QueryResult
 
-MASS, BY_LAYER, BY_SQUARE = "legal move mass by edit", "legal move mass by layer", "legal move mass by square"
-PANEL = 3.4  # inches
-FIGURE_5 = {"original": ("None", "Random", "Probe", "Patch"), "target": ("Probe",), "future": ("Patch",)}
-FIGURE_6 = {"original": ("None", "CD-Probe", "SAE-Probe"), "target": ("None", "CD-Probe", "SAE-Probe")}
-Shown = dict[str, list[tuple[str, np.ndarray]]]
+MASS_QUERY, LAYER_QUERY, SQUARE_QUERY = (
+    "legal move mass by edit",
+    "legal move mass by layer",
+    "legal move mass by square",
+)
+PANEL_HEIGHT_IN = 3.4  # inches
+FIGURE_5_TYPES = {"original": ("None", "Random", "Probe", "Patch"), "target": ("Probe",), "future": ("Patch",)}
+FIGURE_6_TYPES = {"original": ("None", "CD-Probe", "SAE-Probe"), "target": ("None", "CD-Probe", "SAE-Probe")}
+PanelMasses = dict[str, list[tuple[str, np.ndarray]]]
 """Panel → labels and masses float64 [cases]."""
 
 
-def figure_5(made: Made, path: Path) -> str:
+def draw_edit_masses(made: CompleteSteps, path: Path) -> str:
     """Mass on the original, the target and the later board, over cases, at the code's α."""
-    return of_types(made, path, FIGURE_5)
+    return draw_masses_by_type(made, path, FIGURE_5_TYPES)
 
 
-def figure_6(made: Made, path: Path) -> str:
+def draw_latent_edit_masses(made: CompleteSteps, path: Path) -> str:
     """The same of the probes of latents."""
-    return of_types(made, path, FIGURE_6)
+    return draw_masses_by_type(made, path, FIGURE_6_TYPES)
 
 
-def of_types(made: Made, path: Path, wanted: Mapping[str, tuple[str, ...]]) -> str:
-    answer, shown = made.query(MASS, EDITS), Shown()
+def draw_masses_by_type(made: CompleteSteps, path: Path, wanted: Mapping[str, tuple[str, ...]]) -> str:
+    answer, shown = made.query(MASS_QUERY, EDITS_STEP), PanelMasses()
     places = {row["type"]: place for place, row in enumerate(answer.rows) if row["scale"] in (None, CODE_SCALE)}
     for board, types in wanted.items():
-        shown[board] = [(name, masses(made, MASS, EDITS, places[name], board)) for name in types if name in places]
-    draw(shown, path, f"probability of legal moves on each board, over cases; α = {CODE_SCALE:g}")
-    return f'chessreg query "{MASS}" --run {made.run_id(EDITS)[-6:]}'
+        shown[board] = [
+            (name, read_case_masses(made, MASS_QUERY, EDITS_STEP, places[name], board))
+            for name in types
+            if name in places
+        ]
+    draw_violins(shown, path, f"probability of legal moves on each board, over cases; α = {CODE_SCALE:g}")
+    return f'chessreg query "{MASS_QUERY}" --run {made.run_id(EDITS_STEP)[-6:]}'
 
 
-def ridge(made: Made, path: Path) -> str:
+def draw_ridge_plot(made: CompleteSteps, path: Path) -> str:
     """Mass on the target board by the layer that is edited."""
     step, shown = "edits-by-layer", []
-    for place, row in enumerate(made.query(BY_LAYER, step).rows):
+    for place, row in enumerate(made.query(LAYER_QUERY, step).rows):
         if row["type"] == "Probe":
-            shown.append((str(row["layer"]), masses(made, BY_LAYER, step, place, "target")))
-    draw({"target, by edited layer": shown}, path, f"type Probe, over cases; α = {CODE_SCALE:g}")
-    return f'chessreg query "{BY_LAYER}" --run {made.run_id(step)[-6:]}'
+            shown.append((str(row["layer"]), read_case_masses(made, LAYER_QUERY, step, place, "target")))
+    draw_violins({"target, by edited layer": shown}, path, f"type Probe, over cases; α = {CODE_SCALE:g}")
+    return f'chessreg query "{LAYER_QUERY}" --run {made.run_id(step)[-6:]}'
 
 
-def masses(made: Made, query: str, step: str, place: int, board: str) -> np.ndarray:
+def read_case_masses(made: CompleteSteps, query: str, step: str, place: int, board: str) -> np.ndarray:
     """The masses on one board behind row `place` (from 0) of a query, float64 [cases]."""
     from chessreg.queries.ask import rows_behind
 
@@ -61,7 +69,7 @@ def masses(made: Made, query: str, step: str, place: int, board: str) -> np.ndar
     return np.array([value for value in behind.table[board].to_pylist() if value is not None], np.float64)
 
 
-def draw(shown: Shown, path: Path, title: str) -> None:
+def draw_violins(shown: PanelMasses, path: Path, title: str) -> None:
     """Violins with their medians. Raises NotFoundError where no panel has a case."""
     from matplotlib.figure import Figure
 
@@ -72,7 +80,7 @@ def draw(shown: Shown, path: Path, title: str) -> None:
     if not shown:
         raise NotFoundError("no case has a mass on these boards", "a larger --size has more")
     widths = [0.5 + 0.55 * len(parts) for parts in shown.values()]
-    figure = Figure(figsize=(1.2 * sum(widths) + 1.0, PANEL), layout="constrained")
+    figure = Figure(figsize=(1.2 * sum(widths) + 1.0, PANEL_HEIGHT_IN), layout="constrained")
     axes = figure.subplots(1, len(shown), squeeze=False, sharey=True, width_ratios=widths)[0]
     for axis, (board, parts) in zip(axes, shown.items(), strict=True):
         # a density needs two different values
@@ -87,13 +95,13 @@ def draw(shown: Shown, path: Path, title: str) -> None:
     plot.write_figure(figure, path)
 
 
-def square_maps(made: Made, path: Path) -> str:
+def draw_square_maps(made: CompleteSteps, path: Path) -> str:
     """Mean mass on the target board by piece and square, of the ICMLA paper's maps: type Probe, the chosen α."""
     from chessreg.games.boards.picture import HeatPanel, save_heatmaps
 
-    best = chosen(made)
+    best = get_chosen_edit(made)
     panels: dict[str, np.ndarray] = {}
-    for row in made.query(BY_SQUARE, EDITS).rows:
+    for row in made.query(SQUARE_QUERY, EDITS_STEP).rows:
         if row["type"] == "Probe" and row["scale"] == best["scale"] and row["target"] is not None:
             board = panels.setdefault(row["piece"], np.full(64, np.nan))
             file, rank = row["square"]
@@ -105,17 +113,17 @@ def square_maps(made: Made, path: Path) -> str:
         [HeatPanel(piece, panels[piece], 0.0, 1.0) for piece in pieces], path,
         f"mass on the board without the piece, by where it stood; α = {best['scale']:g}", columns=min(6, len(pieces)),
     )  # fmt: skip
-    return f'chessreg query "{BY_SQUARE}" --run {made.run_id(EDITS)[-6:]}'
+    return f'chessreg query "{SQUARE_QUERY}" --run {made.run_id(EDITS_STEP)[-6:]}'
 
 
-def figure_3(made: Made, path: Path) -> str:
+def draw_case_boards(made: CompleteSteps, path: Path) -> str:
     """Original, target and later board of the first case."""
     from chessreg.experiments.edit.three_boards import build_case_frames
     from chessreg.games.boards.picture import render_svg
     from chessreg.queries.render import write_file
 
-    run_id = UUID(made.run_id(EDITS))
-    unit = first_case(made, run_id)
+    run_id = UUID(made.run_id(EDITS_STEP))
+    unit = find_first_case(made, run_id)
     frames = build_case_frames({"run_id": run_id, "unit": unit}, made.session.inputs)[1:]
     boards = [render_svg(frame).replace("<svg ", f'<svg x="{420 * number}" ', 1) for number, frame in enumerate(frames)]
     whole = f'<svg xmlns="http://www.w3.org/2000/svg" width="{420 * len(boards)}" height="520">{"".join(boards)}</svg>'
@@ -123,7 +131,7 @@ def figure_3(made: Made, path: Path) -> str:
     return f"chessreg board {run_id.hex[-6:]}:{unit}"
 
 
-def first_case(made: Made, run_id: UUID) -> int:
+def find_first_case(made: CompleteSteps, run_id: UUID) -> int:
     """The first unit of a run that was edited. Raises NotFoundError."""
     from sqlalchemy import select
 
@@ -138,7 +146,7 @@ def first_case(made: Made, run_id: UUID) -> int:
     return unit
 
 
-def figure_4(made: Made, path: Path) -> str:
+def draw_case_squares(made: CompleteSteps, path: Path) -> str:
     """Probability of every square as the next move's origin, before and after the edit of specification 6.5."""
     from chessreg.experiments.edit.spec import CLEAN, NextTokenEditSpec
     from chessreg.experiments.edit.three_boards import load_square_probabilities
@@ -146,15 +154,15 @@ def figure_4(made: Made, path: Path) -> str:
     from chessreg.games.boards.picture import HeatPanel, save_heatmaps
     from chessreg.registry import tables
 
-    run_id, best = UUID(made.run_id(FIGURE_4)), chosen(made)
+    run_id, best = UUID(made.run_id(FIGURE_4_STEP)), get_chosen_edit(made)
     with made.session.database.read() as sql:
         spec = NextTokenEditSpec(**sql.get_one(tables.Run, run_id).spec)
-    first_case(made, run_id)
+    find_first_case(made, run_id)
     alpha = best["scale"] or CODE_SCALE
     squares: dict[str, Any] = load_square_probabilities(made.session.inputs, spec, run_id, 0)
-    layer = code_layer(made.request.layers)
+    layer = compute_code_layer(made.request.layers)
     after = squares[f"edit-{layer * len(spec.scales) + spec.scales.index(alpha)}"]
-    original, target = boards_of_case()
+    original, target = build_case_boards()
     panels = [
         HeatPanel(f"before: e4 {squares[CLEAN][28]:.1%}, d2 {squares[CLEAN][11]:.1%}", squares[CLEAN], 0.0, 1.0,
                   board_letters(original)),
@@ -165,16 +173,16 @@ def figure_4(made: Made, path: Path) -> str:
     return f"chessreg board {run_id.hex[-6:]}:0"
 
 
-def boards_of_case() -> Sequence[Any]:
+def build_case_boards() -> Sequence[Any]:
     """The board of Figure 4 before and after the change."""
     import chess
 
     from chessreg.games.boards.typed import parse_typed_sans, play_sans
     from chessreg.games.datasets.labels import parse_board_changes
-    from chessreg.papers.davis.edits import CASE
+    from chessreg.papers.davis.edits import FIGURE_4_CASE
 
-    original = play_sans(parse_typed_sans(CASE["moves"]))
+    original = play_sans(parse_typed_sans(FIGURE_4_CASE["moves"]))
     target = original.copy(stack=False)
-    for square, letter in parse_board_changes(CASE["board"]):
+    for square, letter in parse_board_changes(FIGURE_4_CASE["board"]):
         target.set_piece_at(square, None if letter == "." else chess.Piece.from_symbol(letter))
     return original, target

@@ -6,31 +6,34 @@ from collections.abc import Iterator
 from typing import Any
 
 from chessreg.models.hook_points import LN_FINAL, RESID_POST, RESID_PRE, hook_point
-from chessreg.papers.cost import forward
-from chessreg.papers.davis.sizes import GRID, Size
-from chessreg.papers.parts import fitted_on
+from chessreg.papers.cost import count_forward_operations
+from chessreg.papers.davis.sizes import PREFIX_PLIES, DavisSize
+from chessreg.papers.parts import get_fit_dataset
 from chessreg.papers.plan import Request, Step, Values
 from chessreg.runs.cost import probe_operations
 
 PLACES = {"embeddings": RESID_PRE, "blocks": RESID_POST, "final": LN_FINAL}  # sites of specification 2, as hook points
 SITES = (hook_point(0, RESID_PRE), RESID_POST, LN_FINAL)
-LABELS = {"joint": "", "color": "-color", "type": "-type"}  # the end of the preset's name
-CLASSES = {"joint": 13, "color": 3, "type": 7}
-JOINT = 64 * CLASSES["joint"]  # classes of squares of a joint probe
+PRESET_SUFFIXES = {"joint": "", "color": "-color", "type": "-type"}  # the end of the preset's name
+SQUARE_CLASSES = {"joint": 13, "color": 3, "type": 7}
+JOINT_CLASSES = 64 * SQUARE_CLASSES["joint"]  # classes of squares of a joint probe
 PHASES = (0, 1, 2, 3)
-PROMOTION = 4
-AT_END = {1: "white-destination", 3: "black-destination"}  # phases of the tokens that end a ply: where edits are made
-TOKENS_A_GAME = 145  # about, for counting operations
+PROMOTION_PHASE = 4
+PLY_END_PHASES = {
+    1: "white-destination",
+    3: "black-destination",
+}  # phases of the tokens that end a ply: where edits are made
+TOKENS_PER_GAME = 145  # about, for counting operations
 LAST_POSITIONS = 5
 
 
-def language_model(request: Request, size: Size) -> Iterator[Step]:
+def plan_language_model_tests(request: Request, size: DavisSize) -> Iterator[Step]:
     """Yield Table 2: perplexity by token and ply, and legal tokens by phase, with both rules of a game's end.
 
     Other models of the request are tested on the same games.
     """
     games = size.lm_games
-    cost = forward(request, games * TOKENS_A_GAME)
+    cost = count_forward_operations(request, games * TOKENS_PER_GAME)
     for behind, checkpoint in (("", request.checkpoint), *((f"-of-{other}", other) for other in request.beside)):
         of_test: Values = {"checkpoint": checkpoint, "dataset": f"{request.test}:test", "min_plies": size.min_plies}
         for policy in ("exclude", "include"):
@@ -45,14 +48,14 @@ def language_model(request: Request, size: Size) -> Iterator[Step]:
     yield Step(
         "legality-shortest", "token-legality",
         {"preset": "davis", "checkpoint": request.checkpoint, "dataset": f"{request.test}:test",
-         "games": size.shortest_games, "allow_overlap": True, **every_game(request, size, request.fit)},
+         "games": size.shortest_games, "allow_overlap": True, **get_every_game_settings(request, size, request.fit)},
         "Table 2, as the published code: the shortest games, among which some are the model's own",
         ("parts",), units=size.shortest_games, rows={"score": 6 * size.shortest_games},
-        operations=forward(request, size.shortest_games * TOKENS_A_GAME / 4),
+        operations=count_forward_operations(request, size.shortest_games * TOKENS_PER_GAME / 4),
     )  # fmt: skip
 
 
-def caches(request: Request, size: Size) -> Iterator[Step]:
+def plan_davis_caches(request: Request, size: DavisSize) -> Iterator[Step]:
     """Yield random-init controls and caches: the last five positions of each game at every site.
 
     The trained model also gets the ends of the first plies, at which edits are made (errata of the specification).
@@ -61,36 +64,36 @@ def caches(request: Request, size: Size) -> Iterator[Step]:
         yield Step(f"twin-{number}", "twin", {"checkpoint": request.checkpoint, "seed": number}, "Table 5")
     for who in ("model", *(f"twin-{number}" for number in range(size.twins))):
         checkpoint = request.checkpoint if who == "model" else f"@{who}"
-        for part, dataset, games in of_parts(request, size.fit_games, size.test_games):
+        for part, dataset, games in list_fit_and_test(request, size.fit_games, size.test_games):
             yield Step(
                 f"{who}-{part}", "cache",
                 {"checkpoint": checkpoint, "dataset": dataset, "games": games, "min_plies": size.min_plies,
                  "sites": "all", "last_sites": LAST_POSITIONS, "hook_points": SITES},
                 "Tables 4 and 5", ("parts",), units=games, rows={"metric_point": games},
                 bytes=2 * LAST_POSITIONS * games * (request.layers + 2) * request.d_model,
-                scratch=True, operations=forward(request, games * TOKENS_A_GAME),
+                scratch=True, operations=count_forward_operations(request, games * TOKENS_PER_GAME),
             )  # fmt: skip
-    if published := every_game(request, size, request.fit):
+    if published := get_every_game_settings(request, size, request.fit):
         yield Step(
             "published-fit", "cache",
             {"checkpoint": request.checkpoint, "games": size.fit_games, "sites": "all", "last_sites": LAST_POSITIONS,
              "hook_points": SITES, "alignment": "pre-ply", **published},
             "Figure 5 and section 4.7", units=size.fit_games, rows={"metric_point": size.fit_games},
             bytes=2 * LAST_POSITIONS * size.fit_games * (request.layers + 2) * request.d_model,
-            scratch=True, operations=forward(request, size.fit_games * TOKENS_A_GAME),
+            scratch=True, operations=count_forward_operations(request, size.fit_games * TOKENS_PER_GAME),
         )  # fmt: skip
-    for part, dataset, games in of_parts(request, size.early_games, max(1, size.early_games // 4)):
+    for part, dataset, games in list_fit_and_test(request, size.early_games, max(1, size.early_games // 4)):
         yield Step(
             f"early-{part}", "cache",
             {"checkpoint": request.checkpoint, "dataset": dataset, "games": games,
              "min_plies": max(size.min_plies, size.early_plies), "sites": "turns", "max_sites": size.early_plies + 1},
             "Figures 2 to 6", ("parts",), units=games, rows={"metric_point": games},
             bytes=2 * (size.early_plies + 1) * games * request.layers * request.d_model,
-            scratch=True, operations=forward(request, games * 2 * size.early_plies),
+            scratch=True, operations=count_forward_operations(request, games * 2 * size.early_plies),
         )  # fmt: skip
 
 
-def every_game(request: Request, size: Size, dataset: str) -> dict[str, Any]:
+def get_every_game_settings(request: Request, size: DavisSize, dataset: str) -> dict[str, Any]:
     """Return the settings for the games of published numbers: the whole dataset with its short and repeated games.
 
     Empty at smaller sizes, and if one dataset is used for fitting and testing, whose parts must stay disjoint.
@@ -100,12 +103,12 @@ def every_game(request: Request, size: Size, dataset: str) -> dict[str, Any]:
     return {"dataset": dataset, "min_plies": 0, "keep_duplicates": True}
 
 
-def of_parts(request: Request, fit: int, test: int) -> list[tuple[str, str, int]]:
+def list_fit_and_test(request: Request, fit: int, test: int) -> list[tuple[str, str, int]]:
     """Return name, dataset and number of the games of both parts."""
-    return [("fit", fitted_on(request), fit), ("test", f"{request.test}:test", test)]
+    return [("fit", get_fit_dataset(request), fit), ("test", f"{request.test}:test", test)]
 
 
-def probes(request: Request, size: Size) -> Iterator[Step]:
+def plan_davis_probes(request: Request, size: DavisSize) -> Iterator[Step]:
     """Yield probes of every label, phase and site on the last five positions, also on random-init controls.
 
     Probes of phases 1 and 3 are also fitted on the first plies, and as the paper and the published code fit them.
@@ -115,47 +118,47 @@ def probes(request: Request, size: Size) -> Iterator[Step]:
         units = request.layers if place == "blocks" else 1
         rows = size.fit_games * LAST_POSITIONS / len(PHASES)
         values = {
-            "preset": f"davis-corrected{LABELS[label]}", "cache": f"@{who}-fit", "test_cache": f"@{who}-test",
+            "preset": f"davis-corrected{PRESET_SUFFIXES[label]}", "cache": f"@{who}-fit", "test_cache": f"@{who}-test",
             "phase": phase, "hook_point": PLACES[place], "epochs": size.epochs, **settings,
         }  # fmt: skip
         if size.epochs < 15:  # a small paper has few positions, and smaller steps
-            values |= {"batch_positions": 200, "min_positions": 20 if phase != PROMOTION else None}
+            values |= {"batch_positions": 200, "min_positions": 20 if phase != PROMOTION_PHASE else None}
         return Step(
             f"{who}-{label}-{phase}-{place}", "probe", values, "Tables 4 and 5", units=units,
-            rows={"score": units * (size.test_games + size.fit_games // 20)}, optional=phase == PROMOTION,
-            operations=units * probe_operations(rows * size.epochs, 64 * CLASSES[label], request.d_model),
+            rows={"score": units * (size.test_games + size.fit_games // 20)}, optional=phase == PROMOTION_PHASE,
+            operations=units * probe_operations(rows * size.epochs, 64 * SQUARE_CLASSES[label], request.d_model),
         )  # fmt: skip
 
     for who in ("model", *(f"twin-{number}" for number in range(size.twins))):
-        for label in LABELS if who == "model" else size.twin_labels:
+        for label in PRESET_SUFFIXES if who == "model" else size.twin_labels:
             for place in PLACES:
                 for phase in PHASES:
                     yield step(who, label, phase, place)
                 if who == "model" and place in size.promotions:
-                    yield step(who, label, PROMOTION, place)
-    cache = "@published-fit" if every_game(request, size, request.fit) else "@model-fit"
+                    yield step(who, label, PROMOTION_PHASE, place)
+    cache = "@published-fit" if get_every_game_settings(request, size, request.fit) else "@model-fit"
     published: Values = {"cache": cache, "test_cache": None, "last_sites": LAST_POSITIONS}
-    for phase in AT_END:
-        yield early(request, size, f"early-joint-{phase}", phase, {})
-        yield early(request, size, f"paper-joint-{phase}", phase, {"preset": "davis-paper", **published})
-    yield early(request, size, "code-joint-0", 0, {"preset": "davis-published-code", **published})
+    for phase in PLY_END_PHASES:
+        yield plan_early_probe(request, size, f"early-joint-{phase}", phase, {})
+        yield plan_early_probe(request, size, f"paper-joint-{phase}", phase, {"preset": "davis-paper", **published})
+    yield plan_early_probe(request, size, "code-joint-0", 0, {"preset": "davis-published-code", **published})
     if size.every_layer:
-        yield early(
+        yield plan_early_probe(
             request, size, "code-joint-0-embeddings", 0,
             {"preset": "davis-published-code", **published, "hook_point": RESID_PRE},
         )  # fmt: skip
     for place in PLACES:
         for phase in PHASES:
-            joint, color, kind = (f"@model-{label}-{phase}-{place}" for label in LABELS)
+            joint, color, kind = (f"@model-{label}-{phase}-{place}" for label in PRESET_SUFFIXES)
             yield Step(
                 f"composition-{phase}-{place}", "probe-composition",
                 {"joint_probe": joint, "color_probe": color, "type_probe": kind},
                 "compositional map", units=request.layers if place == "blocks" else 1,
-                rows={"prediction": JOINT * (request.layers if place == "blocks" else 1)},
+                rows={"prediction": JOINT_CLASSES * (request.layers if place == "blocks" else 1)},
             )  # fmt: skip
 
 
-def early(request: Request, size: Size, name: str, phase: int, settings: Values) -> Step:
+def plan_early_probe(request: Request, size: DavisSize, name: str, phase: int, settings: Values) -> Step:
     """Return a probe for edits: of the first plies of games unless `settings` decide otherwise."""
     values: dict[str, Any] = {
         "preset": "davis-corrected", "cache": "@early-fit", "test_cache": "@early-test", "last_sites": None,
@@ -167,11 +170,11 @@ def early(request: Request, size: Size, name: str, phase: int, settings: Values)
     return Step(
         name, "probe", values, "Figures 2 to 6", units=request.layers,
         rows={"score": request.layers * size.early_games // 4},
-        operations=request.layers * probe_operations(rows * values["epochs"], JOINT, request.d_model),
+        operations=request.layers * probe_operations(rows * values["epochs"], JOINT_CLASSES, request.d_model),
     )  # fmt: skip
 
 
-def markov(request: Request, size: Size) -> Iterator[Step]:
+def plan_markov_tests(request: Request, size: DavisSize) -> Iterator[Step]:
     """Yield Table 6: prefixes of several move orders, equal by position, and by placement as in the paper.
 
     A random-init control has the similarity of tokens alone.
@@ -188,5 +191,6 @@ def markov(request: Request, size: Size) -> Iterator[Step]:
              "resamples": size.resamples, "hook_points": SITES, "min_plies": size.min_plies},
             "Table 6", ("parts",), units=size.markov_classes,
             rows={"prediction": size.markov_classes * (request.layers + 3), "statistic": 2 * (request.layers + 2)},
-            operations=forward(request, size.markov_classes * 4 * sum(GRID) / len(GRID) * 2),
+            operations=count_forward_operations(request,
+                                                size.markov_classes * 4 * sum(PREFIX_PLIES) / len(PREFIX_PLIES) * 2),
         )  # fmt: skip

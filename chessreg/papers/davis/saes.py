@@ -5,44 +5,44 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from chessreg.models.hook_points import RESID_POST, hook_point
-from chessreg.papers.cost import forward
-from chessreg.papers.davis.readout import JOINT, PHASES, SITES
-from chessreg.papers.davis.sizes import Size
-from chessreg.papers.parts import fitted_on
+from chessreg.papers.cost import count_forward_operations
+from chessreg.papers.davis.readout import JOINT_CLASSES, PHASES, SITES
+from chessreg.papers.davis.sizes import DavisSize
+from chessreg.papers.parts import get_fit_dataset
 from chessreg.papers.plan import Request, Step, Values
 from chessreg.runs.cost import probe_operations
 
 MIX_TOKENS = 65_536  # that lie mixed: those of the model's passes before the first step
 
 
-ALL = "sae-blocks-all"  # the run of every site and expansion, where one pass over the tokens trains them all
+ALL_SAES_STEP = "sae-blocks-all"  # the run of every site and expansion, where one pass over the tokens trains them all
 
 
-def sae_step(request: Request, size: Size, layer: int, expansion: int) -> Values:
+def build_sae_settings(request: Request, size: DavisSize, layer: int, expansion: int) -> Values:
     """Return the settings of a probe of latents that name the autoencoder after a block: its run, and its expansion if
     the run has several."""
     if size.smaller_everywhere:
-        return {"sae": f"@{ALL}", "expansion": expansion}
+        return {"sae": f"@{ALL_SAES_STEP}", "expansion": expansion}
     if expansion != size.expansion:
         return {"sae": f"@sae-smaller-{expansion}"}
-    [name] = (name for name, layers in groups(request, size).items() if layer in layers)
+    [name] = (name for name, layers in group_blocks(request, size).items() if layer in layers)
     return {"sae": f"@sae-{name}"}
 
 
-def groups(request: Request, size: Size) -> dict[str, tuple[int, ...]]:
+def group_blocks(request: Request, size: DavisSize) -> dict[str, tuple[int, ...]]:
     """The blocks whose autoencoders one run trains, by the name that its step ends in."""
     starts = range(0, request.layers, size.sae_layers)
     made = [tuple(range(low, min(request.layers, low + size.sae_layers))) for low in starts]
     return {f"blocks-{layers[0]}-{layers[-1]}": layers for layers in made}
 
 
-def compared(request: Request, size: Size) -> tuple[int, ...]:
+def list_compared_blocks(request: Request, size: DavisSize) -> tuple[int, ...]:
     """The blocks that have smaller autoencoders too: all, or those at a quarter, a half and the end of the depth."""
     layers = request.layers
     return tuple(range(layers)) if size.smaller_everywhere else tuple(sorted({layers // 4, layers // 2, layers - 1}))
 
 
-def saes(request: Request, size: Size) -> Iterator[Step]:
+def plan_sae_trainings(request: Request, size: DavisSize) -> Iterator[Step]:
     """Table 3: of each site one of the paper's expansion, and smaller ones at some or all blocks.
 
     Where all blocks have all expansions, one run trains them: the model runs once over the tokens.
@@ -56,7 +56,7 @@ def saes(request: Request, size: Size) -> Iterator[Step]:
         tokens = size.sae_tokens + 5 * (size.sae_search_tokens or 0)
         return Step(
             name, "sae",
-            {"checkpoint": request.checkpoint, "dataset": fitted_on(request), "heldout": f"{request.test}:test",
+            {"checkpoint": request.checkpoint, "dataset": get_fit_dataset(request), "heldout": f"{request.test}:test",
              "heldout_games": size.heldout_games, "min_plies": size.min_plies, "expansions": expansions,
              "tokens": size.sae_tokens, "batch_tokens": size.sae_batch, "learning_rate": size.sae_learning_rate,
              "precision": size.sae_precision,
@@ -65,7 +65,8 @@ def saes(request: Request, size: Size) -> Iterator[Step]:
             "Table 3", ("parts",), units=len(points) * len(expansions),
             rows={"statistic": 13 * len(points) * len(expansions), "prediction": features * len(points)},
             bytes=8 * request.d_model * features * len(points),
-            operations=14.0 * request.d_model * features * tokens * len(points) + forward(request, tokens),
+            operations=14.0 * request.d_model * features * tokens * len(points) + count_forward_operations(request,
+                                                                                                           tokens),
         )  # fmt: skip
 
     def after(layers: Iterable[int]) -> tuple[str, ...]:
@@ -73,32 +74,33 @@ def saes(request: Request, size: Size) -> Iterator[Step]:
 
     ends = tuple(point for point in SITES if "*" not in point)
     if size.smaller_everywhere:
-        yield step(ALL, (size.expansion, *size.smaller), (*after(range(request.layers)), *ends))
+        yield step(ALL_SAES_STEP, (size.expansion, *size.smaller), (*after(range(request.layers)), *ends))
         return
-    for name, layers in groups(request, size).items():
+    for name, layers in group_blocks(request, size).items():
         yield step(f"sae-{name}", (size.expansion,), after(layers))
     yield step("sae-ends", (size.expansion,), ends)
     for expansion in size.smaller:
-        yield step(f"sae-smaller-{expansion}", (expansion,), after(compared(request, size)))
+        yield step(f"sae-smaller-{expansion}", (expansion,), after(list_compared_blocks(request, size)))
 
 
-def of_latents(request: Request, positions: float, expansion: int, learnt: bool = True) -> float:
+def count_latent_operations(request: Request, positions: float, expansion: int, learnt: bool = True) -> float:
     """Operations of one joint probe of latents, and of encoding what it reads."""
     latents = expansion * request.d_model
-    return probe_operations(positions, JOINT, latents, learnt) + 4.0 * positions * request.d_model * latents
+    return probe_operations(positions, JOINT_CLASSES, latents, learnt) + 4.0 * positions * request.d_model * latents
 
 
-def latent_probes(request: Request, size: Size) -> Iterator[Step]:
+def plan_latent_probes(request: Request, size: DavisSize) -> Iterator[Step]:
     """Table 4: probes of the latents of every block and phase, on the rows of the linear probes."""
     small: Values = {"batch_positions": 200, "min_positions": 20} if size.epochs < 15 else {}
     rows = size.fit_games * 5 / 4
-    for name, layers in groups(request, size).items():
+    for name, layers in group_blocks(request, size).items():
         for phase in PHASES:
             yield Step(
                 f"sae-probe-{phase}-{name}", "probe",
                 {"preset": "davis-corrected", "cache": "@model-fit", "test_cache": "@model-test", "phase": phase,
-                 "source": "sae-latents", **sae_step(request, size, layers[0], size.expansion), "layers": layers,
+                 "source": "sae-latents", **build_sae_settings(request, size, layers[0], size.expansion),
+                 "layers": layers,
                  "epochs": size.sae_probe_epochs, "learning_rate": 0.003, **small},
                 "Table 4", units=len(layers), rows={"score": len(layers) * size.test_games},
-                operations=len(layers) * of_latents(request, rows * size.sae_probe_epochs, size.expansion),
+                operations=len(layers) * count_latent_operations(request, rows * size.sae_probe_epochs, size.expansion),
             )  # fmt: skip

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 from chessreg.papers.plan import SizeName
 
-GRID = (4, 9, 14, 19, 24, 29, 34)  # plies of the edited prefixes (specification 6.3)
+PREFIX_PLIES = (4, 9, 14, 19, 24, 29, 34)  # plies of the edited prefixes (specification 6.3)
 
 
 @dataclass(frozen=True)
-class Size:
+class DavisSize:
     """How much of everything is done at one size."""
 
     fit_games: int  # whose last five positions probes are fitted on
@@ -58,10 +58,10 @@ class Size:
 SCALES = (0.0, 0.05, 0.1, 0.2, 0.35, 0.5, 0.75, 1.0, 1.5, 2.0, 4.0)  # Figure 2's are lost: specification 8
 # Equation 1 takes a share of the norm after the final LayerNorm. A model's residuals may be far longer (18 times, of
 # one trained with Muon), and so must be what moves them
-LARGE = (8.0, 16.0, 32.0)
+LARGE_SCALES = (8.0, 16.0, 32.0)
 
-SIZES: dict[SizeName, Size] = {
-    "small": Size(
+SIZES: dict[SizeName, DavisSize] = {
+    "small": DavisSize(
         fit_games=200, test_games=60, early_games=60, early_plies=16, min_plies=12, edit_min_plies=16,
         as_published=False, prefixes=(4, 9), twins=1, epochs=2, sae_probe_epochs=1, promotions=("blocks",),
         twin_labels=("joint",), expansion=2, smaller=(1,), smaller_everywhere=False, sae_tokens=8_000,
@@ -71,19 +71,19 @@ SIZES: dict[SizeName, Size] = {
         every_layer=False, markov_games=1000, markov_classes=20, resamples=50, lm_games=20, shortest_games=20,
         match_games=2, opponent="random", move_limit=5, adjudication="none",
     ),
-    "reference": Size(
+    "reference": DavisSize(
         fit_games=23_000, test_games=5_000, early_games=3_000, early_plies=40, min_plies=20, edit_min_plies=41,
-        as_published=False, prefixes=GRID, twins=3, epochs=15, sae_probe_epochs=4,
+        as_published=False, prefixes=PREFIX_PLIES, twins=3, epochs=15, sae_probe_epochs=4,
         promotions=("blocks",), twin_labels=("joint",), expansion=16, smaller=(4,),
         smaller_everywhere=False, sae_tokens=1_500_000, sae_batch=256, sae_precision="float32", sae_learning_rate=1e-2,
         sae_l1=3.0, sae_centre=True, sae_layers=4, sae_l0=None, sae_search_tokens=None,
-        heldout_games=200, sweep_games=200, scales=(*SCALES, *LARGE),
+        heldout_games=200, sweep_games=200, scales=(*SCALES, *LARGE_SCALES),
         edit_games=2_000, other_games=500, every_layer=False, markov_games=23_261, markov_classes=2_000,
         resamples=1_000, lm_games=1_000, shortest_games=1_000, match_games=200,
     ),
-    "paper": Size(
+    "paper": DavisSize(
         fit_games=120_133, test_games=10_000, early_games=20_000, early_plies=40, min_plies=20, edit_min_plies=20,
-        as_published=True, prefixes=GRID, twins=3, epochs=15, sae_probe_epochs=15,
+        as_published=True, prefixes=PREFIX_PLIES, twins=3, epochs=15, sae_probe_epochs=15,
         promotions=("embeddings", "blocks", "final"),
         twin_labels=("joint", "color", "type"), expansion=16, smaller=(2, 4, 8), smaller_everywhere=True,
         sae_tokens=1_000_000_000, sae_batch=4096, sae_precision="tf32", sae_learning_rate=3e-4, sae_l1=None,

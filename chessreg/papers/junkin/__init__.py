@@ -14,9 +14,16 @@ from chessreg.experiments.finetune import check_tunable
 from chessreg.experiments.puzzles import PuzzlesSpec, select_puzzles
 from chessreg.experiments.settings.decisions import locate_in_games
 from chessreg.papers.junkin.expectations import EXPECTATIONS
-from chessreg.papers.junkin.models import TWINS, by_positions, cut, ladder, language_models, twins
+from chessreg.papers.junkin.models import (
+    TWINS,
+    is_split_by_position,
+    plan_junkin_ladder,
+    plan_language_models,
+    plan_position_parts,
+    plan_twins,
+)
 from chessreg.papers.junkin.sizes import SIZES
-from chessreg.papers.parts import parts
+from chessreg.papers.parts import plan_parts
 from chessreg.papers.plan import Paper, Request, Sheet, Step
 from chessreg.registry import tables
 
@@ -24,38 +31,42 @@ if TYPE_CHECKING:
     from chessreg.session import Session
 
 
-def steps(request: Request) -> list[Step]:
+def list_junkin_steps(request: Request) -> list[Step]:
     """Return every run: first seeds of each shape, then language models and the ladder, then other seeds."""
     size = SIZES[request.size]
     first = [(shape, shape.seeds[0]) for shape in size.shapes]
     further = [(shape, seed) for shape in size.shapes for seed in shape.seeds[1:]]
     counts = {"dataset": request.positions}
     return [
-        *(() if by_positions(request, size) else parts(request)),
-        cut(request),
+        *(() if is_split_by_position(request, size) else plan_parts(request)),
+        plan_position_parts(request),
         Step("move-counts", "move-counts", counts, "Appendix F", units=1, rows={"metric_point": 60}),
-        *(step for shape, seed in first for step in twins(request, size, shape, seed)),
-        *language_models(request, size),
-        *ladder(request, size),
-        *(step for shape, seed in further for step in twins(request, size, shape, seed)),
+        *(step for shape, seed in first for step in plan_twins(request, size, shape, seed)),
+        *plan_language_models(request, size),
+        *plan_junkin_ladder(request, size),
+        *(step for shape, seed in further for step in plan_twins(request, size, shape, seed)),
     ]
 
 
-def remarks(request: Request) -> list[str]:
+def describe_left_out_models(request: Request) -> list[str]:
     """Return the line about the models of games, if the request has none."""
     if not request.without_games:
         return []
     return [f"models of games (games-*, and the steps that need them) are left out: {request.without_games}"]
 
 
-def check(session: Session, request: Request) -> None:
+def check_junkin_request(session: Session, request: Request) -> None:
     """Check the language models, games and puzzles of a request. Datasets with bytes elsewhere are not checked.
 
     Raises BadInputError if a language model cannot be tuned or has the name of a twin, if no fitted or tested game
     has one of the positions, or if the puzzles have no solution.
     """
     inputs = session.inputs
-    here = {name: inputs.reference("dataset", name) for name in named(request) if holds(session, name)}
+    here = {
+        name: inputs.reference("dataset", name)
+        for name in list_dataset_names(request)
+        if has_dataset_bytes(session, name)
+    }
     if (positions := here.get(str(request.positions))) is not None:
         items, _ = inputs.positions(positions)
         for name in dict.fromkeys((request.fit, request.test)):
@@ -73,12 +84,12 @@ def check(session: Session, request: Request) -> None:
                                 f"chessreg checkpoint name {model.name} OTHER")  # fmt: skip
 
 
-def named(request: Request) -> list[str]:
+def list_dataset_names(request: Request) -> list[str]:
     """Return the names of the request's datasets."""
     return [name for name in (request.fit, request.test, request.positions, request.puzzles) if name]
 
 
-def holds(session: Session, dataset: str) -> bool:
+def has_dataset_bytes(session: Session, dataset: str) -> bool:
     """Whether a dataset's bytes are in this store."""
     with session.database.read() as sql:
         return session.store.holds(sql.get_one(tables.Dataset, session.id("dataset", dataset)).artifact)
@@ -87,7 +98,7 @@ def holds(session: Session, dataset: str) -> bool:
 PAPER = Paper(
     "junkin",
     "Junkin and Nathanson 2025: causal masking on spatial data",
-    steps,
+    list_junkin_steps,
     (
         Sheet("mask-ablation", "Sections 3.1 and 4.2: masks and inputs, paired differences of twins", "mask ablation",
               steps=("accuracy-*",), plots=("mask ablation",)),
@@ -124,7 +135,7 @@ PAPER = Paper(
         "ladder": ("ladder-*", "ratings", "ratings-*"),
     },
     expectations=EXPECTATIONS,
-    check=check,
-    remarks=remarks,
+    check=check_junkin_request,
+    remarks=describe_left_out_models,
     trains=True,
 )  # fmt: skip

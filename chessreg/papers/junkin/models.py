@@ -9,40 +9,40 @@ from typing import TYPE_CHECKING, Any
 from chessreg.encodings.prompts import TEMPLATES
 from chessreg.games.engines.estimators import DRAW_WEIGHTS, SIDE_BY_SIDE
 from chessreg.games.engines.opponents import get_engine_rating, parse_ladder
-from chessreg.papers.junkin.sizes import Shape, Size
-from chessreg.papers.parts import fitted_on
+from chessreg.papers.junkin.sizes import JunkinSize, TwinShape
+from chessreg.papers.parts import get_fit_dataset
 from chessreg.papers.plan import Request, Step, Values
 from chessreg.runs.cost import search_seconds
 
 if TYPE_CHECKING:
-    from chessreg.papers.plan import Made
+    from chessreg.papers.plan import CompleteSteps
 
-FEN = {"architecture": "fen-encoder", "embedding": "own"}
+FEN_MODEL = {"architecture": "fen-encoder", "embedding": "own"}
 TWINS: dict[str, dict[str, Any]] = {  # specification 2.1, the corrected input; 9.2: the control of equal decisions
-    "bidirectional": FEN | {"attention": "bidirectional"},
-    "causal": FEN | {"attention": "causal"},
+    "bidirectional": FEN_MODEL | {"attention": "bidirectional"},
+    "causal": FEN_MODEL | {"attention": "causal"},
     "games": {"architecture": "gpt2-best-moves", "encoding": "pgn-char-32", "block_size": 2047},
 }
-TOKENS = {"bidirectional": 78, "causal": 78, "games": 75}
+TOKENS_PER_DECISION = {"bidirectional": 78, "causal": 78, "games": 75}
 """That a model reads for each decision: the position and the token before it; or its share of the game, 25, at a third
 of the rate, as games are of unequal length."""
-READ = 29
+GAME_TOKENS_PER_DECISION = 29
 """Tokens that a model of games takes through its blocks for each decision of the reference's games, with branches and
 padding, about; a model of positions 78. The column `flops` of `mask ablation` counts them as they were."""
-PROMPT = {True: 335, False: 92}
+PROMPT_TOKENS = {True: 335, False: 92}
 """Tokens of a prompt of initial weights' tokenizer, with its legal moves and without."""
-PRETRAINED_ON = "junkin-1"
+PRETRAINING_TEMPLATE = "junkin-1"
 """The template that the language model reads first, with its legal moves, every token of it predicted."""
-DRAWS = "nodes=10000"  # Stockfish's limit for drawn games, as they stood before the model's last move
-SAMPLES = 20  # of each position, in the figure of edit distances
-MOVES = 40
+DRAW_EVALUATION_LIMIT = "nodes=10000"  # Stockfish's limit for drawn games, as they stood before the model's last move
+SAMPLES_PER_POSITION = 20  # of each position, in the figure of edit distances
+MOVES_PER_GAME = 40
 """Of the model in a game of the ladder, about."""
 
 
 # -- the positions of a request --------------------------------------------------------------------------------------
 
 
-def by_positions(request: Request, size: Size) -> bool:
+def is_split_by_position(request: Request, size: JunkinSize) -> bool:
     """Whether all models learn and are measured on the same parts of the positions.
 
     Otherwise twins use parts of the games, and language models use parts of the positions.
@@ -50,102 +50,111 @@ def by_positions(request: Request, size: Size) -> bool:
     return size.one_set or not request.fit
 
 
-def cut(request: Request) -> Step:
+def plan_position_parts(request: Request) -> Step:
     """Return the step that cuts the positions into parts: by game, or by position if the games are unknown."""
     shares = "fit=0.5,validation=0.1,test=0.4"
     return Step("positions", "split", {"dataset": request.positions, "parts": shares, "seed": 0}, "all tables")
 
 
-def learned(request: Request, size: Size) -> dict[str, Any]:
+def get_training_positions(request: Request, size: JunkinSize) -> dict[str, Any]:
     """Return the settings of `train` for the positions that twins learn, and for held-out positions."""
     name = request.positions
-    if not by_positions(request, size):
-        return {"datasets": (name,), "source_games": fitted_on(request),
+    if not is_split_by_position(request, size):
+        return {"datasets": (name,), "source_games": get_fit_dataset(request),
                 "heldout": name, "heldout_source_games": f"{request.test}:validation"}  # fmt: skip
     games = {"source_games": request.fit, "heldout_source_games": request.test} if request.fit else {}
     return {"datasets": (f"{name}:fit",), "heldout": f"{name}:validation", **games}
 
 
-def asked(request: Request, size: Size) -> dict[str, Any]:
+def get_test_positions(request: Request, size: JunkinSize) -> dict[str, Any]:
     """Return the settings of `move-accuracy` for the positions of every model's test, which no model has learned."""
     name = request.positions
-    if not by_positions(request, size):
-        return {"dataset": name, "source_games": f"{request.test}:test", "unseen_of": fitted_on(request),
+    if not is_split_by_position(request, size):
+        return {"dataset": name, "source_games": f"{request.test}:test", "unseen_of": get_fit_dataset(request),
                 "positions": size.positions}  # fmt: skip
     games = {"source_games": request.test} if request.test else {}
     return {"dataset": f"{name}:test", "unseen_of": f"{name}:fit", "positions": size.positions, **games}
 
 
-def needed(request: Request, size: Size) -> tuple[str, ...]:
+def list_part_steps(request: Request, size: JunkinSize) -> tuple[str, ...]:
     """Return the names of the steps that cut these parts."""
-    return ("positions",) if by_positions(request, size) else ("parts",)
+    return ("positions",) if is_split_by_position(request, size) else ("parts",)
 
 
 # -- twins -----------------------------------------------------------------------------------------------------------
 
 
-def twins(request: Request, size: Size, shape: Shape, seed: int) -> Iterator[Step]:
+def plan_twins(request: Request, size: JunkinSize, shape: TwinShape, seed: int) -> Iterator[Step]:
     """Yield the twins of one shape and seed, and their tests on positions and puzzles."""
     parameters = 12 * shape.n_layer * shape.n_embd**2
-    less = size.steps_at_games_compute or max(1, round(size.steps * READ / TOKENS["causal"]))
+    less = size.steps_at_games_compute or max(
+        1, round(size.steps * GAME_TOKENS_PER_DECISION / TOKENS_PER_DECISION["causal"])
+    )
     trained = [(name, f"{name}-{shape.name}-{seed}", size.steps) for name in TWINS if name != "games" or request.fit]
     if seed == shape.seeds[0] and request.fit:  # as many model FLOPs as its twin of games
         trained.append(("causal", f"causal-{shape.name}-{seed}-at-games-compute", less))
-    after = needed(request, size)
+    after = list_part_steps(request, size)
     for name, model, steps in trained:
         settings: dict[str, Any] = {
-            **TWINS[name], **size.training, **learned(request, size), "heldout_moves": size.heldout_moves,
+            **TWINS[name], **size.training, **get_training_positions(request, size),
+            "heldout_moves": size.heldout_moves,
             "heldout_steps": size.heldout_steps, "n_layer": shape.n_layer, "n_head": shape.n_head,
             "n_embd": shape.n_embd, "steps": steps, "batch_moves": size.batch_moves, "seed": seed,
         }  # fmt: skip
         counted = steps != size.steps and size.steps_at_games_compute is None
         twin = f"games-{shape.name}-{seed}"
         yield Step(
-            model, "train", AtComputeOf(twin, settings) if counted else settings,
+            model, "train", StepsAtEqualCompute(twin, settings) if counted else settings,
             "sections 3.1 and 4.2", (*after, twin) if counted else after, units=1,
             rows={"metric_point": 3 * steps // 20},
-            bytes=4 * parameters, operations=6.0 * parameters * TOKENS[name] * steps * size.batch_moves,
+            bytes=4 * parameters, operations=6.0 * parameters * TOKENS_PER_DECISION[name] * steps * size.batch_moves,
         )  # fmt: skip
-        yield accuracy(request, size, model, f"@{model}/checkpoint", 2.0 * parameters * TOKENS[name])
+        yield plan_accuracy_test(
+            request, size, model, f"@{model}/checkpoint", 2.0 * parameters * TOKENS_PER_DECISION[name]
+        )
         if request.puzzles is not None and name != "games" and steps == size.steps:
             yield Step(
                 f"puzzles-{model}", "puzzles",
                 {"checkpoint": f"@{model}/checkpoint", "dataset": request.puzzles, "puzzles": size.puzzles},
                 "puzzles", units=size.puzzles, rows={"prediction": size.puzzles},
-                operations=2.0 * parameters * TOKENS[name] * 2 * size.puzzles,
+                operations=2.0 * parameters * TOKENS_PER_DECISION[name] * 2 * size.puzzles,
             )  # fmt: skip
 
 
-def accuracy(request: Request, size: Size, model: str, checkpoint: str, operations: float) -> Step:
+def plan_accuracy_test(request: Request, size: JunkinSize, model: str, checkpoint: str, operations: float) -> Step:
     """Return the test of a model on the shared positions. `operations` counts one position."""
     return Step(
-        f"accuracy-{model}", "move-accuracy", {"checkpoint": checkpoint, **asked(request, size)},
-        "sections 4.2 and 4.3", needed(request, size), units=size.positions // 15, rows={"prediction": size.positions},
+        f"accuracy-{model}", "move-accuracy", {"checkpoint": checkpoint, **get_test_positions(request, size)},
+        "sections 4.2 and 4.3", list_part_steps(request, size), units=size.positions // 15,
+        rows={"prediction": size.positions},
         operations=operations * size.positions,
     )  # fmt: skip
 
 
 @dataclass(frozen=True)
-class AtComputeOf:
+class StepsAtEqualCompute:
     """Settings with the number of steps that passes as many tokens through the blocks as the training of `twin`."""
 
     twin: str
     settings: Values
 
-    def __call__(self, made: Made) -> Values:
+    def __call__(self, made: CompleteSteps) -> Values:
         tokens = made.value(
             "SELECT (detail->>'$.source.tokens_read')::BIGINT AS value FROM checkpoint "
             f"WHERE run_id = UUID '{made.run_id(self.twin)}'"
         )
         assert tokens is not None
-        return {**self.settings, "steps": max(1, round(tokens / (TOKENS["causal"] * self.settings["batch_moves"])))}
+        return {
+            **self.settings,
+            "steps": max(1, round(tokens / (TOKENS_PER_DECISION["causal"] * self.settings["batch_moves"]))),
+        }
 
 
 # -- language models -------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class Reader:
+class PromptedModel:
     """A language model of the paper: its name in steps, the tuned checkpoint, its tuning, and the number of block
     weights.
 
@@ -159,73 +168,77 @@ class Reader:
     initial: Values | None = None
 
 
-def readers(request: Request, size: Size) -> list[Reader]:
+def list_prompted_models(request: Request, size: JunkinSize) -> list[PromptedModel]:
     """Return the language models of the request, or else those with initial weights of this size."""
     if not request.language_models:
         return [
-            Reader(label, made_by(f"language-model-{label}"), size.tuning_of(shape["family"]),
+            PromptedModel(label, refer_to_checkpoint(f"language-model-{label}"), size.tuning_of(shape["family"]),
                    12 * shape["n_layer"] * shape["n_embd"] ** 2, shape)
             for label, shape in size.language_models.items()
         ]  # fmt: skip
     found = []
     for model in request.language_models:
         rate = {} if model.learning_rate is None else {"learning_rate": model.learning_rate}
-        found.append(Reader(model.name, model.name, {**size.tuning_of(model.architecture), **rate}, model.weights))
+        found.append(
+            PromptedModel(model.name, model.name, {**size.tuning_of(model.architecture), **rate}, model.weights)
+        )
     return found
 
 
-def language_models(request: Request, size: Size) -> Iterator[Step]:
+def plan_language_models(request: Request, size: JunkinSize) -> Iterator[Step]:
     """Yield the steps of each language model: its training if it has initial weights, its tuning, and its tests.
 
     Tunings on different templates use the same number of supervised moves. Models are tested with their templates, and
     before tuning with every published one.
     """
     read = {"datasets": (f"{request.positions}:fit",), "heldout": f"{request.positions}:validation"}
-    for reader in readers(request, size):
+    for reader in list_prompted_models(request, size):
         if reader.initial is not None:
             drawn = {**reader.tuning, **reader.initial, **read, "loss": "all"}
-            yield finetuned(f"language-model-{reader.label}", drawn, PRETRAINED_ON, reader.weights)
-        first, then = reader.checkpoint, made_by(tuned_of(reader, PRETRAINED_ON))
+            yield plan_tuning(f"language-model-{reader.label}", drawn, PRETRAINING_TEMPLATE, reader.weights)
+        first, then = reader.checkpoint, refer_to_checkpoint(name_tuning_step(reader, PRETRAINING_TEMPLATE))
         for template in size.templates:
-            tuned = tuned_of(reader, template)
-            yield asking(request, size, f"decoding-before-{reader.label}-{template}", first, template,
+            tuned = name_tuning_step(reader, template)
+            yield plan_prompt_test(request, size, f"decoding-before-{reader.label}-{template}", first, template,
                          size.decoding_positions)  # fmt: skip
-            yield finetuned(tuned, {**reader.tuning, **read, "checkpoint": first}, template, reader.weights)
-            yield asking(request, size, f"decoding-{tuned}", made_by(tuned), template, size.decoding_positions)
-        known = {("after", PRETRAINED_ON), *(("before", template) for template in size.templates)}
+            yield plan_tuning(tuned, {**reader.tuning, **read, "checkpoint": first}, template, reader.weights)
+            yield plan_prompt_test(
+                request, size, f"decoding-{tuned}", refer_to_checkpoint(tuned), template, size.decoding_positions
+            )
+        known = {("after", PRETRAINING_TEMPLATE), *(("before", template) for template in size.templates)}
         for template in size.prompts:
             for name, model in (("before", first), ("after", then)):
                 if name == "after" and not size.asked_after:
                     continue
                 if size.prompt_positions != size.decoding_positions or (name, template) not in known:
-                    yield asking(request, size, f"prompts-{name}-{reader.label}-{template}", model, template,
+                    yield plan_prompt_test(request, size, f"prompts-{name}-{reader.label}-{template}", model, template,
                                  size.prompt_positions)  # fmt: skip
         if size.distance_positions:
-            yield from distances(request, size, reader.label, then)
-        if by_positions(request, size):
-            yield accuracy(request, size, reader.label, then, 2.0 * reader.weights * PROMPT[True])
+            yield from plan_answer_samples(request, size, reader.label, then)
+        if is_split_by_position(request, size):
+            yield plan_accuracy_test(request, size, reader.label, then, 2.0 * reader.weights * PROMPT_TOKENS[True])
 
 
-def tuned_of(reader: Reader, template: str) -> str:
+def name_tuning_step(reader: PromptedModel, template: str) -> str:
     """Return the name of the step that tunes a language model on a template."""
     return f"tuned-{reader.label}-{template}"
 
 
-def made_by(step: str) -> str:
+def refer_to_checkpoint(step: str) -> str:
     """Return the reference of the checkpoint that a step writes."""
     return f"@{step}/checkpoint"
 
 
-def finetuned(name: str, settings: dict[str, Any], template: str, weights: int) -> Step:
+def plan_tuning(name: str, settings: dict[str, Any], template: str, weights: int) -> Step:
     """Return the tuning of a language model on one template. `weights` is the number of block weights (0: unknown)."""
-    tokens = PROMPT["{LM}" in TEMPLATES[template]] * settings["steps"] * settings["batch_positions"]
+    tokens = PROMPT_TOKENS["{LM}" in TEMPLATES[template]] * settings["steps"] * settings["batch_positions"]
     return Step(
         name, "finetune", {**settings, "template": template}, "section 4.3", ("positions",), units=1,
         rows={"metric_point": settings["steps"] // 10}, operations=6.0 * weights * tokens,
     )  # fmt: skip
 
 
-def asking(request: Request, size: Size, name: str, model: str, template: str, positions: int) -> Step:
+def plan_prompt_test(request: Request, size: JunkinSize, name: str, model: str, template: str, positions: int) -> Step:
     """Return the test of a language model on unseen positions with one template."""
     return Step(
         name, "decoding",
@@ -235,14 +248,15 @@ def asking(request: Request, size: Size, name: str, model: str, template: str, p
     )  # fmt: skip
 
 
-def distances(request: Request, size: Size, label: str, model: str) -> Iterator[Step]:
+def plan_answer_samples(request: Request, size: JunkinSize, label: str, model: str) -> Iterator[Step]:
     """Yield samples of a tuned model's answers to learned and to unseen positions (a figure of the author's
     repository)."""
     for part in ("fit", "test"):
         yield Step(
             f"distance-{label}-{part}", "decoding",
-            {"checkpoint": model, "dataset": f"{request.positions}:{part}", "template": PRETRAINED_ON, **size.written,
-             "positions": size.distance_positions, "samples": SAMPLES},
+            {"checkpoint": model, "dataset": f"{request.positions}:{part}", "template": PRETRAINING_TEMPLATE,
+             **size.written,
+             "positions": size.distance_positions, "samples": SAMPLES_PER_POSITION},
             "edit distances (his repository)", ("positions",), units=size.distance_positions,
             rows={"prediction": 4 * size.distance_positions},
         )  # fmt: skip
@@ -251,7 +265,7 @@ def distances(request: Request, size: Size, label: str, model: str) -> Iterator[
 # -- the ladder ------------------------------------------------------------------------------------------------------
 
 
-def ladder(request: Request, size: Size) -> Iterator[Step]:
+def plan_junkin_ladder(request: Request, size: JunkinSize) -> Iterator[Step]:
     """Yield the matches of every model against every rung, without Stockfish's help, and the ratings by every
     estimator.
 
@@ -261,36 +275,40 @@ def ladder(request: Request, size: Size) -> Iterator[Step]:
     shape = size.shapes[-1]
     blocks = 12 * shape.n_layer * shape.n_embd**2
     players = {
-        name: (f"@{name}-{shape.name}-{shape.seeds[0]}/checkpoint", blocks * TOKENS[name])
+        name: (f"@{name}-{shape.name}-{shape.seeds[0]}/checkpoint", blocks * TOKENS_PER_DECISION[name])
         for name in size.twins_that_play if name != "games" or request.fit
     }  # fmt: skip
     if size.language_models_play:
         players |= {
-            reader.label: (made_by(tuned_of(reader, PRETRAINED_ON)), reader.weights * PROMPT[True])
-            for reader in readers(request, size)
+            reader.label: (
+                refer_to_checkpoint(name_tuning_step(reader, PRETRAINING_TEMPLATE)),
+                reader.weights * PROMPT_TOKENS[True],
+            )
+            for reader in list_prompted_models(request, size)
         }
     for name, (checkpoint, work) in players.items():
-        yield playing(size, name, checkpoint, work)
-    yield from rated(size, [f"@ladder-{name}" for name in players], "ratings", "both")
+        yield plan_ladder_match(size, name, checkpoint, work)
+    yield from plan_ratings(size, [f"@ladder-{name}" for name in players], "ratings", "both")
     if "games" in players:
-        yield from rated(size, ["@ladder-games"], "ratings-games-white", "white")
+        yield from plan_ratings(size, ["@ladder-games"], "ratings-games-white", "white")
 
 
-def playing(size: Size, name: str, checkpoint: str, work: int) -> Step:
+def plan_ladder_match(size: JunkinSize, name: str, checkpoint: str, work: int) -> Step:
     """Return one model's ladder. `work` is the product of weights and tokens of one move."""
     rungs = parse_ladder(size.rungs)
-    thought = MOVES * size.games * sum(search_seconds(rung.text) for rung in rungs if rung.needs_process)
+    thought = MOVES_PER_GAME * size.games * sum(search_seconds(rung.text) for rung in rungs if rung.needs_process)
     preset = size.protocol.get("preset")
     return Step(
         f"ladder-{name}", "play",
-        {**size.protocol, "checkpoint": checkpoint, "ladder": size.rungs, "games": size.games, "evaluate_draws": DRAWS},
+        {**size.protocol, "checkpoint": checkpoint, "ladder": size.rungs, "games": size.games,
+         "evaluate_draws": DRAW_EVALUATION_LIMIT},
         f"section 4 and Appendix I: {f'preset {preset}, ' if preset else ''}{size.games:,} games a level, both colors",
         units=size.games * len(rungs), rows={"game": size.games * len(rungs)},
-        operations=2.0 * work * MOVES * size.games * len(rungs), engine_seconds=thought,
+        operations=2.0 * work * MOVES_PER_GAME * size.games * len(rungs), engine_seconds=thought,
     )  # fmt: skip
 
 
-def rated(size: Size, runs: Sequence[str], name: str, color: str) -> Iterator[Step]:
+def plan_ratings(size: JunkinSize, runs: Sequence[str], name: str, color: str) -> Iterator[Step]:
     """Return the ratings of these ladders if a rung has a known rating."""
     known = sum(get_engine_rating(rung) is not None for rung in parse_ladder(size.rungs))
     if known:

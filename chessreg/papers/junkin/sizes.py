@@ -11,7 +11,7 @@ from chessreg.papers.plan import SizeName
 
 
 @dataclass(frozen=True)
-class Shape:
+class TwinShape:
     """Layers, heads and width of a trio of twins, and the seeds of their trainings."""
 
     n_layer: int
@@ -25,7 +25,7 @@ class Shape:
 
 
 @dataclass(frozen=True)
-class Size:
+class JunkinSize:
     """The amounts and settings of one size.
 
     `training` are settings of `train`. `tuning` are settings of `finetune` by family of language models; other
@@ -33,7 +33,7 @@ class Size:
     settings of prompts, and `protocol` those of the ladder's games.
     """
 
-    shapes: tuple[Shape, ...]
+    shapes: tuple[TwinShape, ...]
     training: Mapping[str, Any]
     steps: int
     batch_moves: int
@@ -63,60 +63,70 @@ class Size:
         return self.tuning.get(family, self.tuning["llama"])
 
 
-QUICK: Mapping[str, Any] = {  # short trainings on a CPU; the author's settings otherwise
+QUICK_TRAINING: Mapping[str, Any] = {  # short trainings on a CPU; the author's settings otherwise
     "optimizer": "muon", "learning_rate": 3e-3, "final_fraction": 0.0,
 }  # fmt: skip
-DRAWN: Mapping[str, Any] = {"heldout_order": "drawn"}
+DRAWN_HELDOUT: Mapping[str, Any] = {"heldout_order": "drawn"}
 """Curves over held-out positions of many games; `reference` keeps those that its results were trained with: the first
 of the file."""
-LEVELS = "stockfish:0-10@nodes=1000"
-BELOW = ("random", "capture", "stockfish:-1+random=0.4", "stockfish:-1+random=0.2", "stockfish:-1+random=0.1",
+STOCKFISH_LEVELS = "stockfish:0-10@nodes=1000"
+WEAK_OPPONENTS = ("random", "capture", "stockfish:-1+random=0.4", "stockfish:-1+random=0.2", "stockfish:-1+random=0.1",
          "stockfish:-1")  # fmt: skip
-LLAMA: Mapping[str, Any] = {"family": "llama", "tokenizer": "bpe"}
-PYTHIA: Mapping[str, Any] = {"family": "gpt_neox", "tokenizer": "bpe"}
-BRIEF: Mapping[str, Any] = {"steps": 600, "learning_rate": 2e-3}
+LLAMA_MODEL: Mapping[str, Any] = {"family": "llama", "tokenizer": "bpe"}
+PYTHIA_MODEL: Mapping[str, Any] = {"family": "gpt_neox", "tokenizer": "bpe"}
+BRIEF_PRETRAINING: Mapping[str, Any] = {"steps": 600, "learning_rate": 2e-3}
 """Of a language model's first reading, before it is tuned. Short: each prompt teaches it some thirty legal moves, which
 it then knows without the list, too."""
-PROMPTS = tuple(f"junkin-{number}" for number in range(1, 7))
-AS_PUBLISHED: Mapping[str, Any] = {"notation": "san", "layout": "flattened_with_slashes"}
+PUBLISHED_TEMPLATES = tuple(f"junkin-{number}" for number in range(1, 7))
+PUBLISHED_NOTATION: Mapping[str, Any] = {"notation": "san", "layout": "flattened_with_slashes"}
 """Moves in SAN and positions with slashes, as the paper states; its code differs in both."""
-NO_HELP: Mapping[str, Any] = {"color": "both", "opening": "random:6", "policy": "legal", "temperatures": (0.001,)}
+UNAIDED_PROTOCOL: Mapping[str, Any] = {
+    "color": "both",
+    "opening": "random:6",
+    "policy": "legal",
+    "temperatures": (0.001,),
+}
 """How models of the reference's ladder play: at the temperature of the author's first attempt (specification 7.2)."""
-PROTOCOL: Mapping[str, Any] = {"preset": "junkin-2025"}
-TINY: Mapping[str, Any] = {"n_layer": 1, "n_head": 2, "n_embd": 32, "block_size": 640}
-BRIEFLY: Mapping[str, Any] = {"steps": 12, "batch_positions": 8, "warmup_steps": 2, "heldout_positions": 20,
-                              "heldout_steps": 12, "template": "junkin-1", **AS_PUBLISHED}  # fmt: skip
+PUBLISHED_PROTOCOL: Mapping[str, Any] = {"preset": "junkin-2025"}
+TINY_MODEL: Mapping[str, Any] = {"n_layer": 1, "n_head": 2, "n_embd": 32, "block_size": 640}
+BRIEF_TUNING: Mapping[str, Any] = {"steps": 12, "batch_positions": 8, "warmup_steps": 2, "heldout_positions": 20,
+                              "heldout_steps": 12, "template": "junkin-1", **PUBLISHED_NOTATION}  # fmt: skip
 
-SIZES: dict[SizeName, Size] = {
-    "small": Size(
-        shapes=(Shape(2, 2, 32, (1,)),), training={**QUICK, **DRAWN, "warmup_steps": 5}, steps=40, batch_moves=64,
+SIZES: dict[SizeName, JunkinSize] = {
+    "small": JunkinSize(
+        shapes=(TwinShape(2, 2, 32, (1,)),), training={**QUICK_TRAINING, **DRAWN_HELDOUT, "warmup_steps": 5},
+        steps=40, batch_moves=64,
         heldout_moves=100, heldout_steps=20, positions=300, puzzles=100,
-        language_models={"llama": {**LLAMA, **TINY}, "pythia": {**PYTHIA, **TINY}},
-        tuning={"llama": {**BRIEFLY, "learning_rate": 3e-3}, "gpt_neox": {**BRIEFLY, "learning_rate": 1e-2}},
+        language_models={"llama": {**LLAMA_MODEL, **TINY_MODEL}, "pythia": {**PYTHIA_MODEL, **TINY_MODEL}},
+        tuning={"llama": {**BRIEF_TUNING, "learning_rate": 3e-3}, "gpt_neox": {**BRIEF_TUNING, "learning_rate": 1e-2}},
         templates=("junkin-1",), decoding_positions=24, prompts=("junkin-1", "junkin-2"), prompt_positions=12,
         distance_positions=6,
-        rungs=("random", LEVELS), games=2, protocol=PROTOCOL, written=AS_PUBLISHED,
+        rungs=("random", STOCKFISH_LEVELS), games=2, protocol=PUBLISHED_PROTOCOL, written=PUBLISHED_NOTATION,
     ),
-    "reference": Size(
-        shapes=(Shape(4, 4, 128, (1, 2)), Shape(6, 6, 192, (1,))), training={**QUICK, "warmup_steps": 200}, steps=4454,
+    "reference": JunkinSize(
+        shapes=(TwinShape(4, 4, 128, (1, 2)), TwinShape(6, 6, 192, (1,))),
+        training={**QUICK_TRAINING, "warmup_steps": 200}, steps=4454,
         batch_moves=256, heldout_moves=1000, heldout_steps=440, positions=50_000, puzzles=10_000,
-        language_models={"llama": {**LLAMA, "n_layer": 4, "n_head": 4, "n_embd": 128, "block_size": 640, **BRIEF}},
+        language_models={"llama": {**LLAMA_MODEL, "n_layer": 4, "n_head": 4, "n_embd": 128, "block_size": 640,
+                                   **BRIEF_PRETRAINING}},
         tuning={"llama": {"steps": 2000, "batch_positions": 32, "learning_rate": 1e-3, "warmup_steps": 100}},
-        templates=("junkin-small", "junkin-1"), decoding_positions=12_800, prompts=PROMPTS, prompt_positions=1000,
-        rungs=(*BELOW, LEVELS), games=100, protocol=NO_HELP, twins_that_play=("bidirectional", "causal"),
+        templates=("junkin-small", "junkin-1"), decoding_positions=12_800, prompts=PUBLISHED_TEMPLATES,
+        prompt_positions=1000,
+        rungs=(*WEAK_OPPONENTS, STOCKFISH_LEVELS), games=100, protocol=UNAIDED_PROTOCOL,
+        twins_that_play=("bidirectional", "causal"),
         language_models_play=False, asked_after=True, one_set=False,
         steps_at_games_compute=1656,  # that its results were trained with
     ),
-    "paper": Size(
-        shapes=(Shape(8, 8, 512, (1, 2, 3)),), training={**DRAWN, "warmup_steps": 2000}, steps=200_000,
+    "paper": JunkinSize(
+        shapes=(TwinShape(8, 8, 512, (1, 2, 3)),), training={**DRAWN_HELDOUT, "warmup_steps": 2000}, steps=200_000,
         batch_moves=2048, heldout_moves=8000, heldout_steps=8000, positions=12_800, puzzles=10_000,
         language_models={
-            "llama": {**LLAMA, "n_layer": 16, "n_head": 32, "n_embd": 2048, "block_size": 700},
-            "pythia": {**PYTHIA, "n_layer": 12, "n_head": 12, "n_embd": 768, "block_size": 700},
+            "llama": {**LLAMA_MODEL, "n_layer": 16, "n_head": 32, "n_embd": 2048, "block_size": 700},
+            "pythia": {**PYTHIA_MODEL, "n_layer": 12, "n_head": 12, "n_embd": 768, "block_size": 700},
         },
         tuning={"llama": Finetune.presets["paper"], "gpt_neox": Finetune.presets["paper-pythia"]},
-        templates=("junkin-1",), decoding_positions=12_800, prompts=PROMPTS, prompt_positions=12_800,
+        templates=("junkin-1",), decoding_positions=12_800, prompts=PUBLISHED_TEMPLATES, prompt_positions=12_800,
         distance_positions=800,
-        rungs=("stockfish:0-10@time=0.1",), games=1000, protocol=PROTOCOL, written=AS_PUBLISHED,
+        rungs=("stockfish:0-10@time=0.1",), games=1000, protocol=PUBLISHED_PROTOCOL, written=PUBLISHED_NOTATION,
     ),
 }  # fmt: skip

@@ -8,44 +8,44 @@ Three sizes of one list: `small` shows that all works in minutes, `reference` ha
 
 from __future__ import annotations
 
-from chessreg.papers.karvonen.edits import edits, figure_1, figure_5
-from chessreg.papers.karvonen.matches import engines, matches
-from chessreg.papers.karvonen.readout import models, probes, skill_of_played, vectors
+from chessreg.papers.karvonen.edits import draw_edit_readings, draw_pawn_readings, plan_board_edits
+from chessreg.papers.karvonen.matches import plan_engine_matches, plan_karvonen_matches
+from chessreg.papers.karvonen.readout import plan_karvonen_probes, plan_models, plan_skill_of_played_games, plan_vectors
 from chessreg.papers.karvonen.sizes import SIZES
-from chessreg.papers.parts import parts
+from chessreg.papers.parts import plan_parts
 from chessreg.papers.plan import Paper, Picture, Request, Sheet, Step
 
 
-def steps(request: Request) -> list[Step]:
+def list_karvonen_steps(request: Request) -> list[Step]:
     """Every run of the paper on this model."""
     size = SIZES[request.size]
     return [
-        *parts(request),
-        *models(request, size),
-        *probes(request, size),
-        *vectors(request, size),
-        *edits(request, size),
-        *matches(request, size),
-        *skill_of_played(request, size),
-        *engines(size),
+        *plan_parts(request),
+        *plan_models(request, size),
+        *plan_karvonen_probes(request, size),
+        *plan_vectors(request, size),
+        *plan_board_edits(request, size),
+        *plan_karvonen_matches(request, size),
+        *plan_skill_of_played_games(request, size),
+        *plan_engine_matches(size),
     ]
 
 
 # What answers which question: `paper karvonen --first skill`. Of the protocols it is the one whose games say most
 # of a weak model: legal moves alone, from random openings.
-BOARD = ("model-board-0", "twin-0-board-0", "table-2-last-*", "edits-*")
-CAUSES = ("model-skill-0", "twin-0-skill-0", "model-skill-balanced", "model-skill-pooled", "played-skill*")
-SKILL = tuple(f"arm-legal-random-{arm}" for arm in ("none", "negative", "positive", "negative-*", "positive-*"))
+BOARD_STEPS = ("model-board-0", "twin-0-board-0", "table-2-last-*", "edits-*")
+CAUSE_STEPS = ("model-skill-0", "twin-0-skill-0", "model-skill-balanced", "model-skill-pooled", "played-skill*")
+SKILL_STEPS = tuple(f"arm-legal-random-{arm}" for arm in ("none", "negative", "positive", "negative-*", "positive-*"))
 
 # All of it in slices of at most two core-hours at the reference size, what decides most first: `--only` does one, and
 # what of those before it there is not yet. tests/fixtures/karvonen/README.md has what each costs.
-CONTRAST = tuple(
+CONTRAST_STEPS = tuple(
     f"arm-legal-random-{arm}" for arm in ("none", "negative", "positive", "*tive-shuffled-*", "*tive-random-*")
 )
 SLICES = {
-    "slice-skill": CONTRAST,
-    "slice-board": BOARD,
-    "slice-causes": (*CAUSES, "arm-legal-random-*-of-probe*", "quality-legal-*"),
+    "slice-skill": CONTRAST_STEPS,
+    "slice-board": BOARD_STEPS,
+    "slice-causes": (*CAUSE_STEPS, "arm-legal-random-*-of-probe*", "quality-legal-*"),
     "slice-probes": ("model-*", "twin-*", "legality"),
     "slice-published-board": ("table-2-*", "table-8-*", "appendix-*-last-*", "appendix-*-all-*"),
     "slice-published-skill": ("level-*", "table-3-*", "table-7-*", "*-table-3-*", "*-table-7-*"),
@@ -56,7 +56,7 @@ SLICES = {
 PAPER = Paper(
     "karvonen",
     "Karvonen 2024: emergent world models and latent variable estimation in chess-playing language models",
-    steps,
+    list_karvonen_steps,
     (
         Sheet("table-1", "Table 1: probe accuracy, best layer", "best probe layers",
               plots=("probe accuracy of the best layer",)),
@@ -104,9 +104,10 @@ PAPER = Paper(
         Sheet("legal-moves", "Section 2.2: legal moves", "legal moves by ply", plots=("legal moves by ply",)),
     ),
     (
-        Picture("figure-1", "Figure 1: white pawns as a board probe reads them", figure_1,
+        Picture("figure-1", "Figure 1: white pawns as a board probe reads them", draw_pawn_readings,
                 ("model-board-0", "edits-all")),
-        Picture("figure-5", "Figure 5: readings before and after an edit", figure_5, ("edits-all",)),
+        Picture("figure-5", "Figure 5: readings before and after an edit", draw_edit_readings, ("edits-all",)),
     ),
-    {"board": BOARD, "skill": SKILL, "causes": CAUSES, "headlines": (*BOARD, *CAUSES, *SKILL), **SLICES},
+    {"board": BOARD_STEPS, "skill": SKILL_STEPS, "causes": CAUSE_STEPS,
+     "headlines": (*BOARD_STEPS, *CAUSE_STEPS, *SKILL_STEPS), **SLICES},
 )  # fmt: skip

@@ -12,54 +12,54 @@ from sqlalchemy import select
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.edit.spec import PAPER
-from chessreg.papers.cost import forward
-from chessreg.papers.karvonen.readout import TOKENS_A_GAME, TOKENS_A_TREE
-from chessreg.papers.karvonen.settings import TARGET_LOGIT, published
-from chessreg.papers.karvonen.sizes import Size
-from chessreg.papers.plan import Made, Request, Step, Values
+from chessreg.papers.cost import count_forward_operations
+from chessreg.papers.karvonen.readout import TOKENS_PER_GAME, TOKENS_PER_TREE
+from chessreg.papers.karvonen.settings import TARGET_LOGIT, list_published_edits
+from chessreg.papers.karvonen.sizes import KarvonenSize
+from chessreg.papers.plan import CompleteSteps, Request, Step, Values
 from chessreg.registry import tables
 from chessreg.runs.fitted import find_best_layer
 
-EDITS, PROBE = "edits-all", "model-board-0"
-MASKS = ("last", "all")  # of the edited tokens
-TEXTS = 6  # that an edited model writes of a state: drawn, and the likeliest
-TOKENS_A_TEXT = 6  # about, for counting operations
-OF_TEXTS = 0.4  # the share of the rate that these edits reach, lowest: 0.5 of 180 states under four conditions
+EDITS_STEP, PROBE_STEP = "edits-all", "model-board-0"
+TOKEN_MASKS = ("last", "all")  # of the edited tokens
+TEXTS_PER_STATE = 6  # that an edited model writes of a state: drawn, and the likeliest
+TOKENS_PER_TEXT = 6  # about, for counting operations
+TEXT_RATE_SHARE = 0.4  # the share of the rate that these edits reach, lowest: 0.5 of 180 states under four conditions
 MORE_CONTROLS: Values = {
     "wrong_layer_control": True,
     "sham_control": True,
 }  # in addition to random and shuffled: beyond the paper
-OPENED = 20  # plies: from here on a position is not an opening (the paper's is after White's eleventh move)
+OPENING_PLIES = 20  # plies: from here on a position is not an opening (the paper's is after White's eleventh move)
 READING_CLIP, EDIT_CLIP = 2.0, 5.0  # as in the author's notebook
 
 
-def layer_sets(layers: int) -> tuple[str, ...]:
+def list_layer_sets(layers: int) -> tuple[str, ...]:
     """Return the layer sets of a sweep: every layer alone, the middle layers together, and the paper's."""
     low, high = max(0, layers // 2 - 1), max(1, layers - 2)
     sets: dict[tuple[int, ...], str] = {(layer,): str(layer) for layer in range(layers)}
     if high > low:
         sets[tuple(range(low, high + 1))] = f"{low}-{high}"
-    for edit in published(6, ("board",), layers, every=True):
+    for edit in list_published_edits(6, ("board",), layers, every=True):
         sets.setdefault(edit.layers, "+".join(map(str, edit.layers)))
     return tuple(sets.values())
 
 
-def cost(request: Request, games: int, states: int, conditions: int, mask: str) -> float:
+def count_edit_operations(request: Request, games: int, states: int, conditions: int, mask: str) -> float:
     """Return the operations of edits: each condition writes texts and measures both boards, and an edit of all tokens
     reads them."""
-    read = TOKENS_A_GAME / 2 if mask == "all" else 1
-    each = TEXTS * TOKENS_A_TEXT + 2 * TOKENS_A_TREE + read
-    return forward(request, games * TOKENS_A_GAME + states * (1 + conditions) * each)
+    read = TOKENS_PER_GAME / 2 if mask == "all" else 1
+    each = TEXTS_PER_STATE * TOKENS_PER_TEXT + 2 * TOKENS_PER_TREE + read
+    return count_forward_operations(request, games * TOKENS_PER_GAME + states * (1 + conditions) * each)
 
 
-def edits(request: Request, size: Size) -> Iterator[Step]:
+def plan_board_edits(request: Request, size: KarvonenSize) -> Iterator[Step]:
     """Yield the paper's own edits, and for each choice of tokens the best edit of a sweep."""
-    yield from published_edits(request, size)
-    for mask in MASKS:
-        yield from tuned_edits(request, size, mask)
+    yield from plan_published_edits(request, size)
+    for mask in TOKEN_MASKS:
+        yield from plan_tuned_edits(request, size, mask)
 
 
-def published_edits(request: Request, size: Size) -> Iterator[Step]:
+def plan_published_edits(request: Request, size: KarvonenSize) -> Iterator[Step]:
     """Yield the edits of Tables 2 and 8 and Appendices C and D, with the layers and scales of Table 6 and the paper's
     probes.
 
@@ -73,8 +73,8 @@ def published_edits(request: Request, size: Size) -> Iterator[Step]:
     alone: Values = {"random_controls": 0, "shuffled_label_controls": 0, "spellings": False}
 
     def step(name: str, serves: str, conditions: int, **settings: Any) -> Step:
-        rows = {"trial": states * (1 + conditions) * TEXTS}
-        operations = cost(request, size.edit_games, states, conditions, settings["token_mask"])
+        rows = {"trial": states * (1 + conditions) * TEXTS_PER_STATE}
+        operations = count_edit_operations(request, size.edit_games, states, conditions, settings["token_mask"])
         return Step(
             name,
             "edit",
@@ -84,11 +84,11 @@ def published_edits(request: Request, size: Size) -> Iterator[Step]:
             units=states,
             rows=rows,
             operations=operations,
-            share=OF_TEXTS,
+            share=TEXT_RATE_SHARE,
         )
 
-    for edit in published(6, ("board",), request.layers, every=size.whole):
-        for mask in MASKS:
+    for edit in list_published_edits(6, ("board",), request.layers, every=size.whole):
+        for mask in TOKEN_MASKS:
             what: Values = {"layers": edit.layers, "layers_label": edit.label, "token_mask": mask}
             at: Values = {**what, "scale": edit.scale}
             end = f"{mask}-{edit.counted}"
@@ -108,12 +108,12 @@ def published_edits(request: Request, size: Size) -> Iterator[Step]:
         )  # fmt: skip
 
 
-def tuned_edits(request: Request, size: Size, mask: str) -> Iterator[Step]:
+def plan_tuned_edits(request: Request, size: KarvonenSize, mask: str) -> Iterator[Step]:
     """Yield a sweep over layers and scales on validation games, and its best edit with controls on test games."""
     common: Values = {
         "checkpoint": request.checkpoint, "probe": "@model-board-0", "min_plies": size.min_plies, "token_mask": mask
     }  # fmt: skip
-    sets = layer_sets(request.layers)
+    sets = list_layer_sets(request.layers)
     states = size.sweep_games * 5
     yield Step(
         f"edit-sweep-{mask}", "edit",
@@ -123,28 +123,30 @@ def tuned_edits(request: Request, size: Size, mask: str) -> Iterator[Step]:
             "shuffled_label_controls": 0, "spellings": False,
         },
         "Table 6, tuned here", ("parts",), units=states,
-        rows={"trial": states * (1 + len(sets) * len(size.edit_scales)) * TEXTS}, choice=True,
-        operations=cost(request, size.sweep_games, states, len(sets) * len(size.edit_scales), mask), share=OF_TEXTS,
+        rows={"trial": states * (1 + len(sets) * len(size.edit_scales)) * TEXTS_PER_STATE}, choice=True,
+        operations=count_edit_operations(request, size.sweep_games, states, len(sets) * len(size.edit_scales), mask),
+        share=TEXT_RATE_SHARE,
     )  # fmt: skip
 
-    def settings(made: Made) -> Values:
+    def settings(made: CompleteSteps) -> Values:
         return {
             **common, "probe": made.references["model-board-0"],
             "dataset": f"{request.test}:test", "games": size.edit_games, "per_game": size.edit_states,
             "random_controls": 1, "shuffled_label_controls": 1, **MORE_CONTROLS,
             **({"sae": request.sae} if request.sae else {}),
-            **best_edit(made, f"edit-sweep-{mask}"),
+            **find_best_edit(made, f"edit-sweep-{mask}"),
         }  # fmt: skip
 
     states = size.edit_games * size.edit_states
     yield Step(
         f"edits-{mask}", "edit", settings, "Table 2, tuned here", ("parts", "model-board-0", f"edit-sweep-{mask}"),
-        units=states, rows={"trial": states * (7 if request.sae else 6) * TEXTS},
-        operations=cost(request, size.edit_games, states, 6 if request.sae else 5, mask), share=OF_TEXTS,
+        units=states, rows={"trial": states * (7 if request.sae else 6) * TEXTS_PER_STATE},
+        operations=count_edit_operations(request, size.edit_games, states, 6 if request.sae else 5, mask),
+        share=TEXT_RATE_SHARE,
     )  # fmt: skip
 
 
-def best_edit(made: Made, sweep: str) -> dict[str, Any]:
+def find_best_edit(made: CompleteSteps, sweep: str) -> dict[str, Any]:
     """Return layers and scale of the sweep's best edit: most legal texts on the new board, then the smaller scale."""
     rows = made.query("board intervention legality", sweep).rows
     tried = [row for row in rows if row["condition"] == "edit"]
@@ -157,40 +159,40 @@ def best_edit(made: Made, sweep: str) -> dict[str, Any]:
 # -- figures 1 and 5 ------------------------------------------------------------------------------------------
 
 
-def figure_1(made: Made, path: Path) -> str:
+def draw_pawn_readings(made: CompleteSteps, path: Path) -> str:
     """Draw the white pawns of a position: the board, the clipped reading and the reading, at the layer of best
     validation."""
     from chessreg.experiments.edit import heat
     from chessreg.games.boards.picture import save_heatmaps
 
-    run_id, unit = state(made)
-    layer = find_best_layer(made.session.inputs, made.references[PROBE])
+    run_id, unit = find_state_to_draw(made)
+    layer = find_best_layer(made.session.inputs, made.references[PROBE_STEP])
     readings = heat.load_readings(made.session.inputs, run_id, unit, layer=layer)
     panels = heat.build_reading_panels(readings, heat.parse_piece_class("P"), "logprob", READING_CLIP)
     save_heatmaps(panels, path, f"layer {layer}: {readings.original.fen()}", columns=3)
     return f"chessreg heatmap {run_id.hex[-6:]}:{unit} --form reading --class P --layer {layer} --output {path.name}"
 
 
-def figure_5(made: Made, path: Path) -> str:
+def draw_edit_readings(made: CompleteSteps, path: Path) -> str:
     """Draw the readings of the removed piece's class and of empty squares, in the clean and in the edited model."""
     from chessreg.experiments.edit import heat
     from chessreg.games.boards.picture import save_heatmaps
 
-    run_id, unit = state(made)
+    run_id, unit = find_state_to_draw(made)
     readings = heat.load_readings(made.session.inputs, run_id, unit)
     panels = heat.build_edit_panels(readings, readings.label, "logprob", EDIT_CLIP)
     save_heatmaps(panels, path, f"layer {readings.layer}, {readings.condition}: {readings.original.fen()}")
     return f"chessreg heatmap {run_id.hex[-6:]}:{unit} --output {path.name}"
 
 
-def state(made: Made) -> tuple[UUID, int]:
+def find_state_to_draw(made: CompleteSteps) -> tuple[UUID, int]:
     """Return run and unit of the first edited state past the opening, or of the first one at all.
 
     Raises NotFoundError if no state has an edit.
     """
-    run_id, trial = UUID(made.run_id(EDITS)), tables.Trial
+    run_id, trial = UUID(made.run_id(EDITS_STEP)), tables.Trial
     edited = select(trial.unit).where(trial.run_id == run_id, trial.condition == "edit", trial.sample == -1)
-    first = edited.order_by(trial.ply < OPENED, trial.unit).limit(1)
+    first = edited.order_by(trial.ply < OPENING_PLIES, trial.unit).limit(1)
     with made.session.database.read() as sql:
         unit = sql.scalars(first).first()
     if unit is None:

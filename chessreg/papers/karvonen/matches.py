@@ -7,32 +7,41 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from chessreg.experiments.vector.spec import convert_coefficient
-from chessreg.papers.cost import forward
-from chessreg.papers.karvonen.readout import PROBE, PROBE_PAPER, SKILL, SKILL_PAPER, TOKENS_A_TREE, controls
-from chessreg.papers.karvonen.settings import ONE_SIDED, published
-from chessreg.papers.karvonen.sizes import SIZES, Size
-from chessreg.papers.plan import Made, Request, Step, Values
+from chessreg.papers.cost import count_forward_operations
+from chessreg.papers.karvonen.readout import (
+    PAPER_PROBE_STEP,
+    PAPER_SKILL_STEP,
+    PROBE_STEP,
+    SKILL_STEP,
+    TOKENS_PER_TREE,
+    list_vector_controls,
+)
+from chessreg.papers.karvonen.settings import ONE_SIDED, list_published_edits
+from chessreg.papers.karvonen.sizes import SIZES, KarvonenSize
+from chessreg.papers.plan import CompleteSteps, Request, Step, Values
 from chessreg.runs.cost import search_seconds
 
 POLICIES = {"retry": "retry:5", "legal": "legal"}
 LADDER, SWEEP = "choice of the opponent", "Table 6"
 CHOICES = (LADDER, SWEEP)
 SIGNS = {"positive": 1, "negative": -1}
-LEGAL = 98.0  # %: the paper's condition for an edit of skill; or, where the unedited model's own share is lower,
-LEGAL_LOSS = 2.0  # so many points below that: the paper's models have 99.6 and 99.8
-TOKENS_A_MOVE, TOKENS_OF_CONTEXT = 12, 1023  # about, of both sides; what a game can be long
+MIN_LEGAL_PERCENT = (
+    98.0  # %: the paper's condition for an edit of skill; or, where the unedited model's own share is lower,
+)
+MAX_LEGAL_LOSS_POINTS = 2.0  # so many points below that: the paper's models have 99.6 and 99.8
+TOKENS_PER_MOVE, MAX_GAME_TOKENS = 12, 1023  # about, of both sides; what a game can be long
 OPENINGS = {"standard": "standard", "random": "random:20"}
 
 
-def matches(request: Request, size: Size) -> Iterator[Step]:
+def plan_karvonen_matches(request: Request, size: KarvonenSize) -> Iterator[Step]:
     """Yield the ladder, the levels of Figure 2, the sweep of skill edits, and the arms of Tables 3 and 7."""
     for number, opponent in enumerate(size.levels):
-        yield game_step(request, f"level-{number}", "Figure 2", size.level_games, opponent=opponent)
+        yield plan_match(request, f"level-{number}", "Figure 2", size.level_games, opponent=opponent)
     for opening in OPENINGS:
-        yield from published_arms(request, size, opening)
+        yield from plan_published_arms(request, size, opening)
     for policy in POLICIES:
         for opening in OPENINGS:
-            yield from ladder_and_arms(request, size, policy, opening)
+            yield from plan_ladder_and_arms(request, size, policy, opening)
     arms = [f"arm-{policy}-random-{arm}" for policy in POLICIES for arm in ("none", "positive", "negative")]
     for arm in arms:
         yield Step(
@@ -43,7 +52,7 @@ def matches(request: Request, size: Size) -> Iterator[Step]:
         )  # fmt: skip
 
 
-def engines(size: Size) -> Iterator[Step]:
+def plan_engine_matches(size: KarvonenSize) -> Iterator[Step]:
     """Yield Appendix E: level 0 as White against itself with equal and with more time."""
     for number, limit in enumerate(size.engine_limits):
         settings = {
@@ -63,7 +72,7 @@ def engines(size: Size) -> Iterator[Step]:
         )  # fmt: skip
 
 
-def game_step(
+def plan_match(
     request: Request,
     name: str,
     serves: str,
@@ -82,119 +91,121 @@ def game_step(
         "adjudication": size.adjudication,
     }
 
-    def follow(made: Made) -> Values:
+    def follow(made: CompleteSteps) -> Values:
         return {**common, **values, **settings(made)}
 
     settings_of_step = {**common, **values} if settings is None else follow
-    moves = min(size.move_limit, TOKENS_OF_CONTEXT // TOKENS_A_MOVE)
-    trees = moves * TOKENS_A_TREE if values.get("policy") == "legal" else 0
+    moves = min(size.move_limit, MAX_GAME_TOKENS // TOKENS_PER_MOVE)
+    trees = moves * TOKENS_PER_TREE if values.get("policy") == "legal" else 0
     thought = max(map(search_seconds, size.rungs)) if settings else search_seconds(values["opponent"])
     return Step(
         name, "play", settings_of_step, serves, after, units=games, rows={"game": games}, choice=serves in CHOICES,
-        operations=forward(request, games * (moves * TOKENS_A_MOVE + trees)),
+        operations=count_forward_operations(request, games * (moves * TOKENS_PER_MOVE + trees)),
         engine_seconds=games * (moves * thought + search_seconds(size.adjudication)),
     )  # fmt: skip
 
 
-def published_arms(request: Request, size: Size, opening: str) -> Iterator[Step]:
+def plan_published_arms(request: Request, size: KarvonenSize, opening: str) -> Iterator[Step]:
     """Yield Tables 3 and 7 as published: level 0, and the layers and scales of Tables 6 and 7.
 
     The vectors of the paper and of `skill-paper` are sums over eight positions, so its scales are used as printed. The
     paper does not state the boards of Table 7 and of the one-sided directions of Appendix C.
     """
-    tables = [("table-3", "Table 3", 6, SKILL_PAPER), ("table-7", "Table 7", 7, PROBE_PAPER)]
+    tables = [("table-3", "Table 3", 6, PAPER_SKILL_STEP), ("table-7", "Table 7", 7, PAPER_PROBE_STEP)]
     if size.whole:
         tables += [(f"appendix-c-{side}", "Appendix C", 7, f"skill-of-probe-{side}") for side in ONE_SIDED]
     protocol: dict[str, Any] = {"opponent": size.level_0, "opening": OPENINGS[opening]}
-    yield game_step(request, f"table-3-{opening}-none", "Tables 3 and 7", size.match_games, **protocol)
+    yield plan_match(request, f"table-3-{opening}-none", "Tables 3 and 7", size.match_games, **protocol)
     for name, serves, table, vector in tables:
-        for edit in published(table, tuple(SIGNS), request.layers, every=size.whole):
+        for edit in list_published_edits(table, tuple(SIGNS), request.layers, every=size.whole):
             intervention = {
                 "vector": f"@{vector}", "layers": edit.layers, "scale": edit.scale, "layers_label": edit.label
             }  # fmt: skip
-            yield game_step(
+            yield plan_match(
                 request, f"{name}-{opening}-{edit.goal}-{edit.counted}", serves, size.match_games,
                 intervention=intervention, **protocol,
             )  # fmt: skip
-            for source, draw, direction in controls(vector, size):
-                yield game_step(
+            for source, draw, direction in list_vector_controls(vector, size):
+                yield plan_match(
                     request, f"{source}-{draw}-{name}-{opening}-{edit.goal}-{edit.counted}", f"controls of {serves}",
                     size.control_games, intervention={**intervention, "vector": f"@{direction}"}, **protocol,
                 )  # fmt: skip
 
 
-def ladder_and_arms(request: Request, size: Size, policy: str, opening: str) -> Iterator[Step]:
+def plan_ladder_and_arms(request: Request, size: KarvonenSize, policy: str, opening: str) -> Iterator[Step]:
     """One protocol: rungs until one suits, the sweep (random openings only), and every arm on the same openings."""
     end = f"{policy}-{opening}"
-    protocol = {"opening": OPENINGS[opening], **policy_settings(policy, size)}
+    protocol = {"opening": OPENINGS[opening], **get_policy_settings(policy, size)}
     rungs = tuple(f"ladder-{end}-{number}" for number in range(len(size.rungs)))
     for name, opponent in zip(rungs, size.rungs, strict=True):
-        yield game_step(request, name, LADDER, size.ladder_games, opponent=opponent, opening_seed=2, **protocol)
+        yield plan_match(request, name, LADDER, size.ladder_games, opponent=opponent, opening_seed=2, **protocol)
 
-    def rung(made: Made) -> str:
-        return size.rungs[suitable([score(made, name) for name in rungs])]
+    def rung(made: CompleteSteps) -> str:
+        return size.rungs[find_even_rung([read_match_score(made, name) for name in rungs])]
 
     unedited = f"sweep-{policy}-none"
     sweep = {
         (which, layers, scale): f"sweep-{policy}-{which}-{layers}-{scale:g}"
         for which in ("positive", "negative")
-        for layers in range(len(skill_layers(request.layers)))
+        for layers in range(len(list_skill_layers(request.layers)))
         for scale in size.skill_scales
     }
     if opening == "random":
-        yield game_step(
+        yield plan_match(
             request, unedited, SWEEP, size.sweep_matches, rungs,
             lambda made: {"opponent": rung(made)}, opening_seed=1, **protocol,
         )  # fmt: skip
         for (which, layers, scale), name in sweep.items():
-            yield game_step(
-                request, name, SWEEP, size.sweep_matches, (SKILL, *rungs),
+            yield plan_match(
+                request, name, SWEEP, size.sweep_matches, (SKILL_STEP, *rungs),
                 lambda made, a=layers, s=scale, w=which: {
                     "opponent": rung(made),
-                    "intervention": edit_of(made, SKILL, skill_layers(request.layers)[a], SIGNS[w] * s),
+                    "intervention": build_skill_edit(made, SKILL_STEP, list_skill_layers(request.layers)[a],
+                                                     SIGNS[w] * s),
                 },
                 opening_seed=1, **protocol,
             )  # fmt: skip
 
-    def best(made: Made, which: str) -> tuple[tuple[int, ...], float]:
+    def best(made: CompleteSteps, which: str) -> tuple[tuple[int, ...], float]:
         """Layers and scale of the sweep's best edit that kept the model legal, or the paper's if there is none."""
-        sign, whole = SIGNS[which], legality(made, unedited, policy)
-        floor = LEGAL if whole is None else min(LEGAL, whole - LEGAL_LOSS)
+        sign, whole = SIGNS[which], measure_legality(made, unedited, policy)
+        floor = MIN_LEGAL_PERCENT if whole is None else min(MIN_LEGAL_PERCENT, whole - MAX_LEGAL_LOSS_POINTS)
         points = {}
         for (w, a, s), name in sweep.items():
-            legal, point = legality(made, name, policy), score(made, name)
+            legal, point = measure_legality(made, name, policy), read_match_score(made, name)
             if w == which and legal is not None and legal >= floor and point is not None and 0 < point < 1:
                 points[a, s] = point
         if not points:
-            edit = next(published(6, (which,), request.layers, every=False))
+            edit = next(list_published_edits(6, (which,), request.layers, every=False))
             return edit.layers, convert_coefficient(edit.scale, positions_summed=1)
         layers, scale = max(points, key=lambda key: (sign * points[key], -key[1]))
-        return skill_layers(request.layers)[layers], sign * scale
+        return list_skill_layers(request.layers)[layers], sign * scale
 
-    needed = (SKILL, unedited, *rungs, *sweep.values())
-    yield game_step(
+    needed = (SKILL_STEP, unedited, *rungs, *sweep.values())
+    yield plan_match(
         request, f"arm-{end}-none", "Tables 3 and 7", size.match_games, rungs,
         lambda made: {"opponent": rung(made)}, **protocol,
     )  # fmt: skip
     for which in SIGNS:
-        arms = [(which, SKILL, "Table 3")]
+        arms = [(which, SKILL_STEP, "Table 3")]
         if opening == "random":
-            arms.append((f"{which}-of-probe", PROBE, "Table 7"))
+            arms.append((f"{which}-of-probe", PROBE_STEP, "Table 7"))
         for arm, vector, serves in arms:
             played = [(arm, vector, serves, size.match_games)]
-            for source, draw, direction in controls(vector, size):
+            for source, draw, direction in list_vector_controls(vector, size):
                 played.append((f"{arm}-{source}-{draw}", direction, f"controls of {serves}", size.control_games))
             for name, direction, why, games in played:
-                yield game_step(
+                yield plan_match(
                     request, f"arm-{end}-{name}", why, games, (*needed, direction),
                     lambda made, w=which, v=vector, d=direction: {
-                        "opponent": rung(made), "intervention": edit_of(made, d, *matched(made, v, *best(made, w)))
+                        "opponent": rung(made),
+                        "intervention": build_skill_edit(made, d, *match_vector_length(made, v, *best(made, w)))
                     },
                     **protocol,
                 )  # fmt: skip
 
 
-def policy_settings(policy: str, size: Size) -> dict[str, Any]:
+def get_policy_settings(policy: str, size: KarvonenSize) -> dict[str, Any]:
     """Return the settings of a policy: the paper's retry rule as in its preset, or `legal`, which draws legal moves
     only."""
     if policy == "retry":
@@ -202,7 +213,7 @@ def policy_settings(policy: str, size: Size) -> dict[str, Any]:
     return {"policy": "legal", "move_tokens": 0}
 
 
-def skill_layers(layers: int) -> list[tuple[int, ...]]:
+def list_skill_layers(layers: int) -> list[tuple[int, ...]]:
     """The paper's choices (Table 6) for any depth, without the last block: the later layers, and the middle ones."""
     if layers < 3:
         return [tuple(range(layers - 1))] if layers > 1 else [(0,)]
@@ -211,46 +222,48 @@ def skill_layers(layers: int) -> list[tuple[int, ...]]:
     return [later] if later == middle else [later, middle]
 
 
-def edit_of(made: Made, vector: str, layers: tuple[int, ...], scale: float) -> dict[str, Any]:
+def build_skill_edit(made: CompleteSteps, vector: str, layers: tuple[int, ...], scale: float) -> dict[str, Any]:
     return {"vector": made.references[vector], "layers": layers, "scale": scale}
 
 
-def matched(made: Made, vector: str, layers: tuple[int, ...], scale: float) -> tuple[tuple[int, ...], float]:
+def match_vector_length(
+    made: CompleteSteps, vector: str, layers: tuple[int, ...], scale: float
+) -> tuple[tuple[int, ...], float]:
     """Return the layers, and the scale that makes a vector as long as the contrastive one. A probe's vector has length
     1."""
-    return layers, scale if vector == SKILL else round(scale * mean_norm(made, layers), 3)
+    return layers, scale if vector == SKILL_STEP else round(scale * measure_mean_norm(made, layers), 3)
 
 
-def mean_norm(made: Made, layers: tuple[int, ...]) -> float:
+def measure_mean_norm(made: CompleteSteps, layers: tuple[int, ...]) -> float:
     """Return the mean length of the contrastive vectors of these layers."""
     from chessreg.registry import tables
 
     inputs = made.session.inputs
-    rows = inputs.rows(tables.Vector, inputs.run(made.references[SKILL], "vector"))
+    rows = inputs.rows(tables.Vector, inputs.run(made.references[SKILL_STEP], "vector"))
     norms = [row.norm for row in rows if row.layer in layers]
     return float(sum(norms) / len(norms))
 
 
-def score(made: Made, step: str) -> float | None:
+def read_match_score(made: CompleteSteps, step: str) -> float | None:
     """Return the points per game of a match, or None if no game counts."""
-    return of_match(made, step, "score")
+    return read_match_column(made, step, "score")
 
 
-def of_match(made: Made, step: str, column: str) -> float | None:
+def read_match_column(made: CompleteSteps, step: str, column: str) -> float | None:
     """Return a column of a match's row, or None if the row or the value is missing."""
     return next((float(row[column]) for row in made.query("elo by intervention", step).rows
                  if row[column] is not None), None)  # fmt: skip
 
 
-def legality(made: Made, step: str, policy: str) -> float | None:
+def measure_legality(made: CompleteSteps, step: str, policy: str) -> float | None:
     """Return the share of legal moves, %: of first tries, or the mean exact mass if no text is written. None without a
     move."""
     if policy != "legal":
-        return of_match(made, step, "first_try_legal")
+        return read_match_column(made, step, "first_try_legal")
     return made.value(f"SELECT 100 * avg(legal_mass) AS value FROM play_game WHERE run_id = UUID '{made.run_id(step)}'")
 
 
-def suitable(scores: Sequence[float | None]) -> int:
+def find_even_rung(scores: Sequence[float | None]) -> int:
     """Return the index of the rung whose score is nearest to half of the points. Rungs without games come last."""
     distances = [math.inf if score is None else abs(score - 0.5) for score in scores]
     return distances.index(min(distances))

@@ -5,25 +5,27 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from chessreg.papers.cost import forward
+from chessreg.papers.cost import count_forward_operations
 from chessreg.papers.karvonen.settings import ONE_SIDED
-from chessreg.papers.karvonen.sizes import Size
-from chessreg.papers.parts import fitted_on
+from chessreg.papers.karvonen.sizes import KarvonenSize
+from chessreg.papers.parts import get_fit_dataset
 from chessreg.papers.plan import Request, Step
 
 SECTION_4_3 = "section 4.3 (games from random openings)"
-DOTS = 33  # sites of a game (specification 3.3)
-TOKENS_A_GAME, TOKENS_A_TREE = 500, 70  # about, for counting operations: of a game, and of a board's legal moves
+SITES_PER_GAME = 33  # sites of a game (specification 3.3)
+TOKENS_PER_GAME, TOKENS_PER_TREE = 500, 70  # about, for counting operations: of a game, and of a board's legal moves
 BOARD_CLASSES = 64 * 13
-OF_BOARDS = 0.2  # the share of the rate that board probes reach: 0.35 of 300 games, less where their cache is larger
+BOARD_RATE_SHARE = (
+    0.2  # the share of the rate that board probes reach: 0.35 of 300 games, less where their cache is larger
+)
 
-PLAYED_GAMES = 4000  # on which the skill probe is measured (section 4.3)
+MAX_PLAYED_GAMES = 4000  # on which the skill probe is measured (section 4.3)
 
 
 # -- models -----------------------------------------------------------------------------------------------------------
 
 
-def models(request: Request, size: Size) -> Iterator[Step]:
+def plan_models(request: Request, size: KarvonenSize) -> Iterator[Step]:
     """Yield random-init controls, and the activations of every model on the games of both parts."""
     for number in range(size.twins):
         yield Step(
@@ -31,20 +33,22 @@ def models(request: Request, size: Size) -> Iterator[Step]:
         )
     games = size.fit_games, size.test_games
     for who in ("model", *(f"twin-{number}" for number in range(size.twins))):
-        yield from caches(request, size, who, "", games)
+        yield from plan_model_caches(request, size, who, "", games)
         if size.skill_fit_games:
-            yield from caches(
+            yield from plan_model_caches(
                 request, size, who, "-skill", (size.skill_fit_games, size.skill_test_games), size.first_ply // 2
             )
     if size.whole:
-        yield from caches(request, size, "model", "-black", games, sites="black-turns")
+        yield from plan_model_caches(request, size, "model", "-black", games, sites="black-turns")
 
 
-def caches(
-    request: Request, size: Size, who: str, end: str, games: tuple[int, int], first: int = 0, **settings: Any
+def plan_model_caches(
+    request: Request, size: KarvonenSize, who: str, end: str, games: tuple[int, int], first: int = 0, **settings: Any
 ) -> Iterator[Step]:
     """Yield the activations of one model on the games of both parts."""
-    for part, dataset, count in zip(("fit", "test"), (fitted_on(request), f"{request.test}:test"), games, strict=True):
+    for part, dataset, count in zip(
+        ("fit", "test"), (get_fit_dataset(request), f"{request.test}:test"), games, strict=True
+    ):
         values = {
             "checkpoint": request.checkpoint if who == "model" else f"@{who}",
             "dataset": dataset,
@@ -52,26 +56,26 @@ def caches(
             "min_plies": size.min_plies,
             "keep_duplicates": size.whole,  # as the author does
             "skip_sites": first,
-            "max_sites": DOTS,
+            "max_sites": SITES_PER_GAME,
             **settings,
         }
-        size_of = 2 * count * (DOTS - first) * request.layers * request.d_model
+        size_of = 2 * count * (SITES_PER_GAME - first) * request.layers * request.d_model
         yield Step(
             f"{who}-{part}{end}", "cache", values, "Tables 1, 2, 3 and 9, Figure 3", ("parts",),
             units=count, rows={"metric_point": count}, bytes=size_of, scratch=True,
-            operations=forward(request, count * TOKENS_A_GAME),
+            operations=count_forward_operations(request, count * TOKENS_PER_GAME),
         )  # fmt: skip
 
 
 # -- readout ---------------------------------------------------------------------------------------------
 
 
-def of_skill(size: Size) -> str:
+def get_skill_suffix(size: KarvonenSize) -> str:
     """Return the suffix of the names of caches for skill."""
     return "-skill" if size.skill_fit_games else ""
 
 
-def probes(request: Request, size: Size) -> Iterator[Step]:
+def plan_karvonen_probes(request: Request, size: KarvonenSize) -> Iterator[Step]:
     """Yield board and skill probes of every layer: several seeds on the model, one on each twin, and some with the
     paper's fit."""
 
@@ -83,10 +87,10 @@ def probes(request: Request, size: Size) -> Iterator[Step]:
         weights = BOARD_CLASSES * request.d_model * request.layers if "board" in name else 0  # others take seconds
         return Step(
             f"{who}-{name}", "probe", values, serves, units=request.layers, rows={table: rows},
-            operations=6.0 * weights * size.fit_games * DOTS * size.epochs, share=OF_BOARDS,
+            operations=6.0 * weights * size.fit_games * SITES_PER_GAME * size.epochs, share=BOARD_RATE_SHARE,
         )  # fmt: skip
 
-    first, end = size.first_ply // 2, of_skill(size)
+    first, end = size.first_ply // 2, get_skill_suffix(size)
     twins = [(f"twin-{number}", 0) for number in range(size.twins)]
     for who, seed in [*(("model", seed) for seed in range(size.seeds)), *twins]:
         yield step(who, f"board-{seed}", seed=seed)
@@ -97,12 +101,14 @@ def probes(request: Request, size: Size) -> Iterator[Step]:
         serves = "section 3.2 (mean error of the rating)"
         yield step(who, "rating", serves, label="rating", skip_sites=first)
         yield step(who, "rating-paper", serves, preset="paper-rating", skip_sites=first, epochs=1)
-    for strata in SOURCES if size.causes else ():
+    for strata in SKILL_STRATA if size.causes else ():
         skill = {"strata": strata}
-        yield step("model", f"skill-{strata}", CAUSES, end=end, seed=0, label="skill", skip_sites=first, skill=skill)
-    for of in dict.fromkeys(PROBED.values()):
+        yield step(
+            "model", f"skill-{strata}", CAUSES_QUERY, end=end, seed=0, label="skill", skip_sites=first, skill=skill
+        )
+    for of in dict.fromkeys(SOURCE_PROBES.values()):
         fitted: dict[str, Any] = {"preset": "paper-skill"} if of.endswith("-paper") else {"label": "skill", "seed": 0}
-        for draw in range(1, (size.control_draws if controlled(of, size) else 0) + 1):
+        for draw in range(1, (size.control_draws if has_controls(of, size) else 0) + 1):
             name = f"{of.removeprefix('model-')}-shuffled-{draw}"
             yield step(
                 "model", name, "controls of Table 7", end=end, **fitted, skip_sites=first, shuffled_label_control=draw
@@ -125,79 +131,95 @@ def probes(request: Request, size: Size) -> Iterator[Step]:
         ("parts",),
         units=size.legality_games,
         rows={"trial": 35 * size.legality_games // size.legality_every},
-        operations=forward(request, size.legality_games * (TOKENS_A_GAME + TOKENS_A_TREE * 35 // size.legality_every)),
+        operations=count_forward_operations(
+            request, size.legality_games * (TOKENS_PER_GAME + TOKENS_PER_TREE * 35 // size.legality_every)
+        ),
     )
 
 
-CAUSES = "causes of no skill effect"
-SOURCES = ("balanced", "pooled")  # beside classes within each source: what the source says is in the last alone
-SKILL, PROBE, SKILL_PAPER, PROBE_PAPER = "skill", "skill-of-probe", "skill-paper", "skill-of-probe-paper"
-PROBED = {PROBE: "model-skill-0", PROBE_PAPER: "model-skill-paper"}  # the probe that each is taken off
-PROBED |= {f"{PROBE}-{side}": PROBED[PROBE_PAPER] for side in ONE_SIDED}
-CONTROLLED = (SKILL, PROBE, SKILL_PAPER, PROBE_PAPER, *(f"{PROBE}-{side}" for side in ONE_SIDED))
-CONTROLS = ("shuffled", "random")  # the replacements of each
+CAUSES_QUERY = "causes of no skill effect"
+SKILL_STRATA = ("balanced", "pooled")  # beside classes within each source: what the source says is in the last alone
+SKILL_STEP, PROBE_STEP, PAPER_SKILL_STEP, PAPER_PROBE_STEP = (
+    "skill",
+    "skill-of-probe",
+    "skill-paper",
+    "skill-of-probe-paper",
+)
+SOURCE_PROBES = {PROBE_STEP: "model-skill-0", PAPER_PROBE_STEP: "model-skill-paper"}  # the probe that each is taken off
+SOURCE_PROBES |= {f"{PROBE_STEP}-{side}": SOURCE_PROBES[PAPER_PROBE_STEP] for side in ONE_SIDED}
+CONTROLLED_VECTORS = (
+    SKILL_STEP,
+    PROBE_STEP,
+    PAPER_SKILL_STEP,
+    PAPER_PROBE_STEP,
+    *(f"{PROBE_STEP}-{side}" for side in ONE_SIDED),
+)
+CONTROL_SOURCES = ("shuffled", "random")  # the replacements of each
 
 
-def vectors(request: Request, size: Size) -> Iterator[Step]:
+def plan_vectors(request: Request, size: KarvonenSize) -> Iterator[Step]:
     """Yield contrastive and probe-derived directions of skill, with shuffled and random directions of the same norm."""
 
     def step(name: str, serves: str, **settings: Any) -> Step:
         return Step(name, "vector", settings, serves, units=request.layers)
 
-    cache = f"@model-fit{of_skill(size)}"
+    cache = f"@model-fit{get_skill_suffix(size)}"
     yield step("skill", "Tables 3 and 6, tuned here", source="contrastive", cache=cache, first_ply=size.first_ply)
-    yield step(PROBE, "Table 7, tuned here", source="probe", probe=f"@{PROBED[PROBE]}")
+    yield step(PROBE_STEP, "Table 7, tuned here", source="probe", probe=f"@{SOURCE_PROBES[PROBE_STEP]}")
     paper = {"preset": "paper", "first_ply": size.first_ply, "last_ply": size.min_plies - 1}
     yield step("skill-paper", "Tables 3 and 6", source="contrastive", cache=cache, **paper)
     for side in ("both", *(ONE_SIDED if size.whole else ())):
         name, serves = ("paper", "Table 7") if side == "both" else (side, "Appendix C")
-        yield step(f"skill-of-probe-{name}", serves, source="probe", probe=f"@{PROBED[PROBE_PAPER]}", side=side)
-    for vector in CONTROLLED:
-        for source, draw, direction in controls(vector, size):
+        yield step(
+            f"skill-of-probe-{name}", serves, source="probe", probe=f"@{SOURCE_PROBES[PAPER_PROBE_STEP]}", side=side
+        )
+    for vector in CONTROLLED_VECTORS:
+        for source, draw, direction in list_vector_controls(vector, size):
             settings: dict[str, Any] = {"source": source, "of": f"@{vector}", "seed": draw}
-            if source == "shuffled" and vector in PROBED:
-                settings |= {"source": "shuffled-probe", "probe": f"@{PROBED[vector]}-shuffled-{draw}"}
+            if source == "shuffled" and vector in SOURCE_PROBES:
+                settings |= {"source": "shuffled-probe", "probe": f"@{SOURCE_PROBES[vector]}-shuffled-{draw}"}
             yield step(direction, "controls of Tables 3 and 7 and Appendix C", **settings)
 
 
-def controls(vector: str, size: Size) -> list[tuple[str, int, str]]:
+def list_vector_controls(vector: str, size: KarvonenSize) -> list[tuple[str, int, str]]:
     """Return source, draw and step name of each control of a vector; empty if it has no controls."""
-    if vector not in CONTROLLED or not controlled(vector, size):
+    if vector not in CONTROLLED_VECTORS or not has_controls(vector, size):
         return []
-    end = "" if vector == SKILL else f"-of-{vector}"
+    end = "" if vector == SKILL_STEP else f"-of-{vector}"
     draws = range(1, size.control_draws + 1)
-    return [(source, draw, f"{source}-{draw}{end}") for source in CONTROLS for draw in draws]
+    return [(source, draw, f"{source}-{draw}{end}") for source in CONTROL_SOURCES for draw in draws]
 
 
-def controlled(name: str, size: Size) -> bool:
+def has_controls(name: str, size: KarvonenSize) -> bool:
     """Whether a vector, or its probe, has controls at this size.
 
     The paper's own arms have controls if `published_controls` is set. One-sided directions have them if they exist.
     """
-    if name.endswith(tuple(f"{PROBE}-{side}" for side in ONE_SIDED)):
+    if name.endswith(tuple(f"{PROBE_STEP}-{side}" for side in ONE_SIDED)):
         return size.whole and size.published_controls
     return size.published_controls or not name.endswith("-paper")
 
 
-def skill_of_played(request: Request, size: Size) -> Iterator[Step]:
+def plan_skill_of_played_games(request: Request, size: KarvonenSize) -> Iterator[Step]:
     """Yield the readings of the skill probes on games that the model played from random openings, as in the paper's
     code.
 
     The policy is `legal`: under the paper's rule, a model that often writes illegal moves has no game long enough.
     """
-    games = min(size.match_games, PLAYED_GAMES)
+    games = min(size.match_games, MAX_PLAYED_GAMES)
     yield Step("played", "played-games", {"play": "@arm-legal-random-none", "name": "random openings"}, SECTION_4_3)
     yield Step(
         "played-cache", "cache",
         {
             "checkpoint": request.checkpoint, "dataset": "@played", "games": games, "min_plies": size.min_plies,
-            "max_sites": DOTS,
+            "max_sites": SITES_PER_GAME,
         },
-        SECTION_4_3, units=games, rows={"metric_point": games}, operations=forward(request, games * TOKENS_A_GAME),
-        bytes=2 * games * DOTS * request.layers * request.d_model, scratch=True,
+        SECTION_4_3, units=games, rows={"metric_point": games},
+        operations=count_forward_operations(request, games * TOKENS_PER_GAME),
+        bytes=2 * games * SITES_PER_GAME * request.layers * request.d_model, scratch=True,
     )  # fmt: skip
     probes = {"played-skill": "model-skill-0", "played-skill-paper": "model-skill-paper"}
-    probes |= {f"played-skill-{strata}": f"model-skill-{strata}" for strata in (SOURCES if size.causes else ())}
+    probes |= {f"played-skill-{strata}": f"model-skill-{strata}" for strata in (SKILL_STRATA if size.causes else ())}
     for name, probe in probes.items():
         yield Step(
             name, "probe-apply", {"probe": f"@{probe}", "cache": "@played-cache"}, SECTION_4_3,

@@ -16,7 +16,7 @@ ONE_SIDED = ("high", "low")  # Appendix C: the high class of the skill probe add
 
 
 @dataclass(frozen=True)
-class Printed:
+class PrintedEdit:
     """A row of Table 6 or 7. `readings` are its 0-based layers by the way of counting, the more likely first."""
 
     table: int
@@ -27,7 +27,7 @@ class Printed:
 
 
 @dataclass(frozen=True)
-class Edit:
+class EditReading:
     """One reading of a row. `label` is empty if the layers are not the paper's."""
 
     goal: str
@@ -37,40 +37,40 @@ class Edit:
     label: str
 
 
-def both(first: int, last: int) -> dict[str, tuple[int, ...]]:
+def list_layer_readings(first: int, last: int) -> dict[str, tuple[int, ...]]:
     """Return both readings of layers printed as `first-last`."""
     return {FROM_1: tuple(range(first - 1, last)), FROM_0: tuple(range(first, last))}
 
 
-PRINTED: dict[int, tuple[Printed, ...]] = {
+PRINTED_EDITS: dict[int, tuple[PrintedEdit, ...]] = {
     8: (
-        Printed(6, "board", "4-7", 1.5, {FROM_1: (3, 4, 5, 6)}),
-        Printed(6, "positive", "4-7", 0.1, both(4, 7)),
-        Printed(6, "negative", "3-7", -0.2, both(3, 7)),
-        Printed(7, "positive", "5-7", 0.6, both(5, 7)),
-        Printed(7, "negative", "5-7", -1.2, both(5, 7)),
+        PrintedEdit(6, "board", "4-7", 1.5, {FROM_1: (3, 4, 5, 6)}),
+        PrintedEdit(6, "positive", "4-7", 0.1, list_layer_readings(4, 7)),
+        PrintedEdit(6, "negative", "3-7", -0.2, list_layer_readings(3, 7)),
+        PrintedEdit(7, "positive", "5-7", 0.6, list_layer_readings(5, 7)),
+        PrintedEdit(7, "negative", "5-7", -1.2, list_layer_readings(5, 7)),
     ),
     16: (
-        Printed(6, "board", "range(5,15,2)", 2.0, {FROM_0: (5, 7, 9, 11, 13), FROM_1: (4, 6, 8, 10, 12)}),
-        Printed(6, "positive", "11-15", 0.1, both(11, 15)),
-        Printed(6, "negative", "1-15", -0.1, both(1, 15)),
-        Printed(7, "positive", "13-15", 2.5, both(13, 15)),
-        Printed(7, "negative", "7-15", -1.1, both(7, 15)),
+        PrintedEdit(6, "board", "range(5,15,2)", 2.0, {FROM_0: (5, 7, 9, 11, 13), FROM_1: (4, 6, 8, 10, 12)}),
+        PrintedEdit(6, "positive", "11-15", 0.1, list_layer_readings(11, 15)),
+        PrintedEdit(6, "negative", "1-15", -0.1, list_layer_readings(1, 15)),
+        PrintedEdit(7, "positive", "13-15", 2.5, list_layer_readings(13, 15)),
+        PrintedEdit(7, "negative", "7-15", -1.1, list_layer_readings(7, 15)),
     ),
 }
 
 
-def published(table: int, goals: tuple[str, ...], layers: int, *, every: bool) -> Iterator[Edit]:
+def list_published_edits(table: int, goals: tuple[str, ...], layers: int, *, every: bool) -> Iterator[EditReading]:
     """Yield the edits of a table for a model of this depth: each reading with `every`, else the more likely one.
 
     A model of another depth gets the edits for 8 or 16 layers, whichever is nearer, at the same share of its depth.
     """
     depth = 8 if layers < 12 else 16
-    for row in PRINTED[depth]:
+    for row in PRINTED_EDITS[depth]:
         if row.table == table and row.goal in goals:
             seen = set()
             for counted, meant in list(row.readings.items())[: None if every else 1]:
                 own = tuple(sorted({layer * layers // depth for layer in meant}))
                 if own not in seen:
                     seen.add(own)
-                    yield Edit(row.goal, counted, own, row.scale, row.label if layers == depth else "")
+                    yield EditReading(row.goal, counted, own, row.scale, row.label if layers == depth else "")

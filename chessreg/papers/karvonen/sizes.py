@@ -10,7 +10,7 @@ from chessreg.papers.plan import SizeName
 
 
 @dataclass(frozen=True)
-class Size:
+class KarvonenSize:
     """How much of everything is done at one size."""
 
     fit_games: int
@@ -48,14 +48,16 @@ class Size:
     adjudication: str = "nodes=100000"
 
 
-def ladder(nodes: int, levels: Sequence[int]) -> tuple[str, ...]:
+def list_engine_levels(nodes: int, levels: Sequence[int]) -> tuple[str, ...]:
     return tuple(f"stockfish:{level}@nodes={nodes}" for level in levels)
 
 
-BELOW_0 = tuple(engine.text for engine in LADDER if engine.level in (None, -1))  # for models that lose to level 0
+WEAKER_THAN_LEVEL_0 = tuple(
+    engine.text for engine in LADDER if engine.level in (None, -1)
+)  # for models that lose to level 0
 
-SIZES: dict[SizeName, Size] = {
-    "small": Size(
+SIZES: dict[SizeName, KarvonenSize] = {
+    "small": KarvonenSize(
         fit_games=60, test_games=30, min_plies=40, first_ply=20, seeds=1, twins=1, epochs=2, edit_games=4,
         edit_states=2, sweep_games=2, edit_scales=(1.5, 50.0), skill_scales=(2.0,), control_draws=2, legality_games=6,
         legality_every=8,
@@ -65,20 +67,22 @@ SIZES: dict[SizeName, Size] = {
         move_limit=15, adjudication="nodes=1000", level_0="stockfish:0@nodes=100", appendix_masks=("last",),
         published_controls=False, causes=False, whole=False,
     ),
-    "reference": Size(
+    "reference": KarvonenSize(
         fit_games=5_556, test_games=5_000, min_plies=65, first_ply=50, seeds=3, twins=3, epochs=5, edit_games=120,
         edit_states=24, sweep_games=40, edit_scales=(1.5, 12.0, 50.0, 100.0), skill_scales=(0.8, 2.0, 4.0),
         control_draws=5, legality_games=1000, legality_every=2,
-        rungs=(*BELOW_0, *ladder(1000, (0, 2, 4))),
-        ladder_games=40, sweep_matches=40, match_games=400, control_games=80, levels=ladder(1000, (0, 1, 2, 3)),
+        rungs=(*WEAKER_THAN_LEVEL_0, *list_engine_levels(1000, (0, 2, 4))),
+        ladder_games=40, sweep_matches=40, match_games=400, control_games=80,
+        levels=list_engine_levels(1000, (0, 1, 2, 3)),
         level_games=60, engine_limits=("nodes=1000", "nodes=10000", "nodes=100000"), judge="nodes=10000",
         level_0="stockfish:0@nodes=1000", appendix_masks=("last",), published_controls=True, causes=True, whole=False,
     ),
-    "paper": Size(
+    "paper": KarvonenSize(
         fit_games=11_111, test_games=10_000, min_plies=65, first_ply=50, seeds=3, twins=3, epochs=5, edit_games=250,
         edit_states=30, sweep_games=60, edit_scales=(0.5, 1.0, 1.5, 2.0, 3.0), skill_scales=(0.4, 0.8, 1.6, 4.0),
         control_draws=5, legality_games=2000,
-        legality_every=1, rungs=(*BELOW_0, *ladder(100_000, (0, 1, 2, 3))), ladder_games=100, sweep_matches=200,
+        legality_every=1, rungs=(*WEAKER_THAN_LEVEL_0, *list_engine_levels(100_000, (0, 1, 2, 3))), ladder_games=100,
+        sweep_matches=200,
         match_games=5000, control_games=1000, levels=tuple(f"stockfish:{n}@time=0.1" for n in range(10)),
         level_games=1000, engine_limits=("time=0.1", "time=1", "time=10"), judge="nodes=100000",
         level_0="stockfish:0@nodes=100000", appendix_masks=("last", "all"), published_controls=True, causes=True,
