@@ -199,7 +199,7 @@ def forgotten(database: Database, store: Store) -> Iterator[Problem]:
     runs = len({fragment.run_id for fragment in unknown})
     yield Problem(
         "fragments",
-        f"{len(unknown)} of {runs} runs were imported once, and the registry lacks them: it is older than they",
+        f"the registry lacks {len(unknown)} imported fragments of {runs} runs: it is older than the store",
         "chessreg doctor --fix",
         again,
     )

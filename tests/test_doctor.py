@@ -44,7 +44,7 @@ def test_results_that_a_restored_backup_does_not_know_come_back_once(session, ru
     with open_session(str(path), tmp_path / "store") as again:
         assert count(again, tables.Score) == 3
         (problem,) = found(again)
-        assert "does not know them" in problem.detail
+        assert "the registry lacks" in problem.detail
         assert problem.hint == "chessreg doctor --fix"
         assert health.apply_fix(problem).startswith("fixed")
         assert found(again) == []

@@ -25,7 +25,6 @@ from chessreg.experiments.settings.returns import (
     load_scored_states,
 )
 from chessreg.games.boards.boardframe import BoardFrame, Role
-from chessreg.models.adapters.base import VALUE_HEADS
 from chessreg.models.checkpoint import read_info
 from chessreg.models.decoding.policies import ModelTurn, choose_moves, make_policy
 from chessreg.noise import Stream
@@ -151,6 +150,8 @@ class MoveAccuracy(Kind):
                 "give --source-games DATASET, the games of the positions",
             )
         head = read_info(folder).head
+        from chessreg.models.adapters.base import VALUE_HEADS
+
         if head not in VALUE_HEADS and isinstance(select_decisions(spec, inputs), ScoredStates):
             raise BadInputError(
                 f"--dataset has win probabilities of positions and no best moves, and a model with the head {head} "

@@ -76,7 +76,7 @@ def toys(monkeypatch, here):
 
 def test_a_plan_a_run_and_a_run_again(here, toys, monkeypatch):
     plan = here.json(*toys, "--dry-run")
-    assert [(s["step"], s["state"], s["units"]) for s in plan["steps"]] == [("a", "ready", 4), ("b", "waits", 0)]
+    assert [(s["step"], s["state"], s["units"]) for s in plan["steps"]] == [("a", "ready", 4), ("b", "waiting", 0)]
     assert plan["totals"]["cpu_seconds"] == plan["steps"][0]["cpu_seconds"] == 90.0
     assert not (here.folder / "papers").exists()
     assert here(*toys) == 0, here.err

@@ -193,7 +193,7 @@ def test_doctor_misses_nothing_that_only_archived_things_need_and_mends_what_is_
     with session.database.write() as sql:
         names.add_annotation(sql, "run", names.resolve_id(sql, "run", "reference-test"), "archive", withdrawn=True)
     (binned,) = missing()
-    assert "lies in the bin" in binned.detail
+    assert "is in the bin" in binned.detail
     assert binned.hint == "chessreg gc --restore"
     assert health.apply_fix(binned).startswith("fixed")
     assert missing() == []

@@ -142,7 +142,7 @@ def test_counts_that_no_sweep_has_are_refused(session, imported):
     run = imported("5,2,3")
     with session.database.write() as sql:
         sql.execute(update(tables.MetricPoint).where(tables.MetricPoint.name == "wins").values(value=1e15))
-    with pytest.raises(BadInputError, match=r"tells 1e\+15 wins against stockfish:0@time=0.1"):
+    with pytest.raises(BadInputError, match=r"reports 1e\+15 wins against stockfish:0@time=0.1"):
         session.run(RatingSpec(runs=(run,), resamples=20))
 
 

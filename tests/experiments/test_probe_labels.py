@@ -139,7 +139,7 @@ def test_a_position_range_takes_numbers_within_each_game(world_session):
     assert {row.detail["positions"] for row in rows_of(world_session, tables.Score, run)} == {1}
     data = loaded(world_session, run)
     assert set(data.cache.array.ply[data.rows].tolist()) == {30}
-    with pytest.raises(BadInputError, match="numbered 40"):
+    with pytest.raises(BadInputError, match="number 40"):
         probed(world_session, skip_sites=40)
     with pytest.raises(BadInputError, match="--skip-sites 15 leaves out all that --max-sites 3 keeps"):
         probed(world_session, skip_sites=15, max_sites=3)

@@ -149,7 +149,7 @@ def test_what_a_dataset_of_positions_cannot_tell_is_refused_in_one_line(world_se
     with pytest.raises(BadInputError, match="uci-square-72 writes games, not positions"):
         world_session.run(CacheSpec(checkpoint="uci", dataset=positions[0]))
     cache = run(world_session, CacheSpec(checkpoint="fen", dataset=positions[0], sites="last"))
-    for label, why in (("previous-move", "plies before"), ("skill", "is a label of games")):
+    for label, why in (("previous-move", "plies earlier"), ("skill", "is a label of games")):
         with pytest.raises(BadInputError, match=why):
             world_session.run(ProbeSpec(cache=cache, label=label))
     with pytest.raises(BadInputError, match="holds positions, and games are needed"):

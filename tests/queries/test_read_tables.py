@@ -108,7 +108,7 @@ def test_the_papers_share_stands_beside_the_chosen_layer_in_every_unit(database,
     both = compare_with_published(database, run_query(database, "skill of other games"))
     assert [round(r["ours"], 1) for r in both.rows] == [79.2, 66.7, 100]
     assert {r["published"] for r in both.rows} == {99.4}
-    assert all("3 games, the paper's 4000" in r["comparison"] for r in both.rows)
+    assert all("n_games 3, the paper's 4000" in r["comparison"] for r in both.rows)
 
 
 def test_games_are_compared_with_the_training_set_where_that_is_known(database, make):

@@ -76,7 +76,7 @@ def test_folders_of_any_name_have_a_registry_each(tmp_path: Path, monkeypatch: p
     [
         ("~nobody-is-called-so/x", "the home folder ~nobody-is-called-so is unknown"),
         ("sqlite:///~nobody-is-called-so/x.db", "the home folder"),
-        ("sqlite:////tmp/run?lr=1/registry.db", "behind a \\?"),
+        ("sqlite:////tmp/run?lr=1/registry.db", "after a \\?"),
         ("file:x.db", "does not name a file"),
         ("sqlite:///:memory:", "does not name a file"),
         ("bad\udcff/registry.db", "not UTF-8"),

@@ -31,7 +31,7 @@ def test_a_runs_name_goes_before_the_end_of_a_jobs_id(desk):
     with desk.session.database.read() as sql:
         assert [job.id for job in queue.find_jobs(sql, "e4")] == [wanted.id]
         assert [job.id for job in queue.find_jobs(sql, "facade")] == [ending]
-        with pytest.raises(NotFoundError, match="no job 'ade'"):
+        with pytest.raises(NotFoundError, match="job 'ade' was not found"):
             queue.find_jobs(sql, "ade")
     expected = ExpectedInputs(desk.session.database, desk.session.store)
     assert expected._expected("run", "fac-ade") is not None

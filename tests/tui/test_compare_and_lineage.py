@@ -42,7 +42,7 @@ async def test_two_marked_runs_have_the_numbers_of_the_command(drive, studied: P
             assert difference in line
         assert not any("square_accuracy" in metric["metric"] for metric in told["metrics"])  # squares are no steps
         await driver.press("i")
-        assert {"board", "longer", "metric"} <= {line.split()[0] for line in driver.lines if line.split()}
+        assert {"board", "longer", "metric"} <= {line.strip("│ ").split(" ")[0] for line in driver.lines}
         assert "Δ longer" in driver.text
         await driver.press("escape", "b")
         assert "baseline longer" in driver.text

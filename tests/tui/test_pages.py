@@ -158,7 +158,7 @@ def test_the_palette_looks_at_the_names_that_fit_best_first(tmp_path, monkeypatc
 
 def test_a_field_that_there_is_not_is_named(filled) -> None:
     session, _ = filled
-    with pytest.raises(BadInputError, match="runs have no 'color'"):
+    with pytest.raises(BadInputError, match="runs have no field 'color'"):
         runs(session, "color:red")
 
 

@@ -81,8 +81,7 @@ class EditKind(Kind):
 
 
 class BoardEdit(EditKind):
-    """Board-state edits: subtract the probe's direction of the piece about to move, and measure legal moves on either
-    board.
+    """Board edits: subtract the probe's direction of the piece about to move, and measure legal moves on each board.
 
     Karvonen 2024, section 4.1 and Tables 2, 6 and 8. A state whose clean greedy text is not a legal move, or moves the
     king, is recorded as skipped. Sampled texts are recorded with the exact probability of a legal move on the original

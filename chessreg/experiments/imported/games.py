@@ -54,8 +54,7 @@ class ImportedGame(BaseModel):
 
 
 class ImportedGames(ImportedFile):
-    """Games of other programs and players: replayed, compared with their rows, and stored next to games of this
-    registry.
+    """Games of other programs and players: replayed, compared with their rows, and stored next to our games.
 
     The CSV files of chess_gpt_eval (Karvonen 2024, section 4.2 and Figure 2) and PGN tournaments. One unit is one row
     of the file. Facts that a file does not state stay unknown: the tries of a turn, an engine's version, the evaluation

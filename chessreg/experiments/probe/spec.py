@@ -175,14 +175,13 @@ class ProbeOptions(ExecutionOptions):
 class ProbeScore(SparseRow):
     """The columns that probes add to their scores.
 
-    `right_at` has two hex digits for each position of the game in order: the number of correct squares. The ply of
-    position i is `ply_first + i * ply_step`. If plies are not evenly spaced, it is given by the three hex digits i of
-    `ply_at`. In SQL:
+    `right_at` holds the number of correct squares of each position of the game, in order: two hex digits each, a list in
+    SQL. The ply of position i is `ply_first + i * ply_step`. If plies are not evenly spaced, `ply_at` holds them: three
+    hex digits each, a list in SQL. SQL lists count from 1:
 
-        WITH read AS (SELECT *, unnest(range(length(right_at) // 2)) AS i FROM probe_score)
-        SELECT CASE WHEN ply_at IS NULL THEN ply_first + i * ply_step
-                    ELSE ('0x' || substr(ply_at, 3 * i + 1, 3))::INTEGER END AS ply,
-               sum(('0x' || substr(right_at, 2 * i + 1, 2))::INTEGER) / sum(n // positions) AS accuracy
+        WITH read AS (SELECT *, unnest(range(1, len(right_at) + 1)) AS i FROM probe_score)
+        SELECT CASE WHEN ply_at IS NULL THEN ply_first + (i - 1) * ply_step ELSE ply_at[i] END AS ply,
+               sum(right_at[i]) / sum(n // positions) AS accuracy
         FROM read GROUP BY ply ORDER BY ply
     """
 

@@ -233,7 +233,8 @@ def test_frames_of_a_game_that_is_not_there(session, play):
 
 def test_a_game_that_has_no_pair_is_told(session):
     def remarks(games: int) -> str:
-        spec = PlaySpec(checkpoint="bigram", opponent="random", adjudication="none", color="both", games=games)
+        model = session.inputs.reference("checkpoint", "bigram")
+        spec = PlaySpec(checkpoint=model, opponent="random", adjudication="none", color="both", games=games)
         return " ".join(Play().estimate(spec, session.inputs).remarks)
 
     assert "the last opening is played with White alone" in remarks(3)

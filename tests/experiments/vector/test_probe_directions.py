@@ -89,7 +89,7 @@ def test_what_a_board_direction_cannot_be_made_of_is_refused(world_session):
     from chessreg.experiments.probe import ProbeSpec
 
     world_session.run(ProbeSpec(cache="reference-fit", label="color", epochs=1, layers=(0,)), name="colors")
-    with pytest.raises(BadInputError, match="reads color"):
+    with pytest.raises(BadInputError, match="predicts color"):
         world_session.run(vector_spec(source="board", probe="colors", board="d1=."))
     for given, reason in (
         ({"board": "d1=x"}, "not a change of a board"),
