@@ -175,9 +175,9 @@ class ProbeOptions(ExecutionOptions):
 class ProbeScore(SparseRow):
     """The columns that probes add to their scores.
 
-    `right_at` holds the number of correct squares of each position of the game, in order: two hex digits each, a list in
-    SQL. The ply of position i is `ply_first + i * ply_step`. If plies are not evenly spaced, `ply_at` holds them: three
-    hex digits each, a list in SQL. SQL lists count from 1:
+    `right_at` holds the number of correct squares of each position of the game, in order: two hex digits each, a list
+    in SQL. The ply of position i is `ply_first + i * ply_step`. If plies are not evenly spaced, `ply_at` holds them:
+    three hex digits each, a list in SQL. SQL lists count from 1:
 
         WITH read AS (SELECT *, unnest(range(1, len(right_at) + 1)) AS i FROM probe_score)
         SELECT CASE WHEN ply_at IS NULL THEN ply_first + (i - 1) * ply_step ELSE ply_at[i] END AS ply,
