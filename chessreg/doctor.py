@@ -134,7 +134,7 @@ def unattended(database: Database, store: Store, registry: str) -> Iterator[Prob
         jobs = queue.read_own_jobs(session, store, *queue.ACTIVE_STATES)
         left = [job for job in jobs if job.state is JobState.RUNNING or queue.can_progress(session, job)]
         running = {job.id.hex for job in jobs if job.state is JobState.RUNNING}
-    if left and not presence.who():
+    if left and not presence.read_holder():
         yield Problem(
             "supervisor",
             f"{len(left)} jobs wait or run on {socket.gethostname()}, and no supervisor looks after them",
@@ -146,7 +146,7 @@ def unattended(database: Database, store: Store, registry: str) -> Iterator[Prob
         if process is None or path.parent.name in running:
             continue
         if process.is_gone() is False:
-            if presence.who():
+            if presence.read_holder():
                 continue  # just started, and about to be noted
             yield Problem(
                 "orphans",
@@ -271,7 +271,7 @@ def missing_files(database: Database, store: Store) -> Iterator[Problem]:
             yield missing(database, store, item, uri)
     known = {digest for digest, _, _, _ in rows}
     for item in items:
-        if item.array in needed and not item.here(store) and (item.digest in known or written_here(database, item)):
+        if item.array in needed and not item.is_in(store) and (item.digest in known or written_here(database, item)):
             yield missing(database, store, item, None)
 
 
@@ -293,7 +293,7 @@ def not_pulled(session: Session, store: Store) -> list[transfer.TransferItem]:
     return [
         item
         for run_id, item in groups_of_activations(session)
-        if run_id in merged and item.digest not in noted and not item.here(store)
+        if run_id in merged and item.digest not in noted and not item.is_in(store)
     ]
 
 

@@ -72,7 +72,7 @@ def take_in(session: Session) -> str:
     began = time.monotonic()
     try:
         ingest_fragments(session.database, session.store)
-        Watcher(session.store).look(session.database, began)
+        Watcher(session.store).mark_lost_attempts(session.database, began)
     except (ChessregError, StoreError) as error:
         return error.message
     return ""

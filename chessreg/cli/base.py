@@ -419,7 +419,7 @@ def open_with_waiting_results(home: Home) -> Database:
     try:
         watcher = Watcher(session.store)
         ingest_fragments(session.database, session.store)
-        watcher.look(session.database, began)
+        watcher.mark_lost_attempts(session.database, began)
     except (ChessregError, StoreError) as error:
         if watcher is not None:
             watcher.forget()

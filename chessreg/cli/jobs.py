@@ -93,7 +93,7 @@ def warn_without_supervisor(home: Home, rows: list[dict[str, Any]]) -> None:
     from chessreg.scheduling.presence import Presence
 
     open_here = [r for r in rows if r["here"] and r["state"] in ("queued", "waiting", "running", "cancelling")]
-    if open_here and not Presence(home.session().store).who():
+    if open_here and not Presence(home.session().store).read_holder():
         click.echo(
             f"no supervisor looks after the jobs of this machine ({len(open_here)} open): chessreg supervisor start",
             err=True,
@@ -368,7 +368,9 @@ def start(home: Home) -> None:
     """Start the supervisor in the background, unless it is running. It ends after five minutes without work."""
     here = make_presence(home)
     began = here.start(home.registry_reference)
-    click.echo(f"{'started' if began else 'it runs already'}: process {(here.who() or {}).get('pid')}", err=True)
+    click.echo(
+        f"{'started' if began else 'it runs already'}: process {(here.read_holder() or {}).get('pid')}", err=True
+    )
 
 
 @supervisor.command()
@@ -390,7 +392,7 @@ def status(home: Home) -> None:
     from chessreg.scheduling.status import find_state
 
     here = make_presence(home)
-    holder = here.who() or {}
+    holder = here.read_holder() or {}
     session = home.session()
     with session.database.read() as sql:
         jobs = queue.read_own_jobs(sql, session.store, *queue.ACTIVE_STATES)

@@ -185,7 +185,7 @@ def read_grid(kind: Kind, given: Sequence[str]) -> dict[str, list[Any]]:
             missing = f"{kind.name} has no setting {name!r}" if path not in known else "it wants values"
             raise BadInputError(f"--grid {text}: {missing}", '--grid "seed=0|1|2"')
         try:
-            grid[path] = [known[path].parsed(value) for value in values.split("|")]
+            grid[path] = [known[path].parse_text(value) for value in values.split("|")]
         except ValueError as error:
             raise BadInputError(f"--grid {text}: {error}", '--grid "seed=0|1|2"') from error
         if len(set(map(str, grid[path]))) < len(grid[path]):
@@ -306,7 +306,7 @@ def go(home: Home, orders: list[Order], *, dry_run: bool, wait: bool, as_json: b
             earlier = find_jobs_at_work(sql, [each.run_id for each in planned if each.status == "already_queued"])
         references = [id.hex for id in ([group] if group else []) + earlier]
     if as_json and not references:
-        print_output(True, {"group_id": group, "runs": rows, "supervisor": presence.who() if group else None})
+        print_output(True, {"group_id": group, "runs": rows, "supervisor": presence.read_holder() if group else None})
     elif not as_json:
         planned_rows = [
             {

@@ -102,7 +102,7 @@ class Encoding(Protocol):
     notation: Notation
     """How a move is written: UCI (from and to square) or SAN. In UCI, 1,968 texts have the form of a move."""
     stop_ids: frozenset[int]
-    """Ids that end a written move; empty if a move ends by itself (see `complete`)."""
+    """Ids that end a written move; empty if a move ends by itself (see `is_complete`)."""
     boundary_ids: frozenset[int]
     """Ids that separate games. Tokens that a model writes from such an id on do not belong to the present game."""
     max_move_tokens: int
@@ -166,12 +166,12 @@ class Encoding(Protocol):
         """Return the text of a written answer, without the token that ends a move."""
         ...
 
-    def accepted(self, board: chess.Board) -> tuple[str, ...]:
+    def accepted_texts(self, board: chess.Board) -> tuple[str, ...]:
         """Return all texts that `parse` reads as a legal move on this board, sorted."""
         ...
 
     def accepted_ids(self, board: chess.Board) -> tuple[tuple[int, ...], ...]:
-        """Return the tokens of each text in `accepted`, without the token that ends a move."""
+        """Return the tokens of each text in `accepted_texts`, without the token that ends a move."""
         ...
 
     @property
@@ -187,7 +187,7 @@ class Encoding(Protocol):
         """Return the legal move that a text or ids describe on this board; None if they describe none."""
         ...
 
-    def complete(self, ids: Ids, board: chess.Board) -> bool:
+    def is_complete(self, ids: Ids, board: chess.Board) -> bool:
         """Return whether a model should stop writing after `ids`: they are a whole move, or cannot become one."""
         ...
 

@@ -335,11 +335,11 @@ class Fen77:
     def answer_text(self, ids: Ids) -> str:
         return " ".join(self.actions[number] for number in check_ids(ids, self.answer_size, self.name).tolist())
 
-    def accepted(self, board: chess.Board) -> tuple[str, ...]:
+    def accepted_texts(self, board: chess.Board) -> tuple[str, ...]:
         return tuple(sorted(move.uci() for move in board.legal_moves))
 
     def accepted_ids(self, board: chess.Board) -> tuple[tuple[int, ...], ...]:
-        return tuple((self.action_ids[text],) for text in self.accepted(board))
+        return tuple((self.action_ids[text],) for text in self.accepted_texts(board))
 
     @property
     def forms(self) -> tuple[Form, ...]:
@@ -353,5 +353,5 @@ class Fen77:
             return None
         return move if move and board.is_legal(move) else None
 
-    def complete(self, ids: Ids, board: chess.Board) -> bool:
+    def is_complete(self, ids: Ids, board: chess.Board) -> bool:
         return len(ids) > 0

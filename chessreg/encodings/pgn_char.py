@@ -153,11 +153,11 @@ class PgnChar:
     def answer_text(self, ids: Ids) -> str:
         return self.decode(ids[:-1] if len(ids) and int(ids[-1]) in self.stop_ids else ids)
 
-    def accepted(self, board: chess.Board) -> tuple[str, ...]:
+    def accepted_texts(self, board: chess.Board) -> tuple[str, ...]:
         return tuple(sorted(list_spellings(board, _CHARACTERS)))
 
     def accepted_ids(self, board: chess.Board) -> tuple[tuple[int, ...], ...]:
-        tokens = self.texts(self.accepted(board))
+        tokens = self.texts(self.accepted_texts(board))
         return tuple(tuple(tokens.item(number).tolist()) for number in range(len(tokens)))
 
     @cached_property
@@ -175,7 +175,7 @@ class PgnChar:
             return None
         return move or None  # python-chess reads `--` as a null move, which is falsy
 
-    def complete(self, ids: Ids, board: chess.Board) -> bool:
+    def is_complete(self, ids: Ids, board: chess.Board) -> bool:
         return len(ids) > 0 and int(ids[-1]) in self.stop_ids
 
 

@@ -324,7 +324,7 @@ class PromptSettings:
         return self.template if "{" in self.template else TEMPLATES[self.template]
 
     @property
-    def called(self) -> str:
+    def template_name(self) -> str:
         """The template's registered name, or `own` for any other text."""
         return next((name for name, text in TEMPLATES.items() if text == self.text), "own")
 
@@ -359,7 +359,7 @@ class PromptEncoding:
         check_template(text)
         self.notation: Notation = self.settings.notation
         both = hashlib.sha256(f"{self.settings.digest} {vocabulary.digest}".encode()).hexdigest()
-        self.name = f"{PREFIX}{self.settings.called}-{both[:12]}"
+        self.name = f"{PREFIX}{self.settings.template_name}-{both[:12]}"
         self.size = self.answer_size = vocabulary.size
         self.stop_ids = frozenset({vocabulary.end})
         self.boundary_ids = frozenset(one for one in (vocabulary.bos, vocabulary.pad) if one is not None)
@@ -583,13 +583,13 @@ class PromptEncoding:
     def answer_text(self, ids: Ids) -> str:
         return self._words.decode([int(number) for number in ids if int(number) not in self.stop_ids])
 
-    def accepted(self, board: chess.Board) -> tuple[str, ...]:
+    def accepted_texts(self, board: chess.Board) -> tuple[str, ...]:
         if self.settings.notation == "uci":
             return tuple(sorted(move.uci() for move in board.legal_moves))
         return tuple(sorted(list_spellings(board, self._characters)))
 
     def accepted_ids(self, board: chess.Board) -> tuple[tuple[int, ...], ...]:
-        return tuple(tuple(self._characters[character] for character in text) for text in self.accepted(board))
+        return tuple(tuple(self._characters[character] for character in text) for text in self.accepted_texts(board))
 
     @cached_property
     def forms(self) -> tuple[Form, ...]:
@@ -607,7 +607,7 @@ class PromptEncoding:
             return None
         return move if move and board.is_legal(move) else None
 
-    def complete(self, ids: Ids, board: chess.Board) -> bool:
+    def is_complete(self, ids: Ids, board: chess.Board) -> bool:
         return len(ids) > 0 and int(ids[-1]) in self.stop_ids
 
 

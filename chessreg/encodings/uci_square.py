@@ -238,11 +238,11 @@ class UciSquare:
     def answer_text(self, ids: Ids) -> str:
         return self.decode(ids)
 
-    def accepted(self, board: chess.Board) -> tuple[str, ...]:
+    def accepted_texts(self, board: chess.Board) -> tuple[str, ...]:
         return tuple(sorted(move.uci() for move in board.legal_moves))
 
     def accepted_ids(self, board: chess.Board) -> tuple[tuple[int, ...], ...]:
-        return tuple(self._written(chess.Move.from_uci(text)) for text in self.accepted(board))
+        return tuple(self._written(chess.Move.from_uci(text)) for text in self.accepted_texts(board))
 
     @cached_property
     def forms(self) -> tuple[Form, ...]:
@@ -266,7 +266,7 @@ class UciSquare:
             move = chess.Move(*squares, promotion=piece)
         return move if move and board.is_legal(move) else None
 
-    def complete(self, ids: Ids, board: chess.Board) -> bool:
+    def is_complete(self, ids: Ids, board: chess.Board) -> bool:
         """Return whether the move is complete: after the destination, unless a pawn reaches its last rank there."""
         squares = [self._square_of[int(number)] for number in ids[:2] if int(number) in self._square_of]
         if len(squares) < min(len(ids), 2) or len(ids) > 2:

@@ -462,7 +462,7 @@ def fetch(
 
     register.prepare(database, name)
     noun = "checkpoint" if source.holds == "checkpoint" else "dataset"
-    wanted = name or (source.called if file in (None, source.file) else None)
+    wanted = name or (source.default_name if file in (None, source.file) else None)
     arrived = arrived or download(
         source,
         store.root / "downloads",

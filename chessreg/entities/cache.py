@@ -46,7 +46,7 @@ def verify_cache(database: Database, store: Store, reference: str) -> dict[str, 
     inputs, began = Inputs(database, store), time.monotonic()
     for row in rows:
         array = row.path.removeprefix("arrays/")  # pulled if it is not here; else the error names where it is
-        group = ArrayGroup(inputs.located("cache", f"run:{run_id.hex}", row.digest, run_id, array=array).path)
+        group = ArrayGroup(inputs.locate_bytes("cache", f"run:{run_id.hex}", row.digest, run_id, array=array).path)
         group.verify()
         require_registered([row], [group.digest])
     if not rows:

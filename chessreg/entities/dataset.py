@@ -227,7 +227,7 @@ def folder_of(database: Database, store: Store, reference: str) -> tuple[tables.
     with database.read() as session:
         row = session.get_one(tables.Dataset, names.resolve_id(session, NOUN, reference))
         session.expunge(row)
-    return row, Inputs(database, store).located(NOUN, f"dataset:{row.identity}", row.artifact).path
+    return row, Inputs(database, store).locate_bytes(NOUN, f"dataset:{row.identity}", row.artifact).path
 
 
 def verify_dataset(database: Database, store: Store, reference: str, *, replay: int = 200) -> Verification:

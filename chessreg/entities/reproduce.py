@@ -334,7 +334,7 @@ def apart(database: Database, store: Store, run_id: UUID, *, with_itself: bool =
             node for node in dict.fromkeys(n for tree in trees for n in lineage.iter_nodes(tree)) if node != roots[0]
         ]
         needed = transfer.collect_items(session, inputs)
-    missing = [item for item in needed if not item.here(store)]
+    missing = [item for item in needed if not item.is_in(store)]
     if missing:
         transfer.pull_items(database, store, missing)
     options = build_settings(

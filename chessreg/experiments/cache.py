@@ -317,7 +317,7 @@ def compute_activations(
 
     from chessreg.models.language_model import compute_stored_activations
 
-    tokens = encoded.padded(items, int(encoded.widths[items].max()))
+    tokens = encoded.pad_tokens(items, int(encoded.widths[items].max()))
     at = torch.from_numpy(row), torch.from_numpy(encoded.sites.token[sites])
     return compute_stored_activations(model, torch.from_numpy(tokens), points, *at, dtype)
 

@@ -218,7 +218,7 @@ def describe_prompt(written: Encoding) -> str:
     if not isinstance(written, PromptEncoding):
         return written.name
     settings = written.settings
-    called = settings.called if settings.called != "own" else f"own {settings.digest[:8]}"
+    called = settings.template_name if settings.template_name != "own" else f"own {settings.digest[:8]}"
     changed = ["slashes"] * (settings.layout != "ruoss77") + ["counters blanked"] * (settings.counters == "blanked")
     changed += ["SAN"] * (settings.notation == "san") + ["last separator"] * settings.last_separator
     return ", ".join([called, *changed])
@@ -305,7 +305,9 @@ def answer_positions(
         alone[number] = (*answer[:same], tokens[same])  # the autoregressive answer so far
     for number, own in continue_answers(model, written, targets, prompts, alone).items():
         ids = own[: len(right[number]) - (len(right[number]) > 1)] if cut else own
-        made[number][ALONE] = DecodedAnswer(ids, written.answer_text(ids), written.complete(own, targets[number].board))
+        made[number][ALONE] = DecodedAnswer(
+            ids, written.answer_text(ids), written.is_complete(own, targets[number].board)
+        )
     return made
 
 
@@ -420,7 +422,7 @@ def continue_answers(
         return [
             number
             for number, ids in texts.items()
-            if len(ids) < written.max_move_tokens and not written.complete(ids, targets[number].board)
+            if len(ids) < written.max_move_tokens and not written.is_complete(ids, targets[number].board)
         ]
 
     going = open_ones()

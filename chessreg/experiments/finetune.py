@@ -210,7 +210,7 @@ class Finetune(Kind):
         return Estimate({"metric_point": spec.steps // 20 * 3}, 0, (remark,), operations)
 
     def run(self, task: Task[FinetuneSpec, FinetuneOptions]) -> None:
-        with task.alone(*self.states):
+        with task.lock_states(*self.states):
             self.tune(task)
 
     def tune(self, task: Task[FinetuneSpec, FinetuneOptions]) -> None:

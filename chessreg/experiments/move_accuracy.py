@@ -175,7 +175,7 @@ class MoveAccuracy(Kind):
         plies = selection.columns("ply")["ply"]
         for units in group_games_by_positions(task.units, ends, 16 * task.options.forward_positions):
             mine = np.concatenate([order[ends[unit] : ends[unit + 1]] for unit in units])
-            some = selection.chosen(mine)
+            some = selection.select(mine)
             verdicts: dict[int, Verdict | StateVerdict] = (
                 dict(judge_states(model, some, task.options.forward_positions, edits))
                 if isinstance(some, ScoredStates)
@@ -258,10 +258,10 @@ def select_decisions(spec: MoveAccuracySpec, inputs: Inputs, checked: bool = Fal
     selection = scored or load_decisions(inputs, spec.dataset, spec.source_games, "dataset", "source_games", checked)
     if spec.unseen_of is not None:
         own = selection.positions.position_hashes[selection.places]
-        selection = selection.chosen(~np.isin(own, load_seen_hashes(spec, inputs)))
+        selection = selection.select(~np.isin(own, load_seen_hashes(spec, inputs)))
         if not len(selection):
             raise BadInputError("--unseen-of contains every position", "give another dataset")
-    return selection.chosen(np.arange(min(spec.positions, len(selection))))
+    return selection.select(np.arange(min(spec.positions, len(selection))))
 
 
 def load_seen_hashes(spec: MoveAccuracySpec, inputs: Inputs) -> np.ndarray:

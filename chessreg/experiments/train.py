@@ -277,7 +277,7 @@ class Train(Kind):
         return Estimate({"metric_point": spec.steps // 20 * 3}, parameters * 4, (remark,), 6.0 * parameters * tokens)
 
     def run(self, task: Task[TrainSpec, TrainOptions]) -> None:
-        with task.alone(*self.states):
+        with task.lock_states(*self.states):
             self.train(task)
 
     def train(self, task: Task[TrainSpec, TrainOptions]) -> None:
@@ -508,8 +508,8 @@ def select_training_decisions(spec: MovesOfPositions, reference: str, inputs: In
     found = load_decisions(inputs, reference, get_source_games(spec, field), field, get_source_field(field))
     if field != "heldout" or not 0 < spec.heldout_moves < len(found):
         return found
-    order = found.drawn(Stream.HELDOUT) if spec.heldout_order == "drawn" else np.arange(len(found))
-    return found.chosen(np.sort(order[: spec.heldout_moves]))
+    order = found.draw_order(Stream.HELDOUT) if spec.heldout_order == "drawn" else np.arange(len(found))
+    return found.select(np.sort(order[: spec.heldout_moves]))
 
 
 def build_decision_corpus(

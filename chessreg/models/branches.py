@@ -84,7 +84,7 @@ class BranchCorpus:
         cut = np.split(order, np.flatnonzero(np.diff(batch)) + 1)
         return [cut[number][:, None].tolist() for number in rng.permutation(len(cut))]
 
-    def pieces(self, rows: list[list[int]], game_loss: float, most_tokens: int) -> Iterator[Branches]:
+    def iterate_passes(self, rows: list[list[int]], game_loss: float, most_tokens: int) -> Iterator[Branches]:
         """Yield these games in passes of at most `most_tokens` tokens; their own tokens have the weight `game_loss`."""
         start, chosen = 0, np.array(rows)[:, 0]
         while start < len(chosen):
@@ -94,10 +94,10 @@ class BranchCorpus:
                 if stop > start and longest * (stop + 1 - start) > most_tokens:
                     break
                 stop += 1
-            yield self.laid(chosen[start:stop], game_loss)
+            yield self.build_branches(chosen[start:stop], game_loss)
             start = stop
 
-    def laid(self, rows: np.ndarray, game_loss: float = 0.0) -> Branches:
+    def build_branches(self, rows: np.ndarray, game_loss: float = 0.0) -> Branches:
         """Return these games and their branches as one pass."""
         mine = [np.arange(self.first[row], self.first[row + 1]) for row in rows]
         spans = [int(self.seen[own[-1]]) for own in mine]
@@ -155,7 +155,7 @@ def measure_branches(model: GPT2, corpus: BranchCorpus, options: TrainerOptions)
     summed, right = 0.0, 0
     model.eval()
     order = np.argsort(corpus.lengths, kind="stable")[:, None].tolist()
-    for piece in corpus.pieces(order, 0.0, options.micro_tokens):
+    for piece in corpus.iterate_passes(order, 0.0, options.micro_tokens):
         logits = piece.logits(model, options).cpu()
         summed += float(F.cross_entropy(logits, piece.labels, reduction="sum"))
         wrong = torch.zeros(piece.moves).index_add_(0, piece.move, (logits.argmax(-1) != piece.labels).float())
@@ -175,19 +175,19 @@ class BranchTrainer(Trainer):
     def epoch_batches(self) -> list[list[list[int]]]:
         return self.corpus.batches(self.config.batch_moves, make_epoch_generator(self.config.drawn_by, self.epoch))
 
-    def parts(self) -> list[tuple[Branches]]:  # type: ignore[override]
+    def next_portions(self) -> list[tuple[Branches]]:  # type: ignore[override]
         tokens = self.options.micro_tokens // self.options.devices
-        pieces = self.corpus.pieces(self.next_rows(), self.config.game_loss, tokens)
+        pieces = self.corpus.iterate_passes(self.next_rows(), self.config.game_loss, tokens)
         return [(piece,) for piece in pieces]
 
-    def counted(self, piece: Branches) -> int:  # type: ignore[override]
+    def count_targets(self, piece: Branches) -> int:  # type: ignore[override]
         return piece.moves
 
-    def read(self, piece: Branches) -> int:  # type: ignore[override]
+    def count_read_tokens(self, piece: Branches) -> int:  # type: ignore[override]
         return piece.tokens.numel()
 
     def summed_loss(self, forward: Callable[..., Tensor], piece: Branches) -> Tensor:  # type: ignore[override]
         return compute_branch_loss(self.model, piece, self.options)
 
-    def measured(self, heldout: BranchCorpus) -> tuple[float, float]:
+    def measure_heldout(self, heldout: BranchCorpus) -> tuple[float, float]:
         return measure_branches(self.model, heldout, self.options)

@@ -143,7 +143,7 @@ class ResidualEdit:
             signed = signed.to(residual.device) + (self.instead(residual.float()) - residual.float())
         return signed.to(residual.device, residual.dtype)
 
-    def applied(self, residual: Tensor, mask: Tensor | None = None) -> Tensor:
+    def apply_to(self, residual: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the residual [batch, length, d_model], edited at the tokens of a mask bool [batch, length] (None: all
         tokens)."""
         delta = self.delta(residual)
@@ -188,6 +188,6 @@ def _add_bias(matrix: nn.Linear, edit: ResidualEdit) -> tuple[nn.Linear, nn.Para
 
 def _make_hook(edit: ResidualEdit, mask: Tensor | None) -> Callable[[nn.Module, Any, Tensor], Tensor]:
     def hook(block: nn.Module, arguments: Any, residual: Tensor) -> Tensor:
-        return edit.applied(residual, mask)
+        return edit.apply_to(residual, mask)
 
     return hook

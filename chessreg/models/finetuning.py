@@ -87,7 +87,7 @@ class PromptCorpus:
         A FEN that the encoding cannot write (a counter of 1,000) does not fit. Raises BadInputError for a move that
         cannot be written.
         """
-        boards, rows = self.written(places), []
+        boards, rows = self.build_encoder_items(places), []
         try:
             prompts = self.encoding.boards(boards)
         except FenError:
@@ -101,7 +101,7 @@ class PromptCorpus:
                 rows.append((np.concatenate([prompt, answer]), len(prompt)))
         return rows
 
-    def written(self, places: Sequence[int]) -> list[Any]:
+    def build_encoder_items(self, places: Sequence[int]) -> list[Any]:
         """Return the positions as the encoding's input: as boards only if legal moves or SAN need them."""
         fens = [self.fens[place] for place in places]
         settings = self.encoding.settings
@@ -404,7 +404,7 @@ class Finetuner(Trainer):
         if unknown or set(self.weights()) & set(missing):
             raise ValueError(f"{self.state_path} holds the weights of another model")
 
-    def parts(self) -> list[tuple[Tensor, Tensor]]:
+    def next_portions(self) -> list[tuple[Tensor, Tensor]]:
         """Raises BadInputError if no position of the batch fits the model."""
         if self.position == len(self.batches):
             self.epoch, self.position = self.epoch + 1, 0
@@ -429,7 +429,7 @@ class Finetuner(Trainer):
         return F.cross_entropy(logits.float(), labels[wanted].to(self.options.device), reduction="sum")
 
     @torch.no_grad()
-    def measured(self, heldout: PromptCorpus) -> tuple[float, float | None]:
+    def measure_heldout(self, heldout: PromptCorpus) -> tuple[float, float | None]:
         """Return (nats per answer token, including the end; share of answers whose every token is the most probable
         one)."""
         summed, count, right, answers = 0.0, 0, 0, 0

@@ -35,7 +35,7 @@ class HubSource:
     about: str
 
     @property
-    def called(self) -> str:
+    def default_name(self) -> str:
         """The default name of its import."""
         return self.name.replace("/", "-")
 

@@ -378,16 +378,16 @@ class Trainer:
         """Set weights returned by `weights`."""
         self.model.load_state_dict(weights)
 
-    def parts(self) -> list[tuple[Tensor, Tensor]]:
+    def next_portions(self) -> list[tuple[Tensor, Tensor]]:
         """Return the next batch as inputs and labels, in portions of one forward pass."""
         batch = collate_rows(self.corpus, self.next_rows(), self.model.block_size + 1)
         return list(split_batch(*batch, self.options))
 
-    def counted(self, inputs: Tensor, labels: Tensor) -> int:
+    def count_targets(self, inputs: Tensor, labels: Tensor) -> int:
         """Return the number of tokens or moves that one portion predicts."""
         return int((labels != IGNORED_LABEL).sum())
 
-    def read(self, inputs: Tensor, labels: Tensor) -> int:
+    def count_read_tokens(self, inputs: Tensor, labels: Tensor) -> int:
         """Return the number of tokens in one portion, including padding and the first token of a model of positions."""
         return inputs.numel() + (len(inputs) if isinstance(self.config, OF_POSITIONS) else 0)
 
@@ -395,7 +395,7 @@ class Trainer:
         """Return the summed cross-entropy of one portion, in nats."""
         return compute_total_loss(forward, inputs, labels, self.options)
 
-    def measured(self, heldout: Any) -> tuple[float, float | None]:
+    def measure_heldout(self, heldout: Any) -> tuple[float, float | None]:
         """Return the held-out loss and accuracy, like `measure_loss`."""
         return measure_loss(self.model, heldout, self.options)
 
@@ -455,10 +455,10 @@ class Trainer:
 
     def train_step(self, forward: Callable[[Tensor], Tensor]) -> Tensor:
         """Make one update; return the batch's mean loss as a tensor, so that nothing waits for the device."""
-        parts = self.parts()
+        parts = self.next_portions()
         if self.config.dropout:  # the same draws in a resumed run, different ones in every process
             torch.manual_seed((self.config.drawn_by << 32 | self.options.rank << 56 | self.step) % SEED_COUNT)
-        count = sum(self.counted(*part) for part in parts)
+        count = sum(self.count_targets(*part) for part in parts)
         summed = torch.zeros((), device=self.options.device)
         for part in parts[self.options.rank :: self.options.devices]:
             loss = self.summed_loss(forward, *part) / count
@@ -476,7 +476,7 @@ class Trainer:
         self.step += 1
         self.tokens_seen += count
         if self.tokens_read is not None:
-            self.tokens_read += sum(self.read(*part) for part in parts)
+            self.tokens_read += sum(self.count_read_tokens(*part) for part in parts)
         return summed
 
     def share_gradients(self, summed: Tensor) -> None:
@@ -487,7 +487,7 @@ class Trainer:
                 parameter.grad = torch.zeros_like(parameter)
         sum_over_processes([*(p.grad for p in weights if p.grad is not None), summed], self.options)
 
-    def agreed(self, stop: bool) -> bool:
+    def agree_to_stop(self, stop: bool) -> bool:
         """Return whether to stop; rank 0 decides for all processes."""
         if self.options.devices == 1:
             return stop
@@ -502,7 +502,7 @@ class Trainer:
     def follow(self) -> None:
         """Train as another rank's `run` does, which alone writes and reports."""
         forward = self.forward_pass()
-        while self.step < self.config.steps and not self.agreed(False):
+        while self.step < self.config.steps and not self.agree_to_stop(False):
             self.train_step(forward)
 
     def run(
@@ -521,7 +521,7 @@ class Trainer:
         forward = self.forward_pass()
         saved = clock = time.monotonic()
         tokens = self.tokens_seen
-        while self.step < self.config.steps and not self.agreed(should_stop()):
+        while self.step < self.config.steps and not self.agree_to_stop(should_stop()):
             self.since.append(self.train_step(forward))
             last = self.step == self.config.steps
             if self.step % self.options.log_steps == 0 or last:
@@ -531,7 +531,7 @@ class Trainer:
                 held: tuple[float | None, float | None] = (None, None)
                 more: Mapping[str, float] = {}
                 if self.step % heldout_steps == 0 or last:
-                    held = self.measured(heldout) if heldout is not None else held
+                    held = self.measure_heldout(heldout) if heldout is not None else held
                     more = measure(self.trained()) if measure is not None else more
                 rate = (self.tokens_seen - tokens) / (now - clock)
                 factor = self.config.rate(self.step - 1)

@@ -58,7 +58,7 @@ def save_paper(work: Work, path: Path) -> dict[str, Any]:
     left = [name for name, planned in plan.items() if not planned.done]
     wanted = list_needed_artifacts(whole, [name for name in left if name in chosen], runs)
     others = list_needed_artifacts(whole, left, runs)  # also what steps read that were not chosen, as far as it is here
-    wanted += [item for item in others if item not in wanted and item.here(session.store)]
+    wanted += [item for item in others if item not in wanted and item.is_in(session.store)]
     with session.store.scratch("paper") as root:
         export_runs(session.database, root / ROWS_FILE, set(runs.values()))
         there = Store.create(root / STORE_FOLDER)

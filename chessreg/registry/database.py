@@ -207,7 +207,7 @@ class Database:
         return session
 
     @contextmanager
-    def waiting(self, on_wait: Callable[[str], None], on_failure: Callable[[], None]) -> Iterator[None]:
+    def wait_for_server(self, on_wait: Callable[[str], None], on_failure: Callable[[], None]) -> Iterator[None]:
         """Let reads inside the block wait for an unreachable server instead of raising ServerUnreachableError.
 
         `on_wait` receives the messages described in `open` and is ignored if `open` was given one. `on_failure` is

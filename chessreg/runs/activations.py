@@ -164,7 +164,8 @@ def load_cache(inputs: Inputs, reference: str, field: str = "cache", pattern: st
     rows: list[tables.ActivationCache] = inputs.rows(tables.ActivationCache, run)
     rows = choose_groups(run, rows)
     groups = [
-        inputs.located(field, reference, row.digest, run.id, array=row.path.removeprefix("arrays/")) for row in rows
+        inputs.locate_bytes(field, reference, row.digest, run.id, array=row.path.removeprefix("arrays/"))
+        for row in rows
     ]
     array = ActivationArray.open(*(group.path for group in groups))
     require_registered(rows, array.digests)

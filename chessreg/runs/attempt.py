@@ -92,7 +92,7 @@ class RunAttempt:
         units = [unit for unit in missing if not (resolved.kind.reduce is not None and unit == last)]
         self.task: Task[Any, Any] = Task(resolved, options, units, inputs, self.id, self.writer, self.wake, on_progress)
 
-    def go(self, on_begun: Callable[[], None] = lambda: None) -> bool:
+    def execute(self, on_begun: Callable[[], None] = lambda: None) -> bool:
         """Execute the units. Return whether the attempt was interrupted. Its end is recorded in any case.
 
         `on_begun` is called once the registry contains the run and the attempt.
@@ -129,25 +129,25 @@ class RunAttempt:
         Raises ChessregError if units remain unfinished.
         """
         if self.task.units:
-            with self.inputs.database.waiting(print_warning, self.task.stop_if_asked):
+            with self.inputs.database.wait_for_server(print_warning, self.task.stop_if_asked):
                 self.resolved.kind.run(self.task)
         self.task.flush()
-        self.require_taken()
+        self.require_ingested()
         if self.reduces:
             self.require_units()
             assert self.resolved.kind.reduce
-            with self.inputs.database.waiting(print_warning, self.task.stop_if_asked):
+            with self.inputs.database.wait_for_server(print_warning, self.task.stop_if_asked):
                 self.resolved.kind.reduce(self.task)
             self.task.done(self.resolved.units - 1)
             self.task.flush()
-            self.require_taken()
+            self.require_ingested()
         if self.task.units_done < len(self.missing):
             undone = f"{len(self.missing) - self.task.units_done} of {len(self.missing)} units"
             raise ChessregError(f"kind {self.resolved.kind.name} left {undone} unfinished without an error")
 
-    def require_taken(self) -> None:
+    def require_ingested(self) -> None:
         """Raise ChessregError if the registry refused rows of this run; their units count as unfinished."""
-        self.take_in()
+        self.ingest_written()
         if self.ingester is not None and self.ingester.refused:
             raise ChessregError(
                 f"rows of kind {self.resolved.kind.name} were quarantined: {self.ingester.refused[0]}",
@@ -213,7 +213,7 @@ class RunAttempt:
             environment=provenance.read_packages(),
         )
         begun = self.writer.flush()
-        self.take_in()
+        self.ingest_written()
         if self.outage:
             if begun is not None:  # nothing was done, so the attempt must not appear later
                 begun.path.unlink(missing_ok=True)
@@ -251,7 +251,7 @@ class RunAttempt:
         )
         self.task.flush()
         self.writer.close()
-        self.take_in()
+        self.ingest_written()
         if self.outage and state == "finished":
             raise ChessregError(
                 f"the results are saved in {self.inputs.store.root}, but were not ingested: {self.outage}",
@@ -291,7 +291,7 @@ class RunAttempt:
             self.ingester.wake()
             self.ingester.raise_error()
 
-    def take_in(self) -> None:
+    def ingest_written(self) -> None:
         """Wait until all written fragments are ingested. If the registry does not respond, they stay in the store."""
         if self.ingester is not None:
             self.ingester.settle()
@@ -446,7 +446,7 @@ def run_spec(
     on_start(resolved, len(missing))
     publish_user_files(resolved.spec, inputs)
     attempt = RunAttempt(resolved, options, inputs, explicit, missing, on_progress)
-    interrupted = attempt.go(lambda: on_begun(resolved.run_id))
+    interrupted = attempt.execute(lambda: on_begun(resolved.run_id))
     if attempt.outage:  # possible only for an interrupted attempt
         left = len(missing) - attempt.task.units_done
     else:

@@ -140,7 +140,7 @@ def load_probe(inputs: Inputs, reference: str, layer: int | None = None) -> Fitt
     if wanted not in rows:
         raise BadInputError(f"that probe run has no layer {wanted}", f"it has {', '.join(map(str, rows))}")
     row = rows[wanted]
-    located = inputs.located(f"probe layer {wanted}", reference, row.artifact, row.run_id)
+    located = inputs.locate_bytes(f"probe layer {wanted}", reference, row.artifact, row.run_id)
     arrays = read_layer(located.path / "probe.safetensors", weight=3)
     run = inputs.run(reference)
     linear = run.kind in (PROBE, IMPORTED_PREFIX + PROBE)
@@ -247,7 +247,7 @@ def load_direction(inputs: Inputs, reference: str, layer: int) -> Direction:
 
 def load_vector_row(inputs: Inputs, reference: str, row: tables.Vector) -> Direction:
     """Return the direction of a row of the table `vector`."""
-    folder = inputs.located(f"vector layer {row.layer}", reference, row.artifact, row.run_id).path
+    folder = inputs.locate_bytes(f"vector layer {row.layer}", reference, row.artifact, row.run_id).path
     arrays = read_layer(folder / "vector.safetensors", vector=1)
     return Direction(arrays["vector"], arrays.get("high"), arrays.get("low"), dict(row.detail))
 

@@ -199,7 +199,7 @@ class Inputs:
 
     # -- from references to bytes ---------------------------------------------------------------------------------
 
-    def located(
+    def locate_bytes(
         self, field: str, reference: str, digest: str, run_id: UUID | None = None, *, array: str | None = None
     ) -> LocatedInput:
         """Return a registered artifact, or the group of activations named `array`, and record it as read.
@@ -239,7 +239,7 @@ class Inputs:
     def artifact(self, field: str, reference: str) -> LocatedInput:
         """Return the artifact of a `sha256:` or `run:…/output` reference."""
         digest, run_id = self._digest(reference)
-        return self.located(field, reference, digest, run_id)
+        return self.locate_bytes(field, reference, digest, run_id)
 
     def _digest(self, reference: str) -> tuple[str, UUID | None]:
         """Return the digest of an artifact, and the run that made it, if any."""
@@ -311,7 +311,7 @@ class Inputs:
             row = session.scalars(select(tables.Dataset).where(tables.Dataset.identity == match[1])).one_or_none()
         if row is None:
             raise NotFoundError(f"dataset {match[1][:12]}… is not in this registry", "chessreg dataset add FILE")
-        located = self.located(field, reference, row.artifact)
+        located = self.locate_bytes(field, reference, row.artifact)
         part = DatasetPart(int(match[2]), float(match[3]), float(match[4])) if match[2] else None
         return located.path, part
 

@@ -212,7 +212,7 @@ class SettingField:
         """The default as text, empty for a required setting."""
         return "" if self.needed else format_value(self.default)
 
-    def parsed(self, text: str) -> Any:
+    def parse_text(self, text: str) -> Any:
         """Return the value of a typed text. Ranges of numbers are checked by the model. Raises ValueError with a
         message."""
         text = text.strip()

@@ -91,7 +91,7 @@ class Task(Generic[S, Options]):
         """A folder of this run for data that must outlive the attempt, such as a trainer's state. Not for results."""
         return self.store.run_folder(self.run_id.hex)
 
-    def alone(self, *states: str) -> AbstractContextManager[None]:
+    def lock_states(self, *states: str) -> AbstractContextManager[None]:
         """Lock these state files of the run during the block. Raises StoreError naming a process that holds them."""
         return lock_states(self.store, self.run_id, states)
 

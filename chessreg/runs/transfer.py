@@ -47,7 +47,7 @@ class TransferItem:
         """The folder of the item, relative to the root of a store."""
         return f"arrays/{self.array}" if self.array is not None else f"artifacts/{self.digest[:2]}/{self.digest}"
 
-    def here(self, store: Store) -> bool:
+    def is_in(self, store: Store) -> bool:
         """Return whether the item is in this store."""
         return store.holds(self.digest, self.array)
 
@@ -122,7 +122,7 @@ def push_items(
         if there:
             done.there.append(item)
         else:
-            if not item.here(store):
+            if not item.is_in(store):
                 raise NotFoundError(f"{item.what} is not in {store.root}", f"chessreg pull {item.digest[:8]}")
             if item.array is not None:
                 place.put_array(store, item.array)
@@ -145,7 +145,7 @@ def pull_items(
     if place is not None:
         trust.remember_place(place)
     for item in wanted:
-        if item.here(store):
+        if item.is_in(store):
             done.there.append(item)
             where = item.path(store)
             if not is_known_at(database, item, str(where)):  # an earlier pull was interrupted before recording it
@@ -165,7 +165,7 @@ def fetch_available(
     database: Database, store: Store, wanted: Iterable[TransferItem], source: TransferPlace
 ) -> list[TransferItem]:
     """Fetch the missing items that `source` has, and return them. Damaged items are skipped."""
-    taken = [item for item in wanted if not item.here(store) and try_fetch(store, item, source, [])]
+    taken = [item for item in wanted if not item.is_in(store) and try_fetch(store, item, source, [])]
     for item in taken:
         record_location(database, item, str(item.path(store)))
     return taken
@@ -194,7 +194,7 @@ def try_fetch(store: Store, item: TransferItem, place: TransferPlace, refused: l
 
 def fetch_item(store: Store, item: TransferItem, source: TransferSource) -> None:
     """Copy an item from a source unless the store has it. Raises NotInStoreError, or CorruptError for damaged bytes."""
-    if item.here(store):
+    if item.is_in(store):
         return
     if item.array is not None:
         source.get_array(store, item.array, item.digest)
@@ -316,7 +316,7 @@ def require_bytes(database: Database, store: Store, field: str, reference: str) 
 
     Raises NotFoundError with the machine that has the bytes and a command that helps.
     """
-    missing = [item for item in items_of_reference(database, reference) if not item.here(store)]
+    missing = [item for item in items_of_reference(database, reference) if not item.is_in(store)]
     try:
         pull_items(database, store, missing)
     except NotFoundError as error:

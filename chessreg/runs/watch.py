@@ -90,7 +90,7 @@ class Watcher:
     def __init__(self, store: Store) -> None:
         self.file = store.root / f"watch-{machine_name()}.json"
 
-    def look(self, database: Database, began: float | None = None) -> int:
+    def mark_lost_attempts(self, database: Database, began: float | None = None) -> int:
         """Mark attempts as lost whose process has ended or whose check-in is overdue. Return their number.
 
         Call it after ingest. `began` is `time.monotonic()` before the ingest, to detect a slow registry.

@@ -36,7 +36,7 @@ class Presence:
         self.log = store.root / "supervisors" / f"{machine_name()}.log"
         self._handle = -1
 
-    def who(self) -> dict[str, Any] | None:
+    def read_holder(self) -> dict[str, Any] | None:
         """Return the record of the running supervisor (host, pid, since, …), or None."""
         try:
             holder: dict[str, Any] = read_json(self.file)
@@ -72,7 +72,7 @@ class Presence:
         Raises ChessregError with the last line of its log if it does not start, or if another machine with the same
         host name runs this store's supervisor.
         """
-        if self.who():
+        if self.read_holder():
             return False
         self.file.parent.mkdir(exist_ok=True)
         with self.log.open("ab") as log:
@@ -86,14 +86,14 @@ class Presence:
                 cwd=self.store.root,
             )
         deadline = time.monotonic() + START_TIMEOUT_S
-        while self.who() is None:
+        while self.read_holder() is None:
             if process.poll() not in (None, 0) or time.monotonic() > deadline:
                 last = read_last_lines(self.log, 3)
                 raise ChessregError(
                     f"the supervisor did not start: {last or 'its log is empty'}", f"less {shlex.quote(str(self.log))}"
                 )
             if process.poll() == 0:  # another process was faster
-                if self.who() is not None:
+                if self.read_holder() is not None:
                     return False
                 if tries <= 1:
                     raise ChessregError(
@@ -107,12 +107,12 @@ class Presence:
     def stop(self, seconds: float = 120.0) -> bool:
         """Stop the supervisor and wait for its end. Return False if none was running. Its running jobs return to the
         queue."""
-        holder = self.who()
+        holder = self.read_holder()
         if holder is None:
             return False
         os.kill(holder["pid"], signal.SIGTERM)
         deadline = time.monotonic() + seconds
-        while self.who() is not None:
+        while self.read_holder() is not None:
             if time.monotonic() > deadline:
                 raise ChessregError(
                     f"the supervisor {holder['pid']} did not end within {seconds:.0f} s",

@@ -71,7 +71,7 @@ class Supervisor:
         down = ""
         while not self.stopping:
             try:
-                active = self.beat()
+                active = self.run_once()
                 if down:
                     log_line("the registry responds again")
                 down = ""
@@ -97,19 +97,19 @@ class Supervisor:
         while not self.stopping and (left := deadline - time.monotonic()) > 0:
             time.sleep(min(left, 0.1))
 
-    def beat(self) -> bool:
+    def run_once(self) -> bool:
         """Run the loop once. Return whether any job is running or may still start."""
         began = time.monotonic()
-        self.take_in()
+        self.ingest_results()
         self.note_started()
         self.read_queue()
-        if self.look(self.running):
+        if self.poll_jobs(self.running):
             self._refused.clear()
             self.read_queue()
         self.offer()
         if time.monotonic() - self._watched > WATCH_INTERVAL_S:
             self._watched = time.monotonic()
-            if lost := self.watcher.look(self.database, began):
+            if lost := self.watcher.mark_lost_attempts(self.database, began):
                 log_line(f"{lost} attempts are lost")
         return bool(self.running or self.hope or self.started)
 
@@ -126,7 +126,7 @@ class Supervisor:
             session.expunge_all()
         self._version = version
 
-    def take_in(self) -> None:
+    def ingest_results(self) -> None:
         """Ingest waiting fragments."""
         if any(self.store.incoming.iterdir()):
             ingest_fragments(self.database, self.store)
@@ -204,7 +204,7 @@ class Supervisor:
 
     # -- polling and settling -------------------------------------------------------------------------------------
 
-    def look(self, running: list[Job]) -> bool:
+    def poll_jobs(self, running: list[Job]) -> bool:
         """Poll running jobs, record their placements, cancel and settle them. Return whether any has ended."""
         by_executor: dict[str, list[Job]] = {}
         for job in running:
@@ -233,7 +233,7 @@ class Supervisor:
                 for job_id, record in placed.items():
                     queue.record_placement(session.get_one(Job, job_id), record)
         if ended:
-            self.take_in()  # ingest results before the end is recorded
+            self.ingest_results()  # ingest results before the end is recorded
             for job, seen_job in ended:
                 self.settle(job, seen_job)
         return bool(ended)
@@ -306,7 +306,7 @@ class Supervisor:
         }
         with FragmentWriter(self.store, job.run_id.hex, attempt) as writer:
             writer.add("attempt_end", to_fragment_row(row))
-        self.take_in()
+        self.ingest_results()
 
     # -- ending ---------------------------------------------------------------------------------------------------
 
@@ -315,7 +315,7 @@ class Supervisor:
         log_line("stopping: running jobs return to the queue")
         while True:
             try:
-                self.take_in()
+                self.ingest_results()
                 self.note_started()
                 with self.database.read() as session:
                     running = [
@@ -326,7 +326,7 @@ class Supervisor:
                     return
                 for job in running:
                     self.executor("local").cancel(job.handle or "")
-                self.look(running)
+                self.poll_jobs(running)
             except (ChessregError, StoreError, DBAPIError, OSError) as error:
                 log_line(f"not recorded: {str(error).splitlines()[0]}; the next supervisor will record the ends")
                 return

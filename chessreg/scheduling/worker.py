@@ -162,7 +162,7 @@ def do_shard(order: dict[str, Any], folder: Path, begun: Callable[[Any], None]) 
             resolved, options, inputs, tuple(order["explicit"]), missing, make_progress_logger(), where
         )
         begun(attempt)
-        return attempt.go()
+        return attempt.execute()
 
 
 def shard_units(units: int, every: int, shard: int, shards: int) -> range:

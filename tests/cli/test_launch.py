@@ -29,7 +29,7 @@ def presence(here) -> Iterator[Presence]:
     found = Presence(Store(here.folder / ".chessreg" / "store"))
     yield found
     (here.folder / "gate").touch()
-    who = found.who()
+    who = found.read_holder()
     if who:
         os.kill(who["pid"], signal.SIGKILL)
     for process in found.store.runs.glob("*/jobs/*/process.json"):
@@ -72,10 +72,10 @@ def test_a_launch_outlives_its_terminal_and_its_supervisor(here, presence, gated
     os.waitpid(pid, 0)
     until(lambda: done(here, "six") == 4)
 
-    first = presence.who()
+    first = presence.read_holder()
     assert first
     os.kill(first["pid"], signal.SIGKILL)
-    until(lambda: presence.who() is None)
+    until(lambda: presence.read_holder() is None)
     assert here("jobs", "six") == 0
     assert "chessreg supervisor start" in here.err
     (here.folder / "gate").touch()  # the shards work on without it
@@ -92,7 +92,7 @@ def test_a_launch_outlives_its_terminal_and_its_supervisor(here, presence, gated
 def test_jobs_are_followed_cancelled_and_retried(here, presence, gated):
     launched = here.json(*gated, "--count", "5", "--name", "five")
     assert [(row["status"], row["units"], row["missing"]) for row in launched["runs"]] == [("queued", 5, 5)]
-    assert launched["supervisor"]["pid"] == presence.who()["pid"]
+    assert launched["supervisor"]["pid"] == presence.read_holder()["pid"]
     until(lambda: done(here, "five") == 2)
     (row,) = here.json("jobs", launched["group_id"])
     assert row["state"] == "running"
@@ -203,7 +203,7 @@ def test_what_cannot_be_done_is_one_line_and_queues_nothing(here, presence, word
     assert said in here.err
     assert here.err.count("\n") <= 3
     assert here.json("jobs") == []
-    assert presence.who() is None
+    assert presence.read_holder() is None
 
 
 @pytest.mark.slow
@@ -211,7 +211,7 @@ def test_doctor_finds_and_mends_what_crashes_left(here, presence, gated):
     assert here("run", f"{GATED}:Gated", "--count", "2") == 0
     launched = here.json(*gated, "--count", "4", "--name", "four")
     until(lambda: done(here, "four") == 2)
-    killed = [presence.who()["pid"]]
+    killed = [presence.read_holder()["pid"]]
     killed += [json.loads(next(presence.store.runs.glob("*/jobs/*/process.json")).read_text())["pid"]]
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
@@ -272,13 +272,13 @@ def test_the_supervisor_is_one_and_ends_when_there_is_nothing_to_do(here, presen
     command = [sys.executable, "-m", "chessreg.scheduling.supervisor", str(presence.store.root), "0.5"]
     env = {**os.environ, "CHESSREG_REGISTRY": str(here.folder / ".chessreg" / "registry.db")}
     assert presence.hold()
-    assert presence.who()["pid"] == os.getpid()
+    assert presence.read_holder()["pid"] == os.getpid()
     second = subprocess.run(command, env=env, timeout=PATIENCE, check=True, capture_output=True, text=True)
     assert "begins" not in second.stdout
     presence.release()
     third = subprocess.run(command, env=env, timeout=PATIENCE, check=True, capture_output=True, text=True)
     assert "nothing to do" in third.stdout
-    assert presence.who() is None
+    assert presence.read_holder() is None
 
 
 def test_waiting_for_what_another_launch_works_at_comes_back_at_its_end(here, presence, gated):

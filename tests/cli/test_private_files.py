@@ -48,7 +48,7 @@ def typed(tmp_path: Path) -> Iterator[Any]:
 
     yield typed
     for store in here.glob("**/store.json"):
-        if who := Presence(Store(store.parent, read_only=True)).who():
+        if who := Presence(Store(store.parent, read_only=True)).read_holder():
             os.kill(who["pid"], signal.SIGKILL)
 
 

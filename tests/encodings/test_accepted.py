@@ -63,7 +63,7 @@ for fen in sys.argv[1:]:
     board = chess.Board(fen)
     for name in list_encodings():
         made = get_encoding(name)
-        print(name, list(made.answers(board).items()), made.accepted(board), made.accepted_ids(board))
+        print(name, list(made.answers(board).items()), made.accepted_texts(board), made.accepted_ids(board))
 """
 
 

@@ -83,7 +83,7 @@ def test_prompt_and_answer_are_the_longer_game(language: str, name: str) -> None
 @pytest.mark.parametrize("name", GAMES)
 def test_answers_are_the_legal_moves_and_are_read_as_them(one: Encoding, name: str) -> None:
     for board in boards(name)[:: max(1, len(GAMES[name]) // 80)]:
-        answers, accepted = one.answers(board), set(one.accepted(board))
+        answers, accepted = one.answers(board), set(one.accepted_texts(board))
         assert list(answers) == list(board.legal_moves)
         assert len(set(answers.values())) == len(answers)
         for move, ids in answers.items():
@@ -92,15 +92,15 @@ def test_answers_are_the_legal_moves_and_are_read_as_them(one: Encoding, name: s
             assert len(ids) <= one.max_move_tokens
             assert one.parse(ids, board) == move
             assert one.parse(one.answer_text(ids), board) == move
-            assert one.complete(ids, board)
-            assert not any(one.complete(ids[:cut], board) for cut in range(len(ids)))
+            assert one.is_complete(ids, board)
+            assert not any(one.is_complete(ids[:cut], board) for cut in range(len(ids)))
             assert one.answer_text(ids) in accepted
 
 
 @pytest.mark.parametrize("name", GAMES)
 def test_accepted_texts_are_sorted_and_all_read_as_legal(one: Encoding, name: str) -> None:
     board = boards(name)[-1]
-    accepted = one.accepted(board)
+    accepted = one.accepted_texts(board)
     assert list(accepted) == sorted(set(accepted))
     assert [one.answer_text(ids) for ids in one.accepted_ids(board)] == list(accepted)
     read = [one.parse(text, board) for text in accepted]

@@ -156,10 +156,10 @@ def test_a_move_ends_by_itself() -> None:
     """After the destination; after the piece where a pawn reaches the last rank; a rook there promotes to nothing."""
     board = chess.Board("7k/PR6/8/8/8/8/8/K7 w - - 0 1")
     a7, a8, b7, b8, a9 = (davis.vocabulary.index(square) for square in ("a7", "a8", "b7", "b8", "q"))
-    assert [davis.complete(ids, board) for ids in ((), (a7,), (a7, a8), (a7, a8, a9))] == [False, False, False, True]
-    assert davis.complete((b7, b8), board)
-    assert davis.complete((1,), board)
-    assert davis.complete((a7, a9), board)
+    assert [davis.is_complete(ids, board) for ids in ((), (a7,), (a7, a8), (a7, a8, a9))] == [False, False, False, True]
+    assert davis.is_complete((b7, b8), board)
+    assert davis.is_complete((1,), board)
+    assert davis.is_complete((a7, a9), board)
     assert davis.parse((b7, b8, a9), board) == chess.Move.from_uci("b7b8")  # what follows a whole move is not of it
     assert davis.parse((a7, a8), board) is None
     assert davis.parse((a7, a8, 1), board) is None

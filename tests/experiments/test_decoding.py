@@ -200,7 +200,7 @@ def test_another_template_has_the_same_tokenizer(tmp_path: Path) -> None:
     own = PromptEncoding(make_tokenizer(tmp_path, merged=True), PromptSettings("junkin-3", notation="san"))
     other = resolve_prompt_encoding(DecodingSpec(checkpoint="c", dataset="d", template="junkin-4"), own)
     assert isinstance(other, PromptEncoding)
-    assert (other.settings.called, other.settings.notation) == ("junkin-4", "san")
+    assert (other.settings.template_name, other.settings.notation) == ("junkin-4", "san")
     assert resolve_prompt_encoding(DecodingSpec(checkpoint="c", dataset="d"), own) is own
 
 

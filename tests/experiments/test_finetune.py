@@ -89,7 +89,7 @@ def test_the_loss_is_the_mean_over_the_tokens_of_a_batch_s_answers(family: str, 
             F.cross_entropy(logits[prompt - 1 : -1], torch.from_numpy(row[prompt:]).long(), reduction="sum")
         )
         count += len(row) - prompt
-    loss, accuracy = trainer.measured(made)
+    loss, accuracy = trainer.measure_heldout(made)
     assert loss == pytest.approx(summed / count, abs=1e-5)
     assert float(trainer.train_step(trainer.model)) == pytest.approx(summed / count, abs=1e-5)
     assert (trainer.tokens_seen, count, accuracy) == (16, 16, 0.0)

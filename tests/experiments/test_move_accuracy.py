@@ -91,7 +91,9 @@ def test_held_out_positions_that_are_drawn_are_of_more_games_and_do_not_go_by_th
     every = held(heldout_order="drawn").positions
     backward = Decisions(every, drawn.places[::-1])
     order = Decisions(every, drawn.places)
-    assert backward.places[backward.drawn("heldout")].tolist() == order.places[order.drawn("heldout")].tolist()
+    assert (
+        backward.places[backward.draw_order("heldout")].tolist() == order.places[order.draw_order("heldout")].tolist()
+    )
 
 
 def test_twins_learn_and_are_asked_the_same_decisions(session: Session) -> None:

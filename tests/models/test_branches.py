@@ -47,7 +47,7 @@ def test_branches_of_a_game_equal_rows_of_their_own(game_loss: float) -> None:
     model = make_initial_model(BRANCHED, 32)
     rows = list(range(len(data.games)))
     together = sum(
-        compute_branch_loss(model, piece, HOW) for piece in data.pieces([[row] for row in rows], game_loss, 400)
+        compute_branch_loss(model, piece, HOW) for piece in data.iterate_passes([[row] for row in rows], game_loss, 400)
     )
     ours = torch.autograd.grad(together, list(model.parameters()))
     alone = torch.zeros(())
@@ -74,7 +74,7 @@ def test_every_branch_is_in_one_batch_of_an_epoch_and_batches_have_as_many() -> 
     sizes = [int(data.moves[np.array(batch)[:, 0]].sum()) for batch in batches]
     assert len(sizes) == -(-sum(sizes) // 12)
     assert max(sizes) < 12 + 3  # a game is not divided
-    cut = [piece.tokens.numel() for piece in data.pieces(batches[0], 0.0, 60)]
+    cut = [piece.tokens.numel() for piece in data.iterate_passes(batches[0], 0.0, 60)]
     assert len(cut) > 1
 
 
@@ -88,7 +88,7 @@ def test_a_gpt2_learns_branches_and_goes_on_after_an_interruption(tmp_path: Path
         measure=lambda model: {"wpe": float(model.wpe.weight[0, 0].detach())},
     )
     assert points[-1].loss < 0.7 * points[0].loss
-    assert (points[-1].heldout_loss, points[-1].heldout_accuracy) == whole.measured(data)
+    assert (points[-1].heldout_loss, points[-1].heldout_accuracy) == whole.measure_heldout(data)
     assert points[-1].measured == {"wpe": float(whole.model.wpe.weight[0, 0].detach())}
     assert whole.tokens_seen == sum(
         int(data.moves[np.array(batch)[:, 0]].sum())

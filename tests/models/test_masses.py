@@ -95,7 +95,7 @@ def test_trees_write_what_sessions_write(tiny: LanguageModel, pgn: Encoding, nam
     plain = fed(session, pgn, [key for row in keys for key in row], np.array(heats * 3))
     for text, (tokens, logprob) in zip([text for row in grown for text in row], plain, strict=True):
         assert (text.tokens, text.text) == (tokens, pgn.answer_text(tokens))
-        assert text.finished == pgn.complete(tokens, chess.Board())
+        assert text.finished == pgn.is_complete(tokens, chess.Board())
         assert text.logprob == pytest.approx(logprob, abs=1e-3)
 
 
@@ -104,7 +104,7 @@ def fed(session: DecodingSession, pgn: Encoding, keys: list, heats: np.ndarray) 
     written: list[list[int]] = [[] for _ in keys]
     totals = np.zeros(len(keys))
     for step in range(pgn.max_move_tokens):
-        active = [row for row, ids in enumerate(written) if not ids or not pgn.complete(ids, chess.Board())]
+        active = [row for row, ids in enumerate(written) if not ids or not pgn.is_complete(ids, chess.Board())]
         if not active:
             break
         logprobs = session.refresh()[active].numpy()

@@ -96,7 +96,7 @@ def test_positions_are_the_turns_of_held_out_games_with_their_legal_moves(games:
 def test_a_text_is_legal_where_python_chess_reads_it_as_a_legal_move(games: Games) -> None:
     content, pgn = made(games), get_encoding("pgn-char-32")
     positions = content.positions(1023)
-    texts = {text for position in positions[::9] for text in pgn.accepted(board_of(position.prompt))[::9]}
+    texts = {text for position in positions[::9] for text in pgn.accepted_texts(board_of(position.prompt))[::9]}
     texts |= {"Nf3+", "Qxf3#", "e4", "Ke9", "", "O-O", "0-0", "--", "exf8=Q", "exf8Q", "exf8"}
     legal = 0
     for position in positions[::6]:

@@ -235,13 +235,13 @@ def test_reads_wait_for_a_server_that_is_away_only_where_they_are_told_to(postgr
         database._dispose()
         with pytest.raises(ServerUnreachableError):
             database.data_version()
-        with database.waiting(lines.append, door.open):
+        with database.wait_for_server(lines.append, door.open):
             assert database.data_version().endswith(".0")
         assert [line.partition("the registry")[0] for line in lines] == ["waiting: ", ""]
         assert lines[1] == "the registry answers again"
         door.close()
         database._dispose()
-        with pytest.raises(StopError), database.waiting(lines.append, leave):
+        with pytest.raises(StopError), database.wait_for_server(lines.append, leave):
             database.data_version()
         with pytest.raises(ServerUnreachableError):
             database.data_version()

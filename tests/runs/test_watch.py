@@ -81,11 +81,13 @@ def check_in(session, attempt_id: UUID, at: datetime) -> None:
 def test_a_promise_that_is_not_kept_makes_lost_and_never_failed(session, attempt, clock):
     silent = attempt()
     watcher = watch.Watcher(session.store)
-    assert watcher.look(session.database) == 0
+    assert watcher.mark_lost_attempts(session.database) == 0
     clock.now += CHECK_IN_TIMEOUT_S - 1
-    assert watcher.look(session.database) == 0
+    assert watcher.mark_lost_attempts(session.database) == 0
     clock.now += 2
-    assert watch.Watcher(session.store).look(session.database) == 1, "another process of this host watched with it"
+    assert watch.Watcher(session.store).mark_lost_attempts(session.database) == 1, (
+        "another process of this host watched with it"
+    )
     assert state(session, silent) == ("lost", "lost")
 
 
@@ -98,31 +100,31 @@ def test_a_clock_that_is_ten_minutes_wrong_loses_nobody(session, attempt, clock,
         clock.now += 10
         check_in(session, running, theirs + timedelta(seconds=10 * beat))
         ingest_fragments(session.database, session.store)
-        assert watcher.look(session.database) == 0
+        assert watcher.mark_lost_attempts(session.database) == 0
     assert state(session, running) == ("running", None)
 
 
 def test_a_registry_that_stood_still_for_a_minute_loses_nobody(session, attempt, clock):
     running = attempt()
     watcher = watch.Watcher(session.store)
-    watcher.look(session.database)
+    watcher.mark_lost_attempts(session.database)
     clock.now += CHECK_IN_TIMEOUT_S - 10
     began = clock.now
     clock.now += 60  # the look itself took a minute, and others could not bring their check-ins
-    assert watcher.look(session.database, began) == 0
+    assert watcher.mark_lost_attempts(session.database, began) == 0
     clock.now += CHECK_IN_TIMEOUT_S - 1
-    assert watcher.look(session.database) == 0
+    assert watcher.mark_lost_attempts(session.database) == 0
     clock.now += 2
-    assert watcher.look(session.database) == 1
+    assert watcher.mark_lost_attempts(session.database) == 1
     assert state(session, running)[0] == "lost"
 
 
 def test_what_was_lost_is_found_again_by_its_next_check_in(session, attempt, clock):
     silent = attempt()
     watcher = watch.Watcher(session.store)
-    watcher.look(session.database)
+    watcher.mark_lost_attempts(session.database)
     clock.now += CHECK_IN_TIMEOUT_S + 1
-    watcher.look(session.database)
+    watcher.mark_lost_attempts(session.database)
     assert state(session, silent) == ("lost", "lost")
     check_in(session, silent, utc_now() - timedelta(hours=1))  # an old one that comes late says nothing
     ingest_fragments(session.database, session.store)
@@ -130,16 +132,16 @@ def test_what_was_lost_is_found_again_by_its_next_check_in(session, attempt, clo
     check_in(session, silent, utc_now() + timedelta(seconds=5))
     ingest_fragments(session.database, session.store)
     assert state(session, silent) == ("running", None)
-    assert watcher.look(session.database) == 0
+    assert watcher.mark_lost_attempts(session.database) == 0
 
 
 def test_one_that_never_checked_in_is_lost_too(session, attempt, clock):
     """It was claimed, and its machine died before the first heartbeat."""
     claimed = attempt(units_done=0)
     watcher = watch.Watcher(session.store)
-    watcher.look(session.database)
+    watcher.mark_lost_attempts(session.database)
     clock.now += CHECK_IN_TIMEOUT_S + 1
-    watcher.look(session.database)
+    watcher.mark_lost_attempts(session.database)
     assert state(session, claimed) == ("lost", "lost")
 
 
@@ -184,13 +186,13 @@ def test_attempts_of_another_machine_with_this_host_name_are_left_alone(session,
 def test_notes_of_an_earlier_boot_prove_nothing(session, attempt, clock):
     running = attempt()
     watcher = watch.Watcher(session.store)
-    watcher.look(session.database)
+    watcher.mark_lost_attempts(session.database)
     notes = json.loads(watcher.file.read_text())
     watcher.file.write_text(json.dumps(notes | {"boot": "an earlier one"}))
     clock.now += CHECK_IN_TIMEOUT_S + 1
-    assert watcher.look(session.database) == 0
+    assert watcher.mark_lost_attempts(session.database) == 0
     watcher.file.write_text("{ torn")
-    assert watcher.look(session.database) == 0
+    assert watcher.mark_lost_attempts(session.database) == 0
     assert state(session, running)[0] == "running"
 
 
@@ -214,7 +216,7 @@ def test_check_ins_go_on_while_the_registry_is_locked_and_leave_no_files(session
     thread.start()
     locked.wait(60)
     try:
-        assert running.go() is False
+        assert running.execute() is False
         waiting = len(list(session.store.incoming.iterdir()))
     finally:
         done.set()

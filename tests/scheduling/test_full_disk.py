@@ -38,7 +38,7 @@ def units(desk) -> list[int]:
 
 def go_round(desk, times: int) -> None:
     for _ in range(times):
-        assert desk.supervisor.beat(), "a supervisor stays up for it"
+        assert desk.supervisor.run_once(), "a supervisor stays up for it"
 
 
 @pytest.mark.parametrize("for_others", [False, True], ids=["of arrays", "of everything"])
@@ -67,7 +67,7 @@ def test_a_job_that_waits_for_space_can_be_cancelled(desk, full):
     with desk.session.database.write() as sql:
         assert len(queue.cancel_jobs(sql, queue.find_jobs(sql, desk.jobs()[0].id.hex))) == 1
     assert desk.states() == ["killed"]
-    assert not desk.supervisor.beat()
+    assert not desk.supervisor.run_once()
 
 
 def test_space_is_what_was_freed_since_and_is_tried_in_the_end_where_it_does_not_show(tmp_path, monkeypatch):
@@ -99,5 +99,5 @@ def test_no_space_for_a_job_s_log_is_no_fault_of_the_job(desk, full, monkeypatch
     with monkeypatch.context() as patched:
         patched.setattr(desk.supervisor.executor("local"), "submit", submit)
         with pytest.raises(ChessregError, match="cannot start"):
-            desk.supervisor.beat()  # which `run` waits for, and tries again
+            desk.supervisor.run_once()  # which `run` waits for, and tries again
     assert desk.states() == ["queued"]

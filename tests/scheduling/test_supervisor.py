@@ -103,7 +103,7 @@ def test_a_failure_is_never_shown_finished_and_keeps_its_cause_and_exit_code(des
     with desk.session.database.read() as sql:  # its reduce will not come
         waits = queue.find_unmet_dependencies(sql, queue.find_jobs(sql, desk.jobs()[1].id.hex)[0])
     assert waits == [("1 of 1 shards", False)]
-    assert not desk.supervisor.beat(), "nothing is left to hope for"
+    assert not desk.supervisor.run_once(), "nothing is left to hope for"
 
 
 def test_the_reduce_runs_once_after_all_shards(desk):
@@ -205,7 +205,7 @@ def test_a_registry_that_does_not_answer_stops_no_worker_and_loses_nothing(desk,
             assert time.monotonic() < deadline
             time.sleep(0.02)
         with pytest.raises(RegistryError):
-            desk.supervisor.beat()
+            desk.supervisor.run_once()
         assert [str(a.state) for a in desk.rows(tables.Attempt)] == ["running"]
         assert units_done(desk) == 2
     desk.finish()
@@ -285,7 +285,7 @@ def test_a_job_whose_input_failed_is_blocked_until_that_is_retried(desk):
             return status.read_job_rows(sql, queue.find_jobs(sql, "twice"))[0]["state"]
 
     assert state() == "blocked"
-    assert not desk.supervisor.beat(), "a supervisor does not stay up for it"
+    assert not desk.supervisor.run_once(), "a supervisor does not stay up for it"
     with desk.session.database.write() as sql:
         assert len(queue.retry_jobs(sql, queue.find_jobs(sql, "fresh"))) == 1
     assert state() == "waiting"

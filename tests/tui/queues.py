@@ -64,7 +64,7 @@ class Queue:
         deadline = time.monotonic() + seconds
         while not true():
             assert time.monotonic() < deadline, [(job.detail["name"], job.state, job.message) for job in self.jobs()]
-            self.supervisor.beat()
+            self.supervisor.run_once()
             time.sleep(0.1)
 
     def rows(self, name: str) -> list[dict[str, Any]]:

@@ -205,7 +205,7 @@ class Form:
     def value(self, key: str) -> Any:
         """What was typed, parsed; as it stands where that cannot be."""
         try:
-            return self.by_key[key].parsed(self.typed[key])
+            return self.by_key[key].parse_text(self.typed[key])
         except ValueError:
             return self.typed[key]
 
@@ -238,7 +238,7 @@ class Form:
         for key, text in self.given.items():
             one = self.by_key[key]
             try:
-                values[one.part][one.path] = one.parsed(text)
+                values[one.part][one.path] = one.parse_text(text)
             except ValueError as error:
                 result.errors[key] = str(error)
         base = self.kind.preset(self.preset) if self.preset else {}
@@ -540,7 +540,7 @@ def unknown(session: Session, form: Form) -> dict[str, str]:
         text = form.text(one.key)
         if not one.noun or form.source(one.key) not in ("given", "changed", "preset") or not text:
             continue
-        value = one.parsed(text)
+        value = one.parse_text(text)
         for reference in value if isinstance(value, tuple) else [value]:
             try:
                 if reference is not None and one.noun in FILE_NOUNS:

@@ -257,7 +257,7 @@ class SiteEditor(CaseEdits):
         if not fitting:
             return StoredBatch([], np.zeros((0, 1 + len(self.all_conditions), self.model.outputs), np.float32))
         tokens, later = self.clean(fitting, patched)
-        logprobs = self.masked(tokens.logprobs)
+        logprobs = self.mask_unused_outputs(tokens.logprobs)
         cases, sites = self.cases(fitting, logprobs)
         if not cases:
             return StoredBatch([], np.zeros((0, 1 + len(self.all_conditions), self.model.outputs), np.float32))
@@ -332,7 +332,7 @@ class SiteEditor(CaseEdits):
             }
             scales = np.concatenate([self.scales(own, cases) for own in conditions])
             edits = [self.edit(layer, np.concatenate(vectors[layer]), scales) for layer in layers]
-            logprobs = self.masked(tokens.edited(np.tile(sites, len(conditions)), edits))
+            logprobs = self.mask_unused_outputs(tokens.predict_edited(np.tile(sites, len(conditions)), edits))
             for number, own in enumerate(conditions):
                 part = slice(number * len(cases), (number + 1) * len(cases))
                 lengths = self.lengths(tokens, sites, layers[0], vectors[layers[0]][number], scales[part])
@@ -349,10 +349,10 @@ class SiteEditor(CaseEdits):
         edits = [self.edit(layer, vectors[layer], scales) for layer in layers]
         logprobs = open_decoding_session(self.model, len(cases), edits).feed([case.state.prompt for case in cases])
         lengths = self.lengths(tokens, sites, layers[0], vectors[layers[0]], scales)
-        values = self.masked(logprobs)
+        values = self.mask_unused_outputs(logprobs)
         return Outcome(condition.name, condition.setting.number, scales, values, *lengths)
 
-    def masked(self, logprobs: torch.Tensor) -> np.ndarray:
+    def mask_unused_outputs(self, logprobs: torch.Tensor) -> np.ndarray:
         """Return log-probabilities [n, outputs] as float64; with `mask_unused` only tokens that games are written with
         have probability."""
         values: np.ndarray = logprobs.cpu().numpy().astype(np.float64)

@@ -145,13 +145,13 @@ class Arms:
         self.by_row: dict[int, Arm] = {}
         for game in file.games:
             color = choose_side(game, spec.players)
-            player, opponent = self.called(game.side(color)), self.called(game.side(not color))
+            player, opponent = self.rename_player(game.side(color)), self.rename_player(game.side(not color))
             key = (player.text, opponent.text, color)
             arm = self.arms.setdefault(key, Arm(len(self.arms), player, opponent, color))
             self.by_row[game.row] = arm
             self.planned[arm.number] = self.planned.get(arm.number, 0) + 1
 
-    def called(self, player: MatchPlayer) -> MatchPlayer:
+    def rename_player(self, player: MatchPlayer) -> MatchPlayer:
         """Return the player under its new name. An engine without a limit in the file gets the limit of the
         settings."""
         if player.name in self.rename:

@@ -74,7 +74,8 @@ class StoredStates:
             ).all()
         reference = f"run:{task.resolved.spec_hash}"
         self._paths = [
-            inputs.located(name, f"{reference}/{name}", digest, task.run_id).path / STATES_FILE for name, digest in rows
+            inputs.locate_bytes(name, f"{reference}/{name}", digest, task.run_id).path / STATES_FILE
+            for name, digest in rows
         ]
         prefixes, stride = classes.prefixes, int(classes.prefixes.ply.max()) + 1
         keys = [self._read("game", path) * stride + self._read("ply", path) for path in self._paths]

@@ -89,7 +89,7 @@ class Sae(Kind):
     def run(self, task: Task[SaeSpec, SaeOptions]) -> None:
         from chessreg.experiments.sae.work import SaeWork, build_state_name
 
-        with task.alone(*map(build_state_name, task.units)):
+        with task.lock_states(*map(build_state_name, task.units)):
             SaeWork(task).do()
 
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:

@@ -277,7 +277,7 @@ class ModelRows:
             row, sites = row[wanted], sites[wanted]
             if not len(sites):
                 continue
-            tokens = torch.from_numpy(encoded.padded(items, int(encoded.widths[items].max())))
+            tokens = torch.from_numpy(encoded.pad_tokens(items, int(encoded.widths[items].max())))
             token, target = encoded.sites.token[sites], mixed[place[sites]]
             yield tokens, torch.from_numpy(row), torch.from_numpy(token), torch.from_numpy(target)
 

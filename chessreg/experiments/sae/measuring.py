@@ -155,7 +155,7 @@ def measure_batch(
 ) -> None:
     """Add some items to the sums of every autoencoder."""
     lengths = np.minimum(np.diff(encoded.tokens.offsets)[items], model.block_size)
-    tokens = torch.from_numpy(encoded.padded(items, int(lengths.max())))
+    tokens = torch.from_numpy(encoded.pad_tokens(items, int(lengths.max())))
     row, sites = encoded.sites_of(items)
     game = encoded.tokens.source[items]
     of_site = game[row]

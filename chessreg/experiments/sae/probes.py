@@ -201,7 +201,7 @@ def view_as_read(inputs: Inputs, reference: str, probe: FittedProbe, data: Data)
     sae, expansion = run.spec.get("sae"), run.spec.get("expansion")
     features = Features.load(inputs, str(probe.detail["source"]), sae, expansion, [probe.layer], pattern)
     row = read_probe_rows(inputs, reference)[probe.layer]
-    folder = inputs.located(f"probe layer {probe.layer}", reference, row.artifact, row.run_id).path
+    folder = inputs.locate_bytes(f"probe layer {probe.layer}", reference, row.artifact, row.run_id).path
     tensors = read_layer(folder / "probe.safetensors", weight=3)
     if "feature_mean" in tensors:
         features.mean[probe.layer] = tensors["feature_mean"]

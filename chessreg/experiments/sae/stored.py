@@ -86,7 +86,7 @@ def load_sae(
 
 def read_sae(inputs: Inputs, reference: str, row: tables.Sae, device: str = "cpu") -> GatedSae:
     """Return the autoencoder behind a row of the table `sae`."""
-    located = inputs.located(f"sae {row.hook_point}", reference, row.artifact, row.run_id)
+    located = inputs.locate_bytes(f"sae {row.hook_point}", reference, row.artifact, row.run_id)
     sae = read_sae_folder(located.path, float(row.detail["scale"]), device)
     if sae.d_model != row.detail["d_model"]:
         raise BadInputError(

@@ -42,7 +42,7 @@ class Decisions:
     def __len__(self) -> int:
         return len(self.places)
 
-    def chosen(self, which: np.ndarray) -> Decisions:
+    def select(self, which: np.ndarray) -> Decisions:
         """Return the decisions at these indices, or where a mask bool [n] is True."""
         game, ply = (None if each is None else each[which] for each in (self.game, self.ply))
         return Decisions(self.positions, self.places[which], self.games, game, ply)
@@ -52,7 +52,7 @@ class Decisions:
         values: dict[str, list[str]] = self.positions.take(self.places, list(names)).to_pydict()
         return values
 
-    def drawn(self, key: str) -> np.ndarray:
+    def draw_order(self, key: str) -> np.ndarray:
         """Return an order of the decisions, int64 [n], drawn by game and ply.
 
         The order of two decisions does not depend on other positions in the file or on their order. The first thousand
@@ -183,7 +183,7 @@ def check_decisions(found: Decisions) -> None:
         item = np.searchsorted(some, found.game[mine])
         at = begin[item] + found.ply[mine]
         inside = at < begin[item + 1] - 1  # a decision precedes a move of the game
-        texts = found.chosen(mine).columns("fen")["fen"]
+        texts = found.select(mine).columns("fen")["fen"]
         own = fen.boards(texts).ids.reshape(-1, fen.length)[:, BOARD_CHARACTERS]
         there = written.ids.reshape(-1, fen.length)[np.where(inside, at, 0), BOARD_CHARACTERS]
         wrong = np.flatnonzero(~inside | (own != there).any(1))

@@ -33,7 +33,7 @@ class ScoredDecisions(Decisions):
     returns: tuple[np.ndarray, ...] = ()
     best: tuple[str, ...] = ()
 
-    def chosen(self, which: np.ndarray) -> ScoredDecisions:
+    def select(self, which: np.ndarray) -> ScoredDecisions:
         """Return the decisions that an index array or mask selects."""
         index = np.arange(len(self))[which].tolist()
         returns, best = tuple(self.returns[i] for i in index), tuple(self.best[i] for i in index)
@@ -51,7 +51,7 @@ class ScoredStates(Decisions):
 
     returns: np.ndarray = field(default_factory=lambda: np.zeros(0))
 
-    def chosen(self, which: np.ndarray) -> ScoredStates:
+    def select(self, which: np.ndarray) -> ScoredStates:
         """Return the states that an index array or mask selects."""
         return ScoredStates(self.positions, self.places[which], returns=self.returns[which])
 

@@ -149,7 +149,7 @@ class EncodedGames:
         np.maximum.at(width, self.sites.item, self.sites.token + 1)
         return width
 
-    def padded(self, items: np.ndarray, width: int) -> np.ndarray:
+    def pad_tokens(self, items: np.ndarray, width: int) -> np.ndarray:
         """Return the first tokens of these items int64 [items, width], padded with zeros on the right."""
         tokens = np.zeros((len(items), width), np.int64)
         for row, item in enumerate(items.tolist()):

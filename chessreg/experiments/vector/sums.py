@@ -96,7 +96,7 @@ def sum_model_activations(
         column = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
         at, real = np.zeros((2, len(items), counts.max()), np.int64)
         at[row, column], real[row, column] = encoded.sites.token[sites], 1
-        tokens = encoded.padded(items, int(width[items].max()))
+        tokens = encoded.pad_tokens(items, int(width[items].max()))
         residual = model.residuals(torch.from_numpy(tokens), layers, torch.from_numpy(at), edits=edits)
         mask = torch.from_numpy(real.astype(bool)).to(residual.device)[None, :, :, None]
         whose: Any = (slice(None), encoded.tokens.source[items])

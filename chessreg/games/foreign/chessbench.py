@@ -34,7 +34,7 @@ class BenchFile:
     repository: str = "searchless_chess"
 
     @property
-    def called(self) -> str:
+    def default_name(self) -> str:
         """The default name of its dataset."""
         return re.sub(r"[/_]", "-", self.name)
 

@@ -76,7 +76,7 @@ class NextTokens:
         return self.residuals[self.layers.index(layer)]
 
     @torch.inference_mode()
-    def edited(self, sites: Sequence[int] | np.ndarray, edits: Sequence[ResidualEdit]) -> Tensor:
+    def predict_edited(self, sites: Sequence[int] | np.ndarray, edits: Sequence[ResidualEdit]) -> Tensor:
         """Return log-probabilities float32 [n, outputs] after these sites under edits of their tokens; sites may
         repeat.
 

@@ -164,7 +164,7 @@ def _run_network(
         layer, residual = after
         for edit, own in edits:
             if edit.layer == layer:  # its block, which a hook would edit, is not computed
-                residual = edit.applied(residual, own)
+                residual = edit.apply_to(residual, own)
         network: Any = model.network  # only networks with a cache accept `after`
         hidden: Tensor = network.hidden(tokens, places, cache, mask, after=(layer, residual))
         return hidden

@@ -186,7 +186,11 @@ class RetryPolicy:
                 draft = drafts[i]
                 draft.written.append(token)
                 full = len(session.tokens[draft.row]) >= session.model.block_size
-                if len(draft.written) < limit and not full and not encoding.complete(draft.written, draft.turn.board):
+                if (
+                    len(draft.written) < limit
+                    and not full
+                    and not encoding.is_complete(draft.written, draft.turn.board)
+                ):
                     new[draft.row] = [token]
                 elif (choice := self._judge(encoding, draft)) is not None:
                     made[i] = choice
@@ -268,7 +272,7 @@ def sample_cropped(
         noise = np.array([uniform(*keys[r], step) if temperature > 0 else 0.0 for r in active])
         for r, token in zip(active, draw_tokens(logprobs, np.full(len(active), temperature), noise), strict=True):
             written[r].append(int(token))
-        active = [r for r in active if not encoding.complete(written[r], boards[r])]
+        active = [r for r in active if not encoding.is_complete(written[r], boards[r])]
         if not active:
             break
     return written

@@ -91,7 +91,7 @@ def sample_trees(
         active = [
             i
             for i in active
-            if not written[i] or (len(written[i]) < limit and not encoding.complete(written[i], boards[drawn[i][0]]))
+            if not written[i] or (len(written[i]) < limit and not encoding.is_complete(written[i], boards[drawn[i][0]]))
         ]
     texts: list[list[SampledText]] = [[] for _ in keys]
     for (place, _, _), ids, total in zip(drawn, written, totals.tolist(), strict=True):
@@ -100,4 +100,4 @@ def sample_trees(
 
 
 def _make_text(encoding: Encoding, board: chess.Board, ids: list[int], logprob: float) -> SampledText:
-    return SampledText(encoding.answer_text(ids), ids, logprob, encoding.complete(ids, board))
+    return SampledText(encoding.answer_text(ids), ids, logprob, encoding.is_complete(ids, board))

@@ -262,7 +262,7 @@ def list_input_items(database: Database, store: Store, order: dict[str, Any]) ->
                 above for run in runs for above in lineage.iter_nodes(lineage.build_tree(session, run, up=True))
             ):
                 items |= {item.digest: item for item in items_of_node(session, node) if item.array is None}
-    return [item for item in items.values() if item.here(store)]
+    return [item for item in items.values() if item.is_in(store)]
 
 
 def list_output_items(fragment: Fragment) -> list[TransferItem]:

@@ -92,7 +92,7 @@ class SlurmExecutor:
         return {handle: known[handle] for handle in handles if handle in known}
 
     def cancel(self, handle: str) -> None:
-        parsed, now = SlurmHandle.parsed(handle), time.monotonic()
+        parsed, now = SlurmHandle.parse(handle), time.monotonic()
         if parsed is None or handle in self._ended:
             return
         first = self._cancelled.get(handle)
@@ -109,7 +109,7 @@ class SlurmExecutor:
 
     @staticmethod
     def logs(handle: str) -> Path | None:
-        parsed = SlurmHandle.parsed(handle)
+        parsed = SlurmHandle.parse(handle)
         path = Path(parsed.log) if parsed else None
         return path if path and path.exists() else None
 
@@ -224,7 +224,7 @@ class SlurmExecutor:
     def _look(self, handles: Sequence[str]) -> None:
         """Query Slurm for all handles at once, and for the end of each job that has ended. Raises
         SlurmUnansweredError."""
-        parsed = {handle: SlurmHandle.parsed(handle) for handle in handles}
+        parsed = {handle: SlurmHandle.parse(handle) for handle in handles}
         for handle, handle_parts in parsed.items():
             if handle_parts is None:
                 self._ended[handle] = SubmissionStatus("ended", None, Cause.LOST, "its handle cannot be read")
@@ -316,7 +316,7 @@ class SlurmHandle(NamedTuple):
         return file_size(Path(self.log)) > self.before
 
     @classmethod
-    def parsed(cls, text: str) -> SlurmHandle | None:
+    def parse(cls, text: str) -> SlurmHandle | None:
         """Parse a handle. None if it is invalid."""
         try:
             handle = cls(**parse_json(text))

@@ -329,7 +329,7 @@ def on_a_bare_machine(this: Round) -> int:
         resolved = resolve_spec(this.kind, this.spec, session.inputs)
         missing = list(range(resolved.units - 1))  # the reduce needs a registry
         one = RunAttempt(resolved, this.kind.options(), session.inputs, (), missing, where=AttemptOrigin(ingests=False))
-        return 130 if one.go() else 0
+        return 130 if one.execute() else 0
 
 
 def database(this: Round) -> None:

@@ -66,7 +66,7 @@ def test_the_inputs_of_a_work_go_over_in_pieces_and_are_the_same_there(world_ses
     there, here = files(node), files(world_session.store)
     assert there.items() <= here.items()
     assert home.pieces >= sum(item.bytes for item in items) / 1000
-    assert all(item.here(node) for item in items)
+    assert all(item.is_in(node) for item in items)
     assert not list(node.tmp.iterdir())
     home.pieces = 0
     for item in items:
@@ -83,10 +83,10 @@ def test_what_arrives_damaged_or_is_not_there_is_refused(world_session, order, n
             fetch_item(node, item, home)
         with pytest.raises(NotInStoreError):
             fetch_item(node, item, Here(StoreActor(), str(node.root)))
-        assert not item.here(node)
+        assert not item.is_in(node)
         home.damaged = ""
         fetch_item(node, item, home)
-        assert item.here(node)
+        assert item.is_in(node)
     assert not list(node.tmp.iterdir())
 
 
