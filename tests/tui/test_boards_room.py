@@ -141,7 +141,7 @@ async def test_a_row_without_a_board_does_not_leave_the_one_before(drive, monkey
             assert screen.boards is not None, "the same row is drawn still"
             await driver.press("down")
             assert screen.boards is None
-            assert "No board: the line below says why" in driver.text
+            assert "No board: see the reason below" in driver.text
             assert "! no game" in driver.text
         await driver.press("up")
         assert screen.boards is not None
@@ -161,7 +161,7 @@ async def test_one_goes_to_a_ply_by_its_number_or_by_a_click_on_its_move(drive) 
             await driver.press("number_sign")
             await driver.type(wrong)
             await driver.press("enter")
-            assert f"they are 0 to {last}" in driver.notices
+            assert f"from 0 to {last}" in driver.notices
         assert screen.frame == 12
         moves = screen.query_one(MoveList)
         places = [line.places for line in moves.lines[moves.first : moves.first + moves.size.height]]

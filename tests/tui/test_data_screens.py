@@ -277,14 +277,14 @@ async def test_a_file_is_picked_by_its_path_and_what_was_typed_about_it_is_offer
         await driver.press("tab", "tab", "tab", "A", "e")
         await driver.type(f"{folder.parent.name}/none")
         await driver.press("enter")
-        assert f"there is no {folder.parent}/none" in driver.notices
+        assert f"{folder.parent}/none does not exist" in driver.notices
         assert str(folder.parent) in "".join(line.strip() for line in driver.lines[1:5])
         assert driver.screen.folder == folder.parent  # as far as it was right
         for wrong in "~nobody-is-called-so/one.pth", "a" * 300:  # no home, and longer than a name may be
             await driver.press("e", "ctrl+u")
             await driver.type(wrong)
             await driver.press("enter")
-            assert f"there is no {folder.parent}/{wrong}" in driver.notices
+            assert f"{folder.parent}/{wrong} does not exist" in driver.notices
             assert driver.screen.folder == folder.parent
         await driver.press("enter", "minus")
         assert driver.screen.query_one(PageTable).current["path"] == folder

@@ -253,7 +253,7 @@ async def test_a_word_alone_is_looked_for_in_all_shown_columns_and_a_number_lead
         await driver.press("number_sign")
         await driver.type("none")
         await driver.press("enter")
-        assert "none is no number of a row" in driver.notices
+        assert "none is not a row number" in driver.notices
         await driver.press("slash")
         await driver.type("hue>3")
         await driver.press("enter")

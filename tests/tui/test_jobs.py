@@ -291,7 +291,7 @@ async def test_a_job_is_tried_again_started_sooner_and_cancelled(drive, own_queu
         await driver.find_row("checks")
         assert "x cancel" not in driver.lines[-1]
         await driver.press("x")
-        assert "it had ended already" in driver.notices, "and no question is asked"
+        assert "the job had already ended" in driver.notices, "and no question is asked"
         await driver.press("R")
         assert str(own_queue.job("checks").cause) == "finished"
         await driver.find_row("broken")

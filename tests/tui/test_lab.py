@@ -147,7 +147,7 @@ async def test_numbers_of_one_condition_never_stand_under_the_name_of_another(
         assert screen.state is not None
         assert screen.state.condition == "random-0"
         assert "random-0, game" in driver.text
-        assert "the model is being asked…; what is shown is edit" in driver.text
+        assert "the model is being asked…; shown: edit" in driver.text
         monkeypatch.setattr(ModelProcess, "ask", ask)
         await driver.press("shift+tab", "tab")
         assert "random-0: " in driver.text
@@ -199,7 +199,7 @@ async def test_a_skipped_state_says_why(drive, session: Session) -> None:
         assert "skipped" in driver.text
         assert " writes " not in driver.text
         await driver.press("e")
-        assert "there is no edit of it" in driver.notices
+        assert "it has no edit to open" in driver.notices
         assert driver.app.current_mode != "lab"
 
 

@@ -229,7 +229,7 @@ async def test_esc_stops_the_sql_that_runs_and_the_next_is_answered(drive: Any, 
         await driver.press("e")
         driver.screen.query_one(SqlEditor).vim = vim
         await ask_without_end(driver)
-        assert "asking … Esc stops it" in driver.text
+        assert "running … Esc stops it" in driver.text
         await driver.press("escape")
         assert "the SQL was stopped" in driver.notices
         assert isinstance(driver.screen, SqlScreen)
@@ -413,7 +413,7 @@ async def test_a_file_that_is_there_is_overwritten_after_a_yes_only(drive: Any, 
             await driver.press("w", "ctrl+u")
             await driver.type(str(file))
             await driver.press("enter")
-            assert "is there already" in driver.text
+            assert "already exists" in driver.text
             assert str(file) in driver.app.screen.question, "another folder may have one of this name"
             await driver.press(answer)
             assert (file.read_text() == "mine") is kept

@@ -53,23 +53,21 @@ class AnnotatingScreen(AppScreen):
             return
         write = partial(self._write, chosen, word, done, partial(toggle, word=word))
         if hidden := self.hidden_of(chosen[1]):
-            question = (
-                f"{word.capitalize()} {join_chosen_labels(chosen[1])}, or take it back?\n{hidden}; u unmarks all."
-            )
+            question = f"{word.capitalize()} {join_chosen_labels(chosen[1])}, or undo it?\n{hidden}; u unmarks all."
             self.app.push_screen(Confirm(question), lambda yes: write() if yes else None)
         else:
             write()
 
     def action_tag(self) -> None:
-        self._ask("Tag{}: (-TAG takes one back)", self.chosen(), self._tag)
+        self._ask("Tag{}: (-TAG removes it)", self.chosen(), self._tag)
 
     def _tag(self, chosen: ChosenRows, text: str, written: AfterWrite) -> None:
         tag = text.removeprefix("-")
         if text.startswith("-"):
-            told, do = f"no longer tagged {tag}", partial(untag, tag=tag)
+            notice, do = f"no longer tagged {tag}", partial(untag, tag=tag)
         else:
-            told, do = f"tagged {tag}", partial(annotate, word="tag", text=tag)
-        self._write(chosen, f"tag {text}", lambda _: told, do, written)
+            notice, do = f"tagged {tag}", partial(annotate, word="tag", text=tag)
+        self._write(chosen, f"tag {text}", lambda _: notice, do, written)
 
     def action_note(self) -> None:
         self._ask("Note about{}:", self.chosen(), partial(self._say, "note", "noted"))
@@ -78,7 +76,7 @@ class AnnotatingScreen(AppScreen):
         self._ask("Name{}:", self.under_cursor(), partial(self._say, "name", "named"), find_name_error)
 
     def action_invalidate(self) -> None:
-        self._ask("What is wrong with{}? (- : nothing, after all)", self.chosen(), self._invalidate)
+        self._ask("What is wrong with{}? (- clears it)", self.chosen(), self._invalidate)
 
     def _invalidate(self, chosen: ChosenRows, why: str, written: AfterWrite) -> None:
         if why == "-":
@@ -123,11 +121,11 @@ class AnnotatingScreen(AppScreen):
     ) -> None:
         noun, things = chosen
 
-        def told(answer: Any) -> str:
+        def finish(answer: Any) -> str:
             written()
             return notice(answer)
 
-        self.app.write(join_chosen_labels(things), change, lambda sql: do(sql, noun, list(things)), told)
+        self.app.write(join_chosen_labels(things), change, lambda sql: do(sql, noun, list(things)), finish)
 
 
 def find_name_error(text: str) -> str:

@@ -175,9 +175,9 @@ class ResultScreen(AppScreen):
                     self.write(path)
 
             size = show.size(path.stat().st_size)
-            self.app.push_screen(Confirm(f"{path} is there already, {size}. Overwrite it?"), answered)
+            self.app.push_screen(Confirm(f"{path} already exists ({size}). Overwrite it?"), answered)
 
-        hint = f"The suffix says the format: {self.suffixes()}. Esc leaves it."
+        hint = f"The suffix sets the format: {self.suffixes()}. Esc cancels."
         self.app.push_screen(Prompt("Write this table to", suggested, hint, replaced=True), chosen)
 
     @work(group="export")
@@ -190,7 +190,7 @@ class ResultScreen(AppScreen):
         if written is None:  # let the user correct the path
             self.ask_path(str(path))
         else:
-            again = f"; the same: {command} --output {shlex.quote(str(path))}"
+            again = f"; equivalent command: {command} --output {shlex.quote(str(path))}"
             self.notify(f"{show.counted(len(result), 'row')} as {written}{again}", title=str(path))
 
     @work(group="copy")
@@ -308,7 +308,7 @@ class AnswerScreen(ResultScreen, ScopedScreen):
         """Open the lineage of the run of the first row behind the selected line."""
         row, question = self.table.current, self.shown_question
         if row is None or question.published:
-            self.notify("these lines are the papers'; p goes back to ours" if row is not None else "there is no row")
+            self.notify("these lines are the papers'; p goes back to ours" if row is not None else "no row is selected")
             return
         number = row["#"]
         page = await self.ask(
@@ -385,7 +385,7 @@ def open_run_lineage(screen: AppScreen, row: Mapping[str, Any] | None) -> None:
         run_id = UUID(str(row["run_id"]))
         screen.app.open_lineage("run", run_id.hex, str(row.get("run") or f"run {show.short(run_id)}"))
     else:
-        screen.notify("no run is behind this line", severity="warning")
+        screen.notify("this line has no run", severity="warning")
 
 
 def read_first_page(answer: Answer) -> tuple[Answer, list[Row]]:

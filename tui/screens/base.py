@@ -380,7 +380,7 @@ class AppScreen(Screen[None]):
                 table.move(min(int(digits[:18]), table.count) - 1)
                 self.set_focus(table)
             elif digits:
-                self.notify(f"{text} is no number of a row", severity="warning")
+                self.notify(f"{text} is not a row number", severity="warning")
 
         self.app.prompt(f"Go to row (1 to {table.count:,}):", answered)
 

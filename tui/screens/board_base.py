@@ -67,12 +67,12 @@ class DrawingScreen(AppScreen):
     def action_copy_position(self, format: str) -> None:
         frame = self.position
         if frame is None:
-            self.notify("there is no position yet", severity="warning")
+            self.notify("no position is shown yet", severity="warning")
             return
         text = self.pgn if format == "pgn" else frame.lichess if format == "lichess" else frame.whole_fen
         unknown = format != "pgn" and not frame.position
         line = text.strip().splitlines()[-1]
-        self.app.copy(text, f"{line}\nwho is to move is not known: as if it were White" if unknown else line)
+        self.app.copy(text, f"{line}\nthe side to move is unknown; White is assumed" if unknown else line)
 
     def on_squares_clicked(self, event: Squares.Clicked) -> None:
         pane = event.squares.parent
@@ -98,7 +98,7 @@ class DrawingScreen(AppScreen):
 
 
 PANES = ("original", "target", "before", "after")
-PARTS = {"all boards": PANES, "the position": PANES[:2], "what the probe reads": PANES[2:]}
+PARTS = {"all boards": PANES, "the position": PANES[:2], "probe readings": PANES[2:]}
 LARGE_SQUARE_LINES = 3  # square height at which all four boards are shown by default
 NUMBERS_LINES, NUMBERS_CELLS = 8, 44  # space for the numbers below or next to the boards
 ROW_CHROME_LINES = 5  # bars, head and heat line
@@ -342,7 +342,7 @@ class FourBoardsScreen(DrawingScreen):
     # -- actions --------------------------------------------------------------------------------------------------
 
     def actions(self) -> list[Action]:
-        """Return the actions. The one that switches boards comes first in the footer."""
+        """Return the actions, starting with `view` so that the footer shows it first."""
         return sorted(super().actions(), key=lambda action: action.method != "view")
 
     def offers(self, action: Action) -> bool:

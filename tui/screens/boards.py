@@ -291,9 +291,7 @@ class BoardScreen(DrawingScreen):
         self.boards, self.drawn_row, self.evaluations, self.answers = None, None, [], {}
         self.evaluating += 1
         self.crumb = format_board_crumb(self.row)
-        self.query_one("#message", Static).update(
-            "No board: the line below says why. i shows all fields, Esc goes back."
-        )
+        self.query_one("#message", Static).update("No board: see the reason below. i shows all fields, Esc goes back.")
         self.remove_class("-ready")
         self.add_class("-loading")
         self.relabel()
@@ -620,7 +618,7 @@ def ask_ply(screen: DrawingScreen, last: int, go: Callable[[int], None]) -> None
         if text.isascii() and text.isdigit() and int(text) <= last:
             go(int(text))
         else:
-            screen.notify(f"{text[:40]!r} is no ply: they are 0 to {last}", severity="error")
+            screen.notify(f"{text[:40]!r} is not a ply from 0 to {last}", severity="error")
 
     screen.app.push_screen(Prompt("Go to ply", hint=f"0 to {last}. Enter goes there, Esc stays"), chosen)
 

@@ -21,7 +21,7 @@ from tui.widgets.table import PageTable
 if TYPE_CHECKING:
     from tui.host import Host
 
-PROMPT_HINT = "Enter does it, Esc leaves it"
+PROMPT_HINT = "Enter confirms, Esc cancels"
 
 
 class Prompt(ModalScreen[str | None]):
@@ -158,7 +158,7 @@ class PickerScreen(AppScreen):
     def body(self) -> ComposeResult:
         with Vertical(id="box"):
             yield FilterBar("words of a name or of its description", id="filter")
-            empty = f"nothing fits; {self.command()} shows what there is"
+            empty = f"no match; {self.command()} lists all"
             yield PageTable(self.columns, id="candidates", title=self.crumb, empty=empty)
 
     def fit(self, rows: Sequence[Row]) -> None:
@@ -173,7 +173,7 @@ class PickerScreen(AppScreen):
         from tui.data.launch_form import candidates
 
         noun, words, model, table = self.noun, self.filter_text, self.model, self.query_one(PageTable)
-        rows = await self.ask("reading what there is", lambda session: candidates(session, noun, words, model))
+        rows = await self.ask("reading the candidates", lambda session: candidates(session, noun, words, model))
         if rows is None:
             return
         keep, self._shown_words = table.loaded, words

@@ -98,7 +98,7 @@ class StateScreen(DrawingScreen):
         from tui.screens.lab import LabScreen
 
         if self.state is not None and self.state.edit is None:
-            self.notify("the state was skipped: there is no edit of it to open", severity="warning")
+            self.notify("the state was skipped, so it has no edit to open", severity="warning")
         elif self.state is not None and self.state.edit is not None:
             room = self.app.current_mode
             await self.app.switch_mode("lab")
@@ -167,7 +167,7 @@ class EditScreen(FourBoardsScreen, StateScreen):
             return f"{state.boards[0].title}: {state.boards[0].caption[0]}"
         where = state.boards[0].title.removeprefix("clean, ")
         if self.answer is None or self.answered != state.condition:
-            shown = f"; what is shown is {self.answered}" if self.answer is not None else ""
+            shown = f"; shown: {self.answered}" if self.answer is not None else ""
             return f"{state.condition}, {where} · the model is being asked…{shown}"
         answer = self.answer
         edited = ", ".join(map(str, answer.edited_layers))

@@ -141,7 +141,7 @@ class FilesScreen(AppScreen):
                 self.take(path)
                 return
             if not os.path.isdir(path):
-                self.notify(f"there is no {path}", severity="error")
+                self.notify(f"{path} does not exist", severity="error")
                 path = next(above for above in path.parents if os.path.isdir(above))
             self.go(path)
 
@@ -188,15 +188,15 @@ def import_picked_file(screen: AppScreen, command: Sequence[str], wanted: str, o
                 return
             if not words[0].startswith("-"):
                 words.insert(0, "--name")
-            told = f"{path.name}: {shlex.join(words)}"
-            app.run_command([*command, str(path), *words], doing="bringing it in", done="brought in", told=told,
+            summary = f"{path.name}: {shlex.join(words)}"
+            app.run_command([*command, str(path), *words], doing="importing", done="imported", told=summary,
                             succeeded=lambda: app.drop_draft(draft, text))  # fmt: skip
 
         last, text = app.remembered.get(LAST_PATH_KEY, ("", ""))
         if last != str(path):
             stem = re.sub(r"[^A-Za-z0-9._+-]+", "-", path.name.partition(".")[0]).strip("-")
             text = f"--name {stem}" if stem else "--name "
-        hint = f"{options}\nEnter does it, Esc leaves it; chessreg {' '.join(command)} --help tells all options"
+        hint = f"{options}\nEnter confirms, Esc cancels; chessreg {' '.join(command)} --help lists all options"
         app.push_screen(Prompt(f"chessreg {' '.join(command)} {show.value(path.name)}", text, hint, draft), typed)
 
     app.push_screen(FilesScreen(command, wanted, picked))

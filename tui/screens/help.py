@@ -152,7 +152,7 @@ class Palette(Provider):
         from tui.data import palette
 
         try:
-            queries, kinds = await self.home.database.ask("reading what can be found", palette.known)
+            queries, kinds = await self.home.database.ask("reading queries and kinds", palette.known)
         except Exception:
             return []
         return [
@@ -198,7 +198,7 @@ class Palette(Provider):
             if not isinstance(screen, AppScreen):
                 return
             if action.writes:
-                self.home.notify(f"{action.shown_key} does it of the row that you stand on", title=action.text)
+                self.home.notify(f"{action.shown_key} applies it to the selected row", title=action.text)
                 return
             if screen.filling is not None:
                 with suppress(WorkerCancelled, WorkerFailed):

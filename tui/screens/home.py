@@ -219,7 +219,7 @@ class HomeScreen(JobActionsScreen):
 
             return at_home(session, since)
 
-        state = await self.ask("reading what goes on", look)
+        state = await self.ask("reading jobs and runs", look)
         if state is None:
             return
         self.at_home = state
@@ -376,19 +376,19 @@ class HomeScreen(JobActionsScreen):
             if path is not None:
                 self.begin(["dataset", "add", os.path.expanduser(path), "--name", "games"])
 
-        hint = "PGN, CSV, Parquet or positions; compressed ones too. Enter adds it as `games`, Esc leaves it"
+        hint = "PGN, CSV, Parquet or positions; compressed ones too. Enter adds it as `games`, Esc cancels"
         self.app.push_screen(Prompt("Add games or positions from the file", hint=hint), chosen)
 
     @work(group="begin")
     async def begin(self, command: list[str]) -> None:
         if self.busy:
-            self.notify(f"chessreg {self.busy} is still at work", severity="warning")
+            self.notify(f"chessreg {self.busy} is still running", severity="warning")
             return
         if self.app.refused_while_lost():
             return
         self.busy = shlex.join(command)
         self.tell_overview()
-        self.notify(f"chessreg {self.busy}", title="begun; this screen follows")
+        self.notify(f"chessreg {self.busy}", title="started; this screen updates")
         try:
             status, out, err = await self.app.model.run_command(command)
         finally:

@@ -123,7 +123,7 @@ class JobScreen(JobActionsScreen, PartsScreen):
             log.clear(view.why_no_log)
         elif self.tail is None or self.tail.path != view.log:
             self.tail = LogTail(view.log)
-            log.clear("it has said nothing yet")
+            log.clear("the log is empty so far")
 
     def read_log(self) -> None:
         if self.tail is not None and not self._reading and self.is_current:
@@ -140,7 +140,7 @@ class JobScreen(JobActionsScreen, PartsScreen):
             return
         log = self.query_one(LogView)
         if read.anew and log.lines:
-            log.clear("it has said nothing yet")
+            log.clear("the log is empty so far")
         log.add(read.lines, read.begun)
         self.label_log()
 

@@ -63,7 +63,7 @@ class JobActionsScreen(AppScreen):
         if (row := self.chosen) is None:
             return
         if not whole and row.get("ended_at") is not None:
-            self.notify("it had ended already", severity="warning")
+            self.notify("the job had already ended", severity="warning")
         elif not whole:
             question = f"Cancel {format_job_reference(row)}? Complete units are kept."
             self.app.push_screen(Confirm(question), partial(self._cancel, row, False))
@@ -75,13 +75,13 @@ class JobActionsScreen(AppScreen):
         from chessreg.scheduling import queue
 
         if yes:
-            self.change("cancelled", "it had ended already", queue.cancel_jobs, row, whole)
+            self.change("cancelled", "the job had already ended", queue.cancel_jobs, row, whole)
 
     def action_retry(self) -> None:
         from chessreg.scheduling import queue
 
         if (row := self.chosen) is not None:
-            nothing = "it has not ended without finishing, or another launch of its run is active"
+            nothing = "the job is complete or still active, or another launch of its run is active"
             self.change("queued again", nothing, queue.retry_jobs, row)
 
     def action_priority(self, by: str) -> None:
@@ -89,7 +89,7 @@ class JobActionsScreen(AppScreen):
 
         if (row := self.chosen) is not None:
             do = partial(set_priority, by=int(by))
-            self.change(f"priority {int(by):+d}", "only queued jobs have a place to change", do, row)
+            self.change(f"priority {int(by):+d}", "only the priority of queued jobs can be changed", do, row)
 
     @work(group="change")
     async def change(
@@ -243,12 +243,12 @@ class JobsScreen(JobActionsScreen, PreviewingScreen):
 
 
 NO_JOBS_TEXT = """\
-No job was launched yet: an experiment that outlives this terminal.
+No job was launched yet. A job is an experiment that continues after this terminal is closed.
 
     3                         the launch screen: a form for every kind
     $ chessreg launch --help  the same in a shell
 
-A run in the foreground (chessreg run) is no job: it is among the runs."""
+A run in the foreground (chessreg run) is not a job. It is listed among the runs."""
 
 
 def read_job_page(session: Session, filter_text: str, number: int) -> JobPage:

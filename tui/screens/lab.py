@@ -328,7 +328,7 @@ class LabScreen(FourBoardsScreen):
         if edit is None:
             return
         if (places := self.places_of(edit)) is None:
-            self.notify("the model or the probe of that edit is not here", severity="warning")
+            self.notify("the model or the probe of that edit is not in this registry", severity="warning")
             return
         (self.model, self.tool), self.shown_layer = places, None
         self.sans, self.ahead, self.row = edit.sans, edit.later, 0
@@ -338,7 +338,7 @@ class LabScreen(FourBoardsScreen):
 
         self.changes = dict(parse_board_changes(edit.board))
         if edit.next_token != self.next_token:
-            self.notify("the lab reads this model otherwise than that run", severity="warning")
+            self.notify("the lab measures this model differently from that run", severity="warning")
         self.look()
 
     # -- the target board -----------------------------------------------------------------------------------------
@@ -386,7 +386,7 @@ class LabScreen(FourBoardsScreen):
     def pick(self, square: int) -> None:
         """Select a square of the target."""
         self.cursor = square
-        if self.part == "what the probe reads":
+        if self.part == "probe readings":
             self.part = "the position"
         bar = self.query_one(SquareBar)
         bar.display = True

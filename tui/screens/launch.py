@@ -54,7 +54,7 @@ class LaunchScreen(AppScreen):
     filter_text = ""
 
     def body(self) -> ComposeResult:
-        yield FilterBar("words of a kind's name or of what it does", id="filter")
+        yield FilterBar("words of a kind's name or description", id="filter")
         yield PageTable(COLUMNS, id="kinds", title="Kinds", empty="no kind of experiment has these words")
 
     def on_screen_resume(self) -> None:
@@ -86,7 +86,7 @@ class LaunchScreen(AppScreen):
         from tui.screens.dialogs import Prompt
 
         self.app.push_screen(
-            Prompt("A kind of your own: the file that defines it", hint="./my_kind.py, or ./my_kind.py:CLASS"),
+            Prompt("A custom kind: the file that defines it", hint="./my_kind.py, or ./my_kind.py:CLASS"),
             self.open_file,
         )
 
@@ -184,7 +184,7 @@ class FormScreen(AppScreen):
 
     def body(self) -> ComposeResult:
         yield PaneStrip()
-        yield FilterBar("words of a setting's name or of what it means", id="filter")
+        yield FilterBar("words of a setting's name or description", id="filter")
         yield Static("no setting has these words; Esc clears them", id="none", markup=False)
         with Container(id="parts"):
             yield FieldList(id="fields")

@@ -24,17 +24,17 @@ MERGED_RUN_COLUMNS = (
     Column("run", "run", widest=40, least=16),
     Column("kind", "kind", widest=16),
     Column("host", "machine", text=lambda row: show.host(row["host"]), widest=20),
-    Column("change", "what comes in", widest=40, least=20),
+    Column("change", "change", widest=40, least=20),
     Column("conflicts", "conflicts", right=True, text=lambda row: f"{row['conflicts']:,}" if row["conflicts"] else ""),
 )
 CONFLICT_COLUMNS = (
     Column("run", "run", widest=40, least=12),
     Column("table_name", "what"),
     Column("which", "which", widest=40, least=12),
-    Column("here", "here: stays", widest=50, least=20),
-    Column("there", "there: kept aside", widest=50, least=20),
+    Column("here", "here: kept", widest=50, least=20),
+    Column("there", "there: kept separately", widest=50, least=20),
 )
-READING_TEXT = "reading the other registry: its merge is tried in a transaction that is taken back"
+READING_TEXT = "reading the other registry: the merge is tried in a transaction that is rolled back"
 
 
 def has_registry(path: Path) -> bool:
@@ -116,9 +116,9 @@ class MergeScreen(PartsScreen):
     def action_merge(self) -> None:
         if self.preview is None or self.app.read_only:
             return
-        told = format_merge_overview(self.other, self.preview)
+        summary = format_merge_overview(self.other, self.preview)
         self.app.pop_screen()
-        self.app.run_command(self.words, doing="merging", done="merged", told=told)
+        self.app.run_command(self.words, doing="merging", done="merged", told=summary)
 
 
 def format_merge_overview(other: str, preview: Mapping[str, Any]) -> str:
@@ -130,7 +130,7 @@ def format_merge_overview(other: str, preview: Mapping[str, Any]) -> str:
         f"{show.counted(more, 'run')} with more units",
         f"{preview['report']['results']:,} new results",
         f"{preview['unchanged']:,} here already",
-        f"{show.counted(len(preview['conflicts']), 'conflict')}: what is here stays" if preview["conflicts"] else "",
+        f"{show.counted(len(preview['conflicts']), 'conflict')}: local rows are kept" if preview["conflicts"] else "",
     ]
     return f"{other}: {' · '.join(filter(None, facts))}"
 
@@ -138,8 +138,8 @@ def format_merge_overview(other: str, preview: Mapping[str, Any]) -> str:
 def parse_command_error(err: str) -> str:
     """Return the error and hint that a command printed as JSON."""
     try:
-        told = json.loads(err.strip().splitlines()[-1])
-        return f"{told['error']} ({told['hint']})" if told["hint"] else str(told["error"])
+        output = json.loads(err.strip().splitlines()[-1])
+        return f"{output['error']} ({output['hint']})" if output["hint"] else str(output["error"])
     except (ValueError, LookupError, TypeError):
         return err.strip().removeprefix("error: ")
 

@@ -36,7 +36,7 @@ class MessagesScreen(AppScreen):
 
     def body(self) -> ComposeResult:
         yield Static("", id="overview", markup=False)
-        yield PageTable(COLUMNS, id="messages", title="Messages", empty="nothing was told yet")
+        yield PageTable(COLUMNS, id="messages", title="Messages", empty="no messages yet")
 
     async def fill(self) -> None:
         self.draw()
@@ -59,7 +59,7 @@ class MessagesScreen(AppScreen):
         waits = self.app.writes.waits
         rows: list[Row] = [
             {"at": write.at, "state": "not written", "title": write.what,
-             "message": f"{write.change}: {write.error or 'being written …'}", "write": write}
+             "message": f"{write.change}: {write.error or 'writing …'}", "write": write}
             for write in waits
         ]  # fmt: skip
         rows += [
@@ -68,8 +68,8 @@ class MessagesScreen(AppScreen):
             for notice in reversed(self.app.notices)
         ]  # fmt: skip
         held = f"{show.counted(len(waits), 'change')} not written yet · " if waits else ""
-        told = len(self.app.notices)
-        newest = f"the newest {show.counted(told, 'message')}" if told else "no messages yet"
+        count = len(self.app.notices)
+        newest = f"the newest {show.counted(count, 'message')}" if count else "no messages yet"
         self.query_one("#overview", Static).update(f"{held}{newest}")
         self.query_one(PageTable).show(Listed(rows), rows, columns=COLUMNS, keep=True)
         self.relabel()
@@ -93,7 +93,7 @@ class MessagesScreen(AppScreen):
 
     def action_drop(self) -> None:
         if (write := self.chosen) is not None:
-            question = f"Drop this change of {write.what}: {write.change}? It is not written, and will not be."
+            question = f"Drop this change of {write.what}: {write.change}? It has not been written."
             self.app.push_screen(Confirm(question), partial(self._drop, write))
 
     def _drop(self, write: Write, yes: bool | None) -> None:

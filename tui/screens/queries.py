@@ -70,7 +70,7 @@ class QueriesScreen(ScopedScreen, PreviewingScreen):
         if answer is not None:
             rows, wrong = answer
             if wrong and wrong != self._wrong:
-                self.notify(wrong, severity="warning", title="queries beside your kinds are left out")
+                self.notify(wrong, severity="warning", title="queries next to your kinds are left out")
             self._wrong = wrong
             table = self.query_one(PageTable)
             table.show(Listed(rows), rows, columns=COLUMNS, keep=table.loaded and search_text == self._shown)
@@ -193,7 +193,7 @@ class SqlEditor(VimEditor):
         elif names:
             self.offer(names)
         elif self.names:
-            self.notify("nothing begins so")
+            self.notify("no name begins with this")
         else:
             self.notify("the names of tables and columns are still being read")
             self.post_message(self.Nameless())
@@ -236,7 +236,7 @@ class SqlEditor(VimEditor):
 
     def action_vim(self) -> None:
         self.vim = not self.vim
-        self.notify("Esc leads to vim's normal mode, from there on to the rows" if self.vim else "without vim's keys")
+        self.notify("Esc switches to vim's normal mode, and from there to the rows" if self.vim else "vim keys are off")
 
     def action_leave(self) -> None:
         if self.offers:
@@ -275,7 +275,7 @@ class HistoryScreen(AppScreen):
         self.statements, self.chosen = statements, chosen
 
     def body(self) -> ComposeResult:
-        yield PageTable(id="history", title="Statements", empty="nothing was asked yet")
+        yield PageTable(id="history", title="Statements", empty="no statement was run yet")
 
     async def fill(self) -> None:
         rows = [{"number": n, "sql": text} for n, text in enumerate(self.statements, 1)]
@@ -297,7 +297,7 @@ class ReadsScreen(FieldsScreen):
     """The tables and rows that a SELECT would read, without running it."""
 
     def __init__(self, statement: str, reads: Mapping[str, str]) -> None:
-        super().__init__(reads, "what it reads")
+        super().__init__(reads, "tables read")
         self.statement = statement
 
     def command(self) -> str:
@@ -383,7 +383,7 @@ class SqlScreen(ResultScreen):
         assert self.filling is not None
         self.stopped = True
         self.filling.cancel()
-        self.notify("the SQL was stopped; F5 asks it again")
+        self.notify("the SQL was stopped; F5 runs it again")
         self.query_one(NotesPane).show([], "stopped")
         return True
 
@@ -432,7 +432,7 @@ class SqlScreen(ResultScreen):
         if text := self.query_one(SqlEditor).text.strip():
             self.begin_only(partial(self.explain, text), "explain")
         else:
-            self.notify("there is no SQL to explain", severity="warning")
+            self.notify("no SQL to explain", severity="warning")
 
     async def explain(self, text: str) -> None:
         """Show which tables and rows a SELECT would read."""
@@ -443,7 +443,7 @@ class SqlScreen(ResultScreen):
     def action_run(self) -> None:
         text = self.query_one(SqlEditor).text.strip()
         if not text:
-            self.notify("there is no SQL to ask", severity="warning")
+            self.notify("no SQL to run", severity="warning")
             return
         self.statement, self.stopped = text, False
         self.app.remembered.set(LAST_SQL_KEY, text)
@@ -453,10 +453,10 @@ class SqlScreen(ResultScreen):
 
     async def question(self) -> None:
         text = self.statement
-        self.query_one(NotesPane).show([], "asking … Esc stops it")
+        self.query_one(NotesPane).show([], "running … Esc stops it")
         page = await self.ask("asking the SQL", lambda session: read_first_page(query_answers.ask(session, text)))
         if page is None:
-            before = "Esc goes to the rows of before" if self.table.count else "Esc leaves"
+            before = "Esc goes to the earlier rows" if self.table.count else "Esc leaves"
             self.query_one(NotesPane).show([], f"not answered; {before}")
             return
         answer, rows = page

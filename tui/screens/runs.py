@@ -111,7 +111,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
             self.set_class(False, "-empty")
             first = page.rows if page.number * PAGE < page.pages.count else None
             table.show(page.pages, first, columns=self.headed(), keep=keep, number=page.number)
-        counts = await self.ask("counting what there is", overview)
+        counts = await self.ask("counting the data", overview)
         if counts is None:
             return
         self.counts = counts
@@ -356,7 +356,7 @@ def format_runs_overview(counts: Mapping[str, int], pages: Pages) -> str:
 def format_first_steps(counts: Mapping[str, int]) -> str:
     missing, commands = next_steps(dict(counts))
     lines = "\n".join(f"    $ {command}" for command in commands)
-    return f"{missing} What to type next, in another terminal:\n\n{lines}\n\nThis screen follows by itself."
+    return f"{missing} Commands to run next, in another terminal:\n\n{lines}\n\nThis screen updates automatically."
 
 
 class ColumnsScreen(AppScreen):
@@ -417,7 +417,7 @@ class ColumnsScreen(AppScreen):
         """Move the column under the cursor up or down."""
         table = self.query_one(PageTable)
         if table.view.active:
-            self.notify("columns are put in order in the whole list: Esc clears the words, > leads back to its order")
+            self.notify("columns are ordered in the whole list: Esc clears the words, > restores its order")
             return
         here, there = table.cursor, table.cursor + int(way)
         if 0 <= there < len(self.offered):

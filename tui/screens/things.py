@@ -84,9 +84,7 @@ class DataScreen(AnnotatingScreen, PreviewingScreen):
         self.noun = self.app.remembered.get(NOUN_KEY, self.noun)
 
     async def fill(self) -> None:
-        read = await self.ask(
-            "reading what there is", lambda session: (entity_rows.nouns(), entity_rows.listed(session))
-        )
+        read = await self.ask("reading the data", lambda session: (entity_rows.nouns(), entity_rows.listed(session)))
         if read is not None:
             self.entities, self.rows = read
             if self.noun not in self.entities:  # its package is no longer installed
@@ -170,7 +168,7 @@ class DataScreen(AnnotatingScreen, PreviewingScreen):
                 done = partial(self.app.drop_draft, draft, parts)
                 self.app.run_command(words, exact, "splitting", "split", f"{called}: {parts}", done)
 
-        hint = "A seeded hash of the moves decides; shares of 1 in all. Enter does it, Esc leaves it."
+        hint = "A seeded hash of the moves selects the part. The shares add up to 1. Enter confirms, Esc cancels."
         self.app.push_screen(Prompt(f"Split {called} into parts:", "fit=0.8,test=0.2", hint, draft), answered)
 
     def action_lineage(self) -> None:
@@ -311,7 +309,5 @@ def check_verification(verified: Verified, noun: str) -> str:
     Raises: ChessregError if the check found a problem.
     """
     if verified.problems:
-        raise ChessregError(
-            f"the {noun} is not what its report says: {verified.problems[0]}", f"chessreg {noun} verify"
-        )
+        raise ChessregError(f"the {noun} does not match its report: {verified.problems[0]}", f"chessreg {noun} verify")
     return verified.outcome
