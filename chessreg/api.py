@@ -46,7 +46,8 @@ class Table(QueryResult):
         return html_text(self)
 
 
-def shown(result: QueryResult) -> Table:
+def make_table(result: QueryResult) -> Table:
+    """Return a query's result as a Table, with its data frames and its HTML."""
     return Table(**{field.name: getattr(result, field.name) for field in fields(result)})
 
 
@@ -63,19 +64,19 @@ class Registry(Session):
         """
         from chessreg.queries import run_query
 
-        return shown(run_query(self.database, name, **scope))
+        return make_table(run_query(self.database, name, **scope))
 
     def rows(self, name: str, row: int, **scope: Any) -> Table:
         """Return the games, trials or scores behind row `row` (from 1) of a catalogue query in the same scope."""
         from chessreg.queries.ask import rows_behind
 
-        return shown(rows_behind(self.database, name, row, **scope))
+        return make_table(rows_behind(self.database, name, row, **scope))
 
     def published(self, name: str, **scope: Any) -> Table:
         """Return the papers' numbers for a catalogue query, with this registry's next to each and what differs."""
         from chessreg.queries.published import compare_with_published
 
-        return shown(compare_with_published(self.database, self.query(name, **scope)))
+        return make_table(compare_with_published(self.database, self.query(name, **scope)))
 
     def sql(self, select: str, *, timeout: float | None = None) -> Table:
         """Return the answer to one SELECT over the registry's tables and views (`timeout` in seconds, None: 300).
@@ -84,7 +85,7 @@ class Registry(Session):
         """
         from chessreg.queries import run_sql
 
-        return shown(run_sql(self.database, select, timeout=timeout))
+        return make_table(run_sql(self.database, select, timeout=timeout))
 
     def plot(self, name: str, *, scoring: str = "paper", **scope: Any) -> Figure:
         """Return a catalogue plot, by title, alias or words of a phrase, as a matplotlib figure with 95 % intervals."""

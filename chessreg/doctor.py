@@ -268,11 +268,11 @@ def missing_files(database: Database, store: Store) -> Iterator[Problem]:
     for digest, kind, size, uri in rows:
         if digest not in arrays and digest in needed and not store.exists(digest):
             item = transfer.TransferItem(digest, f"{kind} {digest[:6]}", size)
-            yield missing(database, store, item, uri)
+            yield make_missing_problem(database, store, item, uri)
     known = {digest for digest, _, _, _ in rows}
     for item in items:
         if item.array in needed and not item.is_in(store) and (item.digest in known or written_here(database, item)):
-            yield missing(database, store, item, None)
+            yield make_missing_problem(database, store, item, None)
 
 
 def groups_of_activations(session: Session) -> list[tuple[UUID, transfer.TransferItem]]:
@@ -318,7 +318,11 @@ def written_here(database: Database, item: transfer.TransferItem) -> bool:
         return any(is_this_machine(host, system) for host, system in transfer.find_cache_machines(session, item))
 
 
-def missing(database: Database, store: Store, item: transfer.TransferItem, uri: str | None) -> Problem:
+def make_missing_problem(database: Database, store: Store, item: transfer.TransferItem, uri: str | None) -> Problem:
+    """Return the problem of an item whose bytes are missing.
+
+    Its fix restores them from the bin; otherwise it removes the recorded location `uri` and fetches them.
+    """
     path = item.key
     if any(gc.was_at(binned, store) == path for binned in gc.in_bin(store)):
         detail = f"{item.what} is needed again, and is in the bin of {store.root}"

@@ -311,7 +311,7 @@ class LazyCommand(NamedTuple):
             return False
 
     def load(self) -> click.Command:
-        """Import it."""
+        """Import the module of the command, and return the command."""
         module, _, attribute = self.target.partition(":")
         declared = getattr(importlib.import_module(module), attribute)
         command: click.Command = declared(self.of) if self.of else declared

@@ -492,7 +492,7 @@ def print_import_report(report: dict[str, Any]) -> None:
 
 
 def format_row_numbers(rows: list[int]) -> str:
-    """Row numbers, shortened."""
+    """Return the first six row numbers as text."""
     listed = ", ".join(map(str, rows[:6]))
     return listed if len(rows) <= 6 else f"{listed}, …"
 

@@ -238,10 +238,11 @@ def root(ctx: click.Context, registry: str | None, store: str | None, debug: boo
 def run_command_line(args: Sequence[str]) -> int:
     """Run one command line and return its exit status. Errors become one line on stderr, never a traceback."""
     with visible_streams():
-        return answered(args)
+        return run_root_command(args)
 
 
-def answered(args: Sequence[str]) -> int:
+def run_root_command(args: Sequence[str]) -> int:
+    """Run the root command with these arguments, print an error as one line, and return the exit status."""
     try:
         require_text(args)
         status = root.main(args=list(args), prog_name="chessreg", standalone_mode=False)

@@ -234,7 +234,8 @@ def has_room(model: LanguageModel, prompt: Sequence[int]) -> bool:
 def compute_legal_masses(
     session: DecodingSession, encoding: Encoding, boards: list[chess.Board], rows: list[int]
 ) -> list[float | None]:
-    """Return the exact probability that each row's next text is a legal move, 0 to 1."""
+    """Return the exact probability, 0 to 1, that the next text of each of these session rows is a legal move on its
+    board."""
     from chessreg.models.decoding.legal import score_legal_moves, sum_legal_mass
 
     scored = score_legal_moves(session, boards, encoding, rows)

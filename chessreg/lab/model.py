@@ -108,7 +108,7 @@ class Lab:
         self._side: tuple[object, ModelSide] | None = None
 
     def ask(self, question: LabPosition | StoredState) -> LabAnswer:
-        """Return the clean and the edited model in a position.
+        """Return the beliefs and moves of the clean and of the edited model in a position or stored state.
 
         Raises NotFoundError for a run, checkpoint, layer or state that does not exist, and BadInputError for settings
         that do not fit together.

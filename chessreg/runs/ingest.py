@@ -387,7 +387,10 @@ def explain_waiting(database: Database, rows_by_table: dict[str, int], run_id: s
 
 
 def ingest_waiting(database: Database, store: Store) -> dict[str, Any]:
-    """Ingest waiting fragments and return the numbers. Raises RegistryError if the registry does not respond."""
+    """Ingest waiting fragments. Return the numbers of fragments, rows, repeated rows, conflicts and `set_aside`.
+
+    Raises RegistryError if the registry does not respond.
+    """
     report = ingest_fragments(database, store)
     return {
         "fragments": report.fragments,

@@ -205,7 +205,7 @@ def can_progress(session: Session, job: Job) -> bool:
 
 
 def find_jobs_at_work(session: Session, runs: Collection[UUID]) -> list[UUID]:
-    """Return all jobs of the launches that are still active for these runs, including jobs that have ended."""
+    """Return the ids of all jobs of the launches that are still active for these runs, including ended jobs."""
     groups = select(Job.group_id).where(Job.run_id.in_(runs), Job.state.in_(ACTIVE_STATES))
     return list(session.scalars(select(Job.id).where(Job.run_id.in_(runs), Job.group_id.in_(groups))))
 

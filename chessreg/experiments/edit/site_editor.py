@@ -271,7 +271,7 @@ class SiteEditor(CaseEdits):
     def clean(self, fitting: Sequence[GamePrefix], patched: bool) -> tuple[NextTokens, np.ndarray]:
         """Return the clean model's next-token distribution after each prefix, and the sites of the later boards.
 
-        The sites are int64 [prefixes].
+        The sites are int64 [prefixes]. Later boards are read only if `patched`; otherwise their sites have no meaning.
         """
         rows: list[tuple[int, ...]] = []
         places: dict[int, int] = {}

@@ -66,6 +66,8 @@ class RatedPlayer:
 
 @dataclass(frozen=True)
 class LoadedPool:
+    """The games of a rating, its players in the order of their numbers, and the origins of known ratings."""
+
     pool: Pool
     players: list[RatedPlayer]
     sources: dict[int, str]  # player → origin of its anchor

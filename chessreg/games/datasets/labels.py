@@ -211,7 +211,10 @@ def classify_previous_pieces(positions: GamePositions) -> np.ndarray:
 
 
 def draw_random_classes(positions: GamePositions) -> np.ndarray:
-    """Return one of three meaningless classes: a function of game, ply and square that no position determines."""
+    """Return one of three meaningless classes for each square, int8 [positions, 64].
+
+    They are a function of game, ply and square, which the position does not determine.
+    """
     keys = positions.item.astype(np.uint64) << np.uint64(32) | positions.ply.astype(np.uint64)
     ramp = np.arange(64, dtype=np.uint64)[None] * np.uint64(0x9E3779B97F4A7C15)
     values = (keys[:, None] + np.uint64(1)) * np.uint64(0xD1342543DE82EF95) ^ ramp

@@ -114,7 +114,7 @@ class MoveDistribution:
         return dict(zip(moves, (weights / weights.sum()).tolist(), strict=True))
 
     def choose(self, temperature: float, *key: int | str) -> str:
-        """Return the draw of `choose_legal`."""
+        """Return a legal move (UCI) drawn at this temperature, as `choose_legal` does."""
         return choose_legal(self.logprobs, temperature, *key)
 
 
