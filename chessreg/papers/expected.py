@@ -57,8 +57,10 @@ def judge_interval(
 ) -> str:
     """Return the outcome of a value with its interval. An unknown end is the value; without a value it is missed.
 
-    >>> judged(0.3, 0.2, 0.4, least=0.25), judged(0.3, 0.26, 0.4, least=0.25), judged(0.1, None, None, 0.0, 0.05)
-    ('not decided', 'met', 'missed')
+    >>> judge_interval(0.3, 0.2, 0.4, least=0.25), judge_interval(0.3, 0.26, 0.4, least=0.25)
+    ('not decided', 'met')
+    >>> judge_interval(0.1, None, None, 0.0, 0.05)
+    'missed'
     """
     if least is most is None:
         return "open"

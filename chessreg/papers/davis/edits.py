@@ -228,7 +228,7 @@ def list_smaller_saes(request: Request, size: DavisSize) -> dict[str, int]:
 def compute_code_layer(layers: int) -> int:
     """The layer of the code's figures; of a model of another depth the one at the same share of it.
 
-    >>> code_layer(12), code_layer(8), code_layer(2)
+    >>> compute_code_layer(12), compute_code_layer(8), compute_code_layer(2)
     (7, 4, 1)
     """
     return CODE_LAYER * layers // CODE_MODEL_LAYERS

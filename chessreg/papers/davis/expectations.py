@@ -54,7 +54,7 @@ def judge_best_site(rows: Sequence[Row], made: CompleteSteps) -> list[Finding]:
 def format_hook_point(name: str) -> str:
     """Return the readable name of a hook point.
 
-    >>> block("blocks.3.hook_resid_post")
+    >>> format_hook_point("blocks.3.hook_resid_post")
     'block 3'
     """
     return f"block {name.split('.')[1]}" if name.startswith(BLOCK) else name
