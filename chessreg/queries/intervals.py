@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-import numpy as np
 from sqlalchemy.orm import Session
 
-from chessreg.queries import stats
 from chessreg.registry import measures
 from chessreg.registry.measures import ClusterCount
+
+if TYPE_CHECKING:
+    from chessreg.queries import stats
 
 Counts = Mapping[tuple[Any, ...], ClusterCount]
 
@@ -24,8 +25,10 @@ def add_intervals(session: Session, run_id: UUID, answer: measures.Row) -> measu
     own = measures.read_cluster_counts(session, run_id, answer["measure"])
     if not own:
         return row
+    from chessreg.queries import stats  # imports numpy, which many lists of runs do not need
+
     row["n"] = sum(count.number for count in own.values())
-    row["low"], row["high"] = find_ends(stats.estimate_rate(make_clusters(own), "hits", "trials"))
+    row["low"], row["high"] = find_rate_ends(own)
     if answer["change"] is None:
         return row
     if answer["than"] == "clean":
@@ -42,8 +45,19 @@ def add_intervals(session: Session, run_id: UUID, answer: measures.Row) -> measu
     return row
 
 
+def find_rate_ends(counts: Counts) -> tuple[float | None, float | None]:
+    """Return the ends, in percent, of the 95 % interval of hits per trial. An end that is not known is None."""
+    from chessreg.queries import stats
+
+    return find_ends(stats.estimate_rate(make_clusters(counts), "hits", "trials"))
+
+
 def make_clusters(own: Counts, base: Counts | None = None) -> stats.Clusters:
     """Return the clusters of one run, each with its counts of `base` if that is given."""
+    import numpy as np
+
+    from chessreg.queries import stats
+
     table = {
         "hits": np.array([own[key].hits for key in own]),
         "trials": np.array([own[key].trials for key in own]),

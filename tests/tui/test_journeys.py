@@ -127,7 +127,12 @@ async def test_a_run_opens_on_its_answer_and_a_line_of_it_leads_to_the_rows_behi
         await driver.press("escape")
         await driver.find_row("edits")
         await driver.press("enter", "down")
-        assert table_row(driver)["condition"] == "edit"
+        row = table_row(driver)
+        assert row["condition"] == "edit"
+        (answer,) = answers(study, [run_of(study, "edits")["id"]]).values()
+        assert answer["low"] is not None
+        name = "legal_modified" if answer["measure"].startswith("legal on") else "mass_modified"
+        assert (row[f"{name}_low"], row[f"{name}_high"]) == (answer["low"], answer["high"]), "as in the headline"
         await driver.press("enter")
         trials = "trial JOIN runs USING (run_id) WHERE runs.run = 'edits' AND condition = 'edit'"
         assert driver.screen.query_one(PageTable).count == counted(trials, "count(*) AS n")["n"]

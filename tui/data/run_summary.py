@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Sequence
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
-from sqlalchemy import and_, case, func, select
+from sqlalchemy import and_, func, select
 
 from chessreg.registry import tables
-from chessreg.registry.measures import game_points_sql
+from chessreg.registry.measures import ClusterCount, game_points_sql
 from tui import show
 from tui.columns import Column
 from tui.data.pages import Row
@@ -27,6 +29,7 @@ class Summary(NamedTuple):
     result_table: str = ""
 
 
+CONDITIONS_WITH_INTERVALS = 12  # of more, as in a sweep, the intervals would take seconds
 METRIC_ROWS = 20_000  # that a table of metrics has at most; of more points the long list is shown
 
 
@@ -38,7 +41,9 @@ def summaries(sql: SqlSession, run_id: UUID) -> list[Summary]:
 
 def percent(field: str, heading: str) -> Column:
     def text(row: Row) -> str:
-        return "" if row.get(field) is None else f"{100 * row[field]:.2f}"
+        if row.get(field) is None:
+            return ""
+        return f"{100 * row[field]:.2f}{show.interval(row.get(f'{field}_low'), row.get(f'{field}_high'))}"
 
     return Column(field, heading, right=True, text=text, whole=True)
 
@@ -74,26 +79,42 @@ def by_layer(sql: SqlSession, run_id: UUID) -> Summary:
 
 
 def by_condition(sql: SqlSession, run_id: UUID) -> Summary:
-    """Legal texts and legal probability of each condition of an edit, the clean model and the edit first."""
+    """Legal texts and legal probability of each condition of an edit, the clean model and the edit first. Up to
+    CONDITIONS_WITH_INTERVALS conditions have 95 % intervals, from resampled games."""
+    from chessreg.queries.intervals import find_rate_ends
+
     trial = tables.Trial
-
-    def share(column: Any) -> Any:
-        return func.avg(case((trial.sample >= 0, case((column.is_(True), 1.0), else_=0.0))))
-
+    sampled = trial.sample >= 0
+    texts = func.count().filter(sampled)
+    rates = {
+        "legal_original": (func.count().filter(sampled, trial.legal_original.is_(True)), texts),
+        "legal_modified": (func.count().filter(sampled, trial.legal_modified.is_(True)), texts),
+        "mass_original": (func.sum(trial.mass_original), func.count(trial.mass_original)),
+        "mass_modified": (func.sum(trial.mass_modified), func.count(trial.mass_modified)),
+    }
     query = (
-        select(
-            trial.condition, func.count(), share(trial.legal_original), share(trial.legal_modified),
-            func.avg(trial.mass_original), func.avg(trial.mass_modified),
-        )
+        select(trial.condition, trial.item, func.count(), *chain.from_iterable(rates.values()))
         .where(trial.run_id == run_id)
-        .group_by(trial.condition)
-    )  # fmt: skip
-    fields = ("condition", "n", "legal_original", "legal_modified", "mass_original", "mass_modified")
-    rows = [
-        dict(zip(fields, found, strict=True)) | {"narrows": f"condition={found[0]}"} for found in sql.execute(query)
-    ]
+        .group_by(trial.condition, trial.item)
+    )
+    games_of = defaultdict[str, list[Any]](list)
+    for condition, *game in sql.execute(query):
+        games_of[condition].append(game)
     order = {"clean": 0, "edit": 1}
-    rows.sort(key=lambda row: (order.get(row["condition"], 2), row["condition"]))
+    rows: list[Row] = []
+    for condition in sorted(games_of, key=lambda name: (order.get(name, 2), name)):
+        games = games_of[condition]
+        row = {"condition": condition, "n": sum(game[1] for game in games), "narrows": f"condition={condition}"}
+        for place, name in enumerate(rates):
+            counts = {
+                (item,): ClusterCount(number, float(values[2 * place] or 0), values[2 * place + 1])
+                for item, number, *values in games
+            }
+            trials = sum(count.trials for count in counts.values())
+            row[name] = sum(count.hits for count in counts.values()) / trials if trials else None
+            if trials and len(games_of) <= CONDITIONS_WITH_INTERVALS:
+                row[f"{name}_low"], row[f"{name}_high"] = find_rate_ends(counts)
+        rows.append(row)
     columns = [
         Column("condition", "condition", least=16),
         percent("legal_modified", "legal on modified %"),
