@@ -138,9 +138,16 @@ def rate(a_second: float | None) -> str:
 
 
 def pace(row: Mapping[str, Any]) -> str:
-    """How fast a job is, and how long it will yet take: 12.3/s, 4 min 0 s left."""
+    """Return the rate of a job and its remaining time (12.3/s, 4 min 0 s left), or when its scheduler will start it."""
+    if row["state"] == "waiting" and row.get("starts_at"):
+        return f"starts in {show.duration(seconds_until(row['starts_at']))}"
     left = f"{show.duration(row['seconds_left'])} left" if row["seconds_left"] is not None else ""
     return ", ".join(filter(None, [rate(row["rate"]), left]))
+
+
+def seconds_until(time: str) -> float:
+    """Return the seconds from now until `time` (ISO 8601), 0 if it has passed."""
+    return max(0.0, (datetime.fromisoformat(time) - datetime.now(UTC)).total_seconds())
 
 
 def answer(found: Mapping[str, Any]) -> str:

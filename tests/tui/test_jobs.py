@@ -120,7 +120,11 @@ async def test_a_job_in_a_clusters_queue_waits_and_the_screens_show_what_its_sch
         assert [row["name"] for row in seen.ended if row["failed"]] == ["late"]
         assert [(row["host"], row["running"]) for row in seen.machines] == [("node17", 1)], "no idle machine beside it"
         assert "node17" in driver.text
+        assert any("Slurm: Resources" in line and "in 1.0 s" in line for line in driver.lines), "its reason and start"
         await driver.go("jobs")
+        table = driver.screen.query_one(PageTable)
+        assert [table.row(place)["name"] for place in (0, 1)] == ["runs", "waits"], "running jobs first"
+        assert any("Slurm: Resources" in line and "starts in 1.0 s" in line for line in driver.lines)
         assert "4 jobs · 1 running · 1 to start · 2 ended" in driver.text
         await driver.find_row("waits")
         await driver.press("enter")

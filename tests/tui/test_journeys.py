@@ -16,6 +16,7 @@ from chessreg.queries import render, run_query, run_sql
 from chessreg.registry import read
 from chessreg.session import Session, open_session
 from tui.data.board_views import boards
+from tui.data.job_rows import answers
 from tui.data.result_rows import results
 from tui.data.run_rows import headline
 from tui.screens.boards import BoardScreen

@@ -9,6 +9,7 @@ from pkgutil import walk_packages
 from typing import Any
 
 import pytest
+from rich.color import ColorSystem
 from textual.app import App, ComposeResult
 from textual.color import Color
 from textual.theme import BUILTIN_THEMES, Theme
@@ -164,6 +165,12 @@ async def test_cells_have_the_color_of_their_state_and_intervals_are_muted() -> 
         names = ("text-success", "text-error", "text-primary", "text-error")
         assert found == [Color.parse(colors[name]).hex.lower() for name in names]
         assert table.render_line(2).text.split()[1:5] == ["✗", "out", "of", "memory"]
+        app.console._color_system = ColorSystem.STANDARD
+        table.focus()
+        await pilot.pause()
+        (cursor_row,) = table.render_line(1)
+        style = cursor_row.style.render("x", color_system=ColorSystem.STANDARD)
+        assert style == "\x1b[1;30;107mx\x1b[0m", "of 16 colors: black on white"
 
 
 def test_values_stand_below_values_and_only_a_difference_from_0_is_colored() -> None:

@@ -32,6 +32,7 @@ from chessreg.registry.states import word_of
 from chessreg.registry.tables import Cause, Job, JobState
 from chessreg.registry.tables.types import utc_now
 from chessreg.scheduling import queue, status
+from tui import show
 from tui.data.pages import Pages, Row
 from tui.data.run_rows import overview
 from tui.data.sql_pages import ChosenPages
@@ -64,7 +65,7 @@ def jobs(session: Session, text: str = "") -> Pages:
     that there is not, or that is worked out when it is shown.
     """
     filter_words = [by_colon(word) for word in words.split_words(text)]
-    order = case((Job.state == JobState.RUNNING, 0), (Job.state == JobState.QUEUED, 1), else_=2)
+    order = case((RUNNING, 0), (Job.state != JobState.ENDED, 1), else_=2)
     wanted = [condition(session, word) for word in filter_words]
     launched = func.min(Job.created_at).over(partition_by=(Job.group_id, Job.run_id))  # shards keep together
     query = select(Job.id).where(*wanted).order_by(order, launched.desc(), Job.run_id, Job.shard, Job.id)
@@ -417,6 +418,8 @@ def placed(sql: SqlSession, going: Sequence[Row]) -> list[Row]:
         after = [called.get(what.rpartition(" ")[2]) or what for what in row["waits_for"]]
         known = [seconds for seconds in awaited if seconds is not None]
         starts_in = max(known) if known and len(known) == len(awaited) else None
+        if row["state"] == "waiting" and row.get("starts_at"):  # estimated by the cluster's scheduler
+            starts_in = show.seconds_until(row["starts_at"])
         ran = (now - row["started_at"]).total_seconds() if host is not None and row["started_at"] else None
         rows.append({**row, "at": host, "gpu": gpu, "ran": ran, "starts_in": starts_in, "after": after})
     return rows

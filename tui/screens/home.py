@@ -19,7 +19,7 @@ from tui.actions import TABLE, Action, bindings
 from tui.columns import SIGNS, Column, Tone, state_tone
 from tui.data.machine_rows import Loads, devices, machine_grid, machine_lines
 from tui.data.pages import PAGE, Listed, Row
-from tui.screens.jobs import MACHINE, ON, SHARD, UNITS, JobActionsScreen, get_job_name
+from tui.screens.jobs import MACHINE, ON, SHARD, UNITS, JobActionsScreen, format_waiting_reason, get_job_name
 from tui.widgets.table import PageTable
 
 if TYPE_CHECKING:
@@ -76,9 +76,7 @@ def format_progress(row: Mapping[str, Any]) -> str:
     """Return the progress of a running job, or the reason why it waits."""
     if row["state"] == "running":
         return f"{show.bar(row['progress'])} {show.percent(row['progress'])}"
-    if row["after"]:
-        return f"{'blocked by' if row['state'] == 'blocked' else 'after'} {', '.join(row['after'])}"
-    return row.get("why") or ("waits for a free place" if row["state"] == "queued" else row["state"])
+    return format_waiting_reason(row) or row["state"]
 
 
 def format_time_left(row: Mapping[str, Any]) -> str:
@@ -99,7 +97,7 @@ KIND = Column("kind", "kind", widest=16, role="detail")
 ACTIVE_COLUMNS = (
     make_sign_column("state"),
     NAME,
-    Column("progress", "progress", text=format_progress, least=15, widest=15,
+    Column("progress", "progress", text=format_progress, least=15, widest=26,
            tone=lambda row: state_tone(row["state"])),
     Column("left", "left", text=format_time_left, right=True),
     Column("doing", "message", text=lambda row: row["doing"] or row["message"] or "", widest=60, least=20,
@@ -294,7 +292,7 @@ class HomeScreen(JobActionsScreen):
         columns, rows = machine_grid(state.machines, state.going, self.history, self.size.width)
         if not self.has_class("-high") or self.size.width < WIDE_CELLS or len(rows) > most:
             columns, rows = machine_lines(state.machines, state.going, self.size.width)
-        most = max(2, most) if self.has_class("-high") else 3
+        most = max(2, most) if self.has_class("-high") else 4
         table.show(Listed(rows), rows[:PAGE], columns=columns, keep=True)
         table.styles.height = min(len(rows), most) + 3
         table.display = bool(rows) and not self.has_class("-empty")
@@ -402,7 +400,8 @@ class HomeScreen(JobActionsScreen):
         """Show the counts in tiles or in one line, and the command started here."""
         if self.at_home is not None and self.is_attached:
             begun = f" · at work: chessreg {self.busy}" if self.busy else ""
-            self.query_one("#overview", Static).update(format_home_overview(self.at_home) + begun)
+            line = Text(format_home_overview(self.at_home) + begun, no_wrap=True, overflow="ellipsis")
+            self.query_one("#overview", Static).update(line)
             newest = next((row for row in self.query_one("#ended", PageTable).source_rows if row.get("answer")), None)
             for name, lines in build_tiles(self.at_home, newest, self.app.since_told).items():
                 text = Text("\n", no_wrap=True, overflow="ellipsis").join(

@@ -126,6 +126,17 @@ def format_shard(row: Mapping[str, Any]) -> str:
     return f"{row['shard'] + 1}/{row['shards']}" if row["shards"] > 1 else ""
 
 
+def format_waiting_reason(row: Mapping[str, Any]) -> str:
+    """Return in a few words why a job has not started. Empty for a job that runs or has ended."""
+    if row["state"] == "waiting" and row.get("reason"):
+        return f"{row['executor'].partition(':')[0].capitalize()}: {row['reason']}"
+    if waits_for := row.get("after") or row["waits_for"]:
+        return f"{'blocked by' if row['state'] == 'blocked' else 'after'} {', '.join(waits_for)}"
+    if row["state"] in ("queued", "waiting", "blocked"):
+        return row.get("why") or ("waits for a free place" if row["state"] == "queued" else row["state"])
+    return ""
+
+
 ID = Column("id", "job", text=lambda row: show.short(row["id"]), role="detail")
 SHARD = Column("shard", "shard", text=format_shard, least=6)
 STATE = Column(
@@ -139,7 +150,8 @@ STATE = Column(
 PROGRESS = Column(
     "progress",
     "progress",
-    text=lambda row: show.bar(row["progress"]),
+    text=lambda row: format_waiting_reason(row) or show.bar(row["progress"]),
+    widest=26,
     least=10,
     tone=lambda row: state_tone(row["state"]),
 )

@@ -90,13 +90,14 @@ class MachineScreen(AppScreen):
 
 
 def read_machine(session: Session, host: str) -> tuple[Row, list[Row]]:
-    """Return the most recently seen machine named `host`, and the jobs that run there."""
+    """Return the most recently seen machine named `host`, and the jobs that run there, by GPU."""
     from chessreg.scheduling import status
     from tui.data.job_rows import machines, placed
 
     with session.database.read() as sql:
         machine = next(row for row in machines(sql) if row["host"] == host)
-        return machine, [row for row in placed(sql, status.list_active(sql)) if row["at"] == host]
+        here = [row for row in placed(sql, status.list_active(sql)) if row["at"] == host]
+    return machine, sorted(here, key=lambda row: (row["gpu"] is None, row["gpu"]))
 
 
 def format_machine_facts(machine: Row) -> Text:

@@ -19,6 +19,7 @@ from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
 from tui.actions import TABLE, bindings
+from tui.board_colors import ColorSystem, color_system
 from tui.columns import GAP, LEAST_CUT, MEASURED, Column, Tone, fitted, folded, widths
 from tui.data.pages import PAGE, JoinedPages, Pages, counted
 from tui.data.table_filter import View
@@ -459,7 +460,15 @@ class PageTable(ScrollView, can_focus=True):
         gutter = ("›" if here else " ") + mark
         if row is None:
             return self._line(gutter + "…", [], style)
-        return self._line(gutter, [self._parts(column, row, style) for column in self.shown_columns], style)
+        line = self._line(gutter, [self._parts(column, row, style) for column in self.shown_columns], style)
+        few_colors = color_system(self.app.console.color_system) is ColorSystem.STANDARD
+        return self._reversed(line) if here and self.has_focus and few_colors else line
+
+    def _reversed(self, line: Strip) -> Strip:
+        """Return a line in black on white, or white on black in a light theme: of 16 colors the nearest one to that of
+        the cursor's row is a gray on which texts of other colors cannot be read."""
+        color, background = ("#000000", "#ffffff") if self.app.current_theme.dark else ("#ffffff", "#000000")
+        return Strip([Segment(line.text, Style(color=color, bgcolor=background, bold=True))], line.cell_length)
 
     def _message(self, text: str) -> Strip:
         """A line without a row."""
