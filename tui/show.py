@@ -139,15 +139,19 @@ def rate(a_second: float | None) -> str:
 
 def pace(row: Mapping[str, Any]) -> str:
     """Return the rate of a job and its remaining time (12.3/s, 4 min 0 s left), or when its scheduler will start it."""
-    if row["state"] == "waiting" and row.get("starts_at"):
-        return f"starts in {show.duration(seconds_until(row['starts_at']))}"
+    if (starts_in := seconds_to_start(row)) is not None:
+        return f"starts in {show.duration(starts_in)}"
     left = f"{show.duration(row['seconds_left'])} left" if row["seconds_left"] is not None else ""
     return ", ".join(filter(None, [rate(row["rate"]), left]))
 
 
-def seconds_until(time: str) -> float:
-    """Return the seconds from now until `time` (ISO 8601), 0 if it has passed."""
-    return max(0.0, (datetime.fromisoformat(time) - datetime.now(UTC)).total_seconds())
+def seconds_to_start(row: Mapping[str, Any]) -> float | None:
+    """Return the seconds until a cluster's scheduler expects to start a waiting job. None if it gave no time, or if
+    that time has passed."""
+    if row["state"] != "waiting" or not row.get("starts_at"):
+        return None
+    seconds = (datetime.fromisoformat(row["starts_at"]) - datetime.now(UTC)).total_seconds()
+    return seconds if seconds > 0 else None
 
 
 def answer(found: Mapping[str, Any]) -> str:

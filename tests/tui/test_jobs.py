@@ -81,7 +81,7 @@ def clustered(tmp_path: Path) -> Iterator[Queue]:
         toy = find_kind(TOY)
         names = ("waits", "runs", "late", "stopped")
         queue.launch(*(Order(toy, toy.spec(positions=9 + n), toy.options(), (), name) for n, name in enumerate(names)))
-        start = "2026-11-26T22:30:00+00:00"
+        start = "2126-11-26T22:30:00+00:00"
         waiting = Placement("12_3", "gpu", reason="Resources", starts_at=start)
         with session.database.write() as sql:
             jobs = {job.detail["name"]: job for job in sql.scalars(select(Job))}
@@ -130,7 +130,7 @@ async def test_a_job_in_a_clusters_queue_waits_and_the_screens_show_what_its_sch
         await driver.press("enter")
         assert driver.lines[2].strip().startswith("waiting · ")
         assert " · slurm:gpu · partition gpu · Slurm job 12_3" in driver.text
-        why = "waits in Slurm: Resources, expected to start 2026-11-26 22:30 UTC"
+        why = "waits in Slurm: Resources, expected to start 2126-11-26 22:30 UTC"
         assert driver.text.count(why) == 2, "in the summary, and in place of a log"
         await driver.press("escape")
         await driver.find_row("node17")

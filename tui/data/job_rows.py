@@ -418,8 +418,8 @@ def placed(sql: SqlSession, going: Sequence[Row]) -> list[Row]:
         after = [called.get(what.rpartition(" ")[2]) or what for what in row["waits_for"]]
         known = [seconds for seconds in awaited if seconds is not None]
         starts_in = max(known) if known and len(known) == len(awaited) else None
-        if row["state"] == "waiting" and row.get("starts_at"):  # estimated by the cluster's scheduler
-            starts_in = show.seconds_until(row["starts_at"])
+        if starts_in is None:
+            starts_in = show.seconds_to_start(row)
         ran = (now - row["started_at"]).total_seconds() if host is not None and row["started_at"] else None
         rows.append({**row, "at": host, "gpu": gpu, "ran": ran, "starts_in": starts_in, "after": after})
     return rows

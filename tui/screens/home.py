@@ -97,7 +97,7 @@ KIND = Column("kind", "kind", widest=16, role="detail")
 ACTIVE_COLUMNS = (
     make_sign_column("state"),
     NAME,
-    Column("progress", "progress", text=format_progress, least=15, widest=26,
+    Column("progress", "progress", text=format_progress, least=15, widest=16,
            tone=lambda row: state_tone(row["state"])),
     Column("left", "left", text=format_time_left, right=True),
     Column("doing", "message", text=lambda row: row["doing"] or row["message"] or "", widest=60, least=20,

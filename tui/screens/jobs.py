@@ -133,7 +133,7 @@ def format_waiting_reason(row: Mapping[str, Any]) -> str:
     if waits_for := row.get("after") or row["waits_for"]:
         return f"{'blocked by' if row['state'] == 'blocked' else 'after'} {', '.join(waits_for)}"
     if row["state"] in ("queued", "waiting", "blocked"):
-        return row.get("why") or ("waits for a free place" if row["state"] == "queued" else row["state"])
+        return row.get("why") or ("no free place" if row["state"] == "queued" else row["state"])
     return ""
 
 
@@ -151,7 +151,7 @@ PROGRESS = Column(
     "progress",
     "progress",
     text=lambda row: format_waiting_reason(row) or show.bar(row["progress"]),
-    widest=26,
+    widest=16,
     least=10,
     tone=lambda row: state_tone(row["state"]),
 )
