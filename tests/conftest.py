@@ -1,4 +1,4 @@
-"""Fixtures for every floor."""
+"""Fixtures for the tests of every layer."""
 
 from __future__ import annotations
 
@@ -43,15 +43,15 @@ from .forked import FORKED
 pytest.register_assert_rewrite("tests.scheduling.executors.conformance")
 TOY = str(Path(__file__).parent / "kinds" / "toy_kind.py")
 
-# What a test trusts is no setting of whoever runs the tests; subprocesses see the same.
+# Tests do not read or change the user's configuration, also in subprocesses.
 os.environ["XDG_CONFIG_HOME"] = tempfile.mkdtemp(prefix="chessreg-config-")
 atexit.register(shutil.rmtree, os.environ["XDG_CONFIG_HOME"], ignore_errors=True)
-# Tiny matrices, and as many tests at once as there are cores: a second thread only waits, the longer the busier.
+# Matrices are tiny and one test runs per core, so that a second thread would only wait.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# What a test starts finds chessreg compiled, also on a machine where Python shall not keep what it compiles.
+# Subprocesses find compiled bytecode even if PYTHONDONTWRITEBYTECODE is set on this machine.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # begun in a shell's background: commands would not hear Ctrl-C
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in a shell's background: commands would ignore Ctrl-C
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
@@ -70,7 +70,7 @@ LONGEST = (
 def pytest_make_collect_report(
     collector: pytest.Collector,
 ) -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
-    """In a new checkout one process of several compiles a file of tests; the others wait for what it has written."""
+    """In a new checkout, let one process compile a test file while the others wait for its bytecode."""
 
     def compiled() -> bool:
         usual = Path(cache_from_source(str(collector.path)))
@@ -86,18 +86,18 @@ def pytest_make_collect_report(
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """The longest files first: a worker that gets one of them last works alone."""
+    """Run the longest files first. Otherwise the worker that gets one of them last runs alone."""
     items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
 
 
 def pytest_collection_finish() -> None:
-    """What was imported and collected stays to the end: it need not be looked at again and again."""
+    """Exclude imported and collected objects, which live to the end, from garbage collection."""
     gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def compiled_once() -> Iterator[None]:
-    """Registries come and go by the thousand, and all compile the same statements: SQLite's keep them together."""
+    """Share one cache of compiled statements between all SQLite engines, because tests open thousands of registries."""
     begin, kept = Engine.__init__, LRUCache(5000)
 
     def alike(dialect: Any) -> tuple[Any, ...]:
@@ -121,40 +121,44 @@ def compiled_once() -> Iterator[None]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_sessionfinish() -> None:
-    """pytest then collects five times what all tests have left, which takes seconds."""
+    """Skip the five garbage collections that pytest runs at the end, which take seconds."""
     gc.freeze()
     atexit.register(gc.unfreeze)
 
 
 @pytest.fixture(scope="session")
 def shared_data() -> Path:
-    """The optional real data, next to the checkout; tests that need it are skipped where it is absent."""
+    """Return the folder of optional real data next to the checkout. If it is absent, skip the test."""
     folder = Path(__file__).resolve().parents[2] / "shared" / "data"
     if not folder.is_dir():
-        pytest.skip("no ../shared/data beside the checkout")
+        pytest.skip("no ../shared/data next to the checkout")
     return folder
 
 
 SHARED: dict[Path, tuple[object, dict[str, int]]] = {}  # registries that many tests read: stamp and content of each
-TOLD = {"attempt", "machine", "registry_state"}  # tables in which those who run are told of, whoever looks
+UNCHECKED_TABLES = {"attempt", "machine", "registry_state"}  # also change when a test only reads
 
 
 def stamp(registry: Path) -> object:
-    """Another value after each write to the file or its log."""
+    """Return a value that changes with each write to the file or its log."""
     found = [file for file in (registry, registry.with_name(f"{registry.name}-wal")) if file.exists()]
     return [(file.name, file.stat().st_mtime_ns, file.stat().st_size) for file in found]
 
 
 def content(registry: Path) -> dict[str, int]:
-    """A number for each table, another one for other rows."""
+    """Return a hash of the rows of each table."""
     with closing(sqlite.dbapi.connect(f"file:{registry}?mode=ro", uri=True, timeout=60)) as connection:
         names = [name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
-        rows = {name: connection.execute(f'SELECT * FROM "{name}"').fetchall() for name in names if name not in TOLD}
+        rows = {
+            name: connection.execute(f'SELECT * FROM "{name}"').fetchall()
+            for name in names
+            if name not in UNCHECKED_TABLES
+        }
     return {name: hash(tuple(found)) for name, found in rows.items()}
 
 
 def shared(folder: Path) -> Path:
-    """This folder, whose registry no test may change: another that reads it may run before or after that."""
+    """Return `folder` and mark its registry as shared by several tests, so that no test may change it."""
     registry = folder / "registry.db"
     SHARED[registry] = stamp(registry), content(registry)
     return folder
@@ -162,7 +166,7 @@ def shared(folder: Path) -> Path:
 
 @pytest.fixture(autouse=True)
 def shared_registries_stay_as_made() -> Iterator[None]:
-    """A test that changes what others read fails, in whatever order they run."""
+    """Fail a test that changes a shared registry."""
     yield
     for registry, (before, rows) in SHARED.items():
         if (now := stamp(registry)) != before:
@@ -172,7 +176,7 @@ def shared_registries_stay_as_made() -> Iterator[None]:
 
 
 def made_once(name: str, make: Callable[[Path], None], folders: pytest.TempPathFactory) -> Path:
-    """A folder that `make` fills. Of several processes of tests the first does; each has a copy of its own."""
+    """Return a folder filled by `make`. The first of several test processes calls it; each process gets a copy."""
     here = folders.getbasetemp()
     base = here.parent if "PYTEST_XDIST_WORKER" in os.environ else here
     made, done = base / f"made-{name}", base / f"made-{name}.done"
@@ -183,12 +187,12 @@ def made_once(name: str, make: Callable[[Path], None], folders: pytest.TempPathF
             made.mkdir()
             make(made)
             done.touch()
-    find_kind(TOY)  # trusted by the process that ran it, and here
+    find_kind(TOY)  # the process that ran it trusts it, and so must this one
     return shared(Path(shutil.copytree(made, folders.mktemp(name) / "world")))
 
 
 def queries_with_runs(database: Database) -> list[Entry]:
-    """The catalogue's queries of kinds that have run here. Another has no rows, as `test_captures` shows of each."""
+    """Return the catalogue's queries of kinds that have run here. Others have no rows, which `test_captures` tests."""
     with database.read() as session:
         ran = {*session.scalars(select(tables.Run.kind).distinct())}
     return [entry for entry in catalogue_entries() if not ran.isdisjoint(entry.kinds)]
@@ -196,7 +200,7 @@ def queries_with_runs(database: Database) -> list[Entry]:
 
 @pytest.fixture(scope="session")
 def empty_registry(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The file of a SQLite registry that holds nothing, as `chessreg init` makes it."""
+    """Return the path of an empty SQLite registry, as created by `chessreg init`."""
     path = tmp_path_factory.mktemp("empty") / "registry.db"
     migrations.upgrade_registry(path)
     return path
@@ -204,9 +208,9 @@ def empty_registry(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def migrated_once(empty_registry: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever makes a SQLite registry gets a copy of that one, with an id of its own, which is faster.
+    """Create new SQLite registries as copies of `empty_registry` with a new id, which is faster than migrating.
 
-    Tests of how registries are made have another fixture of this name, which does nothing.
+    Tests of the creation of registries override this fixture with an empty one.
     """
     migrate, lock = migrations._create_registry, threading.Lock()
 
@@ -234,13 +238,13 @@ def session(tmp_path: Path) -> Iterator[Session]:
 
 @pytest.fixture
 def toy() -> Kind:
-    """The kind of one file."""
+    """Return the experiment kind of `kinds/toy_kind.py`."""
     return find_kind(TOY)
 
 
 @pytest.fixture
 def run_toy(session: Session, toy: Kind) -> Callable[..., RunReport]:
-    """Run the toy with these settings."""
+    """Return a function that runs the toy kind with settings."""
     return lambda **settings: session.run(toy.spec(**settings), kind=TOY)
 
 
@@ -253,7 +257,7 @@ TRANSPOSED = {  # games of the world that begin with a position by several move 
 
 
 def random_game(number: int, plies: int = 44, world: str = "kinds world", opening: str = "") -> chess.pgn.Game:
-    """Random legal moves after an opening, with ratings; each world has its own."""
+    """Return a game of random legal moves after an opening, with ratings. It depends on `world` and `number`."""
     random, board = generator(world, number), chess.Board()
     game = chess.pgn.Game()
     game.headers.update({"WhiteElo": str(1000 + 40 * number), "BlackElo": "1500", "Result": "*"})
@@ -272,7 +276,7 @@ PLIES = (0, 1, 7, 12, 20)  # of the decisions that write_games writes
 
 
 def write_games(folder: Path, name: str, numbers: range, shift: int = 0) -> None:
-    """Games with an address, and their decisions: the best move is the last one by name that is not played."""
+    """Write games with a Lichess address, and their decisions. The best move is the last unplayed one by name."""
     text, lines = [], []
     for number in numbers:
         game = random_game(number, plies=26, world="twins")
@@ -290,12 +294,12 @@ def write_games(folder: Path, name: str, numbers: range, shift: int = 0) -> None
 
 
 def world_game(number: int) -> chess.pgn.Game:
-    """A game of the world."""
+    """Return game `number` of `game_world`."""
     return random_game(number, opening=TRANSPOSED.get(number, ""))
 
 
 def match_of_two() -> str:
-    """A PGN of short finished games of one model against one level of Stockfish."""
+    """Return a PGN of short finished games of one model against one level of Stockfish."""
     movetexts = {
         "1-0": "1. e4 e5 2. Bc4 Nc6 3. Qh5 Nf6 4. Qxf7# 1-0",
         "0-1": "1. f3 e5 2. g4 Qh4# 0-1",
@@ -308,16 +312,16 @@ def match_of_two() -> str:
 
 @pytest.fixture(scope="session")
 def game_world(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with a registry and a store in which `sample`, `reference`, `reference-fit`, … exist: to be copied.
+    """Return a folder with a registry and a store that contain `sample`, `reference`, `reference-fit`, …. Copy it.
 
-    The names are those of the kinds' examples: `chessreg demo` makes the same things, larger.
+    The names match the kinds' examples. `chessreg demo` makes larger objects with the same names.
     """
     return made_once("world", make_world, tmp_path_factory)
 
 
 @pytest.fixture(scope="session")
 def pristine_world(game_world: Path) -> Path:
-    """What `world` is a copy of. Folders whose tests run the examples of all kinds take `solver_world` instead."""
+    """Return the folder that `world` copies. Test folders that run the examples of all kinds use `solver_world`."""
     return game_world
 
 
@@ -376,8 +380,8 @@ def add_uci_model(session: Session, folder: Path) -> None:
 
 @pytest.fixture(scope="session")
 def solver_world(game_world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """That folder with a model of UCI squares (`uci`, its probe `uci-board`) and with what is of positions: the model
-    `fen` and the dataset `puzzles`, one of them with a counter of four digits, which no model of positions reads."""
+    """Return a copy of `game_world` with a model of UCI squares (`uci`, its probe `uci-board`), the model of positions
+    `fen`, and the dataset `puzzles`. One puzzle has a counter of four digits, which no model of positions reads."""
     from chessreg.entities.adding import add_dataset
 
     from .language_models import bring_in
@@ -396,7 +400,7 @@ def solver_world(game_world: Path, tmp_path_factory: pytest.TempPathFactory) -> 
 
 @pytest.fixture(scope="module")
 def world(pristine_world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """That folder, of one file of tests alone: what these add to it no other sees."""
+    """Return a copy of the world for one test file, which may change it."""
     return Path(shutil.copytree(pristine_world, tmp_path_factory.mktemp("of-module") / "world"))
 
 
@@ -409,8 +413,10 @@ def world_session(world: Path) -> Iterator[Session]:
 
 @pytest.fixture(scope="session")
 def reproduced_under_another_hash_seed() -> Callable[..., dict[str, Any]]:
-    """Run a kind in a folder with a registry in a process with one PYTHONHASHSEED, reproduce it in one with another: no
-    row and no byte of an output may differ. Returns what `reproduce --json` says."""
+    """Return a function that runs a kind under one PYTHONHASHSEED and reproduces it under another.
+
+    It asserts that all rows and output bytes are equal, and returns the JSON of `chessreg reproduce`.
+    """
 
     def typed(hash_seed: int, folder: Path, *words: str) -> dict[str, Any]:
         where = ["--registry", str(folder / "registry.db"), "--store", str(folder / "store")]
@@ -445,9 +451,9 @@ sys.exit(run_command_line(words))
 
 @pytest.fixture(scope="session")
 def spawn() -> Callable[..., BaseProcess]:
-    """Start a chessreg command in a process of its own, to be killed or interrupted; its stderr goes into a file.
+    """Return a function that starts a chessreg command in a separate process, with its stderr in a file.
 
-    It is forked from a process that has imported what runs need and done nothing else: seconds less than a new one.
+    The process is forked from one that has already imported the modules of a run, which saves seconds.
     """
 
     def start(words: list[str], said: Path | str = os.devnull) -> BaseProcess:

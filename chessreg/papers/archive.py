@@ -1,8 +1,8 @@
-"""A paper that is partly done as one file, which another machine takes in and goes on from.
+"""Save an unfinished paper to one file, and load that file on another machine to continue there.
 
-A zip file: `registry.db` with the rows of the paper's runs, `store` with the bytes that steps to come read and the
-states of trainings that are not complete, and `paper.json`. Scratch steps (activations) are left out: a step that needs
-one makes it again.
+The zip file contains `registry.db` with the rows of the paper's runs, `store` with the artifacts that remaining steps
+read and the states of unfinished trainings, and `paper.json`. Scratch steps (activations) are left out and recomputed
+when a step needs them.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ if TYPE_CHECKING:
 ROWS_FILE, ABOUT_FILE, STORE_FOLDER = "registry.db", "paper.json", "store"
 MEMBER_PATTERN = re.compile(r"registry\.db|paper\.json|store/[\w.-]+(/[\w.-]+)*")  # nothing else is unpacked
 RUN_ID_PATTERN = re.compile(r"[0-9a-f]{32}")
-MAX_UNPACKED_BYTES = 64 << 30  # of one unpacked
+MAX_UNPACKED_BYTES = 64 << 30
 UNREADABLE_ERRORS: tuple[type[Exception], ...] = (BadZipFile, OSError, zlib.error, struct.error, *DAMAGE_ERRORS)
-MAX_ABOUT_BYTES = 1 << 20  # bytes of its paper.json
+MAX_ABOUT_BYTES = 1 << 20  # of paper.json
 
 
 def save_paper(work: Work, path: Path) -> dict[str, Any]:
@@ -54,10 +54,10 @@ def save_paper(work: Work, path: Path) -> dict[str, Any]:
     plan = {planned.step.name: planned for planned in whole.plan()}
     runs = {name: run for name, run in find_begun_runs(whole).items() if name in chosen and not chosen[name].scratch}
     if not runs:
-        raise NotFoundError("nothing of this paper is here yet", "leave out --save to do it")
+        raise NotFoundError("no run of this paper has begun", "run the command without --save")
     left = [name for name, planned in plan.items() if not planned.done]
     wanted = list_needed_artifacts(whole, [name for name in left if name in chosen], runs)
-    others = list_needed_artifacts(whole, left, runs)  # also what steps read that were not chosen, as far as it is here
+    others = list_needed_artifacts(whole, left, runs)  # inputs of steps that are not selected, if present
     wanted += [item for item in others if item not in wanted and item.is_in(session.store)]
     with session.store.scratch("paper") as root:
         export_runs(session.database, root / ROWS_FILE, set(runs.values()))
@@ -138,7 +138,7 @@ def find_begun_runs(work: Work) -> dict[str, UUID]:
 
 
 def list_needed_artifacts(work: Work, left: list[str], runs: dict[str, UUID]) -> list[transfer.TransferItem]:
-    """Return the artifacts that incomplete steps read or have written."""
+    """Return the artifacts that the incomplete steps `left` read or have written."""
     steps = {name: work.step(name) for name in left}
     read: set[str] = set(left)
     for step in steps.values():
@@ -154,7 +154,7 @@ def list_needed_artifacts(work: Work, left: list[str], runs: dict[str, UUID]) ->
 
 
 def list_output_nodes(work: Work, step: Step, runs: dict[str, UUID]) -> Iterator[lineage.Node]:
-    """Return the output of a step: its run, or the control or games that it prepared; never the user's own data."""
+    """Yield the output of a step: its run, or the control or games it prepared. User data is excluded."""
     if step.name in runs:
         yield lineage.Node("run", runs[step.name].hex)
     elif step.kind in PREPARATIONS and step.kind != "split" and (made := work.references.get(step.name)):
@@ -198,9 +198,9 @@ def unpack_paper(path: Path, store: Store) -> Iterator[Path]:
                     if not MEMBER_PATTERN.fullmatch(info.filename) or ".." in info.filename
                 ]
                 if odd:
-                    raise BadInputError(f"{path} holds {odd[0]!r}, which no saved paper does")
+                    raise BadInputError(f"{path} is not a saved paper: it contains {odd[0]!r}")
                 if any(info.compress_type not in (ZIP_STORED, ZIP_DEFLATED) for info in listed):
-                    raise BadInputError(f"{path} is packed as no saved paper is")
+                    raise BadInputError(f"{path} is not a saved paper: unknown compression")
                 if any(info.filename == ABOUT_FILE and info.file_size > MAX_ABOUT_BYTES for info in listed):
                     raise BadInputError(f"{path} is not a saved paper: its {ABOUT_FILE} is too long")
                 wanted, free = sum(info.file_size for info in listed), shutil.disk_usage(folder).free

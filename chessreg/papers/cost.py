@@ -1,4 +1,4 @@
-"""The time of a paper's step, counted before its inputs exist. The rates are those of every dry run (`runs.cost`)."""
+"""Estimate the time of a paper's step before its inputs exist, at the rates of `chessreg.runs.cost`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compare a paper's expectations of a good model with its rows: the section `Reference result` of its report."""
+"""Compare the expected values of a good model with a paper's rows: the section `Reference result` of its report."""
 
 from __future__ import annotations
 
@@ -74,6 +74,7 @@ def judge_interval(
 
 
 def combine_judges(*judges: Judge) -> Judge:
+    """Return a judge with the findings of all `judges`."""
     return lambda rows, made: [finding for judge in judges for finding in judge(rows, made)]
 
 
@@ -112,7 +113,7 @@ def write_reference_result(work: Work, folder: Path) -> tuple[int, tuple[str, ..
     page = [
         f"# {RESULT_TITLE}",
         "",
-        f"{summary}. Intervals are of 95 %, by game; an outcome is that of the whole interval.",
+        f"{summary}. Intervals are 95 % by game; an outcome refers to the whole interval.",
         "",
     ]
     page += [format_markdown_row(HEADINGS), format_markdown_row(["---"] * len(HEADINGS))]

@@ -1,4 +1,4 @@
-"""Run a paper as jobs: steps are launched with their dependencies, or after the results that decide their settings."""
+"""Run a paper as jobs. A step is launched with its dependencies, or after the results that decide its settings."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ if TYPE_CHECKING:
     from chessreg.scheduling.launch import Order
 
 POLL_INTERVAL_S = 1.0
-MAX_RELAUNCHES = 2  # a step whose job was a job that was lost (its machine went down) is launched again this often
+MAX_RELAUNCHES = 2  # of a step whose job was lost because its machine went down
 
 
 class PaperLauncher:
-    """A paper's steps as jobs of an executor. Parts, twins and datasets are made in this process: they are not runs.
+    """Launch a paper's steps as jobs of an executor. Parts, random-init controls and datasets are made in this process.
 
-    `on_launch` hears the number of runs queued in a round, `on_progress` the share of steps that are complete and how
-    the jobs stand.
+    `on_launch` receives the number of runs queued in a round. `on_progress` receives the share of complete steps and
+    the numbers of running and waiting jobs as text.
     """
 
     def __init__(
@@ -35,14 +35,14 @@ class PaperLauncher:
         on_progress: Callable[[float, str], None] = lambda fraction, text: None,
     ) -> None:
         self.work, self.on, self.on_launch, self.on_progress = work, on, on_launch, on_progress
-        self.coming: dict[str, str] = {}  # references of steps that are launched, or about to be, and not complete
+        self.coming: dict[str, str] = {}  # references of incomplete steps that are launched
         self.losses: Counter[str] = Counter()  # of steps
 
     def do(self) -> bool:
-        """Launch and wait until every step is complete; return whether that was interrupted. Jobs then continue.
+        """Launch and wait until every step is complete. Return True if interrupted; the jobs then continue.
 
-        A job that was lost is launched again, twice at most. Raises ChessregError naming a step whose job failed; the
-        other jobs go on, and the next call launches it again.
+        A lost job is launched again, at most twice. Raises ChessregError naming a step whose job failed. The other jobs
+        continue, and the next call launches the failed step again.
         """
         self.work.forget()
         try:

@@ -17,7 +17,10 @@ SHORT_GAME_PLIES = 20  # plies: shorter games are often alike
 
 
 def plan_parts(request: Request) -> Iterator[Step]:
-    """Parts: probes and vectors are fitted on `fit`, settings chosen on `validation`, everything reported on `test`."""
+    """Yield the step that splits the games.
+
+    Probes and vectors are fitted on `fit`, settings are chosen on `validation`, and results are reported on `test`.
+    """
     if request.fit == request.test:
         shares = "fit=0.5,validation=0.1,test=0.4"
     else:
@@ -26,7 +29,7 @@ def plan_parts(request: Request) -> Iterator[Step]:
 
 
 def get_fit_dataset(request: Request) -> str:
-    """The games that probes, vectors and autoencoders are fitted on."""
+    """Return the dataset (or part) on which probes, vectors and autoencoders are fitted."""
     return f"{request.fit}:fit" if request.fit == request.test else request.fit
 
 
@@ -70,7 +73,7 @@ def describe_shared_games(session: Session, request: Request) -> list[str]:
 
 
 def count_shared_games(what: str, part: tuple[np.ndarray, np.ndarray], others: list[np.ndarray]) -> str:
-    """Return how many games of a part (hashes uint64 [n], plies [n]) are in others, and how many of these are long."""
+    """Return as text how many games of a part (hashes uint64 [n], plies [n]) `others` have, and how many are long."""
     import numpy as np
 
     own, plies = part

@@ -32,7 +32,7 @@ class RequestedLanguageModel:
 
     @property
     def text(self) -> str:
-        """NAME, or NAME=LEARNING_RATE, as it is asked for."""
+        """The value of `--language-model`: NAME or NAME=LEARNING_RATE."""
         return self.name if self.learning_rate is None else f"{self.name}={self.learning_rate}"
 
 
@@ -94,7 +94,7 @@ class CompleteSteps:
 class Step:
     """One run of the paper.
 
-    In `settings` the text `@NAME` stands for the output of step NAME, and `@NAME/OUTPUT` for one of several outputs.
+    In `settings` the text `@NAME` refers to the output of step NAME, and `@NAME/OUTPUT` to one of several outputs.
     Settings that depend on results are a function, and `after` names the steps that it reads. `units`, `rows` and
     `bytes` are expectations until they can be counted. `operations` are floating-point operations (0: not counted).
     `engine_seconds` are the CPU seconds of a chess engine. `reads` are the dataset and the number of games that are
@@ -138,7 +138,7 @@ class Step:
 class Sheet:
     """A table or figure: a catalogue query narrowed to the paper's runs, and the plots drawn of it.
 
-    `steps`: only the runs of the steps with these names, `*` for anything; none given: all runs.
+    `steps` restricts it to runs of the steps with these names; `*` matches any text. Empty: all runs.
     """
 
     file: str  # without suffix
@@ -148,9 +148,9 @@ class Sheet:
     plots: tuple[str, ...] = ()
     scorings: tuple[str, ...] = ("paper",)
     published: bool = True
-    tables: tuple[str, ...] = ()  # of the published numbers of this query only these; none given: all
-    of_model: bool = False  # of the checkpoint, also of other runs
-    choices: bool = False  # of the runs that choose settings, not of the results
+    tables: tuple[str, ...] = ()  # published tables to compare with; empty: all of this query
+    of_model: bool = False  # rows of the checkpoint, also from other runs
+    choices: bool = False  # rows of the runs that choose settings
     steps: tuple[str, ...] = ()
 
 
@@ -281,7 +281,7 @@ def order_steps(steps: Sequence[Step]) -> list[Step]:
     """
     by_name = {step.name: step for step in steps}
     if len(by_name) < len(steps):
-        raise BadInputError("two steps of the paper have one name")
+        raise BadInputError("two steps of the paper have the same name")
     order: list[Step] = []
     placed: set[str] = set()
     open_: list[str] = []
@@ -290,7 +290,7 @@ def order_steps(steps: Sequence[Step]) -> list[Step]:
         if step.name in placed:
             return
         if step.name in open_:
-            raise BadInputError(f"steps wait for each other: {' → '.join([*open_, step.name])}")
+            raise BadInputError(f"steps depend on each other: {' → '.join([*open_, step.name])}")
         open_.append(step.name)
         for name in sorted(step.needs, key=lambda n: list(by_name).index(n) if n in by_name else -1):
             if name not in by_name:

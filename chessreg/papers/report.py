@@ -82,11 +82,11 @@ def format_page(result: QueryResult, title: str, again: str, beside: bool = Fals
     """Return a page with one table, and how to print the rows that its cells are computed from."""
     from chessreg.queries import render
 
-    which = "What stands behind `ours` in a row whose `our row` is N" if beside else "What row N is computed from"
+    which = "The rows behind `ours` where `our row` is N" if beside else "The rows behind row N"
     traced = (
         f"{which} (games, trials or scores, each with its run and unit):\n\n    {again} --rows N\n\n"
-        "`chessreg board RUN:UNIT` draws one of them, `chessreg reproduce RUN` says what made it, and the columns are "
-        f"explained by `{again} --columns`.\n"
+        "`chessreg board RUN:UNIT` draws one of them, `chessreg reproduce RUN` prints the commands that repeat the "
+        f"run, and `{again} --columns` explains the columns.\n"
     )
     notes = "".join(f"- {render.as_markdown(note)}\n" for note in result.notes)
     return "\n".join(
@@ -191,7 +191,7 @@ def describe_missing_steps(work: Work) -> list[str]:
         return []
     served = dict.fromkeys(step.serves for step in left)
     return [
-        f"**Not complete: {len(left)} of {len(work.steps)} steps are not done.** Tables hold what there is, of: "
+        f"**Not complete: {len(left)} of {len(work.steps)} steps are not done.** Unfinished: "
         f"{'; '.join(served)}. `{format_paper_command(work.paper.name, work.request)}` continues.",
         "",
     ]
@@ -216,12 +216,12 @@ def describe_request(request: Request) -> str:
 
 
 def describe_request_games(request: Request) -> str:
-    """The games of a report, where it has any."""
+    """Return the names of the request's games as text; empty without games."""
     return f"fitted on {request.fit}, tested on {request.test}; " if request.fit else ""
 
 
 def format_index(work: Work, made: Sequence[ReportEntry]) -> str:
-    """What each file holds, the command behind each, and the runs."""
+    """Return the page index.md: the written files with the command of each, and the runs of all steps."""
     from chessreg.queries.render import as_markdown
 
     request = work.request
@@ -239,9 +239,9 @@ def format_index(work: Work, made: Sequence[ReportEntry]) -> str:
         "",
         "From a cell to its rows: each table is printed again by its command below; with `--rows N` that command "
         "prints the games, trials or scores that row N is computed from, each with its run and unit. "
-        "`chessreg board RUN:UNIT` draws one, `chessreg lineage RUN` shows what it was made from, `chessreg reproduce "
-        "RUN` does it again. Rows are numbered in the .md files; the .csv files have them in the same order, with the "
-        "runs' ids.",
+        "`chessreg board RUN:UNIT` draws one, `chessreg lineage RUN` shows the run's inputs, and `chessreg reproduce "
+        "RUN` prints the commands that repeat it. Rows are numbered in the .md files. The .csv files have the same "
+        "order, and the runs' ids.",
         "",
     ]
     for written in made:

@@ -190,7 +190,7 @@ class Work:
         return reference if step.scratch or self.run_of(reference) else None
 
     def run_of(self, reference: str) -> tables.Run | None:
-        """The complete run of a reference."""
+        """Return the run of a reference if it is complete, else None."""
         with self.session.database.read() as sql:
             run = sql.get(tables.Run, uuid_from_digest(reference.removeprefix("run:")))
             if run is None or run.completed_at is None:
@@ -350,7 +350,7 @@ def make_request(
     inputs = session.inputs
     row = inputs.checkpoint(inputs.reference("checkpoint", checkpoint))[0] if checkpoint is not None else None
     if checkpoint is None and dataset is None and test is not None:
-        raise BadInputError("--test without --dataset: there are no games to fit on", "give --dataset GAMES too")
+        raise BadInputError("--test needs --dataset, the games to fit on", "add --dataset GAMES")
     given = {"--dataset": dataset, "--test": test, "--position-dataset": positions, "--puzzle-dataset": puzzles}
     for name, reference in given.items():
         if reference is None:
@@ -366,7 +366,7 @@ def make_request(
         wanted = "positions" if name in ("--position-dataset", "--puzzle-dataset") else "games"
         if holds != wanted:
             hint = "chessreg dataset list"
-            raise BadInputError(f"{name} {reference} is a dataset of {holds}, and takes {wanted}", hint)
+            raise BadInputError(f"{name} {reference} is a dataset of {holds}; {name} needs {wanted}", hint)
     if checkpoint is None or row is None:
         assert positions is not None
         known = [parse_language_model(session, text) for text in language_models]
@@ -386,22 +386,24 @@ def make_request(
         encoding = inputs.encoding(inputs.reference("checkpoint", other))
         if encoding.content != "history":
             raise BadInputError(
-                f"--beside {other} writes {encoding.name}, which is no game", "chessreg checkpoint list"
+                f"--beside {other} writes {encoding.name}; it must be a model of games", "chessreg checkpoint list"
             )
     if len({checkpoint, *beside}) <= len(beside):
-        raise BadInputError("--beside names a model twice, or that of --checkpoint", "name others")
+        raise BadInputError("--beside repeats a model, or the model of --checkpoint", "name each model once")
     return Request(checkpoint, dataset, test or dataset, row.layers, row.d_model, size, sae, beside=tuple(beside))
 
 
 def has_games(session: Session, positions: str) -> bool:
-    """Whether the positions of a dataset name their games."""
+    """Return whether the positions of a dataset name their games."""
     with session.database.read() as sql:
         return sql.get_one(tables.Dataset, session.id("dataset", positions)).games > 0
 
 
 def parse_language_model(session: Session, text: str) -> RequestedLanguageModel:
-    """The model of NAME or NAME=LEARNING_RATE. Raises NotFoundError for an unknown one, BadInputError for a rate that
-    is not a positive number."""
+    """Return the model of NAME or NAME=LEARNING_RATE.
+
+    Raises NotFoundError for an unknown name, BadInputError for a rate that is not a positive number.
+    """
     name, _, rate = text.partition("=")
     try:
         value = float(rate) if rate else None
@@ -489,7 +491,7 @@ def scale_step_plan(planned: StepPlan, share: float) -> StepPlan:
 
 
 def sum_step_plans(plan: Sequence[StepPlan]) -> dict[str, Any]:
-    """Counts over a plan: steps by state, and what those not complete would still write."""
+    """Return the number of steps by state, and the rows and bytes that incomplete steps will write."""
     states: dict[str, int] = {}
     rows: dict[str, int] = {}
     for planned in plan:
@@ -505,7 +507,7 @@ def sum_step_plans(plan: Sequence[StepPlan]) -> dict[str, Any]:
 
 
 class Preparation(NamedTuple):
-    """`made` gives the reference of what is there already (None: nothing), `make` makes it."""
+    """A step that is not a run: `made` returns the reference of the existing result or None, `make` creates it."""
 
     made: Callable[[Session, Values], str | None]
     make: Callable[[Session, Values], str]
@@ -529,7 +531,7 @@ def make_control(session: Session, settings: Values) -> str:
 
 
 def find_parts(session: Session, settings: Values) -> str | None:
-    """The dataset's name, once it has these parts; whatever their bounds: they may be the user's own."""
+    """Return the dataset's name if it has parts of these names, else None. The user may have chosen their bounds."""
     with session.database.read() as sql:
         dataset = names.resolve_id(sql, "dataset", settings["dataset"])
         there = set(sql.scalars(select(tables.Split.name).where(tables.Split.dataset_id == dataset)))
@@ -549,7 +551,7 @@ def find_played_games(session: Session, settings: Values) -> str | None:
 
 
 def add_played_games(session: Session, settings: Values) -> str:
-    """The games of a run, as `chessreg game export` writes them, added as `chessreg dataset add` does."""
+    """Add the games of a run as a dataset (like `chessreg game export` and `dataset add`); return its reference."""
     run = session.inputs.run(settings["play"])
     games = stored_games(session.database, games_of(session.database, run.id))
     with TemporaryDirectory() as folder:
@@ -562,7 +564,7 @@ def add_played_games(session: Session, settings: Values) -> str:
 
 
 def name_games_file(settings: Values) -> str:
-    """The file name of a run's games, by which its dataset is found again."""
+    """Return the file name of a run's games, which identifies their dataset."""
     return f"{settings['name']} {settings['play'].removeprefix('run:')[:12]}.pgn"
 
 

@@ -54,7 +54,7 @@ def test_positions_that_name_no_game_leave_out_models_of_games_in_one_line(here)
         assert plan[f"ladder-{model}"]["units"] == 11_000
         assert "preset junkin-2025, 1,000 games a level, both colors" in plan[f"ladder-{model}"]["serves"]
     assert here("paper", "junkin", "--position-dataset", "puzzles", "--test", "puzzles", "--dry-run") == 4
-    assert "--test without --dataset" in here.err
+    assert "--test needs --dataset" in here.err
     assert here(*words, "--language-model", "nothing") == 3
     assert here(*words, "--language-model", "nothing=fast") == 4
     assert "'fast' is not a learning rate" in here.err

@@ -145,7 +145,7 @@ def test_an_attempt_at_work_is_lost_in_what_is_saved_until_its_end_is_known(rest
 
 
 def test_a_paper_of_which_nothing_is_here_is_not_saved(resting, tmp_path):
-    with pytest.raises(NotFoundError, match="nothing of this paper"):
+    with pytest.raises(NotFoundError, match="no run of this paper has begun"):
         archive.save_paper(resting, tmp_path / "half.zip")
     assert not list(tmp_path.glob("*.zip"))
 
@@ -171,7 +171,7 @@ def test_a_file_of_others_is_refused_in_one_line_and_leaves_nothing(resting, els
     for name in ("../outside", "/etc/outside", "store/../../outside", "registry.db.sh"):
         with ZipFile(tmp_path / "odd.zip", "w") as odd:
             odd.writestr(name, "x")
-        refused(tmp_path / "odd.zip", BadInputError, "no saved paper does")
+        refused(tmp_path / "odd.zip", BadInputError, "not a saved paper: it contains")
     with ZipFile(tmp_path / "empty.zip", "w"):
         pass
     refused(tmp_path / "empty.zip", BadInputError, "is not a saved paper")
@@ -199,7 +199,7 @@ def test_a_file_of_others_is_refused_in_one_line_and_leaves_nothing(resting, els
         refused(tmp_path / f"{name}.zip", BadInputError, why)
     with ZipFile(tmp_path / "lzma.zip", "w", ZIP_LZMA) as other:
         other.writestr("paper.json", "{}")
-    refused(tmp_path / "lzma.zip", BadInputError, "is packed as no saved paper is")
+    refused(tmp_path / "lzma.zip", BadInputError, "unknown compression")
     with monkeypatch.context() as patched:
         patched.setattr(archive.shutil, "disk_usage", lambda _: SimpleNamespace(free=100))
         refused(path, BadInputError, "would unpack to more than 100 bytes, which are free")

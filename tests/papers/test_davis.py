@@ -207,7 +207,7 @@ def test_games_that_choose_are_none_of_those_that_are_reported():
 
 
 def test_a_model_of_other_texts_is_refused_at_once(world_session):
-    with pytest.raises(BadInputError, match="reference writes pgn-char-32, and the paper is about models of UCI"):
+    with pytest.raises(BadInputError, match="reference writes pgn-char-32, but the paper is about models of UCI"):
         Work(world_session, find_paper("davis"), make_request(world_session, "reference", "sample", None, "small"))
 
 
@@ -229,7 +229,7 @@ def test_other_models_are_rows_of_table_2(world_session, world, capsys):
     place = ["--registry", str(world / "registry.db"), "--store", str(world / "store"), "paper"]
     for words, said in (
         (["karvonen", "--checkpoint", "reference", "--beside", "reference"], "has no option --beside"),
-        (["davis", "--checkpoint", "reference", "--beside", "reference"], "names a model twice"),
+        (["davis", "--checkpoint", "reference", "--beside", "reference"], "repeats a model"),
         (["davis", "--checkpoint", "reference", "--beside", "nobody"], "nobody"),
     ):
         assert run_command_line([*place, *words, "--dataset", "sample", "--size", "small", "--dry-run"]) != 0

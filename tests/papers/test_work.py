@@ -172,7 +172,7 @@ def test_a_report_of_what_is_not_complete_says_so_first(work, tmp_path, interrup
     work.look()
     write_report(work, tmp_path)
     text = (tmp_path / "index.md").read_text()
-    assert "**Not complete: 3 of 4 steps are not done.** Tables hold what there is, of: the table; nothing." in text
+    assert "**Not complete: 3 of 4 steps are not done.** Unfinished: the table; nothing." in text
     assert f"| best | {work.steps[2].kind} | not done | the table |" in text
     work.do()
     write_report(work, tmp_path)

@@ -1,10 +1,10 @@
 """Davis, Vasquez Ferrer & Sukthankar 2026, "Exploring the Limits of Probes for Latent Representation Edits in GPT
 Models", with the maps of the ICMLA 2024 paper before it.
 
-The language model → edits with linear probes, their layer and α chosen on games that nothing is reported on → probes of
-color, type and both at every site and phase, and on random-init controls → the Markov test with its controls → sparse
-autoencoders → edits of all seven types → matches with an edit → probes of latents. What is worth most comes first: a
-paper that is stopped has it.
+Order of the steps: the language model, edits with linear probes (layer and α chosen on separate validation games),
+probes of color, type and both at every site and phase and on random-init controls, the Markov test with its controls,
+sparse autoencoders, edits of all seven types, matches with an edit, probes of latents. The most informative steps come
+first, so that an interrupted paper already has them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 def list_davis_steps(request: Request) -> list[Step]:
-    """Every run of the paper on this model."""
+    """Return the steps of the paper for a request, in order."""
     size = SIZES[request.size]
     return [
         *plan_parts(request),
@@ -67,12 +67,12 @@ def list_davis_steps(request: Request) -> list[Step]:
 
 
 def check_davis_request(session: Session, request: Request) -> None:
-    """Raises BadInputError for a model whose tokens have no phases of a move: edits are made where a ply ends."""
+    """Raise BadInputError if the model's tokens have no phases of a move. Edits need the token that ends a ply."""
     inputs = session.inputs
     encoding = inputs.encoding(inputs.reference("checkpoint", request.checkpoint))
     if not set(PLY_END_PHASES.values()) <= set(encoding.phases):
         raise BadInputError(
-            f"{request.checkpoint} writes {encoding.name}, and the paper is about models of UCI squares",
+            f"{request.checkpoint} writes {encoding.name}, but the paper is about models of UCI squares",
             "`chessreg run train --architecture gpt2 --encoding uci-square-72`, or `chessreg paper karvonen`",
         )
 
@@ -126,10 +126,10 @@ PAPER = Paper(
         Sheet("beside", "In addition to Figure 5: probes of last positions, several layers, several tokens",
               "legal move mass by edit", steps=("edits-final-five", "edits-many-layers", "edits-tokens-*"),
               published=False),
-        Sheet("causes", "Why Probe may gain little at the code's α: what α is a share of, one layer, other probes",
+        Sheet("causes", "Why Probe may gain little at the code's α: the norm that α scales, one layer, other probes",
               "legal move mass by edit", published=False,
               steps=(EDITS_STEP, "edits-residual-norm", "edits-ln-next", "edits-many-layers", "edits-final-five")),
-        Sheet("elo", "Elo by intervention: pieces that are not seen where they began", "elo by intervention",
+        Sheet("elo", "Elo by intervention: pieces missing from their initial squares", "elo by intervention",
               steps=("match-*",), published=False),
         Sheet("figure-4-strength", "Figure 4's position at every layer and α", "edit strength", steps=(FIGURE_4_STEP,),
               published=False),

@@ -23,7 +23,7 @@ SWEEP_STEP, EDITS_STEP, STRENGTH_STEP, FIGURE_4_STEP = "edit-sweep", "edits", "e
 CODE_SCALE = 0.5  # specification 6.1
 CODE_LAYER, CODE_MODEL_LAYERS = 7, 12  # of Figures 4 to 6 in the code, and of how many
 CODE_LAYER_SUFFIX = "-at-code-layer"
-MAX_MONTH_GAMES = 200_000  # no month of 2013 has more games
+MAX_MONTH_GAMES = 200_000  # at least the games of any Lichess month of 2013
 LINEAR_PROBES = {"probe": "early-joint-3", "black_probe": "early-joint-1"}  # after Black's move, and after White's
 DERIVED_SOURCES = {"sae": "sae-latents", "cd": "sae-contrast", "dm": "means"}
 FIGURE_4_CASE = {"moves": "e2e4 d7d5", "board": "d5=. d7=p e7=. e5=p"}  # specification 6.5
@@ -43,10 +43,10 @@ def list_reported_scales(made: CompleteSteps) -> tuple[float, ...]:
 
 
 def plan_derived_probes(request: Request, size: DavisSize) -> Iterator[Step]:
-    """Yield the SAE-, CD- and DM-probes of phases 1 and 3, fitted on the first plies as the linear probes are.
+    """Yield the SAE-, CD- and DM-probes of phases 1 and 3, fitted on the first plies like the linear probes.
 
-    They are fitted at the chosen layer, and at the code's layer, there also for smaller SAEs. The chosen layer may
-    be the last, whose edits no attention reads.
+    They are fitted at the chosen layer and at the code's layer, where smaller SAEs are also used. If the chosen layer
+    is the last one, no attention reads its edits.
     """
     code = compute_code_layer(request.layers)
     places: list[tuple[str, int | None, int]] = [
@@ -55,7 +55,7 @@ def plan_derived_probes(request: Request, size: DavisSize) -> Iterator[Step]:
     ]  # fmt: skip
     for (behind, at, expansion), phase, (short, source) in product(places, PLY_END_PHASES, DERIVED_SOURCES.items()):
         if source == "means" and expansion != size.expansion:
-            continue  # it knows no SAE
+            continue  # differences of means do not use an SAE
 
         def settings(
             made: CompleteSteps,
@@ -161,7 +161,7 @@ def plan_linear_probe_edits(request: Request, size: DavisSize) -> Iterator[Step]
     every = get_every_game_settings(request, size, request.test)
     games = size.edit_games if size.every_layer else size.other_games
     if every:
-        every["allow_overlap"] = True  # the author checks none: short games of one month occur in another
+        every["allow_overlap"] = True  # the author does not check: short games of one month occur in another
         games = MAX_MONTH_GAMES
     code = {"probe": "code-joint-0"} | ({"embedding_probe": "code-joint-0-embeddings"} if size.every_layer else {})
     for name, preset, probes, lowest in (
@@ -182,9 +182,9 @@ def plan_linear_probe_edits(request: Request, size: DavisSize) -> Iterator[Step]
             "edits-many-layers", "in addition to Figure 5: several layers", size.other_games, 6 * len(many),
             {"layer_sets": many, "scales": (0.1, CODE_SCALE), "shuffled_label_controls": 0},
         )  # fmt: skip
-    for rule in ("residual-norm", "ln-next"):  # equation 1's share is of a norm that a model's residuals may far exceed
+    for rule in ("residual-norm", "ln-next"):  # a model's residuals may be much longer than the norm in equation 1
         yield step(
-            f"edits-{rule}", "why an edit at the code's α may do little: what α is a share of", size.other_games, 3,
+            f"edits-{rule}", "why an edit at the code's α may do little: the norm that α scales", size.other_games, 3,
             {"scale_rule": rule, "scales": (CODE_SCALE,), "shuffled_label_controls": 0}, choose=("layers",),
         )  # fmt: skip
     whites = tuple(plies for plies in size.prefixes if plies % 2 == 0)
@@ -226,7 +226,7 @@ def list_smaller_saes(request: Request, size: DavisSize) -> dict[str, int]:
 
 
 def compute_code_layer(layers: int) -> int:
-    """The layer of the code's figures; of a model of another depth the one at the same share of it.
+    """Return the layer that the published code edits in a model of `layers` layers, scaled by depth.
 
     >>> compute_code_layer(12), compute_code_layer(8), compute_code_layer(2)
     (7, 4, 1)

@@ -15,11 +15,12 @@ BLOCK = "blocks."
 
 
 def make_phase_condition(*names: str) -> Callable[[Row, CompleteSteps], bool]:
+    """Return a condition on rows: their phase is one of `names`."""
     return lambda row, made: row["phase"] in names
 
 
 def make_scale_condition(scale: str, **wanted: str) -> Callable[[Row, CompleteSteps], bool]:
-    """Return a condition on rows: these columns, at the code's α or at the chosen one."""
+    """Return a condition on rows: columns equal `wanted`, and the scale is the code's α or the chosen one."""
 
     def takes(row: Row, made: CompleteSteps) -> bool:
         value = CODE_SCALE if scale == "code" else get_chosen_edit(made)["scale"]
@@ -65,7 +66,7 @@ def get_row_point(row: Row) -> str:
 
 
 def describe_row_positions(row: Row) -> str:
-    """Phases pooled, or one of them, at a hook point."""
+    """Return the row's phase (or the pooled phases) and hook point as text."""
     return f"{row['positions']}, {get_row_point(row)}"
 
 
@@ -108,6 +109,7 @@ SAE_STEPS = ("sae-blocks-*", "sae-ends")
 
 
 def judge_probe_minus(other: str, scale: str, least: float) -> Judge:
+    """Return a judge of the difference between type Probe and type `other` at the code's α or the chosen one."""
     return make_column_judge(
         make_scale_condition(scale, type="Probe", minus=other), format_scale, "difference", least=least
     )

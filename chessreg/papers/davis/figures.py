@@ -1,4 +1,4 @@
-"""Figures that are no plot of a table: distributions over cases, three boards of a case, squares before and after."""
+"""Figures that are not plots of a table: distributions over cases, boards of a case, squares before and after."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ PanelMasses = dict[str, list[tuple[str, np.ndarray]]]
 
 
 def draw_edit_masses(made: CompleteSteps, path: Path) -> str:
-    """Mass on the original, the target and the later board, over cases, at the code's α."""
+    """Draw Figure 5: mass on the original, target and later board over cases, at the code's α. Return its command."""
     return draw_masses_by_type(made, path, FIGURE_5_TYPES)
 
 
 def draw_latent_edit_masses(made: CompleteSteps, path: Path) -> str:
-    """The same of the probes of latents."""
+    """Draw Figure 6: mass of edits by probes of latents, over cases, at the code's α. Return its command."""
     return draw_masses_by_type(made, path, FIGURE_6_TYPES)
 
 
@@ -52,7 +52,7 @@ def draw_masses_by_type(made: CompleteSteps, path: Path, wanted: Mapping[str, tu
 
 
 def draw_ridge_plot(made: CompleteSteps, path: Path) -> str:
-    """Mass on the target board by the layer that is edited."""
+    """Draw the mass on the target board by edited layer. Return the command that prints the rows."""
     step, shown = "edits-by-layer", []
     for place, row in enumerate(made.query(LAYER_QUERY, step).rows):
         if row["type"] == "Probe":
@@ -62,7 +62,7 @@ def draw_ridge_plot(made: CompleteSteps, path: Path) -> str:
 
 
 def read_case_masses(made: CompleteSteps, query: str, step: str, place: int, board: str) -> np.ndarray:
-    """The masses on one board behind row `place` (from 0) of a query, float64 [cases]."""
+    """Return the masses on one board behind row `place` (from 0) of a query: float64 [cases]."""
     from chessreg.queries.ask import rows_behind
 
     behind: QueryResult = rows_behind(made.session.database, query, place + 1, run=(made.run_id(step),))
@@ -70,7 +70,7 @@ def read_case_masses(made: CompleteSteps, query: str, step: str, place: int, boa
 
 
 def draw_violins(shown: PanelMasses, path: Path, title: str) -> None:
-    """Violins with their medians. Raises NotFoundError where no panel has a case."""
+    """Draw violins with their medians. Raises NotFoundError if no panel has a case."""
     from matplotlib.figure import Figure
 
     from chessreg.queries import plot
@@ -78,7 +78,7 @@ def draw_violins(shown: PanelMasses, path: Path, title: str) -> None:
     shown = {board: [each for each in parts if len(each[1])] for board, parts in shown.items()}
     shown = {board: parts for board, parts in shown.items() if parts}
     if not shown:
-        raise NotFoundError("no case has a mass on these boards", "a larger --size has more")
+        raise NotFoundError("no case has a mass on these boards", "use a larger --size")
     widths = [0.5 + 0.55 * len(parts) for parts in shown.values()]
     figure = Figure(figsize=(1.2 * sum(widths) + 1.0, PANEL_HEIGHT_IN), layout="constrained")
     axes = figure.subplots(1, len(shown), squeeze=False, sharey=True, width_ratios=widths)[0]
@@ -96,7 +96,7 @@ def draw_violins(shown: PanelMasses, path: Path, title: str) -> None:
 
 
 def draw_square_maps(made: CompleteSteps, path: Path) -> str:
-    """Mean mass on the target board by piece and square, of the ICMLA paper's maps: type Probe, the chosen α."""
+    """Draw the maps of the ICMLA paper: mean mass on the target board by piece and square, type Probe, chosen α."""
     from chessreg.games.boards.picture import HeatPanel, save_heatmaps
 
     best = get_chosen_edit(made)
@@ -107,17 +107,17 @@ def draw_square_maps(made: CompleteSteps, path: Path) -> str:
             file, rank = row["square"]
             board[8 * (int(rank) - 1) + ord(file) - ord("a")] = row["target"]
     if not panels:
-        raise NotFoundError("no piece was taken off", "a larger --size has more cases")
+        raise NotFoundError("no edit removed a piece", "use a larger --size")
     pieces = [piece for piece in "PNBRQKpnbrqk" if piece in panels]
     save_heatmaps(
         [HeatPanel(piece, panels[piece], 0.0, 1.0) for piece in pieces], path,
-        f"mass on the board without the piece, by where it stood; α = {best['scale']:g}", columns=min(6, len(pieces)),
+        f"mass on the board without the piece, by its square; α = {best['scale']:g}", columns=min(6, len(pieces)),
     )  # fmt: skip
     return f'chessreg query "{SQUARE_QUERY}" --run {made.run_id(EDITS_STEP)[-6:]}'
 
 
 def draw_case_boards(made: CompleteSteps, path: Path) -> str:
-    """Original, target and later board of the first case."""
+    """Draw Figure 3: original, target and later board of the first case. Return its command."""
     from chessreg.experiments.edit.three_boards import build_case_frames
     from chessreg.games.boards.picture import render_svg
     from chessreg.queries.render import write_file
@@ -132,7 +132,7 @@ def draw_case_boards(made: CompleteSteps, path: Path) -> str:
 
 
 def find_first_case(made: CompleteSteps, run_id: UUID) -> int:
-    """The first unit of a run that was edited. Raises NotFoundError."""
+    """Return the first edited unit of a run. Raises NotFoundError if every prefix was skipped."""
     from sqlalchemy import select
 
     from chessreg.registry import tables
@@ -142,12 +142,12 @@ def find_first_case(made: CompleteSteps, run_id: UUID) -> int:
     with made.session.database.read() as sql:
         unit = sql.scalars(cases).first()
     if unit is None:
-        raise NotFoundError("every prefix was skipped", "a larger --size has more cases")
+        raise NotFoundError("every prefix was skipped", "use a larger --size")
     return unit
 
 
 def draw_case_squares(made: CompleteSteps, path: Path) -> str:
-    """Probability of every square as the next move's origin, before and after the edit of specification 6.5."""
+    """Draw Figure 4: probability of each square as the next origin, before and after the edit."""
     from chessreg.experiments.edit.spec import CLEAN, NextTokenEditSpec
     from chessreg.experiments.edit.three_boards import load_square_probabilities
     from chessreg.games.boards.boardframe import board_letters
@@ -174,7 +174,7 @@ def draw_case_squares(made: CompleteSteps, path: Path) -> str:
 
 
 def build_case_boards() -> Sequence[Any]:
-    """The board of Figure 4 before and after the change."""
+    """Return the board of Figure 4 before and after the edit."""
     import chess
 
     from chessreg.games.boards.typed import parse_typed_sans, play_sans

@@ -1,4 +1,4 @@
-"""Sparse autoencoders at every site, smaller ones beside them, and the probes of their latents (Tables 3 and 4)."""
+"""Sparse autoencoders of several expansions at every site, and probes of their latents (Tables 3 and 4)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from chessreg.papers.parts import get_fit_dataset
 from chessreg.papers.plan import Request, Step, Values
 from chessreg.runs.cost import probe_operations
 
-MIX_TOKENS = 65_536  # that lie mixed: those of the model's passes before the first step
+MIX_TOKENS = 65_536  # size of the shuffle buffer, filled before the first step
 
 
 ALL_SAES_STEP = "sae-blocks-all"  # the run of every site and expansion, where one pass over the tokens trains them all
@@ -30,22 +30,22 @@ def build_sae_settings(request: Request, size: DavisSize, layer: int, expansion:
 
 
 def group_blocks(request: Request, size: DavisSize) -> dict[str, tuple[int, ...]]:
-    """The blocks whose autoencoders one run trains, by the name that its step ends in."""
+    """Return the blocks whose autoencoders one run trains, by the suffix of its step's name."""
     starts = range(0, request.layers, size.sae_layers)
     made = [tuple(range(low, min(request.layers, low + size.sae_layers))) for low in starts]
     return {f"blocks-{layers[0]}-{layers[-1]}": layers for layers in made}
 
 
 def list_compared_blocks(request: Request, size: DavisSize) -> tuple[int, ...]:
-    """The blocks that have smaller autoencoders too: all, or those at a quarter, a half and the end of the depth."""
+    """Return the blocks that also have smaller autoencoders: all, or at a quarter, half and the end of the depth."""
     layers = request.layers
     return tuple(range(layers)) if size.smaller_everywhere else tuple(sorted({layers // 4, layers // 2, layers - 1}))
 
 
 def plan_sae_trainings(request: Request, size: DavisSize) -> Iterator[Step]:
-    """Table 3: of each site one of the paper's expansion, and smaller ones at some or all blocks.
+    """Yield Table 3: an autoencoder of the paper's expansion at each site, and smaller ones at some or all blocks.
 
-    Where all blocks have all expansions, one run trains them: the model runs once over the tokens.
+    If all blocks have all expansions, a single run trains them, so that the model reads the tokens once.
     """
 
     def step(name: str, expansions: tuple[int, ...], points: tuple[str, ...]) -> Step:
@@ -84,13 +84,13 @@ def plan_sae_trainings(request: Request, size: DavisSize) -> Iterator[Step]:
 
 
 def count_latent_operations(request: Request, positions: float, expansion: int, learnt: bool = True) -> float:
-    """Operations of one joint probe of latents, and of encoding what it reads."""
+    """Return the operations of one joint probe of latents, including the encoding of its inputs."""
     latents = expansion * request.d_model
     return probe_operations(positions, JOINT_CLASSES, latents, learnt) + 4.0 * positions * request.d_model * latents
 
 
 def plan_latent_probes(request: Request, size: DavisSize) -> Iterator[Step]:
-    """Table 4: probes of the latents of every block and phase, on the rows of the linear probes."""
+    """Yield Table 4: probes of the latents of every block and phase, on the rows of the linear probes."""
     small: Values = {"batch_positions": 200, "min_positions": 20} if size.epochs < 15 else {}
     rows = size.fit_games * 5 / 4
     for name, layers in group_blocks(request, size).items():

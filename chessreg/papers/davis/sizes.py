@@ -1,4 +1,4 @@
-"""How much of Davis's paper is done: `small` in minutes, `reference` in hours on two cores, `paper` as published."""
+"""Sizes of Davis's paper: `small` in minutes, `reference` in hours on two cores, `paper` as published."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ PREFIX_PLIES = (4, 9, 14, 19, 24, 29, 34)  # plies of the edited prefixes (speci
 
 @dataclass(frozen=True)
 class DavisSize:
-    """How much of everything is done at one size."""
+    """The amounts and settings of one size."""
 
-    fit_games: int  # whose last five positions probes are fitted on
+    fit_games: int  # probes are fitted on their last five positions
     test_games: int
-    early_games: int  # whose first plies the probes of the edits are fitted on
+    early_games: int  # the probes of the edits are fitted on their first plies
     early_plies: int
-    min_plies: int  # of games that probes and language models are tested on: short ones are alike
-    edit_min_plies: int  # of games that are edited
+    min_plies: int  # of test games of probes and language models: short games resemble each other
+    edit_min_plies: int  # of edited games
     as_published: bool  # the steps of published numbers read every game, as the author does
     prefixes: tuple[int, ...]  # plies
     twins: int
@@ -33,10 +33,10 @@ class DavisSize:
     sae_batch: int
     sae_precision: str  # of matrix products in training
     sae_learning_rate: float
-    sae_l1: float | None  # λ; none: 1, or what finds sae_l0
+    sae_l1: float | None  # λ; None: 1, or the value found by the search for sae_l0
     sae_centre: bool  # begin at the mean residual, and scale by the distance from it
-    sae_layers: int  # blocks of one run: what is done in one piece
-    sae_l0: float | None  # latents on at a token that are looked for, in trainings that are long enough
+    sae_layers: int  # blocks whose SAEs one run trains
+    sae_l0: float | None  # target number of active latents per token; None: no search
     sae_search_tokens: int | None
     heldout_games: int
     sweep_games: int

@@ -49,7 +49,7 @@ def list_junkin_steps(request: Request) -> list[Step]:
 
 
 def describe_left_out_models(request: Request) -> list[str]:
-    """Return the line about the models of games, if the request has none."""
+    """Return the reason why models of games are left out, as a list of one line; empty if they are included."""
     if not request.without_games:
         return []
     return [f"models of games (games-*, and the steps that need them) are left out: {request.without_games}"]

@@ -24,19 +24,19 @@ TWINS: dict[str, dict[str, Any]] = {  # specification 2.1, the corrected input; 
     "games": {"architecture": "gpt2-best-moves", "encoding": "pgn-char-32", "block_size": 2047},
 }
 TOKENS_PER_DECISION = {"bidirectional": 78, "causal": 78, "games": 75}
-"""That a model reads for each decision: the position and the token before it; or its share of the game, 25, at a third
-of the rate, as games are of unequal length."""
+"""Tokens per decision, for estimates. Models of positions read the position and one token before it. Models of games
+read 25 tokens per decision, three times as slowly because games differ in length."""
 GAME_TOKENS_PER_DECISION = 29
-"""Tokens that a model of games takes through its blocks for each decision of the reference's games, with branches and
-padding, about; a model of positions 78. The column `flops` of `mask ablation` counts them as they were."""
+"""Approximate tokens per decision that pass through the blocks of a model of games, with branches and padding (model of
+positions: 78). The column `flops` of `mask ablation` has the measured number."""
 PROMPT_TOKENS = {True: 335, False: 92}
-"""Tokens of a prompt of initial weights' tokenizer, with its legal moves and without."""
+"""Tokens of a prompt with the tokenizer of initial weights, by whether it lists the legal moves."""
 PRETRAINING_TEMPLATE = "junkin-1"
-"""The template that the language model reads first, with its legal moves, every token of it predicted."""
-DRAW_EVALUATION_LIMIT = "nodes=10000"  # Stockfish's limit for drawn games, as they stood before the model's last move
-SAMPLES_PER_POSITION = 20  # of each position, in the figure of edit distances
+"""The template of the first training, which lists the legal moves. The loss covers every token."""
+DRAW_EVALUATION_LIMIT = "nodes=10000"  # Stockfish's limit; drawn games are evaluated before the model's last move
+SAMPLES_PER_POSITION = 20  # in the figure of edit distances
 MOVES_PER_GAME = 40
-"""Of the model in a game of the ladder, about."""
+"""Approximate number of the model's moves in a game of the ladder."""
 
 
 # -- the positions of a request --------------------------------------------------------------------------------------
@@ -91,7 +91,7 @@ def plan_twins(request: Request, size: JunkinSize, shape: TwinShape, seed: int) 
         1, round(size.steps * GAME_TOKENS_PER_DECISION / TOKENS_PER_DECISION["causal"])
     )
     trained = [(name, f"{name}-{shape.name}-{seed}", size.steps) for name in TWINS if name != "games" or request.fit]
-    if seed == shape.seeds[0] and request.fit:  # as many model FLOPs as its twin of games
+    if seed == shape.seeds[0] and request.fit:  # the model FLOPs of its twin of games
         trained.append(("causal", f"causal-{shape.name}-{seed}-at-games-compute", less))
     after = list_part_steps(request, size)
     for name, model, steps in trained:
@@ -133,7 +133,7 @@ def plan_accuracy_test(request: Request, size: JunkinSize, model: str, checkpoin
 
 @dataclass(frozen=True)
 class StepsAtEqualCompute:
-    """Settings with the number of steps that passes as many tokens through the blocks as the training of `twin`."""
+    """Settings whose number of steps passes the same number of tokens through the blocks as the training of `twin`."""
 
     twin: str
     settings: Values
@@ -169,7 +169,7 @@ class PromptedModel:
 
 
 def list_prompted_models(request: Request, size: JunkinSize) -> list[PromptedModel]:
-    """Return the language models of the request, or else those with initial weights of this size."""
+    """Return the language models of the request, by default the size's models with initial weights."""
     if not request.language_models:
         return [
             PromptedModel(label, refer_to_checkpoint(f"language-model-{label}"), size.tuning_of(shape["family"]),

@@ -30,7 +30,7 @@ class JunkinSize:
 
     `training` are settings of `train`. `tuning` are settings of `finetune` by family of language models; other
     families use Llama's. `language_models` are settings of models with initial weights, by name. `written` are
-    settings of prompts, and `protocol` those of the ladder's games.
+    settings of prompts. `protocol` are settings of the ladder's games.
     """
 
     shapes: tuple[TwinShape, ...]
@@ -39,24 +39,24 @@ class JunkinSize:
     batch_moves: int
     heldout_moves: int
     heldout_steps: int
-    positions: int  # that the models are asked
+    positions: int  # test positions per model
     puzzles: int
     language_models: Mapping[str, Mapping[str, Any]]
     tuning: Mapping[str, Mapping[str, Any]]
-    templates: tuple[str, ...]  # that models are tuned on
-    decoding_positions: int  # positions that language models are asked by these
-    prompts: tuple[str, ...]  # that are asked before tuning
-    prompt_positions: int  # positions that are asked by these
+    templates: tuple[str, ...]  # templates of tunings
+    decoding_positions: int  # test positions with each of `templates`
+    prompts: tuple[str, ...]  # templates of the tests before tuning
+    prompt_positions: int  # test positions with each of `prompts`
     rungs: tuple[str, ...]
     games: int  # on each rung
     protocol: Mapping[str, Any]
     written: Mapping[str, Any] = field(default_factory=dict)
     twins_that_play: tuple[str, ...] = ("bidirectional", "causal", "games")
     language_models_play: bool = True
-    asked_after: bool = False  # whether `prompts` are asked after tuning too
-    distance_positions: int = 0  # of training and of test, of which answers are sampled
-    one_set: bool = True  # whether all models learn and are asked the same positions
-    steps_at_games_compute: int | None = None  # of the causal control; None: counted of the twin of games
+    asked_after: bool = False  # also test `prompts` after tuning
+    distance_positions: int = 0  # positions of each part whose answers are sampled
+    one_set: bool = True  # all models are trained and tested on the same positions
+    steps_at_games_compute: int | None = None  # of the causal control; None: computed from the twin of games
 
     def tuning_of(self, family: str) -> Mapping[str, Any]:
         """Return the settings of `finetune` for a model of this family."""
@@ -67,16 +67,15 @@ QUICK_TRAINING: Mapping[str, Any] = {  # short trainings on a CPU; the author's 
     "optimizer": "muon", "learning_rate": 3e-3, "final_fraction": 0.0,
 }  # fmt: skip
 DRAWN_HELDOUT: Mapping[str, Any] = {"heldout_order": "drawn"}
-"""Curves over held-out positions of many games; `reference` keeps those that its results were trained with: the first
-of the file."""
+"""Held-out positions are drawn from many games. `reference` uses the first of the file, as in its stored results."""
 STOCKFISH_LEVELS = "stockfish:0-10@nodes=1000"
 WEAK_OPPONENTS = ("random", "capture", "stockfish:-1+random=0.4", "stockfish:-1+random=0.2", "stockfish:-1+random=0.1",
          "stockfish:-1")  # fmt: skip
 LLAMA_MODEL: Mapping[str, Any] = {"family": "llama", "tokenizer": "bpe"}
 PYTHIA_MODEL: Mapping[str, Any] = {"family": "gpt_neox", "tokenizer": "bpe"}
 BRIEF_PRETRAINING: Mapping[str, Any] = {"steps": 600, "learning_rate": 2e-3}
-"""Of a language model's first reading, before it is tuned. Short: each prompt teaches it some thirty legal moves, which
-it then knows without the list, too."""
+"""Settings of a language model's first training, before tuning. It is short because each prompt teaches about thirty
+legal moves, which the model then also knows when the prompt has no list."""
 PUBLISHED_TEMPLATES = tuple(f"junkin-{number}" for number in range(1, 7))
 PUBLISHED_NOTATION: Mapping[str, Any] = {"notation": "san", "layout": "flattened_with_slashes"}
 """Moves in SAN and positions with slashes, as the paper states; its code differs in both."""
@@ -86,7 +85,7 @@ UNAIDED_PROTOCOL: Mapping[str, Any] = {
     "policy": "legal",
     "temperatures": (0.001,),
 }
-"""How models of the reference's ladder play: at the temperature of the author's first attempt (specification 7.2)."""
+"""Settings of the reference's ladder, with the temperature of the author's first attempt (specification 7.2)."""
 PUBLISHED_PROTOCOL: Mapping[str, Any] = {"preset": "junkin-2025"}
 TINY_MODEL: Mapping[str, Any] = {"n_layer": 1, "n_head": 2, "n_embd": 32, "block_size": 640}
 BRIEF_TUNING: Mapping[str, Any] = {"steps": 12, "batch_positions": 8, "warmup_steps": 2, "heldout_positions": 20,
@@ -115,7 +114,7 @@ SIZES: dict[SizeName, JunkinSize] = {
         rungs=(*WEAK_OPPONENTS, STOCKFISH_LEVELS), games=100, protocol=UNAIDED_PROTOCOL,
         twins_that_play=("bidirectional", "causal"),
         language_models_play=False, asked_after=True, one_set=False,
-        steps_at_games_compute=1656,  # that its results were trained with
+        steps_at_games_compute=1656,  # as in the stored results
     ),
     "paper": JunkinSize(
         shapes=(TwinShape(8, 8, 512, (1, 2, 3)),), training={**DRAWN_HELDOUT, "warmup_steps": 2000}, steps=200_000,

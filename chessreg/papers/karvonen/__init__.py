@@ -1,9 +1,9 @@
 """Karvonen 2024, "Emergent World Models and Latent Variable Estimation in Chess-Playing Language Models".
 
-Caches → probes of board and skill on the model and its untrained twins → vectors with their controls → board edits and
-matches: with the settings that the paper publishes, and with our own, chosen on games that nothing is reported on.
-Three sizes of one list: `small` shows that all works in minutes, `reference` has the games that the headlines need,
-`paper` runs every setting of the paper on its own number of games.
+Order of the steps: caches, probes of board and skill on the model and its random-init controls, steering vectors with
+their controls, board edits, matches. Edits and matches use the published settings, and settings chosen on separate
+validation games. Sizes: `small` takes minutes, `reference` has enough games for the main results, and `paper` uses
+every published setting and number of games.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from chessreg.papers.plan import Paper, Picture, Request, Sheet, Step
 
 
 def list_karvonen_steps(request: Request) -> list[Step]:
-    """Every run of the paper on this model."""
+    """Return the steps of the paper for a request, in order."""
     size = SIZES[request.size]
     return [
         *plan_parts(request),
@@ -31,14 +31,14 @@ def list_karvonen_steps(request: Request) -> list[Step]:
     ]
 
 
-# What answers which question: `paper karvonen --first skill`. Of the protocols it is the one whose games say most
-# of a weak model: legal moves alone, from random openings.
+# Steps by the question they answer, for `paper karvonen --first skill`. The protocol is the most informative one for a
+# weak model: legal moves only, from random openings.
 BOARD_STEPS = ("model-board-0", "twin-0-board-0", "table-2-last-*", "edits-*")
 CAUSE_STEPS = ("model-skill-0", "twin-0-skill-0", "model-skill-balanced", "model-skill-pooled", "played-skill*")
 SKILL_STEPS = tuple(f"arm-legal-random-{arm}" for arm in ("none", "negative", "positive", "negative-*", "positive-*"))
 
-# All of it in slices of at most two core-hours at the reference size, what decides most first: `--only` does one, and
-# what of those before it there is not yet. tests/fixtures/karvonen/README.md has what each costs.
+# The whole paper in slices of at most two core-hours at the reference size, most informative first. `--only SLICE` also
+# completes the steps that the slice needs. tests/fixtures/karvonen/README.md lists the cost of each slice.
 CONTRAST_STEPS = tuple(
     f"arm-legal-random-{arm}" for arm in ("none", "negative", "positive", "*tive-shuffled-*", "*tive-random-*")
 )
@@ -89,7 +89,7 @@ PAPER = Paper(
         Sheet("frontier", "Beyond the paper: the frontier of the sweep's edits", "edit specificity",
               plots=("frontier of edits", "edit specificity"), published=False, choices=True),
         Sheet("table-9", "Table 9: F1 by class", "probe f1 by class", plots=("probe f1 by class",)),
-        Sheet("rating-error", "Section 3.2: error of the rating that is read", "rating error by layer",
+        Sheet("rating-error", "Section 3.2: error of the rating read by a probe", "rating error by layer",
               plots=("rating error by layer",)),
         Sheet("appendix-e", "Appendix E: the effect of more time at one level", "elo by intervention",
               "policy = 'engine'", scorings=("paper", "author-2024"), tables=("Appendix E",)),

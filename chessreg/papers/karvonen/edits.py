@@ -1,5 +1,7 @@
-"""Board edits: the paper's own, and ours, tuned on other games. Figures 1 and 5: a board probe's readings of one
-position, and before and after an edit."""
+"""Board edits with the paper's settings, and with settings tuned on validation games (Tables 2, 6 and 8).
+
+Figures 1 and 5 show a board probe's readings of one position, and before and after an edit.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +24,14 @@ from chessreg.runs.fitted import find_best_layer
 
 EDITS_STEP, PROBE_STEP = "edits-all", "model-board-0"
 TOKEN_MASKS = ("last", "all")  # of the edited tokens
-TEXTS_PER_STATE = 6  # that an edited model writes of a state: drawn, and the likeliest
-TOKENS_PER_TEXT = 6  # about, for counting operations
-TEXT_RATE_SHARE = 0.4  # the share of the rate that these edits reach, lowest: 0.5 of 180 states under four conditions
+TEXTS_PER_STATE = 6  # written by an edited model: five samples and the most likely text
+TOKENS_PER_TEXT = 6  # approximate, for counting operations
+TEXT_RATE_SHARE = 0.4  # lowest measured share of the machine's rate; 0.5 for 180 states under four conditions
 MORE_CONTROLS: Values = {
     "wrong_layer_control": True,
     "sham_control": True,
 }  # in addition to random and shuffled: beyond the paper
-OPENING_PLIES = 20  # plies: from here on a position is not an opening (the paper's is after White's eleventh move)
+OPENING_PLIES = 20  # the paper's position is after White's eleventh move
 READING_CLIP, EDIT_CLIP = 2.0, 5.0  # as in the author's notebook
 
 
@@ -151,7 +153,7 @@ def find_best_edit(made: CompleteSteps, sweep: str) -> dict[str, Any]:
     rows = made.query("board intervention legality", sweep).rows
     tried = [row for row in rows if row["condition"] == "edit"]
     if not tried:
-        raise BadInputError("the sweep of edits has no state with a piece to take off", "a larger --size has more")
+        raise BadInputError("the sweep of edits has no state with a removable piece", "use a larger --size")
     best = max(tried, key=lambda row: (row["modified"] or 0.0, -row["scale"]))
     return {"layers": tuple(best["layers"]), "scale": best["scale"]}
 
@@ -196,5 +198,5 @@ def find_state_to_draw(made: CompleteSteps) -> tuple[UUID, int]:
     with made.session.database.read() as sql:
         unit = sql.scalars(first).first()
     if unit is None:
-        raise NotFoundError("no state of the edits has a piece to take off", "a larger --size has more")
+        raise NotFoundError("no state of the edits has a removable piece", "use a larger --size")
     return run_id, unit

@@ -25,11 +25,9 @@ POLICIES = {"retry": "retry:5", "legal": "legal"}
 LADDER, SWEEP = "choice of the opponent", "Table 6"
 CHOICES = (LADDER, SWEEP)
 SIGNS = {"positive": 1, "negative": -1}
-MIN_LEGAL_PERCENT = (
-    98.0  # %: the paper's condition for an edit of skill; or, where the unedited model's own share is lower,
-)
-MAX_LEGAL_LOSS_POINTS = 2.0  # so many points below that: the paper's models have 99.6 and 99.8
-TOKENS_PER_MOVE, MAX_GAME_TOKENS = 12, 1023  # about, of both sides; what a game can be long
+MIN_LEGAL_PERCENT = 98.0  # the paper's condition for a skill edit
+MAX_LEGAL_LOSS_POINTS = 2.0  # if the unedited model is less legal, this far below it (the paper's models: 99.6, 99.8)
+TOKENS_PER_MOVE, MAX_GAME_TOKENS = 12, 1023  # of both sides, approximate; the model's context
 OPENINGS = {"standard": "standard", "random": "random:20"}
 
 
@@ -133,7 +131,10 @@ def plan_published_arms(request: Request, size: KarvonenSize, opening: str) -> I
 
 
 def plan_ladder_and_arms(request: Request, size: KarvonenSize, policy: str, opening: str) -> Iterator[Step]:
-    """One protocol: rungs until one suits, the sweep (random openings only), and every arm on the same openings."""
+    """Yield one protocol: the ladder, the sweep (random openings only), and every arm on the same openings.
+
+    The opponent of the sweep and the arms is the rung at which the model's score is nearest to half of the points.
+    """
     end = f"{policy}-{opening}"
     protocol = {"opening": OPENINGS[opening], **get_policy_settings(policy, size)}
     rungs = tuple(f"ladder-{end}-{number}" for number in range(len(size.rungs)))
@@ -167,7 +168,7 @@ def plan_ladder_and_arms(request: Request, size: KarvonenSize, policy: str, open
             )  # fmt: skip
 
     def best(made: CompleteSteps, which: str) -> tuple[tuple[int, ...], float]:
-        """Layers and scale of the sweep's best edit that kept the model legal, or the paper's if there is none."""
+        """Return layers and scale of the sweep's best edit that kept the model legal, or else those of the paper."""
         sign, whole = SIGNS[which], measure_legality(made, unedited, policy)
         floor = MIN_LEGAL_PERCENT if whole is None else min(MIN_LEGAL_PERCENT, whole - MAX_LEGAL_LOSS_POINTS)
         points = {}
@@ -214,7 +215,7 @@ def get_policy_settings(policy: str, size: KarvonenSize) -> dict[str, Any]:
 
 
 def list_skill_layers(layers: int) -> list[tuple[int, ...]]:
-    """The paper's choices (Table 6) for any depth, without the last block: the later layers, and the middle ones."""
+    """Return the paper's layers (Table 6) for any depth, without the last block: the later and the middle layers."""
     if layers < 3:
         return [tuple(range(layers - 1))] if layers > 1 else [(0,)]
     later = tuple(range(2 * layers // 3, layers - 1)) or (layers - 2,)
@@ -229,8 +230,10 @@ def build_skill_edit(made: CompleteSteps, vector: str, layers: tuple[int, ...], 
 def match_vector_length(
     made: CompleteSteps, vector: str, layers: tuple[int, ...], scale: float
 ) -> tuple[tuple[int, ...], float]:
-    """Return the layers, and the scale that makes a vector as long as the contrastive one. A probe's vector has length
-    1."""
+    """Return the layers, and the scale that gives `vector` the length of the contrastive vector.
+
+    A probe's vector has length 1.
+    """
     return layers, scale if vector == SKILL_STEP else round(scale * measure_mean_norm(made, layers), 3)
 
 

@@ -12,7 +12,7 @@ from chessreg.papers.parts import get_fit_dataset
 from chessreg.papers.plan import Request, Step
 
 SECTION_4_3 = "section 4.3 (games from random openings)"
-SITES_PER_GAME = 33  # sites of a game (specification 3.3)
+SITES_PER_GAME = 33  # specification 3.3
 TOKENS_PER_GAME, TOKENS_PER_TREE = 500, 70  # about, for counting operations: of a game, and of a board's legal moves
 BOARD_CLASSES = 64 * 13
 BOARD_RATE_SHARE = (
@@ -138,14 +138,17 @@ def plan_karvonen_probes(request: Request, size: KarvonenSize) -> Iterator[Step]
 
 
 CAUSES_QUERY = "causes of no skill effect"
-SKILL_STRATA = ("balanced", "pooled")  # beside classes within each source: what the source says is in the last alone
+SKILL_STRATA = ("balanced", "pooled")  # in addition to classes within each source; only `pooled` contains the source
 SKILL_STEP, PROBE_STEP, PAPER_SKILL_STEP, PAPER_PROBE_STEP = (
     "skill",
     "skill-of-probe",
     "skill-paper",
     "skill-of-probe-paper",
 )
-SOURCE_PROBES = {PROBE_STEP: "model-skill-0", PAPER_PROBE_STEP: "model-skill-paper"}  # the probe that each is taken off
+SOURCE_PROBES = {
+    PROBE_STEP: "model-skill-0",
+    PAPER_PROBE_STEP: "model-skill-paper",
+}  # the source probe of each direction
 SOURCE_PROBES |= {f"{PROBE_STEP}-{side}": SOURCE_PROBES[PAPER_PROBE_STEP] for side in ONE_SIDED}
 CONTROLLED_VECTORS = (
     SKILL_STEP,
@@ -154,7 +157,7 @@ CONTROLLED_VECTORS = (
     PAPER_PROBE_STEP,
     *(f"{PROBE_STEP}-{side}" for side in ONE_SIDED),
 )
-CONTROL_SOURCES = ("shuffled", "random")  # the replacements of each
+CONTROL_SOURCES = ("shuffled", "random")  # of each vector
 
 
 def plan_vectors(request: Request, size: KarvonenSize) -> Iterator[Step]:

@@ -1,8 +1,8 @@
 """The paper's edits: layers and scales of Tables 6 and 7, as printed and as 0-based layers.
 
-The paper counts layers in two ways, and does not state the one of the skill edits (specification 2.5). Both are run:
-counted from 1 with both ends, and from 0 without the last, as Python's range. The board edit of 8 layers counts from 1,
-according to the code of that date.
+The paper counts layers in two ways, and does not state which one applies to the skill edits (specification 2.5). Both
+readings are run: from 1 including both ends, and from 0 without the last layer, like Python's range. The board edit of
+8 layers counts from 1, according to the code of that date.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 FROM_1, FROM_0 = "from-1", "from-0"
 TARGET_LOGIT = -10.0  # Appendix D
-ONE_SIDED = ("high", "low")  # Appendix C: the high class of the skill probe added, or the low one taken off
+ONE_SIDED = ("high", "low")  # Appendix C: add the high class of the skill probe, or subtract the low class
 
 
 @dataclass(frozen=True)

@@ -1,4 +1,4 @@
-"""How much of Karvonen's paper is done: `small` in minutes, `reference` for the headlines, `paper` as published."""
+"""Sizes of Karvonen's paper: `small` in minutes, `reference` for the main results, `paper` as published."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from chessreg.papers.plan import SizeName
 
 @dataclass(frozen=True)
 class KarvonenSize:
-    """How much of everything is done at one size."""
+    """The amounts and settings of one size."""
 
     fit_games: int
     test_games: int
     min_plies: int  # of cached games: the paper's have all 33 dots
-    first_ply: int  # from where skill is read
+    first_ply: int  # skill is read from this ply on
     seeds: int  # of probes
     twins: int
     epochs: int
@@ -25,7 +25,7 @@ class KarvonenSize:
     sweep_games: int
     edit_scales: tuple[float, ...]
     skill_scales: tuple[float, ...]
-    control_draws: int  # shuffled and random directions in the place of each vector of skill
+    control_draws: int  # shuffled and random directions per skill vector
     legality_games: int
     legality_every: int  # of White's turns
     rungs: tuple[str, ...]
@@ -38,13 +38,13 @@ class KarvonenSize:
     engine_limits: tuple[str, ...]  # Appendix E: level 0 under the first of these against itself under each
     judge: str
     level_0: str  # the opponent of Tables 3 and 7
-    appendix_masks: tuple[str, ...]  # which tokens Table 8's and the appendices' board edits change
-    published_controls: bool  # the paper's own arms of skill have controls too, as those that are tuned here have
-    causes: bool  # what may be why an edit of skill shows nothing is measured
+    appendix_masks: tuple[str, ...]  # token masks of the board edits of Table 8 and the appendices
+    published_controls: bool  # also run controls of the skill arms with published settings
+    causes: bool  # measure possible causes of skill edits without effect
     whole: bool  # both ways to count layers, probes of Black's moves, and the skill edits of Appendix C
-    skill_fit_games: int = 0  # cached for skill alone, whose probes use a third; 0: skill uses those of the board
+    skill_fit_games: int = 0  # games of a separate cache for skill, whose probes use a third; 0: the board's cache
     skill_test_games: int = 0
-    move_limit: int = 90  # of games, and what evaluates those that reach it
+    move_limit: int = 90  # games that reach it are evaluated under `adjudication`
     adjudication: str = "nodes=100000"
 
 
