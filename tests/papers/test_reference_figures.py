@@ -453,7 +453,7 @@ def test_neither_more_games_nor_more_epochs_are_why():
         ("within each source and time control, as the vectors", "skill, within", False),
         ("the same, of a random-init control", "skill, within", True),
         ("the same, labels shuffled (five draws)", "skill-shuffled, within", False),
-        ("over all of them, as many games of each class", "skill, balanced", False),
+        ("over all of them, classes of equal size", "skill, balanced", False),
         ("over all of them", "skill, pooled", False),
         ("over all of them, whole games (the paper's)", "skill, pooled, whole games", False),
     ],
@@ -556,7 +556,7 @@ def test_a_board_edit_beside_its_controls(name, mask, published):
 
 @pytest.mark.parametrize(
     ("name", "setting", "scale"),
-    [("C: the direction of the empty square is added, too", "blank", 1.5)]
+    [("C: the direction of the empty square is also added", "blank", 1.5)]
     + [("D: pushed until the probe's reading is −10", "target", -10.0)]
     + [(f"D: scale {scale:g}", "scales", scale) for scale in (1.5, 12.0, 50.0, 100.0)]
     + [("D: the best of these four for each state", "scales", None)],
