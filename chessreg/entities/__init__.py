@@ -1,7 +1,8 @@
-"""The nouns of a registry: datasets, checkpoints, caches, probes, vectors, SAEs, and those that a package brings.
+"""The nouns of a registry: datasets, checkpoints, caches, probes, vectors, SAEs, and the nouns of installed packages.
 
-A noun is a table with a `Noun` and one subclass of `entities.base.Entity` in one module of this package, or behind an
-entry point of the group `chessreg.entities`. Lists, the data room, names, lineage, merge and gc know it from there.
+A noun is a database table with a `Noun`, and one subclass of `entities.base.Entity`. The subclass is in a module of
+this package or behind an entry point of the group `chessreg.entities`. Listing, the TUI, naming, lineage, merge and gc
+find it there.
 """
 
 from __future__ import annotations
@@ -21,13 +22,13 @@ from chessreg.errors import ChessregError, NotFoundError
 if TYPE_CHECKING:
     from chessreg.entities.base import Entity
 
-GROUP = __name__  # of entry points
+GROUP = __name__  # entry point group
 DECLARES = re.compile(r'^class \w+\(Entity\):\n    """([^"\n]+)', re.MULTILINE)
 
 
 @functools.cache
 def modules() -> dict[str, str]:
-    """The modules of this package that declare a noun, each named as it, and what they say it is. Imports none."""
+    """Return module name → one-line description of the modules here that declare a noun, without importing any."""
     module_of = {}
     for info in pkgutil.iter_modules(__path__):
         for folder in __path__:
@@ -39,7 +40,7 @@ def modules() -> dict[str, str]:
 
 
 def nouns() -> dict[str, str]:
-    """Every noun with a line on it, without importing any: an entry point is called as its noun."""
+    """Return noun → one-line description of every noun, without importing any. An entry point is named as its noun."""
     brought = {
         point.name: f"From {point.dist.name if point.dist else '?'}." for point in plugins.list_entry_points(GROUP)
     }
@@ -47,7 +48,7 @@ def nouns() -> dict[str, str]:
 
 
 def entities() -> dict[str, Entity]:
-    """Every noun that is declared, in the order in which a user meets them. Raises ChessregError when two share one."""
+    """Return noun → entity, in display order. Raises ChessregError if two entities share a noun."""
     classes = [_declared_in(name) for name in modules()] + [
         _brought(point) for point in plugins.list_entry_points(GROUP)
     ]
@@ -56,33 +57,35 @@ def entities() -> dict[str, Entity]:
         made: Entity = cls()
         if made.noun in declared:
             both = f"{type(declared[made.noun]).__module__} and {cls.__module__}"
-            raise ChessregError(f"two entities are called {made.noun}: {both}", "remove the package that brings one")
+            raise ChessregError(f"two entities have the noun {made.noun}: {both}", "uninstall one of the packages")
         declared[made.noun] = made
     return dict(sorted(declared.items(), key=lambda item: (item[1].place, item[0])))
 
 
 def entity(noun: str) -> Entity:
-    """The entity of this noun. Raises NotFoundError when there is none."""
+    """Return the entity of `noun`. Raises NotFoundError if the noun is unknown."""
     if noun in modules():
         return _declared_in(noun)()
     known = entities()
     if noun not in known:
-        raise NotFoundError(f"there is no noun {noun!r}", f"nouns are {', '.join(known)}")
+        raise NotFoundError(f"unknown noun {noun!r}", f"available: {', '.join(known)}")
     return known[noun]
 
 
 def _brought(point: EntryPoint) -> type[Entity]:
-    """The subclass of Entity behind an entry point."""
+    """Return the subclass of Entity behind an entry point. Raises ChessregError if it is not one."""
     from chessreg.entities.base import Entity
 
     declared: type[Entity] = plugins.load_entry_point(point, "noun")
     if not (inspect.isclass(declared) and issubclass(declared, Entity)):
-        raise ChessregError(f"{point.value} of {plugins.package(point)} is no subclass of {Entity.__module__}.Entity")
+        raise ChessregError(
+            f"{point.value} of {plugins.package(point)} is not a subclass of {Entity.__module__}.Entity"
+        )
     return declared
 
 
 def _declared_in(module: str) -> type[Entity]:
-    """The subclass of Entity in a module of this package."""
+    """Return the subclass of Entity in a module of this package. Raises ChessregError unless there is exactly one."""
     from chessreg.entities.base import Entity
 
     imported = plugins.load_custom_module(f"{__name__}.{module}")
@@ -92,11 +95,11 @@ def _declared_in(module: str) -> type[Entity]:
         if inspect.isclass(value) and issubclass(value, Entity) and value.__module__ == imported.__name__
     ]
     if len(declared) != 1:
-        raise ChessregError(f"{imported.__file__} declares {len(declared)} subclasses of Entity", "one is a noun")
+        raise ChessregError(f"{imported.__file__} declares {len(declared)} subclasses of Entity", "declare exactly one")
     return declared[0]
 
 
 def check_file(name: str) -> None:
-    """Raise ChessregError, which names file and line, for a broken module of this name here."""
+    """Raise ChessregError, naming file and line, if the module `name` of this package is broken."""
     if name.isidentifier() and importlib.util.find_spec(f"{__name__}.{name}"):
         plugins.load_custom_module(f"{__name__}.{name}")

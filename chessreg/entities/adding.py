@@ -1,5 +1,4 @@
-"""Datasets added: from files, the sample, a month of Lichess, games of engines against each other; and what is fetched
-from the hub, then imported like a file of one's own."""
+"""Add datasets (files, the bundled sample, a month of Lichess, engine games) and import downloads from the hub."""
 
 from __future__ import annotations
 
@@ -44,12 +43,12 @@ OnProgress = Callable[[float, str], None]
 
 
 def silent(fraction: float, text: str) -> None:
-    """No progress is shown."""
+    """Ignore a progress report."""
 
 
 @dataclass(frozen=True)
 class Added:
-    """A dataset of the registry; `created` is False when the same bytes with the same filters were there already."""
+    """A registered dataset. `created` is False if the same bytes with the same filters were registered before."""
 
     id: UUID
     artifact: str
@@ -58,11 +57,11 @@ class Added:
 
 @dataclass(frozen=True)
 class FileFilter:
-    """Which games or positions of files become a dataset's.
+    """Selects the games or positions of files that a dataset contains.
 
-    Leaves out games shorter than `min_plies` and positions after fewer plies. Leaves out games with the moves of a game
-    in `exclude`, and positions with a board or game in it. With `within`, only positions of its games are kept; with
-    `tags`, only games with such tags. `salvage`: keep the games before the damage in a damaged file.
+    Excludes games shorter than `min_plies` and positions after fewer plies. Excludes games with the moves of a game in
+    `exclude`, and positions that share a board or a game with it. `within` keeps only positions of its games. `tags`
+    keeps only games with matching tags. `salvage` keeps the games before the damage in a damaged file.
     """
 
     min_plies: int = 0
@@ -84,23 +83,27 @@ def add_dataset(
     extra: dict[str, Any] | None = None,
     on_progress: OnProgress = silent,
 ) -> Added:
-    """Read games (PGN, transcript CSV) or positions (Parquet, CSV with FENs) into the store, registered as one dataset.
+    """Read games (PGN, transcript CSV) or positions (Parquet, CSV with FENs) into the store and register them as one
+    dataset.
 
-    Games and positions that the filter leaves out are counted. The same bytes with the same filter are recognised.
-    `rating_scale` None: guessed from the tags.
-    `extra` is added to the report. Raises NotFoundError and BadInputError as `build_dataset` does, and
-    BadInputError for a taken name, a rating scale or a licence that is too long; then nothing is stored or recorded.
+    Excluded games and positions are counted. Adding the same bytes with the same filter again returns the existing
+    dataset. If `rating_scale` is None, it is inferred from the tags. `extra` is added to the report.
+
+    Raises NotFoundError and BadInputError as `build_dataset` does, and BadInputError for a name in use and for a rating
+    scale or licence that is too long. Nothing is stored or recorded then.
     """
     from chessreg.games.datasets import bags, build, positions
 
     paths = [shard for path in paths for shard in bags.list_shards(Path(path))]
     of_positions = holds_positions(paths)
     if chosen.within and not of_positions:
-        raise BadInputError("--within chooses positions by their game, and these files hold games", "leave it out")
+        raise BadInputError(
+            "--within selects positions by their game, but these files hold games", "leave out --within"
+        )
     if of_positions and chosen.tags.settings():
         raise BadInputError(
-            f"{chosen.tags.words()[0]} chooses games, and these files hold positions",
-            "add the games with it, then the positions with --within GAMES",
+            f"{chosen.tags.words()[0]} selects games, but these files hold positions",
+            "add the games with this option, then the positions with --within GAMES",
         )
     require_lengths(tables.Base.metadata.tables["dataset"], {"rating_scale": rating_scale, "licence": licence})
     register.prepare(database, name)
@@ -148,7 +151,7 @@ def add_dataset(
 
 
 def hashes_of(inputs: Inputs, references: Sequence[str]) -> dict[str, np.ndarray]:
-    """Of each dataset or part of games its input reference, with the move hashes uint64 [n] of its games."""
+    """Return input reference → move hashes uint64 [n] of its games, for each dataset or part in `references`."""
     hashes = {}
     for name in references:
         reference = inputs.reference(NOUN, name)
@@ -158,7 +161,10 @@ def hashes_of(inputs: Inputs, references: Sequence[str]) -> dict[str, np.ndarray
 
 
 def position_filter(inputs: Inputs, chosen: FileFilter) -> PositionFilter:
-    """The filter of positions by datasets or parts of either content. BadInputError for games without ids."""
+    """Return a filter of positions by datasets or parts that hold games or positions.
+
+    Raises BadInputError if the games of a dataset have no ids.
+    """
     from chessreg.games.datasets.positions import PositionFilter, find_game_ids
 
     excluded, kept, none = {}, {}, np.zeros(0, np.uint64)
@@ -174,7 +180,7 @@ def position_filter(inputs: Inputs, chosen: FileFilter) -> PositionFilter:
             excluded_games = games = hashes[np.isin(known, rows)]
             boards = none
             if not len(games):
-                raise BadInputError(f"no game of {name} has an id of Lichess in its Site tag, by which games are known")
+                raise BadInputError(f"no game of {name} has a Lichess id in its Site tag, so games cannot be matched")
         if name in chosen.exclude:
             excluded[reference] = excluded_games, boards
         if name in chosen.within:
@@ -183,8 +189,10 @@ def position_filter(inputs: Inputs, chosen: FileFilter) -> PositionFilter:
 
 
 def check_files(paths: Sequence[Path], salvage: bool = False) -> None:
-    """Raise what `add_dataset` would for files that are not there, are of another kind or hold no legal game. Of a good
-    file only the first part is read."""
+    """Raise as `add_dataset` would for missing files, other formats and files without a legal game.
+
+    Reads only the first part of a valid file.
+    """
     from chessreg.games.datasets import bags, build
 
     paths = [shard for path in paths for shard in bags.list_shards(Path(path))]
@@ -194,7 +202,7 @@ def check_files(paths: Sequence[Path], salvage: bool = False) -> None:
 
 
 def holds_positions(paths: Sequence[Path]) -> bool:
-    """Whether these files are of positions, not of games. BadInputError for some of both, or what can be neither."""
+    """Return whether the files hold positions, not games. Raises BadInputError for a mixture or another format."""
     from chessreg.games.datasets.positions import open_positions
     from chessreg.games.datasets.transcripts import open_game_source
 
@@ -204,12 +212,12 @@ def holds_positions(paths: Sequence[Path]) -> bool:
             open_game_source(path)
     if any(are_positions) and not all(are_positions):
         games = next(path for path, of_positions in zip(paths, are_positions, strict=True) if not of_positions)
-        raise BadInputError(f"{games} holds games, and other files positions", "add them as two datasets")
+        raise BadInputError(f"{games} holds games, but other files hold positions", "add them as two datasets")
     return any(are_positions)
 
 
 def find(database: Database, store: Store, dataset_id: UUID) -> Added | None:
-    """The dataset with this id, if it is registered and its bytes are here."""
+    """Return the dataset with this id if it is registered and its bytes are in this store, else None."""
     with database.read() as session:
         row = session.get(tables.Dataset, dataset_id)
     return Added(row.id, row.artifact, False) if row is not None and store.exists(row.artifact) else None
@@ -224,7 +232,7 @@ def record(
     licence: str | None,
     extra: dict[str, Any],
 ) -> Added:
-    """The rows of a published dataset, in one transaction."""
+    """Insert the rows of a published dataset in one transaction."""
     dataset_id = uuid_from_digest(report.identity)
     with database.write() as session:
         register.record_artifact(session, artifact)
@@ -248,15 +256,17 @@ def record(
                 )
             )
             session.flush()
-        elif there.artifact != artifact.digest:  # its bytes were lost, and now lie in another artifact
+        elif there.artifact != artifact.digest:  # the old bytes were lost; the new artifact replaces them
             there.artifact = artifact.digest
         register.give_name(session, NOUN, dataset_id, name)
     return Added(dataset_id, artifact.digest, there is None)
 
 
 def guessed_rating_scale(folder: Path) -> str | None:
-    """Whose ratings the Elo tags hold, by the Site and Event tags of the games that have one; None when they differ
-    or fewer than half say."""
+    """Return the rating scale of the Elo tags, inferred from the Site and Event tags of the rated games.
+
+    Returns None if the games disagree or fewer than half of them have such tags.
+    """
     import pyarrow.compute as pc
     import pyarrow.parquet as pq
 
@@ -283,10 +293,12 @@ def guessed_rating_scale(folder: Path) -> str | None:
 def add_sample(
     database: Database, store: Store, *, name: str | None = "sample", on_progress: OnProgress = silent
 ) -> Added:
-    """Add the games that come with chessreg: Stockfish's levels against each other."""
+    """Add the bundled sample: games between levels of Stockfish. Raises NotFoundError if it is not installed."""
     with as_file(files("chessreg") / "data" / SAMPLE_GAMES) as path:
         if not path.is_file():
-            raise NotFoundError("this installation of chessreg carries no sample games", "chessreg dataset generate")
+            raise NotFoundError(
+                "the sample games are missing from this installation of chessreg", "chessreg dataset generate"
+            )
         return add_dataset(database, store, [path], name=name, licence="CC0-1.0", on_progress=on_progress)
 
 
@@ -301,10 +313,10 @@ def fetch_dataset(
     tags: GameFilter = EVERY_GAME,
     on_progress: OnProgress = silent,
 ) -> Added:
-    """Download a month of Lichess games, verify its checksum, and add its games with such `tags`.
+    """Download a month of Lichess games, verify its checksum, and add the games that match `tags`.
 
-    A download that breaks off stays in the store's `downloads` folder and is gone on with the next time. After the
-    dataset is registered the file is removed, unless `keep`.
+    An interrupted download stays in the store's `downloads` folder and is resumed by the next call. After registration
+    the file is removed unless `keep`.
     """
     from chessreg.games.foreign import lichess
 
@@ -327,15 +339,19 @@ def fetch_dataset(
 
 
 def download_month(month: str, downloads: Path, base_url: str | None = None, on_progress: OnProgress = silent) -> Path:
-    """Download a month of Lichess games into the folder `downloads` of a store, or go on where that broke off; at once
-    where it is there. Needs no registry. Raises as `games.foreign.lichess.fetch_month` does."""
+    """Download a month of Lichess games into `downloads`, resuming an interrupted download, and return the file.
+
+    Returns at once if the file exists. Needs no registry. Raises as `games.foreign.lichess.fetch_month` does.
+    """
     from chessreg.games.foreign import lichess
 
     return lichess.fetch_month(month, downloads, base_url or lichess.BASE_URL, mebibytes(on_progress))
 
 
 def mebibytes(on_progress: OnProgress) -> Callable[[int, int | None], None]:
-    """Progress of a download: a callback of (bytes done, bytes in all or None) that reports a fraction and a text."""
+    """Return a download callback (bytes done, bytes in total or None) that reports a fraction and a text to
+    `on_progress`.
+    """
     return lambda done, total: on_progress(done / total if total else 0.0, f"{done >> 20:,} MiB")
 
 
@@ -351,9 +367,9 @@ def generate_dataset(
     name: str | None = None,
     on_progress: OnProgress = silent,
 ) -> Added:
-    """Let Stockfish's levels play each other, and add the games. `pgn` also keeps them as a file (.zst: compressed).
+    """Play games between levels of Stockfish and add them. If `pgn` is given, also write them there (.zst: compressed).
 
-    Raises NotFoundError without Stockfish, BadInputError for a `pgn` that exists.
+    Raises NotFoundError if Stockfish is not installed, BadInputError if `pgn` exists.
     """
     from chessreg.games.engines.opponents import ELO_SOURCE, RATING_SCALE, identify_engine
     from chessreg.games.engines.selfplay import generate_games
@@ -380,11 +396,11 @@ def generate_dataset(
 
 
 def check_generated(pgn: Path | None) -> None:
-    """Raise what `generate_dataset` would without Stockfish, or for a `pgn` that cannot be written."""
+    """Raise as `generate_dataset` would if Stockfish is not installed or `pgn` is not writable."""
     from chessreg.games.engines.opponents import find_stockfish
 
     if pgn is not None and pgn.exists():
-        raise BadInputError(f"{pgn} exists already", "name a file that is not there")
+        raise BadInputError(f"{pgn} exists already", "choose another file name")
     if pgn is not None and not pgn.absolute().parent.is_dir():
         raise NotFoundError(f"the folder {pgn.absolute().parent} does not exist")
     find_stockfish()
@@ -392,7 +408,7 @@ def check_generated(pgn: Path | None) -> None:
 
 @contextmanager
 def text_file(path: Path) -> Iterator[IO[str]]:
-    """A file to write text into, compressed when its name ends in .zst."""
+    """Open a new text file for writing, compressed if its name ends in .zst."""
     if path.suffix != ".zst":
         with path.open("w", encoding="utf-8") as plain:
             yield plain
@@ -412,9 +428,11 @@ def download(
     endpoint: str | None = None,
     on_progress: OnProgress = silent,
 ) -> Fetched:
-    """Download a source into the folder `downloads` of a store, or go on where that broke off. Needs no registry.
+    """Download a source into `downloads`, resuming an interrupted download. Needs no registry.
 
-    Raises as `games.foreign.download.download_file` does, and BadInputError for a revision of what has none."""
+    Raises as `games.foreign.download.download_file` does, and BadInputError for a `revision` of a source without
+    revisions.
+    """
     from chessreg.games.foreign import chessbench
     from chessreg.models import hub
 
@@ -429,7 +447,7 @@ def download(
 
 
 def check_downloaded(source: HubSource | BenchFile, path: Path) -> None:
-    """Raise what `fetch` would for a download that is no checkpoint, or has no legal game. Registers nothing."""
+    """Raise as `fetch` would if the download is not a checkpoint or has no legal game. Registers nothing."""
     from chessreg.models import importers
 
     if source.holds == "checkpoint":
@@ -451,12 +469,12 @@ def fetch(
     arrived: Fetched | None = None,
     on_progress: OnProgress = silent,
 ) -> Registered | Added:
-    """Download a source and register what it holds: a checkpoint, or a dataset of games or positions.
+    """Download a source and register its content: a checkpoint, or a dataset of games or positions.
 
-    A download that breaks off stays in the store's `downloads` folder and is gone on with the next time; once it is
-    registered the file is removed, unless `keep`. Its address, commit and SHA-256 are kept with the checkpoint or
-    dataset. `arrived`: it was downloaded already. Raises what downloading and importing raise; then nothing is
-    registered.
+    An interrupted download stays in the store's `downloads` folder and is resumed by the next call. After registration
+    the file is removed unless `keep`. The checkpoint or dataset records address, commit and SHA-256 of the file.
+    `arrived` is a finished download, which is used instead. Raises as downloading and importing do. Nothing is
+    registered then.
     """
     from chessreg.games.foreign import chessbench
 

@@ -1,4 +1,4 @@
-"""What a noun is to a user: how its things are listed, shown, drawn, verified and made again."""
+"""The base class of nouns: how things of one noun are listed, shown, plotted, verified and recreated."""
 
 from __future__ import annotations
 
@@ -24,28 +24,29 @@ Row = dict[str, Any]
 
 
 class Entity:
-    """A noun. Subclass it, give it a table, and `chessreg NOUN list` and `show`, the data room and `reproduce` know it.
+    """A noun. A subclass with a table adds `chessreg NOUN list` and `show`, an entry in the TUI and support for
+    `reproduce`.
 
-    What the table says (its key, artifacts, arrays, foreign keys) is all that names, lineage, merge, gc and transfer
-    need. Rows are dicts of the table's columns with the thing's annotations.
+    Naming, lineage, merge, gc and transfer read everything else from the table: its key, artifacts, arrays and foreign
+    keys. Rows are dicts of the table's columns with the thing's annotations.
     """
 
     table: ClassVar[Any]
     plural: ClassVar[str]
-    command: ClassVar[str] = ""  # its group of commands; "": as the noun
-    place: ClassVar[int] = 100  # among the nouns
+    command: ClassVar[str] = ""  # command group; "": the noun
+    place: ClassVar[int] = 100  # sort key among the nouns
     in_data_room: ClassVar[bool] = True
-    columns: ClassVar[tuple[Column, ...]]  # of `list`: one line a row
-    overview_columns: ClassVar[tuple[Column, ...]] = ()  # of the data room: one line a thing; (): those of `list`
-    none_yet: ClassVar[str] = ""  # what the data room shows where there is none: how one is made
-    hidden: ClassVar[tuple[str, ...]] = ()  # fields that `show` prints with --json alone
+    columns: ClassVar[tuple[Column, ...]]  # columns of `list`, one line per row
+    overview_columns: ClassVar[tuple[Column, ...]] = ()  # of the data screen; (): as `list`
+    none_yet: ClassVar[str] = ""  # shown in an empty list: the command that makes one
+    hidden: ClassVar[tuple[str, ...]] = ()  # fields that `show` prints only with --json
     list_help: ClassVar[str] = ""
     show_help: ClassVar[str] = ""
     example: ClassVar[str] = ""  # arguments of `show` in its help
     show_options: ClassVar[tuple[Option, ...]] = ()
     verify_help: ClassVar[str] = ""
     verify_options: ClassVar[tuple[Option, ...]] = ()
-    # Reads every byte of a thing again: (session, reference, options). None: this noun has no `verify`.
+    # Reads every byte of a thing and compares digests: (session, reference, options). None: no command `verify`.
     verify: ClassVar[Callable[..., Verified] | None] = None
 
     @property
@@ -54,18 +55,18 @@ class Entity:
 
     @property
     def of_run(self) -> bool:
-        """Whether runs make these things: then a thing has its run's id and name."""
+        """Return whether runs make these things. A row then has the id and the name of its run."""
         return names.is_keyed_by_run(self.table)
 
     @property
     def several(self) -> bool:
-        """Whether a run makes one a unit, such as a probe for each layer."""
+        """Return whether a run makes one thing per unit, such as one probe per layer."""
         return self.of_run and "unit" in self.table.__table__.columns
 
     # -- rows -----------------------------------------------------------------------------------------------------
 
     def rows(self, sql: SqlSession, reference: str | None = None) -> list[Row]:
-        """All rows, oldest first, or those of one thing. Raises NotFoundError when there is no such thing."""
+        """Return all rows, oldest first, or only the rows of `reference`. Raises NotFoundError if it does not exist."""
         if reference is None and not brought.has_table(sql, self.table.__table__):
             return []
         if self.of_run:
@@ -75,29 +76,33 @@ class Entity:
         return entity_rows(sql, self.noun, self.table)
 
     def overview(self, sql: SqlSession) -> list[Row]:
-        """One row a thing, with its annotations."""
+        """Return one row per thing, with its annotations."""
         rows = self.rows(sql)
         return with_annotations(sql, [self.one(part) for part in by_run(rows).values()]) if self.of_run else rows
 
     def one(self, rows: list[Row]) -> Row:
-        """The rows that one run made as the row of one thing."""
+        """Return one row that summarizes `rows`, the rows that one run made."""
         return {**rows[0], "layers": len({row.get("layer") for row in rows})}
 
     # -- one thing ------------------------------------------------------------------------------------------------
 
     def show(self, session: Session, reference: str, **options: Any) -> Printed:
-        """What `chessreg NOUN show` prints; `options` are those of `show_options`."""
+        """Return the output of `chessreg NOUN show`. `options` are the values of `show_options`."""
         with session.database.read() as sql:
             row = self.chosen(self.rows(sql, reference), reference, options.get("layer"))
         return self.printed(row)
 
     def printed(self, row: Row, lines: Sequence[str] = (), remarks: Sequence[str] = ()) -> Printed:
-        """A row as `show` prints it: people do not see the hidden fields."""
+        """Return `row` as output of `show`, without the hidden fields in its text form."""
         read_as = {"tags": " ".join(row["tags"])} if "tags" in row else {}
         return Printed(row, [name for name in row if name not in self.hidden], read_as, lines, remarks)
 
     def chosen(self, rows: list[Row], reference: str, layer: int | None) -> Row:
-        """The row of a layer, or the only one. Raises NotFoundError or BadInputError with the layers that there are."""
+        """Return the row of `layer`, or the only row if `layer` is None.
+
+        Raises NotFoundError if the layer does not exist, BadInputError if the choice is ambiguous. Both list the
+        layers.
+        """
         fitting = [row for row in rows if layer is None or row["layer"] == layer]
         layers = ", ".join(str(row["layer"]) for row in rows if "layer" in row)
         if not fitting:
@@ -105,12 +110,12 @@ class Entity:
         return fitting[0] if len(fitting) == 1 else self.best(fitting, reference, layers)
 
     def best(self, rows: list[Row], reference: str, layers: str) -> Row:
-        """Which of several rows is meant where none was named. Raises BadInputError when that is ambiguous."""
+        """Return the row to use if the user chose none of several. Raises BadInputError if the choice is ambiguous."""
         hint = f"choose with --layer one of {layers}" if layers else f"chessreg {self.noun} list --run {reference}"
         raise BadInputError(f"{reference} has {counted(len(rows), self.noun, self.plural)}", hint)
 
     def thing(self, session: Session, id: UUID) -> Thing:
-        """One thing in parts. Raises NotFoundError when it is not here."""
+        """Return one thing in parts for the TUI. Raises NotFoundError if it does not exist."""
         with session.database.read() as sql:
             rows = self.rows(sql, id.hex)
             annotations = annotations_of_run(sql, id) if self.of_run else annotations_of(rows[0])
@@ -120,20 +125,22 @@ class Entity:
         return Thing(summary, annotations, [*parts, facts(rows[0])])
 
     def made_by(self, sql: SqlSession, row: Any) -> tuple[str, str]:
-        """The command that makes a thing that no run made, and a remark on it, for `reproduce`."""
+        """Return the command that recreates a thing that no run made, and a remark on it, for `reproduce`."""
         return "", f"{self.noun} {row.id.hex[-6:]}"
 
     def files(self, sql: SqlSession, row: Any) -> list[tuple[str, str]]:
-        """Return name and SHA-256 of each file that the command of `made_by` reads, or `sha256:…` of its artifact."""
+        """Return (name, SHA-256) of each file that the command of `made_by` reads. `sha256:…` instead of a digest
+        refers to an artifact.
+        """
         return []
 
     def afterwards(self, sql: SqlSession, row: Any) -> list[str]:
-        """Return the commands that give the thing the parts and names by which later commands call it."""
+        """Return the commands that recreate the parts and names of the thing that later commands use."""
         return []
 
 
 def entity_rows(sql: SqlSession, noun: str, table: Any) -> list[Row]:
-    """All rows of a table of things with their annotations, oldest first."""
+    """Return all rows of an entity table with their annotations, oldest first."""
     annotations = read_annotations(sql, noun)
     order = table.created_at if hasattr(table, "created_at") else table.id
     records = sql.scalars(select(table).order_by(order, table.id)).all()
@@ -141,13 +148,13 @@ def entity_rows(sql: SqlSession, noun: str, table: Any) -> list[Row]:
 
 
 def entity_row(sql: SqlSession, noun: str, table: Any, reference: str) -> Row:
-    """One of them, by name or id."""
+    """Return the row of an entity table that `reference` (a name or id) refers to, with its annotations."""
     record = sql.get_one(table, names.resolve_id(sql, noun, reference))
     return {**read_annotations(sql, noun, [record.id]).get(record.id, NO_ANNOTATIONS), **row_values(record)}
 
 
 def made(sql: SqlSession, noun: str, table: Any, reference: str | None = None) -> list[Row]:
-    """Rows of a table of what runs make, newest run last, each with its run's name and its checkpoint's."""
+    """Return the rows of a table of things that runs make, newest run last, with names of runs and checkpoints."""
     query = select(table).join(tables.Run, tables.Run.id == table.run_id)
     if reference is not None:
         query = query.where(table.run_id == names.resolve_id(sql, noun, reference))
@@ -169,6 +176,7 @@ def made(sql: SqlSession, noun: str, table: Any, reference: str | None = None) -
 
 
 def by_run(rows: list[Row]) -> dict[UUID, list[Row]]:
+    """Return run id → the rows of that run."""
     grouped: dict[UUID, list[Row]] = defaultdict(list)
     for row in rows:
         grouped[row["run_id"]].append(row)
@@ -176,20 +184,22 @@ def by_run(rows: list[Row]) -> dict[UUID, list[Row]]:
 
 
 def with_annotations(sql: SqlSession, rows: list[Row]) -> list[Row]:
-    """Rows of what runs made with the annotations of these runs."""
+    """Return `rows`, which runs made, with the annotations of these runs."""
     annotations = read_annotations(sql, "run", [row["run_id"] for row in rows])
     return [{**NO_ANNOTATIONS, **annotations.get(row["run_id"], {}), **row} for row in rows]
 
 
 def annotations_of_run(sql: SqlSession, run_id: UUID) -> str:
-    """The annotations of a run in one line."""
+    """Return the annotations of a run as one line."""
     return annotations_of(read_annotations(sql, "run", [run_id]).get(run_id, NO_ANNOTATIONS))
 
 
 def with_model(rows: list[Row]) -> list[Row]:
-    """Rows with `model`: its checkpoint's name or id, or that it is unknown and what it was."""
+    """Set `model` in each row and return `rows`: the name or id of the checkpoint, or `unknown:` and the recorded
+    model.
+    """
     for row in rows:
         row["model"] = row["checkpoint"] or (row["checkpoint_id"] and row["checkpoint_id"].hex[-6:])
         if row["model"] is None:
-            row["model"] = f"unknown: {row['detail'].get('model') or 'not told'}"
+            row["model"] = f"unknown: {row['detail'].get('model') or 'not recorded'}"
     return rows

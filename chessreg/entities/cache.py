@@ -25,10 +25,11 @@ if TYPE_CHECKING:
 
 
 def verify_cache(database: Database, store: Store, reference: str) -> dict[str, Any]:
-    """Read every byte of a cache again: run_id, groups, rows, bytes (of chunk files), seconds.
+    """Read every byte of a cache and compare it with the registered digests.
 
-    Raises NotFoundError when it is no cache or its bytes are elsewhere, CorruptError naming the chunk that changed,
-    ChessregError when its groups do not hold its units once each.
+    Returns run_id, groups, rows, bytes (of chunk files) and seconds. Raises NotFoundError if the run has no cache or
+    its bytes are elsewhere, CorruptError naming a changed chunk, and ChessregError unless the groups cover the run's
+    units exactly once.
     """
     from store.arrays import ArrayGroup
 
@@ -45,12 +46,12 @@ def verify_cache(database: Database, store: Store, reference: str) -> dict[str, 
         raise ChessregError(f"cache run {run_id.hex[-6:]} {wrong}", "chessreg doctor --fix")
     inputs, began = Inputs(database, store), time.monotonic()
     for row in rows:
-        array = row.path.removeprefix("arrays/")  # pulled if it is not here; else the error names where it is
+        array = row.path.removeprefix("arrays/")  # pulled if absent here
         group = ArrayGroup(inputs.locate_bytes("cache", f"run:{run_id.hex}", row.digest, run_id, array=array).path)
         group.verify()
         require_registered([row], [group.digest])
     if not rows:
-        raise NotFoundError(f"run {reference} has made no cache", "chessreg cache list")
+        raise NotFoundError(f"run {reference} has no cache", "chessreg cache list")
     return {
         "run_id": run_id,
         "groups": len(rows),
@@ -61,14 +62,14 @@ def verify_cache(database: Database, store: Store, reference: str) -> dict[str, 
 
 
 def joined(rows: list[Row]) -> list[Row]:
-    """Of the groups of a run those that are read, in the order of their units; all where they do not fit together."""
+    """Return the groups of a run to read, ordered by unit. If the groups are inconsistent, return all of them."""
     spans = [Units(row["start"], row["stop"], place) for place, row in enumerate(rows)]
     chosen = chain_groups(spans, min(span.start for span in spans), max(span.stop for span in spans))
     return rows if chosen is None else [rows[span.place] for span in chosen]
 
 
 class Units(NamedTuple):
-    """The units of a group, and its place among others."""
+    """The units from `start` up to but excluding `stop` of a group, and its index among the groups."""
 
     start: int
     stop: int
@@ -93,13 +94,13 @@ class Caches(Entity):
     )  # fmt: skip
     none_yet = "no activation caches yet: chessreg run cache --checkpoint MODEL --dataset GAMES"
     hidden = ("groups",)
-    list_help = "List the activation caches, one line a run."
-    show_help = "Show one cache, with the groups of arrays that it is joined from."
+    list_help = "List the activation caches, one line per run."
+    show_help = "Show one cache and its groups of arrays."
     example = "reference-fit"
-    verify_help = "Read every byte of a cache again and compare it with what was published."
+    verify_help = "Read every byte of a cache and compare it with the published digests."
 
     def rows(self, sql: SqlSession, reference: str | None = None) -> list[Row]:
-        """One row a run: its groups joined, those to spare left out."""
+        """Return one row per run: its groups joined, redundant groups left out."""
         caches = by_run(super().rows(sql, reference)).values()
         return [
             {
@@ -147,5 +148,7 @@ class Caches(Entity):
 
     def verify(self, session: Session, reference: str, **options: Any) -> Verified:
         counts = verify_cache(session.database, session.store, reference)
-        outcome = f"every byte is as it was published: {counted(counts['groups'], 'group')}, {size(counts['bytes'])}"
+        outcome = (
+            f"every byte matches the published digests: {counted(counts['groups'], 'group')}, {size(counts['bytes'])}"
+        )
         return Verified(counts, list(counts), outcome)

@@ -1,4 +1,4 @@
-"""Checkpoints: as a user sees them, imported, exported, and their random-init controls."""
+"""Checkpoints: listing, import, export and random-init controls."""
 
 from __future__ import annotations
 
@@ -55,8 +55,7 @@ class Checkpoints(Entity):
     )  # fmt: skip
     none_yet = "no models yet: chessreg import checkpoint FILE --name model"
     hidden = ("detail", "import_learned", "training_datasets", "parent_id", "notes", "archived", "invalid")
-    show_help = """Show a checkpoint: its shape, what it was trained on, where it comes from, how well its import was
-    verified."""
+    show_help = """Show a checkpoint: its shape, training data, origin and import checks."""
     example = "reference --json"
 
     def rows(self, sql: SqlSession, reference: str | None = None) -> list[Row]:
@@ -81,17 +80,17 @@ class Checkpoints(Entity):
             twin = twin_of(row, names.read_noun_names(sql, "checkpoint"))
         trained, legal = row["trained_on"], row["first_try_legal"]
         more = {
-            "trained_on": "not told" if trained is None else ", ".join(trained) or "nothing",
+            "trained_on": "unknown" if trained is None else ", ".join(trained) or "nothing",
             "twin_of": twin,
             "first_try_legal": "no legality run yet" if legal is None else legal,
         }
         parts = [
             f"checkpoint · {row['architecture'] or row['source_format']}",
-            f"{row['layers']} layers × {row['d_model']}" if row["layers"] else "no weights here",
+            f"{row['layers']} layers × {row['d_model']}" if row["layers"] else "no weights",
             f"{row['parameters']:,} parameters" if row["parameters"] else "",
-            f"{row['tokens_seen']:,} tokens seen" if row["tokens_seen"] is not None else "tokens seen: not told",
+            f"{row['tokens_seen']:,} tokens seen" if row["tokens_seen"] is not None else "tokens seen: unknown",
             f"untrained twin of {twin}" if twin else "",
-            "" if legal is None else f"{100 * legal:.1f} % legal at once",
+            "" if legal is None else f"{100 * legal:.1f} % legal on the first try",
         ]
         return Thing(" · ".join(filter(None, parts)), annotations_of(row), [facts({**row, **more})])
 
@@ -100,7 +99,7 @@ class Checkpoints(Entity):
             parent = names.read_name(sql, "checkpoint", row.parent_id) or row.parent_id.hex[-6:]
             return f"chessreg checkpoint twin {shlex.quote(parent)} --seed {int(row.detail.get('seed', 0))}", ""
         if row.artifact is None:
-            return "", "an external model: its games are here, its weights are not"
+            return "", "an external model: the registry has its games, but not its weights"
         if bundled := bundled_model(row):
             return f"chessreg import checkpoint --reference={bundled}", f"content {row.artifact[:12]}"
         file = next((name for name, _ in self.files(sql, row)), "FILE")
@@ -112,8 +111,10 @@ class Checkpoints(Entity):
 
 
 def described(sql: SqlSession, reference: str) -> Row:
-    """A checkpoint's row, with the names of its parent and training datasets, how exact its import was and how well it
-    predicted the sample games then (`import_…`; losses in nats per token)."""
+    """Return a checkpoint's row with the names of its parent and training datasets and the measurements of its import.
+
+    The fields `import_…` describe its predictions of the sample games at import (losses in nats per token).
+    """
     row = entity_row(sql, "checkpoint", tables.Checkpoint, reference)
     verified, games, source = (row["detail"].get(part) or {} for part in ("verified", "games", "source"))
     datasets = {
@@ -141,7 +142,7 @@ def described(sql: SqlSession, reference: str) -> Row:
 
 
 def vocabulary_text(tokenizer: Row) -> str | None:
-    """Where an import's order of tokens is from, and what was changed; None where nothing is recorded."""
+    """Return the source of an import's token order and the changes to it, or None if nothing is recorded."""
     if not tokenizer:
         return None
     rows, dropped = tokenizer.get("rows"), tokenizer.get("dropped_rows", 0)
@@ -157,18 +158,20 @@ def vocabulary_text(tokenizer: Row) -> str | None:
 
 
 def import_warnings(row: Row) -> list[str]:
-    """What a user must know of an imported checkpoint, a sentence each: remarks on its files, and that it predicts the
-    sample games no better than the frequencies of single tokens do."""
+    """Return remarks and warnings about an imported checkpoint, one sentence each.
+
+    Warns if it predicts the sample games no better than the frequencies of single tokens.
+    """
     found = list(row["detail"].get("remarks") or [])
     if row["import_learned"] is not False:
         return found
     if row["import_loss"] is None or row["import_entropy"] is None:
         found.append(
-            "warning: the model could not be checked on the sample games: its context is too short, it writes no "
-            "moves, or its logits are not finite"
+            "warning: the model could not be checked on the sample games: its context is too short, it does not "
+            "write moves, or its logits are not finite"
         )
     else:
-        cause = "its tokens are in another order: --vocabulary FILE gives the order"
+        cause = "its tokens are in another order: give the order with --vocabulary FILE"
         if row["detail"].get("source", {}).get("attention_from") == "user":
             cause = "it was trained with another --attention"
         found.append(
@@ -179,12 +182,15 @@ def import_warnings(row: Row) -> list[str]:
 
 
 def twin_of(row: Row, called: dict[UUID, str]) -> str | None:
-    """The model whose untrained twin a checkpoint is."""
+    """Return the name of the model whose untrained twin this checkpoint is, or None. `called` maps ids to names."""
     return called.get(row["parent_id"]) if row["source_format"] == "random-init" else None
 
 
 def first_try_legal(sql: SqlSession, artifact: str | None) -> float | None:
-    """Share of turns whose greedy text is a legal move, of the newest complete legality run of these weights."""
+    """Return the fraction of turns whose greedy text is a legal move.
+
+    Uses the newest complete legality run of these weights. Returns None if there is no such run.
+    """
     run, read, trial = tables.Run, tables.RunInput, tables.Trial
     newest = (
         select(run.id)
@@ -204,7 +210,7 @@ def first_try_legal(sql: SqlSession, artifact: str | None) -> float | None:
 
 @dataclass(frozen=True)
 class Registered:
-    """A checkpoint of the registry; `created` is False when it was there already."""
+    """A registered checkpoint. `created` is False if it was registered before."""
 
     id: UUID
     artifact: str
@@ -220,7 +226,7 @@ def checkpoint_row(
     run_id: UUID | None = None,
     extra: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
-    """The columns of a checkpoint's row. `digest` is its artifact's; the id derives from it."""
+    """Return the columns of a checkpoint's row. `digest` is that of its artifact; the id is derived from it."""
     shape = info.architecture
     return {
         "id": uuid_from_digest(digest),
@@ -245,7 +251,7 @@ def checkpoint_row(
 
 
 def tokenizer_row(name: str, folder: Path | None = None) -> dict[str, Any]:
-    """The columns of a tokenizer's row; `folder` is the checkpoint's."""
+    """Return the columns of a tokenizer's row. `folder` is the checkpoint's folder."""
     from chessreg.encodings import get_encoding
 
     tokenizer = get_encoding(name, folder)
@@ -264,22 +270,22 @@ def import_checkpoint(
     vocabulary: Path | None = None,
     given: UnrecordedSettings | None = None,
 ) -> Registered:
-    """Convert the file or folder `source`, verify it by logits, check it on sample games, publish and register it.
+    """Convert the file or folder `source`, verify its logits, check it on sample games, then publish and register it.
 
-    `encoding`, `vocabulary` and `given` are those of `importers.import_checkpoint`;
-    `encodings.prompts.make_prompt_encoding` makes an encoding for a language model. The same weights imported again are
-    recognised. `trained_on` names datasets of the registry (None: unknown); `fetched` says where the file was
-    downloaded from.
+    `encoding`, `vocabulary` and `given` are passed to `importers.import_checkpoint`.
+    `encodings.prompts.make_prompt_encoding` makes an encoding for a language model. Importing the same weights again
+    returns the existing checkpoint. `trained_on` lists datasets of the registry (None: unknown). `fetched` records the
+    download.
 
-    Raises NotFoundError (no such file or dataset) and BadInputError (no checkpoint, code in a pickle, another
-    vocabulary, a name that is taken); then nothing is stored or recorded.
+    Raises NotFoundError for a missing file or dataset. Raises BadInputError if `source` is not a checkpoint, has code
+    in a pickle or an unsupported vocabulary, or if the name is in use. Nothing is stored or recorded then.
     """
     from chessreg.models import importers
     from chessreg.models.checkpoint import compute_checkpoint_digest as content_digest
     from chessreg.models.checkpoint import list_checkpoint_files, read_info
 
     if not source.exists():
-        raise NotFoundError(f"no file or folder {source}")
+        raise NotFoundError(f"{source} does not exist")
     inputs = Inputs(database, store)
     references = None if trained_on is None else [inputs.reference("dataset", reference) for reference in trained_on]
     register.prepare(database, name)
@@ -288,7 +294,7 @@ def import_checkpoint(
             source, folder, encoding=encoding, vocabulary=vocabulary, given=given or importers.NONE_GIVEN
         )
         info = report.info
-        if is_ours(source, folder):  # comes home unchanged, and so keeps its digest
+        if is_ours(source, folder):  # copied unchanged, so that its digest stays the same
             for file in list_checkpoint_files(source):
                 shutil.copyfile(source / file, folder / file)
             info = read_info(folder)
@@ -316,7 +322,9 @@ def import_checkpoint(
 
 
 def publish(store: Store, folder: Path, known: Registered | None) -> StoredArtifact:
-    """The staged checkpoint as an artifact: the one that is known where its bytes are here, else what was staged."""
+    """Publish the staged checkpoint and return its artifact. If `known` is in the store, return that and delete
+    `folder`.
+    """
     if known is None or not store.exists(known.artifact):
         return store.publish(folder, expect=known.artifact if known else None)
     shutil.rmtree(folder)
@@ -324,7 +332,7 @@ def publish(store: Store, folder: Path, known: Registered | None) -> StoredArtif
 
 
 def record(session: SqlSession, artifact: StoredArtifact, columns: dict[str, Any], name: str | None) -> Registered:
-    """The rows of a published checkpoint. One that is there already stays as it is."""
+    """Insert the rows of a published checkpoint. An existing row is kept unchanged."""
     register.record_artifact(session, artifact)
     if session.get(tables.Tokenizer, columns["tokenizer"]) is None:
         session.add(tables.Tokenizer(**tokenizer_row(columns["tokenizer"], artifact.path)))
@@ -338,7 +346,10 @@ def record(session: SqlSession, artifact: StoredArtifact, columns: dict[str, Any
 
 
 def is_ours(source: Path, converted: Path) -> bool:
-    """Whether `source` is a folder of chessreg's own layout that loads to the same weights as `converted`."""
+    """Return whether `source` is a folder in chessreg's layout that loads to the same weights as `converted`.
+
+    Raises BadInputError if it was made for another encoding.
+    """
     import torch
 
     from chessreg.models.checkpoint import list_checkpoint_files, load_model, read_info
@@ -357,12 +368,12 @@ def is_ours(source: Path, converted: Path) -> bool:
 
 
 def find_content(database: Database, store: Store, content: str) -> Registered | None:
-    """The checkpoint with these weights, configuration and encoding (`models.checkpoint.digest`), if there is one."""
+    """Return the registered checkpoint with this content digest of weights, configuration and encoding, or None."""
     from chessreg.models.checkpoint import compute_checkpoint_digest
 
     with database.read() as session:
         table = tables.Checkpoint
-        here = table.artifact.is_not(None)  # an external model has no weights to compare
+        here = table.artifact.is_not(None)  # external models have no weights to compare
         rows = session.execute(select(table.id, table.artifact, table.detail).where(here)).all()
     for row in rows:
         recorded = row.detail.get("content")
@@ -374,7 +385,7 @@ def find_content(database: Database, store: Store, content: str) -> Registered |
 
 
 def learn_training(session: SqlSession, checkpoint_id: UUID, references: Sequence[str] | None) -> None:
-    """Add what a checkpoint was trained on where that was unknown. BadInputError where something else is recorded."""
+    """Record the training datasets of a checkpoint if unknown. Raises BadInputError if others are recorded."""
     row = session.get_one(tables.Checkpoint, checkpoint_id)
     if references is None or row.training_datasets == list(references):
         return
@@ -387,18 +398,20 @@ def learn_training(session: SqlSession, checkpoint_id: UUID, references: Sequenc
 
 
 def learn_import(session: SqlSession, checkpoint_id: UUID, extra: dict[str, Any]) -> None:
-    """Add what an import measured to a checkpoint that a run made, or that was imported before it was measured."""
+    """Add measurements of an import to a checkpoint that lacks them: one made by a run or imported by an earlier
+    version.
+    """
     row = session.get_one(tables.Checkpoint, checkpoint_id)
     if more := {name: value for name, value in extra.items() if name not in row.detail}:
         row.detail = {**row.detail, **more}
 
 
 REFERENCES = {"pgn": ("reference-model", "reference"), "uci": ("uci-model", "uci"), "fen": ("fen-model", "fen")}
-"""What comes with chessreg: the folder in chessreg/data, and the checkpoint's name where none is given."""
+"""Bundled models: key → (folder in chessreg/data, default name of the checkpoint)."""
 
 
 def bundled_model(row: tables.Checkpoint) -> str | None:
-    """Return the key in REFERENCES of a model that comes with chessreg, None for another model."""
+    """Return the key in REFERENCES of a bundled model, or None for another model."""
     spec_hash = str((row.detail.get("source") or {}).get("spec_hash") or "")
     for which, (data, _) in REFERENCES.items() if spec_hash and row.run_id is None else ():
         config = files("chessreg") / "data" / data / "chessreg.json"
@@ -408,12 +421,12 @@ def bundled_model(row: tables.Checkpoint) -> str | None:
 
 
 def import_reference(database: Database, store: Store, name: str | None = None, which: str = "pgn") -> Registered:
-    """Register a model that comes with chessreg: of PGN characters, of UCI squares or of positions."""
+    """Register a bundled model: of PGN characters (`pgn`), UCI squares (`uci`) or positions (`fen`)."""
     data, called = REFERENCES[which]
     with as_file(files("chessreg") / "data" / data) as folder:
         if not folder.is_dir():
             raise NotFoundError(
-                "this installation of chessreg carries no reference model",
+                "the bundled model is missing from this installation of chessreg",
                 "chessreg run train --architecture gpt2 --help",
             )
         return import_checkpoint(database, store, folder, name=name or called)
@@ -427,12 +440,15 @@ def export_checkpoint(
     dtype: ExportType | None = None,
     card: str | None = None,
 ) -> Path:
-    """Write a checkpoint as a Hugging Face folder: config.json, model.safetensors, chessreg.json, and the tokenizer's
-    files if it reads games or prompts, so that AutoModelForCausalLM and AutoTokenizer load it. `card` is its README.md.
+    """Write a checkpoint as a Hugging Face folder for AutoModelForCausalLM and AutoTokenizer, and return the folder.
 
-    Every byte is checked on the way. Weights stay as they are stored, or are rounded to `dtype`: then it is another
-    checkpoint, whose chessreg.json says what it was trained on. Raises BadInputError for a folder that exists and for
-    weights that `dtype` cannot hold, NotFoundError for the folder's parent.
+    The folder has config.json, model.safetensors and chessreg.json. If the model reads games or prompts, it also has
+    the tokenizer's files. `card` is the text of its README.md. Every byte is verified against the artifact's digest.
+    `dtype` rounds the weights (None: keep them). The result is another checkpoint; its chessreg.json records the
+    training datasets.
+
+    Raises BadInputError if the folder exists or `dtype` cannot hold the weights, NotFoundError if its parent is
+    missing.
     """
     from chessreg import encodings
     from chessreg.encodings.tokenizer_files import write_tokenizer_files
@@ -442,7 +458,7 @@ def export_checkpoint(
         row = session.get_one(tables.Checkpoint, names.resolve_id(session, NOUN, reference))
         digest = require_weights(row, reference).artifact
     if folder.exists():
-        raise BadInputError(f"{folder} exists already", "an export makes a new folder: name one that is not there")
+        raise BadInputError(f"{folder} exists already", "choose a folder name that does not exist")
     if not folder.parent.is_dir():
         raise NotFoundError(f"the folder {folder.parent} does not exist", f"mkdir -p {shlex.quote(str(folder.parent))}")
     artifact = store.verify(digest)
@@ -466,7 +482,9 @@ def export_checkpoint(
 
 
 def write_rounded(source: Path, folder: Path, dtype: ExportType, training_datasets: list[str] | None) -> None:
-    """The checkpoint in `source` with its weights in another type. BadInputError for weights beyond its range."""
+    """Write the checkpoint in `source` to `folder` with weights in `dtype`. Raises BadInputError for weights beyond its
+    range.
+    """
     import torch
 
     from chessreg.models.checkpoint import copy_encoding, load_model, read_info, save_checkpoint
@@ -474,7 +492,7 @@ def write_rounded(source: Path, folder: Path, dtype: ExportType, training_datase
     network, info = load_model(source), read_info(source)
     largest = max(float(tensor.abs().max()) for tensor in network.state_dict().values())
     if largest > torch.finfo(getattr(torch, dtype)).max:
-        raise BadInputError(f"weights reach {largest:.3g}: {dtype} ends before", "--dtype bfloat16")
+        raise BadInputError(f"weights reach {largest:.3g}, more than {dtype} can hold", "--dtype bfloat16")
     origin = {**info.source, "rounded_to": dtype}
     if training_datasets is not None:
         origin["training_datasets"] = training_datasets
@@ -485,7 +503,7 @@ def write_rounded(source: Path, folder: Path, dtype: ExportType, training_datase
 def random_init_control(
     database: Database, store: Store, reference: str, *, name: str | None = None, seed: int = 0
 ) -> Registered:
-    """Register an untrained model of a checkpoint's shape: the baseline of every probe (Karvonen 2024, Table 1)."""
+    """Register an untrained model with a checkpoint's shape: the baseline of every probe (Karvonen 2024, Table 1)."""
     from chessreg.models.checkpoint import CheckpointInfo, copy_encoding, load_model, read_info, save_checkpoint
     from chessreg.models.checkpoint import compute_checkpoint_digest as content_digest
 

@@ -1,4 +1,4 @@
-"""Datasets: as a user sees them, read, verified, split into named parts by a seeded hash of the moves."""
+"""Datasets: listing, reading, verifying, and splitting into named parts by a seeded hash of the moves."""
 
 from __future__ import annotations
 
@@ -55,8 +55,8 @@ class Datasets(Entity):
     hidden = ("report", "parts", "notes", "archived", "invalid")
     show_help = "Show a dataset: counts, sources, parts."
     example = "sample"
-    show_options = (Option("rejects", "List the games or positions that were rejected, and why.", bool),)
-    verify_help = "Read every byte of a dataset again, compare it with its report, and replay a sample of it."
+    show_options = (Option("rejects", "List the rejected games or positions with the reason.", bool),)
+    verify_help = "Read every byte of a dataset, compare it with its report, and replay a sample."
     verify_options = (Option("replay", "Games or positions to replay in python-chess.", int, default=200),)
 
     def overview(self, sql: SqlSession) -> list[Row]:
@@ -105,12 +105,12 @@ class Datasets(Entity):
                      for outcome in ("rejected", "skipped") for why, number in report[outcome].items()]  # fmt: skip
         try:
             bad_games = rejects(session.database, session.store, id.hex)
-        except (ChessregError, OSError):  # its files are elsewhere
+        except (ChessregError, OSError):  # its files are not in this store
             bad_games = []
         ratings = f"ratings of {row['rating_scale']}" if row["rating_scale"] else "no rating scale"
         size = f"{row['games']:,} games · {row['plies']:,} {'plies' if row['content'] == 'games' else row['content']}"
         return Thing(
-            f"dataset · {size} · {ratings} · {row['licence'] or 'no licence told'}",
+            f"dataset · {size} · {ratings} · {row['licence'] or 'no licence recorded'}",
             annotations_of(row),
             [
                 Part(f"parts {len(row['parts'])}",
@@ -134,7 +134,7 @@ class Datasets(Entity):
             "ok": not verification.problems,
         }
         return Verified({**counts, "problems": verification.problems}, list(counts),
-                        f"{verification.games:,} {verification.content} are as they were added; "
+                        f"{verification.games:,} {verification.content} match their report; "
                         f"{verification.replayed:,} replayed",
                         verification.problems)  # fmt: skip
 
@@ -176,7 +176,9 @@ class Datasets(Entity):
 
 
 def cuts(splits: Iterable[tables.Split]) -> list[list[tables.Split]]:
-    """Group the parts of a dataset by the cut that made them: parts of one seed, each beginning where another ends."""
+    """Group the parts of a dataset by the split that made them: parts of one seed, each beginning at the end of
+    another.
+    """
     left = sorted(splits, key=lambda part: (part.seed, part.low, part.name))
     found = []
     while left:
@@ -192,18 +194,18 @@ def cuts(splits: Iterable[tables.Split]) -> list[list[tables.Split]]:
 
 
 def content_of(row: tables.Dataset | dict[str, Any]) -> str:
-    """What a dataset holds: `games` or `positions`."""
+    """Return the content of a dataset: `games` or `positions`."""
     report = row["report"] if isinstance(row, dict) else row.report
     return str(report.get("content", "games"))
 
 
 def summary(row: dict[str, Any]) -> list[str]:
-    """Lines with the number of games or positions found, and what became of them: the other numbers add up to it."""
+    """Return lines that count the games or positions found and break this number down by outcome."""
     report, content = row["report"], content_of(row)
     kept = row["games"] if content == "games" else row["plies"]
     left_out = [(outcome, number, reason) for outcome in ("skipped", "rejected")
                 for reason, number in report[outcome].items()]  # fmt: skip
-    found = report.get("found")  # datasets of earlier versions do not have it
+    found = report.get("found")  # absent in datasets of earlier versions
     same = "moves" if content == "games" else "board"
     counts = [
         ("found", kept + sum(number for _, number, _ in left_out) if found is None else found, content),
@@ -215,7 +217,7 @@ def summary(row: dict[str, Any]) -> list[str]:
 
 
 def opened(row: tables.Dataset, folder: Path) -> DatasetFile:
-    """The rows of a dataset, whatever it holds."""
+    """Return the open games or positions of a dataset."""
     from chessreg.games.datasets.dataset import Games
     from chessreg.games.datasets.positions import Positions
 
@@ -223,7 +225,7 @@ def opened(row: tables.Dataset, folder: Path) -> DatasetFile:
 
 
 def folder_of(database: Database, store: Store, reference: str) -> tuple[tables.Dataset, Path]:
-    """A dataset's row and the folder of its files."""
+    """Return a dataset's row and the folder of its files."""
     with database.read() as session:
         row = session.get_one(tables.Dataset, names.resolve_id(session, NOUN, reference))
         session.expunge(row)
@@ -231,9 +233,10 @@ def folder_of(database: Database, store: Store, reference: str) -> tuple[tables.
 
 
 def verify_dataset(database: Database, store: Store, reference: str, *, replay: int = 200) -> Verification:
-    """Read every byte of a dataset again, compare it with its report, replay a sample; note when that was.
+    """Read every byte of a dataset, compare it with its report, replay `replay` games or positions, and record the
+    time.
 
-    Raises StoreError when bytes have changed. `problems` of the result tell what else is wrong.
+    Raises StoreError if bytes have changed. `problems` of the result lists other problems.
     """
     from chessreg.games.datasets import dataset, positions
 
@@ -242,13 +245,13 @@ def verify_dataset(database: Database, store: Store, reference: str, *, replay: 
     verify = positions.verify_positions if content_of(row) == "positions" else dataset.verify_games
     verification = verify(folder, sample=replay)
     if not verification.problems:
-        with suppress(RegistryError), database.write() as session:  # one that cannot be written keeps no note of it
+        with suppress(RegistryError), database.write() as session:  # a read-only registry does not record it
             register.verified(session, artifact)
     return verification
 
 
 def rejects(database: Database, store: Store, reference: str) -> list[dict[str, Any]]:
-    """The games that were rejected when a dataset was added: row, source, line, ply, reason."""
+    """Return row, source, line, ply and reason of each game or position rejected when a dataset was added."""
     from chessreg.games.datasets.dataset import REJECTS_FILE
 
     _, folder = folder_of(database, store, reference)
@@ -263,8 +266,10 @@ def rejects(database: Database, store: Store, reference: str) -> list[dict[str, 
 
 @dataclass(frozen=True)
 class Overlap:
-    """Two parts of a dataset, the games (or positions) that are in both, and how many different ones: move lists, or
-    boards, which may recur in positions of different games."""
+    """Two parts of a dataset, the number of games (or positions) in both, and the number of distinct ones.
+
+    Games are distinct by their moves, positions by their board.
+    """
 
     part: str
     other: str
@@ -274,7 +279,7 @@ class Overlap:
 
 @dataclass(frozen=True)
 class SplitReport:
-    """The new parts as rows, the games that are in none of them, and every pair of parts with what they share."""
+    """The new parts as rows, the number of games outside all of them, and the overlap of every pair of parts."""
 
     dataset_id: UUID
     parts: list[tables.Split]
@@ -285,11 +290,11 @@ class SplitReport:
 
 
 def split_dataset(database: Database, store: Store, reference: str, parts: str, seed: int) -> SplitReport:
-    """Cut a dataset into parts (`train=0.5,test=0.5`) by a seeded hash of the moves (of positions: of their game).
+    """Split a dataset into parts (`train=0.5,test=0.5`) by a seeded hash of the moves (for positions: of their game).
 
-    Equal move lists share a part, and so do all positions of a game: nothing is in two parts of one split. A part that
-    exists with the same bounds is left alone; one with other bounds raises BadInputError. `overlaps` counts, over all
-    parts of the dataset, what the new parts share with each other and with earlier ones.
+    Equal move lists are in the same part, and so are all positions of a game. Parts of one split are therefore
+    disjoint. A part with the same bounds is kept; other bounds of an existing part raise BadInputError. `overlaps`
+    compares the new parts with each other and with earlier parts.
     """
     from chessreg.games.datasets.dataset import DatasetPart, parse_parts
     from chessreg.games.datasets.positions import Positions
@@ -307,7 +312,7 @@ def split_dataset(database: Database, store: Store, reference: str, parts: str, 
             if old is not None and (old.seed, old.low, old.high) != (part.seed, part.low, part.high):
                 raise BadInputError(
                     f"dataset {reference} has a part {name!r} already: seed {old.seed}, {old.low:g} to {old.high:g}",
-                    f"what was run on it must stay true: call the new part {name}-{seed}",
+                    f"runs may depend on it; call the new part {name}-{seed}",
                 )
             if old is None:
                 games = int(part.contains(hashes).sum())
@@ -328,15 +333,18 @@ def split_dataset(database: Database, store: Store, reference: str, parts: str, 
 
 
 def inside_any(masks: Sequence[Any]) -> Any:
-    """bool [n]: in any of the masks bool [n]."""
+    """Return the union of masks: bool [n], where each mask is bool [n]."""
     import numpy as np
 
     return np.logical_or.reduce(masks)
 
 
 def overlaps(hashes: Any, things: Any, parts: dict[str, Any], wanted: Sequence[str]) -> list[Overlap]:
-    """What each wanted part shares with every other part: rows by the hashes uint64 [n] that parts are cut by, and
-    different ones by the hashes `things` uint64 [n] of their moves or positions."""
+    """Return the overlap of each part in `wanted` with every other part.
+
+    `hashes` uint64 [n] determine the part of each row. `things` uint64 [n] are hashes of the rows' moves or boards, by
+    which distinct ones are counted.
+    """
     import numpy as np
 
     inside = {name: part.contains(hashes) for name, part in parts.items()}
@@ -351,7 +359,7 @@ def overlaps(hashes: Any, things: Any, parts: dict[str, Any], wanted: Sequence[s
 
 @dataclass(frozen=True)
 class Shared:
-    """Of `of` games, positions or boards of one dataset, those that stand in another too: `shared`, and in per cent."""
+    """`shared` of `of` games, positions or boards of one dataset are also in another (`percent` per cent)."""
 
     what: str
     shared: int
@@ -360,10 +368,11 @@ class Shared:
 
 
 def shared_by(inputs: Inputs, first: str, second: str) -> list[Shared]:
-    """What a dataset or part has in common with another: games by their moves, or, where one holds positions, by their
-    ids; positions, and different boards, by the first four fields of their FEN.
+    """Return the overlap of two datasets or parts.
 
-    Raises BadInputError for games without ids that positions are to be found by.
+    Two datasets of games are compared by moves, other pairs by the ids of their games. Positions and distinct boards
+    are compared by the first four fields of their FEN. Raises BadInputError if games to compare with positions have no
+    ids.
     """
     import numpy as np
 
@@ -388,7 +397,7 @@ def shared_by(inputs: Inputs, first: str, second: str) -> list[Shared]:
         known, hashes = find_game_ids(dataset)
         games.append(hashes[np.isin(known, some)])
         if not len(games[-1]):
-            raise BadInputError(f"no game of {name} has an id of Lichess in its Site tag", "games are known by it")
+            raise BadInputError(f"no game of {name} has a Lichess id in its Site tag", "use a dataset with ids")
     ours, other = games
     if mine.content == "positions" and theirs.content == "positions":
         boards, there = mine.position_hashes[rows[0]], theirs.position_hashes[rows[1]]
@@ -402,9 +411,9 @@ def shared_by(inputs: Inputs, first: str, second: str) -> list[Shared]:
 
 
 def board_views(inputs: Inputs, dataset: str, number: int) -> list[BoardFrame]:
-    """A game of a dataset by its row: the start, and the board after every ply; or a position, with its best move.
+    """Return the boards of a game, one for the start and one per ply, or the board of a position with its best move.
 
-    Raises NotFoundError when the dataset or its files are not here, or when it has no such row.
+    `number` is the row of the game or position. Raises NotFoundError if the dataset, its files or the row is missing.
     """
     from chessreg.games.boards.boardframe import game_views
     from chessreg.games.boards.moves import unpack_moves
@@ -429,7 +438,7 @@ def board_views(inputs: Inputs, dataset: str, number: int) -> list[BoardFrame]:
 
 
 def position_frame(row: dict[str, Any], title: str) -> BoardFrame:
-    """A position of a dataset, its best move as an arrow, the move that was played (or evaluated) as a thinner one."""
+    """Return the board of a position with an arrow for the best move and thinner ones for other recorded moves."""
     import chess
 
     from chessreg.games.boards.boardframe import Arrow, BoardFrame

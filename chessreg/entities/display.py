@@ -1,4 +1,6 @@
-"""What lists, commands and screens show of a noun: columns, charts, one thing in parts. Pure data, drawn elsewhere."""
+"""Display data of a noun for lists, commands and screens: columns, charts, and one thing in parts. Contains no drawing
+code.
+"""
 
 from __future__ import annotations
 
@@ -11,14 +13,14 @@ Row = Mapping[str, Any]
 
 @dataclass(frozen=True)
 class Column:
-    """A field of a row and its heading. Programs get the value as it is; `unit` and `text` say how people read it."""
+    """A field of a row and its heading. JSON output contains the raw value; `unit` and `text` control its text form."""
 
     field: str
     heading: str
-    unit: Literal["", "bytes", "share"] = ""  # share: of one, read as a percentage
+    unit: Literal["", "bytes", "share"] = ""  # share: a fraction of 1, printed as a percentage
     text: Callable[[Any], str] | None = None
-    number: bool = False  # stands on the right, also where it is text
-    widest: int = 48  # cells
+    number: bool = False  # right-aligned even if the value is text
+    widest: int = 48  # maximum width in cells
 
 
 class Option(NamedTuple):
@@ -32,8 +34,11 @@ class Option(NamedTuple):
 
 
 class Printed(NamedTuple):
-    """What `show` prints: one object or rows. People see only `fields` (with their headings), some of them as `read_as`
-    writes them, then the tables of `parts` that are not empty, then `lines`; remarks go to stderr."""
+    """Output of `show`: one object or rows.
+
+    Text output consists of `fields` (with their headings; `read_as` replaces some values), the non-empty tables of
+    `parts`, and `lines`. `remarks` go to stderr.
+    """
 
     data: dict[str, Any] | list[dict[str, Any]]
     fields: list[str] | dict[str, str] | None = None
@@ -44,7 +49,7 @@ class Printed(NamedTuple):
 
 
 class Verified(NamedTuple):
-    """What came of reading the bytes of a thing again: counts, the outcome in words, and what is wrong."""
+    """Result of reading a thing's bytes again: counts, a sentence with the outcome, and the problems found."""
 
     counts: dict[str, Any]
     fields: list[str]
@@ -57,13 +62,13 @@ class Verified(NamedTuple):
 
 @dataclass(frozen=True)
 class Point:
-    """A value over a number or a word; an end of its interval that is not known is None."""
+    """A value over a number or a category. An unknown end of its interval is None."""
 
     x: float | str
     y: float
     low: float | None = None
     high: float | None = None
-    text: str = ""  # the value as tables write it
+    text: str = ""  # the value as printed in tables
 
 
 @dataclass(frozen=True)
@@ -80,7 +85,7 @@ class Panel:
 
 @dataclass(frozen=True)
 class Chart:
-    """Panels with the same axes. A series has the same color and mark in all of them, by its place in `labels`."""
+    """Panels with the same axes. The index of a series in `labels` gives its color and mark in all panels."""
 
     title: str
     x: str
@@ -99,7 +104,9 @@ class Chart:
 def lines_by_layer(
     title: str, y: str, rows: Sequence[Row], fields: Mapping[str, str], text: Callable[[float], str]
 ) -> Chart | None:
-    """Fields of rows over their layer, a line each under the labels that `fields` gives. None: no values at all."""
+    """Return a chart of fields of `rows` by layer, one line per field. `fields` maps fields to labels. Returns None if
+    no row has a value.
+    """
     series = []
     for name, label in fields.items():
         points = tuple(Point(r["layer"], r[name], text=text(r[name])) for r in rows if r.get(name) is not None)
@@ -112,7 +119,7 @@ def lines_by_layer(
 
 
 class Part(NamedTuple):
-    """A table, a chart, or both: the chart below the table."""
+    """A table, a chart, or a table with a chart below it."""
 
     name: str
     columns: Sequence[Column] = ()
@@ -122,7 +129,7 @@ class Part(NamedTuple):
 
 @dataclass(frozen=True)
 class Thing:
-    """One thing: a line of summary, its annotations, and its facts in parts."""
+    """One thing: a summary line, its annotations, and its parts."""
 
     summary: str
     annotations: str = ""
@@ -137,13 +144,13 @@ NOT_A_FACT = frozenset({
 
 
 def facts(row: Row) -> Part:
-    """All that is known of it, a line each."""
+    """Return a part with all known fields of `row`, one per line."""
     known = {name: value for name, value in row.items() if name not in NOT_A_FACT and value is not None}
     return Part("facts", FACTS, [{"what": name.replace("_", " "), "value": value} for name, value in known.items()])
 
 
 def annotations_of(row: Row) -> str:
-    """The annotations of a row in one line."""
+    """Return the annotations of a row as one line."""
     parts = [
         "★ starred" if row["starred"] else "",
         f"tags {' '.join(row['tags'])}" if row["tags"] else "",
@@ -157,7 +164,7 @@ def annotations_of(row: Row) -> str:
 
 
 def size(number: float | None) -> str:
-    """Bytes in the unit that suits them.
+    """Return a number of bytes with a suitable binary unit.
 
     >>> size(0), size(1536), size(3 * 2**30), size(None)
     ('0 B', '1.5 KiB', '3.0 GiB', '')
@@ -172,7 +179,7 @@ def size(number: float | None) -> str:
 
 
 def counted(number: int, noun: str, plural: str = "") -> str:
-    """A number with its noun.
+    """Return a number followed by its noun, in the plural if needed.
 
     >>> counted(1, "run"), counted(1200, "run"), counted(2, "box", "boxes")
     ('1 run', '1,200 runs', '2 boxes')
@@ -181,7 +188,7 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 
 
 def percent(share: float | None) -> str:
-    """A share of one with two decimals.
+    """Return a fraction of 1 as a percentage with two decimals.
 
     >>> percent(0.12345), percent(None)
     ('12.35 %', '')
@@ -190,7 +197,7 @@ def percent(share: float | None) -> str:
 
 
 def written(column: Column, row: Row) -> str | None:
-    """A cell as people read it, None where the column does not say how."""
+    """Return the text form of a cell, or None if the column does not define one."""
     value = row.get(column.field)
     if value is None:
         return ""

@@ -1,4 +1,4 @@
-"""Games out of the registry: as lists, as frames to look at, as PGN, and two that began alike side by side."""
+"""Stored games: as lists, board frames and PGN, and in pairs that share an opening."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ if TYPE_CHECKING:
 
     from chessreg.registry.database import Database
 
-CHUNK = 300  # games fetched at once
+CHUNK = 300
 PACKED = frozenset({"moves", "tries"})
 
 
 @dataclass(frozen=True)
 class StoredGame:
-    """A game with the columns of its match."""
+    """A stored game with its match, engine, intervention and illegal tries."""
 
     game: tables.Game
     match: tables.Match
@@ -43,16 +43,17 @@ class StoredGame:
 
     @property
     def moves(self) -> list[str]:
+        """Return the moves in UCI notation."""
         return [move.uci() for move in unpack_moves(self.game.moves)]
 
     @property
     def model(self) -> str:
-        """The model's name for people."""
+        """Return the display name of the model."""
         return self.match.player
 
     @property
     def opponent(self) -> str:
-        """The opponent's name for people, with the engine's version: `Stockfish 15.1, level 0, nodes=1000`."""
+        """Return the display name of the opponent with its version: `Stockfish 15.1, level 0, nodes=1000`."""
         if self.match.level is None or self.engine is None:
             return self.match.opponent
         limit = self.match.limit or ("depth=1, nodes=1" if self.match.level < 0 else "limit unknown")
@@ -61,13 +62,13 @@ class StoredGame:
 
     @property
     def players(self) -> tuple[str, str]:
-        """White and Black."""
+        """Return the display names of White and Black."""
         both = (self.model, self.opponent)
         return both if self.match.color == "white" else both[::-1]
 
     @property
     def assisted(self) -> list[int]:
-        """The plies that Stockfish played for the model: its turns without a try."""
+        """Return the plies that Stockfish played for the model: the model's turns without a try."""
         game, other = self.game, self.match.color == "black"
         if (self.match.detail or {}).get("assist", "none") == "none":
             return []
@@ -77,12 +78,12 @@ class StoredGame:
 
     @property
     def limit_ply(self) -> int | None:
-        """How many plies the game has when its move limit stops it; None without a limit, or where none is recorded."""
+        """Return the number of plies at which the move limit ends the game, or None if no limit is recorded."""
         limit = self.match.move_limit
         return None if limit is None else self.game.opening_plies + 2 * limit
 
     def record(self) -> GameRecord:
-        """The game as PGN is written."""
+        """Return the game as a record for PGN."""
         white, black = self.players
         match, game = self.match, self.game
         seeds = f"play {self.seed}, opening {match.opening_seed}, opening number {game.opening_number}"
@@ -118,7 +119,7 @@ class StoredGame:
         )
 
     def board_views(self) -> list[BoardFrame]:
-        """One frame for the start and one a ply; the squares that illegal tries named are marked."""
+        """Return a frame for the start and one per ply. Target squares of illegal tries are marked."""
         white, black = self.players
         game = self.game
         views = game_views(
@@ -146,14 +147,14 @@ class StoredGame:
 
 
 def describe_intervention(row: tables.Intervention) -> str:
-    """An intervention in one line, for headers and titles: `contrastive:skill x 0.8 at layers 3, 4`."""
+    """Return an intervention as one line for headers and titles: `contrastive:skill x 0.8 at layers 3, 4`."""
     layers = ", ".join(map(str, row.layers))
     where = "" if row.token_mask == "all" else f", {row.token_mask} token"
     return f"{row.source} x {row.scale:g} at layers {layers}{where}"
 
 
 def target_square(text: str) -> int | None:
-    """The square that a move's text names last, if it names one: `Nf3+` → f3.
+    """Return the last square in the text of a move, or None: `Nf3+` → f3.
 
     >>> chess.square_name(target_square("Raxd1+") or 0), target_square("O-O")
     ('d1', None)
@@ -163,7 +164,7 @@ def target_square(text: str) -> int | None:
 
 
 def stored_games(database: Database, keys: Iterable[tuple[UUID, int]]) -> Iterator[StoredGame]:
-    """Games by (run, unit), in the order of `keys`. Raises NotFoundError naming one that is not there."""
+    """Yield the games with these keys (run, unit), in order. Raises NotFoundError naming the first missing game."""
     wanted = list(keys)
     for start in range(0, len(wanted), CHUNK):
         with database.read() as session:
@@ -206,11 +207,13 @@ def _chunk(session: Session, keys: list[tuple[UUID, int]]) -> list[StoredGame]:
 
 
 def game_list(session: Session, run_id: UUID | None = None, limit: int | None = None) -> list[dict[str, Any]]:
-    """Games with their match's columns, the newest runs last; the packed columns left out. `limit` keeps the last."""
+    """Return the last `limit` games (None: all) with their match's columns and without packed columns. Newest runs are
+    last.
+    """
     game, match, run = tables.Game, tables.Match, tables.Run
     runs = [run_id] if run_id else session.scalars(select(run.id).order_by(run.created_at.desc(), run.id.desc()))
     rows: list[dict[str, Any]] = []
-    for one in runs:  # run by run: sorting all games of a large registry takes seconds
+    for one in runs:  # one run at a time: sorting all games of a large registry takes seconds
         if limit is not None and len(rows) >= limit:
             break
         played = select(game).where(game.run_id == one).order_by(game.unit.desc())
@@ -229,7 +232,7 @@ def _columns(row: Any, without: Iterable[str] = ()) -> dict[str, Any]:
 
 
 def full_record(stored: StoredGame) -> dict[str, Any]:
-    """Everything about one game: its columns unpacked, its match, engine, intervention and illegal tries."""
+    """Return all data of one game: its unpacked columns, match, engine, intervention and illegal tries."""
     game = stored.game
     return {
         **_columns(game, PACKED),
@@ -250,15 +253,18 @@ def full_record(stored: StoredGame) -> dict[str, Any]:
 
 
 def unit_reference(session: Session, reference: str) -> tuple[UUID, int]:
-    """RUN:UNIT or RUN/UNIT as (run, unit). Raises BadInputError when it is neither, NotFoundError without that run."""
+    """Parse RUN:UNIT or RUN/UNIT and return (run, unit).
+
+    Raises BadInputError for another format, NotFoundError if the run does not exist.
+    """
     run, _, unit = reference.replace("/", ":").rpartition(":")
     if not run or not (unit.isascii() and unit.isdigit() and len(unit) < 19):
-        raise BadInputError(f"{reference!r} names no game", "write RUN:UNIT, for example skill:12")
+        raise BadInputError(f"{reference!r} is not a game reference", "write RUN:UNIT, for example skill:12")
     return names.resolve_id(session, "run", run), int(unit)
 
 
 def games_of(database: Database, run_id: UUID) -> list[tuple[UUID, int]]:
-    """The keys of all games of a run, in order. Raises NotFoundError when it has none."""
+    """Return the keys (run, unit) of all games of a run, in order. Raises NotFoundError if it has no games."""
     with database.read() as session:
         units = session.scalars(select(tables.Game.unit).where(tables.Game.run_id == run_id).order_by(tables.Game.unit))
         keys = [(run_id, unit) for unit in units]
@@ -272,18 +278,20 @@ def games_of(database: Database, run_id: UUID) -> list[tuple[UUID, int]]:
 
 @dataclass(frozen=True)
 class Partner:
-    """A game of another arm from the same opening. `parts` is the first ply that differs; None: it never does."""
+    """A game of another arm from the same opening. `parts` is the first ply that differs (None: equal games)."""
 
     run_id: UUID
     unit: int
-    arm: str  # the run's name and what plays there
+    arm: str  # the run's name and its player
     edited: bool
     plies: int
     parts: int | None
 
 
 def parting(one: Sequence[object], other: Sequence[object]) -> int | None:
-    """The first ply (0 is White's first move) at which two games differ, also by one's end; None when they are equal.
+    """Return the first ply (0 is White's first move) at which two games differ, or None if they are equal.
+
+    The end of the shorter game counts as a difference.
 
     >>> parting(["e2e4", "e7e5"], ["e2e4", "c7c5"]), parting(["e2e4"], ["e2e4"])
     (1, None)
@@ -295,10 +303,10 @@ def parting(one: Sequence[object], other: Sequence[object]) -> int | None:
 
 
 def partners(session: Session, run_id: UUID, unit: int) -> list[Partner]:
-    """The games of other arms that began with the same opening of the same book or seed, the model on the same side.
+    """Return the games of other arms with the same opening, of the same book or seed, and the same color of the model.
 
-    An arm without an intervention comes first where this game has one, and the other way round; then the newest runs.
-    Raises NotFoundError when there is no such game.
+    If this game has an intervention, games without one come first, and vice versa. Newer runs come first. Raises
+    NotFoundError if the game does not exist.
     """
     game, match, run = tables.Game, tables.Match, tables.Run
     mine = session.get(game, (run_id, unit))
@@ -325,7 +333,7 @@ def partners(session: Session, run_id: UUID, unit: int) -> list[Partner]:
     pairs = []
     for other, its in found:
         theirs = unpack_moves(other.moves)
-        if theirs[:opening] != moves[:opening]:  # numbered alike, but of another book
+        if theirs[:opening] != moves[:opening]:  # same number in another opening book
             continue
         arm = called.get(other.run_id) or shorten_id(other.run_id)
         edited = its.intervention_id is not None
@@ -336,18 +344,18 @@ def partners(session: Session, run_id: UUID, unit: int) -> list[Partner]:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two stored games side by side."""
+    """Two stored games to compare."""
 
     one: StoredGame
     other: StoredGame
 
     @property
     def parts(self) -> int | None:
-        """The first ply that differs."""
+        """Return the first ply that differs, or None."""
         return parting(self.one.moves, self.other.moves)
 
     def as_row(self) -> dict[str, Any]:
-        """Lengths, the ply, and what both played there: `12.Nf3 | 12.Bc4`."""
+        """Return the other game's length, the first ply that differs, and both moves at it: `12.Nf3 | 12.Bc4`."""
         at = self.parts
         return {
             "plies": len(self.other.moves),
@@ -357,7 +365,7 @@ class Pair:
 
 
 def move_at(game: StoredGame, ply: int) -> str:
-    """The move of a ply with its number, or how the game had ended before it."""
+    """Return the numbered move at a ply, or the game's result if the game ended before it."""
     moves = packed_to_sans(game.game.moves)
     if ply >= len(moves):
         return f"{game.game.result} by {game.game.termination.replace('_', ' ')}"
@@ -365,5 +373,5 @@ def move_at(game: StoredGame, ply: int) -> str:
 
 
 def paired(database: Database, one: tuple[UUID, int], other: tuple[UUID, int]) -> Pair:
-    """Two games by (run, unit). Raises NotFoundError naming one that is not there."""
+    """Return two games by their keys (run, unit). Raises NotFoundError naming a missing game."""
     return Pair(*stored_games(database, [one, other]))

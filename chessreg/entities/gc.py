@@ -1,7 +1,7 @@
-"""Removing bytes that nothing needs: first into a bin inside the store, where they can be taken back, then for good.
+"""Garbage collection: move unused bytes to a bin in the store, restore them from it, or delete them for good.
 
-Rows are never removed. What counts as a reference is everything registered that is not archived: a run's outputs and
-caches, checkpoints and datasets, and all that these were made from.
+Rows are never removed. Everything registered and not archived is in use, with all inputs it was made from: outputs and
+caches of runs, checkpoints and datasets.
 """
 
 from __future__ import annotations
@@ -29,15 +29,15 @@ if TYPE_CHECKING:
     from store import Store
 
 BIN = "bin"
-LOGS = "jobs"  # of a run's folder: the logs of its jobs stay
+LOGS = "jobs"  # subfolder of a run's folder; job logs are kept
 DAY = 86_400.0
-STAMP = "%Y%m%dT%H%M%SZ"  # a folder of the bin is named by when it was made, in UTC
-YOUNG = 3600.0  # seconds: what was written so lately may be about to be registered
+STAMP = "%Y%m%dT%H%M%SZ"  # UTC time in the names of the bin's folders
+YOUNG = 3600.0  # younger bytes may be about to be registered
 
 
 @dataclass(frozen=True)
 class Rubbish:
-    """Bytes that nothing needs. `path` is below the store's root."""
+    """Unused bytes. `path` is relative to the store's root."""
 
     path: str
     what: str
@@ -46,11 +46,14 @@ class Rubbish:
 
 
 def find(database: Database, store: Store, *, now: float | None = None) -> list[Rubbish]:
-    """Artifacts and arrays in the store that nothing needs, neither registered nor in a fragment, or only archived
-    things; scratch of complete runs. Nothing younger than an hour, so that what is being written is left alone. What
-    processes that have ended left in `tmp/` comes last, whatever its age."""
+    """Return the unused bytes of a store.
+
+    These are artifacts and arrays that no fragment and no registered thing needs, or only archived things need, and
+    scratch of complete runs. Bytes written within the last hour are skipped, because they may be about to be
+    registered. Files in `tmp/` of ended processes come last, at any age. `now` is a Unix time in seconds.
+    """
     now = time.time() if now is None else now
-    coming = of_fragments(store)  # before the registry is read: a fragment that is taken in meanwhile counts in both
+    coming = of_fragments(store)  # read before the registry, so that a fragment ingested meanwhile is not missed
     with database.read() as session:
         needed, archived = references(session)
         complete = set(session.scalars(select(tables.Run.id).where(tables.Run.completed_at.is_not(None))))
@@ -63,7 +66,7 @@ def find(database: Database, store: Store, *, now: float | None = None) -> list[
     for folder, key in places:
         if key in needed or key in coming or not old(folder, now) or key.partition("-")[0] in waiting:
             continue
-        if lost and dataset_in(folder) in lost:  # the registered one is elsewhere, and was made of the same source
+        if lost and dataset_in(folder) in lost:  # a copy of a registered dataset whose own bytes are missing here
             continue
         why = f"only archived: {archived[key]}" if key in archived else "nothing registered refers to it"
         kind = "array" if folder.parent == store.arrays else "artifact"
@@ -76,7 +79,7 @@ def find(database: Database, store: Store, *, now: float | None = None) -> list[
 
 
 def leftovers(store: Store) -> list[Rubbish]:
-    """What processes that have ended left in the staging folder."""
+    """Return the files of ended processes in the staging folder."""
     return [
         Rubbish(
             str(staging.path.relative_to(store.root)),
@@ -91,7 +94,7 @@ def leftovers(store: Store) -> list[Rubbish]:
 
 
 def dataset_in(folder: Path) -> str | None:
-    """The identity of the dataset that an artifact holds; None for any other."""
+    """Return the identity of the dataset in an artifact, or None if the artifact is not a dataset."""
     try:
         return str(read_json(folder / REPORT_FILE)["identity"])
     except (OSError, ValueError, LookupError, TypeError):
@@ -99,7 +102,7 @@ def dataset_in(folder: Path) -> str | None:
 
 
 def old(folder: Path, now: float) -> bool:
-    """Whether it was last written so long ago that whoever wrote it has had time to register it."""
+    """Return whether the folder was last written long enough ago for its writer to have registered it."""
     try:
         return folder.stat().st_mtime <= now - YOUNG
     except FileNotFoundError:
@@ -107,12 +110,17 @@ def old(folder: Path, now: float) -> bool:
 
 
 def of_fragments(store: Store) -> set[str]:
-    """Keys of bytes (digests, names of arrays), among other texts, in fragments that wait or were set aside. Units of
-    one that cannot be read are made again."""
+    """Return the texts in pending and quarantined fragments, which include their digests and array names.
+
+    Unreadable fragments are skipped: their units run again.
+    """
     from store.fragments import FRAGMENT_SUFFIX, Fragment
 
     keys = set[str]()
-    for folder in (store.incoming, store.quarantine):  # in this order: one that is set aside meanwhile is read there
+    for folder in (
+        store.incoming,
+        store.quarantine,
+    ):  # in this order, so that a fragment quarantined meanwhile is not missed
         for path in folder.glob(f"*{FRAGMENT_SUFFIX}"):
             with suppress(StoreError):
                 for _, rows in Fragment.at(path).read():
@@ -122,7 +130,9 @@ def of_fragments(store: Store) -> set[str]:
 
 
 def references(session: Session) -> tuple[set[str], dict[str, str]]:
-    """Keys of bytes (digests, names of arrays) that are needed; and of those that only archived things need, which."""
+    """Return the keys (digests and array names) of bytes in use, and key → owner of bytes that only archived things
+    need.
+    """
     now = names.CURRENT_ANNOTATIONS.c
     shelved = {
         lineage.node_of_annotation(noun, target)
@@ -135,7 +145,7 @@ def references(session: Session) -> tuple[set[str], dict[str, str]]:
         nodes += [node for node in map(lineage.node_of, session.scalars(select(table))) if node.noun != "run"]
     live = {node for node in nodes if node not in shelved}
     frontier = set(live)
-    while frontier:  # an archived thing that a live one was made from is needed too
+    while frontier:  # archived inputs of live things are in use
         edges = lineage.read_parents(session, frontier)
         frontier = {edge.node for at in frontier for edge in edges[at]} - live
         live |= frontier
@@ -152,11 +162,10 @@ def references(session: Session) -> tuple[set[str], dict[str, str]]:
 
 
 def remove(store: Store, rubbish: list[Rubbish], now: float | None = None) -> int:
-    """Move these into the bin; returns the bytes. `restore` takes them back until `empty` removes them for good.
-    Left-overs in the staging folder are deleted.
+    """Move `rubbish` to the bin and return the number of bytes moved. Staging files are deleted instead.
 
-    What is gone already, by hand or by another's `gc`, is passed over; and, with the `now` that `find` had, what was
-    published again since.
+    Bytes that were removed in the meantime are skipped. Given the `now` of `find`, so are bytes that were published
+    again since. `restore` restores the bin; `empty` deletes it.
     """
     store.require_writable()
     moved = 0
@@ -170,8 +179,8 @@ def remove(store: Store, rubbish: list[Rubbish], now: float | None = None) -> in
         target.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):
             place.rename(target)
-            if now is not None and not old(target, now):  # looked at once nobody can find it any more
-                with suppress(OSError):  # a new copy lies there already
+            if now is not None and not old(target, now):  # checked after the move, when no process can find it
+                with suppress(OSError):  # a new copy exists already
                     target.rename(place)
                 continue
             moved += item.bytes
@@ -179,7 +188,7 @@ def remove(store: Store, rubbish: list[Rubbish], now: float | None = None) -> in
 
 
 def binned(store: Store) -> list[Rubbish]:
-    """What is in the bin."""
+    """Return the contents of the bin."""
     return [
         Rubbish(str(path.relative_to(store.root)), path.name[:12], f"removed {time_of(path, store)}", size(path))
         for path in in_bin(store)
@@ -187,8 +196,10 @@ def binned(store: Store) -> list[Rubbish]:
 
 
 def restore(store: Store, only: str | None = None) -> list[Rubbish]:
-    """Put what is in the bin (`only`: this path below the store's root) back where it was; what is there again
-    meanwhile stays as it is."""
+    """Move the contents of the bin back and return them. `only` restores one path, relative to the store's root.
+
+    Paths that exist again in the store are kept as they are.
+    """
     back = []
     for path, item in zip(in_bin(store), binned(store), strict=True):
         target = store.root / was_at(path, store)
@@ -200,7 +211,7 @@ def restore(store: Store, only: str | None = None) -> list[Rubbish]:
 
 
 def empty(store: Store, older_than: float) -> int:
-    """Remove for good what has been in the bin for so many seconds; returns the bytes."""
+    """Delete everything that has been in the bin for at least `older_than` seconds and return the number of bytes."""
     store.require_writable()
     gone = 0
     for folder in sorted((store.root / BIN).glob("*")):
@@ -212,31 +223,32 @@ def empty(store: Store, older_than: float) -> int:
 
 
 def removed_at(name: str) -> float | None:
-    """When a folder of the bin was made; None for any other name, which is not ours."""
+    """Return the Unix time at which a folder of the bin was made, or None for another name."""
     with suppress(ValueError, OverflowError):
         return float(calendar.timegm(time.strptime(name, STAMP)))
     return None
 
 
 def was_at(path: Path, store: Store) -> str:
-    """Where something in the bin was, below the store's root."""
+    """Return the original path of something in the bin, relative to the store's root."""
     return Path(*path.relative_to(store.root / BIN).parts[1:]).as_posix()
 
 
 def time_of(path: Path, store: Store) -> str:
+    """Return the local time at which something in the bin was removed."""
     since = removed_at(path.relative_to(store.root / BIN).parts[0])
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(since))
 
 
 def in_bin(store: Store) -> list[Path]:
-    """The folders in the bin."""
+    """Return the artifact, array and scratch folders in the bin."""
     folders = [folder for folder in (store.root / BIN).glob("*") if removed_at(folder.name) is not None]
     patterns = ("artifacts/??/*", "arrays/*", "runs/*/*")
     return sorted(path for folder in folders for pattern in patterns for path in folder.glob(pattern))
 
 
 def size(folder: Path) -> int:
-    """Bytes of a file, or of all files below a folder; those that vanish meanwhile do not count."""
+    """Return the bytes of a file or of all files below a folder. Files that disappear meanwhile are not counted."""
     size_bytes = 0
     for path in (folder, *folder.rglob("*")):
         with suppress(FileNotFoundError):

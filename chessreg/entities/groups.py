@@ -1,7 +1,7 @@
-"""Groups of arrays whose run has units that none of them holds, or two: which these are, and their mending.
+"""Find and repair runs whose array groups miss units or overlap.
 
-A run publishes its activations in groups, one row of a table (`activation_cache`) for each. Two machines may have cut
-them differently, so there may be groups to spare; what is read is a chain of groups that follow each other.
+A run publishes its activations in groups, one row of a table (`activation_cache`) each. Two machines may have cut them
+differently, so some groups may be redundant. Readers use a chain of consecutive groups.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Torn:
-    """A run whose groups lack units that it has as done. `wrong` is the reason, as a text."""
+    """A run whose groups lack units that are recorded as complete. `wrong` describes the problem."""
 
     run_id: UUID
     table: Any
@@ -40,7 +40,7 @@ class Torn:
 
 
 def torn(database: Database) -> list[Torn]:
-    """Every run whose complete units no chain of its groups holds."""
+    """Return every run whose complete units are not covered by a chain of its groups."""
     torn_groups = []
     with database.read() as session:
         for table in names.array_tables(session):
@@ -53,12 +53,14 @@ def torn(database: Database) -> list[Torn]:
 
 
 def repair(database: Database, store: Store, of: Torn, damaged: Iterable[str] | None = None) -> str:
-    """Keep the groups that can stand beside each other, and let the run's complete units be theirs.
+    """Keep a consistent subset of a run's groups and record exactly their units as complete.
 
-    The group that came first in the run's order stands. One that overlaps it goes into the bin, and so does what the
-    same attempt wrote right behind it: cut at other places, these have other bytes than an undisturbed run. Groups
-    whose bytes here are `damaged` (their paths; None: look) go with them. Returns the command that makes them again.
-    Raises ChessregError while an attempt at the run is running.
+    Of two overlapping groups, the first in unit order is kept and the other moves to the bin. Directly following groups
+    of the same attempt move with it: they were cut at other units and so have other bytes than in an undisturbed run.
+    Groups with `damaged` bytes (their paths; None: verify every group) move as well.
+
+    Returns the command that recreates the missing units, or "". Raises ChessregError while an attempt at the run is
+    running.
     """
     with database.write() as session:
         running = tables.Attempt.run_id == of.run_id, tables.Attempt.state == tables.AttemptState.RUNNING
@@ -82,15 +84,15 @@ def repair(database: Database, store: Store, of: Torn, damaged: Iterable[str] | 
 
 
 def into_bin(store: Store, array: str) -> None:
-    """Move a group's bytes, where they are here, to where `chessreg gc --restore` finds them."""
-    with suppress(StoreError):  # no name that a group can have: nothing is here
+    """Move the local bytes of a group to the bin, from which `chessreg gc --restore` restores them."""
+    with suppress(StoreError):  # an invalid name, so there are no bytes
         path = store.array(array)
         if path.exists():
             gc.remove(store, [gc.Rubbish(str(path.relative_to(store.root)), array, "", gc.size(path))])
 
 
 def sorted_out(makers: dict[int, UUID], groups: Sequence[Any], damaged: set[str]) -> tuple[list[Any], list[Any]]:
-    """Groups that are kept, and those that are not."""
+    """Return (kept groups, dropped groups)."""
     kept: list[Any] = []
     dropped: list[Any] = []
     for group in sorted(groups, key=lambda group: (group.start, -group.stop)):
@@ -102,7 +104,7 @@ def sorted_out(makers: dict[int, UUID], groups: Sequence[Any], damaged: set[str]
 
 
 def intact(store: Store, group: Any) -> bool:
-    """Whether a group's bytes, where they are here, are those that were published."""
+    """Return whether a group's bytes are absent from this store or match the published digest."""
     from store.arrays import ArrayGroup
 
     try:
@@ -117,7 +119,7 @@ def intact(store: Store, group: Any) -> bool:
 
 
 def makers_of(session: Session, run_id: UUID) -> dict[int, UUID]:
-    """Unit → the attempt that completed it."""
+    """Return unit → the id of the attempt that completed it."""
     rows = session.execute(
         select(tables.UnitRange.start, tables.UnitRange.stop, tables.UnitRange.attempt_id)
         .where(tables.UnitRange.run_id == run_id)
@@ -127,7 +129,7 @@ def makers_of(session: Session, run_id: UUID) -> dict[int, UUID]:
 
 
 def let_go(session: Session, of: Torn, kept: Sequence[Any], dropped: Sequence[Any]) -> None:
-    """Rewrite the run's complete units as those of the kept groups; remove the rows of all others."""
+    """Record the units of the kept groups as the run's complete units, and delete the rows of all other units."""
     makers = makers_of(session, of.run_id)
     some = session.scalars(select(tables.Attempt.id).where(tables.Attempt.run_id == of.run_id).limit(1)).first()
     units = tables.UnitRange

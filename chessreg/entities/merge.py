@@ -1,7 +1,7 @@
-"""Merge: what another registry has and this one lacks, by the rules of ingest. Twice, or both ways, does nothing more.
+"""Merge another registry into this one, by the rules of ingest. Repeated and mutual merges change nothing.
 
-Facts go in by their keys; results of a unit that is complete here are compared, and where they differ kept as
-conflicts; annotations are a log, of which both halves are kept. Jobs stay where they wait.
+Facts are inserted by key. Results of units that are complete here are compared, and differences are kept as conflicts.
+Annotations are a log, so both logs are kept. Jobs are not merged.
 """
 
 from __future__ import annotations
@@ -45,34 +45,34 @@ from chessreg.runs.ingest import (
 if TYPE_CHECKING:
     from store import Store
 
-STAYS = frozenset({"registry_state", "job"})  # of this registry alone
-APART = frozenset({*RESULT_TABLES, "unit_range", "fragment"})  # results, taken in unit by unit
+STAYS = frozenset({"registry_state", "job"})  # tables that are never merged
+APART = frozenset({*RESULT_TABLES, "unit_range", "fragment"})  # tables of results, which are merged unit by unit
 UNFIT: tuple[type[Exception], ...] = (DataError, IntegrityError, *DAMAGE_ERRORS)
-PART = "merge."  # how the record of a part of a merged run begins, where one of a fragment begins with its time
-AT_ONCE = 500  # rows in one statement
-UNITS_AT_ONCE = 500  # units in one transaction
+PART = "merge."  # prefix of the names of merged parts; names of fragments begin with a time
+AT_ONCE = 500
+UNITS_AT_ONCE = 500  # per transaction
 
 
 @dataclass
 class MergeReport:
-    """What came in. `conflicts` also counts things that were made differently there."""
+    """Counts of merged rows. `conflicts` includes facts that differ between the registries."""
 
     facts: dict[str, int] = field(default_factory=dict)  # table → new rows
     results: int = 0
     repeated: int = 0
     conflicts: int = 0
     fragments: int = 0
-    runs: int = 0  # with results that were new here
+    runs: int = 0  # runs with new results
 
     def as_dict(self) -> dict[str, Any]:
         return asdict(self)
 
 
 def merge(database: Database, store: Store, other: str) -> MergeReport:
-    """Take in what `other` has: a registry (file or URL), a folder with a registry and a store, or one of fragments.
+    """Merge `other`: a registry (file or URL), a folder with a registry and a store, or a folder of fragments.
 
-    Raises NotFoundError when nothing is there, BadInputError when it is none of these or this registry itself,
-    SchemaError when its schema is newer, or older on a server.
+    Raises NotFoundError if it does not exist, BadInputError if it is something else or this registry itself, and
+    SchemaError if its schema is newer, or older on a server.
     """
     report = MergeReport()
     place, fragments = places(other)
@@ -81,18 +81,18 @@ def merge(database: Database, store: Store, other: str) -> MergeReport:
     if place is not None:
         with opened(place, store) as there:
             if whereabouts(there) == whereabouts(database):
-                raise BadInputError(f"{other} is this registry", "give another one")
+                raise BadInputError(f"{other} is this registry", "give another registry")
             merge_registry(database, there, report, copy_of=place)
     return report
 
 
 class MergePreview(NamedTuple):
-    """What a merge would do.
+    """The effect of a merge.
 
-    `runs`: those that would change, as they would be here: `id`, `name`, `kind`, `host`, `state`, `units`, `done`,
-    `done_before` (None: the run is not here) and `conflicts`, their number. `unchanged`: how many others the other
-    registry has. `conflicts`: those that would be listed, with the keys of `registry.read.list_conflicts` and
-    `differs`: column → (here, there).
+    `runs`: the runs that would change, in their new state: `id`, `name`, `kind`, `host`, `state`, `units`, `done`,
+    `done_before` (None: the run is not here) and `conflicts`, their number. `unchanged`: the number of other runs in
+    the other registry. `conflicts`: the new conflicts, with the keys of `registry.read.list_conflicts` and `differs`:
+    column → (here, there).
     """
 
     report: MergeReport
@@ -102,9 +102,9 @@ class MergePreview(NamedTuple):
 
 
 def preview(database: Database, store: Store, other: str) -> MergePreview:
-    """Do the merge in a transaction that is taken back, with a store that is thrown away, and return what came of it.
+    """Return the effect of a merge, determined in a transaction that is rolled back and with a temporary store.
 
-    Holds the registry's write lock meanwhile. Raises what `merge` raises.
+    Holds the registry's write lock meanwhile. Raises as `merge` does.
     """
     from store import Store as Scratch
     from store.fragments import FRAGMENT_SUFFIX, Fragment
@@ -165,7 +165,7 @@ def difference(session: Session, conflict: dict[str, Any]) -> dict[str, tuple[An
 
 @contextmanager
 def opened(place: RegistryPlace, store: Store) -> Iterator[Database]:
-    """Another registry. A file with an older schema stays as it is: an upgraded copy is read."""
+    """Open another registry. If a file has an older schema, open an upgraded copy and leave the file unchanged."""
     if place.path is None or not place.path.exists() or migrations.read_schema_status(place).state != "behind":
         with Database.open(place, create=False) as there:
             yield there
@@ -178,14 +178,14 @@ def opened(place: RegistryPlace, store: Store) -> Iterator[Database]:
 
 
 def check(other: str) -> None:
-    """Raise what `merge` would for a place that holds neither a registry nor fragments."""
+    """Raise as `merge` would if `other` holds neither a registry nor fragments."""
     place, _ = places(other)
     if place is not None and migrations.read_schema_status(place).state != "behind":
         Database.open(place, create=False).close()
 
 
 def places(other: str) -> tuple[RegistryPlace | None, Path | None]:
-    """The registry and the folder with fragments that `other` means; at least one of them."""
+    """Return the registry and the folder of fragments at `other`. At least one of them is not None."""
     if "://" in other:
         return resolve_place(other), None
     path = expanded(other)
@@ -207,12 +207,13 @@ def places(other: str) -> tuple[RegistryPlace | None, Path | None]:
 
 
 def identity(database: Database) -> UUID | None:
+    """Return the id of a registry."""
     with database.read() as session:
         return session.scalar(select(tables.RegistryState.registry_id))
 
 
 def whereabouts(database: Database) -> tuple[Any, ...]:
-    """What only this registry has. A copy of its file, taken to another machine and worked with there, is another."""
+    """Return a key that identifies the location of a registry. A copy of its file has another key."""
     if database.dialect == "postgresql":
         with database.read() as session:
             return tuple(session.execute(text("SELECT current_database(), pg_postmaster_start_time()")).one())
@@ -223,7 +224,7 @@ def whereabouts(database: Database) -> tuple[Any, ...]:
 
 
 def adopt(database: Database, store: Store, folder: Path, report: MergeReport) -> None:
-    """Take in the fragments below a folder. Of a store these are only those that still wait, if it has a registry."""
+    """Ingest the fragments below a folder. In a store with a registry, only the pending fragments are ingested."""
     from chessreg.runs.ingest import ingest_fragments
     from store.fragments import FRAGMENT_SUFFIX
     from store.fragments import adopt_fragment as copy
@@ -248,17 +249,17 @@ def merge_registry(
     runs: Collection[UUID] | None = None,
     copy_of: RegistryPlace | None = None,
 ) -> None:
-    """All of `there`, or what belongs to these runs, with their annotations. `copy_of`: the registry that `there` was
-    copied from, if it was.
+    """Merge all of `there`, or only `runs`, their inputs and annotations. `copy_of`: the registry that `there` is a
+    copy of.
 
-    Raises BadInputError for a row that cannot be here: of facts before anything is, of results when all other runs are.
+    Raises BadInputError for an invalid row. If it is a fact, nothing is merged; if it is a result, all other runs are.
     """
     origin = identity(there)
     assert origin
     if origin == identity(database):  # a copy: its location identifies it
         origin = uuid5(origin, (copy_of or there.place).reference)
     ids = run_ids(there, runs)
-    facts = []  # all of them, before any is here
+    facts = []  # read and checked completely before any is inserted
     brought.load_package_nouns()
     for table in tables.Base.metadata.sorted_tables:  # parents first
         if table.name not in STAYS | APART:
@@ -279,21 +280,21 @@ def merge_registry(
     for run_id in ids:
         try:
             merge_results(database, there, run_id, origin, report)
-        except BadInputError as error:  # the results of other runs do not wait for it
+        except BadInputError as error:  # continue with the other runs
             failed.append(error)
     if failed:
         others = f"; of {len(failed) - 1} more runs too" if len(failed) > 1 else ""
-        raise BadInputError(f"{failed[0].message}{others}; all other runs were taken in", failed[0].hint)
+        raise BadInputError(f"{failed[0].message}{others}; all other runs were merged", failed[0].hint)
 
 
 def merge_results(database: Database, there: Database, run_id: UUID, origin: UUID, report: MergeReport) -> None:
-    """The results of one run. Raises BadInputError for a row that cannot be here; the parts before it are."""
+    """Merge the results of one run. Raises BadInputError for an invalid row; parts before it stay merged."""
     before = report.results
     for name, results in result_rows(there, run_id, seen=fragments_of(database, run_id), origin=origin):
         with database.write() as session, refused(f"run {run_id.hex[-6:]}"):
             one_at_a_time(session)
             if session.get(tables.FragmentRecord, name) is not None:
-                continue  # another merge has just taken it in
+                continue  # a concurrent merge has inserted it
             taken = IngestReport()
             insert_or_compare_rows(session, results, taken)
             session.add(tables.FragmentRecord(name=name, run_id=run_id, rows=taken.rows, ingested_at=utc_now()))
@@ -306,7 +307,7 @@ def merge_results(database: Database, there: Database, run_id: UUID, origin: UUI
 
 @contextmanager
 def refused(whose: str) -> Iterator[None]:
-    """Turn what a row of theirs raises that cannot be read, or cannot be here, into one BadInputError."""
+    """Convert errors about unreadable or invalid rows of `whose` to BadInputError."""
     try:
         yield
     except UNFIT as error:
@@ -317,20 +318,20 @@ def refused(whose: str) -> Iterator[None]:
 
 
 def require_own_units(there: Database) -> None:
-    """Raise BadInputError for a unit range that its run has not: ranges are read unit by unit."""
+    """Raise BadInputError if a unit range exceeds the units of its run, because ranges are expanded unit by unit."""
     units, run = tables.UnitRange, tables.Run
     beyond = or_(units.start < 0, units.stop <= units.start, units.stop > run.units)
     with there.read() as session:
         row = session.execute(select(units.start, units.stop, run.units).join(run).where(beyond).limit(1)).first()
     if row is not None:
         raise BadInputError(
-            f"a row of unit_range is refused: units {row.start} to {row.stop} are none of its run's {row.units}",
+            f"a row of unit_range is refused: units {row.start} to {row.stop} exceed the {row.units} units of the run",
             "this row was not written by chessreg, or was changed later",
         )
 
 
 def settle(database: Database, there: Database, run_id: UUID) -> None:
-    """Mark a run complete if it is now, with the time at which its last unit came in where that happened first."""
+    """Mark a run as complete if it is. Its completion time is the earlier of both registries."""
     with there.read() as session:
         theirs = session.get_one(tables.Run, run_id).completed_at
     with database.read() as session:
@@ -341,14 +342,16 @@ def settle(database: Database, there: Database, run_id: UUID) -> None:
         complete_run_if_done(session, run_id)
         run = session.get_one(tables.Run, run_id)
         if run.completed_at is not None and theirs is not None and theirs < run.completed_at:
-            if (results := database.place.results) is not None:  # a file of that time may have the rows of that time
+            if (
+                results := database.place.results
+            ) is not None:  # files of the earlier completion time may have fewer rows
                 for path in results.glob(f"*-{run_id.hex}-*.parquet"):
                     path.unlink(missing_ok=True)
             run.completed_at = theirs
 
 
 def merged_runs(session: Session) -> set[UUID]:
-    """Runs of which every result came by a merge: nothing of them was done with this registry's store."""
+    """Return the runs whose results all came from merges, so that none of them used this registry's store."""
     record = tables.FragmentRecord
     merged = record.name.startswith(PART, autoescape=True)
     by_merge, by_fragment = (set(session.scalars(select(record.run_id).where(of))) for of in (merged, ~merged))
@@ -356,18 +359,23 @@ def merged_runs(session: Session) -> set[UUID]:
 
 
 def one_at_a_time(session: Session) -> None:
+    """Wait for concurrent ingests to end. On SQLite, every write transaction does so already."""
     if session.get_bind().dialect.name == "postgresql":
         session.execute(text("select pg_advisory_xact_lock(hashtext('chessreg ingest'))"))
 
 
 def run_ids(there: Database, runs: Collection[UUID] | None) -> list[UUID]:
+    """Return the ids of `runs` (None: all runs) in `there`, oldest first."""
     with refused("run"), there.read() as session:
         known = session.scalars(select(tables.Run.id).order_by(tables.Run.created_at, tables.Run.id)).all()
     return [id for id in known if runs is None or id in runs]
 
 
 def fact_rows(there: Database, table: Table, runs: list[UUID], everything: bool) -> Iterator[list[dict[str, Any]]]:
-    """Rows of a table of facts, some hundred at a time; of a table about runs only those of these runs."""
+    """Yield the rows of a table of facts in batches of AT_ONCE, parents first.
+
+    Unless `everything`, rows that belong to a run other than `runs` are left out.
+    """
     column = run_column(table)
     with there.read() as session:
         if not brought.has_table(session, table):
@@ -382,29 +390,29 @@ def fact_rows(there: Database, table: Table, runs: list[UUID], everything: bool)
     if "parent_id" in table.c:
         by_id = {row["id"]: row for row in rows}
         parents = {id: {row["parent_id"]} & by_id.keys() for id, row in by_id.items()}
-        try:  # parents first, whatever the clocks said
+        try:  # parents first, even if clocks were wrong
             rows = [by_id[id] for id in TopologicalSorter(parents).static_order()]
         except CycleError as error:
-            message = f"a {table.name} is among its own parents"
+            message = f"a row of {table.name} is refused: it is its own ancestor"
             raise BadInputError(message, "this row was not written by chessreg, or was changed") from error
     for start in range(0, len(rows), AT_ONCE):
         yield rows[start : start + AT_ONCE]
 
 
 def run_column(table: Table) -> Column[Any] | None:
-    """The column with the run of a row. None: the table has rows without a run, and all of them are taken."""
+    """Return the column with the run of a row. None: rows of this table may have no run, so all of them are merged."""
     column = table.c.get("run_id", table.c.id if table.name == "run" else None)
     return None if column is None or column.nullable else column
 
 
 def not_of_runs() -> set[str]:
-    """The nouns of things that are there without a run: datasets, checkpoints, engines, machines."""
+    """Return the nouns whose things need no run, such as datasets, checkpoints, engines and machines."""
     known = names.noun_tables().items()
     return {noun for noun, table in known if run_column(table.__table__) is None and noun not in STAYS}
 
 
 def take_facts(session: Session, table: Table, rows: list[dict[str, Any]], report: MergeReport) -> None:
-    """Insert the rows whose key is not here; compare what two machines may have made differently."""
+    """Insert the rows with new keys. Compare or update the existing ones."""
     key = [column.name for column in table.primary_key]
     here, checked = existing(session, table, rows), compared(table)
     fresh = []
@@ -425,8 +433,11 @@ def take_facts(session: Session, table: Table, rows: list[dict[str, Any]], repor
 
 
 def learned(table: Table, mine: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
-    """What the other registry's row of the same thing adds: how an attempt ended, that a machine was seen later, that
-    the thing is older, what is unknown here. All else stays: runs and files rest on it."""
+    """Return the columns of `mine` to update from `row`, the other registry's row of the same thing.
+
+    These are the end of an attempt, a later sighting of a machine, an earlier creation time, and values unknown here.
+    Other columns are never changed, because runs and files depend on them.
+    """
     if table.name == "attempt":
         lost = tables.AttemptState.LOST
         known = mine["ended_at"] is not None and not (mine["state"] == lost and row["state"] != lost)
@@ -437,17 +448,17 @@ def learned(table: Table, mine: dict[str, Any], row: dict[str, Any]) -> dict[str
         return {}
     unknown: tuple[Any, ...] = (None, {})
     values = {name: value for name, value in row.items() if mine[name] in unknown and value not in unknown}
-    values.pop("completed_at", None)  # `settle` sees to that
+    values.pop("completed_at", None)  # set by `settle`
     return values | ({"created_at": row["created_at"]} if row["created_at"] < mine["created_at"] else {})
 
 
 def compared(table: Table) -> tuple[str, ...]:
-    """The columns that two machines which did the same may have made differently: looked at where the key is here."""
+    """Return the columns of a table that may differ for equal keys and are therefore compared."""
     return next(m.class_.__compared__ for m in tables.Base.registry.mappers if m.local_table is table)
 
 
 def existing(session: Session, table: Table, rows: list[dict[str, Any]]) -> dict[tuple[Any, ...], dict[str, Any]]:
-    """Of these rows' keys, those that are here, with their rows."""
+    """Return key → existing row, for the keys of `rows` that exist here."""
     key = [column.name for column in table.primary_key]
     wanted = {tuple(row[name] for name in key) for row in rows}
     first = [row[key[0]] for row in rows]
@@ -457,7 +468,7 @@ def existing(session: Session, table: Table, rows: list[dict[str, Any]]) -> dict
 
 
 def note_conflict(session: Session, table: Table, key: list[str], row: dict[str, Any]) -> bool:
-    """List a thing that was made differently elsewhere; once. Returns whether it is new."""
+    """Record a thing that differs between the registries, once. Returns whether the conflict is new."""
     run_id = row.get("run_id")
     key_text = {name: str(row[name]) for name in key}
     where = tables.Conflict.table_name == table.name, tables.Conflict.run_id == (run_id or UUID(int=0))
@@ -469,7 +480,7 @@ def note_conflict(session: Session, table: Table, key: list[str], row: dict[str,
             id=new_id(),
             table_name=table.name,
             run_id=run_id or UUID(int=0),
-            attempt_id=UUID(int=0),  # a fact is no attempt's
+            attempt_id=UUID(int=0),  # facts do not belong to an attempt
             key=key_text,
             row=content,
             found_at=utc_now(),
@@ -479,7 +490,7 @@ def note_conflict(session: Session, table: Table, key: list[str], row: dict[str,
 
 
 def news(session: Session, conflicts: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Of another registry's conflicts those that are not listed here, and whose row is not the one that counts here."""
+    """Yield the other registry's conflicts that are not recorded here and whose row differs from the one here."""
     for name in dict.fromkeys(row["table_name"] for row in conflicts):
         of_table = [row for row in conflicts if row["table_name"] == name]
         listed = read_conflict_texts(session, name, {row["run_id"] for row in of_table})
@@ -489,7 +500,7 @@ def news(session: Session, conflicts: list[dict[str, Any]]) -> Iterator[dict[str
 
 
 def counts_here(session: Session, conflict: dict[str, Any]) -> bool:
-    """Whether the row of another registry's conflict is the one that this registry has. Its JSON may hold anything."""
+    """Return whether the row of another registry's conflict equals the current row here. Its JSON is not trusted."""
     table, key, row = TABLES.get(conflict["table_name"]), conflict["key"], conflict["row"]
     kinds: dict[str, Any] = {} if table is None else {column.name: column.type for column in table.primary_key}
     if table is None or not (isinstance(key, dict) and isinstance(row, dict)) or not brought.has_table(session, table):
@@ -500,26 +511,26 @@ def counts_here(session: Session, conflict: dict[str, Any]) -> bool:
         return False
     found = session.execute(select(table).where(*key_conditions(table, list(key), typed))).mappings().first()
     here = {} if found is None else make_json_value(crop_model_texts(table, dict(found)))
-    content = row.keys() - {"attempt_id", "seconds"}  # of a fact: its compared columns, as texts
+    content = row.keys() - {"attempt_id", "seconds"}  # for a fact: its compared columns as text
     return bool(here) and all(row[name] in (here.get(name), str(here.get(name))) for name in content)
 
 
 def typed_key(kind: TypeEngine[Any], value: object) -> UUID | int | str:
-    """A value of a key, as JSON has it, as its column has it. Raises ValueError for one that no row has."""
+    """Convert a key's JSON value to the type of its column. Raises ValueError for an impossible value."""
     if isinstance(kind, Uuid):
         return UUID(str(value))
     if isinstance(kind, Integer) and abs(number := int(str(value))) < 1 << 63:
         return number
     if isinstance(kind, String) and isinstance(value, str) and "\0" not in value:
         return value
-    raise ValueError(f"{value!r} is in no key")
+    raise ValueError(f"{value!r} is not a valid key")
 
 
 # -- results of a run, part by part ------------------------------------------------------------------------------------
 
 
 def fragments_of(database: Database, run_id: UUID) -> set[str]:
-    """The names under which results of this run were taken in before."""
+    """Return the names of the ingested fragments and merged parts of a run."""
     with database.read() as session:
         record = tables.FragmentRecord
         return set(session.scalars(select(record.name).where(record.run_id == run_id)))
@@ -528,15 +539,17 @@ def fragments_of(database: Database, run_id: UUID) -> set[str]:
 def result_rows(
     there: Database, run_id: UUID, seen: set[str], origin: UUID
 ) -> Iterator[tuple[str, dict[str, list[dict[str, Any]]]]]:
-    """Complete units of a run with their rows by table, in parts; each part has a name, and one that was seen is not
-    read again. A part holds whole unit ranges, so a unit is never in two."""
+    """Yield (name, table → rows) of the complete units of a run, in parts of whole unit ranges.
+
+    Parts whose names are in `seen` are skipped.
+    """
     ranges = tables.UnitRange.__table__
     with there.read() as session:
         taken = session.execute(
             select(tables.FragmentRecord.name).where(tables.FragmentRecord.run_id == run_id)
         ).scalars()
         if seen and seen >= set(taken):
-            return  # everything that came in there came in here too
+            return  # everything ingested there was ingested here
         of_run = select(ranges).where(ranges.c.run_id == run_id).order_by(ranges.c.start, ranges.c.stop)
         results = [dict(row) for row in session.execute(of_run).mappings()]
     for part in parts(results):
@@ -558,13 +571,13 @@ def result_rows(
 
 
 def content_key(part: list[dict[str, Any]]) -> str:
-    """A digest of unit ranges and who completed them: two copies of one registry go on with other ones."""
+    """Return a digest of unit ranges and their attempts. It distinguishes copies of a registry that diverged."""
     listed = [(row["start"], row["stop"], row["attempt_id"].hex) for row in part]
     return hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:16]
 
 
 def parts(ranges: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
-    """Unit ranges in groups of about UNITS_AT_ONCE units."""
+    """Yield consecutive unit ranges with about UNITS_AT_ONCE units together."""
     part: list[dict[str, Any]] = []
     size = 0
     for row in ranges:
@@ -578,7 +591,7 @@ def parts(ranges: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
 
 
 def export_rows(database: Database, target: Path, references: Collection[str]) -> MergeReport:
-    """Write a registry with these runs, all that they were made from, and their annotations, for `merge`."""
+    """Write a new registry with these runs, their inputs and annotations, for `merge`."""
     with database.read() as session:
         trees = [
             lineage.build_tree(session, lineage.find_node(session, reference), up=True) for reference in references
@@ -591,9 +604,9 @@ def export_rows(database: Database, target: Path, references: Collection[str]) -
 
 
 def export_runs(database: Database, target: Path, runs: Collection[UUID]) -> MergeReport:
-    """Write a registry with these runs alone, and their annotations.
+    """Write a new registry with only these runs and their annotations.
 
-    An attempt that is at work counts as lost there, where nobody hears of its end; a later merge that knows it, does.
+    Running attempts become lost there. A later merge with their actual end corrects this.
     """
     report = MergeReport()
     attempt, lost = tables.Attempt, tables.AttemptState.LOST

@@ -1,4 +1,4 @@
-"""Probes as a user lists and shows them; `runs.fitted` reads and writes them."""
+"""Lists and shows probes. `runs.fitted` reads and writes them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 class Probes(Entity):
-    """Probes: list, show. `chessreg run probe` makes them, `chessreg import probe` brings others' in."""
+    """Probes: list, show. `chessreg run probe` fits them, `chessreg import probe` imports existing ones."""
 
     table = tables.Probe
     plural = "probes"
@@ -41,21 +41,21 @@ class Probes(Entity):
     )  # fmt: skip
     none_yet = "no probes yet: chessreg run probe --cache CACHE"
     hidden = ("detail", "norms", "cosines", "checkpoint", "checkpoint_id")
-    list_help = "List the probes, one line a layer, with their accuracy on held-out games."
-    show_help = """Show one probe: what it reads from where, what it was fitted on, how often it is right, and the norm
-    of each class's direction (of a board: the mean over its squares)."""
+    list_help = "List the probes, one line per layer, with their accuracy on held-out games."
+    show_help = """Show one probe: its input, label, training data and accuracy, and the norm of each class's direction
+    (for a board: the mean over its squares)."""
     example = "reference-board --layer 5 --square e2"
     show_options = (
-        Option("layer", "Which of the run's probes.  [default: the best on the validation games]", int),
+        Option("layer", "Layer of the probe. Left out: the layer with the highest validation accuracy.", int),
         Option(
             "square",
-            "Show the norm of each class's direction on this square. Left out: of all squares together.",
+            "Show the norm of each class's direction on this square. Left out: the mean over all squares.",
             metavar="SQUARE",
         ),
     )
 
     def rows(self, sql: SqlSession, reference: str | None = None) -> list[Row]:
-        """Probes with their accuracy on validation and test games (None: not tested)."""
+        """Return probes with their accuracy on validation and test games (None: not tested)."""
         validation, test = accuracies(sql, "validation"), accuracies(sql, "test")
         rows = super().rows(sql, reference)
         for row in rows:
@@ -64,7 +64,7 @@ class Probes(Entity):
         return with_model(rows)
 
     def one(self, rows: list[Row]) -> Row:
-        """The layer that the run's validation games choose."""
+        """Return the row of the layer with the highest validation accuracy."""
         best = self.best(rows)
         return {**best, "layers": len(rows), "best_layer": best["layer"] if len(rows) > 1 else None}
 
@@ -106,13 +106,13 @@ class Probes(Entity):
         )
 
 
-BARS = 14  # cells of a bar in a table
+BARS = 14
 
 
 def f1_by_class(session: Session, id: UUID) -> list[Part]:
-    """The classes of the layer that validation games choose, with the F1 of query `probe f1 by class`.
+    """Return the F1 of each class, from query `probe f1 by class`, for the layer with the highest validation accuracy.
 
-    No part of a run that is not complete, or has no classes.
+    Returns [] if the run is not complete or its label has no classes.
     """
     rows: list[Row] = []
     for row in session.query("probe f1 by class", run=id.hex).rows:
@@ -131,7 +131,7 @@ def f1_by_class(session: Session, id: UUID) -> list[Part]:
 
 
 def accuracies(sql: SqlSession, split: str = "test") -> dict[tuple[UUID, int], float]:
-    """Share of right answers of every probe (run, unit) on one split, over all its games."""
+    """Return (run, unit) → accuracy of the probe on one split, over all its games."""
     score = tables.Score
     scores = sql.execute(
         select(score.run_id, score.unit, func.sum(score.correct), func.sum(score.n))
@@ -143,16 +143,16 @@ def accuracies(sql: SqlSession, split: str = "test") -> dict[tuple[UUID, int], f
 
 
 def norms_and_cosines(inputs: Inputs, row: Row, square: str | None) -> tuple[dict[str, float], dict[str, float]]:
-    """Norms of a probe's directions by class, and cosines between the classes of one that has two.
+    """Return the norms of a probe's directions by class, and the cosine between the classes if there are exactly two.
 
-    Raises NotFoundError when the probe's bytes are not here, BadInputError for a square that it does not read.
+    Raises NotFoundError if the probe's bytes are not in this store, BadInputError if the probe does not read `square`.
     """
     weight = load_probe(inputs, inputs.reference("run:probe", row["run_id"].hex), row["layer"]).weight
     squares, named = weight.shape[1], class_names(row["label"], weight.shape[2])
     if square is not None:
         if squares != 64 or square not in chess.SQUARE_NAMES:
             reason = "reads no squares" if squares != 64 else f"has no square {square!r}"
-            raise BadInputError(f"this probe {reason}", "squares are a1 to h8, of probes of the board")
+            raise BadInputError(f"this probe {reason}", "only board probes have squares, a1 to h8")
         weight = weight[:, [chess.parse_square(square)]]
     norms = np.linalg.norm(weight, axis=0).mean(0)
     cosines = {}
@@ -162,7 +162,7 @@ def norms_and_cosines(inputs: Inputs, row: Row, square: str | None) -> tuple[dic
 
 
 def class_names(label: str, classes: int) -> list[str]:
-    """What the classes of a label are called; of skill the lowest and the highest."""
+    """Return the names of a label's classes. Classes without a name are numbered, except skill's `low` and `high`."""
     label = label.removesuffix(labels.SHUFFLED_SUFFIX)
     known = labels.get_label(label).classes if label in labels.LABELS else ()
     if len(known) == classes:

@@ -1,4 +1,4 @@
-"""What every registration of a thing has in common: a registry that can be written, a free name, artifact rows."""
+"""Steps shared by all registrations: check that registry and name can be used, and record the artifact."""
 
 from __future__ import annotations
 
@@ -19,34 +19,36 @@ if TYPE_CHECKING:
 
 
 class _Undo(Exception):
-    """Leaves a transaction without a trace."""
+    """Raised to roll back a transaction."""
 
 
 def prepare(database: Database, name: str | None) -> None:
-    """Refuse now what would be refused after the work: a registry that cannot be written, a name that cannot be one."""
+    """Fail early: raise before the work starts if the registry is not writable or `name` is not a valid name."""
     if name is not None:
         names.require_name(name)
     state = tables.RegistryState
     with suppress(_Undo), database.write() as session:
-        session.execute(update(state).values(data_version=state.data_version))  # SQLite tells only when it writes
+        session.execute(
+            update(state).values(data_version=state.data_version)
+        )  # SQLite reports a read-only file only on writing
         raise _Undo
 
 
 def refuse_taken(database: Database, noun: str, name: str | None, target: UUID | None = None) -> None:
-    """BadInputError when `name` belongs to another thing than `target` (None: a thing that is not there yet)."""
+    """Raise BadInputError if `name` belongs to a thing other than `target` (None: not registered yet)."""
     if name is not None:
         with database.read() as session:
             names.require_free_name(session, noun, target or "", name)
 
 
 def one_at_a_time(session: Session) -> None:
-    """Wait for the registrations of others to end; on SQLite every transaction that writes does so anyway."""
+    """Wait for concurrent registrations to end. On SQLite, every write transaction does so already."""
     if session.get_bind().dialect.name == "postgresql":
         session.execute(text("select pg_advisory_xact_lock(hashtext('chessreg register'))"))
 
 
 def record_artifact(session: Session, artifact: StoredArtifact) -> None:
-    """Rows of a published artifact, of where it lies, and of this machine. What is there already stays."""
+    """Record a published artifact, its location and this machine. Existing rows are kept."""
     one_at_a_time(session)
     if session.get(tables.Artifact, artifact.digest) is None:
         session.add(
@@ -66,7 +68,7 @@ def record_artifact(session: Session, artifact: StoredArtifact) -> None:
 
 
 def verified(session: Session, artifact: StoredArtifact) -> None:
-    """Note that the artifact's bytes were read and found right, here and now."""
+    """Record that the bytes of the artifact on this machine were read and match its digest now."""
     session.merge(
         tables.ArtifactLocation(
             digest=artifact.digest,
@@ -78,6 +80,6 @@ def verified(session: Session, artifact: StoredArtifact) -> None:
 
 
 def give_name(session: Session, noun: str, target: UUID, name: str | None) -> None:
-    """Let a thing go by this name, beside those it has. Raises BadInputError for a name that another thing has."""
+    """Add `name` to the names of a thing. Raises BadInputError if another thing has this name."""
     if name is not None:
         names.add_name(session, noun, target, name)

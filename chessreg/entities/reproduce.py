@@ -1,4 +1,4 @@
-"""What made a run, as commands in order; and the run once more, apart, to see whether it comes out the same."""
+"""The commands that recreate a run, and the repetition of a run in a scratch home to compare its results."""
 
 from __future__ import annotations
 
@@ -37,19 +37,20 @@ from store.files import sha256_file
 if TYPE_CHECKING:
     from store import Store
 
-NOT_COMPARED = frozenset({"attempt_id", "seconds", "move_hash"})  # the last follows from the moves
+NOT_COMPARED = frozenset({"attempt_id", "seconds", "move_hash"})  # move_hash is derived from the moves
 
 
 @dataclass
 class Differing:
-    """How one column came out otherwise: in how many rows, by how much at most, and the first of them in words."""
+    """How one column differs: in how many rows, by how much at most, and the first difference as text."""
 
     rows: int = 0
-    largest: float | None = None  # of numbers: the largest difference, and the largest as a share of the value
+    largest: float | None = None  # largest difference of numbers; `relative`: as a fraction of the value
     relative: float | None = None
     first: str = ""
 
     def add(self, place: str, then: Any, now: Any) -> None:
+        """Add the values of one row before and after."""
         self.rows += 1
         for one, other in numbers(then, now):
             by = abs(other - one)
@@ -58,36 +59,40 @@ class Differing:
         self.first = self.first or f"{place}: {in_words(then, now)}"
 
     def written(self) -> str:
-        """`3 rows, by at most 2.2e-16 (1e-15 of the value); first score unit 0 test 3: 17 then, 18 now`."""
+        """Return the difference as text.
+
+        For example `3 rows, by at most 2.2e-16 (1e-15 of the value); first score unit 0 test 3: 17 then, 18 now`.
+        """
         much = "" if self.largest is None else f", by at most {self.largest:.2g} ({self.relative:.2g} of the value)"
         return f"{self.rows:,} row{'s' * (self.rows > 1)}{much}; first {self.first}"
 
 
 @dataclass
 class Again:
-    """A run done once more: rows that are the same, and keys and columns of those that are not."""
+    """The result of repeating a run: the number of equal rows, and the keys and columns of different ones."""
 
     same: int = 0
     differing: list[str] = field(default_factory=list)  # "score unit 3 test 17"
     columns: dict[str, Differing] = field(default_factory=dict)  # "score.correct", "trial.detail.half", …
-    newer: set[str] = field(default_factory=set)  # columns that the run's rows do not have: not compared
+    newer: set[str] = field(default_factory=set)  # columns that the recorded rows lack; not compared
     outputs_same: int = 0
     outputs_differing: list[str] = field(default_factory=list)
-    outputs_kept: list[str] = field(default_factory=list)  # whose bytes the store had not
+    outputs_kept: list[str] = field(default_factory=list)  # outputs whose bytes were missing from the store
 
     @property
     def agrees(self) -> bool:
+        """Return whether all rows and outputs are equal."""
         return not self.differing and not self.outputs_differing
 
     def as_dict(self) -> dict[str, Any]:
-        """As one JSON document."""
+        """Return the result as a JSON document."""
         return {"agrees": self.agrees} | asdict(self) | {"newer": sorted(self.newer)}
 
     def row(self, table: str, place: str, then: dict[str, Any] | None, now: dict[str, Any] | None) -> None:
-        """Compare one row of both; None: that side does not have it."""
+        """Compare the old and the new version of one row. None: that version does not exist."""
         if then is None or now is None:
             apart: dict[str, tuple[Any, Any]] = {
-                "(whole row)": ("missing", "there") if then is None else ("there", "missing")
+                "(whole row)": ("missing", "present") if then is None else ("present", "missing")
             }
         else:
             ours, theirs = flat(then), flat(now)
@@ -109,14 +114,14 @@ UNPACKED: dict[str, Callable[[bytes], list[Any]]] = {
 
 
 def flat(row: dict[str, Any]) -> dict[str, Any]:
-    """A row with the kind's extra columns beside the table's own, and packed lists as lists."""
+    """Return a row with unpacked lists, and the kind's custom columns as `detail.NAME`."""
     own = {name: unpacked(name, value) for name, value in row.items()}
     extra = own.pop("detail", None)
     return own | {f"detail.{name}": value for name, value in (extra if isinstance(extra, dict) else {}).items()}
 
 
 def unpacked(name: str, value: Any) -> Any:
-    """A packed list as a list; bytes that are none as hexadecimal digits."""
+    """Return the list packed in `value`. Other bytes become hexadecimal digits; other values are returned unchanged."""
     if not isinstance(value, bytes):
         return value
     try:
@@ -126,7 +131,7 @@ def unpacked(name: str, value: Any) -> Any:
 
 
 def numbers(then: Any, now: Any) -> list[tuple[float, float]]:
-    """The numbers of two values, those of two lists of one length in pairs; none of anything else."""
+    """Return the pairs of numbers in two values or in two lists of equal length. Other values give no pairs."""
     if isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
         return [pair for both in zip(then, now, strict=True) for pair in numbers(*both)]
     plain = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in (then, now))
@@ -134,7 +139,7 @@ def numbers(then: Any, now: Any) -> list[tuple[float, float]]:
 
 
 def in_words(then: Any, now: Any) -> str:
-    """Two differing values; of two lists, such as moves, the first place at which they differ, counted from 0."""
+    """Return two different values as text; for lists, such as moves, the first index (from 0) at which they differ."""
     if isinstance(then, list) and isinstance(now, list):
         pairs = enumerate(zip_longest(then, now, fillvalue="the end"))
         place, (then, now) = next((n, pair) for n, pair in pairs if pair[0] != pair[1])
@@ -142,11 +147,11 @@ def in_words(then: Any, now: Any) -> str:
     return f"{then} then, {now} now"
 
 
-# -- what made it -----------------------------------------------------------------------------------------------------
+# -- commands --------------------------------------------------------------------------------------------------------
 
 
 def steps(session: Session, run_id: UUID) -> list[dict[str, Any]]:
-    """All that a run rests on and the run itself, in an order in which it can be made: what, name, command."""
+    """Return noun, id, name, state and command of a run and all its inputs, in an order in which they can be made."""
     root = lineage.build_tree(session, lineage.Node("run", run_id.hex), up=True)
     ordered: dict[lineage.Node, None] = {}
 
@@ -161,7 +166,7 @@ def steps(session: Session, run_id: UUID) -> list[dict[str, Any]]:
         {"noun": node.noun, "id": node.id, "name": facts[node]["name"], "state": facts[node]["state"]}
         | made_with(session, node, facts[node]["name"])
         for node in ordered
-        if node.noun != "file"  # the command that reads it names it
+        if node.noun != "file"  # named in the command that reads it
     ]
 
 
@@ -184,9 +189,9 @@ SHA256SUM = 'command -v sha256sum >/dev/null || sha256sum() { shasum -a 256 "$@"
 
 
 def script(made: list[dict[str, Any]], store: Store) -> list[str]:
-    """Return the lines of a shell script that makes everything of `steps` in an empty folder.
+    """Return the lines of a shell script that makes everything in `steps` in an empty folder.
 
-    It first checks the files that it reads, by their SHA-256. Raises BadInputError where two of them have one name.
+    It first checks its input files by their SHA-256. Raises BadInputError if two of them have the same name.
     """
     files: dict[str, str] = {}
     commands = []
@@ -198,7 +203,7 @@ def script(made: list[dict[str, Any]], store: Store) -> list[str]:
                 if name:
                     command = command.replace(file["sha256"], shlex.quote(name))
             elif files.setdefault(name, digest) != digest:
-                raise BadInputError(f"two different files are called {name}", "--json lists the steps with their files")
+                raise BadInputError(f"two different files are named {name}", "list the steps with their files: --json")
             else:
                 command = command.replace(file["sha256"], shlex.quote(name))
         commands += [command, *step["afterwards"]]
@@ -212,9 +217,10 @@ def script(made: list[dict[str, Any]], store: Store) -> list[str]:
 
 
 def readable(name: str, digest: str, store: Store) -> tuple[str, str | None]:
-    """Return a file's name and the SHA-256 of its bytes, None for a file of chessreg's own and one that is not here.
+    """Return a file's name and the SHA-256 of its bytes.
 
-    `sample` names a file that comes with chessreg. A file without a name is called by its digest.
+    The SHA-256 is None for a bundled file (named `sample`) and for one whose bytes are not in this store. A file
+    without a name is named by its digest.
     """
     if not digest.startswith("sha256:"):
         return name, digest
@@ -228,12 +234,12 @@ def readable(name: str, digest: str, store: Store) -> tuple[str, str | None]:
     return name or f"{content[:12]}{file.suffix}", content
 
 
-# -- once more --------------------------------------------------------------------------------------------------------
+# -- repetition --------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
 class Apart:
-    """A home with a run's inputs and nothing else, in which it can be done once more as it was done."""
+    """A temporary home with only a run's inputs, in which the run can be repeated with its recorded settings."""
 
     database: Database
     store: Store
@@ -243,7 +249,7 @@ class Apart:
     explicit: tuple[str, ...]
 
     def run(self, spec: Spec, on_progress: Callable[[float, str], None]) -> UUID:
-        """Run this spec; returns its run's id. Raises KeyboardInterrupt after a signal to end."""
+        """Run this spec and return its run's id. Raises KeyboardInterrupt if a signal interrupted it."""
         report = attempt.run_spec(
             self.kind, spec, self.options, self.database, self.store, explicit=self.explicit, on_progress=on_progress
         )
@@ -253,7 +259,7 @@ class Apart:
 
 
 def replays(database: Database, run_id: UUID) -> bool:
-    """Whether a run's spec gives the same rows again on this machine."""
+    """Return whether a run's spec gives the same rows again on this machine."""
     with database.read() as session:
         run = session.get_one(tables.Run, run_id)
         kind = kind_of_record(session.get_one(tables.KindRecord, (run.kind, run.version)))
@@ -266,10 +272,10 @@ def again(
     run_id: UUID,
     on_progress: Callable[[float, str], None] = lambda fraction, text: None,
 ) -> Again:
-    """Do a run once more in a home of its own, and compare every row and output. An output whose bytes are registered
-    and not in the store is kept, if it came out with the same digest.
+    """Repeat a run in a temporary home and compare every row and output.
 
-    Raises what `apart` and the run raise, and KeyboardInterrupt after a signal to end: nothing is kept then.
+    An output that is missing from the store is added to it if it has the registered digest. Raises as `apart` and the
+    run do, and KeyboardInterrupt after a signal. Nothing is kept then.
     """
     with apart(database, store, run_id) as home:
         home.run(home.spec, on_progress)
@@ -289,9 +295,10 @@ def replicated(
     run_id: UUID,
     on_progress: Callable[[float, str], None] = lambda fraction, text: None,
 ) -> Iterator[tuple[Database, UUID]]:
-    """Do a run's next replicate in a home of its own: that home's registry, which has both, and the replicate's id.
+    """Do a run's next replicate in a temporary home; yield that home's registry, which has both runs, and the new run's
+    id.
 
-    Nothing of it comes into this registry, where it would be pooled with the run. Raises as `again` does.
+    The replicate is not added to this registry, where it would be pooled with the run. Raises as `again` does.
     """
     with apart(database, store, run_id, with_itself=True) as home:
         spec = home.spec.model_copy(update={"replicate": home.spec.replicate + 1})
@@ -300,10 +307,10 @@ def replicated(
 
 @contextmanager
 def apart(database: Database, store: Store, run_id: UUID, *, with_itself: bool = False) -> Iterator[Apart]:
-    """A home with the run's inputs (and `with_itself` the run) in which it can be done again; gone afterwards.
+    """Make a temporary home with the inputs of a run (and the run itself if `with_itself`), and delete it afterwards.
 
-    Raises BadInputError for a run that is not complete or was made by another version of its kind, NotFoundError when
-    the inputs' bytes are not here.
+    Raises BadInputError if the run is not complete or another version of its kind made it, NotFoundError if bytes of an
+    input are missing.
     """
     from store import Store as StoreOf
 
@@ -321,7 +328,7 @@ def apart(database: Database, store: Store, run_id: UUID, *, with_itself: bool =
         )
         if kind.version != version:
             raise BadInputError(
-                f"run {short} was made by version {version} of kind {kind.name}, here is version {kind.version}",
+                f"run {short} needs version {version} of kind {kind.name}, but version {kind.version} is installed",
                 "check out the commit that `chessreg reproduce` prints",
             )
         spec = settings_from(kind.spec, run.spec)
@@ -351,8 +358,11 @@ def apart(database: Database, store: Store, run_id: UUID, *, with_itself: bool =
 
 
 def options_of(session: Session, run_id: UUID) -> dict[str, Any]:
-    """The execution options of the attempt that did most of a run, with as many threads as it used, where there are so
-    many: batches and threads decide the last digits."""
+    """Return the execution options of the attempt that did most of a run, because batch size and threads affect the
+    last digits.
+
+    If `threads` was not set, it is the number of threads used, unless this machine has fewer cores.
+    """
     attempts = session.scalars(select(tables.Attempt).where(tables.Attempt.run_id == run_id))
     ordered = sorted(attempts, key=lambda attempt: (attempt.units_done or 0, attempt.started_at))
     recorded_options = dict(ordered[-1].execution_options) if ordered else {}
@@ -363,7 +373,7 @@ def options_of(session: Session, run_id: UUID) -> dict[str, Any]:
 
 
 def link(store: Store, scratch: Store, item: transfer.TransferItem) -> None:
-    """Let the scratch store see the bytes of an input without copying them."""
+    """Link the bytes of an input into the scratch store without copying them."""
     if item.array is not None:
         source, target = store.array(item.array), scratch.array(item.array)
     else:
@@ -375,7 +385,7 @@ def link(store: Store, scratch: Store, item: transfer.TransferItem) -> None:
 
 
 def compared(database: Database, there: Database, run_id: UUID, clocked: Collection[str] = ()) -> Again:
-    """The rows and outputs of one run in two registries; without the metric points that a clock gave."""
+    """Compare the rows and outputs of one run in two registries. Metric points named in `clocked` are not compared."""
     again = Again()
     for result_table in RESULT_TABLES:
         table = TABLES[result_table]
@@ -405,6 +415,7 @@ def compared(database: Database, there: Database, run_id: UUID, clocked: Collect
 def rows_of(
     database: Database, result_table: str, key: list[str], run_id: UUID
 ) -> dict[tuple[Any, ...], dict[str, Any]]:
+    """Return key → row of one result table of a run, without the columns that are not compared."""
     table = TABLES[result_table]
     with database.read() as session:
         rows = session.execute(select(table).where(table.c.run_id == run_id)).mappings()

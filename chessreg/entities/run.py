@@ -1,4 +1,4 @@
-"""Runs: as a user sees them, the command that makes one, and the boards behind a unit."""
+"""Runs: listing them, the command that recreates one, and the boards behind a unit."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ class Runs(Entity):
     table = tables.Run
     plural = "runs"
     command = "runs"
-    in_data_room = False  # they have rooms of their own
+    in_data_room = False  # runs have separate screens
     columns = (
         Column("id", "id"), Column("name", "name"), Column("kind", "kind"), Column("progress", "state"),
         Column("attempts", "tries"), Column("host", "host"), Column("created_at", "created"), Column("tags", "tags"),
     )  # fmt: skip
-    show_help = "Show a run in full: its settings, what it read and made, and every attempt with its cause."
+    show_help = "Show a run: its settings, inputs and outputs, and every attempt with its cause."
     example = "reference-board"
 
     def rows(self, sql: SqlSession, reference: str | None = None) -> list[Row]:
-        """All runs, also those in the archive; one alone comes with its inputs, outputs and attempts."""
+        """Return all runs, including archived ones. A single run has its inputs, outputs and attempts."""
         return read.list_runs(sql, archived=True) if reference is None else [read.read_run(sql, reference)]
 
     def show(self, session: Session, reference: str, **options: Any) -> Printed:
@@ -70,7 +70,7 @@ class Runs(Entity):
         )  # fmt: skip
 
     def files(self, sql: SqlSession, row: Any) -> list[tuple[str, str]]:
-        """Return name and reference of the user's own files that the spec names by their content; "" for no name."""
+        """Return (name, reference) of each user file that the spec identifies by content. An unknown name is ""."""
         references = [
             text for text in texts_of(row.spec) if text.startswith("sha256:") and typed_digest(sql, text) == text
         ]
@@ -93,11 +93,12 @@ class Runs(Entity):
 
 
 def fields_of(*names: str) -> list[Column]:
+    """Return one column per field name."""
     return [Column(name, name.replace("_", " ")) for name in names]
 
 
 def progress(row: Row) -> str:
-    """How far a run is, in a cell: complete, or its state with units done of all."""
+    """Return the progress of a run for a table cell: `complete`, or its state with the number of complete units."""
     done = "complete" if row["state"] == "complete" else f"{row['state']} {row['done']}/{row['units']}"
     return done + read.format_marks(row)
 
@@ -106,11 +107,11 @@ def progress(row: Row) -> str:
 
 
 def option(sql: SqlSession, key: str, spec: dict[str, Any]) -> str:
-    """One given setting as it is written on the command line."""
+    """Return one explicit setting as a command-line option."""
     value: Any = spec
     for part in key.split("."):
         if not isinstance(value, dict) or part not in value:
-            return ""  # an execution option, or a setting that stands at its default
+            return ""  # an execution option or a default setting
         value = value[part]
     if isinstance(value, dict):
         return "".join(option(sql, f"{key}.{inner}", spec) for inner in value)
@@ -124,7 +125,9 @@ def option(sql: SqlSession, key: str, spec: dict[str, Any]) -> str:
 
 
 def as_typed(sql: SqlSession, value: Any) -> str:
-    """An input reference as a user types it: the name of a run, dataset part or checkpoint; anything else as text."""
+    """Return an input reference as a user types it: the name of a run, dataset part or checkpoint. Other values become
+    text.
+    """
     text = str(value)
     if text.startswith("run:"):
         run_hash, _, output = text.removeprefix("run:").partition("/")
@@ -155,14 +158,14 @@ def texts_of(value: Any) -> list[str]:
 
 
 def typed_digest(sql: SqlSession, reference: str) -> str:
-    """Return the name or id of the checkpoint with this digest; the reference itself if there is none."""
+    """Return the name or id of the checkpoint with this digest, or the reference itself if it is not registered."""
     digest = reference.removeprefix("sha256:")
     row_id = sql.scalars(select(tables.Checkpoint.id).where(tables.Checkpoint.artifact == digest)).first()
     return (names.read_name(sql, "checkpoint", row_id) or row_id.hex[-6:]) if row_id else reference
 
 
 def as_typed_dataset(sql: SqlSession, reference: str) -> str:
-    """The same of a dataset or a part of one."""
+    """Return the name of a dataset or of one of its parts, or the reference itself if it is not registered."""
     identity, _, bounds = reference.removeprefix("dataset:").partition("[")
     row = sql.scalars(select(tables.Dataset).where(tables.Dataset.identity == identity)).first()
     if row is None:
@@ -182,9 +185,9 @@ def as_typed_dataset(sql: SqlSession, reference: str) -> str:
 def unit_row(
     sql: SqlSession, kind: Kind, run_id: UUID, unit: int, item: int | None, condition: str | None = None
 ) -> dict[str, Any]:
-    """The first row of a unit, with the kind's own columns beside the table's; a total stands behind its items.
+    """Return the first row of a unit, including the kind's custom columns. Items come before totals.
 
-    Raises NotFoundError when the unit has no row, or none of this item or condition.
+    Raises NotFoundError if the unit has no such row, item or condition.
     """
     for name in kind.tables:
         table = tables.Base.metadata.tables[name]
@@ -209,9 +212,9 @@ def unit_row(
 def board_views(
     inputs: Inputs, run_id: UUID, unit: int, item: int | None = None, condition: str | None = None
 ) -> list[BoardFrame]:
-    """The boards behind a unit, or behind its row of a condition, as its kind draws them.
+    """Return the boards behind a unit, or behind its row of a condition, as its kind draws them.
 
-    Raises NotFoundError when there is no such row, or its kind draws no boards.
+    Raises NotFoundError if the row does not exist or the kind draws no boards.
     """
     from chessreg.runs.kind import kind_of_record
 
@@ -222,5 +225,5 @@ def board_views(
         row = unit_row(session, kind, run_id, unit, item, condition)
     views = kind.board_views(row, inputs)
     if not views:
-        raise NotFoundError(f"runs of kind {run.kind} draw no boards")
+        raise NotFoundError(f"runs of kind {run.kind} have no boards")
     return views

@@ -1,4 +1,4 @@
-"""Sparse autoencoders as a user lists and shows them; `chessreg.experiments.sae` trains, measures and reads them."""
+"""Lists and shows sparse autoencoders. `chessreg.experiments.sae` trains, evaluates and reads them."""
 
 from __future__ import annotations
 
@@ -33,11 +33,12 @@ if TYPE_CHECKING:
     from chessreg.session import Session
 
 METRICS = ("l0", "explained_variance", "loss_recovered", "dead_fraction")
-LATENTS = 200  # of a run that the data room lists, those that are strongest
+LATENTS = 200  # listed on the data screen, strongest first
 FREQUENCIES = "firing_frequency"
 
 
 def brief(value: float | None) -> str:
+    """Return a number with four significant digits, or "" for None."""
     return "" if value is None else f"{value:.4g}"
 
 
@@ -59,7 +60,7 @@ class Saes(Entity):
     none_yet = "no SAEs yet: chessreg run sae --cache CACHE"
     hidden = ("detail", "checkpoint_id", "statistics")
     list_help = "List the sparse autoencoders, one line per hook point and expansion, with their held-out metrics."
-    show_help = "Show one sparse autoencoder: what it reads, how it was trained, and every metric with its interval."
+    show_help = "Show one sparse autoencoder: its input, its training and every metric with its interval."
     example = "skill-sae --layer 3"
     show_options = (
         Option("layer", "Layer of the SAE. Left out: the run's only SAE.", int),
@@ -68,10 +69,10 @@ class Saes(Entity):
             "expansion", "Latents per dimension of the SAE, if a hook point has several. Left out: its only one.", int
         ),
     )
-    verify_help = "Read the bytes of a run's SAEs again and compare them with their digests."
+    verify_help = "Read the bytes of a run's SAEs and compare them with their digests."
 
     def rows(self, sql: SqlSession, reference: str | None = None) -> list[Row]:
-        """SAEs with what was measured of each: None where nothing was."""
+        """Return SAEs with their metrics (None: not measured)."""
         rows = super().rows(sql, reference)
         known = statistics(sql, [row["run_id"] for row in rows])
         for row in rows:
@@ -107,7 +108,7 @@ class Saes(Entity):
             rows, annotations = self.rows(sql, id.hex), annotations_of_run(sql, id)
             latents, histogram = strongest_latents(sql, rows), frequencies(sql, rows)
         first = rows[0]
-        if len({row["expansion"] for row in rows}) > 1:  # then a hook point alone does not name a row
+        if len({row["expansion"] for row in rows}) > 1:  # a hook point alone does not identify a row
             for row in rows:
                 row["hook_point"] += f" {row['expansion']}x"
         by_layer, lines = {"explained_variance": "explained variance", "loss_recovered": "loss recovered"}, {}
@@ -138,7 +139,7 @@ class Saes(Entity):
 
 
 def statistics(sql: SqlSession, runs: list[UUID]) -> dict[tuple[UUID, int], dict[str, tuple[Any, ...]]]:
-    """(run, unit) → metric → value, low, high, tokens."""
+    """Return (run, unit) → metric → (value, low, high, tokens)."""
     table, by_sae = tables.Statistic, dict[tuple[UUID, int], dict[str, tuple[Any, ...]]]()
     columns = (table.value, table.low, table.high, table.n)
     for run_id in dict.fromkeys(runs):
@@ -158,6 +159,7 @@ METRIC_COLUMNS = (
 
 
 def metrics_part(row: Row, name: str = "metrics") -> Part:
+    """Return a table of the metrics of an SAE with their intervals."""
     return Part(name, METRIC_COLUMNS, [{**one, "metric": one["metric"].replace("_", " ")} for one in row["statistics"]])
 
 
@@ -168,7 +170,7 @@ LATENT_COLUMNS = (
 
 
 def strongest_latents(sql: SqlSession, rows: list[Row]) -> list[Row]:
-    """The strongest latents of a run, each with the board reference of its positions."""
+    """Return the latents of a run with the largest activations, each with the board reference of its positions."""
     table, run_id = tables.Prediction, rows[0]["run_id"]
     point = {row["unit"]: row["hook_point"] for row in rows}
     latents = sql.scalars(
@@ -189,7 +191,9 @@ HISTOGRAM = (Column("frequency", "fires at"), Column("latents", "latents"))
 
 
 def frequencies(sql: SqlSession, rows: list[Row]) -> Chart | None:
-    """How many latents fire how often, a series for each hook point. None: nothing was measured."""
+    """Return a chart of the number of latents by firing frequency, one series per hook point. None: nothing was
+    measured.
+    """
     table = tables.MetricPoint
     series = []
     for row in rows:
@@ -203,6 +207,4 @@ def frequencies(sql: SqlSession, rows: list[Row]) -> Chart | None:
             series.append(Series(row["hook_point"], points))
     if not series:
         return None
-    return Chart(
-        "latents by how often they fire", "share of tokens, from", "latents", (Panel("", tuple(series)),), "bars"
-    )
+    return Chart("latents by firing frequency", "share of tokens, from", "latents", (Panel("", tuple(series)),), "bars")

@@ -1,4 +1,4 @@
-"""Directions in the residual stream as a user lists and shows them, compared by norm and cosine."""
+"""Lists and shows directions in the residual stream, and compares them by norm and cosine."""
 
 from __future__ import annotations
 
@@ -22,15 +22,16 @@ if TYPE_CHECKING:
 
     from chessreg.session import Session
 
-MOST = 200  # vectors that one is compared with, the newest
+MOST = 200  # the newest
 
 
 def cosines(inputs: Inputs, reference: str, layer: int) -> list[dict[str, Any]]:
-    """This vector against the others of its layer and model: run_id, name, source, seed, norm, cosine; nearest first.
+    """Compare a vector with the others of its layer and model, nearest first.
 
-    Vectors of raw and of centred residuals are compared without their means. Those whose file is not here are left
-    out, and nothing is compared with one whose own file is elsewhere; at most the newest 200 are read. Raises
-    BadInputError when the run has no such layer.
+    Returns run_id, name, source, seed, norm and cosine of each. If only one of two vectors is of centred residuals,
+    both are compared without their means. Reads at most the newest MAX_COMPARED_VECTORS vectors and leaves out those
+    whose file is not in this store. Returns [] if the vector's own file is not in this store. Raises BadInputError if
+    the run has no such layer.
     """
     rows = read_vector_rows(inputs, reference)
     if layer not in rows:
@@ -50,11 +51,11 @@ def cosines(inputs: Inputs, reference: str, layer: int) -> list[dict[str, Any]]:
             "run_id": row.run_id, "name": called.get(row.run_id), "source": row.source, "seed": row.detail.get("seed"),
             "norm": row.norm, "cosine": cosine_similarity(vector, other, centre),
         })  # fmt: skip
-    return sorted(cosine_rows, key=lambda entry: -abs(entry["cosine"]))  # of equal ones the newest first
+    return sorted(cosine_rows, key=lambda entry: -abs(entry["cosine"]))  # stable, so newer ones come first
 
 
 def others(inputs: Inputs, mine: tables.Vector) -> Iterator[tuple[tables.Vector, np.ndarray]]:
-    """Other vectors of the same model and layer, the newest first, with their values."""
+    """Yield the other vectors of the same model and layer with their values [d_model], newest first."""
     vector = tables.Vector
     with inputs.database.read() as session:
         rows = session.execute(
@@ -68,16 +69,16 @@ def others(inputs: Inputs, mine: tables.Vector) -> Iterator[tuple[tables.Vector,
         session.expunge_all()
     for row, spec_hash in rows:
         if mine.checkpoint_id is None and row.detail.get("model") != mine.detail.get("model"):
-            continue  # imported ones of unknown models: only the name can tell that it is the same
+            continue  # imported vectors of unknown models are matched by the model's recorded name
         try:
             values = load_vector_row(inputs, f"run:{spec_hash}", row).vector
         except (NotFoundError, NotInStoreError):
-            continue  # registered, but its bytes are elsewhere
+            continue  # its bytes are not in this store
         yield row, values
 
 
 def of_run(inputs: Inputs, one: str, other: str) -> dict[int, float]:
-    """Cosine between two vector runs in every layer that both have."""
+    """Return layer → cosine between two vector runs, for every layer that both have."""
     left, right = read_vector_rows(inputs, one), read_vector_rows(inputs, other)
     return {
         layer: cosine_similarity(
@@ -90,7 +91,7 @@ def of_run(inputs: Inputs, one: str, other: str) -> dict[int, float]:
 
 
 class Vectors(Entity):
-    """Directions: list, show. `chessreg run vector` makes them, `chessreg import vector` brings others' in."""
+    """Directions: list, show. `chessreg run vector` fits them, `chessreg import vector` imports existing ones."""
 
     table = tables.Vector
     plural = "vectors"
@@ -106,8 +107,8 @@ class Vectors(Entity):
     )  # fmt: skip
     none_yet = "no vectors yet: chessreg run vector --source contrastive --cache CACHE"
     hidden = ("detail", "cosines", "checkpoint", "checkpoint_id")
-    list_help = "List the directions, one line a layer."
-    show_help = "Show one direction: what it was made from, its norms, its cosines with others of its layer and model."
+    list_help = "List the directions, one line per layer."
+    show_help = "Show one direction: its inputs, its norms, and its cosines with others of its layer and model."
     example = "skill --layer 5"
     show_options = (
         Option("layer", "Layer of the direction. Left out: the run's only layer.", int),
@@ -119,7 +120,7 @@ class Vectors(Entity):
     )
 
     def rows(self, sql: SqlSession, reference: str | None = None) -> list[Row]:
-        """Vectors with their model, the games that they contrast, and the norms of the two sides."""
+        """Return vectors with their model, the number of contrasted games, and the norms of both sides."""
         rows = with_model(super().rows(sql, reference))
         for row in rows:
             extra = row["detail"]
@@ -129,7 +130,7 @@ class Vectors(Entity):
         return rows
 
     def one(self, rows: list[Row]) -> Row:
-        """The first layer, with the smallest and the largest norm."""
+        """Return the row of the first layer, with the smallest and largest norm over all layers."""
         norms = [row["norm"] for row in rows]
         least, most = f"{min(norms):.4g}", f"{max(norms):.4g}"
         return {**rows[0], "layers": len(rows), "norms": least if min(norms) == max(norms) else f"{least} to {most}"}
@@ -179,12 +180,12 @@ class Vectors(Entity):
 
 
 def beside(inputs: Inputs, run_id: UUID, layers: Sequence[int]) -> list[Row]:
-    """Cosines with other vectors of the same model and layer, nearest first in each layer."""
+    """Return cosines with other vectors of the same model and layer, nearest first within each layer."""
     rows: list[Row] = []
     for layer in layers:
         try:
             near = cosines(inputs, inputs.reference("run:vector", run_id.hex), layer)
-        except ChessregError:  # its file is elsewhere
+        except ChessregError:  # its file is not in this store
             continue
         rows += [{"layer": layer, **row, "name": row["name"] or row["run_id"].hex[-6:],
                    "cosine": f"{row['cosine']:+.4f}"} for row in near]  # fmt: skip

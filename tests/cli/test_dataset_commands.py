@@ -489,7 +489,7 @@ def test_what_needs_games_refuses_positions_and_files_of_both_are_refused(
 ) -> None:
     here.json("dataset", "add", positions, "--name", "boards")
     assert here("dataset", "add", positions, pgn) == 4
-    assert "holds games, and other files positions" in here.err
+    assert "holds games, but other files hold positions" in here.err
     assert here("run", "train", "--architecture", "gpt2", "--datasets", "boards", "--dry-run") == 4
     assert "this dataset holds positions, and games are needed" in here.err
     assert here.err.count("\n") <= 2

@@ -146,7 +146,7 @@ def test_a_board_is_drawn_at_a_ply(played, tmp_path):
     [
         (["legal:1", "--ply", "99"], 4, "no ply 99"),
         (["legal:7"], 3, "no row of unit 7"),
-        (["legal"], 4, "names no game"),
+        (["legal"], 4, "is not a game reference"),
         (["nobody:1"], 3, "nobody"),
         (["legal:1", "--ply", "1", "--svg", "no/such/folder.svg"], 4, "cannot write"),
     ],

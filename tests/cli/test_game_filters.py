@@ -152,4 +152,4 @@ def test_positions_have_no_tags(here: Any, tmp_path: Path) -> None:
     path = tmp_path / "some.csv"
     path.write_text("fen,best\nrnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1,e2e4\n")
     assert here("dataset", "add", path, "--min-rating", "1000") != 0
-    assert "--min-rating chooses games, and these files hold positions" in here.err
+    assert "--min-rating selects games, but these files hold positions" in here.err

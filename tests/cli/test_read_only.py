@@ -20,7 +20,7 @@ LINES = [
     ("vector show v", 0, "norm"),
     ("status", 0, "imported-vector"),
     ("query --sql SELECT*FROM(runs)", 0, "imported-vector"),
-    ("dataset verify one", 0, "are as they were added"),
+    ("dataset verify one", 0, "match their report"),
     ("doctor", 1, "chmod u+w"),
     ("run imported-vector --files sample --replicate 1", 1, "cannot write to the store"),
     ("gc --remove", 1, "is open for reading only"),

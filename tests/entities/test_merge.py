@@ -203,7 +203,7 @@ def test_texts_that_only_sqlite_takes_lose_no_other_row_on_the_way_into_postgres
             sql.add(tables.MetricPoint(**named, name="x" * 65))
     with open_session(postgres.migrated(), tmp_path / "here") as session:
         url = session.database.reference
-        with pytest.raises(BadInputError, match=r"too long.*all other runs were taken in"):
+        with pytest.raises(BadInputError, match=r"too long.*all other runs were merged"):
             merge(session.database, session.store, str(there.folder))
         with session.database.read() as sql:
             assert sql.scalars(select(tables.IllegalAttempt.text)).all() == [("e4 " * 40)[:32]]
@@ -524,7 +524,7 @@ def test_what_stands_in_a_conflict_of_others_is_data(homes, key, row):
 def test_a_checkpoint_that_is_its_own_parent_is_refused_in_a_line(homes):
     with homes[1] as session:
         checkpoint(session, "ab" * 32, datetime(2026, 1, 1, tzinfo=UTC), parent_id=uuid_from_digest("ab" * 32))
-    with homes[0] as session, pytest.raises(BadInputError, match="a checkpoint is among its own parents"):
+    with homes[0] as session, pytest.raises(BadInputError, match="a row of checkpoint is refused: it is its own"):
         merge(session.database, session.store, str(homes[1].folder))
 
 

@@ -45,14 +45,14 @@ def test_every_noun_says_what_a_list_and_the_data_room_need() -> None:
 def test_two_nouns_of_one_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint("sae", "chessreg.entities.sae:Saes", chessreg.entities.GROUP)
     monkeypatch.setattr(plugins, "entry_points", lambda group: [point])
-    with pytest.raises(ChessregError, match="two entities are called sae"):
+    with pytest.raises(ChessregError, match="two entities have the noun sae"):
         entities()
 
 
 @pytest.mark.parametrize(
     ("value", "why"),
     [("no_such_package:Lenses", "noun lens of no_such_package:Lenses cannot be loaded: ModuleNotFoundError"),
-     ("pathlib:Path", "pathlib:Path of pathlib:Path is no subclass of chessreg.entities.base.Entity")],
+     ("pathlib:Path", "pathlib:Path of pathlib:Path is not a subclass of chessreg.entities.base.Entity")],
 )  # fmt: skip
 def test_a_package_whose_noun_cannot_be_loaded_is_named(monkeypatch: pytest.MonkeyPatch, value: str, why: str) -> None:
     point = EntryPoint("lens", value, chessreg.entities.GROUP)
@@ -62,7 +62,7 @@ def test_a_package_whose_noun_cannot_be_loaded_is_named(monkeypatch: pytest.Monk
 
 
 def test_a_noun_that_is_none_lists_those_that_are() -> None:
-    with pytest.raises(NotFoundError, match="there is no noun 'sea'") as error:
+    with pytest.raises(NotFoundError, match="unknown noun 'sea'") as error:
         entity("sea")
     assert "sae" in error.value.hint
 

@@ -1,4 +1,4 @@
-"""A whole noun in one module, as a package would bring it: tuned lenses, one a layer, with a table of their own."""
+"""A complete noun in one module, as a package provides it: tuned lenses, one per layer, in a custom table."""
 
 from uuid import UUID
 
@@ -32,4 +32,4 @@ class Lenses(Entity):
     columns = (Column("run_id", "run"), Column("name", "name"), Column("layer", "layer"), Column("loss", "loss"))
     none_yet = "no lenses yet: chessreg run lens --checkpoint MODEL"
     example = "mine --layer 3"
-    show_options = (Option("layer", "Which of the run's lenses.", int),)
+    show_options = (Option("layer", "Layer of the lens. Left out: the run's only lens.", int),)

@@ -112,8 +112,8 @@ async def test_a_checkpoint_tells_its_twin_its_tokens_and_how_often_it_is_legal(
         await driver.press("tab")
         await driver.stand_on("deep")
         await driver.press("enter")
-        assert f"{100 * told['first_try_legal']:.1f} % legal at once" in driver.text
-        assert "tokens seen: not told" in driver.text
+        assert f"{100 * told['first_try_legal']:.1f} % legal on the first try" in driver.text
+        assert "tokens seen: unknown" in driver.text
         await driver.press("escape")
         await driver.stand_on("untrained")
         await driver.press("enter")
