@@ -18,7 +18,7 @@ SHM_IN_USE = 128  # byte of the shared memory that every user of a write-ahead l
 
 
 def locks(path: Path, pid: int | None = None) -> set[tuple[int, int]]:
-    """First and last byte of each lock that a process (by default this one) holds on a file."""
+    """Return the first and last byte of each lock that a process (by default this one) holds on a file."""
     status, found = path.stat(), set()
     place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     for line in Path("/proc/locks").read_text().splitlines():
@@ -29,7 +29,7 @@ def locks(path: Path, pid: int | None = None) -> set[tuple[int, int]]:
 
 
 def descriptors(path: Path) -> int:
-    """Open descriptors of this process on a file."""
+    """Return the number of descriptors of this process that are open on a file."""
     found = 0
     for link in Path("/proc/self/fd").iterdir():
         try:
@@ -40,7 +40,7 @@ def descriptors(path: Path) -> int:
 
 
 def holds_log(path: Path, pid: int | None = None) -> bool:
-    """Whether a process holds the locks that keep others from deleting the registry's write-ahead log."""
+    """Return whether a process holds the locks that prevent deletion of the registry's write-ahead log."""
     memory = path.with_name(path.name + "-shm")
     return (
         (SHARED_FIRST, SHARED_LAST) in locks(path, pid)
@@ -50,9 +50,9 @@ def holds_log(path: Path, pid: int | None = None) -> bool:
 
 
 class LockWatch:
-    """Notes every moment at which SQLite had the registry open in this process without its locks.
+    """Record each moment at which SQLite had the registry open in this process without its locks.
 
-    Such a loss lasts until all connections are closed, so it is enough to check when a transaction ends and when
+    A loss lasts until all connections are closed. It is therefore enough to check at the end of a transaction and when
     ADBC's SQLite takes over.
     """
 
@@ -67,7 +67,7 @@ class LockWatch:
 
 @contextmanager
 def watched(path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[LockWatch]:
-    """Watch the locks inside the block; none may be lost."""
+    """Watch the locks during the block, and fail if one is lost."""
     watch = LockWatch(path)
     own, foreign = FileGate.own, FileGate.foreign
 

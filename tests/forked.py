@@ -1,5 +1,7 @@
-"""Processes of tests, forked from one that has imported what commands need and knows what each would ask anew for its
-run: the machine, the packages, what git says of the checkout, the catalogue."""
+"""Fork test processes from one that has already imported the modules of commands.
+
+It has also read the machine, the installed packages, the state of the git checkout and the catalogue.
+"""
 
 import gc
 import multiprocessing
@@ -13,7 +15,7 @@ from sqlalchemy.orm import configure_mappers
 from chessreg.queries.catalogue import catalogue_entries
 from chessreg.registry import machine, provenance, tables
 
-gc.set_threshold(100_000, 20, 20)  # imports make many objects and no garbage; as the command has it
+gc.set_threshold(100_000, 20, 20)  # as in the command: imports create many objects but no garbage
 FORKED = multiprocessing.get_context("forkserver")
 FORKED.set_forkserver_preload([
     "tests.forked",

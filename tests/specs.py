@@ -1,4 +1,4 @@
-"""Specs of kinds that are discriminated unions, by their settings, as a command gives them."""
+"""Build specs of kinds that are discriminated unions from the settings of a command."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from chessreg.runs.spec import settings_from
 
 
 def spec_of(name: str, **settings: Any) -> Any:
-    """The spec of a kind with these settings."""
+    """Return the spec of a kind with these settings."""
     return settings_from(find_kind(name).spec, settings)
 
 

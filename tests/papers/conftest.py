@@ -1,4 +1,4 @@
-"""A registry and a paper of toy runs, that needs neither model nor engine."""
+"""Fixtures: a paper of toy runs, which needs neither a model nor an engine."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ TOY = str(Path(__file__).parent.parent / "kinds" / "toy_kind.py")
 
 @pytest.fixture
 def checks(session):
-    """How many of a toy run's moves gave check."""
+    """Return a function that counts the moves of a toy run that gave check."""
 
     def count(made, step):
         from uuid import UUID
@@ -32,7 +32,7 @@ def checks(session):
 
 @pytest.fixture
 def toy_paper(checks):
-    """Two runs, and a third whose settings follow from their results; a fourth that anybody may do first."""
+    """Return a paper of two runs, a third whose settings depend on their results, and an independent fourth."""
 
     def steps(request: Request) -> list[Step]:
         return [
@@ -57,7 +57,7 @@ def work(session, toy_paper, monkeypatch) -> Work:
 
 @pytest.fixture
 def interrupt_at():
-    """Ask the process to stop, as Ctrl-C does, at the nth progress report."""
+    """Return a function that makes a callback which sends SIGINT at the nth progress report."""
     seen = []
 
     def at(number):

@@ -1,4 +1,4 @@
-"""The commands that a report prints, as a shell would run them."""
+"""Read the commands that a report prints."""
 
 from __future__ import annotations
 
@@ -9,8 +9,10 @@ from pathlib import Path
 
 
 def printed_commands(folder: Path) -> Iterator[list[str]]:
-    """The arguments of every chessreg command in the pages of a report, each once. Commands with places to be filled
-    in (`RUN:UNIT`, `--rows N`) are examples. A paper is done with --dry-run."""
+    """Yield the arguments of each chessreg command in the pages of a report once.
+
+    Examples with placeholders (`RUN:UNIT`, `--rows N`) are skipped. `paper` commands get --dry-run.
+    """
     seen: dict[str, None] = {}
     for page in sorted(folder.glob("*.md")):
         for indented, quoted in re.findall(r"^ {4}(chessreg .*)$|`(chessreg [^`]*)`", page.read_text(), re.MULTILINE):
