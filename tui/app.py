@@ -272,7 +272,7 @@ class ChessregApp(Host):
         if self._ticks % LOOK == 0:
             self.write_on()
             if self.top_screen is not None and self.top_screen.stale:
-                self.top_screen.catch_up()
+                self.top_screen.reload_if_stale()
             if not self._looking:
                 self.look()
 
@@ -362,7 +362,7 @@ class ChessregApp(Host):
         for stack in self._screen_stacks.values():
             for screen in stack:
                 if isinstance(screen, AppScreen):
-                    screen.catch_up()
+                    screen.reload_if_stale()
         if self.lost and self.top_screen is not None:
             self.all_well(self.top_screen)
 

@@ -337,7 +337,7 @@ async def test_a_position_that_the_lab_refuses_is_shown_without_the_answer_befor
         lab = driver.screen
         assert lab.answer is not None
         lab.go(sans)
-        assert not lab.answers_this, "nor are its moves played before the next answer"
+        assert not lab.has_current_answer, "nor are its moves played before the next answer"
         await driver.settle()
         assert driver.screen.query_one(Banner).message
         await driver.press("F")

@@ -40,7 +40,7 @@ class AnnotatingScreen(AppScreen):
         """Return the row to name. A name belongs to a single row, so marks are ignored."""
         return self.chosen()
 
-    def hidden_of(self, things: Collection[UUID]) -> str:
+    def describe_hidden(self, things: Collection[UUID]) -> str:
         """Return how many of `things` are not in the list, in words. Empty if all are."""
         return ""
 
@@ -49,10 +49,10 @@ class AnnotatingScreen(AppScreen):
             return TOGGLE_MESSAGES[word][not now]
 
         chosen = self.chosen()
-        if not chosen[1] or not self.writable():
+        if not chosen[1] or not self.check_writable():
             return
         write = partial(self._write, chosen, word, done, partial(toggle, word=word))
-        if hidden := self.hidden_of(chosen[1]):
+        if hidden := self.describe_hidden(chosen[1]):
             question = f"{word.capitalize()} {join_chosen_labels(chosen[1])}, or undo it?\n{hidden}; u unmarks all."
             self.app.push_screen(Confirm(question), lambda yes: write() if yes else None)
         else:
@@ -94,7 +94,7 @@ class AnnotatingScreen(AppScreen):
 
         The answer applies to these rows even if the list has changed in the meantime.
         """
-        if not chosen[1] or not self.writable():
+        if not chosen[1] or not self.check_writable():
             return
         draft = question, chosen[0], frozenset(chosen[1])
 
@@ -102,11 +102,11 @@ class AnnotatingScreen(AppScreen):
             if text:
                 then(chosen, text, partial(self.app.drop_draft, draft, text))
 
-        hidden = self.hidden_of(chosen[1])
+        hidden = self.describe_hidden(chosen[1])
         asked = question.format(f" {count_chosen(*chosen)}") + (f"\n{hidden}; u unmarks all." if hidden else "")
         self.app.push_screen(Prompt(asked, draft=draft, wrong=wrong), answered)
 
-    def writable(self) -> bool:
+    def check_writable(self) -> bool:
         if self.app.read_only:
             self.notify(READ_ONLY, severity="warning")
         return not self.app.read_only

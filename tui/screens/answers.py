@@ -359,7 +359,7 @@ class RowsScreen(ResultScreen, BoardPreviewingScreen):
             answer, rows = page
             table = self.query_one(PageTable)
             self.show_answer(answer, rows, keep=table.loaded and table.cursor < len(rows))
-            self.look_ahead()
+            self.schedule_preview()
 
     @property
     def previews(self) -> bool:

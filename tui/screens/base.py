@@ -90,7 +90,7 @@ class AppScreen(Screen[None]):
         self.stale = False
         self.filling = self.run_worker(self.fill_if_shown, name=name, group="load", exclusive=True)
 
-    def begin_only(self, task: Callable[[], Coroutine[Any, Any, None]], group: str, name: str = "") -> None:
+    def run_exclusive(self, task: Callable[[], Coroutine[Any, Any, None]], group: str, name: str = "") -> None:
         """Run `task` in a worker and cancel the other workers of its group.
 
         The worker creates the coroutine, so a worker that is cancelled before it starts leaves no unawaited coroutine.
@@ -105,7 +105,7 @@ class AppScreen(Screen[None]):
         self.require_shown()
         await self.fill()
 
-    def catch_up(self) -> None:
+    def reload_if_stale(self) -> None:
         """Reload after a change of the registry, if this screen follows changes.
 
         Waits until the screen is visible and an earlier load has finished. A job that writes continuously must not keep
@@ -132,7 +132,7 @@ class AppScreen(Screen[None]):
     def on_screen_resume(self) -> None:
         self.relabel()
         if self.stale:
-            self.catch_up()
+            self.reload_if_stale()
 
     def relabel(self) -> None:
         """Update the breadcrumbs and the key bar."""
@@ -162,12 +162,12 @@ class AppScreen(Screen[None]):
         else:
             own = [action for place in (self.place, *self.also) for action in of(place)]
             actions = [*own, *(of(TABLE) if self.query(PageTable) else ()), *of(EVERYWHERE)]
-        if self.rowless:
+        if self.has_no_rows:
             actions = [a for a in actions if not self.needs_row(a)]
         return [a for a in actions if self.offers(a) and not (a.writes and self.app.read_only)]
 
     @property
-    def rowless(self) -> bool:
+    def has_no_rows(self) -> bool:
         """Whether all tables are empty even without a filter."""
         tables = self.query(PageTable)
         return (
@@ -183,15 +183,15 @@ class AppScreen(Screen[None]):
         of_row = action.place == "annotate" or action.method in ROW_METHODS
         return action.place == TABLE or (self.place in LIST_PLACES and of_row)
 
-    was_rowless = False
+    had_no_rows = False
 
     def on_page_table_moved(self, event: PageTable.Moved) -> None:
-        if self.rowless is not self.was_rowless:
-            self.was_rowless = not self.was_rowless
+        if self.has_no_rows is not self.had_no_rows:
+            self.had_no_rows = not self.had_no_rows
             self.relabel()
-        self.tell_count(event.table)
+        self.show_match_count(event.table)
 
-    def tell_count(self, table: PageTable) -> None:
+    def show_match_count(self, table: PageTable) -> None:
         """Show the number of matching rows in the find bar."""
         if table is self.narrowed_table:
             for bar in self.query(FindBar):
@@ -291,7 +291,7 @@ class AppScreen(Screen[None]):
         pages = event.pages
         more = await self.ask("counting rows", lambda session: pages.more())
         event.table.grow(pages, bool(more))
-        self.tell_count(event.table)
+        self.show_match_count(event.table)
         if event.table.source is pages:
             self.count_rows(pages)
 
@@ -387,7 +387,7 @@ class AppScreen(Screen[None]):
     def on_page_table_narrow(self, event: PageTable.Narrow) -> None:
         event.stop()
         name = RELOAD if event.keep else ""
-        self.begin_only(partial(self.narrow, event), f"narrow {event.table.id}", name)
+        self.run_exclusive(partial(self.narrow, event), f"narrow {event.table.id}", name)
 
     def narrowed(self, whole: Pages, view: View) -> Pages:
         """Return the rows of `whole` that match `view`."""

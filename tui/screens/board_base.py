@@ -225,7 +225,7 @@ class FourBoardsScreen(DrawingScreen):
         of_all, of_two = (next((n for n in sizes if self.arrangement(n, count)), 0) for count in (len(PANES), 2))
         return "the position" if of_all < min(LARGE_SQUARE_LINES, of_two) else "all boards"
 
-    def shown_panes(self) -> list[str]:
+    def list_shown_panes(self) -> list[str]:
         views = self.views()
         return [name for name in PARTS[self.shown_part()] if name in views]
 
@@ -240,11 +240,11 @@ class FourBoardsScreen(DrawingScreen):
         return None
 
     def fits(self, size: int, text: int = 0) -> bool:
-        return self.arrangement(size, max(1, len(self.shown_panes()))) is not None
+        return self.arrangement(size, max(1, len(self.list_shown_panes()))) is not None
 
     def draw(self) -> None:
         """Draw the boards, the lines above and below them, and the numbers."""
-        views, titles, size, shown = self.views(), self.titles(), self.board_size, self.shown_panes()
+        views, titles, size, shown = self.views(), self.titles(), self.board_size, self.list_shown_panes()
         self.set_class(not views, "-empty")
         way = self.arrangement(size, max(1, len(shown))) or "row"
         self.set_class(way == "row", "-row")

@@ -103,7 +103,7 @@ class StateScreen(DrawingScreen):
             room = self.app.current_mode
             await self.app.switch_mode("lab")
             if isinstance(lab := self.app.screen, LabScreen):
-                lab.take_up(self.state.edit, room)
+                lab.show_stored_edit(self.state.edit, room)
 
     @property
     def reference(self) -> str:

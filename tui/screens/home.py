@@ -222,7 +222,7 @@ class HomeScreen(JobActionsScreen):
             return
         self.at_home = state
         self.set_class(not state.counts["run"] and not state.going and not state.ended, "-empty")
-        self.tell_overview()
+        self.update_overview()
         if self.has_class("-empty"):
             from tui.screens.runs import format_first_steps
 
@@ -235,7 +235,7 @@ class HomeScreen(JobActionsScreen):
         failed = sum(row["failed"] for row in state.ended)
         wrong = f" · ✗ {failed} failed: ! opens its log ·" if failed else ""
         self.query_one("#ended", PageTable).set_title(f"Ended {self.app.since_told}{wrong}")
-        self.share_out()
+        self.resize_lists()
         await self.show_answers(state)
         if first_time and not state.going and state.ended:
             self.set_focus(self.query_one("#ended"))
@@ -255,12 +255,12 @@ class HomeScreen(JobActionsScreen):
             self.answers |= {key: found[key[0]] for key in wanted if key[0] in found}
         rows = [{**row, "answer": self.answers.get((row["run_id"], row["ended_at"]))} for row in state.ended]
         self.query_one("#ended", PageTable).show(Listed(rows), rows[:PAGE], columns=ENDED_COLUMNS, keep=True)
-        self.tell_overview()
+        self.update_overview()
 
     def on_resize(self) -> None:
-        self.share_out()
+        self.resize_lists()
 
-    def share_out(self) -> None:
+    def resize_lists(self) -> None:
         """Size the lists. Machines and running jobs get the lines they need, at most half of the screen."""
         if self.at_home is None or not self.is_mounted:
             return
@@ -385,18 +385,18 @@ class HomeScreen(JobActionsScreen):
         if self.app.refused_while_lost():
             return
         self.busy = shlex.join(command)
-        self.tell_overview()
+        self.update_overview()
         self.notify(f"chessreg {self.busy}", title="started; this screen updates")
         try:
             status, out, err = await self.app.model.run_command(command)
         finally:
             self.busy = ""
-            self.tell_overview()
+            self.update_overview()
         last = next((line for line in reversed(f"{out}\n{err}".splitlines()) if line.strip()), "")
         ended = f"{'failed' if status else 'done'}: chessreg {shlex.join(command)}"
         self.notify(last, title=ended, severity="error" if status else "information")
 
-    def tell_overview(self) -> None:
+    def update_overview(self) -> None:
         """Show the counts in tiles or in one line, and the command started here."""
         if self.at_home is not None and self.is_attached:
             begun = f" · at work: chessreg {self.busy}" if self.busy else ""

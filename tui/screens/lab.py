@@ -68,10 +68,10 @@ class SquareBar(Static, can_focus=True):
         self.lab.put(piece)
 
     def action_take_back(self) -> None:
-        self.lab.take_back_change()
+        self.lab.undo_change()
 
     def action_leave(self) -> None:
-        self.lab.leave_squares()
+        self.lab.close_square_bar()
 
 
 class LabScreen(FourBoardsScreen):
@@ -131,16 +131,16 @@ class LabScreen(FourBoardsScreen):
             self.tell("No model yet: `chessreg import checkpoint --reference` imports the bundled one, as does M at "
                       "home (1) while nothing was run.")  # fmt: skip
             return
-        self.choose_again(known)
+        self.update_choices(known)
         self.opened = True
-        if opens and self.pending is None and strongest is not None and self.places_of(strongest) is not None:
+        if opens and self.pending is None and strongest is not None and self.find_choice_indices(strongest) is not None:
             self.pending = self.strongest = strongest
         if self.pending is not None:
             self.show_pending()
         elif self.answer is None or self.question() != self.answered:
             await self.look_now()
 
-    def choose_again(self, known: list[CheckpointChoice]) -> None:
+    def update_choices(self, known: list[CheckpointChoice]) -> None:
         """Replace the choices and keep the selected model and probe if they still exist."""
         model, tool = (self.choice.checkpoint_id, self.chosen) if self.choices else (None, None)
         self.choices = known
@@ -217,7 +217,7 @@ class LabScreen(FourBoardsScreen):
     def look(self) -> None:
         """Ask the model about the current settings. An earlier question that still waits is dropped."""
         if self.choices:
-            self.begin_only(self.look_now, "look")
+            self.run_exclusive(self.look_now, "look")
 
     async def look_now(self) -> None:
         self.asking = True
@@ -259,7 +259,7 @@ class LabScreen(FourBoardsScreen):
         return [move for move in compare_moves(self.answer) if move.uci in legal]
 
     @property
-    def answers_this(self) -> bool:
+    def has_current_answer(self) -> bool:
         """Whether the answer is about the current position, so that its moves can be played."""
         return self.answer is not None and not self.asking and self.answered_sans == self.sans
 
@@ -272,7 +272,7 @@ class LabScreen(FourBoardsScreen):
         if not self.choices:
             return "lab"
         if self.cursor is not None:  # the square bar takes the second line
-            return self.movetext()
+            return self.format_moves()
         tool, answer = self.chosen, self.answer
         layers = self.edited_layers or (answer.edited_layers if answer else ())
         where = "layers " + ", ".join(map(str, layers)) if layers else "layer chosen by validation"
@@ -284,9 +284,9 @@ class LabScreen(FourBoardsScreen):
         parts = filter(None, [what, where, f"scale {self.scale:g}, {self.token_mask}"])
         edit = f"{tool.kind} {tool.name} · {' · '.join(parts)}" if tool else "no probe"
         busy = (" · asking…" if self.answer else " · the model is being loaded…") if self.asking else ""
-        return f"{self.choice.name} · {edit}{busy}\n{self.movetext()}"
+        return f"{self.choice.name} · {edit}{busy}\n{self.format_moves()}"
 
-    def movetext(self) -> str:
+    def format_moves(self) -> str:
         """Return the newest moves that fit on a line."""
         words = [f"{n // 2 + 1}.{san}" if n % 2 == 0 else san for n, san in enumerate(self.sans)]
         number = f"{len(self.sans) // 2 + 1}." if len(self.sans) % 2 == 0 else "…"
@@ -305,7 +305,7 @@ class LabScreen(FourBoardsScreen):
             self.condition = EDIT
         self.look()
 
-    def take_up(self, edit: StoredEdit, room: str) -> None:
+    def show_stored_edit(self, edit: StoredEdit, room: str) -> None:
         """Show a stored edit with its position, model, probe, layers, scale and condition.
 
         Esc returns to the mode `room`.
@@ -315,7 +315,7 @@ class LabScreen(FourBoardsScreen):
         if self.is_mounted:  # its model or probe may have been added since the last read
             self.load()
 
-    def places_of(self, edit: StoredEdit) -> tuple[int, int] | None:
+    def find_choice_indices(self, edit: StoredEdit) -> tuple[int, int] | None:
         """Return the indices of the model and the probe of `edit`, or None if one is missing."""
         for model, choice in enumerate(self.choices):
             if choice.checkpoint_id == edit.checkpoint_id:
@@ -327,7 +327,7 @@ class LabScreen(FourBoardsScreen):
         edit, self.pending = self.pending, None
         if edit is None:
             return
-        if (places := self.places_of(edit)) is None:
+        if (places := self.find_choice_indices(edit)) is None:
             self.notify("the model or the probe of that edit is not in this registry", severity="warning")
             return
         (self.model, self.tool), self.shown_layer = places, None
@@ -414,13 +414,13 @@ class LabScreen(FourBoardsScreen):
         self.pick(self.cursor)
         self.look()
 
-    def take_back_change(self) -> None:
+    def undo_change(self) -> None:
         if self.changes:
             square, _ = self.changes.popitem()
             self.pick(square)
             self.look()
 
-    def leave_squares(self) -> None:
+    def close_square_bar(self) -> None:
         self.cursor = None
         self.query_one(SquareBar).display = False
         self.set_focus(None)
@@ -472,7 +472,7 @@ class LabScreen(FourBoardsScreen):
         """Replay the move that was taken back, or play the model's own move."""
         if self.ahead:
             self.go((*self.sans, self.ahead[0]), self.ahead[1:])
-        elif self.answers_this and self.answer is not None and self.answer.clean.moves:
+        elif self.has_current_answer and self.answer is not None and self.answer.clean.moves:
             self.go((*self.sans, self.answer.clean.moves[0].san))
 
     def action_point(self, way: str) -> None:
@@ -481,7 +481,7 @@ class LabScreen(FourBoardsScreen):
             self.draw_numbers()
 
     def action_play(self) -> None:
-        if self.answers_this and self.moves:
+        if self.has_current_answer and self.moves:
             self.go((*self.sans, self.moves[self.row].san))
 
     def action_type(self) -> None:

@@ -200,12 +200,12 @@ class FormScreen(AppScreen):
         self.query_one("#fields").border_title = "Settings"
         self.query_one("#side").border_title = "Setting and plan"
         strip.display = len(strip.names) > 1
-        self.begin_only(self.build, "build")
+        self.run_exclusive(self.build, "build")
         if self.form.typed or self.form.preset:
             (clear,) = (action for action in self.keyed_actions() if action.method == "clear_form")
             self.notify(f"the form is as you left it; {clear.shown_key} clears it", title=self.form.kind.name)
 
-    def keep_draft(self) -> None:
+    def save_draft(self) -> None:
         """Remember the filled-in settings for the next time the form is opened."""
         drafts = dict(self.app.remembered.get(DRAFTS_KEY, {}))
         drafts.pop(self.form.reference, None)
@@ -229,7 +229,9 @@ class FormScreen(AppScreen):
             if first:
                 await fields.mount(Static(PART_TITLES[part], classes=f"title -{part}", markup=False))
             place: Widget = self.query_one(f"#fields > .-{part}")
-            for field, alike in groupby(self.part_fields(part), lambda field: field if field.key in kept else None):
+            for field, alike in groupby(
+                self.list_part_fields(part), lambda field: field if field.key in kept else None
+            ):
                 if field is not None:
                     row = kept[field.key]
                     row.field = field
@@ -254,7 +256,7 @@ class FormScreen(AppScreen):
             if asks and row.field.picked:
                 self.pick(row.field)
 
-    def part_fields(self, part: str) -> list[Field]:
+    def list_part_fields(self, part: str) -> list[Field]:
         return [field for field in self.form.fields if field.part == part]
 
     def on_resize(self) -> None:
@@ -291,15 +293,15 @@ class FormScreen(AppScreen):
         The draft is saved here, because the list reads it when the form is closed.
         """
         self.unchecked = False
-        self.keep_draft()
+        self.save_draft()
         self.checked, self.outlook = self.form.check(), None
         if self.form.variant != self.built:
-            self.begin_only(self.build, "build")
+            self.run_exclusive(self.build, "build")
         self.show_fields()
         self.tell()
-        self.after_pause(self.plan)
+        self.call_after_delay(self.plan)
 
-    def error_of(self, key: str) -> str:
+    def find_error(self, key: str) -> str:
         known = self.outlook.errors if self.outlook else {}
         return self.checked.errors.get(key) or known.get(key, "")
 
@@ -312,7 +314,7 @@ class FormScreen(AppScreen):
                 row.refresh()
         for row in rows:
             key, field = row.field.key, row.field
-            error, source = self.error_of(key), self.form.source(key)
+            error, source = self.find_error(key), self.form.source(key)
             if source == "needed" and error == "it is needed":
                 error = ""  # the row already shows the word
             row.seen = Seen(self.form.text(key), source, error, note_of(field))
@@ -323,7 +325,7 @@ class FormScreen(AppScreen):
             return
         self.form.give(event.row.field.key, event.text)
         self.unchecked = True
-        self.after_pause(self.check)
+        self.call_after_delay(self.check)
 
     unchecked = False  # whether pasted text is not checked yet
 
@@ -338,7 +340,7 @@ class FormScreen(AppScreen):
     def on_screen_suspend(self) -> None:
         self.check()
 
-    def after_pause(self, function: Callable[[], Any]) -> None:
+    def call_after_delay(self, function: Callable[[], Any]) -> None:
         if self._timer is not None:
             self._timer.stop()
         self._timer = self.set_timer(PLAN_DELAY_S, function)
@@ -390,7 +392,7 @@ class FormScreen(AppScreen):
         if not self.query("#about"):
             return
         row = self.row
-        self.query_one("#about", Static).update(about(row.field, self.error_of(row.field.key)) if row else "")
+        self.query_one("#about", Static).update(about(row.field, self.find_error(row.field.key)) if row else "")
         wide = self.has_class("-wide")
         self.query_one("#plan", Static).update(plan_text(self.form, self.checked, self.outlook, wide))
 
@@ -510,7 +512,7 @@ class FormScreen(AppScreen):
 
     def action_wrong(self) -> None:
         """Move to the next required or invalid field, or to a field named in a general error."""
-        rows = [row for row in self.rows if self.error_of(row.field.key)]
+        rows = [row for row in self.rows if self.find_error(row.field.key)]
         if not rows:
             self.notify("; ".join(self.checked.general) or "no field is wrong")
             names = [name.replace("-", "_") for name in SETTING_PATTERN.findall(" ".join(self.checked.general))]
@@ -540,11 +542,11 @@ class FormScreen(AppScreen):
     def leave_filter(self) -> None:
         rows = [row for row in self.rows if row.display]
         if rows:
-            self.set_focus(self.found_row(rows))
+            self.set_focus(self.find_named_row(rows))
         else:
             self.set_focus(None)
 
-    def found_row(self, rows: Sequence[FieldRow]) -> FieldRow:
+    def find_named_row(self, rows: Sequence[FieldRow]) -> FieldRow:
         """Return the row that the words of the filter name.
 
         In order: a row with exactly this name, the current row, a row whose name has the words, a row whose description
@@ -606,7 +608,7 @@ class FormScreen(AppScreen):
         from tui.screens.job import JobScreen
 
         self.launched = True
-        self.keep_draft()
+        self.save_draft()
         self.app.action_go("jobs")
         await self.app.push_screen(JobScreen(job_id, form.kind.name))
 

@@ -106,17 +106,17 @@ class PreviewingScreen(AppScreen):
         wide = event.size.width >= self.least_width
         if wide != self.has_class("-wide"):
             self.set_class(wide, "-wide")
-            self.look_ahead()
+            self.schedule_preview()
 
     def on_page_table_moved(self, event: PageTable.Moved) -> None:
-        self.look_ahead()
+        self.schedule_preview()
 
-    def look_ahead(self) -> None:
+    def schedule_preview(self) -> None:
         """Preview the row under the cursor after a delay, and cancel the preview of an earlier row."""
         there = self.has_class("-wide") and not self.has_class("-empty") and self.previews
         self.query_one(Preview).display = there
         if there:
-            self.begin_only(self.preview, "preview")
+            self.run_exclusive(self.preview, "preview")
 
     @property
     def previewed_table(self) -> PageTable:

@@ -367,7 +367,7 @@ class SqlScreen(ResultScreen):
     def on_sql_editor_nameless(self) -> None:
         """Retry reading the names, which failed when the screen opened."""
         if self.filling is None or self.filling.is_finished:
-            self.begin_only(self.read_names, "names")
+            self.run_exclusive(self.read_names, "names")
 
     statement = ""
     stopped = False  # whether the user stopped the statement
@@ -430,7 +430,7 @@ class SqlScreen(ResultScreen):
 
     def action_explain(self) -> None:
         if text := self.query_one(SqlEditor).text.strip():
-            self.begin_only(partial(self.explain, text), "explain")
+            self.run_exclusive(partial(self.explain, text), "explain")
         else:
             self.notify("no SQL to explain", severity="warning")
 

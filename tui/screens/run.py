@@ -116,7 +116,7 @@ class RunScreen(AnnotatingScreen, PartsScreen, BoardPreviewingScreen):
             chosen = next((place for place, row in enumerate(pane.first) if row.get("chosen")), 0)
             if chosen and not here:
                 table.move(chosen)
-            self.look_ahead()
+            self.schedule_preview()
 
     @property
     def previews(self) -> bool:

@@ -129,7 +129,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         arrow = "▼" if self.sort.startswith("-") else "▲"
         sorted_by = self.sort.removeprefix("-")
         columns = [
-            replace(run_rows.column(key), text=self.result_of) if key == "result" else run_rows.column(key)
+            replace(run_rows.column(key), text=self.get_result) if key == "result" else run_rows.column(key)
             for key in self.columns
         ]
         return [
@@ -139,7 +139,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
 
     # -- results --------------------------------------------------------------------------------------------------
 
-    def result_of(self, row: Mapping[str, Any]) -> str:
+    def get_result(self, row: Mapping[str, Any]) -> str:
         return self.results.get((row["id"], row["done"]), "")
 
     @property
@@ -152,7 +152,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
 
     def on_page_table_moved(self, event: PageTable.Moved) -> None:
         if self.unread_results:
-            self.begin_only(self.read_results, "results")
+            self.run_exclusive(self.read_results, "results")
 
     async def read_results(self) -> None:
         """Read the results of the visible runs after a delay, so that a held key reads none."""
@@ -232,7 +232,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
             screen = ColumnsScreen(self.columns, names, metrics or [])
             await self.app.push_screen(screen)
 
-        self.begin_only(choose, "columns")
+        self.run_exclusive(choose, "columns")
 
     def on_screen_resume(self) -> None:
         table = self.query_one(PageTable)
@@ -251,7 +251,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         else:
             self.marked[row["id"]] = label_run(row)
         table.action_cursor_down()
-        self.tell_marks()
+        self.update_marks()
 
     def action_add(self) -> None:
         if not self.app.read_only:
@@ -267,16 +267,16 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
     def action_unmark(self) -> None:
         self.marked.clear()
         self.hidden.clear()
-        self.tell_marks()
+        self.update_marks()
 
     def on_resize(self, event: Resize) -> None:
-        self.tell_marks()
+        self.update_marks()
 
     def count_rows(self, pages: Pages) -> None:
         self.overview = format_runs_overview(self.counts, pages) if self.counts else ""
-        self.tell_marks()
+        self.update_marks()
 
-    def tell_marks(self) -> None:
+    def update_marks(self) -> None:
         """Show the overview and the marked runs: their names if they fit, otherwise their number."""
         labels = list(self.marked.values())
         names = show.listed(labels[1:]) if len(labels) <= 4 else f"{len(labels) - 1:,} runs"
@@ -298,7 +298,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
     def chosen(self) -> ChosenRows:
         return ("run", dict(self.marked)) if self.marked else self.under_cursor()
 
-    def hidden_of(self, things: Collection[UUID]) -> str:
+    def describe_hidden(self, things: Collection[UUID]) -> str:
         number = len(self.hidden.intersection(things))
         return f"Not in this list: {number:,} of {show.counted(len(things), 'marked run')}" if number else ""
 
