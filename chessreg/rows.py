@@ -69,7 +69,8 @@ def format_rows(
 ) -> tuple[list[str], list[str]]:
     """Return the lines of a table with one line per row, and the names of the columns that do not fit `width`.
 
-    Long texts are shortened first, then columns are dropped from the right. Without `width` everything is shown.
+    Long texts are shortened. If that does not suffice, columns are dropped from the right, and texts are shortened only
+    as far as the remaining columns need. Without `width` everything is shown.
     """
     cells = {name: [format_cell(row.get(name)) for row in rows] for name in headings}
     names = list(headings)
@@ -82,9 +83,12 @@ def format_rows(
         for name in names
     }
     if width is not None:
-        texts = [name for name in names if not numeric[name]]
-        text_table.shorten_to_fit(names, texts, headings, cells, width)
-        while len(names) > 1 and text_table.needed_width(names, headings, cells) > width:
+        whole = cells
+        while True:
+            cells = dict(whole)
+            text_table.shorten_to_fit(names, [name for name in names if not numeric[name]], headings, cells, width)
+            if len(names) == 1 or text_table.needed_width(names, headings, cells) <= width:
+                break
             names.pop()
     lines = text_table.draw_table(
         [headings[name] for name in names],

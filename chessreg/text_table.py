@@ -11,6 +11,8 @@ from collections.abc import Mapping, Sequence
 
 GAP = 2  # between columns
 SHORTEST = 8  # characters that shortening leaves of a text
+SHORTEST_NAME = 24  # and of a name, which users copy into the next command
+NAMES = frozenset({"name", "checkpoint", "model", "run"})  # columns with names
 
 
 def cell_len(text: str) -> int:
@@ -40,9 +42,11 @@ def shorten_to_fit(
     width: int,
 ) -> None:
     """Shorten the cells of the columns `texts`, the widest first, until the columns `names` fit `width`, or until each
-    is as short as its heading or SHORTEST."""
+    is as short as its heading or SHORTEST (SHORTEST_NAME in the columns NAMES)."""
     widths = {name: column_width(headings[name], cells[name]) for name in names}
-    shortest = {name: max(SHORTEST, column_width(headings[name], [])) for name in texts}
+    shortest = {
+        name: max(SHORTEST_NAME if name in NAMES else SHORTEST, column_width(headings[name], [])) for name in texts
+    }
     excess = sum(widths.values()) + GAP * (len(names) - 1) - width
     while excess > 0 and (wide := [name for name in texts if widths[name] > shortest[name]]):
         widths[max(wide, key=widths.__getitem__)] -= 1

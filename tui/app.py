@@ -284,7 +284,7 @@ class ChessregApp(Host):
         if banner is None or banner.has_class("-wrong"):
             return
         if waiting and waiting.seconds > SLOW:
-            banner.set_message(f"still {waiting.what} … {waiting.seconds:.0f} s; every key works meanwhile")
+            banner.set_message(f"still {waiting.what} … {waiting.seconds:.0f} s")
         elif banner.message:
             banner.hush()
 

@@ -61,9 +61,10 @@ def completion(shell: str) -> None:
     and kinds. It reads the registry of the current folder, CHESSREG_REGISTRY or --registry, and changes nothing.
 
     \b
-    bash: add to ~/.bashrc                     eval "$(chessreg completion bash)"
-    zsh:  add to ~/.zshrc, after compinit      eval "$(chessreg completion zsh)"
-    fish: write the file once                  chessreg completion fish > ~/.config/fish/completions/chessreg.fish
+    bash: add to ~/.bashrc                 eval "$(chessreg completion bash)"
+    zsh:  add to ~/.zshrc, after compinit  eval "$(chessreg completion zsh)"
+    fish: write the file once
+          chessreg completion fish > ~/.config/fish/completions/chessreg.fish
     """
     script = get_completion_class(shell)
     assert script is not None

@@ -149,7 +149,7 @@ def add(
     Example: chessreg dataset add lichess-puzzles.csv --name puzzles
     Example: chessreg dataset add lichess_db_standard_rated_2013-01.pgn.zst --name jan
     Example: chessreg dataset add more.pgn --exclude jan --name unseen
-    Example: chessreg dataset add jan.pgn --time-control bullet,blitz --rated --min-rating 700 --name fast
+    Example: chessreg dataset add jan.pgn --time-control bullet,blitz --min-rating 700 --name fast
     Example: chessreg dataset add positions.parquet --within jan --name decisions
     Example: chessreg dataset add behavioral_cloning_data.bag --name chessbench
     """

@@ -205,7 +205,7 @@ def probe(home: Home, paths: tuple[Path, ...], name: str | None, **settings: Any
     accept the import as a probe run. A file that would execute code is refused.
 
     \b
-    Example: chessreg import probe tf_lens_lichess_16layers_ckpt_no_optimizer_chess_piece_probe_layer_11.pth
+    Example: chessreg import probe tf_lens_lichess_16layers_chess_piece_probe_layer_11.pth
              chessreg import probe to_piece_by_color/layer-*/phase-0/model.safetensors --name davis
     """
     from chessreg.experiments.imported.directions import ImportedProbe
@@ -228,7 +228,7 @@ def vector(home: Home, paths: tuple[Path, ...], name: str | None, **settings: An
     refused.
 
     \b
-    Example: chessreg import vector mine.npy --checkpoint reference --layers 3 --label calm --name mine
+    Example: chessreg import vector mine.npy --checkpoint reference --layers 3 --name calm
              chessreg import vector lichess_train_layer_12_pos_start_25_activations.pt --name caa
     """
     from chessreg.experiments.imported.directions import ImportedVector
@@ -412,7 +412,7 @@ def results(home: Home, file: Path, name: str | None, format_: str | None, **set
 
     \b
     Example: chessreg import results games.csv --name gpt-3.5 --limit time=0.1
-             chessreg import results stockfish_sweep.txt --players fen-600k --color white --assist none --limit time=0.1
+             chessreg import results sweep.txt --players fen-600k --color white --limit time=0.1
              chessreg import results train.log --name author
     """
     from chessreg.cli.base import progress_line

@@ -37,8 +37,9 @@ def lab(home: Home, state: str | None, settings: tuple[str, ...], layer: int | N
 
     \b
     chessreg lab --checkpoint reference --probe reference-board --moves "e4 e5 Nf3" --scale 2
-    chessreg lab --checkpoint uci --probe uci-board --moves "e4 d5" --board "d5=. d7=p e7=. e5=p" --scale 1
-    chessreg lab --checkpoint uci --probe uci-board --moves e4 --measure next-token --later "d5 Nc3" --condition patch
+    chessreg lab --checkpoint uci --probe uci-board --moves "e4 d5" --board "d5=. d7=p" --scale 1
+    chessreg lab --checkpoint uci --probe uci-board --moves e4 --measure next-token
+      --later "d5 Nc3" --condition patch
     chessreg lab edits:7 --condition random-0
     """
     from chessreg.entities.game import unit_reference
@@ -101,16 +102,19 @@ def uci(home: Home, checkpoint: str, intervention: str, options: tuple[str, ...]
 
     \b
     Options of the engine, with their defaults:
-      Policy legal        how a move is chosen: legal (the model's probabilities, renormalised over legal moves),
-                          trie (token by token, only tokens of legal moves), retry:N, free, or
-                          value (the highest expected return, of a model of values)
-      Temperature 0       0: the most probable; one number for each try of retry:N, or own: the policy's
+      Policy legal        how a move is chosen: legal (the model's probabilities, renormalised over
+                          legal moves), trie (token by token, only tokens of legal moves), retry:N,
+                          free, or value (the highest expected return, of a model of values)
+      Temperature 0       0: the most probable move; one number for each try of retry:N, or own: the
+                          policy's temperature
       Seed 0              of the draws, with the number of the game and the ply
-      Intervention        an intervention's id or a vector run's name or id; empty: the unchanged model
+      Intervention        an intervention's id or a vector run's name or id; empty: the unchanged
+                          model
       Layers              0-based, as 3-6; empty: all that the intervention has
       Scale               times the direction; empty: the intervention's own; 0: the unchanged model
       MultiPV 1           number of legal moves shown, each with its probability p
-      ProbabilityAsScore  true: p is also the score (0.43 is 43 %), because GUIs show scores: not an evaluation
+      ProbabilityAsScore  true: p is also the score (0.43 is 43 %) for GUIs that only show scores; it
+                          is not an evaluation
       Threads             of the CPU
 
     A move takes one forward pass, so limits of time, depth and nodes have no effect. `go infinite` and `go ponder`

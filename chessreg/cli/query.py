@@ -100,7 +100,7 @@ def scope_options(function: F) -> F:
 @click.option(
     "--sql",
     metavar="SELECT",
-    help="Run this SELECT statement instead of a catalogue query; - reads it from stdin. Left out: run TITLE.",
+    help="Run this SELECT statement instead of a catalogue query; - reads it from stdin. Left out: run NAME.",
 )
 @click.option("--explain", is_flag=True, help="Print the tables that the SELECT of --sql would read, and read nothing.")
 @scope_options

@@ -98,7 +98,9 @@ def make_kind_command(
     preset = click.Option(
         ["--preset"],
         type=click.Choice(list(kind.presets)),
-        help="Use a paper's settings; options override them, and `none` removes a number. Left out: the defaults.",
+        metavar="PRESET",
+        help=f"Use a paper's settings; options override them, and `none` removes a number. One of: "
+        f"{', '.join(kind.presets)}. Left out: the defaults.",
     )
     own = [
         *([preset] if kind.presets else []),

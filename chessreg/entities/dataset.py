@@ -200,7 +200,7 @@ def content_of(row: tables.Dataset | dict[str, Any]) -> str:
 
 
 def summary(row: dict[str, Any]) -> list[str]:
-    """Return lines that count the games or positions found and break this number down by outcome."""
+    """Return lines with the number of games or positions found, kept (with the duplicates among them) and left out."""
     report, content = row["report"], content_of(row)
     kept = row["games"] if content == "games" else row["plies"]
     left_out = [(outcome, number, reason) for outcome in ("skipped", "rejected")
@@ -209,8 +209,8 @@ def summary(row: dict[str, Any]) -> list[str]:
     same = "moves" if content == "games" else "board"
     counts = [
         ("found", kept + sum(number for _, number, _ in left_out) if found is None else found, content),
-        ("kept", kept - row["duplicates"], content),
-        ("duplicates", row["duplicates"], f"kept and marked: an earlier one has the same {same}"),
+        ("kept", kept, content),
+        ("duplicates", row["duplicates"], f"of these are marked: an earlier one has the same {same}"),
         *left_out,
     ]
     return [f"{name:<12}  {number:,} {text}" for name, number, text in counts if number or name in ("found", "kept")]

@@ -62,17 +62,19 @@ def options_without_default(context: click.Context) -> Iterator[tuple[str, str]]
             yield parameter.opts[0], record[1]
 
 
-EVERY = dict(commands(root, click.Context(root, info_name="chessreg", obj=Home(), max_content_width=120)))
+EVERY = dict(commands(root, click.Context(root, info_name="chessreg", obj=Home(), terminal_width=100)))
 OUTSIDE = re.compile(r"specification|\.\./|design\.md|findings\.md", re.IGNORECASE)
 
 
 @pytest.mark.parametrize("path", EVERY)
-def test_no_help_names_an_empty_default_or_a_document_outside_the_repository(path: str) -> None:
+def test_help_fits_100_columns_and_names_no_empty_default_or_document_outside_the_repository(path: str) -> None:
     context = EVERY[path]
     context.meta["chessreg.help_all"] = True
     if hasattr(context.command, "typed_tag"):
         context.command.typed = []
-    shown = " ".join(context.command.get_help(context).split())
+    text = context.command.get_help(context)
+    assert [line for line in text.splitlines() if len(line) > 100] == []
+    shown = " ".join(text.split())
     assert "default: none" not in shown
     assert "default: ]" not in shown
     assert not OUTSIDE.search(shown)

@@ -13,6 +13,7 @@ from chessreg.queries import run_query
 from chessreg.queries.catalogue import MOST_DEFAULTS, catalogue_entries, parse_entry
 from chessreg.queries.render import choose_columns, render_result, table_text
 from chessreg.registry.database import Database
+from chessreg.rows import format_rows
 
 from ..conftest import queries_with_runs
 
@@ -118,8 +119,19 @@ SELECT 1
 
 
 def test_long_keys_keep_both_ends_and_wide_characters_count_twice():
-    cells = {"name": ["contrastive:white_elo L5-6 x-0.8", "棋" * 20], "n": ["1", "2"]}
-    text_table.shorten_to_fit(["name", "n"], ["name"], {"name": "name", "n": "n"}, cells, 23)
-    assert cells["name"][0] == "contrastiv…5-6 x-0.8"
-    lines = text_table.draw_table(["name", "n"], list(zip(*cells.values(), strict=True)), [False, True])
+    cells = {"edit": ["contrastive:white_elo L5-6 x-0.8", "棋" * 20], "n": ["1", "2"]}
+    text_table.shorten_to_fit(["edit", "n"], ["edit"], {"edit": "edit", "n": "n"}, cells, 23)
+    assert cells["edit"][0] == "contrastiv…5-6 x-0.8"
+    lines = text_table.draw_table(["edit", "n"], list(zip(*cells.values(), strict=True)), [False, True])
     assert {text_table.column_width("", [line]) for line in lines[1:]} <= {23}
+
+
+def test_a_list_that_is_too_wide_drops_its_last_column_and_keeps_names_whole():
+    row = {"name": "mine-untrained", "tokenizer": "pgn-char-32", "seed": 0, "source": "random-init"}
+    headings = {name: name for name in row}
+    lines, dropped = format_rows([row], headings, 34)
+    assert (lines[-1].split(), dropped) == (["mine-untrained", "pgn-char-32", "0"], ["source"])
+    lines, dropped = format_rows([row], headings, 31)
+    assert (lines[-1].split(), dropped) == (["mine-untrained", "pgn-…r-32", "0"], ["source"])
+    lines, dropped = format_rows([row], headings, 20)
+    assert (lines[-1].split(), dropped) == (["mine-untrained"], ["tokenizer", "seed", "source"])
