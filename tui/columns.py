@@ -123,7 +123,7 @@ def widths(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], space: 
     over, kept = sum(wide) + gaps - space, len(wide)
     while over > 0 and kept > 1 and columns[kept - 1].role == "detail":
         kept -= 1
-        over -= wide[kept] + GAP - (kept == len(wide) - 1)  # the mark of what is scrolled to needs a cell
+        over -= wide[kept] + GAP - 2 * (kept == len(wide) - 1)  # the mark of what is scrolled to needs two cells
     if sum(floor[:kept]) + GAP * (kept - 1) > space:
         floor = [min(cells, max(least, LEAST_CUT)) for cells, least in zip(wide, floor, strict=True)]
     while over > 0:
