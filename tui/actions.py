@@ -1,7 +1,7 @@
 """Every action of the terminal UI, once: keys, footer, palette and help are all made from this table.
 
 An action belongs to a place: a screen, the table, or `everywhere`. The place's class has a method `action_<method>` and
-takes its BINDINGS from `bindings(place)`, so that neither a key nor a line of help can drift from what happens.
+takes its BINDINGS from `make_bindings(place)`, so that neither a key nor a line of help can drift from what happens.
 `command` is the one that does or prints the same; words in capitals are filled in by who types it.
 """
 
@@ -52,7 +52,7 @@ class Action:
 
     @property
     def shown_keys(self) -> str:
-        shown = SHOWN | ARROWS if self.ascii else SHOWN
+        shown = KEY_LABELS | ARROW_LABELS if self.ascii else KEY_LABELS
         return " ".join(shown.get(key, key) for key in self.keys.split(","))
 
     @property
@@ -65,8 +65,8 @@ def reads(*fields: Any, **named: Any) -> Action:
     return replace(Action(*fields, **named), writes=False)
 
 
-ARROWS = {"up": "Up", "down": "Down", "left": "Left", "right": "Right"}
-SHOWN = {
+ARROW_LABELS = {"up": "Up", "down": "Down", "left": "Left", "right": "Right"}
+KEY_LABELS = {
     "up": "↑", "down": "↓", "left": "←", "right": "→", "pageup": "PgUp", "pagedown": "PgDn", "home": "Home",
     "end": "End", "enter": "Enter", "escape": "Esc", "question_mark": "?", "slash": "/", "space": "Space",
     "ctrl+p": "^p", "colon": ":", "ctrl+s": "^s", "ctrl+c": "^c", "ctrl+o": "^o", "ctrl+r": "^r", "f5": "F5",
@@ -79,7 +79,7 @@ SHOWN = {
     "ctrl+z": "^z",
 }  # fmt: skip
 EVERYWHERE, TABLE, FILTER, CONFIRM, SQUARES = "everywhere", "table", "filter", "confirm", "squares"
-OWN_KEYS = (
+PLACES_WITH_OWN_KEYS = (
     EVERYWHERE,
     FILTER,
     CONFIRM,
@@ -90,17 +90,17 @@ OWN_KEYS = (
     "editor",
     "sql",
 )  # keys of everywhere mean something else there
-ALSO = (  # screens by their place, and the places whose keys they have beside their own
+SHARED_PLACES = (  # screens by their place, and the places whose keys they have beside their own
     *((place, ("annotate",)) for place in ("runs", "run", "data", "thing")),
     *((place, ("scoped", "result")) for place in ("answer", "plot", "heat-board")),
     *((place, ("result",)) for place in ("rows", "sql")), ("queries", ("scoped",)),
     *((place, ("position",)) for place in ("board", "pair")),
     *((place, ("four-boards", "position")) for place in ("lab", "edit")), ("edit", ("case-boards", "position")),
 )  # fmt: skip
-NAMES = ("pawn", "knight", "bishop", "rook", "queen", "king")
-PIECES = {
-    **dict(zip("PNBRQK", (f"white {name}" for name in NAMES), strict=True)),
-    **dict(zip("pnbrqk", (f"black {name}" for name in NAMES), strict=True)),
+PIECE_NAMES = ("pawn", "knight", "bishop", "rook", "queen", "king")
+LETTER_PIECES = {
+    **dict(zip("PNBRQK", (f"white {name}" for name in PIECE_NAMES), strict=True)),
+    **dict(zip("pnbrqk", (f"black {name}" for name in PIECE_NAMES), strict=True)),
 }
 ACTIONS: tuple[Action, ...] = (
     reads(EVERYWHERE, "help", "question_mark,f1", "Show every key that works here", "help", "chessreg tui --help"),
@@ -312,7 +312,7 @@ ACTIONS: tuple[Action, ...] = (
     reads(SQUARES, "move", "down", "A rank down", parameter="down"),
     reads(SQUARES, "move", "left", "A file to the left", "square", parameter="left"),
     reads(SQUARES, "move", "right", "A file to the right", parameter="right"),
-    *(reads(SQUARES, "put", piece, f"Put a {name}", parameter=piece) for piece, name in PIECES.items()),
+    *(reads(SQUARES, "put", piece, f"Put a {name}", parameter=piece) for piece, name in LETTER_PIECES.items()),
     reads(SQUARES, "put", "full_stop,delete,x", "Take the piece off", "take off", parameter="."),
     reads(SQUARES, "take_back", "backspace,u", "Take the last change back", "take back"),
     reads(SQUARES, "leave", "enter,escape", "Done: the keys of the lab again", "done"),
@@ -452,28 +452,35 @@ ACTIONS: tuple[Action, ...] = (
 )  # fmt: skip
 
 
-def changed(actions: Iterable[Action], keys: Mapping[str, str]) -> list[Action]:
+def apply_keys(actions: Iterable[Action], keys: Mapping[str, str]) -> list[Action]:
     """The actions, each with the keys that a user has given to its name."""
     return [replace(action, keys=keys[action.name]) if action.name in keys else action for action in actions]
 
 
-def of(place: str) -> list[Action]:
+def list_place_actions(place: str) -> list[Action]:
     """The actions of one place, in the table's order."""
     return [action for action in ACTIONS if action.place == place]
 
 
-def bindings(place: str) -> list[Any]:
+def make_bindings(place: str) -> list[Any]:
     """BINDINGS of the class that is this place."""
     return [
-        Binding(action.keys, action.call, action.text, id=action.name, priority=action.first) for action in of(place)
+        Binding(action.keys, action.call, action.text, id=action.name, priority=action.first)
+        for action in list_place_actions(place)
     ]
 
 
-FOCUS = ("focus_next", "focus_previous", "command_palette", "help_quit", "bell")  # of textual's App: they only show
+HARMLESS_APP_ACTIONS = (
+    "focus_next",
+    "focus_previous",
+    "command_palette",
+    "help_quit",
+    "bell",
+)  # of textual's App: they only show
 
 
 @cache
-def may_write(cls: type, method: str) -> bool:
+def can_write(cls: type, method: str) -> bool:
     """Whether an action method of a class (a screen, a widget, the app) may change something.
 
     One that the table declares for that class does if it says so. An undeclared one does, unless it is textual's own
@@ -486,10 +493,10 @@ def may_write(cls: type, method: str) -> bool:
         return any(action.writes for action in declared)
     owner = next((each for each in classes if {f"action_{method}", f"_action_{method}"} & vars(each).keys()), None)
     of_textual = owner is not None and owner.__module__.partition(".")[0] == "textual"
-    return not of_textual or (owner is App and method not in FOCUS)
+    return not of_textual or (owner is App and method not in HARMLESS_APP_ACTIONS)
 
 
-def check(actions: Iterable[Action] = ACTIONS) -> None:
+def check_keys(actions: Iterable[Action] = ACTIONS) -> None:
     """Raises ValueError when two actions of one place, or a screen and `everywhere`, want the same key."""
     by_place: dict[str, dict[str, str]] = {}
     for action in actions:
@@ -499,14 +506,14 @@ def check(actions: Iterable[Action] = ACTIONS) -> None:
                 raise ValueError(f"{key} in {action.place} is both {keys[key]} and {action.name}")
             keys[key] = action.name
     for place, keys in by_place.items():
-        both = set(keys) & set(by_place.get(EVERYWHERE, {})) if place not in OWN_KEYS else set()
+        both = set(keys) & set(by_place.get(EVERYWHERE, {})) if place not in PLACES_WITH_OWN_KEYS else set()
         if both:
             raise ValueError(f"{', '.join(sorted(both))} of {place} is taken everywhere")
 
 
-def check_beside(actions: Sequence[Action]) -> None:
+def check_shared_places(actions: Sequence[Action]) -> None:
     """Raises ValueError when a screen and a place whose keys it has too want the same key."""
-    for place, also in ALSO:
+    for place, also in SHARED_PLACES:
         here: dict[str, Action] = {}
         for action in (action for action in actions if action.place in (place, *also)):
             for key in action.keys.split(","):
@@ -514,25 +521,25 @@ def check_beside(actions: Sequence[Action]) -> None:
                     raise ValueError(f"{key} in {place} is both {one.name} and {action.name}")
 
 
-def check_tables(actions: Sequence[Action], before: Sequence[Action] = ACTIONS) -> None:
+def check_table_keys(actions: Sequence[Action], before: Sequence[Action] = ACTIONS) -> None:
     """Raises ValueError when a screen and the table on it want the same key and did not before: the table has it."""
-    shared = with_tables(before)
+    shared = list_table_clashes(before)
     places = {screen.place for screen, table in shared if screen.method != "filter" and table.method != "find"}
     known = {(screen.name, table.name) for screen, table in shared}
-    for screen, table in with_tables(actions):
-        if screen.place not in (*OWN_KEYS, *places) and (screen.name, table.name) not in known:
+    for screen, table in list_table_clashes(actions):
+        if screen.place not in (*PLACES_WITH_OWN_KEYS, *places) and (screen.name, table.name) not in known:
             raise ValueError(f"{screen.name} and {table.name} want the same key, {screen.keys}")
 
 
-def check_typed(actions: Iterable[Action]) -> None:
+def check_text_keys(actions: Iterable[Action]) -> None:
     """Raises ValueError where a key would be a letter or a sign of the text that is typed in its place."""
     for action in actions:
-        text = [key for key in action.keys.split(",") if len(key) == 1 or key in SIGNS]
-        if text and (action.place in TYPED or (action.place == "sql" and action.first)):
+        text = [key for key in action.keys.split(",") if len(key) == 1 or key in SIGN_KEYS]
+        if text and (action.place in TEXT_PLACES or (action.place == "sql" and action.first)):
             raise ValueError(f"{text[0]} of {action.name} is text where it is typed")
 
 
-def with_tables(actions: Sequence[Action]) -> list[tuple[Action, Action]]:
+def list_table_clashes(actions: Sequence[Action]) -> list[tuple[Action, Action]]:
     """Actions of screens beside those of tables that have one of their keys."""
     tables = [action for action in actions if action.place == TABLE]
     return [
@@ -543,10 +550,18 @@ def with_tables(actions: Sequence[Action]) -> list[tuple[Action, Action]]:
     ]
 
 
-TYPED = (FILTER, "field", "prompt", "editor")  # where text is typed
-SIGNS = {_character_to_key(sign) for sign in f"{punctuation} "}
-ANSWERED = (CONFIRM, SQUARES)  # where letters are answers: yes and no, pieces
-WORDS = {"h": "left", "j": "down", "k": "up", "l": "right", "g": "home", "G": "end", "o": "enter"}  # stand for a key
+TEXT_PLACES = (FILTER, "field", "prompt", "editor")  # where text is typed
+SIGN_KEYS = {_character_to_key(sign) for sign in f"{punctuation} "}
+LETTER_PLACES = (CONFIRM, SQUARES)  # where letters are answers: yes and no, pieces
+LETTER_KEYS = {
+    "h": "left",
+    "j": "down",
+    "k": "up",
+    "l": "right",
+    "g": "home",
+    "G": "end",
+    "o": "enter",
+}  # stand for a key
 
 
 def check_letters(actions: Iterable[Action] = ACTIONS) -> None:
@@ -555,14 +570,14 @@ def check_letters(actions: Iterable[Action] = ACTIONS) -> None:
     said: dict[str, Action] = {}
     for action in actions:
         keys = action.keys.split(",")
-        for letter in (key for key in keys if len(key) == 1 and key.isalpha() and action.place not in ANSWERED):
-            if letter in WORDS:
-                if WORDS[letter] not in keys:
-                    raise ValueError(f"{letter} is {WORDS[letter]}, and {action.name} is not that")
+        for letter in (key for key in keys if len(key) == 1 and key.isalpha() and action.place not in LETTER_PLACES):
+            if letter in LETTER_KEYS:
+                if LETTER_KEYS[letter] not in keys:
+                    raise ValueError(f"{letter} is {LETTER_KEYS[letter]}, and {action.name} is not that")
             elif (one := said.setdefault(letter, action)).meaning != action.meaning:
                 raise ValueError(f"{letter} is {one.meaning} in {one.name}, and {action.meaning} in {action.name}")
 
 
-check()
+check_keys()
 check_letters()
-check_typed(ACTIONS)
+check_text_keys(ACTIONS)

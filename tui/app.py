@@ -22,15 +22,15 @@ from textual.widgets import Input
 
 from chessreg.terminal import shows
 from tui import show
-from tui.actions import EVERYWHERE, bindings, may_write
+from tui.actions import EVERYWHERE, can_write, make_bindings
 from tui.database_worker import DatabaseWorker
-from tui.entries import ENTRIES, modes, sweep, warm_up
-from tui.host import READ_ONLY, Host
+from tui.entries import ENTRIES, collect_garbage, make_modes, warm_up
+from tui.host import READ_ONLY_MESSAGE, Host
 from tui.model_process import ModelProcess
 from tui.screens.base import AppScreen
 from tui.screens.help import HelpScreen, Jump, Palette, find_jump_targets
-from tui.state import Remembered
-from tui.themes import BOARD_DARK, DIM, THEMES, legible
+from tui.state import RememberedState
+from tui.themes import BOARD_DARK, DIM_SHARE, THEMES, make_legible
 from tui.typed import Echo, TypedKeys
 from tui.widgets.images import PLACEHOLDER
 from tui.writes import Writes
@@ -41,30 +41,30 @@ if TYPE_CHECKING:
     from textual.widget import Widget
 
     from chessreg.session import Session
-    from tui.data.query_answers import Question
+    from tui.data.query_answers import ScreenQuestion
     from tui.widgets.board import Glyphs
 
-TICK = 0.5  # seconds between looks at what is waited for
-LOOK = 4  # ticks between looks for changes
-TAKE_IN = 20  # ticks between takings in of results that wait
-SWEEP = 60  # ticks between collections of old garbage
-REST = 3.0  # seconds without a key before one
-SLOW = 1.0  # seconds after which the banner tells
-NOTICES = 20  # newest that can be read again
-PATIENCE = 1.0  # seconds that quitting waits for a write that has just begun
-LEFT = "left"  # under which it is remembered when one looked last
-FIRST_TIME = timedelta(days=1)  # so much is news to who never looked before
+TICK_S = 0.5  # seconds between looks at what is waited for
+CHANGE_POLL_TICKS = 4  # ticks between looks for changes
+INGEST_TICKS = 20  # ticks between takings in of results that wait
+GC_TICKS = 60  # ticks between collections of old garbage
+IDLE_S = 3.0  # seconds without a key before one
+SLOW_CALL_S = 1.0  # seconds after which the banner tells
+MAX_NOTICES = 20  # newest that can be read again
+QUIT_WRITE_TIMEOUT_S = 1.0  # seconds that quitting waits for a write that has just begun
+LAST_SEEN_KEY = "left"  # under which it is remembered when one looked last
+FIRST_NEWS_PERIOD = timedelta(days=1)  # so much is news to who never looked before
 
 
-def last_time(remembered: Remembered) -> tuple[datetime, str]:
+def read_last_seen(remembered: RememberedState) -> tuple[datetime, str]:
     """When one looked last at this registry, and how to say it."""
     with suppress(TypeError, ValueError):
-        time = datetime.fromisoformat(remembered.get(LEFT))
-        return time, f"since you last looked, {show.when(time)}"
-    return datetime.now(UTC) - FIRST_TIME, "in the last day"
+        time = datetime.fromisoformat(remembered.get(LAST_SEEN_KEY))
+        return time, f"since you last looked, {show.format_local_time(time)}"
+    return datetime.now(UTC) - FIRST_NEWS_PERIOD, "in the last day"
 
 
-class Printable(LineFilter):
+class PrintableFilter(LineFilter):
     """Nothing of a registry drives the terminal: control and format characters are left out of every line drawn.
 
     Most take no cell; for one that does stands a question mark, so that nothing moves.
@@ -81,8 +81,8 @@ class Printable(LineFilter):
         ]
 
 
-PRINTABLE = Printable()
-SIGNS = {
+PRINTABLE_FILTER = PrintableFilter()
+ASCII_SIGNS = {
     sign: plain
     for plain, signs in {
         "-": "━─▬▔▃▂–—−", "> ": "🔎", "~": "…", ".": "╸┄╌·", "|": "│┃▏▕▎▌▐", ">": "›→▶»≥", "<": "←◀«≤", "^": "↑▲",
@@ -93,13 +93,13 @@ SIGNS = {
 }  # fmt: skip
 
 
-def in_one_line(text: str) -> str:
+def join_lines(text: str) -> str:
     """Text for a line: of several lines the field would take the first alone."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return text if len(lines) < 2 else " ".join(lines)
 
 
-class Ascii(LineFilter):
+class AsciiFilter(LineFilter):
     """For terminals that have nothing but ASCII: every sign by one that looks like it, letters without their accents,
     all else by a question mark, in as many cells."""
 
@@ -107,26 +107,26 @@ class Ascii(LineFilter):
         return [
             segment
             if segment.control or segment.text.isascii()
-            else Segment("".join(map(ascii_of, segment.text)), segment.style)
+            else Segment("".join(map(to_ascii, segment.text)), segment.style)
             for segment in segments
         ]
 
 
-def ascii_of(character: str) -> str:
+def to_ascii(character: str) -> str:
     """A character in ASCII, as wide as it is.
 
-    >>> "".join(map(ascii_of, "é½♞漢⠁…"))
+    >>> "".join(map(to_ascii, "é½♞漢⠁…"))
     'e=???*~'
     """
     if character.isascii():
         return character
     if "\u2800" <= character <= "\u28ff":  # dots of a chart or of an arrow
         return "*" if character > "\u2800" else " "
-    plain = SIGNS.get(character) or unicodedata.normalize("NFKD", character)[:1]
+    plain = ASCII_SIGNS.get(character) or unicodedata.normalize("NFKD", character)[:1]
     return plain if plain.isascii() and plain else "?" * cell_len(character)
 
 
-ASCII = Ascii()
+ASCII_FILTER = AsciiFilter()
 
 
 class ChessregApp(Host):
@@ -138,9 +138,9 @@ class ChessregApp(Host):
     """
 
     TITLE = "chessreg"
-    BINDINGS = bindings(EVERYWHERE)
+    BINDINGS = make_bindings(EVERYWHERE)
     COMMANDS: ClassVar[set[Any]] = {Palette}
-    MODES: ClassVar[dict[str, Any]] = modes()
+    MODES: ClassVar[dict[str, Any]] = make_modes()
     DEFAULT_MODE = ENTRIES[0].name
     ENABLE_COMMAND_PALETTE = True
     CSS = """
@@ -161,7 +161,7 @@ class ChessregApp(Host):
         keys: Mapping[str, str] | None = None,
         typed: str = "",
     ) -> None:
-        self.remembered = Remembered(place, frozen=read_only)
+        self.remembered = RememberedState(place, frozen=read_only)
         start = start or self.remembered.get("room", "")
         if start in self.MODES:
             self.DEFAULT_MODE = start  # type: ignore[misc]  # textual reads it of the instance
@@ -175,28 +175,28 @@ class ChessregApp(Host):
         self.model = ModelProcess(self.database, read_only)
         self.read_only = read_only
         self.glyphs = glyphs or ("outline" if self.no_color else "solid")
-        self.place_shown = " · ".join(filter(None, [show.place(place), "read only" if read_only else ""]))
-        self.since, self.since_told = last_time(self.remembered)
+        self.place_shown = " · ".join(filter(None, [show.shorten_place(place), "read only" if read_only else ""]))
+        self.since, self.since_told = read_last_seen(self.remembered)
         self.writes = Writes()
         self.drafts = {}
         self.typed = TypedKeys(self, typed)
         self.followed = set()
-        self.notices = deque(maxlen=NOTICES)
+        self.notices = deque(maxlen=MAX_NOTICES)
         self.version: str | None = None
         self.lost = False
-        self._ticks, self._sweep_at, self._keyed = 0, SWEEP, 0.0
+        self._ticks, self._sweep_at, self._keyed = 0, GC_TICKS, 0.0
         self._settled, self._began = False, time.monotonic()
         self._looking = self._taking_in = False
 
     def get_line_filters(self) -> Sequence[LineFilter]:
-        filters = [DimFilter(DIM) if isinstance(one, DimFilter) else one for one in super().get_line_filters()]
-        return [*filters, PRINTABLE, *([ASCII] if self.only_ascii else [])]
+        filters = [DimFilter(DIM_SHARE) if isinstance(one, DimFilter) else one for one in super().get_line_filters()]
+        return [*filters, PRINTABLE_FILTER, *([ASCII_FILTER] if self.only_ascii else [])]
 
     def get_theme_variable_defaults(self) -> dict[str, str]:
         return BOARD_DARK
 
     def get_css_variables(self) -> dict[str, str]:
-        self.theme_variables = legible(super().get_css_variables(), self.current_theme)
+        self.theme_variables = make_legible(super().get_css_variables(), self.current_theme)
         return self.theme_variables
 
     def on_load(self) -> None:
@@ -216,7 +216,7 @@ class ChessregApp(Host):
     def on_mount(self) -> None:
         self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))  # the shell has drawn over it
         self.look()
-        self.set_interval(TICK, self.tick)
+        self.set_interval(TICK_S, self.tick)
 
     async def on_event(self, event: Event) -> None:
         """A key that comes while another is at work is kept."""
@@ -230,7 +230,7 @@ class ChessregApp(Host):
     async def hand_on(self, key: Key | Paste) -> None:
         key = self.typed.first_of(key)
         if isinstance(key, Paste) and isinstance(self.typed.focus(), Input):
-            key = Paste(in_one_line(key.text))
+            key = Paste(join_lines(key.text))
         await super().on_event(key)
         self.typed.follow(key)
 
@@ -241,7 +241,7 @@ class ChessregApp(Host):
             key = self.typed.more()
 
     async def on_unmount(self) -> None:
-        self.remembered.set(LEFT, datetime.now(UTC).isoformat())
+        self.remembered.set(LAST_SEEN_KEY, datetime.now(UTC).isoformat())
         await self.model.close()
         self.database.close()
 
@@ -256,20 +256,20 @@ class ChessregApp(Host):
         screen is filled, or is not soon."""
         if not self._settled:
             filling = self.top_screen.filling if self.top_screen is not None else None
-            self._settled = filling is None or filling.is_finished or time.monotonic() - self._began > REST
+            self._settled = filling is None or filling.is_finished or time.monotonic() - self._began > IDLE_S
             if not self._settled:
                 self.tell_slow()
                 return
             warm_up()
-        if self._ticks % TAKE_IN == 0 and not self.read_only:
+        if self._ticks % INGEST_TICKS == 0 and not self.read_only:
             self.take_in()
         self._ticks += 1
         self.tell_held()
-        if self._ticks >= self._sweep_at and time.monotonic() - self._keyed > REST:
-            self._sweep_at = self._ticks + SWEEP
-            sweep()
+        if self._ticks >= self._sweep_at and time.monotonic() - self._keyed > IDLE_S:
+            self._sweep_at = self._ticks + GC_TICKS
+            collect_garbage()
         self.tell_slow()
-        if self._ticks % LOOK == 0:
+        if self._ticks % CHANGE_POLL_TICKS == 0:
             self.write_on()
             if self.top_screen is not None and self.top_screen.stale:
                 self.top_screen.reload_if_stale()
@@ -311,9 +311,9 @@ class ChessregApp(Host):
         """Take in results that wait, as every listing command does. What is shown follows by the look for changes."""
 
         def look(session: Session) -> str:
-            from tui.registry import take_in
+            from tui.registry import ingest_results
 
-            return take_in(session)
+            return ingest_results(session)
 
         if self._taking_in:
             return
@@ -331,13 +331,13 @@ class ChessregApp(Host):
     @work(group="followed")
     async def look_at_followed(self) -> None:
         """Tell of followed jobs that have ended: a notice here, a bell and a notification of the terminal."""
-        from tui.data.job_rows import ended
+        from tui.data.job_rows import list_ended_jobs
 
         ids = list(self.followed)
         if not ids:
             return
         try:
-            rows = await self.database.ask("looking at followed jobs", lambda session: ended(session, ids))
+            rows = await self.database.ask("looking at followed jobs", lambda session: list_ended_jobs(session, ids))
         except Exception as error:  # the look for changes tells of a registry that cannot be read
             self.log.warning(error)
             return
@@ -349,7 +349,7 @@ class ChessregApp(Host):
     def tell_ended(self, row: Mapping[str, Any]) -> None:
         name, state = row["name"] or row["title"], row["state"].replace("_", " ")
         severity = "information" if state == "complete" else "warning"
-        self.notify(f"{state}: {show.done(row)} units", title=name, severity=severity)
+        self.notify(f"{state}: {show.format_units_done(row)} units", title=name, severity=severity)
         self.bell()
         if self._driver is not None and not self.is_web:
             notice = "".join(c for c in f"chessreg: {name} {state}" if c.isprintable())
@@ -380,7 +380,7 @@ class ChessregApp(Host):
         else:
             self.push_screen(ThingScreen(noun, id, called))
 
-    def open_plot(self, question: Question) -> None:
+    def open_plot(self, question: ScreenQuestion) -> None:
         from tui.screens.answers import PlotScreen
         from tui.screens.heat import HeatScreen
 
@@ -415,8 +415,8 @@ class ChessregApp(Host):
         """Refuse with a notice what may write in a read-only app, else do as textual does. Every key, palette entry and
         link comes through here."""
         node, method, _ = self._parse_action(action, default_namespace or self, namespaces)
-        if self.read_only and may_write(type(node), method):
-            self.notify(READ_ONLY, severity="warning")
+        if self.read_only and can_write(type(node), method):
+            self.notify(READ_ONLY_MESSAGE, severity="warning")
             return True
         return await super().run_action(action, default_namespace, namespaces)
 
@@ -480,15 +480,15 @@ class ChessregApp(Host):
 
     async def action_quit(self) -> None:
         """Quit, but not before what was written down is written, or given up, and not while a command runs."""
-        until = time.monotonic() + PATIENCE
+        until = time.monotonic() + QUIT_WRITE_TIMEOUT_S
         while self.writes.waits and not self.writes.held and time.monotonic() < until:
-            await asyncio.sleep(TICK / 20)
+            await asyncio.sleep(TICK_S / 20)
         lost = []
         if self.writes.waits:
             number = show.counted(len(self.writes.waits), "change")
             lost.append(f"{number} could not be written yet, which quitting loses.")
         if self.model.commands:
-            lost.append(f"Still at work, which quitting kills: {show.listed(self.model.commands)}.")
+            lost.append(f"Still at work, which quitting kills: {show.join_words(self.model.commands)}.")
         if not lost:
             self.exit()
             return

@@ -10,52 +10,52 @@ from textual.color import Color
 
 WHITE_CONTRAST = 4.5  # of white pieces, signs and numbers to their square: WCAG 2.2, 1.4.3
 BLACK_CONTRAST = 3.0  # of black pieces to their square: WCAG 2.2, 1.4.11
-MARGIN = 0.04  # of a contrast, lost where a color is rounded to 8 bits
-SYSTEMS = {"standard": ColorSystem.STANDARD, "windows": ColorSystem.STANDARD, "256": ColorSystem.EIGHT_BIT}
+CONTRAST_MARGIN = 0.04  # of a contrast, lost where a color is rounded to 8 bits
+COLOR_SYSTEMS = {"standard": ColorSystem.STANDARD, "windows": ColorSystem.STANDARD, "256": ColorSystem.EIGHT_BIT}
 # With 16 colors squares are black: white pieces are white, black ones yellow, and only what is marked has a color.
 BLACK, RED, BLUE = Color(0, 0, 0), Color(170, 0, 0), Color(0, 0, 170)
 PIECES_OF_16 = {"white": Color(255, 255, 255), "black": Color(255, 255, 85)}
 
 
-def color_system(name: str | None) -> ColorSystem:
+def get_color_system(name: str | None) -> ColorSystem:
     """Return the system of a Rich console by its name; a terminal without color counts as one of all colors."""
-    return SYSTEMS.get(name or "", ColorSystem.TRUECOLOR)
+    return COLOR_SYSTEMS.get(name or "", ColorSystem.TRUECOLOR)
 
 
-def luminance(color: Color) -> float:
+def compute_luminance(color: Color) -> float:
     """Return the relative luminance of a color, 0..1: WCAG 2.2, "relative luminance"."""
-    red, green, blue = map(linear, color.rgb)
+    red, green, blue = map(to_linear, color.rgb)
     return 0.2126 * red + 0.7152 * green + 0.0722 * blue
 
 
-def linear(value: int) -> float:
+def to_linear(value: int) -> float:
     """Return the share of light, 0..1, of an sRGB component 0..255."""
     share = value / 255
     return share / 12.92 if share <= 0.04045 else ((share + 0.055) / 1.055) ** 2.4
 
 
-def gamma(share: float) -> int:
+def to_srgb(share: float) -> int:
     """Return the sRGB component 0..255 of a share of light, 0..1."""
     return round(255 * (12.92 * share if share <= 0.0031308 else 1.055 * share ** (1 / 2.4) - 0.055))
 
 
-def contrast(one: Color, other: Color) -> float:
+def compute_contrast_ratio(one: Color, other: Color) -> float:
     """Return the contrast of two colors, 1..21: WCAG 2.2, "contrast ratio"."""
-    low, high = sorted((luminance(one), luminance(other)))
+    low, high = sorted((compute_luminance(one), compute_luminance(other)))
     return (high + 0.05) / (low + 0.05)
 
 
 @cache
-def window(white: Color, black: Color, margin: float = 0.0) -> tuple[float, float]:
+def compute_luminance_range(white: Color, black: Color, margin: float = 0.0) -> tuple[float, float]:
     """Return the lowest and highest luminance of a square on which both pieces have their contrast. Where no square
     gives both, white pieces have theirs."""
-    high = (luminance(white) + 0.05) / (WHITE_CONTRAST + margin) - 0.05
-    low = (BLACK_CONTRAST + margin) * (luminance(black) + 0.05) - 0.05
+    high = (compute_luminance(white) + 0.05) / (WHITE_CONTRAST + margin) - 0.05
+    low = (BLACK_CONTRAST + margin) * (compute_luminance(black) + 0.05) - 0.05
     return min(low, high), high
 
 
 @cache
-def ground_of(color: Color, tint: str, system: ColorSystem, white: Color, black: Color) -> Color:
+def choose_square_color(color: Color, tint: str, system: ColorSystem, white: Color, black: Color) -> Color:
     """Return the color of a square nearest to `color` on which pieces of these colors are readable.
 
     `tint` names what shades the square, if anything does: with 16 colors it alone decides.
@@ -63,30 +63,30 @@ def ground_of(color: Color, tint: str, system: ColorSystem, white: Color, black:
     if system is ColorSystem.STANDARD:
         return RED if tint == "wrong" else BLUE if tint else BLACK
     if system is ColorSystem.EIGHT_BIT:
-        return min(readable_of_256(white, black), key=lambda one: distance(one, color))
-    low, high = window(white, black, MARGIN)
-    light = luminance(color)
-    shares = [linear(value) for value in color.rgb]
+        return min(list_readable_256(white, black), key=lambda one: compute_color_distance(one, color))
+    low, high = compute_luminance_range(white, black, CONTRAST_MARGIN)
+    light = compute_luminance(color)
+    shares = [to_linear(value) for value in color.rgb]
     if light > high:
         shares = [share * high / light for share in shares]
     elif light < low:
         shares = [share + (1 - share) * (low - light) / (1 - light) for share in shares]
-    red, green, blue = map(gamma, shares)
+    red, green, blue = map(to_srgb, shares)
     return Color(red, green, blue)
 
 
-def distance(one: Color, other: Color) -> int:
+def compute_color_distance(one: Color, other: Color) -> int:
     return sum((a - b) ** 2 for a, b in zip(one.rgb, other.rgb, strict=True))
 
 
 @cache
-def readable_of_256(white: Color, black: Color) -> tuple[Color, ...]:
+def list_readable_256(white: Color, black: Color) -> tuple[Color, ...]:
     """Return the colors of the 256 that are as light as squares must be."""
-    low, high = window(as_256(white), as_256(black))
+    low, high = compute_luminance_range(to_256(white), to_256(black))
     shown = (Color(*RichColor.from_ansi(number).get_truecolor()) for number in range(16, 256))
-    return tuple(one for one in dict.fromkeys(map(as_256, shown)) if low <= luminance(one) <= high)
+    return tuple(one for one in dict.fromkeys(map(to_256, shown)) if low <= compute_luminance(one) <= high)
 
 
-def as_256(color: Color) -> Color:
+def to_256(color: Color) -> Color:
     """Return the color that Rich sends to a terminal of 256 colors for this one."""
     return Color(*RichColor.from_rgb(*color.rgb).downgrade(ColorSystem.EIGHT_BIT).get_truecolor())

@@ -10,12 +10,12 @@ from rich.cells import cell_len, set_cell_size
 
 from tui import show
 
-WIDEST = 48
-GAP = 2
-LEAST_CUT = 18
-FOLDED_ROWS = 3
+MAX_WIDTH_CELLS = 48
+GAP_CELLS = 2
+MIN_CUT_CELLS = 18
+MIN_FOLD_ROWS = 3
 BOOKKEEPING = ("runs", "machines")  # headings
-MEASURED = 1000  # characters of a text that are looked at: no screen is wider
+MAX_MEASURED_CHARS = 1000  # characters of a text that are looked at: no screen is wider
 
 
 Role = Literal["key", "value", "text", "detail"]
@@ -26,13 +26,13 @@ STATE_TONES: dict[str, Tone] = {
     "complete": "good", "running": "running", "cancelling": "warn", "queued": "queued",
     "waiting": "queued", "blocked": "warn", "partial": "warn", "interrupted": "warn", "cancelled": "detail",
 }  # fmt: skip
-SIGNS: dict[Tone, str] = {"good": "✓", "bad": "✗", "running": "●", "queued": "○", "warn": "!", "detail": "–"}
+TONE_SIGNS: dict[Tone, str] = {"good": "✓", "bad": "✗", "running": "●", "queued": "○", "warn": "!", "detail": "–"}
 
 
-def state_tone(state: str) -> Tone:
+def choose_state_tone(state: str) -> Tone:
     """Return the tone of a state of a run or a job; a state that is not known is a way to fail.
 
-    >>> state_tone("complete"), state_tone("engine died"), state_tone("complete (invalid)")
+    >>> choose_state_tone("complete"), choose_state_tone("engine died"), choose_state_tone("complete (invalid)")
     ('good', 'bad', 'bad')
     """
     name, _, marks = state.replace("_", " ").partition(" (")
@@ -41,20 +41,20 @@ def state_tone(state: str) -> Tone:
     return "warn" if "stale" in marks else STATE_TONES.get(name, "bad")
 
 
-def signed(state: str) -> str:
+def format_state(state: str) -> str:
     """Return a state with its sign, so that it does not depend on color."""
-    return f"{SIGNS.get(state_tone(state), '')} {state.replace('_', ' ')}" if state else ""
+    return f"{TONE_SIGNS.get(choose_state_tone(state), '')} {state.replace('_', ' ')}" if state else ""
 
 
 @dataclass(frozen=True)
-class Column:
+class TableColumn:
     """A heading, the row's field behind it, and how the field is written."""
 
     field: str
     heading: str
     right: bool = False
     text: Callable[[Mapping[str, Any]], str] | None = None
-    widest: int = WIDEST
+    widest: int = MAX_WIDTH_CELLS
     least: int = 8  # cells that it keeps where space is short
     whole: bool = False  # never cut, as numbers are
     ends: bool = False  # cut in the middle: its texts differ at their ends
@@ -64,7 +64,7 @@ class Column:
     split: str = " ["  # with which the interval behind a value begins, or what else explains it
 
     def of(self, row: Mapping[str, Any]) -> str:
-        return self.text(row) if self.text is not None else show.value(row.get(self.field))
+        return self.text(row) if self.text is not None else show.format_cell_value(row.get(self.field))
 
     def tone_of(self, row: Mapping[str, Any]) -> Tone:
         return self.tone(row) if self.tone is not None else self.role
@@ -76,7 +76,9 @@ class Column:
         return bool(self.heading) and not self.stays and self.role != "key"
 
 
-def folded(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], several: bool = True) -> dict[str, str]:
+def find_foldable(
+    columns: Sequence[TableColumn], rows: Sequence[Mapping[str, Any]], several: bool = True
+) -> dict[str, str]:
     """Return the fields of the columns that these rows do not need, with the text that all of their cells have.
 
     The first column is always needed. A text that is not empty is only left out of at least FOLDED_ROWS rows, if
@@ -86,19 +88,19 @@ def folded(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], several
     for column in columns[1:]:
         if rows and column.foldable:
             text = column.of(rows[0])
-            constant = several and len(rows) >= FOLDED_ROWS and column.role != "value"
+            constant = several and len(rows) >= MIN_FOLD_ROWS and column.role != "value"
             if (constant or not text) and all(column.of(row) == text for row in rows[1:]):
                 found[column.field] = text
     return found
 
 
-def numeric(field: str, rows: Iterable[Mapping[str, Any]]) -> bool:
+def is_numeric_field(field: str, rows: Iterable[Mapping[str, Any]]) -> bool:
     """Whether a field holds numbers and nothing else."""
     values = [row[field] for row in rows if row.get(field) is not None]
     return bool(values) and all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
 
 
-def widths(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], space: int) -> list[int]:
+def compute_widths(columns: Sequence[TableColumn], rows: Iterable[Mapping[str, Any]], space: int) -> list[int]:
     """Return the width of each column: its widest cell, at most `widest` unless space is left.
 
     Where `space` is short, details at the end are scrolled to, so that no name or result is cut for them. Then the
@@ -107,7 +109,7 @@ def widths(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], space: 
     natural = [cell_len(column.heading) for column in columns]
     for row in rows:
         for place, column in enumerate(columns):
-            natural[place] = max(natural[place], cell_len(column.of(row)[:MEASURED]))
+            natural[place] = max(natural[place], cell_len(column.of(row)[:MAX_MEASURED_CHARS]))
     wide = [
         max(cell_len(column.heading), min(cells, column.widest)) for column, cells in zip(columns, natural, strict=True)
     ]
@@ -115,7 +117,7 @@ def widths(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], space: 
         wide[place] if column.right or column.whole else max(column.least, cell_len(column.heading))
         for place, column in enumerate(columns)
     ]
-    gaps = GAP * (len(wide) - 1)
+    gaps = GAP_CELLS * (len(wide) - 1)
     spare = space - sum(wide) - gaps
     for place in sorted(range(len(wide)), key=natural.__getitem__):  # what is nearly whole first
         given = max(0, min(spare, natural[place] - wide[place]))
@@ -135,16 +137,16 @@ def widths(columns: Sequence[Column], rows: Iterable[Mapping[str, Any]], space: 
     return wide
 
 
-def telling_first(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], space: int) -> list[Column]:
+def order_by_use(columns: Sequence[TableColumn], rows: Sequence[Mapping[str, Any]], space: int) -> list[TableColumn]:
     """Columns in the order in which they are of use where they do not all fit: the first one and texts that tell rows
     apart, then numbers, those that matter first, then texts of which most rows have the same."""
-    if sum(widths(columns, rows, space)) + GAP * (len(columns) - 1) <= space:
+    if sum(compute_widths(columns, rows, space)) + GAP_CELLS * (len(columns) - 1) <= space:
         return list(columns)
     texts = [column for column in columns if not column.right and column.role != "value"]
     different = {column.field: len({column.of(row) for row in rows}) for column in texts}
     most = max(different.values(), default=0)
 
-    def rank(column: Column) -> int:
+    def rank(column: TableColumn) -> int:
         if column.role == "key":
             return 0
         if column.role == "value":
@@ -156,10 +158,10 @@ def telling_first(columns: Sequence[Column], rows: Sequence[Mapping[str, Any]], 
     return [*columns[:1], *sorted(columns[1:], key=rank)]
 
 
-def fitted(text: str, width: int, right: bool = False, ends: bool = False) -> str:
+def fit_text(text: str, width: int, right: bool = False, ends: bool = False) -> str:
     """Text in exactly this many cells; what does not fit ends in an ellipsis, or has it in the middle (`ends`).
 
-    >>> fitted("legality, edit-3", 12), fitted("legality, edit-3", 12, ends=True)
+    >>> fit_text("legality, edit-3", 12), fit_text("legality, edit-3", 12, ends=True)
     ('legality, e…', 'legali…dit-3')
     """
     size = cell_len(text)

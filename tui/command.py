@@ -42,20 +42,20 @@ def tui(
     from chessreg.errors import BadInputError
 
     if list_keys:
-        from tui.keys import listing
+        from tui.keys import format_key_file
 
-        click.echo(listing(), nl=False)
+        click.echo(format_key_file(), nl=False)
         return
     if write and (read_only or not web):
         raise BadInputError("--write lets a page of --web change things", "give it with --web and without --read-only")
     place, store_path = home.place, home.store_path
     if web:
-        from tui.web import serve
+        from tui.web import serve_pages
 
         home.database()  # an error is reported here, not by every page
         home.close()
         options = [*([] if write else ["--read-only"]), *(["--ascii"] if letters else [])]
-        serve(place.reference, store_path, options, host, port)
+        serve_pages(place.reference, store_path, options, host, port)
         return
     served = bool(os.environ.get("TEXTUAL_DRIVER"))  # a browser is at the other end
     streams = {"stdin": sys.stdin, "stdout": sys.stdout, "stderr": sys.stderr}
@@ -66,32 +66,32 @@ def tui(
         )
     gc.disable()  # until the screens' code is there: see tui.entries
     from tui.app import ChessregApp
-    from tui.escape import read_pairs
-    from tui.keys import own_keys
-    from tui.themes import own_themes
+    from tui.escape import install_parser
+    from tui.keys import load_keys
+    from tui.themes import load_themes
     from tui.widgets.images import Terminal, ask_terminal
 
     def opener() -> Session:
-        from tui.registry import open_session
+        from tui.registry import open_tui_session
 
-        return open_session(place, store_path, read_only, create=not home.named)
+        return open_tui_session(place, store_path, read_only, create=not home.named)
 
-    plain = not served and not speaks_unicode()
+    plain = not served and not has_unicode()
     glyphs: Glyphs | None = "letters" if letters or plain else None
     terminal = Terminal() if served or letters or plain else ask_terminal()
     app = ChessregApp(
-        opener, place.masked, read_only=read_only, glyphs=glyphs, themes=own_themes(), keys=own_keys(),
+        opener, place.masked, read_only=read_only, glyphs=glyphs, themes=load_themes(), keys=load_keys(),
         plain=letters or plain,
         images=terminal.widget, typed=terminal.typed,
     )  # fmt: skip
-    read_pairs()
+    install_parser()
     error = app.run()
     if error is not None:
         raise error
-    end()
+    end_process()
 
 
-def end() -> None:
+def end_process() -> None:
     """End the process at once where a thread of the app is still at work. Python breaks off daemons when it ends, and
     where one is in C++ code then, as DuckDB's is, the process is aborted: `terminate called`."""
     if any(thread.daemon and thread.name.startswith(("database-", "warm")) for thread in threading.enumerate()):
@@ -100,14 +100,14 @@ def end() -> None:
         os._exit(0)
 
 
-COERCED = ("C.UTF-8", "C.utf8", "UTF-8")
+COERCED_LOCALES = ("C.UTF-8", "C.utf8", "UTF-8")
 
 
-def speaks_unicode() -> bool:
+def has_unicode() -> bool:
     """Whether the terminal's locale and kind can be expected to draw figurines. In the locale C Python reads and writes
     UTF-8 and sets LC_CTYPE so (PEP 538): that LC_CTYPE says nothing of the terminal."""
     own = os.environ.get("LC_CTYPE", "")
-    locale = os.environ.get("LC_ALL") or ("" if own in COERCED else own) or os.environ.get("LANG", "")
+    locale = os.environ.get("LC_ALL") or ("" if own in COERCED_LOCALES else own) or os.environ.get("LANG", "")
     if locale in ("C", "POSIX") or os.environ.get("TERM") in ("linux", "dumb"):
         return False
     return (sys.stdout.encoding or "").lower().startswith("utf")

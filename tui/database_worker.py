@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from chessreg.session import Session
 
 T = TypeVar("T")
-THREADS = 4
+WORKER_THREADS = 4
 
 
 class OnEventLoopError(RuntimeError):
@@ -66,7 +66,7 @@ class DatabaseWorker:
     def __init__(
         self,
         opener: Callable[[], Session],
-        threads: int = THREADS,
+        threads: int = WORKER_THREADS,
         answered: Callable[[], None] = lambda: None,
         held: bool = False,
     ) -> None:
@@ -147,10 +147,10 @@ class DatabaseWorker:
             except Exception as failure:
                 answer, error = None, failure
             with suppress(RuntimeError):  # the loop has ended: nobody waits any more
-                call.loop.call_soon_threadsafe(_tell, call.future, answer, error)
+                call.loop.call_soon_threadsafe(_set_result, call.future, answer, error)
 
 
-def _tell(future: asyncio.Future[Any], answer: Any, error: Exception | None) -> None:
+def _set_result(future: asyncio.Future[Any], answer: Any, error: Exception | None) -> None:
     if future.done():
         return
     if error is not None:

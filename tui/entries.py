@@ -50,27 +50,31 @@ ENTRIES: tuple[ScreenEntry, ...] = (
 )
 
 
-def modes() -> dict[str, Callable[[], Screen[Any]]]:
+def make_modes() -> dict[str, Callable[[], Screen[Any]]]:
     """The screens as textual's modes."""
     return {entry.name: entry.open for entry in ENTRIES}
 
 
-OLD = 100  # rounds through the young garbage, after which the old is worth a look
-LATER = ("chessreg.lab.answer", "chessreg.queries.ask", "tui.data.palette")  # what screens import when first used
+MIN_OLD_COLLECTIONS = 100  # rounds through the young garbage, after which the old is worth a look
+LATE_MODULES = (
+    "chessreg.lab.answer",
+    "chessreg.queries.ask",
+    "tui.data.palette",
+)  # what screens import when first used
 
 
 def warm_up() -> threading.Thread:
     """Import every screen on a thread of its own, once the first is filled: a cold start reads one only."""
-    thread = threading.Thread(target=read, name="warm", daemon=True)
+    thread = threading.Thread(target=import_screens, name="warm", daemon=True)
     thread.start()
     return thread
 
 
-def read() -> None:
+def import_screens() -> None:
     """A module that cannot be imported is reported by the screen that needs it."""
     for name in (
         *(f"tui.screens.{module.name}" for module in iter_modules(import_module("tui.screens").__path__)),
-        *LATER,
+        *LATE_MODULES,
     ):
         if name not in sys.modules:
             try:
@@ -78,18 +82,18 @@ def read() -> None:
             except ImportError:
                 continue
     if not gc.isenabled():
-        settle()
+        freeze_garbage()
 
 
-def settle() -> None:
+def freeze_garbage() -> None:
     """From here on collect young garbage as it comes, and never look again at what is there now: code, mostly. What has
-    grown old is looked through by `sweep` alone: that takes up to 0.1 s, in which no key is answered."""
+    grown old is looked through by `collect_garbage` alone: that takes up to 0.1 s, in which no key is answered."""
     gc.freeze()
     gc.set_threshold(2000, 20, 1_000_000)
     gc.enable()
 
 
-def sweep() -> None:
+def collect_garbage() -> None:
     """Collect what has grown old, if much has."""
-    if gc.get_threshold()[2] == 1_000_000 and gc.get_count()[2] > OLD:
+    if gc.get_threshold()[2] == 1_000_000 and gc.get_count()[2] > MIN_OLD_COLLECTIONS:
         gc.collect()

@@ -14,11 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Container
 
 ESC = "\x1b"
-INTRODUCERS = "[OP]X^_\\"  # what an escape sequence goes on with
-WORDS = {"alt+b": "ctrl+left", "alt+f": "ctrl+right", "alt+backspace": "ctrl+w"}  # as a shell has them
+SEQUENCE_INTRODUCERS = "[OP]X^_\\"  # what an escape sequence goes on with
+EDITING_KEYS = {"alt+b": "ctrl+left", "alt+f": "ctrl+right", "alt+backspace": "ctrl+w"}  # as a shell has them
 
 
-class Pair(Key):
+class AltKey(Key):
     """Alt and a key, or Esc and the key. `apart`: they were read one after the other, so it was Esc."""
 
     def __init__(self, key: str, character: str | None, apart: bool) -> None:
@@ -26,7 +26,7 @@ class Pair(Key):
         self.apart = apart
 
 
-class Parser(XTermParser):
+class AltKeyParser(XTermParser):
     """Gives Esc with a key behind it as a Pair."""
 
     _before = ""  # what was read before
@@ -37,24 +37,24 @@ class Parser(XTermParser):
         return super().feed(data)
 
     def _sequence_to_key_events(self, sequence: str, alt: bool = False) -> Iterable[Key]:
-        behind = sequence[1:] if sequence.startswith(ESC) and sequence[1:] not in INTRODUCERS else ""
+        behind = sequence[1:] if sequence.startswith(ESC) and sequence[1:] not in SEQUENCE_INTRODUCERS else ""
         pair = len(behind) == 1 or (alt and len(sequence) == 1)
         apart, self._apart = self._apart, self._apart and sequence == ESC
         for key in super()._sequence_to_key_events(sequence[-1] if pair else sequence):
             name = f"shift+{key.key.lower()}" if len(key.key) == 1 and key.key.isupper() else key.key
-            yield Pair(f"alt+{name}", key.character, apart) if pair else key
+            yield AltKey(f"alt+{name}", key.character, apart) if pair else key
 
 
-def read_pairs() -> None:
+def install_parser() -> None:
     """Have Textual's drivers read with this parser."""
     from textual.drivers import linux_driver, web_driver
 
     modules: tuple[Any, ...] = (linux_driver, web_driver)
     for module in modules:
-        module.XTermParser = Parser
+        module.XTermParser = AltKeyParser
 
 
-def meant(key: Key, bound: Container[str], vim: bool) -> list[Key]:
+def resolve_alt_key(key: Key, bound: Container[str], vim: bool) -> list[Key]:
     """What a key means where these keys are bound: Alt and a key that is not bound is Esc, then the key. So is any in
     an editor with `vim`'s keys, where Esc comes first all the time."""
     bare = key.key.removeprefix("alt+")
@@ -62,7 +62,7 @@ def meant(key: Key, bound: Container[str], vim: bool) -> list[Key]:
     if bare == key.key or not (key.character or len(letter) == 1):  # alt+left is a sequence of its own
         return [key]
     if not vim and not getattr(key, "apart", False):
-        for name in (WORDS.get(key.key), key.key):
+        for name in (EDITING_KEYS.get(key.key), key.key):
             if name is not None and name in bound:
                 return [Key(name, None)]
     return [Key("escape", ESC), Key(letter, key.character or letter)]

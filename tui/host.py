@@ -17,25 +17,25 @@ from textual.screen import Screen
 
 from chessreg.errors import RegistryError, describe_error
 from tui import show
-from tui.actions import Action, changed
+from tui.actions import Action, apply_keys
 from tui.entries import ENTRIES
-from tui.state import kept
+from tui.state import save_copied_text
 from tui.widgets.bars import Banner, TopBar
 from tui.writes import Notice, Write, Writes
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as SqlSession
 
-    from tui.data.query_answers import Question
+    from tui.data.query_answers import ScreenQuestion
     from tui.database_worker import DatabaseWorker
     from tui.model_process import ModelProcess
-    from tui.state import Remembered
+    from tui.state import RememberedState
     from tui.widgets.board import Glyphs
 
-READ_ONLY = "nothing is changed with --read-only"
+READ_ONLY_MESSAGE = "nothing is changed with --read-only"
 
 
-def why(errors: Sequence[str]) -> str:
+def find_command_error(errors: Sequence[str]) -> str:
     """Return why a command failed: the last error that it printed and its hint, or else its last line."""
     last = max((n for n, line in enumerate(errors) if line.startswith("error: ")), default=len(errors) - 1)
     return "\n".join(errors[max(last, 0) :]).removeprefix("error: ")
@@ -44,7 +44,7 @@ def why(errors: Sequence[str]) -> str:
 class Host(App[Exception | None]):
     """The state and the actions of the app that screens share."""
 
-    remembered: Remembered
+    remembered: RememberedState
     database: DatabaseWorker
     model: ModelProcess
     read_only: bool
@@ -64,7 +64,7 @@ class Host(App[Exception | None]):
 
     def keyed(self, actions: Iterable[Action]) -> list[Action]:
         """Actions with the user's own keys, shown as the terminal can show them."""
-        own = changed(actions, self.keys)
+        own = apply_keys(actions, self.keys)
         return [replace(action, ascii=True) for action in own] if self.only_ascii else own
 
     @property
@@ -105,7 +105,7 @@ class Host(App[Exception | None]):
         """Open the screen of a run, a job, or any other thing of the registry."""
         raise NotImplementedError
 
-    def open_plot(self, question: Question) -> None:
+    def open_plot(self, question: ScreenQuestion) -> None:
         """Open the screen of a query's plots, that of boards if its first plot shows boards."""
         raise NotImplementedError
 
@@ -221,8 +221,8 @@ class Host(App[Exception | None]):
         from asyncio import to_thread
 
         self.copy_to_clipboard(text)
-        path = None if self.read_only else await to_thread(kept, text)
-        self.notify(f"{what}\nalso in {show.place(str(path))}" if path else what, title="copied")
+        path = None if self.read_only else await to_thread(save_copied_text, text)
+        self.notify(f"{what}\nalso in {show.shorten_place(str(path))}" if path else what, title="copied")
 
     @work(group="command")
     async def run_command(self, words: Sequence[str], exact: Sequence[str] = (), doing: str = "doing it",
@@ -234,7 +234,7 @@ class Host(App[Exception | None]):
         would write them differently. Every key works meanwhile.
         """
         if self.read_only:
-            self.notify(READ_ONLY, severity="warning")
+            self.notify(READ_ONLY_MESSAGE, severity="warning")
             return
         if self.refused_while_lost():
             return
@@ -242,7 +242,7 @@ class Host(App[Exception | None]):
         status, out, err = await self.model.run_command(exact or words)
         errors = [line for line in err.splitlines() if line.strip()]
         if status:
-            self.notify(why(errors) or f"exit status {status}", title=f"not {done}", severity="error")
+            self.notify(find_command_error(errors) or f"exit status {status}", title=f"not {done}", severity="error")
         else:
             succeeded()
             last = errors if told else out.strip().splitlines() or errors

@@ -11,73 +11,82 @@ from textual.keys import _character_to_key
 
 from chessreg.errors import BadInputError
 from chessreg.folders import config_folder
-from tui.actions import ACTIONS, EVERYWHERE, OWN_KEYS, changed, check, check_beside, check_tables, check_typed
+from tui.actions import (
+    ACTIONS,
+    EVERYWHERE,
+    PLACES_WITH_OWN_KEYS,
+    apply_keys,
+    check_keys,
+    check_shared_places,
+    check_table_keys,
+    check_text_keys,
+)
 
-KEY = re.compile(r"((ctrl|alt|shift|meta|super)\+)*([a-zA-Z0-9]|[a-z][a-z0-9_]+)")
+KEY_PATTERN = re.compile(r"((ctrl|alt|shift|meta|super)\+)*([a-zA-Z0-9]|[a-z][a-z0-9_]+)")
 
 
-def path() -> Path:
+def get_keys_path() -> Path:
     """Where it is: keys.toml in XDG_CONFIG_HOME/chessreg, or ~/.config/chessreg."""
     return config_folder() / "keys.toml"
 
 
-def own_keys() -> dict[str, str]:
+def load_keys() -> dict[str, str]:
     """Keys by the name of their action, as textual writes them; none without a file.
 
     Raises BadInputError for a file that is no TOML, an action that there is not, a key that is none, two actions of one
     place, or of a screen and its table, on one key, and a letter or a sign where text is typed.
     """
-    file = path()
+    file = get_keys_path()
     try:
         values = tomllib.loads(file.read_text(encoding="utf-8"))
     except FileNotFoundError:
         return {}
     except (OSError, ValueError, RecursionError) as error:
         raise BadInputError(f"{file}: {error}") from error
-    keys = {name: written(file, name, text) for name, text in flat(values).items()}
+    keys = {name: parse_keys(file, name, text) for name, text in flatten_tables(values).items()}
     names = {action.name for action in ACTIONS}
     if unknown := sorted(keys.keys() - names):
         raise BadInputError(f"{file}: there is no action {unknown[0]!r}", "chessreg tui --keys")
     try:
-        check(own := changed(ACTIONS, keys))
-        check_beside(own)
-        check_tables(own)
-        check_typed(own)
+        check_keys(own := apply_keys(ACTIONS, keys))
+        check_shared_places(own)
+        check_table_keys(own)
+        check_text_keys(own)
     except ValueError as error:
         raise BadInputError(f"{file}: {error}", "give one of them another key") from error
     return keys
 
 
-def flat(values: Mapping[str, object], under: str = "") -> dict[str, object]:
+def flatten_tables(values: Mapping[str, object], under: str = "") -> dict[str, object]:
     """Tables of a file as names with dots."""
     found: dict[str, object] = {}
     for name, value in values.items():
-        found |= flat(value, f"{under}{name}.") if isinstance(value, Mapping) else {under + name: value}
+        found |= flatten_tables(value, f"{under}{name}.") if isinstance(value, Mapping) else {under + name: value}
     return found
 
 
-def written(file: Path, name: str, text: object) -> str:
+def parse_keys(file: Path, name: str, text: object) -> str:
     """A key, or several with blanks between them, as textual writes them: `? f1` is question_mark,f1."""
     if not isinstance(text, str) or not text.split():
         raise BadInputError(f"{file}: the key of {name} is {text!r}", f'{name} = "x", or "x ctrl+x"')
     keys = [_character_to_key(word) if len(word) == 1 else word for word in text.split()]
-    if wrong := next((key for key in keys if not KEY.fullmatch(key)), None):
+    if wrong := next((key for key in keys if not KEY_PATTERN.fullmatch(key)), None):
         raise BadInputError(f"{file}: {wrong!r} of {name} is no key", "such as x, ctrl+x, f5, pagedown, ?")
     return ",".join(keys)
 
 
-def listing() -> str:
+def format_key_file() -> str:
     """Every action with its keys, as a file to begin with: what is commented out is as it is."""
-    lines = [f"# {path()}: take the # away to change a key; several stand with blanks between them"]
+    lines = [f"# {get_keys_path()}: take the # away to change a key; several stand with blanks between them"]
     place = ""
     for action in ACTIONS:
         if action.place != place:
             place = action.place
-            own = " (these may be keys of everywhere)" if place in OWN_KEYS and place != EVERYWHERE else ""
+            own = " (these may be keys of everywhere)" if place in PLACES_WITH_OWN_KEYS and place != EVERYWHERE else ""
             lines += ["", f"# {place}{own}"]
-        lines.append(f'#{quoted(action.name)} = "{action.keys.replace(",", " ")}"  # {action.text}')
+        lines.append(f'#{quote_name(action.name)} = "{action.keys.replace(",", " ")}"  # {action.text}')
     return "\n".join(lines) + "\n"
 
 
-def quoted(name: str) -> str:
+def quote_name(name: str) -> str:
     return f'"{name}"'

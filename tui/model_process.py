@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from chessreg.session import Session
     from tui.database_worker import DatabaseWorker
 
-LONGEST = 1 << 24  # bytes of one answer
+MAX_ANSWER_BYTES = 1 << 24  # bytes of one answer
 
 
 class Environment(dict[str, str]):
@@ -123,6 +123,6 @@ class ModelProcess:
             self._process = await asyncio.create_subprocess_exec(
                 *child.python_command("chessreg.lab.worker", environment["CHESSREG_STORE"]), env=environment,
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
-                limit=LONGEST, start_new_session=True,
+                limit=MAX_ANSWER_BYTES, start_new_session=True,
             )  # fmt: skip
         return self._process

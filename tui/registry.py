@@ -40,7 +40,7 @@ class OffLoopDatabase(Database):
             yield session
 
 
-def open_session(place: RegistryPlace, store_path: Path, read_only: bool = False, create: bool = True) -> Session:
+def open_tui_session(place: RegistryPlace, store_path: Path, read_only: bool = False, create: bool = True) -> Session:
     """The registry and the store. With `create` both are made where there are none, unless `read_only`.
 
     Raises what Database.open and Store raise.
@@ -59,7 +59,7 @@ def open_session(place: RegistryPlace, store_path: Path, read_only: bool = False
     return Session(database, store)
 
 
-def take_in(session: Session) -> str:
+def ingest_results(session: Session) -> str:
     """Take in the fragments that wait and see which attempts still live, as every listing command does first.
 
     Returns why not, or nothing: a registry that cannot be written is shown as it is.

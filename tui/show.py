@@ -14,28 +14,28 @@ from chessreg.entities.display import size as size
 from tui import show
 
 
-def when(time: datetime | None) -> str:
+def format_local_time(time: datetime | None) -> str:
     """A moment, in the local time zone, to the minute."""
     if time is None:
         return ""
     return (time if time.tzinfo else time.replace(tzinfo=UTC)).astimezone().strftime("%Y-%m-%d %H:%M")
 
 
-def short(id: UUID | str) -> str:
+def abbreviate_id(id: UUID | str) -> str:
     """The end of an id, as every list shows it. What is short already stays as it is."""
     return id.hex[-6:] if isinstance(id, UUID) else id[-6:] if len(id) == 32 else id
 
 
-def provenance(text: str) -> str:
+def trim_provenance(text: str) -> str:
     """Where a table's numbers come from, without the rows that were read: `chessreg query` prints those too."""
     return text.partition("; read ")[0]
 
 
-def host(name: str | None) -> str:
+def format_host(name: str | None) -> str:
     return name or ""
 
 
-def place(text: str) -> str:
+def shorten_place(text: str) -> str:
     """Where the registry is: its folder and file, or the URL without a password."""
     if "://" in text:
         return text
@@ -43,10 +43,10 @@ def place(text: str) -> str:
     return "/".join(parts[-3:]) if len(parts) <= 3 else "…/" + "/".join(parts[-3:])
 
 
-def duration(seconds: float | None) -> str:
+def format_seconds(seconds: float | None) -> str:
     """A span of time in its two largest units.
 
-    >>> duration(7.25), duration(75), duration(7260), duration(None)
+    >>> format_seconds(7.25), format_seconds(75), format_seconds(7260), format_seconds(None)
     ('7.2 s', '1 min 15 s', '2 h 1 min', '')
     """
     if seconds is None:
@@ -58,7 +58,7 @@ def duration(seconds: float | None) -> str:
     return f"{int(seconds // 3600)} h {int(seconds % 3600 // 60)} min"
 
 
-def value(thing: Any) -> str:
+def format_cell_value(thing: Any) -> str:
     """Any value of a row in a cell, on one line."""
     if isinstance(thing, enum.Enum):
         thing = thing.value
@@ -69,9 +69,9 @@ def value(thing: Any) -> str:
     if isinstance(thing, str):
         return " ".join(thing.split())
     if isinstance(thing, UUID):
-        return short(thing)
+        return abbreviate_id(thing)
     if isinstance(thing, datetime):
-        return when(thing)
+        return format_local_time(thing)
     if isinstance(thing, float):
         return f"{thing:.4g}"
     if isinstance(thing, int):
@@ -81,7 +81,7 @@ def value(thing: Any) -> str:
     return json.dumps(thing, ensure_ascii=False, default=str)
 
 
-def full(thing: Any) -> str:
+def format_full_value(thing: Any) -> str:
     """The same with nothing left out: whole ids, every digit."""
     if isinstance(thing, UUID):
         return thing.hex
@@ -95,10 +95,10 @@ def full(thing: Any) -> str:
         flat = isinstance(thing, list) and not any(isinstance(one, (dict, list)) for one in thing)
         tall = not flat and len(str(thing)) > 60
         return json.dumps(thing, ensure_ascii=False, default=str, indent=2 if tall else None)
-    return value(thing)
+    return format_cell_value(thing)
 
 
-def listed(names: Sequence[str]) -> str:
+def join_words(names: Sequence[str]) -> str:
     """Words as a sentence lists them: a, b and c."""
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
@@ -106,10 +106,10 @@ def listed(names: Sequence[str]) -> str:
 FULL, PART, EMPTY = "━", "╸", "┄"
 
 
-def bar(share: float | None, width: int = 10) -> str:
+def draw_bar(share: float | None, width: int = 10) -> str:
     """How much of something is done or taken, in this many cells; drawn by shape, so that it needs no color.
 
-    >>> bar(0.5, 8), bar(None, 4), bar(1, 4)
+    >>> draw_bar(0.5, 8), draw_bar(None, 4), draw_bar(1, 4)
     ('━━━━┄┄┄┄', '    ', '━━━━')
     """
     if share is None:
@@ -118,15 +118,15 @@ def bar(share: float | None, width: int = 10) -> str:
     return (FULL * (halves // 2) + PART * (halves % 2)).ljust(width, EMPTY)
 
 
-def percent(share: float | None) -> str:
+def format_percent(share: float | None) -> str:
     """Rounded down, so that 100 % is all of it."""
     return "" if share is None else f"{int(100 * share + 1e-9)} %"
 
 
-def rate(a_second: float | None) -> str:
+def format_rate(a_second: float | None) -> str:
     """Units in the span that makes them more than one.
 
-    >>> rate(12.34), rate(0.5), rate(0.001), rate(None)
+    >>> format_rate(12.34), format_rate(0.5), format_rate(0.001), format_rate(None)
     ('12.3/s', '30.0/min', '3.6/h', '')
     """
     if not a_second:
@@ -157,45 +157,45 @@ def seconds_to_start(row: Mapping[str, Any]) -> float | None:
 def answer(found: Mapping[str, Any]) -> str:
     """A run's result in words, and how it differs from that of an earlier run of its kind.
 
-    >>> answer({"measure": "test %", "value": 93.256, "change": 1.5, "than": "board-1"})
+    >>> format_result_words({"measure": "test %", "value": 93.256, "change": 1.5, "than": "board-1"})
     '93.3 % test · Δ +1.5 to board-1'
     """
-    parts = [f"{measured(found)} {found['measure'].removesuffix(' %')}"]
-    parts.append(f"Δ {change(found)} to {found['than']}" if change(found) else "")
+    parts = [f"{format_measured_value(found)} {found['measure'].removesuffix(' %')}"]
+    parts.append(f"Δ {format_signed_change(found)} to {found['than']}" if format_signed_change(found) else "")
     parts.append(f"n {found['n']:,}" if found.get("n") else "")
     return " · ".join(filter(None, parts))
 
 
-def measured(found: Mapping[str, Any]) -> str:
+def format_measured_value(found: Mapping[str, Any]) -> str:
     """A run's result with its unit and, where it is known, its interval.
 
-    >>> measured({"measure": "test %", "value": 93.256, "low": 91.0, "high": 95.04})
+    >>> format_measured_value({"measure": "test %", "value": 93.256, "low": 91.0, "high": 95.04})
     '93.3 % [91.0, 95.0]'
-    >>> measured({"measure": "loss", "value": 1.25})
+    >>> format_measured_value({"measure": "loss", "value": 1.25})
     '1.25'
     """
     if not found["measure"].endswith("%"):
         return f"{found['value']:.4g}"
-    return f"{found['value']:.1f} %{interval(found.get('low'), found.get('high'))}"
+    return f"{found['value']:.1f} %{format_interval(found.get('low'), found.get('high'))}"
 
 
-def change(found: Mapping[str, Any]) -> str:
+def format_signed_change(found: Mapping[str, Any]) -> str:
     """How a run's result differs from that of another run; empty where there is none.
 
-    >>> change({"measure": "test %", "change": -1.25, "change_low": -3.0, "change_high": 0.5}), change({"change": None})
-    ('−1.2 [−3.0, +0.5]', '')
+    >>> format_signed_change({"measure": "test %", "change": -1.25, "change_low": -3.0, "change_high": 0.5})
+    '−1.2 [−3.0, +0.5]'
     """
     if found["change"] is None:
         return ""
     percent = found["measure"].endswith("%")
     digits = f"{found['change']:+.1f}" if percent else f"{found['change']:+.3g}"
-    return f"{digits}{interval(found.get('change_low'), found.get('change_high'), '+')}".replace("-", "−")
+    return f"{digits}{format_interval(found.get('change_low'), found.get('change_high'), '+')}".replace("-", "−")
 
 
-def interval(low: float | None, high: float | None, sign: str = "") -> str:
+def format_interval(low: float | None, high: float | None, sign: str = "") -> str:
     """An interval behind its value; empty where neither end is known.
 
-    >>> interval(1.0, 2.25), interval(None, 5.0), interval(None, None)
+    >>> format_interval(1.0, 2.25), format_interval(None, 5.0), format_interval(None, None)
     (' [1.0, 2.2]', ' [≤ 5.0]', '')
     """
     if low is None and high is None:
@@ -208,11 +208,11 @@ def interval(low: float | None, high: float | None, sign: str = "") -> str:
 SPARKS = "▁▂▃▄▅▆▇█"
 
 
-def sparks(values: Sequence[float], width: int, low: float | None = None, high: float | None = None) -> str:
+def draw_sparkline(values: Sequence[float], width: int, low: float | None = None, high: float | None = None) -> str:
     """Values as one line of so many cells, the last of those that share a cell; from the lowest to the highest, or
     between these.
 
-    >>> sparks([1, 2, 3, 4], 4), sparks([0.5], 4, 0, 1), sparks([], 4)
+    >>> draw_sparkline([1, 2, 3, 4], 4), draw_sparkline([0.5], 4, 0, 1), draw_sparkline([], 4)
     ('▁▃▆█', '▅', '')
     """
     span = max(1, -(-len(values) // max(1, width)))
@@ -224,6 +224,6 @@ def sparks(values: Sequence[float], width: int, low: float | None = None, high: 
     return "".join(SPARKS[round(steps * min(1.0, max(0.0, (v - least) / ((most - least) or 1.0))))] for v in cells)
 
 
-def done(row: Mapping[str, Any]) -> str:
+def format_units_done(row: Mapping[str, Any]) -> str:
     """Units of how many: 3/12."""
     return f"{row['done']:,}/{row['units']:,}" if row["units"] else ""

@@ -15,18 +15,18 @@ from chessreg.folders import state_folder
 from store.files import read_json
 
 
-def folder() -> Path:
+def get_state_folder() -> Path:
     """Where it is kept: XDG_STATE_HOME, or ~/.local/state."""
     return state_folder() / "tui"
 
 
-class Remembered:
+class RememberedState:
     """Values by name, in a file of this registry's own. A file that cannot be read or written harms nobody: it is only
     comfort. `frozen`: nothing is written."""
 
     def __init__(self, registry: str, frozen: bool = False) -> None:
         # By its hash: the URL may hold a password, and is no file name.
-        self.path = folder() / f"{hashlib.sha256(registry.encode()).hexdigest()[:16]}.json"
+        self.path = get_state_folder() / f"{hashlib.sha256(registry.encode()).hexdigest()[:16]}.json"
         self.frozen = frozen
         self._values: dict[str, Any] = {}
         with suppress(OSError, ValueError):
@@ -54,13 +54,13 @@ class Remembered:
         aside.replace(self.path)
 
 
-def kept(text: str) -> Path | None:
+def save_copied_text(text: str) -> Path | None:
     """Write the text where it can be fetched from when the terminal takes no OSC 52; None where nothing can be written.
 
     Inside tmux the text also becomes its newest buffer, which tmux hands on to the terminal outside if that allows it
     (tmux itself drops OSC 52 of programs unless `set-clipboard on`). May wait for tmux: not for the event loop.
     """
-    path = folder() / "copied.txt"
+    path = get_state_folder() / "copied.txt"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text, encoding="utf-8")

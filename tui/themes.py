@@ -8,7 +8,7 @@ A theme of one's own is a file FOLDER/NAME.toml, where FOLDER is $XDG_CONFIG_HOM
     board-light = "#687589"        # and the other names of BOARD_DARK
     selection = "#2a3550"          # the row under the cursor; edge: frames without the focus
 
-A text color with too little contrast is replaced by the nearest readable shade (`legible`).
+A text color with too little contrast is replaced by the nearest readable shade (`make_legible`).
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from textual.theme import Theme
 
 from chessreg.errors import BadInputError
 from chessreg.folders import config_folder
+from tui.board_colors import compute_contrast_ratio
 
 # Squares dark enough for white pieces and light enough for black ones. Those of a user's theme are made so.
 BOARD_DARK = {
@@ -56,10 +57,10 @@ THEMES = (
         variables={**BOARD_CONTRAST, "text-muted": "#d0d0d0", "selection": "#003a8c", "edge": "#ffffff"},
     ),
 )  # fmt: skip
-DIM = 0.75  # how much of a dim text's color is left, the rest is its background's
-READABLE = 4.5  # the least contrast of a text with its background (WCAG 2, level AA)
-GROUNDS = ("background", "surface", "panel", "selection")
-TEXTS = {  # variables that color text, and the color of the theme that each is made of
+DIM_SHARE = 0.75  # how much of a dim text's color is left, the rest is its background's
+MIN_CONTRAST = 4.5  # the least contrast of a text with its background (WCAG 2, level AA)
+BACKGROUND_VARIABLES = ("background", "surface", "panel", "selection")
+TEXT_VARIABLES = {  # variables that color text, and the color of the theme that each is made of
     "foreground": "foreground", "text-muted": "text-muted", "text-accent": "accent", "text-success": "success",
     "text-warning": "warning", "text-error": "error", "text-primary": "primary", "text-secondary": "secondary",
 }  # fmt: skip
@@ -69,38 +70,21 @@ ON_COLOR = (  # texts on other backgrounds
 )  # fmt: skip
 
 
-def luminance(color: Color) -> float:
-    """Return the relative luminance of WCAG 2, 0 (black) to 1 (white)."""
-    parts = [value / 255 for value in color.rgb]
-    red, green, blue = [v / 12.92 if v <= 0.04045 else ((v + 0.055) / 1.055) ** 2.4 for v in parts]
-    return 0.2126 * red + 0.7152 * green + 0.0722 * blue
-
-
-def contrast(one: Color, other: Color) -> float:
-    """Return the contrast ratio of WCAG 2, 1 to 21.
-
-    >>> round(contrast(Color.parse("white"), Color.parse("black")), 3)
-    21.0
-    """
-    low, high = sorted((luminance(one), luminance(other)))
-    return (high + 0.05) / (low + 0.05)
-
-
-def readable(text: Color, grounds: Sequence[Color], dim: float = 1.0) -> Color:
+def make_readable(text: Color, grounds: Sequence[Color], dim: float = 1.0) -> Color:
     """Return `text`, or the nearest shade of it that is READABLE on each of the backgrounds, also when it is dim.
 
     Where neither lighter nor darker shades reach that, return the one of white and black with more contrast.
     """
-    worst = lambda color: min(contrast(ground.blend(color, dim), ground) for ground in grounds)
+    worst = lambda color: min(compute_contrast_ratio(ground.blend(color, dim), ground) for ground in grounds)
     for step in range(11):
         for end in (WHITE, BLACK):
             shade = text.blend(end, step / 10)
-            if worst(shade) >= READABLE:
+            if worst(shade) >= MIN_CONTRAST:
                 return shade
     return max((WHITE, BLACK), key=worst)
 
 
-def legible(variables: Mapping[str, str], theme: Theme) -> dict[str, str]:
+def make_legible(variables: Mapping[str, str], theme: Theme) -> dict[str, str]:
     """Return a theme's variables with those that chessreg adds (selection, edge), and every text color readable.
 
     The ANSI themes are left as they are, because the terminal chooses their colors.
@@ -117,30 +101,30 @@ def legible(variables: Mapping[str, str], theme: Theme) -> dict[str, str]:
         found["text-muted"] = background.blend(Color.parse(found["foreground"]), 0.7).hex
     for name in ("warning", "error"):
         found[f"{name}-muted"] = background.blend(Color.parse(found[name]), 0.15).hex
-    grounds = [Color.parse(found[name]) for name in GROUNDS]
-    for name, of in TEXTS.items():
+    grounds = [Color.parse(found[name]) for name in BACKGROUND_VARIABLES]
+    for name, of in TEXT_VARIABLES.items():
         also = [Color.parse(found[ground]) for text, ground in ON_COLOR if text == name]
-        dim = DIM if name == "foreground" else 1.0
-        found[name] = readable(Color.parse(getattr(theme, of, None) or found[of]), [*grounds, *also], dim).hex
-    found["block-cursor-foreground"] = readable(background, [Color.parse(found["primary"])]).hex
+        dim = DIM_SHARE if name == "foreground" else 1.0
+        found[name] = make_readable(Color.parse(getattr(theme, of, None) or found[of]), [*grounds, *also], dim).hex
+    found["block-cursor-foreground"] = make_readable(background, [Color.parse(found["primary"])]).hex
     found |= {"scrollbar": found["edge"], "scrollbar-hover": found["text-muted"], "scrollbar-active": found["accent"]}
     found |= {f"scrollbar-background{state}": found["surface"] for state in ("", "-hover", "-active")}
     for name in ("accent", "warning"):  # under text in the color of the background
-        found[name] = readable(Color.parse(found[name]), [background]).hex
+        found[name] = make_readable(Color.parse(found[name]), [background]).hex
     return found
 
 
-def folder() -> Path:
+def get_theme_folder() -> Path:
     """Where the user's own themes are."""
     return config_folder() / "themes"
 
 
-def own_themes() -> list[Theme]:
+def load_themes() -> list[Theme]:
     """The user's themes, by name. Raises BadInputError naming the file that is no theme."""
-    return [theme_of(path) for path in sorted(folder().glob("*.toml"))]
+    return [load_theme(path) for path in sorted(get_theme_folder().glob("*.toml"))]
 
 
-def theme_of(path: Path) -> Theme:
+def load_theme(path: Path) -> Theme:
     """One file as a theme. Raises BadInputError saying what is wrong with it."""
     try:
         values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))

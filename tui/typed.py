@@ -17,8 +17,8 @@ from textual.events import Key, Paste
 from textual.message import Message
 from textual.widgets import Input
 
-from tui.actions import EVERYWHERE, of
-from tui.escape import Parser, meant
+from tui.actions import EVERYWHERE, list_place_actions
+from tui.escape import AltKeyParser, resolve_alt_key
 from tui.screens.base import RELOAD, AppScreen
 
 if TYPE_CHECKING:
@@ -27,12 +27,21 @@ if TYPE_CHECKING:
 
     from tui.host import Host
 
-ROUNDS = 4  # of an echo: what a key is bound to sends messages on its part, and their handlers do
-LOST = 0.1  # seconds after which an echo comes no more: who was to hand it on is gone
-PATIENCE = 1.0  # seconds that a key waits at most for what is being read, or for a focus that does not rest
-PAUSE = 0.02  # seconds between looks at what is being read
-REPEATED = 8  # times that a key is waiting from which on it is held down
-LED_TO = {"load", "narrow", "open", "build", "columns", "row", "run", "typed"}  # groups of workers that keys begin
+ECHO_ROUNDS = 4  # of an echo: what a key is bound to sends messages on its part, and their handlers do
+ECHO_TIMEOUT_S = 0.1  # seconds after which an echo comes no more: who was to hand it on is gone
+KEY_TIMEOUT_S = 1.0  # seconds that a key waits at most for what is being read, or for a focus that does not rest
+WORKER_POLL_S = 0.02  # seconds between looks at what is being read
+HELD_KEY_REPEATS = 8  # times that a key is waiting from which on it is held down
+KEY_WORKER_GROUPS = {
+    "load",
+    "narrow",
+    "open",
+    "build",
+    "columns",
+    "row",
+    "run",
+    "typed",
+}  # groups of workers that keys begin
 
 
 class Echo(Message):
@@ -54,7 +63,9 @@ class TypedKeys:
     def __init__(self, app: Host, text: str = "") -> None:
         """`text`: what the terminal sent before the app began. It waits until that hands on the first key of it."""
         self.app = app
-        self.waiting: deque[Key | Paste] = deque(key for key in Parser().feed(text) if isinstance(key, Key | Paste))
+        self.waiting: deque[Key | Paste] = deque(
+            key for key in AltKeyParser().feed(text) if isinstance(key, Key | Paste)
+        )
         self.under_way = bool(self.waiting)
         self._number = self._rounds = 0
         self._until = 0.0
@@ -78,7 +89,9 @@ class TypedKeys:
     def first_of(self, key: Key | Paste) -> Key | Paste:
         """The key that this one means where it is typed now; where it means two, the second waits."""
         if isinstance(key, Key) and key.key.startswith("alt+") and self.app.screen_stack:
-            first, *more = meant(key, self.app.screen.active_bindings, bool(getattr(self.focus(), "vim", False)))
+            first, *more = resolve_alt_key(
+                key, self.app.screen.active_bindings, bool(getattr(self.focus(), "vim", False))
+            )
             self.waiting.extendleft(more)
             return first
         return key
@@ -87,7 +100,7 @@ class TypedKeys:
         """A key has been handed on: wait for what it leads to."""
         focus = self.focus()
         self._text = focus if isinstance(focus, Input) and is_text(key) else None
-        self.under_way, self._rounds, self._until = True, 0, time.monotonic() + PATIENCE
+        self.under_way, self._rounds, self._until = True, 0, time.monotonic() + KEY_TIMEOUT_S
         if not self._in_flight:
             self._send()
 
@@ -104,7 +117,7 @@ class TypedKeys:
         self._in_flight = True
         self._number += 1
         self._focus = self.focus()
-        self._lost = asyncio.get_running_loop().call_later(LOST, self.app.post_message, Echo(self._number))
+        self._lost = asyncio.get_running_loop().call_later(ECHO_TIMEOUT_S, self.app.post_message, Echo(self._number))
         self._focus.post_message(Echo(self._number))
 
     def next(self, echo: Echo) -> Key | Paste | None:
@@ -118,13 +131,13 @@ class TypedKeys:
         if not self.app.screen_stack:  # the app ends
             return None
         patient = time.monotonic() < self._until
-        if patient and (self._rounds < ROUNDS or self.focus() is not self._focus):
+        if patient and (self._rounds < ECHO_ROUNDS or self.focus() is not self._focus):
             self._send()
             return None
         reading = self._read_for(self.waiting[0]) if self.waiting and not self._held_down() else []
         if reading and patient:
             self._in_flight = True  # soon
-            asyncio.get_running_loop().call_later(PAUSE, self._send)
+            asyncio.get_running_loop().call_later(WORKER_POLL_S, self._send)
             return None
         self._slow.update(reading)
         if self.waiting:
@@ -135,7 +148,9 @@ class TypedKeys:
     def _held_down(self) -> bool:
         """Whether one key comes again and again, faster than what it leads to: none of these is waited for, or they
         would go on after it is let go."""
-        return len(self.waiting) > REPEATED and len({key.key for key in self.waiting if isinstance(key, Key)}) == 1
+        return (
+            len(self.waiting) > HELD_KEY_REPEATS and len({key.key for key in self.waiting if isinstance(key, Key)}) == 1
+        )
 
     def _read_for(self, key: Key | Paste) -> list[Worker[Any]]:
         """Who reads what a key is for, as keys before it led to: a screen, rows that are filtered, a form. Text, and
@@ -144,11 +159,11 @@ class TypedKeys:
         screen = self.app.screen
         if not isinstance(screen, AppScreen) or not isinstance(key, Key) or isinstance(self.focus(), Input):
             return []
-        if any(key.key in action.keys.split(",") for action in self.app.keyed(of(EVERYWHERE))):
+        if any(key.key in action.keys.split(",") for action in self.app.keyed(list_place_actions(EVERYWHERE))):
             return []
         return [
             worker
             for worker in self.app.workers
-            if worker.node is screen and worker.group.split()[0] in LED_TO and worker.name != RELOAD
+            if worker.node is screen and worker.group.split()[0] in KEY_WORKER_GROUPS and worker.name != RELOAD
             and not worker.is_finished and worker not in self._slow
         ]  # fmt: skip

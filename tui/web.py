@@ -32,7 +32,7 @@ HEADERS = {
     "X-Content-Type-Options": "nosniff",
 }
 # textual-serve leaves the keys to the page until one has clicked on the terminal
-FOCUS = """<script>
+FOCUS_SCRIPT = """<script>
 const focus = setInterval(() => {
   const keys = document.querySelector(".xterm-helper-textarea");
   if (keys) { keys.focus(); clearInterval(focus); }
@@ -41,7 +41,7 @@ const focus = setInterval(() => {
 """
 
 
-def serve(registry: str, store_path: Path, options: Sequence[str], host: str, port: int) -> None:
+def serve_pages(registry: str, store_path: Path, options: Sequence[str], host: str, port: int) -> None:
     """Serve until Ctrl-C. Raises BadInputError when textual-serve is not installed or the port is taken."""
     try:
         import aiohttp_jinja2
@@ -60,7 +60,7 @@ def serve(registry: str, store_path: Path, options: Sequence[str], host: str, po
         first = request.path.split("/")[1]
         if not secrets.compare_digest(first.encode(), token.encode()):
             raise web.HTTPForbidden(text="open the URL that chessreg printed: it has a token", headers=HEADERS)
-        if not of_here(request.host, host) or not own(request.headers.get("Origin"), request.host):
+        if not is_local_host(request.host, host) or not is_own_origin(request.headers.get("Origin"), request.host):
             raise web.HTTPForbidden(text="only the page that is served here may ask", headers=HEADERS)
         return await handler(request)
 
@@ -87,7 +87,7 @@ def serve(registry: str, store_path: Path, options: Sequence[str], host: str, po
             }
             page = aiohttp_jinja2.render_template("app_index.html", request, context)
             text = (page.text or "").replace("</head>", f"<title>{title}</title></head>", 1)
-            page.text = text.replace("</body>", f"{FOCUS}</body>")
+            page.text = text.replace("</body>", f"{FOCUS_SCRIPT}</body>")
             return page
 
         async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
@@ -98,7 +98,7 @@ def serve(registry: str, store_path: Path, options: Sequence[str], host: str, po
         def initialize_logging(self) -> None:
             """Requests are not logged: their paths hold the token."""
 
-    title = html.escape(f"chessreg · {show.place(mask(registry))}")
+    title = html.escape(f"chessreg · {show.shorten_place(mask(registry))}")
 
     async def add_headers(request: web.Request, response: web.StreamResponse) -> None:
         response.headers.update(HEADERS)
@@ -111,7 +111,7 @@ def serve(registry: str, store_path: Path, options: Sequence[str], host: str, po
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or "that is no address"
         raise BadInputError(f"cannot listen on {host}:{port}: {reason}", "--host and --port take others") from error
-    if not loops_back(host):
+    if not is_loopback(host):
         tunnel = f"ssh -L {port}:localhost:{port} {socket.gethostname()}"
         click.echo(f"http is not encrypted: who listens on the way can take the URL; safer: {tunnel}", err=True)
     os.environ |= child.child_environment() | {
@@ -122,10 +122,10 @@ def serve(registry: str, store_path: Path, options: Sequence[str], host: str, po
     Guarded(shlex.join(command), host=host, port=port, title="chessreg").serve()
 
 
-def loops_back(name: str) -> bool:
+def is_loopback(name: str) -> bool:
     """Whether a host's name or address leads to this machine alone.
 
-    >>> [loops_back(name) for name in ("localhost", "127.0.0.1", "::1", "0.0.0.0", "", "box")]
+    >>> [is_loopback(name) for name in ("localhost", "127.0.0.1", "::1", "0.0.0.0", "", "box")]
     [True, True, True, False, False, False]
     """
     try:
@@ -134,31 +134,32 @@ def loops_back(name: str) -> bool:
         return False
 
 
-def of_here(requested: str, host: str) -> bool:
+def is_local_host(requested: str, host: str) -> bool:
     """Whether the Host of a request is this machine's, so that no foreign name was made to point here (DNS rebinding):
     served on the loopback, a loopback's (on any port: a tunnel has its own); else any address, or a name of ours.
 
-    >>> [of_here(asked, "127.0.0.1") for asked in ("127.0.0.1:8000", "localhost:9", "[::1]:8000", "x:8000", "")]
+    >>> [is_local_host(asked, "127.0.0.1") for asked in ("127.0.0.1:8000", "localhost:9", "[::1]:8000", "x:8000", "")]
     [True, True, True, False, False]
-    >>> [of_here(asked, "box") for asked in ("box:8000", "10.0.0.5:8000", "evil.example:8000")]
+    >>> [is_local_host(asked, "box") for asked in ("box:8000", "10.0.0.5:8000", "evil.example:8000")]
     [True, True, False]
     """
     try:
         name = urlsplit(f"//{requested}").hostname or ""
     except ValueError:
         return False
-    if loops_back(host) or loops_back(name):
-        return loops_back(name)
+    if is_loopback(host) or is_loopback(name):
+        return is_loopback(name)
     try:
         return bool(ipaddress.ip_address(name))
     except ValueError:
         return name in {host.lower(), socket.gethostname().lower(), socket.getfqdn().lower()}
 
 
-def own(origin: str | None, requested: str) -> bool:
+def is_own_origin(origin: str | None, requested: str) -> bool:
     """Whether a request comes from our page, by its Origin; a browser leaves that out of what a person asks for.
 
-    >>> own("http://127.0.0.1:8000", "127.0.0.1:8000"), own("http://evil.example", "127.0.0.1:8000"), own(None, "x")
-    (True, False, True)
+    >>> origins = ("http://127.0.0.1:8000", "http://evil.example", None)
+    >>> [is_own_origin(origin, "127.0.0.1:8000") for origin in origins]
+    [True, False, True]
     """
     return origin is None or origin in (f"http://{requested}", f"https://{requested}")

@@ -299,29 +299,29 @@ def filters(place: Place) -> dict[str, tuple[float, float, float]]:
     those of an order: what `/` and `>` wait for; then of the CPU until all are counted behind them. The last asks for
     the rows at the end."""
     from chessreg.session import open_session
-    from tui.data.pages import reach
-    from tui.data.result_rows import columns_of, results
-    from tui.data.run_rows import runs
+    from tui.data.pages import count_rows_to
+    from tui.data.result_rows import list_results, make_result_columns
+    from tui.data.run_rows import list_run_pages
     from tui.data.table_filter import View
 
     found = {}
     with open_session(*place) as session:
-        pages = results(session, "game")
-        columns = tuple(columns_of("game", pages.page(0), with_run=True))
+        pages = list_results(session, "game")
+        columns = tuple(make_result_columns("game", pages.page(0), with_run=True))
         asked = [(text, View(text, columns=columns)) for text in FILTERS]
         asked += [
             ("sorted by plies", View("", "plies", True, columns)),
             ("the last page of it", View("", "plies", True, columns)),
         ]
         looks = [(f"games, {name}", partial(pages.narrowed, view)) for name, view in asked]
-        looks += [(f"runs, {words}", partial(runs, session, words)) for words in RUN_FILTERS]
-        looks.append(("runs, sorted by units", partial(runs, session, "", "units")))
+        looks += [(f"runs, {words}", partial(list_run_pages, session, words)) for words in RUN_FILTERS]
+        looks.append(("runs, sorted by units", partial(list_run_pages, session, "", "units")))
         for name, look in looks:
             began, cpu = time.perf_counter(), time.process_time()
             narrowed = look()
             narrowed.page((narrowed.count - 1) // 200 if "last page" in name else 0)
             took, first = time.perf_counter() - began, time.process_time() - cpu
-            reach(narrowed, 10**12)
+            count_rows_to(narrowed, 10**12)
             found[name] = (took, first, time.process_time() - cpu)
     return found
 
@@ -375,12 +375,12 @@ class Steps:
 async def longest_steps(place: Place) -> list[tuple[float, float, str]]:
     """The longest steps of the event loop (by the clock, of the CPU, where) while keys lead through the rooms."""
     from tui.app import ChessregApp
-    from tui.entries import read
-    from tui.registry import open_session
+    from tui.entries import import_screens
+    from tui.registry import open_tui_session
 
     gc.disable()  # as the command does
-    read()
-    app = ChessregApp(lambda: open_session(*place), place.url)
+    import_screens()
+    app = ChessregApp(lambda: open_tui_session(*place), place.url)
     async with app.run_test(size=(WIDE, HIGH)) as pilot:
         await pilot.pause(2.0)
         with Steps() as steps:

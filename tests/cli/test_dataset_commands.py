@@ -32,7 +32,7 @@ from chessreg.runs import transfer
 from chessreg.session import open_session
 from store import Store
 from store.errors import CorruptError
-from tui.data.result_rows import dataset_games
+from tui.data.result_rows import open_dataset_games
 
 COMMAND = [sys.executable, "-m", "chessreg.cli"]
 MOVES = ["e4 e5 Nf3 Nc6", "d4 d5 c4 e6", "c4 e5 g3", "e4 c5 Nf3 d6 d4", "Nf3 d5 g3", "e4 e6 d4 d5", "d4 Nf6 c4 g6"]
@@ -446,7 +446,7 @@ def test_a_bag_is_added_shown_exported_and_compared(here: Any, tmp_path: Path) -
     assert here("dataset", "export", "bench", tmp_path / "x.bag", "--coding", "behavioral_cloning") == 4
     [board] = here.json("board", "bench:1")["boards"]
     assert board["caption"] == ["win probability after d2d4 0.250, of the side to move", "20 legal moves"]
-    assert dataset_games(open_session()).page(0)[1]["result"] == "d2d4"
+    assert open_dataset_games(open_session()).page(0)[1]["result"] == "d2d4"
     shared = {row["what"]: (row["shared"], row["of"]) for row in here.json("dataset", "overlap", "bench", "bench")}
     assert shared["positions by board"] == (3, 3)
     assert shared["different boards"] == (2, 2)
@@ -501,7 +501,7 @@ def test_the_app_tells_a_dataset_of_positions_and_pages_through_it(here: Any, po
     session = open_session()
     thing = entity("dataset").thing(session, UUID(made["id"]))
     assert "30 games · 60 positions" in thing.summary
-    pages = dataset_games(session)
+    pages = open_dataset_games(session)
     assert pages.count == 60 + 21
     rows = pages.page(0)
     assert (rows[1]["result"], rows[1]["plies"], rows[1]["text"][:20]) == ("e7e5", 1, AFTER[:20])
@@ -518,16 +518,16 @@ def test_a_list_of_games_reads_no_byte_that_it_does_not_show_and_fetches_nothing
         digest = sql.get_one(tables.Dataset, UUID(made["id"])).artifact
     monkeypatch.setattr(Store, "verify", never)
     monkeypatch.setattr(transfer, "pull_items", never)
-    assert dataset_games(session).count == 60 + 21
+    assert open_dataset_games(session).count == 60 + 21
     file = session.store.path(digest) / "games.parquet"
     whole = file.read_bytes()
     file.chmod(0o600)
     file.write_bytes(whole[:4] + bytes(len(whole) // 3) + whole[4 + len(whole) // 3 :])
     with pytest.raises(CorruptError, match=r"games.parquet is damaged.*chessreg dataset verify"):
-        dataset_games(session).page(0)
+        open_dataset_games(session).page(0)
     session.store.path(digest).rename(session.store.root / "elsewhere")
-    assert dataset_games(session).count == 60
-    assert dataset_games(session, UUID(made["id"])).count == 0
+    assert open_dataset_games(session).count == 60
+    assert open_dataset_games(session, UUID(made["id"])).count == 0
 
 
 def never(*_: Any, **__: Any) -> None:

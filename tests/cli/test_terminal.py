@@ -116,9 +116,9 @@ async def test_the_terminal_ui_leaves_it_out(tmp_path):
     from textual.widgets import Static
 
     from chessreg.session import open_session
-    from tui.app import PRINTABLE, ChessregApp
+    from tui.app import PRINTABLE_FILTER, ChessregApp
 
-    line = PRINTABLE.apply([Segment(f"x{EVIL}y"), Segment("plain")], Color(0, 0, 0))
+    line = PRINTABLE_FILTER.apply([Segment(f"x{EVIL}y"), Segment("plain")], Color(0, 0, 0))
     assert not OBEYED & set("".join(segment.text for segment in line))
     app = ChessregApp(lambda: open_session(str(tmp_path / "registry.db"), tmp_path / "store"))
     async with app.run_test() as pilot:

@@ -35,9 +35,9 @@ def main(here: Path, there: Path, new: Path) -> None:
         told["rubbish"] = [item.what.split()[0] for item in gc.find(session.database, session.store, now=later())]
         with session.database.write() as sql:
             names.add_annotation(sql, "lens", run_id, "archive", withdrawn=True)
-        room = entity_rows.listed(session)
+        room = entity_rows.list_entities(session)
         told["room"] = {"nouns": list(room), "rows": [(row["name"], row["layers"]) for row in room["lens"]]}
-        thing = entity_rows.thing(session, "lens", run_id)
+        thing = entity_rows.load_thing(session, "lens", run_id)
         told["thing"] = {"summary": thing.summary, "parts": [part.name for part in thing.parts]}
         merged = merge(session.database, session.store, str(there / "registry.db"))
         told["merge"] = {"conflicts": merged.conflicts, "facts": merged.facts}

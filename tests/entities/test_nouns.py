@@ -128,9 +128,9 @@ def command(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tu
 def test_saes_are_listed_shown_drawn_and_traced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with open_session(str(tmp_path / "registry.db"), tmp_path / "store") as session:
         add_saes(session, "here")
-        room = entity_rows.listed(session)["sae"]
+        room = entity_rows.list_entities(session)["sae"]
         assert [(row["name"], row["checkpoint"], row["layers"]) for row in room] == [("features", "tiny", 2)]
-        thing = entity_rows.thing(session, "sae", room[0]["thing"])
+        thing = entity_rows.load_thing(session, "sae", room[0]["thing"])
         assert thing.summary == "SAEs · tiny"
         assert [part.name for part in thing.parts] == ["SAEs 2", "facts"]
     status, out = command(tmp_path, capsys, "sae", "list")
@@ -270,7 +270,7 @@ def test_a_noun_of_one_module_is_a_command_and_a_pane(brought: dict[str, Any]) -
     assert json.loads(brought["show"]["out"])["hook_point"] == "blocks.1.hook_resid_post"
     assert brought["several"]["status"] == 4
     assert "mine has 2 lenses" in brought["several"]["err"]
-    assert brought["room"] == {"nouns": [*entity_rows.nouns(), "lens"], "rows": [["mine", 2]]}
+    assert brought["room"] == {"nouns": [*entity_rows.list_data_nouns(), "lens"], "rows": [["mine", 2]]}
     assert brought["thing"]["parts"] == ["lenses 2", "facts"]
 
 

@@ -24,7 +24,7 @@ from chessreg.scheduling import status
 from chessreg.session import Session, open_session
 from tui.columns import STATE_TONES
 from tui.data.run_rows import SortedIds
-from tui.data.run_rows import runs as runs_of_the_tui
+from tui.data.run_rows import list_run_pages as runs_of_the_tui
 
 from ..postgres import postgres as postgres
 

@@ -94,25 +94,25 @@ def same_everywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     """Times, hosts, ids, paths and durations as they are nowhere: pictures do not tell where they were taken. Nor is in
     them what comes with the time: check-ins of those who run, a machine's second load."""
     if "snap_compare" in request.fixturenames:
-        monkeypatch.setattr("tui.app.TICK", NEVER)
+        monkeypatch.setattr("tui.app.TICK_S", NEVER)
         monkeypatch.setattr("tui.screens.home.LOAD_SAMPLE_S", NEVER)
 
     def when(time: datetime | None) -> str:
         return "2026-01-02 03:04" if time else ""
 
-    monkeypatch.setattr(show, "when", when)
-    monkeypatch.setattr(show, "host", lambda name: "box1" if name else "")
-    monkeypatch.setattr(show, "short", lambda id: "a1b2c3")
-    monkeypatch.setattr(show, "duration", lambda seconds: "" if seconds is None else "1.0 s")
-    monkeypatch.setattr(show, "place", lambda text: "project/registry.db")
-    monkeypatch.setattr(show, "provenance", lambda text: text.partition("; query")[0])
+    monkeypatch.setattr(show, "format_local_time", when)
+    monkeypatch.setattr(show, "format_host", lambda name: "box1" if name else "")
+    monkeypatch.setattr(show, "abbreviate_id", lambda id: "a1b2c3")
+    monkeypatch.setattr(show, "format_seconds", lambda seconds: "" if seconds is None else "1.0 s")
+    monkeypatch.setattr(show, "shorten_place", lambda text: "project/registry.db")
+    monkeypatch.setattr(show, "trim_provenance", lambda text: text.partition("; query")[0])
     monkeypatch.setenv("TZ", "Asia/Tokyo")
     monkeypatch.delenv("NO_COLOR", raising=False)
     monkeypatch.setenv("TERM", "xterm-256color")
     monkeypatch.setenv("COLORTERM", "truecolor")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))  # what is remembered, and from no test to another
     monkeypatch.setattr("textual.app.wait_for_idle", at_once)
-    monkeypatch.setattr("tui.app.SLOW", NEVER)  # no banner of what takes long on a busy machine
+    monkeypatch.setattr("tui.app.SLOW_CALL_S", NEVER)  # no banner of what takes long on a busy machine
     monkeypatch.setattr("tui.screens.runs.RESULTS_DELAY_S", 0.0)
     monkeypatch.setattr("tui.screens.preview.BOARD_WIDE_CELLS", 10_000)
     monkeypatch.setattr("tui.screens.preview.WIDE_CELLS", 10_000)  # previews tell ids and logs; test_preview has them
@@ -128,7 +128,7 @@ def make_app(folder: Path, **settings: Any) -> ChessregApp:
     read_only = bool(settings.get("read_only"))
 
     def opener() -> Session:
-        return registry.open_session(f"sqlite:///{folder / 'registry.db'}", folder / "store", read_only)
+        return registry.open_tui_session(f"sqlite:///{folder / 'registry.db'}", folder / "store", read_only)
 
     settings.setdefault("start", "runs")
     return ChessregApp(opener, str(folder / "registry.db"), **settings)

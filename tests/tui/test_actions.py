@@ -11,7 +11,16 @@ from typing import Any
 import pytest
 
 import tui
-from tui.actions import ACTIONS, ALSO, EVERYWHERE, OWN_KEYS, Action, check, check_beside, check_letters
+from tui.actions import (
+    ACTIONS,
+    EVERYWHERE,
+    PLACES_WITH_OWN_KEYS,
+    SHARED_PLACES,
+    Action,
+    check_keys,
+    check_letters,
+    check_shared_places,
+)
 from tui.entries import ENTRIES
 from tui.screens.base import AppScreen
 
@@ -46,9 +55,9 @@ def test_an_action_is_bound_where_it_belongs_and_does_something(action: Action) 
 
 def test_a_key_taken_twice_is_refused() -> None:
     with pytest.raises(ValueError, match="x in runs is both"):
-        check([Action("runs", "a", "x", "A"), Action("runs", "b", "y,x", "B")])
+        check_keys([Action("runs", "a", "x", "A"), Action("runs", "b", "y,x", "B")])
     with pytest.raises(ValueError, match="taken everywhere"):
-        check([Action("runs", "a", "q", "A"), Action(EVERYWHERE, "quit", "q", "Q")])
+        check_keys([Action("runs", "a", "q", "A"), Action(EVERYWHERE, "quit", "q", "Q")])
 
 
 def test_a_letter_means_the_same_in_every_room() -> None:
@@ -78,7 +87,7 @@ def test_a_command_of_an_action_has_these_options(line: str) -> None:
 
 def test_every_screen_has_the_keys_of_the_whole_house() -> None:
     for place, screen in PLACES.items():
-        if issubclass(screen, AppScreen) and place not in OWN_KEYS:
+        if issubclass(screen, AppScreen) and place not in PLACES_WITH_OWN_KEYS:
             own = {key for _, binding in screen._merged_bindings for key in [binding.key]}
             assert not own & {"q", "question_mark", "escape", *(entry.key for entry in ENTRIES)}
 
@@ -88,5 +97,5 @@ def test_places_beside_a_screens_own_are_known_where_keys_are_checked() -> None:
     while left:
         screens.add(cls := left.pop())
         left += cls.__subclasses__()
-    assert {(cls.place, cls.also) for cls in screens if cls.also and hasattr(cls, "place")} == set(ALSO)
-    check_beside(ACTIONS)
+    assert {(cls.place, cls.also) for cls in screens if cls.also and hasattr(cls, "place")} == set(SHARED_PLACES)
+    check_shared_places(ACTIONS)

@@ -22,12 +22,12 @@ from chessreg.games.boards.pgn import format_game
 from chessreg.games.boards.picture import format_evaluation
 from chessreg.session import Session, open_session
 from tui.data import board_views
-from tui.data.result_rows import results
+from tui.data.result_rows import list_results
 from tui.screens.boards import BoardScreen, PairScreen
 from tui.screens.dialogs import Prompt
-from tui.widgets.board import BoardPane, legend
+from tui.widgets.board import BoardPane, list_legend
 from tui.widgets.evaluation import EvaluationBar, PlyStrip
-from tui.widgets.images import SIDE
+from tui.widgets.images import SQUARE_PIXELS
 from tui.widgets.moves import MoveList
 
 from .test_journeys import run_of
@@ -49,7 +49,7 @@ async def game(driver: Any, run: str = "sure") -> BoardScreen:
 
 
 async def test_games_are_listed_with_color_opponent_and_score(drive, session: Session) -> None:
-    rows = results(session, "game", run_of(session, "plain")["id"]).page(0)
+    rows = list_results(session, "game", run_of(session, "plain")["id"]).page(0)
     assert {(row["color"], row["opponent"], row["points"]) for row in rows} == {("white", "random", "0")}
     async with drive(size=(160, 40)) as driver:
         await driver.press("5")
@@ -117,7 +117,7 @@ async def test_evaluating_again_ends_the_evaluation_before(drive, monkeypatch: p
             given[me] += 1
             yield 0
 
-    monkeypatch.setattr(board_views, "evaluations", slow)
+    monkeypatch.setattr(board_views, "iter_evaluations", slow)
     async with drive(size=(120, 40)) as driver:
         screen = await game(driver)
         for number in (1, 2):
@@ -136,7 +136,7 @@ async def test_a_row_without_a_board_does_not_leave_the_one_before(drive, monkey
     async with drive(size=(120, 40)) as driver:
         screen = await game(driver)
         with monkeypatch.context() as patch:
-            patch.setattr(board_views, "boards", refused)
+            patch.setattr(board_views, "load_boards", refused)
             await driver.press("r")
             assert screen.boards is not None, "the same row is drawn still"
             await driver.press("down")
@@ -292,9 +292,11 @@ async def test_where_the_terminal_draws_images_boards_are_images_until_a_key_say
         first = pane.picture.image
         assert first.size == (512, 512)
         _start, end = screen.views[0].last_move
-        middle = (8 * SIDE // 8 // 2, 4)  # of a square, beside its sign and its piece
-        x, y = SIDE * (end % 8) + middle[0] - 20, SIDE * (7 - end // 8) + middle[1]
-        plain = first.getpixel((SIDE * ((end + 2) % 8) + middle[0] - 20, SIDE * (7 - end // 8) + middle[1]))
+        middle = (8 * SQUARE_PIXELS // 8 // 2, 4)  # of a square, beside its sign and its piece
+        x, y = SQUARE_PIXELS * (end % 8) + middle[0] - 20, SQUARE_PIXELS * (7 - end // 8) + middle[1]
+        plain = first.getpixel(
+            (SQUARE_PIXELS * ((end + 2) % 8) + middle[0] - 20, SQUARE_PIXELS * (7 - end // 8) + middle[1])
+        )
         assert first.getpixel((x, y)) != plain  # shaded as the last move
         await driver.press("right")
         assert pane.picture.image.tobytes() != first.tobytes()
@@ -350,13 +352,13 @@ async def test_a_puzzle_is_gone_through_by_steps_with_the_models_moves_and_the_b
 def test_a_puzzle_of_two_moves_is_gone_through_and_two_ways_to_one_position_stand_side_by_side() -> None:
     from chessreg.experiments.puzzles import Puzzle, build_puzzle_frames
     from tui.data.board_views import Boards
-    from tui.data.pages import Listed
+    from tui.data.pages import ListPages
 
-    screen = BoardScreen(Listed([]), 0, {})
+    screen = BoardScreen(ListPages([]), 0, {})
     line = tuple(chess.Move.from_uci(word) for word in ("e2e4", "e7e5", "g1f3"))
     solved = build_puzzle_frames(Puzzle(0, chess.Board(), line, 1500), ["e2e4", "g1f3"], {})
     assert [frame.title[-11:] for frame in solved] == ["move 1 of 2", "move 2 of 2"]
-    assert not any("1.00" in told for frame in solved for told in legend(frame)), (
+    assert not any("1.00" in told for frame in solved for told in list_legend(frame)), (
         "a weight that is no share is not told"
     )
     screen.boards = Boards({}, solved, "solved", "puzzles")

@@ -18,7 +18,7 @@ from tui.screens.compare import CompareScreen
 from tui.screens.lineage import LineageScreen
 from tui.screens.run import RunScreen
 from tui.screens.things import ThingScreen
-from tui.widgets.chart import ChartView, extent
+from tui.widgets.chart import ChartView, find_value_range
 from tui.widgets.table import PageTable
 
 
@@ -114,12 +114,12 @@ async def test_a_pinned_run_is_the_baseline_until_it_is_unpinned(drive, studied:
 
 def test_long_curves_are_thinned_to_means_and_end_where_they_end() -> None:
     curve = [(step, float(step)) for step in range(10_000)]
-    thin = comparison.thinned(curve)
-    assert len(thin) <= comparison.MOST_POINTS
+    thin = comparison.average_points(curve)
+    assert len(thin) <= comparison.MAX_CURVE_POINTS
     assert thin[-1] == (9999, 9999.0)
     assert thin[0][1] == pytest.approx(12.0)
-    chart = comparison.chart("loss", ["a"], [curve])
-    assert extent(chart.points()) == (12.0, 9999.0)
+    chart = comparison.make_metric_chart("loss", ["a"], [curve])
+    assert find_value_range(chart.points()) == (12.0, 9999.0)
 
 
 # -- lineage ----------------------------------------------------------------------------------------------------------

@@ -23,8 +23,8 @@ from chessreg.registry import lineage
 from chessreg.session import open_session
 from tui import show
 from tui.data import entity_rows
-from tui.data.launch_form import candidates
-from tui.data.query_answers import offered
+from tui.data.launch_form import list_candidates
+from tui.data.query_answers import list_scope_words
 from tui.model_process import ModelProcess
 from tui.screens.boards import BoardScreen
 from tui.screens.lineage import LineageScreen
@@ -227,13 +227,15 @@ def test_a_list_reads_the_words_about_what_it_lists_and_not_those_about_every_ru
     with open_session(str(studied / "registry.db"), studied / "store") as session:
         event.listen(Engine, "before_cursor_execute", note)
         try:
-            rows = entity_rows.listed(session)
-            things = [entity_rows.thing(session, noun, one["thing"]) for noun, of in rows.items() for one in of[:1]]
+            rows = entity_rows.list_entities(session)
+            things = [
+                entity_rows.load_thing(session, noun, one["thing"]) for noun, of in rows.items() for one in of[:1]
+            ]
             with session.database.read() as sql:
                 list_checkpoint_choices(sql)
                 lineage.describe_nodes(sql, [lineage.Node("run", row["thing"].hex) for row in rows["probe"]])
-            candidates(session, "checkpoint")
-            words = offered(session)
+            list_candidates(session, "checkpoint")
+            words = list_scope_words(session)
         finally:
             event.remove(Engine, "before_cursor_execute", note)
     assert len(things) > 4
@@ -351,7 +353,7 @@ async def test_a_datasets_games_and_positions_are_looked_at_from_the_data_room(
     place = ["--registry", str(folder / "registry.db"), "--store", str(folder / "store")]
     assert run_command_line([*place, "dataset", "add", str(positions), "--name", "endings"]) == 0
     with open_session(str(folder / "registry.db"), folder / "store") as session:
-        offered = [(row["value"], row["about"]) for row in candidates(session, "dataset")]
+        offered = [(row["value"], row["about"]) for row in list_candidates(session, "dataset")]
     assert offered[0] == ("endings", "2 positions"), "a form's list tells what a dataset holds"
     assert offered[1][1].endswith(" games")
     async with drive(folder, size=(120, 40), start="data") as driver:

@@ -19,15 +19,15 @@ from tui.registry import OffLoopDatabase
 
 @pytest.fixture
 def opened(tmp_path: Path):
-    with registry.open_session(f"sqlite:///{tmp_path / 'registry.db'}", tmp_path / "store") as session:
+    with registry.open_tui_session(f"sqlite:///{tmp_path / 'registry.db'}", tmp_path / "store") as session:
         yield session
 
 
 async def test_the_registry_refuses_the_thread_of_the_event_loop(tmp_path: Path) -> None:
     place = f"sqlite:///{tmp_path / 'registry.db'}"
     with pytest.raises(OnEventLoopError):
-        registry.open_session(place, tmp_path / "store")
-    session = await asyncio.to_thread(registry.open_session, place, tmp_path / "store")
+        registry.open_tui_session(place, tmp_path / "store")
+    session = await asyncio.to_thread(registry.open_tui_session, place, tmp_path / "store")
     for use in (session.database.read, session.database.write):
         with pytest.raises(OnEventLoopError), use():
             pass
@@ -102,7 +102,7 @@ def blocked(monkeypatch: pytest.MonkeyPatch):
 
 
 async def test_every_key_is_answered_while_the_database_is_blocked(drive, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tui.app.SLOW", 1.0)
+    monkeypatch.setattr("tui.app.SLOW_CALL_S", 1.0)
     async with drive() as driver:
         app, pilot = driver.app, driver.pilot
         with blocked(monkeypatch) as gate:

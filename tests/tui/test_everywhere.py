@@ -13,7 +13,7 @@ import pytest
 from rich.segment import Segment
 from textual.color import Color
 
-from tui.app import Ascii
+from tui.app import AsciiFilter
 from tui.entries import ENTRIES, ScreenEntry
 from tui.screens.help import Palette, find_jump_targets, format_keys_and_command
 from tui.themes import THEMES
@@ -144,7 +144,7 @@ async def test_a_terminal_of_ascii_gets_ascii_in_every_room_until_other_pieces_a
 
 
 def test_stars_and_pins_look_like_themselves_in_ascii() -> None:
-    (segment,) = Ascii().apply([Segment("★ best ⚑ sure")], Color(0, 0, 0))
+    (segment,) = AsciiFilter().apply([Segment("★ best ⚑ sure")], Color(0, 0, 0))
     assert segment.text == "* best ! sure"
 
 

@@ -19,11 +19,11 @@ from sqlalchemy.dialects.postgresql import JSONB
 from chessreg.cli.root import run_command_line
 from chessreg.errors import BadInputError
 from chessreg.session import Session
-from tui.columns import Column
-from tui.data.pages import PAGE, JoinedPages, Listed, Pages, reach
-from tui.data.query_answers import ask
-from tui.data.result_rows import columns_of, dataset_games, results
-from tui.data.table_filter import View, conditions, json_field, mask, order_of
+from tui.columns import TableColumn
+from tui.data.pages import PAGE_ROWS, JoinedPages, ListPages, Pages, count_rows_to
+from tui.data.query_answers import answer_select
+from tui.data.result_rows import list_results, make_result_columns, open_dataset_games
+from tui.data.table_filter import View, make_conditions, make_json_field, make_mask, sort_indices
 from tui.screens.answers import AnswerScreen, build_answer_columns
 from tui.screens.boards import DATASET_GAME_COLUMNS, BoardScreen
 from tui.screens.dialogs import PickerScreen
@@ -36,8 +36,10 @@ from ..postgres import postgres as postgres
 
 # -- words ------------------------------------------------------------------------------------------------------------
 
-COLUMNS = (Column("name", "who"), Column("white_elo", "white elo", True), Column("black_elo", "black elo", True),
-           Column("share", "share"), Column("done", "", text=lambda row: "yes" if row["done"] else ""))  # fmt: skip
+COLUMNS = (TableColumn("name", "who"), TableColumn("white_elo", "white elo", True),
+           TableColumn("black_elo", "black elo", True),
+           TableColumn("share", "share"),
+           TableColumn("done", "", text=lambda row: "yes" if row["done"] else ""))  # fmt: skip
 ROWS = [
     {"name": "Ann Bee", "white_elo": 1500, "black_elo": 2000, "share": 0.5, "done": True},
     {"name": "bob", "white_elo": 1901, "black_elo": None, "share": math.nan, "done": False},
@@ -57,7 +59,7 @@ ROWS = [
     ],
 )  # fmt: skip
 def test_words_narrow_rows(text: str, names: str) -> None:
-    assert [row["name"] for row in Listed(ROWS).narrowed(View(text, columns=COLUMNS)).rows] == [
+    assert [row["name"] for row in ListPages(ROWS).narrowed(View(text, columns=COLUMNS)).rows] == [
         name for name in names.split(",") if name
     ]
 
@@ -65,9 +67,9 @@ def test_words_narrow_rows(text: str, names: str) -> None:
 def test_what_has_no_value_comes_last_either_way_and_an_unknown_column_is_told() -> None:
     for descending, expected in ((False, [1500, 1901, None]), (True, [1901, 1500, None])):
         view = View("", "white_elo", descending, COLUMNS)
-        assert [row["white_elo"] for row in Listed(ROWS).narrowed(view).rows] == expected
+        assert [row["white_elo"] for row in ListPages(ROWS).narrowed(view).rows] == expected
     with pytest.raises(BadInputError, match="no column 'hue' here"):
-        Listed(ROWS).narrowed(View("hue:1", columns=COLUMNS))
+        ListPages(ROWS).narrowed(View("hue:1", columns=COLUMNS))
 
 
 # -- the engines agree ------------------------------------------------------------------------------------------------
@@ -75,8 +77,8 @@ def test_what_has_no_value_comes_last_either_way_and_an_unknown_column_is_told()
 
 @cache
 def every(pages: Pages) -> list[Any]:
-    reach(pages, 10**9)
-    return [row for number in range(-(-pages.count // PAGE)) for row in pages.page(number)]
+    count_rows_to(pages, 10**9)
+    return [row for number in range(-(-pages.count // PAGE_ROWS)) for row in pages.page(number)]
 
 
 @pytest.fixture(params=[pytest.param(JoinedPages.STRETCH, marks=pytest.mark.slow), 3])
@@ -88,7 +90,7 @@ def stretch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
 def agree(pages: Pages, columns: Any, text: str, sort: str = "", descending: bool = False) -> int:
     """That SQL or Arrow finds the rows that Python finds, in an order that is as good; returns how many."""
     view = View(text, sort, descending, tuple(columns))
-    found, wanted = pages.narrowed(view), Listed(every(pages)).narrowed(view)
+    found, wanted = pages.narrowed(view), ListPages(every(pages)).narrowed(view)
     rows = every(found)
     assert len(rows) == found.count == wanted.count
     if sort:
@@ -113,12 +115,12 @@ def agree(pages: Pages, columns: Any, text: str, sort: str = "", descending: boo
     ],
 )  # fmt: skip
 def test_sql_finds_what_python_finds(session: Session, stretch: None, table: str, text: str, sort: str) -> None:
-    pages = results(session, table)
-    columns = columns_of(table, pages.page(0), with_run=True)
+    pages = list_results(session, table)
+    columns = make_result_columns(table, pages.page(0), with_run=True)
     some = [agree(pages, columns, text), agree(pages, columns, text, sort, True), agree(pages, columns, "", sort)]
     assert max(some) > 0
     run = next(row["run_id"] for row in pages.page(0))
-    agree(results(session, table, run), columns[1:], text.replace("run:sure", "").replace("edits", ""), sort)
+    agree(list_results(session, table, run), columns[1:], text.replace("run:sure", "").replace("edits", ""), sort)
 
 
 @pytest.mark.parametrize(
@@ -127,7 +129,7 @@ def test_sql_finds_what_python_finds(session: Session, stretch: None, table: str
      ("run:games unit<3", "black_elo", 3), ("nobody", "", 0), ('"plies:40"', "", 0), ('!"plies:40"', "", 24)],
 )  # fmt: skip
 def test_arrow_finds_what_python_finds_in_datasets(session: Session, text: str, sort: str, count: int | None) -> None:
-    found = agree(dataset_games(session), DATASET_GAME_COLUMNS, text, sort, descending=bool(sort))
+    found = agree(open_dataset_games(session), DATASET_GAME_COLUMNS, text, sort, descending=bool(sort))
     assert count in (None, found)
 
 
@@ -149,7 +151,7 @@ def test_a_word_means_the_same_in_python_sql_and_arrow(dialect: str, request: py
     table = Table("told", MetaData(), Stored("id", Integer, primary_key=True), *starmap(Stored, kinds.items()))
     lines = enumerate(zip_longest(*VALUES.values()))
     rows = [dict(zip(VALUES, values, strict=True)) | {"id": n} for n, values in lines]
-    fields = {name: table.c[name] for name in VALUES} | {"mixed": json_field(table.c.mixed, "its", dialect)}
+    fields = {name: table.c[name] for name in VALUES} | {"mixed": make_json_field(table.c.mixed, "its", dialect)}
     arrays = {name: pa.array([row[name] for row in rows]) for name in VALUES if name != "mixed"}
     url = "sqlite://" if dialect == "sqlite" else request.getfixturevalue("postgres").empty()
     with create_engine(url).connect() as connection:
@@ -158,14 +160,17 @@ def test_a_word_means_the_same_in_python_sql_and_arrow(dialect: str, request: py
         for name in VALUES:
             texts = [f"{name}{sign}{word}" for sign, word in product((":", "=", "!=", "<", ">="), WORDS)]
             texts += [*WORDS, *(f"!{name}<{word}" for word in WORDS)]
-            views = {text: View(text, columns=(Column(name, name),)) for text in texts}
-            wanted = {text: [row["id"] for row in Listed(rows).narrowed(view).rows] for text, view in views.items()}
-            every = [case((and_(*conditions(view, fields.get, dialect)), 1), else_=0) for view in views.values()]
+            views = {text: View(text, columns=(TableColumn(name, name),)) for text in texts}
+            wanted = {text: [row["id"] for row in ListPages(rows).narrowed(view).rows] for text, view in views.items()}
+            every = [case((and_(*make_conditions(view, fields.get, dialect)), 1), else_=0) for view in views.values()]
             found = np.array(connection.execute(select(*every).order_by(table.c.id)).all(), bool)
             for place, (text, view) in enumerate(views.items()):
                 assert np.flatnonzero(found[:, place]).tolist() == wanted[text], (dialect, text)
                 if name in arrays:
-                    assert np.flatnonzero(mask(view, arrays.get, len(rows))).tolist() == wanted[text], ("Arrow", text)
+                    assert np.flatnonzero(make_mask(view, arrays.get, len(rows))).tolist() == wanted[text], (
+                        "Arrow",
+                        text,
+                    )
             for word in WORDS:
                 both = wanted[f"{name}={word}"] + wanted[f"{name}!={word}"]
                 assert sorted(both) == [row["id"] for row in rows], "!= finds what = leaves out"
@@ -173,7 +178,7 @@ def test_a_word_means_the_same_in_python_sql_and_arrow(dialect: str, request: py
 
 
 def test_moves_are_looked_for_to_their_end(session: Session) -> None:
-    pages = dataset_games(session)
+    pages = open_dataset_games(session)
     ((_, _, games),) = pages.parts
     texts = games.table(["text"]).column("text").to_pylist()
     word = texts[0].split()[-1]
@@ -184,7 +189,9 @@ def test_moves_are_looked_for_to_their_end(session: Session) -> None:
 
 def test_a_million_answers_are_narrowed_as_their_values_are(session: Session) -> None:
     """A million lines are a few here; the values, not their texts, are compared."""
-    answer = ask(session, "SELECT g.unit, g.plies, g.result, g.seconds, g.run_id FROM game AS g ORDER BY run_id, unit")
+    answer = answer_select(
+        session, "SELECT g.unit, g.plies, g.result, g.seconds, g.run_id FROM game AS g ORDER BY run_id, unit"
+    )
     columns = build_answer_columns(answer)
     for text, sort in (("plies>7", ""), ("result:1", "c1"), ("", "c2"), ("#<3", "#"), ("!1-0", "c0")):
         agree(answer.pages, columns, text, sort)
@@ -205,7 +212,7 @@ def test_equals_stay_as_they_stood_and_texts_are_ordered_without_regard_to_case(
                   reverse=descending)  # fmt: skip
         nulls = [place for place, value in enumerate(values) if value is None]
         kind = pa.string() if not held or isinstance(values[0], str) else pa.int32()
-        assert order_of(pa.array(values, kind), descending).tolist() == [*held, *nulls]
+        assert sort_indices(pa.array(values, kind), descending).tolist() == [*held, *nulls]
 
 
 # -- journeys ---------------------------------------------------------------------------------------------------------
@@ -319,11 +326,11 @@ async def test_the_palette_finds_everything_and_what_is_used_comes_first(drive: 
 
 
 async def test_keys_are_the_users_own(drive: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
-    from tui.keys import own_keys
+    from tui.keys import load_keys
 
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
     file = tmp_path / "chessreg" / "keys.toml"
-    assert own_keys() == {}
+    assert load_keys() == {}
     file.parent.mkdir()
     for text, told in (
         ('"runs.compare" = "L"', "L in runs is both"), ('"runs.paint" = "v"', "there is no action 'runs.paint'"),
@@ -337,9 +344,9 @@ async def test_keys_are_the_users_own(drive: Any, tmp_path: Path, monkeypatch: p
     ):  # fmt: skip
         file.write_bytes(text.encode("latin-1"))
         with pytest.raises(BadInputError, match=told):
-            own_keys()
+            load_keys()
     file.write_text('[runs]\ncompare = "v ctrl+k"\n[everywhere]\nhelp = "f1"\n')
-    async with drive(keys=own_keys()) as driver:
+    async with drive(keys=load_keys()) as driver:
         assert "v compare" in driver.text
         await driver.press("c")
         assert "compare 1 run" not in driver.way

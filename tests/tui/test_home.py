@@ -22,7 +22,7 @@ from chessreg.scheduling import status as job_status
 from chessreg.session import Session, open_session
 from store import Store
 from tui import show
-from tui.data.machine_rows import Loads, devices, machine_grid, machine_lines
+from tui.data.machine_rows import Loads, count_gpus, make_gpu_grid, make_machine_table
 from tui.model_process import ModelProcess
 from tui.screens.dialogs import Confirm
 from tui.screens.home import HomeScreen
@@ -157,16 +157,16 @@ def test_a_gpu_has_its_line_with_load_memory_and_job() -> None:
     row = {"host": "box1", "running": 2, "runs": 9, "load": load, "last_seen": None}
     idle = {**row, "host": "abc", "running": 0, "load": None}
     job = {"at": "box1", "gpu": 1, "name": "probe", "title": "", "state": "running", "seconds_left": 5.0, "ran": 9.0}
-    told = texts(machine_grid([idle, row], [job], {}, 120))
+    told = texts(make_gpu_grid([idle, row], [job], {}, 120))
     assert told[0] == "box1 0 ━━━━━━┄┄ 75 % ━━┄┄┄┄┄┄ 20/80 GiB in use by others"
     assert told[1] == "4 × H100 1 ┄┄┄┄┄┄┄┄  0 % ━━━━━━━━ 79/80 GiB ● probe 1.0 s 1.0 s"
     assert told[2] == "CPU ━━┄┄┄┄┄┄ 25 % 2 ┄┄┄┄┄┄┄┄  0 % ┄┄┄┄┄┄┄┄ 0/80 GiB free"
     assert told[4] == "box1 idle · 9 runs · seen"
-    tones = {column.field: column.tone_of for column in machine_grid([row], [job], {}, 120)[0]}
-    line = machine_grid([row], [job], {}, 120)[1][1]
+    tones = {column.field: column.tone_of for column in make_gpu_grid([row], [job], {}, 120)[0]}
+    line = make_gpu_grid([row], [job], {}, 120)[1][1]
     assert tones["busy"](line) == tones["memory"](line) == "warn", "it has a job and does nothing; its memory is full"
-    assert devices([idle, row], [job, {**job, "gpu": None}]) == (1, 4)
-    short, _ = texts(machine_lines([row, idle], [job], 80))
+    assert count_gpus([idle, row], [job, {**job, "gpu": None}]) == (1, 4)
+    short, _ = texts(make_machine_table([row, idle], [job], 80))
     assert short == "box1 ▆▁▁▅ 1 of 4 ━┄┄┄┄ 25 % ━┄┄┄┄ 25 % ● probe"
 
 
@@ -180,10 +180,10 @@ def test_a_machine_without_gpus_has_one_line_and_one_more_for_each_other_job() -
     assert len(minutes.at) == len(minutes.shares["CPU"]) == 60
     assert minutes.drawn("GPU 0", 20) == ""
     job = {"at": "box1", "gpu": None, "name": "probe", "title": "", "state": "running", "seconds_left": 5.0, "ran": 9.0}
-    told = texts(machine_grid([row], [job, {**job, "name": "edit"}], {"box1": minutes}, 180))
+    told = texts(make_gpu_grid([row], [job, {**job, "name": "edit"}], {"box1": minutes}, 180))
     assert told[0].startswith("box1 cpu " + "▁" * 11 + "█ ┄")
     assert told[1] == "● edit 1.0 s 1.0 s"
-    assert "▁" not in texts(machine_grid([row], [], {"box1": minutes}, 100))[0]  # no room
+    assert "▁" not in texts(make_gpu_grid([row], [], {"box1": minutes}, 100))[0]  # no room
 
 
 async def test_enter_on_a_machine_opens_its_page(drive, queue: Any) -> None:
@@ -220,8 +220,8 @@ async def test_a_running_training_has_its_curve_and_what_failed_is_a_key_away(
 async def test_a_long_unit_has_a_share_a_rate_and_time_left_and_a_machine_its_latest_sign(
     drive, queue: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(show, "when", lambda time: f"{time:%H:%M}" if time else "")
-    monkeypatch.setattr(show, "duration", lambda seconds: "" if seconds is None else f"{seconds:.0f} s")
+    monkeypatch.setattr(show, "format_local_time", lambda time: f"{time:%H:%M}" if time else "")
+    monkeypatch.setattr(show, "format_seconds", lambda seconds: "" if seconds is None else f"{seconds:.0f} s")
     back_up_registry(queue.folder / "registry.db", tmp_path / "registry.db")
     Store.create(tmp_path / "store")  # its own: that of the queue holds check-ins of what runs
     with Database.open(tmp_path / "registry.db") as database, database.write() as sql:
@@ -240,7 +240,7 @@ async def test_a_long_unit_has_a_share_a_rate_and_time_left_and_a_machine_its_la
     async with drive(tmp_path, size=(220, 40), start="home") as driver:
         await driver.until("31 plies of 4 games in play")
         line = next(line for line in driver.lines if "31 plies of 4 games in play" in line)
-        assert f"{show.bar(0.25)} 25 %" in line
+        assert f"{show.draw_bar(0.25)} 25 %" in line
         assert " 60 s " in line
         with Database.open(tmp_path / "registry.db") as database, database.write() as sql:
             for attempt in sql.scalars(select(Attempt).where(Attempt.state == "running")):
@@ -259,7 +259,11 @@ async def test_results_and_their_change_are_those_of_the_command(drive, world: P
         changed = [one for one in shown.values() if one["change"] is not None]
         assert changed
         for one in changed:
-            line = next(line for line in driver.lines if show.measured(one) in line and show.change(one) in line)
+            line = next(
+                line
+                for line in driver.lines
+                if show.format_measured_value(one) in line and show.format_signed_change(one) in line
+            )
             assert f" {one['than']} " in line
             if one["change_low"] is not None:
                 assert one["change_low"] <= one["change"] <= one["change_high"]

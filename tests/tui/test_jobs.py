@@ -21,7 +21,7 @@ from chessreg.scheduling.presence import Presence
 from chessreg.session import open_session
 from tui import show
 from tui.data import job_rows
-from tui.data.job_rows import LogTail, jobs
+from tui.data.job_rows import LogTail, list_job_pages
 from tui.screens.job import JobScreen
 from tui.widgets.bars import FilterBar
 from tui.widgets.logview import LogView
@@ -40,7 +40,7 @@ def supervised(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def listed(queue: Any, words: str) -> list[tuple[str, int]]:
-    rows = jobs(queue.session, words).page(0)
+    rows = list_job_pages(queue.session, words).page(0)
     return [(row["name"], row["shard"]) for row in rows]
 
 
@@ -101,7 +101,7 @@ def clustered(tmp_path: Path) -> Iterator[Queue]:
 async def test_a_job_in_a_clusters_queue_waits_and_the_screens_show_what_its_scheduler_reports(
     drive, clustered: Queue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(show, "host", lambda name: name or "")
+    monkeypatch.setattr(show, "format_host", lambda name: name or "")
     for words, found in (
         ("state:waiting", ["waits"]),
         ("state:running", ["runs"]),
@@ -262,7 +262,7 @@ async def test_words_are_found_in_a_log_and_its_end_is_followed(drive, queue: An
 
 
 def test_a_log_is_read_from_its_end_whole_lines_only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tui.data.job_rows.FIRST_BYTES", 25)
+    monkeypatch.setattr("tui.data.job_rows.INITIAL_LOG_BYTES", 25)
     path = tmp_path / "log.txt"
     tail = LogTail(path)
     assert tail.read() == ([], "", False)
@@ -320,7 +320,7 @@ async def test_a_change_of_jobs_on_a_locked_registry_is_told_as_not_done(drive, 
     def locked(*_: Any) -> Any:
         raise RegistryError("the registry is locked")
 
-    monkeypatch.setattr(job_rows, "change", locked)
+    monkeypatch.setattr(job_rows, "apply_to_jobs", locked)
     async with drive(queue.folder) as driver:
         await driver.go("jobs")
         await driver.find_row("broken")
@@ -330,7 +330,7 @@ async def test_a_change_of_jobs_on_a_locked_registry_is_told_as_not_done(drive, 
 
 
 def test_a_share_is_rounded_down_but_not_by_the_last_bit_of_a_float() -> None:
-    assert [show.percent(share) for share in (0.29, 0.57, 0.999, 1.0)] == ["29 %", "57 %", "99 %", "100 %"]
+    assert [show.format_percent(share) for share in (0.29, 0.57, 0.999, 1.0)] == ["29 %", "57 %", "99 %", "100 %"]
 
 
 async def test_read_only_offers_no_change(drive, queue: Any) -> None:
@@ -366,7 +366,7 @@ async def test_no_job_yet(drive, tmp_path: Path) -> None:
 
 
 async def test_a_failed_job_shows_the_line_of_its_log_and_results_are_one_key_away(drive, queue: Any) -> None:
-    from tui.data.job_rows import reason_in
+    from tui.data.job_rows import find_failure_reason
 
     async with drive(queue.folder, size=(140, 40)) as driver:
         await driver.go("jobs")
@@ -380,11 +380,11 @@ async def test_a_failed_job_shows_the_line_of_its_log_and_results_are_one_key_aw
         assert driver.screen.query_one("#part", PageTable).count == 12
     log = queue.folder / "why.txt"
     log.write_text("step 1\nTraceback (most recent call last):\n  File x\nValueError: no\nbye\n")
-    assert reason_in(log, "") == "ValueError: no"
-    assert reason_in(log, "your kind raised ValueError: no") == "", "it is said already"
+    assert find_failure_reason(log, "") == "ValueError: no"
+    assert find_failure_reason(log, "your kind raised ValueError: no") == "", "it is said already"
     log.write_bytes(b"\xff\xfe torch.OutOfMemoryError: CUDA\r\n")
-    assert reason_in(log, "") == "" or "OutOfMemoryError" in reason_in(log, "")
-    assert reason_in(queue.folder / "nowhere.txt", "") == ""
+    assert find_failure_reason(log, "") == "" or "OutOfMemoryError" in find_failure_reason(log, "")
+    assert find_failure_reason(queue.folder / "nowhere.txt", "") == ""
 
 
 async def test_the_end_of_a_followed_job_is_told_wherever_one_is(drive, own_queue: Any, monkeypatch: Any) -> None:

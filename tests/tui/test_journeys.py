@@ -80,7 +80,7 @@ async def test_a_run_shows_what_the_command_shows_part_by_part(drive, session: S
         await driver.press("enter")
         assert "[by condition]" in driver.text
         await driver.press("tab")
-        trials = results(session, "trial", run["id"]).count
+        trials = list_results(session, "trial", run["id"]).count
         assert f"[trials {trials}]" in driver.text
         await driver.press("tab")
         assert "[metrics]" in driver.text
@@ -111,7 +111,7 @@ async def test_a_run_opens_on_its_answer_and_a_line_of_it_leads_to_the_rows_behi
         await driver.find_row("deep-board")
         await driver.press("enter")
         with study.database.read() as sql:
-            answer = headline(sql, study.id("run", "deep-board"))
+            answer = format_headline(sql, study.id("run", "deep-board"))
         assert driver.lines[2].split() == answer.split(), "the headline"
         table = driver.screen.query_one(PageTable)
         scores = "score JOIN runs USING (run_id) WHERE runs.run = 'deep-board' AND layer = 1"
@@ -124,7 +124,7 @@ async def test_a_run_opens_on_its_answer_and_a_line_of_it_leads_to_the_rows_behi
         assert "[scores" in driver.text
         assert table.count == counted(scores, "count(*) AS n")["n"]
         await driver.press("escape")
-        assert table.count == results(study, "score", study.id("run", "deep-board")).count
+        assert table.count == list_results(study, "score", study.id("run", "deep-board")).count
         await driver.press("escape")
         await driver.find_row("edits")
         await driver.press("enter", "down")
@@ -169,8 +169,8 @@ async def test_an_input_leads_to_the_run_that_made_it(drive) -> None:
 
 async def test_a_game_is_stepped_through_to_its_end_and_its_illegal_tries_are_told(drive, session: Session) -> None:
     run = run_of(session, "plain")
-    row = results(session, "game", run["id"]).page(0)[0]
-    frames = boards(session, row).views
+    row = list_results(session, "game", run["id"]).page(0)[0]
+    frames = load_boards(session, row).views
     async with drive() as driver:
         await driver.find_row("plain")
         await driver.press("enter", "enter")

@@ -26,7 +26,7 @@ from chessreg.registry import read
 from chessreg.registry.database import Database
 from chessreg.registry.tables import Trial
 from chessreg.session import Session
-from tui.data.result_rows import results
+from tui.data.result_rows import list_results
 from tui.model_process import ModelProcess
 from tui.screens.board_base import PANES
 from tui.screens.edit import EditScreen
@@ -58,13 +58,13 @@ def own_world(world: Path, tmp_path: Path) -> Path:
 
 def edited_row(session: Session) -> Any:
     """A trial of a state that was not skipped."""
-    pages = results(session, "trial", run_of(session, "edits")["id"])
+    pages = list_results(session, "trial", run_of(session, "edits")["id"])
     return next(row for row in pages.page(0) if row["condition"] == "clean")
 
 
 async def opened(driver: Any, session: Session, condition: str = "clean") -> EditScreen:
     """The screen of the first state that has this condition."""
-    rows = results(session, "trial", run_of(session, "edits")["id"]).page(0)
+    rows = list_results(session, "trial", run_of(session, "edits")["id"]).page(0)
     await driver.find_row("edits")
     await driver.press("enter", "tab")
     driver.screen.query_one(PageTable).move(next(n for n, row in enumerate(rows) if row["condition"] == condition))
@@ -191,7 +191,7 @@ async def test_boards_of_every_size_fit_and_stand_beside_each_other(drive, sessi
 
 
 async def test_a_skipped_state_says_why(drive, session: Session) -> None:
-    pages = results(session, "trial", run_of(session, "edits")["id"])
+    pages = list_results(session, "trial", run_of(session, "edits")["id"])
     row = next(row for row in pages.page(0) if row["condition"] == "skipped")
     async with drive() as driver:
         await opened(driver, session, "skipped")

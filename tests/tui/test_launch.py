@@ -20,7 +20,7 @@ from chessreg.runs.spec import tag_of, variants_of
 from chessreg.scheduling.presence import Presence
 from chessreg.session import Session, open_session
 from tui.data import launch_form
-from tui.data.launch_form import Form, candidates
+from tui.data.launch_form import Form, list_candidates
 from tui.screens.job import JobScreen
 from tui.screens.launch import FormScreen
 from tui.widgets.fields import FieldInput
@@ -113,9 +113,9 @@ def test_the_command_of_a_form_makes_the_same_order() -> None:
     params = command.make_context("probe", words[3:]).params
     spec, how, sources = settings(find_kind("probe"), params)
     by_command = make_order(find_kind("probe"), spec, how, tuple(sorted(sources)), params["name"], params)
-    from tui.data.launch_form import orders_of
+    from tui.data.launch_form import make_orders
 
-    (order,) = orders_of(form, form.check())
+    (order,) = make_orders(form, form.check())
     assert (order.spec, order.options, order.explicit) == (by_command.spec, by_command.options, by_command.explicit)
     assert (order.name, order.on, order.shards, order.share_gpu) == ("probe-x", "local", 3, True)
     assert (by_command.name, by_command.on, by_command.shards, by_command.share_gpu) == ("probe-x", "local", 3, True)
@@ -137,13 +137,13 @@ def test_a_number_that_a_preset_fills_is_taken_away_by_the_command_too() -> None
 
 
 def test_what_may_be_picked_is_what_the_registry_has(session) -> None:
-    values = [row["value"] for row in candidates(session, "dataset")]
+    values = [row["value"] for row in list_candidates(session, "dataset")]
     assert values == ["games", "games:fit", "games:test"]
-    assert [row["value"] for row in candidates(session, "checkpoint")] == ["bigram"]
-    assert {row["value"] for row in candidates(session, "run:cache")} == {"cache-fit", "cache-test"}
-    assert [row["value"] for row in candidates(session, "run:probe")] == ["board"]
-    assert [row["value"] for row in candidates(session, "run:cache", "fit complete")] == ["cache-fit"]
-    assert [row["about"] for row in candidates(session, "dataset", "games:fit")] == ["13 games"]
+    assert [row["value"] for row in list_candidates(session, "checkpoint")] == ["bigram"]
+    assert {row["value"] for row in list_candidates(session, "run:cache")} == {"cache-fit", "cache-test"}
+    assert [row["value"] for row in list_candidates(session, "run:probe")] == ["board"]
+    assert [row["value"] for row in list_candidates(session, "run:cache", "fit complete")] == ["cache-fit"]
+    assert [row["about"] for row in list_candidates(session, "dataset", "games:fit")] == ["13 games"]
 
 
 # -- the form on the screen -------------------------------------------------------------------------------------------
@@ -216,7 +216,7 @@ async def test_a_launch_on_a_locked_registry_is_told_as_not_done(drive, tmp_path
 
     async with drive(tmp_path, size=(120, 40)) as driver:
         await open_toy(driver)
-        monkeypatch.setattr(launch_form, "launch", locked)
+        monkeypatch.setattr(launch_form, "queue_form", locked)
         await driver.press("ctrl+l")
         assert "not done: the registry is locked" in driver.notices
         assert "asked again" not in driver.text
@@ -233,7 +233,7 @@ async def test_a_second_key_while_it_is_launched_does_nothing(drive, tmp_path: P
 
     async with drive(tmp_path, size=(120, 40)) as driver:
         await open_toy(driver)
-        monkeypatch.setattr(launch_form, "launch", slow)
+        monkeypatch.setattr(launch_form, "queue_form", slow)
         driver.screen.action_launch()
         while not begun:
             await asyncio.sleep(0.01)
@@ -412,12 +412,12 @@ async def test_words_that_no_setting_has_leave_none_and_names_come_first(drive, 
 
 
 def test_probes_of_the_chosen_model_are_offered_first(study: Session) -> None:
-    every = [row["value"] for row in candidates(study, "run:probe")]
+    every = [row["value"] for row in list_candidates(study, "run:probe")]
     for model, own in (("deep", ["deep-board"]), ("bigram", ["longer", "board"])):
-        rows = [row["value"] for row in candidates(study, "run:probe", model=model)]
+        rows = [row["value"] for row in list_candidates(study, "run:probe", model=model)]
         assert rows[: len(own)] == own
         assert sorted(rows) == sorted(every)
-    assert [row["value"] for row in candidates(study, "run:probe", model="no such model")] == every
+    assert [row["value"] for row in list_candidates(study, "run:probe", model="no such model")] == every
 
 
 @pytest.mark.parametrize("size", [(80, 24), (120, 40), (200, 60)], ids=lambda size: f"{size[0]}x{size[1]}")
@@ -452,16 +452,18 @@ async def test_several_values_of_a_setting_are_a_sweep_and_its_cost_is_told(driv
         words = shlex.split(form.command())
         assert [words[n + 1] for n, word in enumerate(words) if word == "--grid"] == ["seed=0|1|2", "epochs=1|2"]
         from chessreg.cli.launch import make_sweep_orders
-        from tui.data.launch_form import orders_of, together
+        from tui.data.launch_form import combine_plans, make_orders
 
         command, _ = command_of(words[:3])
         params = command.make_context("probe", words[3:]).params
-        ours = [(order.spec, order.name) for order in orders_of(form, checked)]
+        ours = [(order.spec, order.name) for order in make_orders(form, checked)]
         theirs = [(order.spec, order.name) for order in make_sweep_orders(form.kind, params)]
         assert sorted(ours, key=str) == sorted(theirs, key=str)
         assert len({name for _, name in ours}) == 6
         plan = driver.screen.outlook.plan
-        told = together([{**plan, "remarks": ["9e9 operations", "no GPU"]}, {**plan, "remarks": ["9e9 operations"]}])
+        told = combine_plans(
+            [{**plan, "remarks": ["9e9 operations", "no GPU"]}, {**plan, "remarks": ["9e9 operations"]}]
+        )
         assert told["remarks"] == ["each run: 9e9 operations", "no GPU"], "sums are of all, these are not"
         driver.screen.action_launch()
         await driver.settle()
@@ -502,15 +504,15 @@ def test_pickers_offer_the_starred_then_the_complete_then_the_newest(world: Path
 
     shutil.copytree(world, tmp_path / "own")
     with open_session(str(tmp_path / "own" / "registry.db"), tmp_path / "own" / "store") as session:
-        assert [row["value"] for row in candidates(session, "run:toy")] == ["toy", "cut"], "complete before newer"
+        assert [row["value"] for row in list_candidates(session, "run:toy")] == ["toy", "cut"], "complete before newer"
         with session.database.write() as sql:
             names.add_annotation(sql, "run", session.id("run", "cut"), "star")
-        assert [row["value"] for row in candidates(session, "run:toy")] == ["cut", "toy"]
-        assert candidates(session, "run:toy")[0]["about"].startswith("★ toy")
+        assert [row["value"] for row in list_candidates(session, "run:toy")] == ["cut", "toy"]
+        assert list_candidates(session, "run:toy")[0]["about"].startswith("★ toy")
         random_init_control(session.database, session.store, "bigram", name="untrained")
         spec = CacheSpec(checkpoint="untrained", dataset="games:test", games=1, max_sites=1)
         session.run(spec, name="newest")
-        caches = candidates(session, "run:cache")
+        caches = list_candidates(session, "run:cache")
         assert [row["value"] for row in caches] == ["cache-test", "cache-fit", "newest"]
         assert caches[-1]["about"].endswith("of an untrained model")
 

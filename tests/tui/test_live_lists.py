@@ -14,7 +14,7 @@ from chessreg.registry import names, read, tables
 from chessreg.registry.identity import canonical_digest, uuid_from_digest
 from chessreg.registry.tables.types import utc_now
 from chessreg.session import open_session
-from tui.data.pages import PAGE
+from tui.data.pages import PAGE_ROWS
 from tui.screens.dialogs import Prompt
 from tui.widgets.table import PageTable
 
@@ -97,10 +97,10 @@ async def test_the_cursor_stays_on_its_run_while_others_are_added(drive: Any, ow
 async def test_the_cursor_stays_on_its_run_over_the_end_of_a_page(drive: Any, own: Path) -> None:
     with open_session(str(own / "registry.db"), own / "store") as session, session.database.read() as sql:
         there = len(read.read_run_rows(sql))
-    newcomers(own, 2 * PAGE - there)
+    newcomers(own, 2 * PAGE_ROWS - there)
     async with drive(own, size=(120, 40)) as driver:
         table = driver.screen.query_one(PageTable)
-        table.move(PAGE - 1)
+        table.move(PAGE_ROWS - 1)
         await driver.settle()
         name = current(driver)
         with open_session(str(own / "registry.db"), own / "store") as session, session.database.write() as sql:
@@ -113,8 +113,8 @@ async def test_the_cursor_stays_on_its_run_over_the_end_of_a_page(drive: Any, ow
                 },
             )  # fmt: skip
         await follow(driver)
-        assert (table.cursor, current(driver)) == (PAGE, name)
-        assert table.scroll_offset.y <= PAGE <= table.scroll_offset.y + table.visible_rows
+        assert (table.cursor, current(driver)) == (PAGE_ROWS, name)
+        assert table.scroll_offset.y <= PAGE_ROWS <= table.scroll_offset.y + table.visible_rows
 
 
 # -- marked runs that a filter hides ----------------------------------------------------------------------------------

@@ -16,10 +16,20 @@ from textual.theme import BUILTIN_THEMES, Theme
 from textual.widget import Widget
 
 import tui
-from tui.columns import Column, folded, signed, state_tone
-from tui.data.pages import Listed
-from tui.data.query_answers import aligned, signs_of
-from tui.themes import BOARD_DARK, DIM, GROUNDS, ON_COLOR, READABLE, TEXTS, THEMES, contrast, legible
+from tui.columns import TableColumn, choose_state_tone, find_foldable, format_state
+from tui.data.pages import ListPages
+from tui.data.query_answers import align_intervals, compute_signs
+from tui.themes import (
+    BACKGROUND_VARIABLES,
+    BOARD_DARK,
+    DIM_SHARE,
+    MIN_CONTRAST,
+    ON_COLOR,
+    TEXT_VARIABLES,
+    THEMES,
+    make_legible,
+    theme_contrast,
+)
 from tui.widgets.table import PageTable
 
 POOR = Theme(name="poor", primary="#303030", foreground="#444444", background="#333333", surface="#3a3a3a")
@@ -27,20 +37,20 @@ ALL = [*THEMES, POOR, *(theme for name, theme in BUILTIN_THEMES.items() if not n
 
 
 def variables(theme: Theme) -> dict[str, str]:
-    return legible({**BOARD_DARK, **theme.to_color_system().generate(), **theme.variables}, theme)
+    return make_legible({**BOARD_DARK, **theme.to_color_system().generate(), **theme.variables}, theme)
 
 
 @pytest.mark.parametrize("theme", ALL, ids=lambda theme: theme.name)
 def test_every_text_is_readable_on_every_background(theme: Theme) -> None:
     colors = {name: Color.parse(color) for name, color in variables(theme).items() if name in NAMES}
-    for text, ground in [*((text, ground) for text in TEXTS for ground in GROUNDS), *ON_COLOR]:
-        assert contrast(colors[text], colors[ground]) >= READABLE, (text, ground)
-    for ground in GROUNDS:
-        dim = colors[ground].blend(colors["foreground"], DIM)
-        assert contrast(dim, colors[ground]) >= READABLE, ("dim", ground)
+    for text, ground in [*((text, ground) for text in TEXT_VARIABLES for ground in BACKGROUND_VARIABLES), *ON_COLOR]:
+        assert theme_contrast(colors[text], colors[ground]) >= MIN_CONTRAST, (text, ground)
+    for ground in BACKGROUND_VARIABLES:
+        dim = colors[ground].blend(colors["foreground"], DIM_SHARE)
+        assert theme_contrast(dim, colors[ground]) >= MIN_CONTRAST, ("dim", ground)
 
 
-NAMES = {*TEXTS, *GROUNDS, *(name for pair in ON_COLOR for name in pair)}
+NAMES = {*TEXT_VARIABLES, *BACKGROUND_VARIABLES, *(name for pair in ON_COLOR for name in pair)}
 
 
 def test_a_theme_that_is_readable_stays_as_it_is_and_the_app_uses_the_rest(app_on: Any, tmp_path: Any) -> None:
@@ -65,7 +75,10 @@ def style_sheets() -> Iterator[tuple[str, str]]:
 
 
 def test_the_style_sheets_use_no_other_colors_for_text() -> None:
-    texts, grounds = {text for text, _ in ON_COLOR} | set(TEXTS), {ground for _, ground in ON_COLOR} | set(GROUNDS)
+    texts, grounds = (
+        {text for text, _ in ON_COLOR} | set(TEXT_VARIABLES),
+        {ground for _, ground in ON_COLOR} | set(BACKGROUND_VARIABLES),
+    )
     seen = 0
     for name, css in style_sheets():
         for rule in re.findall(r"\{([^{}]*)\}", css):
@@ -75,7 +88,7 @@ def test_the_style_sheets_use_no_other_colors_for_text() -> None:
             assert ground is None or ground[1] in grounds or ground[1].startswith("board-"), (name, rule)
             if text and ground and not text[1].startswith("board-"):
                 pair = (text[1], ground[1])
-                assert pair in ON_COLOR or (pair[0] in TEXTS and pair[1] in GROUNDS), (name, pair)
+                assert pair in ON_COLOR or (pair[0] in TEXT_VARIABLES and pair[1] in BACKGROUND_VARIABLES), (name, pair)
             seen += text is not None
     assert seen > 40
 
@@ -88,9 +101,10 @@ ROWS = [
     for n in range(1, 8)
 ]  # fmt: skip
 COLUMNS = (
-    Column("id", "#", right=True), Column("name", "name", role="key"), Column("state", "state", role="key"),
-    Column("elo", "Elo", right=True, role="value"), Column("edit", "edit"), Column("same", "policy"),
-    Column("none", "tags"), Column("when", "ended", least=16),
+    TableColumn("id", "#", right=True), TableColumn("name", "name", role="key"),
+    TableColumn("state", "state", role="key"),
+    TableColumn("elo", "Elo", right=True, role="value"), TableColumn("edit", "edit"), TableColumn("same", "policy"),
+    TableColumn("none", "tags"), TableColumn("when", "ended", least=16),
 )  # fmt: skip
 
 
@@ -99,7 +113,7 @@ class Tables(App[None]):
         yield PageTable(COLUMNS, title="Rows")
 
     def get_css_variables(self) -> dict[str, str]:
-        return legible(super().get_css_variables(), self.current_theme)
+        return make_legible(super().get_css_variables(), self.current_theme)
 
 
 def table_lines(table: PageTable) -> list[str]:
@@ -111,7 +125,7 @@ async def test_nothing_is_cut_without_a_mark(width: int) -> None:
     app = Tables()
     async with app.run_test(size=(width, 20)) as pilot:
         table = app.query_one(PageTable)
-        table.show(Listed(ROWS), ROWS, columns=COLUMNS)
+        table.show(ListPages(ROWS), ROWS, columns=COLUMNS)
         await pilot.pause()
         for x in range(0, max(1, table.max_scroll_x + 1), 3):
             table.scroll_to(x, 0, animate=False, immediate=True)
@@ -134,26 +148,26 @@ async def test_empty_and_constant_columns_are_named_in_the_frame_until_a_later_p
     app = Tables()
     async with app.run_test(size=(120, 20)) as pilot:
         table = app.query_one(PageTable)
-        table.show(Listed(ROWS), ROWS, columns=COLUMNS)
+        table.show(ListPages(ROWS), ROWS, columns=COLUMNS)
         await pilot.pause()
         assert [column.field for column in table.shown_columns] == ["id", "name", "state", "elo", "edit", "when"]
         assert table.border_title == "Rows 7"
         assert table.border_subtitle == "alike in all: policy legal"
         assert table._unfolded([{**ROWS[0], "same": "sampled"}])
-        table.show(Listed(ROWS[:2]), ROWS[:2], columns=COLUMNS)
+        table.show(ListPages(ROWS[:2]), ROWS[:2], columns=COLUMNS)
         await pilot.pause()
         assert [column.field for column in table.shown_columns][-2:] == ["same", "when"], "two rows tell nothing"
-    assert folded(COLUMNS, []) == {}
+    assert find_foldable(COLUMNS, []) == {}
 
 
 async def test_cells_have_the_color_of_their_state_and_intervals_are_muted() -> None:
-    columns = (COLUMNS[0], Column("state", "state", text=lambda row: signed(row["state"]), role="key",
-                                  tone=lambda row: state_tone(row["state"])), COLUMNS[3])  # fmt: skip
+    columns = (COLUMNS[0], TableColumn("state", "state", text=lambda row: format_state(row["state"]), role="key",
+                                  tone=lambda row: choose_state_tone(row["state"])), COLUMNS[3])  # fmt: skip
     rows = [{**ROWS[0], "state": state} for state in ("complete", "out_of_memory", "running", "complete (invalid)")]
     app = Tables()
     async with app.run_test(size=(80, 20)) as pilot:
         table = app.query_one(PageTable)
-        table.show(Listed(rows), rows, columns=columns)
+        table.show(ListPages(rows), rows, columns=columns)
         await pilot.pause()
         colors = app.get_css_variables()
         found = []
@@ -174,7 +188,7 @@ async def test_cells_have_the_color_of_their_state_and_intervals_are_muted() -> 
 
 
 def test_values_stand_below_values_and_only_a_difference_from_0_is_colored() -> None:
-    assert aligned([["a", "-5 [-10, 1]"], ["b", "12"]]) == [["a", "-5 [-10, 1]"], ["b", "12         "]]
+    assert align_intervals([["a", "-5 [-10, 1]"], ["b", "12"]]) == [["a", "-5 [-10, 1]"], ["b", "12         "]]
     row = {"delta_score_low": 0.5, "delta_score_high": 2, "delta_loss_low": 0.1, "delta_loss_high": 2,
            "minus_random_low": -1, "minus_random_high": 2}  # fmt: skip
-    assert signs_of(row, ["score", "delta_score", "delta_loss", "minus_random"]) == {"c1": 1, "c2": -1, "c3": 0}
+    assert compute_signs(row, ["score", "delta_score", "delta_loss", "minus_random"]) == {"c1": 1, "c2": -1, "c3": 0}

@@ -111,7 +111,7 @@ async def test_text_of_a_registry_is_no_markup_in_toasts_previews_and_the_palett
         assert app.query_one(Toast).render().plain.split("\n", 1)[1] == f"noted: {note}", "the title is plain"
         await driver.screen.query_one(Preview).show(RowPreview(note))
         assert "see [/data/x]" in driver.text
-        monkeypatch.setattr("tui.data.palette.runs", lambda session, words: [(UUID(int=1), name)])
+        monkeypatch.setattr("tui.data.palette.find_runs_by_name", lambda session, words: [(UUID(int=1), name)])
         await driver.press("ctrl+p", *"odd")
         await driver.until(f"Run {name}", f"runs show {name}")
 

@@ -22,8 +22,8 @@ from chessreg.queries.ask import rows_behind
 from chessreg.queries.result import QueryResult
 from chessreg.rows import to_plain
 from chessreg.session import Session, open_session
-from tui.data.pages import PAGE
-from tui.data.result_rows import results
+from tui.data.pages import PAGE_ROWS
+from tui.data.result_rows import list_results
 
 from ..conftest import queries_with_runs
 
@@ -117,8 +117,8 @@ def test_queries_and_the_rows_behind_them_are_in_no_order_of_hashes(mirror: Mirr
 @pytest.mark.parametrize("result_table", ["game", "trial", "score", "metric_point"])
 def test_rows_of_all_runs_are_in_no_order_of_hashes(pair: Any, result_table: str) -> None:
     def runs(session: Session) -> list[str]:
-        pages = results(session, result_table)
-        return [row["run"] for number in range(-(-pages.count // PAGE)) for row in pages.page(number)]
+        pages = list_results(session, result_table)
+        return [row["run"] for number in range(-(-pages.count // PAGE_ROWS)) for row in pages.page(number)]
 
     world, other = map(runs, pair)
     assert len(world) > len(set(world)) > 1

@@ -17,14 +17,14 @@ from chessreg.registry.identity import canonical_digest, uuid_from_digest
 from chessreg.registry.tables.types import utc_now
 from chessreg.session import Session, open_session
 from tui.data import palette
-from tui.data.pages import PAGE, JoinedPages, Listed, reach
-from tui.data.result_rows import find_row, results
-from tui.data.run_rows import runs
-from tui.data.sql_pages import KeysetPages, stretches
+from tui.data.pages import PAGE_ROWS, JoinedPages, ListPages, count_rows_to
+from tui.data.result_rows import find_row, list_results
+from tui.data.run_rows import list_run_pages
+from tui.data.sql_pages import KeysetPages, iter_stretches
 
 from ..postgres import postgres as postgres
 
-RUNS = 5 * PAGE + 37
+RUNS = 5 * PAGE_ROWS + 37
 
 
 def fill(session: Session, number: int = RUNS) -> list[Any]:
@@ -75,7 +75,7 @@ def ids(pages: Any, number: int) -> list[Any]:
 @pytest.mark.parametrize("order", ["forward", "backward", "shuffled"])
 def test_every_run_is_on_one_page_in_order_whichever_page_is_read_first(filled, order: str) -> None:
     session, expected = filled
-    pages = runs(session)
+    pages = list_run_pages(session)
     assert pages.count == len(expected)
     numbers = list(range(6))
     if order == "backward":
@@ -95,14 +95,14 @@ def test_a_page_says_what_the_command_line_says_of_its_runs(filled) -> None:
     with session.database.read() as sql:
         told = {row["id"]: row for row in read.list_runs(sql)}
     for number in (0, 5):
-        for row in runs(session).page(number):
+        for row in list_run_pages(session).page(number):
             assert {key: row[key] for key in told[row["id"]]} == told[row["id"]]
 
 
 def test_overlapping_ranges_count_their_units_once(filled) -> None:
     session, _ = filled
-    found = runs(session, "kind:probe")
-    reach(found, RUNS)
+    found = list_run_pages(session, "kind:probe")
+    count_rows_to(found, RUNS)
     (row,) = [row for number in range(3) for row in found.page(number) if row["spec"]["n"] == 1]
     assert row["done"] == 3
 
@@ -131,8 +131,8 @@ def test_words_narrow_the_runs(filled, words: str, fits: Any, stretch: int, monk
     """Whether they are looked at all at once or a few at a time."""
     session, _ = filled
     monkeypatch.setattr(JoinedPages, "STRETCH", stretch)
-    found = runs(session, words)
-    reach(found, RUNS)
+    found = list_run_pages(session, words)
+    count_rows_to(found, RUNS)
     expected = [n for n in range(RUNS) if fits(n) and (n != 7 or words == "archived")]
     assert found.count == len(expected)
     shown = [row["spec"]["n"] for number in range(7) for row in found.page(number)]
@@ -143,33 +143,33 @@ def test_words_narrow_the_runs(filled, words: str, fits: Any, stretch: int, monk
 
 def test_the_end_of_an_id_finds_its_run(filled) -> None:
     session, expected = filled
-    assert expected[5] in ids(runs(session, f"id:{expected[5].hex[-6:]}"), 0)
+    assert expected[5] in ids(list_run_pages(session, f"id:{expected[5].hex[-6:]}"), 0)
 
 
 def test_the_palette_looks_at_the_names_that_fit_best_first(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(palette, "MOST", 1)
+    monkeypatch.setattr(palette, "MAX_RUN_NAMES", 1)
     with open_session(str(tmp_path / "registry.db"), tmp_path / "store") as session:
         fill(session, 60)
         with session.database.write() as sql:
             for n, name in ((1, "odd-ru-10"), (2, "u-1")):
                 names.add_annotation(sql, "run", uuid_from_digest(canonical_digest({"n": n})), "name", name)
-        assert [name for _, name in palette.runs(session, "U-1")] == ["u-1"]
+        assert [name for _, name in palette.find_runs_by_name(session, "U-1")] == ["u-1"]
 
 
 def test_a_field_that_there_is_not_is_named(filled) -> None:
     session, _ = filled
     with pytest.raises(BadInputError, match="runs have no field 'color'"):
-        runs(session, "color:red")
+        list_run_pages(session, "color:red")
 
 
 def test_a_list_at_hand_has_pages_too() -> None:
-    pages = Listed([{"n": n} for n in range(PAGE + 1)])
-    assert (pages.count, len(pages.page(0)), pages.page(1)) == (PAGE + 1, PAGE, [{"n": PAGE}])
+    pages = ListPages([{"n": n} for n in range(PAGE_ROWS + 1)])
+    assert (pages.count, len(pages.page(0)), pages.page(1)) == (PAGE_ROWS + 1, PAGE_ROWS, [{"n": PAGE_ROWS}])
 
 
 def test_results_come_with_their_own_columns_and_are_found_again_by_part_of_their_key(session: Session) -> None:
-    (toy,) = [row for row in runs(session).page(0) if row["name"] == "toy"]
-    pages = results(session, "score", toy["id"])
+    (toy,) = [row for row in list_run_pages(session).page(0) if row["name"] == "toy"]
+    pages = list_results(session, "score", toy["id"])
     rows = pages.page(0)
     assert [row["unit"] for row in rows] == list(range(12))
     assert {"fen", "move", "checks", "run", "result_table"} <= set(rows[0])
@@ -181,28 +181,30 @@ def test_results_come_with_their_own_columns_and_are_found_again_by_part_of_thei
 
 
 def test_joined_pages_go_on_from_one_source_to_the_next() -> None:
-    rows = [{"n": n} for n in range(3 * PAGE + 7)]
-    cuts = (0, 3, PAGE + 5, PAGE + 6, len(rows))
-    joined = JoinedPages([Listed(rows[start:stop]) for start, stop in itertools.pairwise(cuts)], Listed([]).narrowed)
+    rows = [{"n": n} for n in range(3 * PAGE_ROWS + 7)]
+    cuts = (0, 3, PAGE_ROWS + 5, PAGE_ROWS + 6, len(rows))
+    joined = JoinedPages(
+        [ListPages(rows[start:stop]) for start, stop in itertools.pairwise(cuts)], ListPages([]).narrowed
+    )
     assert joined.count == len(rows)
     assert [row for number in range(4) for row in joined.page(number)] == rows
     assert list(joined.page(4)) == list(joined.page(-1)) == []
-    assert JoinedPages([], Listed([]).narrowed).count == 0
+    assert JoinedPages([], ListPages([]).narrowed).count == 0
 
 
 def test_a_pause_ends_a_step_and_what_was_found_before_it_is_shown() -> None:
     """A word that few rows hold: what is looked at, not what is found, says when the first rows are shown."""
 
-    def parts() -> Iterator[Listed | None]:
+    def parts() -> Iterator[ListPages | None]:
         for n in range(40):
-            yield Listed([{"n": n}] if n in (0, 39) else [])
+            yield ListPages([{"n": n}] if n in (0, 39) else [])
             yield None
 
-    pages = JoinedPages(parts(), Listed([]).narrowed)
+    pages = JoinedPages(parts(), ListPages([]).narrowed)
     assert (pages.count, pages.complete, pages.page(0)) == (1, False, [{"n": 0}])
     assert pages.more()
     assert (pages.count, pages.complete) == (1, False)
-    reach(pages, 1)
+    count_rows_to(pages, 1)
     assert (pages.count, pages.page(0)) == (2, [{"n": 0}, {"n": 39}])
 
 
@@ -223,8 +225,8 @@ def test_stretches_of_a_key_hold_every_row_once_in_either_order(filled) -> None:
             for cut, falls in itertools.product((key, key[:1]), (False, True)):
                 found = [
                     row["key"]
-                    for part in stretches(session, run, key, rows=rows, cut=cut, descending=falls)
-                    for page in range(-(-part.count // PAGE) if part else 0)
+                    for part in iter_stretches(session, run, key, rows=rows, cut=cut, descending=falls)
+                    for page in range(-(-part.count // PAGE_ROWS) if part else 0)
                     for row in part.page(page)
                 ]
                 assert found == list(every)[:: -1 if falls else 1]
@@ -253,23 +255,27 @@ def test_a_page_is_in_order_though_another_thread_reads_the_page_before_it_meanw
 def test_sources_are_counted_on_after_the_first_rows_and_one_that_fails_is_told() -> None:
     asked = []
 
-    def parts(broken: bool = False) -> Iterator[Listed]:
+    def parts(broken: bool = False) -> Iterator[ListPages]:
         for n in range(30):
             asked.append(n)
             if broken and n == 25:
                 raise OSError("gone")
-            yield Listed([{"n": n}] * PAGE if n % 2 else [])
+            yield ListPages([{"n": n}] * PAGE_ROWS if n % 2 else [])
 
-    pages = JoinedPages(parts(), Listed([]).narrowed)
-    assert (pages.count, pages.complete, asked[-1]) == (JoinedPages.FIRST, False, 2 * JoinedPages.FIRST // PAGE - 1)
+    pages = JoinedPages(parts(), ListPages([]).narrowed)
+    assert (pages.count, pages.complete, asked[-1]) == (
+        JoinedPages.FIRST,
+        False,
+        2 * JoinedPages.FIRST // PAGE_ROWS - 1,
+    )
     first = pages.page(3)
     assert pages.more(1)
-    assert (pages.count, pages.complete, pages.page(3)) == (JoinedPages.FIRST + PAGE, False, first)
-    reach(pages, 14 * PAGE)
-    assert (pages.complete, pages.count, pages.page(14)[0]["n"]) == (True, 15 * PAGE, 29)
+    assert (pages.count, pages.complete, pages.page(3)) == (JoinedPages.FIRST + PAGE_ROWS, False, first)
+    count_rows_to(pages, 14 * PAGE_ROWS)
+    assert (pages.complete, pages.count, pages.page(14)[0]["n"]) == (True, 15 * PAGE_ROWS, 29)
     assert not pages.more()
-    pages = JoinedPages(parts(broken=True), Listed([]).narrowed)
+    pages = JoinedPages(parts(broken=True), ListPages([]).narrowed)
     with pytest.raises(OSError, match="gone"):
         pages.more()
     assert not pages.more()
-    assert (pages.complete, pages.count) == (False, 12 * PAGE), "it is not said to be all"
+    assert (pages.complete, pages.count) == (False, 12 * PAGE_ROWS), "it is not said to be all"

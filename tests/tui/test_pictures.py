@@ -13,9 +13,9 @@ from chessreg.queries.ask import query_plot_rows
 from chessreg.queries.catalogue import find_plot
 from chessreg.registry import read
 from chessreg.session import Session
-from tui.data.board_views import boards, edited_state
-from tui.data.result_rows import results
-from tui.data.run_rows import headline
+from tui.data.board_views import load_boards, load_state_boards
+from tui.data.result_rows import list_results
+from tui.data.run_rows import format_headline
 
 
 @pytest.fixture
@@ -30,7 +30,7 @@ def run_of(session: Session, name: str) -> dict[str, Any]:
 
 
 def first_row(session: Session, name: str, result_table: str, place: int = 0) -> Any:
-    return results(session, result_table, run_of(session, name)["id"]).page(0)[place]
+    return list_results(session, result_table, run_of(session, name)["id"]).page(0)[place]
 
 
 def test_runs(picture: Any, session: Session) -> None:
@@ -48,8 +48,8 @@ def test_a_run(picture: Any, session: Session) -> None:
         await driver.press("enter")
 
     with session.database.read() as sql:
-        answer = headline(sql, session.id("run", "board"))
-    count = results(session, "score", session.id("run", "board")).count
+        answer = format_headline(sql, session.id("run", "board"))
+    count = list_results(session, "score", session.id("run", "board")).count
     picture(steps, f"[scores {count}]", answer)
 
 
@@ -66,7 +66,7 @@ def test_a_game(picture: Any, session: Session) -> None:
         await driver.find_row("plain")
         await driver.press("enter", "enter", "exclamation_mark")
 
-    frames = boards(session, first_row(session, "plain", "game")).views
+    frames = load_boards(session, first_row(session, "plain", "game")).views
     shown = next(frame for frame in frames if any("illegal" in line for line in frame.caption))
     picture(steps, shown.caption[0], next(line for line in shown.caption if "illegal" in line)[:24])
 
@@ -79,7 +79,7 @@ def test_an_edit(picture: Any, session: Session) -> None:
         await driver.press("enter", "tab", "enter")
 
     row = first_row(session, "edits", "trial")
-    stored = edited_state(session, row).row
+    stored = load_state_boards(session, row).row
     mass = f"edited legal mass {stored['mass_original']:.3f}, target {stored['mass_modified']:.3f}"
     picture(steps, f"{stored['piece']} off {stored['square']}", mass, f"writes {stored['text']}", "original", "target")
 
@@ -90,7 +90,7 @@ def test_what_a_probe_reads(picture: Any, session: Session) -> None:
         await driver.find_row("board")
         await driver.press("enter", "enter", "right")
 
-    frames = boards(session, first_row(session, "board", "score")).views
+    frames = load_boards(session, first_row(session, "board", "score")).views
     picture(steps, frames[1].title[:40], "probability of")
 
 

@@ -30,7 +30,7 @@ def same_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Jobs go as fast everywhere, on a machine as busy; no supervisor is started for a picture."""
     machines = read.list_machines
     monkeypatch.setattr(read, "list_machines", lambda sql: [{**row, "load": LOAD} for row in machines(sql)])
-    monkeypatch.setattr(show, "rate", lambda a_second: "2.0/s" if a_second else "")
+    monkeypatch.setattr(show, "format_rate", lambda a_second: "2.0/s" if a_second else "")
     monkeypatch.setattr(Presence, "start", lambda self, url: None)
 
 

@@ -21,7 +21,7 @@ from chessreg.queries.ask import query_plot_rows
 from chessreg.queries.catalogue import find_plot
 from chessreg.runs.kind import find_kind
 from chessreg.session import Session, open_session
-from tui.data.query_answers import Question, options
+from tui.data.query_answers import ScreenQuestion, parse_scope
 from tui.screens.answers import AnswerScreen
 from tui.screens.boards import BoardScreen
 from tui.screens.dialogs import Prompt
@@ -29,7 +29,7 @@ from tui.screens.edit import CaseScreen, EditScreen
 from tui.screens.queries import SqlEditor, SqlScreen
 from tui.screens.run import RunScreen
 from tui.widgets.bars import Banner, ScopeBar
-from tui.widgets.chart import Canvas, ChartView, drawn, whisker
+from tui.widgets.chart import Canvas, ChartView, draw_chart, draw_whisker
 from tui.widgets.table import PageTable
 from tui.widgets.vim import VimEditor
 
@@ -96,13 +96,13 @@ async def test_queries_beside_a_kind_of_ones_own_are_listed_and_asked_and_a_brok
 
 
 def test_where_begins_a_condition_only_as_a_word() -> None:
-    assert options("tag:somewhere: where: layer > 3") == {"tag": ["somewhere:"], "where": "layer > 3"}
-    assert options("where:layer > 3") == {"where": "layer > 3"}
+    assert parse_scope("tag:somewhere: where: layer > 3") == {"tag": ["somewhere:"], "where": "layer > 3"}
+    assert parse_scope("where:layer > 3") == {"where": "layer > 3"}
 
 
 def test_titles_and_conditions_are_words_of_a_shell() -> None:
     entry, odd = find_plot("probe accuracy by layer")[0], "it's $(odd); x"
-    assert shlex.split(Question(replace(entry, title=odd), scoring="author-2024").command)[2] == odd
+    assert shlex.split(ScreenQuestion(replace(entry, title=odd), scoring="author-2024").command)[2] == odd
     state = SimpleNamespace(condition=odd, run_id="a", unit=0)
     for screen in (EditScreen, CaseScreen):
         held: Any = SimpleNamespace(state=state, reference="a:0", shown_layer=3, row={})
@@ -198,7 +198,7 @@ async def test_sql_is_completed_asked_and_leads_to_the_board(drive: Any, session
 @pytest.mark.parametrize("value", [5.0, 5.3, 5.5, 6.5, 7.7])
 def test_an_interval_that_is_symmetric_is_drawn_symmetrically(value: float, half: float) -> None:
     point, canvas = Point(0.0, value, value - half, value + half), Canvas(1, 20)
-    whisker(canvas, 0, lambda y: 15 - y, point, "")
+    draw_whisker(canvas, 0, lambda y: 15 - y, point, "")
     mark = round(15 - value)
     drawn_rows = [y for y in range(20) if canvas.at(0, y) != " " and y != mark]
     assert sum(y < mark for y in drawn_rows) == sum(y > mark for y in drawn_rows)
@@ -206,7 +206,7 @@ def test_an_interval_that_is_symmetric_is_drawn_symmetrically(value: float, half
     chart = Chart(
         "", "x", "y", (Panel("", (Series("", (Point("one", value, point.low, point.high, "v"), widest)),)),), "bars"
     )
-    bar = "".join(text for text, _ in drawn(chart, 80, 24)[1])
+    bar = "".join(text for text, _ in draw_chart(chart, 80, 24)[1])
     if "┼" in bar:
         assert bar.index("┼") - bar.index("├") == bar.index("┤") - bar.index("┼")
 
@@ -324,7 +324,7 @@ async def test_rows_and_commands_are_of_the_table_that_stands_there(drive: Any, 
     async with drive(size=(160, 40)) as driver:
         await opened(driver, title)
         command = driver.screen.command()
-        monkeypatch.setattr("tui.screens.answers.answer", refused)
+        monkeypatch.setattr("tui.screens.answers.answer_question", refused)
         await driver.press("O")
         assert "! no answer" in driver.text
         assert driver.screen.command() == command
@@ -332,7 +332,7 @@ async def test_rows_and_commands_are_of_the_table_that_stands_there(drive: Any, 
         assert driver.screen.question.scoring == "paper"
         await driver.press("escape", "v")
         plot, command = driver.screen.shown_plot, driver.screen.command()
-        monkeypatch.setattr("tui.screens.answers.plotted", refused)
+        monkeypatch.setattr("tui.screens.answers.run_plot_query", refused)
         driver.screen.action_turn("1")
         await driver.settle()
         assert driver.screen.shown_plot is not plot

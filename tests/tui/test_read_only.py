@@ -18,10 +18,10 @@ from chessreg.errors import RegistryError
 from chessreg.registry import tables
 from chessreg.registry.database import Database
 from store.errors import StoreError
-from tui.actions import ACTIONS, Action, may_write
+from tui.actions import ACTIONS, Action, can_write
 from tui.app import ChessregApp
 from tui.entries import ENTRIES, ScreenEntry
-from tui.host import READ_ONLY
+from tui.host import READ_ONLY_MESSAGE
 from tui.model_process import ModelProcessError
 
 from .test_actions import PLACES
@@ -111,10 +111,10 @@ def test_exactly_the_listed_actions_write() -> None:
 def test_an_action_writes_unless_it_is_declared_to_read() -> None:
     assert Action("runs", "any", "x", "Any").writes
     for action in ACTIONS:
-        assert may_write(PLACES[action.place], action.method) is action.writes, action.name
+        assert can_write(PLACES[action.place], action.method) is action.writes, action.name
     for method in ("screenshot", "suspend_process", "push_screen", "no_such_method"):
-        assert may_write(ChessregApp, method), "of textual's App, and in no table"
-    assert not may_write(ChessregApp, "focus_next")
+        assert can_write(ChessregApp, method), "of textual's App, and in no table"
+    assert not can_write(ChessregApp, "focus_next")
 
 
 async def test_each_action_that_writes_is_refused_however_it_is_called(drive, world: Path, home: Path) -> None:
@@ -127,11 +127,11 @@ async def test_each_action_that_writes_is_refused_however_it_is_called(drive, wo
                 node = driver.app if owner is ChessregApp else owner.__new__(owner)
                 driver.app.notices.clear()
                 assert await driver.app.run_action(action.call, node)
-                assert [notice.message for notice in driver.app.notices] == [READ_ONLY], action.name
+                assert [notice.message for notice in driver.app.notices] == [READ_ONLY_MESSAGE], action.name
             driver.app.notices.clear()
             assert await driver.app.run_action("app.screenshot('/tmp/x.svg', '/tmp')", driver.screen)
             await driver.press("ctrl+s")
-            assert [notice.message for notice in driver.app.notices] == [READ_ONLY] * 2
+            assert [notice.message for notice in driver.app.notices] == [READ_ONLY_MESSAGE] * 2
         assert written == []
         assert len(tried) > 30
     assert (files(home), rows(world / "registry.db")) == before

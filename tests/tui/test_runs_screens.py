@@ -11,7 +11,7 @@ import pytest
 from chessreg.cli.root import run_command_line
 from chessreg.registry import read, run_filter
 from chessreg.session import Session, open_session
-from tui.data.pages import JoinedPages, counted
+from tui.data.pages import JoinedPages, is_counted
 from tui.screens.dialogs import Prompt
 from tui.screens.runs import ColumnsScreen
 from tui.widgets.bars import FilterBar
@@ -81,7 +81,7 @@ async def test_runs_that_are_looked_at_a_few_at_a_time_are_all_there_in_the_end(
         await driver.press("slash")
         await driver.type("kind:cache")
         await driver.press("enter")
-        await driver.once(lambda: counted(table.source), "the count")
+        await driver.once(lambda: is_counted(table.source), "the count")
         await driver.until(f"4 of {every} runs")
         await driver.once(lambda: all(table.row(n) for n in range(4)), "the rows")
         assert [table.row(n)["kind"] for n in range(table.count)] == ["cache"] * 4

@@ -11,7 +11,7 @@ import pytest
 
 from chessreg.scheduling.presence import Presence
 from chessreg.session import Session, open_session
-from tui.data.job_rows import jobs
+from tui.data.job_rows import list_job_pages
 from tui.screens.answers import AnswerScreen, RowsScreen
 from tui.screens.boards import BoardScreen, PairScreen
 from tui.screens.compare import CompareScreen
@@ -152,7 +152,7 @@ async def test_a_cache_and_a_probe_are_launched_watched_cancelled_and_tried_agai
 
     def job() -> Any:
         with open_session(str(own / "registry.db"), own / "store") as session:
-            return jobs(session, "").page(0)[0]
+            return list_job_pages(session, "").page(0)[0]
 
     async with drive(own, size=(80, 24)) as driver:
         press = Keys(driver)
@@ -222,7 +222,7 @@ async def test_a_sweep_of_three_scales_is_launched_and_its_runs_have_names(
         assert isinstance(driver.screen, JobScreen)
         press.told("a grid of three scales", 12)
         with open_session(str(own / "registry.db"), own / "store") as session:
-            names = sorted({row["name"] for row in jobs(session, "").page(0)})
+            names = sorted({row["name"] for row in list_job_pages(session, "").page(0)})
         assert [name.rpartition("scale")[2] for name in names] == ["1.0", "2.0", "4.0"], names
 
 

@@ -15,7 +15,7 @@ import pytest
 from chessreg.cli.root import run_command_line
 from chessreg.queries.catalogue import catalogue_entries
 from chessreg.rows import to_plain
-from tui.data.pages import PAGE
+from tui.data.pages import PAGE_ROWS
 from tui.screens.answers import AnswerScreen
 from tui.widgets.table import PageTable
 
@@ -34,7 +34,7 @@ def printed(folder: Path, command: str, *more: str) -> str:
 async def shown(driver: Any) -> list[dict[str, Any]]:
     """All rows of the table, those too that are not on the screen."""
     pages = driver.screen.query_one(PageTable).source
-    numbers = range(-(-pages.count // PAGE))
+    numbers = range(-(-pages.count // PAGE_ROWS))
     return await asyncio.to_thread(lambda: [dict(row) for number in numbers for row in pages.page(number)])
 
 

@@ -12,7 +12,7 @@ import pytest
 from textual.events import Key, Paste
 from textual.widgets import Input
 
-from tui.escape import Parser
+from tui.escape import AltKeyParser
 from tui.screens.dialogs import Prompt
 from tui.screens.launch import FormScreen
 from tui.screens.queries import SqlEditor
@@ -57,7 +57,7 @@ async def test_so_do_any_keys(drive, world: Path, tmp_path: Path, seed: int, mon
 
 
 async def compare(drive, world: Path, tmp_path: Path, keys: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tui.typed.PATIENCE", PATIENCE)
+    monkeypatch.setattr("tui.typed.KEY_TIMEOUT_S", PATIENCE)
     pictures = []
     for way in ("burst", "press"):
         own = shutil.copytree(world, tmp_path / way / "own")
@@ -70,7 +70,7 @@ async def compare(drive, world: Path, tmp_path: Path, keys: list[str], monkeypat
 async def test_a_burst_writes_a_tag_and_fills_a_field(
     drive, world: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("tui.typed.PATIENCE", PATIENCE)
+    monkeypatch.setattr("tui.typed.KEY_TIMEOUT_S", PATIENCE)
     async with drive(shutil.copytree(world, tmp_path / "own"), size=(160, 40)) as driver:
         await driver.stand_on("plain")
         await driver.burst("t", *"quick", "enter", "slash", *"tag:quick", "enter", "enter")
@@ -113,7 +113,7 @@ async def test_a_key_waits_a_second_at_most_for_what_is_being_read(drive, monkey
 async def test_a_key_that_is_held_down_waits_for_nothing_that_is_read(drive, monkeypatch: pytest.MonkeyPatch) -> None:
     from tui.screens.runs import RunsScreen
 
-    monkeypatch.setattr("tui.typed.PATIENCE", PATIENCE)
+    monkeypatch.setattr("tui.typed.KEY_TIMEOUT_S", PATIENCE)
     never = asyncio.Event()
 
     async def fill(self: RunsScreen) -> None:
@@ -131,7 +131,7 @@ async def test_a_key_that_is_held_down_waits_for_nothing_that_is_read(drive, mon
 
 async def send(driver: Any, *read: str) -> None:
     """What a terminal sends, in the pieces in which it is read."""
-    parser = Parser()
+    parser = AltKeyParser()
     for message in [message for text in read for message in parser.feed(text)]:
         driver.app.post_message(message)
     await driver.settle()

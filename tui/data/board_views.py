@@ -12,8 +12,8 @@ from sqlalchemy import select
 from chessreg.errors import ChessregError, NotFoundError
 from chessreg.registry import tables
 from tui import show
-from tui.data.result_rows import DATASET_GAME, RESULT_TABLES, find_row, flat, run_names
-from tui.data.result_rows import points as game_points
+from tui.data.result_rows import DATASET_GAME, RESULT_TABLES, find_row, flatten_record, name_runs
+from tui.data.result_rows import format_points as game_points
 
 if TYPE_CHECKING:
     from chessreg.entities.game import Partner, StoredGame
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from chessreg.session import Session
 
 
-OWN_SCREEN = ("edit", "edit-next-token")  # kinds with a screen that asks the process that holds the model
+KINDS_WITH_OWN_SCREEN = ("edit", "edit-next-token")  # kinds with a screen that asks the process that holds the model
 
 
 class Boards(NamedTuple):
@@ -42,7 +42,7 @@ class Boards(NamedTuple):
     layers: Mapping[int, int] = MappingProxyType({})  # layer → unit: what probes of the run read of the same game
 
 
-def boards(session: Session, row: Mapping[str, Any]) -> Boards:
+def load_boards(session: Session, row: Mapping[str, Any]) -> Boards:
     """The boards behind a row that names its run and unit, or behind a game of a dataset; none for kinds with a screen
     of their own.
 
@@ -54,7 +54,7 @@ def boards(session: Session, row: Mapping[str, Any]) -> Boards:
         from chessreg.entities.dataset import board_views
 
         views = board_views(session.inputs, row["dataset_id"].hex, row["unit"])
-        return Boards(dict(row), views, row["run"], "dataset", checkpoint=newest_model(session))
+        return Boards(dict(row), views, row["run"], "dataset", checkpoint=find_newest_checkpoint(session))
     run_id = row["run_id"] if isinstance(row["run_id"], UUID) else UUID(str(row["run_id"]))
     with session.database.read() as sql:
         run = sql.get(tables.Run, run_id)
@@ -65,7 +65,7 @@ def boards(session: Session, row: Mapping[str, Any]) -> Boards:
                 tables.KindRecord.name == run.kind, tables.KindRecord.version == run.version
             )
         ).first()
-        called = run_names(sql, {run_id})[run_id]
+        called = name_runs(sql, {run_id})[run_id]
     if record is None:
         raise NotFoundError(f"kind {run.kind} of run {called} is not recorded here")
     result_tables = (
@@ -74,7 +74,7 @@ def boards(session: Session, row: Mapping[str, Any]) -> Boards:
     whole = find_row(session, row, result_tables)
     if whole is None:
         raise NotFoundError(f"unit {row.get('unit')} of run {called} has no stored row")
-    if run.kind in OWN_SCREEN:
+    if run.kind in KINDS_WITH_OWN_SCREEN:
         return Boards(whole, [], called, run.kind)
     kind = kind_of_record(record, session.store.read_only)
     views = kind.board_views({k: v for k, v in whole.items() if k != "result_table"}, session.inputs)
@@ -88,13 +88,13 @@ def boards(session: Session, row: Mapping[str, Any]) -> Boards:
         model = game.match.checkpoint_id
         return Boards(
             whole, views, called, run.kind, game.limit_ply, format_game(game.record()),
-            "" if model is None else model.hex, game_facts(game),
+            "" if model is None else model.hex, describe_game(game),
         )  # fmt: skip
-    checkpoint = model_of(session, run.spec)
-    return Boards(whole, views, called, run.kind, checkpoint=checkpoint, layers=layers_read(session, whole))
+    checkpoint = find_run_checkpoint(session, run.spec)
+    return Boards(whole, views, called, run.kind, checkpoint=checkpoint, layers=find_score_layers(session, whole))
 
 
-def game_facts(game: StoredGame) -> tuple[str, ...]:
+def describe_game(game: StoredGame) -> tuple[str, ...]:
     """Return a game's result, the edit of its model and its evaluation at the end, a line each."""
     from chessreg.entities.game import describe_intervention
     from chessreg.games.boards.picture import format_evaluation
@@ -113,7 +113,7 @@ def game_facts(game: StoredGame) -> tuple[str, ...]:
     return tuple(lines)
 
 
-def layers_read(session: Session, row: Mapping[str, Any]) -> dict[int, int]:
+def find_score_layers(session: Session, row: Mapping[str, Any]) -> dict[int, int]:
     """Return layer → unit of a run's scores of one game, for a row that is one of them; empty for other rows."""
     if row["result_table"] != "score" or row["layer"] is None:
         return {}
@@ -131,23 +131,23 @@ class BoardPreview(NamedTuple):
     facts: tuple[str, ...]
 
 
-def preview(session: Session, row: Mapping[str, Any]) -> BoardPreview | None:
+def preview_boards(session: Session, row: Mapping[str, Any]) -> BoardPreview | None:
     """Return the boards of a row of a list; None where there are none."""
     from chessreg.experiments.edit.three_boards import build_case_frames
 
     try:
-        drawn = boards(session, row)
+        drawn = load_boards(session, row)
         views = drawn.views
         if drawn.kind == "edit-next-token":
             views = build_case_frames(drawn.row, session.inputs)
         elif not views:
-            views = edited_state(session, row).boards
+            views = load_state_boards(session, row).boards
     except ChessregError:
         return None
     return BoardPreview(views, drawn.facts) if views else None
 
 
-def model_of(session: Session, spec: Mapping[str, Any]) -> str:
+def find_run_checkpoint(session: Session, spec: Mapping[str, Any]) -> str:
     """The checkpoint that a run's settings name; empty where they name none that is here."""
     if not isinstance(reference := spec.get("checkpoint"), str):
         return ""
@@ -157,7 +157,7 @@ def model_of(session: Session, spec: Mapping[str, Any]) -> str:
         return ""
 
 
-def newest_model(session: Session) -> str:
+def find_newest_checkpoint(session: Session) -> str:
     """The model that the lab begins with; empty where there is none."""
     from chessreg.lab.question import list_checkpoint_choices
 
@@ -166,10 +166,10 @@ def newest_model(session: Session) -> str:
     return known[0].checkpoint_id.hex if known else ""
 
 
-JUDGED_AT = "nodes=10000"  # the limit of one evaluation
+EVALUATION_LIMIT = "nodes=10000"  # the limit of one evaluation
 
 
-def evaluations(views: Sequence[BoardFrame]) -> Generator[int, None, None]:
+def iter_evaluations(views: Sequence[BoardFrame]) -> Generator[int, None, None]:
     """Stockfish's evaluation of each view in turn, White's view in centipawns, as `chessreg board` prints it.
 
     Raises NotFoundError where there is no Stockfish."""
@@ -177,7 +177,7 @@ def evaluations(views: Sequence[BoardFrame]) -> Generator[int, None, None]:
     from chessreg.games.engines.pool import EnginePool
 
     with EnginePool(parse_engine("stockfish:20")) as pool:
-        yield from pool.evaluations((frame.whole_fen for frame in views), parse_limit(JUDGED_AT))
+        yield from pool.evaluations((frame.whole_fen for frame in views), parse_limit(EVALUATION_LIMIT))
 
 
 class EditedState(NamedTuple):
@@ -194,7 +194,7 @@ class EditedState(NamedTuple):
     case: StoredCase | None = None  # where the run reads the next token
 
 
-def edited_state(session: Session, row: Mapping[str, Any], condition: str = "") -> EditedState:
+def load_state_boards(session: Session, row: Mapping[str, Any], condition: str = "") -> EditedState:
     """The state that a trial belongs to, under a condition, or under the trial's own.
 
     Raises NotFoundError when the run has no such state.
@@ -210,14 +210,14 @@ def edited_state(session: Session, row: Mapping[str, Any], condition: str = "") 
             .where(trial.run_id == run_id, trial.unit == unit, trial.sample == -1)
             .order_by(trial.condition)
         ).all()
-        called, kind = run_names(sql, {run_id})[run_id], sql.get_one(tables.Run, run_id).kind
+        called, kind = name_runs(sql, {run_id})[run_id], sql.get_one(tables.Run, run_id).kind
         sql.expunge_all()
     if not rows:
         raise NotFoundError(f"run {called} has no state {unit}")
     wanted = str(condition or row.get("condition") or "clean")
     key = {"run_id": run_id, "unit": unit, "condition": wanted}
     case, boards = None, list["BoardFrame"]()
-    conditions = sorted((r.condition for r in rows if r.condition not in ("clean", "skipped")), key=edits_first)
+    conditions = sorted((r.condition for r in rows if r.condition not in ("clean", "skipped")), key=edit_sort_key)
     if kind == "edit-next-token":
         case = load_stored_case(session.inputs, run_id, unit)
         drawn = "" if case.skipped else wanted if wanted in conditions else conditions[0]
@@ -225,10 +225,10 @@ def edited_state(session: Session, row: Mapping[str, Any], condition: str = "") 
         boards, drawn = build_state_boards(key, session.inputs)
     chosen = next((r for r in rows if r.condition == drawn), rows[0])
     edit = load_stored_edit(session.inputs, run_id, chosen) if drawn else None
-    return EditedState(called, run_id, unit, boards, drawn, conditions, flat(chosen), edit, case)
+    return EditedState(called, run_id, unit, boards, drawn, conditions, flatten_record(chosen), edit, case)
 
 
-def edits_first(condition: str) -> tuple[bool, str, int]:
+def edit_sort_key(condition: str) -> tuple[bool, str, int]:
     """`edit`, `edit-0`, `edit-1`, …, then the controls."""
     name, _, number = condition.partition("-")
     return name != "edit", name, int(number or 0)
@@ -254,14 +254,14 @@ class Sides(NamedTuple):
     moves: str  # what both played there
 
 
-def sides(session: Session, row: Mapping[str, Any], chosen: int) -> Sides | None:
+def load_sides(session: Session, row: Mapping[str, Any], chosen: int) -> Sides | None:
     """A game beside number `chosen` of its partners; None when no other arm began with its opening."""
     from chessreg.entities.game import paired, partners
 
     run_id, unit = UUID(str(row["run_id"])), int(row["unit"])
     with session.database.read() as sql:
         others = partners(sql, run_id, unit)
-        called = run_names(sql, {run_id, *(partner.run_id for partner in others)})
+        called = name_runs(sql, {run_id, *(partner.run_id for partner in others)})
     if not others:
         return None
     chosen %= len(others)

@@ -16,27 +16,29 @@ if TYPE_CHECKING:
     from chessreg.session import Session
 
 
-MOST_POINTS = 400  # of a curve that is drawn: more are averaged, neighbour with neighbour
-FACTS = {
+MAX_CURVE_POINTS = 400  # of a curve that is drawn: more are averaged, neighbour with neighbour
+MACHINE_FACT_LABELS = {
     "hosts": "machines", "platform": "platform", "cpu": "processor", "cores": "cores", "memory_bytes": "memory",
     "gpus": "GPUs", "driver": "driver", "cuda": "CUDA", "torch": "torch", "python": "Python", "attempts": "attempts",
     "seconds": "took", "units": "units done", "units_an_hour": "units an hour",
 }  # fmt: skip
 
 
-def value_key(subject: int) -> str:
+def make_value_key(subject: int) -> str:
     return f"c{2 * subject}"  # a cell: fields of a row go by its heading
 
 
-def difference_key(subject: int) -> str:
+def make_difference_key(subject: int) -> str:
     return f"c{2 * subject + 1}"
 
 
 @dataclass(frozen=True)
-class Compared:
-    """Rows have a text for each subject under `value_key`; those of metrics also differences under `difference_key`.
+class ComparisonTables:
+    """A comparison of runs as the screen shows it.
 
-    The first subject is the baseline. `curves` are charts by metric.
+    `differing`, `metrics` and `machines` are table rows with one text per run, under `make_value_key`. The rows of
+    `metrics` also contain the difference from the baseline, under `make_difference_key`. The first run is the baseline.
+    `curves` maps each metric to its chart.
     """
 
     comparison: RunComparison
@@ -52,62 +54,67 @@ class Compared:
         return [subject.run_id for subject in self.comparison.subjects]
 
 
-def compared(session: Session, ids: Sequence[UUID], baseline: UUID | None = None) -> Compared:
+def load_comparison(session: Session, ids: Sequence[UUID], baseline: UUID | None = None) -> ComparisonTables:
     """Compare runs; `baseline` is looked at first, unless another of them is pinned.
 
     Raises BadInputError when one run of one attempt is to be compared with nothing.
     """
     from chessreg.queries import compare
-    from tui.data.annotations import annotated
+    from tui.data.annotations import find_annotated
 
     ordered = sorted(ids, key=lambda id: id != baseline)
     comparison = compare.compare_runs(session.database, [id.hex for id in ordered])
     with session.database.read() as sql:
         curves = compare.read_curves(sql, comparison.subjects)
         machines = compare.read_machines(sql, comparison.subjects)
-        pinned = comparison.subjects[0].run_id in annotated(sql, "run", "pin", ids)
+        pinned = comparison.subjects[0].run_id in find_annotated(sql, "run", "pin", ids)
     labels = [subject.label for subject in comparison.subjects]
     differing: list[Row] = [
-        {"group": group, "what": what} | {value_key(n): text(value) for n, value in enumerate(values)}
+        {"group": group, "what": what}
+        | {make_value_key(n): format_setting_value(value) for n, value in enumerate(values)}
         for group, rows in comparison.differing.items()
         for what, values in rows.items()
     ]
     metrics: list[Row] = [
         {"metric": metric.name, "curve": metric.name in curves}
-        | {value_key(n): value.written() for n, value in enumerate(metric.values)}
-        | {difference_key(n): value.written("+") if value else "" for n, value in enumerate(metric.differences) if n}
+        | {make_value_key(n): value.written() for n, value in enumerate(metric.values)}
+        | {
+            make_difference_key(n): value.written("+") if value else ""
+            for n, value in enumerate(metric.differences)
+            if n
+        }
         for metric in comparison.metrics
     ]
     sides: list[Row] = [
-        {"what": label} | {value_key(n): fact(machine, key) for n, machine in enumerate(machines)}
-        for key, label in FACTS.items()
+        {"what": label} | {make_value_key(n): format_machine_fact(machine, key) for n, machine in enumerate(machines)}
+        for key, label in MACHINE_FACT_LABELS.items()
     ]
-    charts = {name: chart(name, labels, parts) for name, parts in curves.items()}
-    return Compared(comparison, pinned, labels, differing, metrics, sides, charts)
+    charts = {name: make_metric_chart(name, labels, parts) for name, parts in curves.items()}
+    return ComparisonTables(comparison, pinned, labels, differing, metrics, sides, charts)
 
 
-def text(value: Any) -> str:
-    return "—" if value is None else show.value(value)
+def format_setting_value(value: Any) -> str:
+    return "—" if value is None else show.format_cell_value(value)
 
 
-def fact(machine: dict[str, Any], key: str) -> str:
+def format_machine_fact(machine: dict[str, Any], key: str) -> str:
     """What a machine is, as people write it."""
     value = machine[key]
     if value is None:
         return "—"
     if key in ("hosts", "gpus"):
-        return ", ".join(show.host(host) if key == "hosts" else str(host) for host in value) or "none"
+        return ", ".join(show.format_host(host) if key == "hosts" else str(host) for host in value) or "none"
     if key == "memory_bytes":
         return f"{value / 2**30:.1f} GiB"
     if key == "seconds":
-        return show.duration(value)
+        return show.format_seconds(value)
     return f"{value:,.0f}" if isinstance(value, (int, float)) else str(value)
 
 
-def chart(metric: str, labels: Sequence[str], parts: Sequence[Sequence[tuple[int, float]]]) -> Chart:
+def make_metric_chart(metric: str, labels: Sequence[str], parts: Sequence[Sequence[tuple[int, float]]]) -> Chart:
     """The curves of a metric over each other."""
     series = [
-        Series(label, tuple(Point(step, value, text=f"{value:.4g}") for step, value in thinned(part)))
+        Series(label, tuple(Point(step, value, text=f"{value:.4g}") for step, value in average_points(part)))
         for label, part in zip(labels, parts, strict=True)
         if part
     ]
@@ -115,9 +122,9 @@ def chart(metric: str, labels: Sequence[str], parts: Sequence[Sequence[tuple[int
     return Chart(metric, x, metric, (Panel("", tuple(series)),))
 
 
-def thinned(curve: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:
+def average_points(curve: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:
     """At most MOST_POINTS of a curve: each the mean of its neighbours; the last point stays what it is."""
-    size = -(-len(curve) // MOST_POINTS)
+    size = -(-len(curve) // MAX_CURVE_POINTS)
     if size <= 1:
         return list(curve)
     parts = [curve[start : start + size] for start in range(0, len(curve), size)]
@@ -125,5 +132,5 @@ def thinned(curve: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:
     return [*means[:-1], curve[-1]]
 
 
-def nothing() -> Chart:
+def make_empty_chart() -> Chart:
     return Chart("no curves", "step", "", (Panel("none of these runs has a metric of several steps", ()),))

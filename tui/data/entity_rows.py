@@ -9,7 +9,7 @@ from uuid import UUID
 from chessreg.entities import entities, entity
 from chessreg.entities.display import FACTS, Thing, written
 from tui import show
-from tui.columns import Column, numeric
+from tui.columns import TableColumn, is_numeric_field
 from tui.data.pages import Row
 
 if TYPE_CHECKING:
@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from chessreg.session import Session
 
 
-def nouns() -> dict[str, Entity]:
+def list_data_nouns() -> dict[str, Entity]:
     """The nouns of the data screen, in their order there."""
     return {noun: known for noun, known in entities().items() if known.in_data_room}
 
 
-def listed(session: Session) -> dict[str, list[Row]]:
-    """The rows of every noun, newest last, without what is in the archive. A row is opened by its id, `thing`."""
+def list_entities(session: Session) -> dict[str, list[Row]]:
+    """The rows of every noun, newest last, without what is in the archive. A row is opened by its id, `load_thing`."""
     with session.database.read() as sql:
         return {
             noun: [
@@ -32,24 +32,27 @@ def listed(session: Session) -> dict[str, list[Row]]:
                 for row in known.overview(sql)
                 if not row.get("archived")
             ]
-            for noun, known in nouns().items()
+            for noun, known in list_data_nouns().items()
         }
 
 
-def thing(session: Session, noun: str, id: UUID) -> Thing:
+def load_thing(session: Session, noun: str, id: UUID) -> Thing:
     """One thing in parts. Raises NotFoundError when it is not here."""
     return entity(noun).thing(session, id)
 
 
-def columns(declared: Sequence[display.Column], rows: Sequence[Row]) -> list[Column]:
+def make_entity_columns(declared: Sequence[display.Column], rows: Sequence[Row]) -> list[TableColumn]:
     """Columns as a table draws them: numbers on the right, facts with every digit."""
-    return [column(each, rows, show.full if declared is FACTS else show.value) for each in declared]
+    return [
+        make_entity_column(each, rows, show.format_full_value if declared is FACTS else show.format_cell_value)
+        for each in declared
+    ]
 
 
-def column(declared: display.Column, rows: Sequence[Row], write: Callable[[Any], str]) -> Column:
+def make_entity_column(declared: display.Column, rows: Sequence[Row], write: Callable[[Any], str]) -> TableColumn:
     def text(row: Row) -> str:
         as_people_read = written(declared, row)
         return write(row.get(declared.field)) if as_people_read is None else as_people_read
 
-    return Column(declared.field, declared.heading, declared.number or numeric(declared.field, rows), text,
-                  declared.widest)  # fmt: skip
+    right = declared.number or is_numeric_field(declared.field, rows)
+    return TableColumn(declared.field, declared.heading, right, text, declared.widest)

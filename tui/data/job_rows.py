@@ -34,7 +34,7 @@ from chessreg.registry.tables.types import utc_now
 from chessreg.scheduling import queue, status
 from tui import show
 from tui.data.pages import Pages, Row
-from tui.data.run_rows import overview
+from tui.data.run_rows import count_nouns
 from tui.data.sql_pages import ChosenPages
 
 if TYPE_CHECKING:
@@ -53,11 +53,15 @@ TEXTS = {
 NUMBERS = {"priority": Job.priority, "tries": Job.tries, "shard": Job.shard + 1}
 TIMES = {"launched": Job.created_at, "started": Job.started_at, "ended": Job.ended_at}
 FIELDS = ("name", "state", *TEXTS, *NUMBERS, *TIMES, *IDS)
-SEARCHED = ("kind", "name", "state", "on", "machine", "id", "launch", "run")  # by a word that names no field
-QUEUED = ("queued", "waiting", "blocked")  # states of one that has not started; which, only a look at others tells
+SEARCH_FIELDS = ("kind", "name", "state", "on", "machine", "id", "launch", "run")  # by a word that names no field
+QUEUE_STATES = (
+    "queued",
+    "waiting",
+    "blocked",
+)  # states of one that has not started; which, only a look at others tells
 
 
-def jobs(session: Session, text: str = "") -> Pages:
+def list_job_pages(session: Session, text: str = "") -> Pages:
     """The jobs that fit the words: those that run, then those that wait, then those that have ended, newest first.
 
     Each word must be found in kind, name, executor, host, state, or the end of the id of job, launch or run;
@@ -71,35 +75,35 @@ def jobs(session: Session, text: str = "") -> Pages:
     query = select(Job.id).where(*wanted).order_by(order, launched.desc(), Job.run_id, Job.shard, Job.id)
     with session.database.read() as sql:
         ids = [id.hex for id in sql.scalars(query)]
-        if states := [word for word in filter_words if asks_queued(word)]:
-            ids = sifted(sql, ids, states)
+        if states := [word for word in filter_words if is_queue_state_word(word)]:
+            ids = filter_by_state(sql, ids, states)
     return ChosenPages(session, Job, ids, status.read_job_rows)
 
 
-def condition(session: Session, word: str) -> ColumnElement[bool]:
-    """One word of the filter as a condition on `job`."""
+def make_word_condition(session: Session, word: str) -> ColumnElement[bool]:
+    """One word of the filter as a condition on `load_job`."""
     if word.startswith("!") and len(word) > 1:
         inner = word[1:]
         # Whether a queued job waits is found out later: here none of them is left out.
         return (
-            or_(not_(condition(session, inner)), Job.state == JobState.QUEUED)
-            if asks_queued(word)
-            else not_(condition(session, inner))
+            or_(not_(make_word_condition(session, inner)), Job.state == JobState.QUEUED)
+            if is_queue_state_word(word)
+            else not_(make_word_condition(session, inner))
         )
-    by = lambda field, sign, value: by_field(session, field, sign, value)
-    return run_filter.match_word("jobs", word, FIELDS, SEARCHED, by)
+    by = lambda field, sign, value: make_field_condition(session, field, sign, value)
+    return run_filter.match_word("jobs", word, FIELDS, SEARCH_FIELDS, by)
 
 
-STATE_IS = re.compile(r"(!?)state(!?)=(.*)")
+STATE_EQUALS_PATTERN = re.compile(r"(!?)state(!?)=(.*)")
 
 
-def by_colon(word: str) -> str:
+def normalize_state_word(word: str) -> str:
     """`state=x` and `state!=x` as `state:x` and `!state:x`."""
-    match = STATE_IS.fullmatch(word)
+    match = STATE_EQUALS_PATTERN.fullmatch(word)
     return word if match is None else f"{'!' if bool(match[1]) is not bool(match[2]) else ''}state:{match[3]}"
 
 
-def by_field(session: Session, field: str, sign: str, value: str) -> ColumnElement[bool]:
+def make_field_condition(session: Session, field: str, sign: str, value: str) -> ColumnElement[bool]:
     if not value:  # `kind:` while it is typed
         return literal(1) == literal(1)
     if field in NUMBERS:
@@ -113,18 +117,22 @@ def by_field(session: Session, field: str, sign: str, value: str) -> ColumnEleme
         return func.coalesce(TEXTS[field].ilike(pattern, escape="\\"), literal(1) == literal(0))
     if field == "name":
         targets = run_filter.annotated_targets("name").where(tables.Annotation.value.ilike(pattern, escape="\\"))
-        return hex_of(session, Job.run_id).in_(targets)
+        return make_hex_column(session, Job.run_id).in_(targets)
     if field == "state":
-        return by_state(value.lower())
+        return make_state_condition(value.lower())
     digits = value.lower().replace("-", "")
     if not set(digits) <= set("0123456789abcdef"):
         return literal(1) == literal(0)
-    return hex_of(session, IDS[field]).like(f"%{digits}")
+    return make_hex_column(session, IDS[field]).like(f"%{digits}")
 
 
-def by_state(value: str) -> ColumnElement[bool]:
-    fits = [is_so for word, is_so in ends().items() if word == value or (word.startswith(value) and word != "ended")]
-    if any(state.startswith(value) for state in QUEUED):
+def make_state_condition(value: str) -> ColumnElement[bool]:
+    fits = [
+        is_so
+        for word, is_so in make_end_conditions().items()
+        if word == value or (word.startswith(value) and word != "ended")
+    ]
+    if any(state.startswith(value) for state in QUEUE_STATES):
         fits.append(Job.state == JobState.QUEUED)
     if "waiting".startswith(value):
         fits.append(and_(WAITS_IN_CLUSTER, not_(Job.cancel)))
@@ -135,9 +143,9 @@ def by_state(value: str) -> ColumnElement[bool]:
     return or_(*fits) if fits else literal(1) == literal(0)
 
 
-def ends() -> dict[str, ColumnElement[bool]]:
+def make_end_conditions() -> dict[str, ColumnElement[bool]]:
     """Return the words for how a job ended, as lists show them, with their conditions: `failed` is all that home counts
-    as failed, `ended` is every end."""
+    as failed, `list_ended_jobs` is every end."""
     causes: dict[str, ColumnElement[bool]] = {word_of(cause): Job.cause == cause for cause in Cause}
     killed = causes["killed"]
     causes |= {"cancelled": and_(killed, Job.cancel), "killed": and_(killed, not_(Job.cancel))}
@@ -145,13 +153,15 @@ def ends() -> dict[str, ColumnElement[bool]]:
     return {word: and_(Job.state == JobState.ENDED, is_so) for word, is_so in words.items()}
 
 
-def asks_queued(word: str) -> bool:
+def is_queue_state_word(word: str) -> bool:
     """Whether a word tells queued, waiting and blocked jobs apart."""
     value = word.removeprefix("!").lower().removeprefix("state:")
-    return word.removeprefix("!").startswith("state:") and bool(value) and any(s.startswith(value) for s in QUEUED)
+    return (
+        word.removeprefix("!").startswith("state:") and bool(value) and any(s.startswith(value) for s in QUEUE_STATES)
+    )
 
 
-def sifted(sql: SqlSession, ids: Sequence[str], filter_words: Sequence[str]) -> list[str]:
+def filter_by_state(sql: SqlSession, ids: Sequence[str], filter_words: Sequence[str]) -> list[str]:
     """Those of these jobs whose state, looked at one by one where they are queued, fits the words."""
     queued = {job.id.hex: job for job in sql.scalars(select(Job).where(Job.state == JobState.QUEUED))}
 
@@ -167,14 +177,14 @@ def sifted(sql: SqlSession, ids: Sequence[str], filter_words: Sequence[str]) -> 
     return [id for id in ids if fits(id)]
 
 
-def hex_of(session: Session, column: Any) -> ColumnElement[str]:
+def make_hex_column(session: Session, column: Any) -> ColumnElement[str]:
     """An id as 32 hex digits, in SQL."""
     if session.database.dialect == "postgresql":
         return func.replace(cast(column, String), "-", "")
     return type_coerce(column, String)
 
 
-def counts(session: Session) -> dict[str, int]:
+def count_jobs(session: Session) -> dict[str, int]:
     """Return how many jobs are running, waiting (in the queue here or in a cluster's) and ended. Only jobs that run
     are read; the index counts the others."""
     with session.database.read() as sql:
@@ -199,7 +209,7 @@ class JobView(NamedTuple):
     results: tuple[str, Pages, Sequence[Row]] | None = None  # first result table of its run that has rows
 
 
-def job(session: Session, job_id: UUID) -> JobView:
+def load_job(session: Session, job_id: UUID) -> JobView:
     """Raises NotFoundError when there is no such job."""
     from chessreg.scheduling.status import find_log
 
@@ -211,55 +221,55 @@ def job(session: Session, job_id: UUID) -> JobView:
         query = select(Job).where(Job.group_id == record.group_id, Job.run_id == record.run_id).order_by(Job.shard)
         shards = status.read_job_rows(sql, sql.scalars(query).all())
         log = find_log(session.store, record)
-    found = results_of(session, record.run_id)
+    found = find_first_results(session, record.run_id)
     if log is not None:
         failed = full["state"] in status.FINAL_STATES and full["state"] not in ("complete", "cancelled")
-        return JobView(full, shards, log, "", reason_in(log, full["message"] or "") if failed else "", found)
+        return JobView(full, shards, log, "", find_failure_reason(log, full["message"] or "") if failed else "", found)
     return JobView(full, shards, None, status.explain_missing_log(full))
 
 
-def log_end(session: Session, job_id: UUID, lines: int) -> list[str]:
+def read_log_end(session: Session, job_id: UUID, lines: int) -> list[str]:
     """The last lines of a job's log; why there is none, where there is none."""
-    seen = job(session, job_id)
+    seen = load_job(session, job_id)
     if seen.log is None:
         return [seen.why_no_log]
     tail = LogTail(seen.log).read()
     return [*tail.lines, *([tail.begun] if tail.begun else [])][-lines:]
 
 
-LAST_BYTES = 1 << 16  # of a log, in which it is looked for why its job failed
-REASON = re.compile(
+REASON_SEARCH_BYTES = 1 << 16  # of a log, in which it is looked for why its job failed
+REASON_PATTERN = re.compile(
     r"(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)\b.*|error: .*"
     r"|.*\b(?:out of memory|killed|segmentation fault|no space left)\b.*",
     re.IGNORECASE,
 )
 
 
-def reason_in(log: Path, message: str) -> str:
+def find_failure_reason(log: Path, message: str) -> str:
     """The last line of a log that names an error; empty where none does, or the job's message says it already."""
     try:
         with log.open("rb") as file:
             file.seek(0, 2)
-            file.seek(max(0, file.tell() - LAST_BYTES))
-            lines = [readable(line).strip() for line in file.read().splitlines()]
+            file.seek(max(0, file.tell() - REASON_SEARCH_BYTES))
+            lines = [clean_log_line(line).strip() for line in file.read().splitlines()]
     except OSError:
         return ""
-    line = next((line for line in reversed(lines) if REASON.match(line)), "")
+    line = next((line for line in reversed(lines) if REASON_PATTERN.match(line)), "")
     return "" if line and line in message else line
 
 
-def results_of(session: Session, run_id: UUID) -> tuple[str, Pages, Sequence[Row]] | None:
+def find_first_results(session: Session, run_id: UUID) -> tuple[str, Pages, Sequence[Row]] | None:
     """The first result table of which a run has rows, and their first page."""
-    from tui.data.result_rows import RESULT_TABLES, result_tables_of, results
+    from tui.data.result_rows import RESULT_TABLES, count_result_rows, list_results
 
-    name = next(iter(result_tables_of(session, run_id, list(RESULT_TABLES))), None)
+    name = next(iter(count_result_rows(session, run_id, list(RESULT_TABLES))), None)
     if name is None:
         return None
-    pages = results(session, name, run_id)
+    pages = list_results(session, name, run_id)
     return name, pages, pages.page(0)
 
 
-def ended(session: Session, ids: Sequence[UUID]) -> list[Row]:
+def list_ended_jobs(session: Session, ids: Sequence[UUID]) -> list[Row]:
     """Those of these jobs that have ended."""
     with session.database.read() as sql:
         rows = status.read_job_rows(
@@ -268,7 +278,7 @@ def ended(session: Session, ids: Sequence[UUID]) -> list[Row]:
     return list(rows)
 
 
-def newest_of(session: Session, group_id: UUID) -> UUID:
+def find_current_job(session: Session, group_id: UUID) -> UUID:
     """The job of a launch that one wants to look at first: the first that is not over, or the last."""
     with session.database.read() as sql:
         rows = status.read_job_rows(
@@ -281,7 +291,7 @@ def newest_of(session: Session, group_id: UUID) -> UUID:
 # -- changes ----------------------------------------------------------------------------------------------------------
 
 
-def change(session: Session, do: Callable[[SqlSession, list[Job]], list[Job]], ids: Sequence[UUID]) -> int:
+def apply_to_jobs(session: Session, do: Callable[[SqlSession, list[Job]], list[Job]], ids: Sequence[UUID]) -> int:
     """Do it to these jobs, and see that a supervisor is there to carry it out; returns to how many it was done."""
     from chessreg.scheduling.presence import Presence
     from store.process import is_this_machine
@@ -295,18 +305,18 @@ def change(session: Session, do: Callable[[SqlSession, list[Job]], list[Job]], i
     return number
 
 
-def of_launch(session: Session, group_id: UUID) -> list[UUID]:
+def list_launch_jobs(session: Session, group_id: UUID) -> list[UUID]:
     """All jobs of a launch."""
     with session.database.read() as sql:
         return list(sql.scalars(select(Job.id).where(Job.group_id == group_id)))
 
 
-FIRST_BYTES = 1 << 19  # of what there was before one looked
-READ_BYTES = 1 << 20  # in one go
-ESCAPES = re.compile(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-Z\\-_])")
+INITIAL_LOG_BYTES = 1 << 19  # of what there was before one looked
+LOG_READ_BYTES = 1 << 20  # in one go
+ESCAPE_PATTERN = re.compile(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-Z\\-_])")
 
 
-class Read(NamedTuple):
+class LogChunk(NamedTuple):
     """What was added: whole lines, and the line that is being written."""
 
     lines: list[str]
@@ -322,44 +332,49 @@ class LogTail:
         self.skipped = 0  # bytes at the beginning that were not read
         self._at, self._rest, self._file = 0, b"", 0
 
-    def read(self) -> Read:
+    def read(self) -> LogChunk:
         """What was written since the last time; nothing where the file is not there (yet)."""
         try:
             with self.path.open("rb") as file:
                 return self._read(file)
         except FileNotFoundError:
-            return Read([], "", False)
+            return LogChunk([], "", False)
 
-    def _read(self, file) -> Read:  # type: ignore[no-untyped-def]
+    def _read(self, file) -> LogChunk:  # type: ignore[no-untyped-def]
         import os
 
         state = os.fstat(file.fileno())
         anew = self._file != state.st_ino or state.st_size < self._at
         if anew:
             self._file, self._rest = state.st_ino, b""
-            self._at = self.skipped = max(0, state.st_size - FIRST_BYTES)
+            self._at = self.skipped = max(0, state.st_size - INITIAL_LOG_BYTES)
         file.seek(self._at)
-        added = file.read(READ_BYTES)
+        added = file.read(LOG_READ_BYTES)
         if anew and self.skipped:  # from the next whole line on
             cut = added.find(b"\n") + 1
             self.skipped, self._at, added = self.skipped + cut, self._at + cut, added[cut:]
         self._at += len(added)
         *whole, self._rest = (self._rest + added).split(b"\n")
-        return Read([readable(line) for line in whole], readable(self._rest), anew)
+        return LogChunk([clean_log_line(line) for line in whole], clean_log_line(self._rest), anew)
 
 
-def readable(line: bytes) -> str:
+def clean_log_line(line: bytes) -> str:
     """A line as a terminal would have left it: without escapes, and after its last carriage return."""
-    text = ESCAPES.sub("", line.decode(errors="replace").rstrip("\r")).rpartition("\r")[2]
+    text = ESCAPE_PATTERN.sub("", line.decode(errors="replace").rstrip("\r")).rpartition("\r")[2]
     return "".join(c if c.isprintable() else " " for c in text.expandtabs(8))
 
 
-class AtHome(NamedTuple):
-    """`going` and `ended` as in `chessreg status`; `machines` are those on which something runs, or ran last; `curves`
-    are those of the runs that go on. `jobs` are the numbers of `counts`, `foreground` is how many runs are in the
-    foreground. Rows of `going` that run also have `at` (the machine), `gpu` (its number there; None: the CPU) and `ran`
-    (seconds since the start), those that wait `after` (the jobs before them) and `starts_in` (seconds, where it is
-    estimated)."""
+class HomeSnapshot(NamedTuple):
+    """The contents of the home screen.
+
+    `counts` are the numbers of runs, datasets and checkpoints, `jobs` the numbers of jobs by state, `foreground` the
+    number of runs in the foreground. `going` and `ended` are rows as in `chessreg status`. `machines` lists each host
+    once, and `curves` belong to the running trainings.
+
+    Rows of running jobs also have `at` (the machine), `gpu` (its index there, None for the CPU) and `ran` (seconds
+    since the start). Rows of waiting jobs have `after` (the jobs they wait for) and `starts_in` (estimated seconds, or
+    None).
+    """
 
     counts: dict[str, int]
     jobs: dict[str, int]
@@ -378,10 +393,10 @@ class Curve(NamedTuple):
     points: list[tuple[int, float]]
 
 
-CURVES = 6  # that are read
+MAX_HOME_CURVES = 6  # that are read
 
 
-def answers(session: Session, run_ids: Sequence[UUID]) -> dict[UUID, Row | None]:
+def load_run_answers(session: Session, run_ids: Sequence[UUID]) -> dict[UUID, Row | None]:
     """Return run → its result with its intervals; None for a run without a result."""
     from chessreg.queries.intervals import add_intervals
 
@@ -390,7 +405,7 @@ def answers(session: Session, run_ids: Sequence[UUID]) -> dict[UUID, Row | None]
         return {run_id: add_intervals(sql, run_id, found[run_id]) if run_id in found else None for run_id in run_ids}
 
 
-def loads(session: Session) -> list[Row]:
+def list_loads(session: Session) -> list[Row]:
     """The hosts on which something runs, with the load that they reported last."""
     machine = tables.Machine
     with session.database.read() as sql:
@@ -399,7 +414,7 @@ def loads(session: Session) -> list[Row]:
     return [{"host": host, **load_of[id]} for id, host in hosts]
 
 
-def placed(sql: SqlSession, going: Sequence[Row]) -> list[Row]:
+def add_placements(sql: SqlSession, going: Sequence[Row]) -> list[Row]:
     """Add the machine and the GPU to the rows that run, and an estimate of the start to those that wait."""
     attempt, machine = tables.Attempt, tables.Machine
     query = (
@@ -407,7 +422,9 @@ def placed(sql: SqlSession, going: Sequence[Row]) -> list[Row]:
         .join(machine, machine.id == attempt.machine_id)
         .where(attempt.state == tables.AttemptState.RUNNING)
     )
-    places = {(run_id, job_id): (gpu_of(options), host) for run_id, job_id, options, host in sql.execute(query)}
+    places = {
+        (run_id, job_id): (parse_gpu_number(options), host) for run_id, job_id, options, host in sql.execute(query)
+    }
     left = {row["run_id"].hex[-6:]: row["seconds_left"] for row in going}
     called = {row["run_id"].hex[-6:]: row["name"] for row in going}
     rows, now = list[Row](), utc_now()
@@ -425,11 +442,12 @@ def placed(sql: SqlSession, going: Sequence[Row]) -> list[Row]:
     return rows
 
 
-def gpu_of(options: Row) -> int | None:
-    """The number of the GPU that an attempt uses on its machine; None for the CPU.
+def parse_gpu_number(options: Row) -> int | None:
+    """Return the index of the GPU that an attempt uses on its machine, or None for the CPU.
 
-    >>> gpu_of({"device": "cuda", "granted_gpu": "2"}), gpu_of({"device": "cuda:1"}), gpu_of({"device": "cpu"})
-    (2, 1, None)
+    >>> parse_gpu_number({"device": "cuda", "granted_gpu": "2"}), parse_gpu_number({"device": "cuda:1"})
+    (2, 1)
+    >>> parse_gpu_number({"device": "cpu"})
     """
     device, granted = str(options.get("device", "auto")), str(options.get("granted_gpu", ""))
     if device == "cpu":
@@ -438,10 +456,13 @@ def gpu_of(options: Row) -> int | None:
     return int(number) if number.isdecimal() else 0  # what names no GPU uses the first
 
 
-def machines(sql: SqlSession) -> list[Row]:
-    """Return one row for each host, those first on which something runs, then the one seen last. A host whose hardware
-    or software changed is several machines: `running` and `runs` count all of them, the other columns are those of the
-    one seen last. `running` also counts jobs that have started there and have not checked in."""
+def list_hosts(sql: SqlSession) -> list[Row]:
+    """Return one row per host: hosts with running work first, then by the time they were last seen.
+
+    A host whose hardware or software changed is recorded as several machines. `running` and `runs` are sums over all of
+    them; the other columns describe the machine seen last. `running` includes jobs that have started on the host but
+    have not checked in.
+    """
     hosts: dict[str, dict[str, Any]] = {}
     for row in read.list_machines(sql):
         newest = hosts.setdefault(row["host"], {**row, "running": 0, "runs": 0})
@@ -459,13 +480,13 @@ def machines(sql: SqlSession) -> list[Row]:
     return sorted(hosts.values(), key=lambda row: (row["running"] > 0, row["last_seen"]), reverse=True)
 
 
-def at_home(session: Session, since: datetime) -> AtHome:
-    overall, of_jobs = overview(session), counts(session)
+def load_home(session: Session, since: datetime) -> HomeSnapshot:
+    overall, of_jobs = count_nouns(session), count_jobs(session)
     with session.database.read() as sql:
-        newest, foreground = machines(sql), len(status.list_foreground(sql))
-        going, ended = placed(sql, status.list_active(sql)), status.list_ended(sql, since)
+        newest, foreground = list_hosts(sql), len(status.list_foreground(sql))
+        going, ended = add_placements(sql, status.list_active(sql)), status.list_ended(sql, since)
         curves = list[Curve]()
         for row in {row["run_id"]: row for row in going if row["state"] == "running"}.values():
-            if len(curves) < CURVES and (found := measures.read_curve(sql, row["run_id"])) is not None:
+            if len(curves) < MAX_HOME_CURVES and (found := measures.read_curve(sql, row["run_id"])) is not None:
                 curves.append(Curve(row["name"] or row["title"], found[0], found[1]))
-        return AtHome(overall, of_jobs, foreground, going, newest, ended, curves)
+        return HomeSnapshot(overall, of_jobs, foreground, going, newest, ended, curves)

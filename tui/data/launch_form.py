@@ -62,12 +62,12 @@ class Field(SettingField):
         return f"launch.{self.path}" if self.part == "launch" else self.path
 
 
-def fields_of(settings: Iterable[SettingField], part: Part) -> list[Field]:
+def make_form_fields(settings: Iterable[SettingField], part: Part) -> list[Field]:
     return [Field(part=part, **vars(setting)) for setting in settings]
 
 
 @dataclass
-class Checked:
+class FormCheck:
     """The settings that a form stands for, or what is wrong with it: by field, and as a whole."""
 
     spec: Any = None
@@ -75,7 +75,7 @@ class Checked:
     launch: LaunchOptions = field(default_factory=LaunchOptions)
     errors: dict[str, str] = field(default_factory=dict)
     general: list[str] = field(default_factory=list)
-    cells: list[tuple[Form, Checked]] = field(default_factory=list)  # of a sweep: a form for each run
+    cells: list[tuple[Form, FormCheck]] = field(default_factory=list)  # of a sweep: a form for each run
 
     @property
     def right(self) -> bool:
@@ -105,9 +105,9 @@ class Form:
     def fields_with(self, settings: Iterable[SettingField]) -> list[Field]:
         """The fields of a form with these settings of the spec."""
         return [
-            *fields_of(settings, "spec"),
-            *fields_of(describe_settings(self.kind.options), "options"),
-            *fields_of(describe_settings(LaunchOptions), "launch"),
+            *make_form_fields(settings, "spec"),
+            *make_form_fields(describe_settings(self.kind.options), "options"),
+            *make_form_fields(describe_settings(LaunchOptions), "launch"),
         ]
 
     @cached_property
@@ -211,29 +211,31 @@ class Form:
 
     # -- checking -------------------------------------------------------------------------------------------------
 
-    def check(self) -> Checked:
+    def check(self) -> FormCheck:
         """What the models make of it, of a sweep of each run. Nothing is looked up: names are looked for when it is
         planned."""
         swept = self.swept
         runs = math.prod(map(len, swept.values()))
-        if runs > MOST_RUNS:
-            return Checked(general=[f"{runs:,} runs are more than a form may make ({MOST_RUNS}): --sweep takes a file"])
+        if runs > MAX_SWEEP_RUNS:
+            return FormCheck(
+                general=[f"{runs:,} runs are more than a form may make ({MAX_SWEEP_RUNS}): --sweep takes a file"]
+            )
         for key, values in swept.items():
             if len(set(values)) < len(values) or not all(values):
-                return Checked(errors={key: "values with | between, each once"})
+                return FormCheck(errors={key: "values with | between, each once"})
         if not swept:
             return self._check()
         cells = [(form, form._check()) for form in self.cells()]
         first = cells[0][1]
-        whole = Checked(first.spec, first.options, first.launch, cells=cells)
+        whole = FormCheck(first.spec, first.options, first.launch, cells=cells)
         for _, checked in cells:
             whole.errors = {key: text for key, text in checked.errors.items() if key in self.by_key} | whole.errors
             hidden = [f"{key}: {text}" for key, text in checked.errors.items() if key not in self.by_key]
             whole.general += [text for text in (*checked.general, *hidden) if text not in whole.general]
         return whole
 
-    def _check(self) -> Checked:
-        result = Checked()
+    def _check(self) -> FormCheck:
+        result = FormCheck()
         values: dict[str, dict[str, Any]] = {"spec": {}, "options": {}, "launch": {}}
         for key, text in self.given.items():
             one = self.by_key[key]
@@ -257,7 +259,7 @@ class Form:
         model: Any,
         values: dict[str, Any],
         prefix: str,
-        result: Checked,
+        result: FormCheck,
         base: dict[str, Any] | None = None,
     ) -> Any:
         try:
@@ -329,39 +331,39 @@ class Form:
         return tuple(sorted(named | ({*self.kind.preset(self.preset)} if self.preset else set())))
 
 
-MOST = 500  # newest runs that are listed
-MOST_RUNS = 64  # of a sweep from a form: it is checked while one types
+MAX_LISTED_RUNS = 500  # newest runs that are listed
+MAX_SWEEP_RUNS = 64  # of a sweep from a form: it is checked while one types
 
 
-def candidates(session: Session, noun: str, filter_text: str = "", model: str = "") -> list[Row]:
+def list_candidates(session: Session, noun: str, filter_text: str = "", model: str = "") -> list[Row]:
     """Rows with `value`, what one would type, and `about`, what it is: runs of the checkpoint `model` first, then the
     starred, then what is trained or complete, each newest first. Each word is in one of them."""
     with session.database.read() as sql:
         if noun == "dataset":
-            rows = datasets(sql)
+            rows = list_dataset_candidates(sql)
         elif noun == "checkpoint":
-            rows = [*to_come(sql, noun), *checkpoints(sql)]
+            rows = [*list_pending_candidates(sql, noun), *list_checkpoint_candidates(sql)]
         else:
             kind = noun.partition(":")[2]
-            of_model = runs_of_model(sql, model) if model else set[UUID]()
-            rows = [*to_come(sql, kind), *runs(session, sql, kind, of_model)]
+            of_model = find_runs_of_model(sql, model) if model else set[UUID]()
+            rows = [*list_pending_candidates(sql, kind), *list_run_candidates(session, sql, kind, of_model)]
     rows.sort(key=lambda row: -row.get("rank", 0))  # stable: newest first within a rank
     wanted = filter_text.lower().split()
     return [row for row in rows if all(word in f"{row['value']} {row['about']}".lower() for word in wanted)]
 
 
-def datasets(sql: SqlSession) -> list[Row]:
+def list_dataset_candidates(sql: SqlSession) -> list[Row]:
     """Datasets with what they hold, games or positions, and after each its parts."""
     from chessreg.entities.dataset import content_of
 
-    called, starred = names.read_noun_names(sql, "dataset"), starred_of(sql, "dataset")
+    called, starred = names.read_noun_names(sql, "dataset"), find_starred(sql, "dataset")
     split = tables.Split
     rows: list[Row] = []
     for dataset in sql.scalars(select(tables.Dataset).order_by(tables.Dataset.created_at.desc(), tables.Dataset.id)):
         name = called.get(dataset.id) or dataset.id.hex[-6:]
-        rank, thing = STARRED if dataset.id in starred else 0, content_of(dataset).removesuffix("s")
+        rank, thing = STARRED_RANK if dataset.id in starred else 0, content_of(dataset).removesuffix("s")
         held = dataset.plies if thing == "position" else dataset.games
-        rows.append({"value": name, "about": f"{star(rank)}{show.counted(held, thing)}",
+        rows.append({"value": name, "about": f"{format_star(rank)}{show.counted(held, thing)}",
                      "at": dataset.created_at, "rank": rank})  # fmt: skip
         parts = sql.scalars(select(split).where(split.dataset_id == dataset.id).order_by(split.low, split.name))
         for part in parts:
@@ -370,41 +372,41 @@ def datasets(sql: SqlSession) -> list[Row]:
     return rows
 
 
-OF_MODEL, STARRED, READY = 4, 2, 1  # ranks of what is offered
-UNTRAINED = "random-init"  # the source format of a control
+OF_MODEL_RANK, STARRED_RANK, READY_RANK = 4, 2, 1  # ranks of what is offered
+UNTRAINED_FORMAT = "random-init"  # the source format of a control
 
 
-def star(rank: int) -> str:
-    return "★ " if rank >= STARRED else ""
+def format_star(rank: int) -> str:
+    return "★ " if rank >= STARRED_RANK else ""
 
 
-def starred_of(sql: SqlSession, noun: str) -> set[UUID]:
+def find_starred(sql: SqlSession, noun: str) -> set[UUID]:
     """The starred things of a noun."""
     now = names.CURRENT_ANNOTATIONS.c
     starred = select(now.target).where(now.noun == noun, now.word == tables.AnnotationWord("star").value)
     return {UUID(hex=target) for target in sql.scalars(starred)}
 
 
-def checkpoints(sql: SqlSession) -> list[Row]:
+def list_checkpoint_candidates(sql: SqlSession) -> list[Row]:
     """Checkpoints with weights: an external model cannot be evaluated."""
     called, checkpoint = names.read_noun_names(sql, "checkpoint"), tables.Checkpoint
     query = select(checkpoint, tables.Artifact.created_at).join(
         tables.Artifact, tables.Artifact.digest == checkpoint.artifact
     )
-    starred, rows = starred_of(sql, "checkpoint"), list[Row]()
+    starred, rows = find_starred(sql, "checkpoint"), list[Row]()
     records = sql.execute(query.order_by(tables.Artifact.created_at.desc(), checkpoint.id)).all()
     runs_called = names.read_names_of(sql, "run", {one.run_id for one, _ in records if one.run_id})
     for one, at in records:
         about = f"{one.architecture} · {one.layers} × {one.d_model} · {one.parameters or 0:,} parameters"
         if one.run_id is not None:
             about += f" · of run {runs_called.get(one.run_id) or one.run_id.hex[-6:]}"
-        rank = (STARRED if one.id in starred else 0) + (READY if one.source_format != UNTRAINED else 0)
+        rank = (STARRED_RANK if one.id in starred else 0) + (READY_RANK if one.source_format != UNTRAINED_FORMAT else 0)
         value = called.get(one.id) or one.id.hex[-6:]
-        rows.append({"value": value, "about": star(rank) + about, "at": at, "rank": rank})
+        rows.append({"value": value, "about": format_star(rank) + about, "at": at, "rank": rank})
     return rows
 
 
-def runs_of_model(sql: SqlSession, reference: str) -> set[UUID]:
+def find_runs_of_model(sql: SqlSession, reference: str) -> set[UUID]:
     """Return the runs that read a checkpoint, and those that read what these made; none for an unknown checkpoint."""
     try:
         checkpoint = sql.get_one(tables.Checkpoint, names.resolve_id(sql, "checkpoint", reference))
@@ -418,9 +420,9 @@ def runs_of_model(sql: SqlSession, reference: str) -> set[UUID]:
     return found
 
 
-def runs(session: Session, sql: SqlSession, kind: str, of_model: Collection[UUID] = ()) -> list[Row]:
+def list_run_candidates(session: Session, sql: SqlSession, kind: str, of_model: Collection[UUID] = ()) -> list[Row]:
     """The newest runs of a kind, and those that can stand in their place."""
-    from tui.data.run_rows import summaries
+    from tui.data.run_rows import make_run_rows
 
     run = tables.Run
     where = [run.kind == kind, run.kind == IMPORTED_PREFIX + kind] if kind not in ("", "run") else []
@@ -428,32 +430,37 @@ def runs(session: Session, sql: SqlSession, kind: str, of_model: Collection[UUID
         where.append(run.kind.like(f"%-{PROBE}"))
     records = list(
         sql.scalars(
-            select(run).where(or_(*where) if where else true()).order_by(run.created_at.desc(), run.id).limit(MOST)
+            select(run)
+            .where(or_(*where) if where else true())
+            .order_by(run.created_at.desc(), run.id)
+            .limit(MAX_LISTED_RUNS)
         )
     )
-    controls = of_controls(sql, [record.id for record in records])
+    controls = find_control_runs(sql, [record.id for record in records])
     rows: list[Row] = []
-    for row in summaries(sql, records, {}):
+    for row in make_run_rows(sql, records, {}):
         if row["archived"] or row["invalid"]:
             continue
         control = row["id"] in controls
-        rank = (STARRED if row["starred"] else 0) + (READY if row["state"] == "complete" and not control else 0)
-        rank += OF_MODEL if row["id"] in of_model else 0
-        about = f"{star(rank)}{row['kind']} · {row['state']} · {row['done']:,}/{row['units']:,} units"
+        rank = (STARRED_RANK if row["starred"] else 0) + (
+            READY_RANK if row["state"] == "complete" and not control else 0
+        )
+        rank += OF_MODEL_RANK if row["id"] in of_model else 0
+        about = f"{format_star(rank)}{row['kind']} · {row['state']} · {row['done']:,}/{row['units']:,} units"
         about += " · of an untrained model" if control else ""
         value = row["name"] or row["id"].hex[-6:]
         rows.append({"value": value, "about": about, "at": row["created_at"], "rank": rank})
     return rows
 
 
-def of_controls(sql: SqlSession, ids: Sequence[UUID]) -> set[UUID]:
+def find_control_runs(sql: SqlSession, ids: Sequence[UUID]) -> set[UUID]:
     """Those of these runs that read an untrained model."""
     read, checkpoint = tables.RunInput, tables.Checkpoint
     query = select(read.run_id).join(checkpoint, checkpoint.artifact == read.digest)
-    return set(sql.scalars(query.where(checkpoint.source_format == UNTRAINED, read.run_id.in_(ids))))
+    return set(sql.scalars(query.where(checkpoint.source_format == UNTRAINED_FORMAT, read.run_id.in_(ids))))
 
 
-def to_come(sql: SqlSession, wanted: str) -> list[Row]:
+def list_pending_candidates(sql: SqlSession, wanted: str) -> list[Row]:
     """Runs of a kind, or that make a `checkpoint`, that jobs stand for and that have not begun, or whose checkpoint is
     not there yet: what names one waits for it."""
     query = select(Job).where(Job.ended_at.is_(None), Job.shard == 0).order_by(Job.created_at.desc(), Job.id)
@@ -469,7 +476,7 @@ def to_come(sql: SqlSession, wanted: str) -> list[Row]:
 
 
 @dataclass
-class Outlook:
+class FormPlan:
     """What launching a form would do, or why it cannot be done: by field, or as a whole with what helps."""
 
     plan: Row | None = None
@@ -478,7 +485,7 @@ class Outlook:
     hint: str = ""
 
 
-def orders_of(form: Form, checked: Checked) -> list[Order]:
+def make_orders(form: Form, checked: FormCheck) -> list[Order]:
     """The order of a form, or one for each run of its sweep, named by what makes it another."""
     orders = []
     for number, (cell, its) in enumerate(checked.cells or [(form, checked)]):
@@ -488,23 +495,26 @@ def orders_of(form: Form, checked: Checked) -> list[Order]:
     return orders
 
 
-def outlook(session: Session, form: Form, checked: Checked) -> Outlook:
+def plan_form(session: Session, form: Form, checked: FormCheck) -> FormPlan:
     """Look everything up that the form names, and plan it. Nothing is queued."""
-    result = Outlook()
+    result = FormPlan()
     for cell, _ in checked.cells or [(form, checked)]:
-        result.errors |= unknown(session, cell)
+        result.errors |= find_unresolved(session, cell)
     if result.errors:
         return result
     try:
-        planned = plan_orders(orders_of(form, checked), session.database, session.store)
-        result.plan = together([preview_run(each, session.database, session.store) for each in planned])
+        planned = plan_orders(make_orders(form, checked), session.database, session.store)
+        result.plan = combine_plans([preview_run(each, session.database, session.store) for each in planned])
     except ChessregError as error:
         result.trouble, result.hint = error.message, error.hint or ""
     return result
 
 
-def together(plans: Sequence[Row]) -> Row:
-    """The plans of a sweep as one: sums, each None where it is not known of a run; `runs` says how many they are."""
+def combine_plans(plans: Sequence[Row]) -> Row:
+    """Return the plans of a sweep as one plan.
+
+    Its numbers are sums, or None if the number is unknown for a run; `runs` is the number of runs.
+    """
     first = {**plans[0], "runs": len(plans)}
     if len(plans) == 1:
         return first
@@ -533,7 +543,7 @@ def together(plans: Sequence[Row]) -> Row:
     }
 
 
-def unknown(session: Session, form: Form) -> dict[str, str]:
+def find_unresolved(session: Session, form: Form) -> dict[str, str]:
     """Fields whose reference cannot be resolved, and why."""
     inputs, errors = ExpectedInputs(session.database, session.store), {}
     for one in form.fields:
@@ -557,7 +567,7 @@ def require_file(reference: str) -> None:
         raise NotFoundError(f"{reference} does not exist")
 
 
-def launch(session: Session, form: Form, checked: Checked) -> tuple[UUID | None, str]:
+def queue_form(session: Session, form: Form, checked: FormCheck) -> tuple[UUID | None, str]:
     """Queue it and see that a supervisor is there, as `chessreg launch` does. Returns the launch, or None and why not.
 
     Raises what planning raises.
@@ -566,7 +576,7 @@ def launch(session: Session, form: Form, checked: Checked) -> tuple[UUID | None,
     from chessreg.scheduling.presence import Presence
 
     ingest_fragments(session.database, session.store)
-    group, planned = launch_orders(orders_of(form, checked), session.database, session.store)
+    group, planned = launch_orders(make_orders(form, checked), session.database, session.store)
     if group is None:
         return None, {"complete": "it is complete already", "already_queued": "it is queued already"}.get(
             planned[0].status, planned[0].status
@@ -578,7 +588,7 @@ def launch(session: Session, form: Form, checked: Checked) -> tuple[UUID | None,
 # -- what there is to choose from -------------------------------------------------------------------------------------
 
 
-def places() -> tuple[str, ...]:
+def list_executors() -> tuple[str, ...]:
     """Executors: those that are here, and each profile of Slurm."""
     executors: list[str] = []
     for word in EXECUTORS:
@@ -590,27 +600,27 @@ def places() -> tuple[str, ...]:
     return tuple(dict.fromkeys(executors))
 
 
-def kinds(session: Session) -> list[Row]:
+def list_kind_rows(session: Session) -> list[Row]:
     """Every kind of experiment: ours, and those of files that runs of this registry were made with. One whose file is
     not trusted here says so in place of what it does; a file that is gone is left out."""
     from chessreg.runs.kind import kind_of_record, load_kinds
     from chessreg.runs.trust import NotTrustedError
 
-    known = {name: row_of(one, name) for name, one in load_kinds().items()}
+    known = {name: make_kind_row(one, name) for name, one in load_kinds().items()}
     with session.database.read() as sql:
         records = list(sql.scalars(select(tables.KindRecord).order_by(tables.KindRecord.version.desc())))
     for record in records:
         if record.name not in known and ".py:" in record.source:
             try:
-                known[record.name] = row_of(kind_of_record(record, session.store.read_only), record.source)
+                known[record.name] = make_kind_row(kind_of_record(record, session.store.read_only), record.source)
             except NotTrustedError as error:
-                known[record.name] = refused(record, error)
+                known[record.name] = make_untrusted_row(record, error)
             except ChessregError:
                 continue
     return [row for _, row in sorted(known.items())]
 
 
-def kind_of(session: Session, reference: str, typed: bool) -> Kind:
+def find_form_kind(session: Session, reference: str, typed: bool) -> Kind:
     """The kind of a name or file. `typed`: the user typed it here, and so trusts it; else it is of a row."""
     from chessreg.runs.kind import find_kind, find_recorded_kind
 
@@ -623,7 +633,7 @@ def kind_of(session: Session, reference: str, typed: bool) -> Kind:
     )
 
 
-def refused(record: tables.KindRecord, error: ChessregError) -> Row:
+def make_untrusted_row(record: tables.KindRecord, error: ChessregError) -> Row:
     return {
         "name": record.name,
         "summary": str(error),
@@ -633,7 +643,7 @@ def refused(record: tables.KindRecord, error: ChessregError) -> Row:
     }
 
 
-def row_of(kind: Kind, reference: str) -> Row:
+def make_kind_row(kind: Kind, reference: str) -> Row:
     return {
         "name": kind.name,
         "summary": kind.summary,

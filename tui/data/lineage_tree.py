@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from chessreg.session import Session
 
 
-WAYS = {"up": "made from", "down": "went into"}
+WAY_LABELS = {"up": "made from", "down": "went into"}
 
 
 class Trees(NamedTuple):
@@ -22,7 +22,7 @@ class Trees(NamedTuple):
     down: Branch
 
 
-def trees(session: Session, noun: str, id: str) -> Trees:
+def build_lineage_trees(session: Session, noun: str, id: str) -> Trees:
     """The trees of a run, dataset, checkpoint or file; `id` in hex."""
     from chessreg.registry.lineage import Node, build_tree
 
@@ -31,26 +31,31 @@ def trees(session: Session, noun: str, id: str) -> Trees:
         return Trees(build_tree(sql, node, up=True), build_tree(sql, node, up=False))
 
 
-def lines(trees: Trees, ways: Collection[str], folded: Collection[str]) -> list[Row]:
-    """A line for each node in sight. `key` is where it stands in its tree; `below` counts what is folded away."""
+def list_tree_lines(trees: Trees, ways: Collection[str], folded: Collection[str]) -> list[Row]:
+    """Return one row per visible node of the trees named in `ways` (`up`, `down`).
+
+    `key` is the path of the node in its tree. `below` is the number of nodes hidden by folding this one.
+    """
     rows: list[Row] = []
-    for way in WAYS:
+    for way in WAY_LABELS:
         if way in ways:
-            rows += below(getattr(trees, way), way, folded, "", "", way)
+            rows += iter_branch_lines(getattr(trees, way), way, folded, "", "", way)
     return rows
 
 
-def below(branch: Branch, way: str, folded: Collection[str], guide: str, under: str, key: str) -> Iterator[Row]:
+def iter_branch_lines(
+    branch: Branch, way: str, folded: Collection[str], guide: str, under: str, key: str
+) -> Iterator[Row]:
     closed = key in folded and bool(branch.branches)
     yield {
-        "way": WAYS[way],
+        "way": WAY_LABELS[way],
         "key": key,
         "guide": guide,
         "field": branch.field,
         "noun": branch.node.noun,
         "id": branch.node.id,
         "again": branch.again,
-        "below": size(branch) if closed else 0,
+        "below": count_descendants(branch) if closed else 0,
         "folds": bool(branch.branches),
         **branch.facts,
     }
@@ -59,15 +64,15 @@ def below(branch: Branch, way: str, folded: Collection[str], guide: str, under: 
     for number, inner in enumerate(branch.branches):
         last = number == len(branch.branches) - 1
         guides = under + ("└── " if last else "├── "), under + ("    " if last else "│   ")
-        yield from below(inner, way, folded, *guides, f"{key}/{number}")
+        yield from iter_branch_lines(inner, way, folded, *guides, f"{key}/{number}")
 
 
-def size(branch: Branch) -> int:
+def count_descendants(branch: Branch) -> int:
     """Nodes below one."""
-    return sum(1 + size(inner) for inner in branch.branches)
+    return sum(1 + count_descendants(inner) for inner in branch.branches)
 
 
-def count(branch: Branch) -> int:
+def count_distinct_descendants(branch: Branch) -> int:
     """Different nodes below one."""
     from chessreg.registry.lineage import iter_nodes
 

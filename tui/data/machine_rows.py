@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from tui import show
-from tui.columns import Column, Tone, state_tone
+from tui.columns import TableColumn, Tone, choose_state_tone
 from tui.data.pages import Row
 
-HISTORY = 60  # loads that are kept of a machine
+LOAD_HISTORY_SAMPLES = 60  # loads that are kept of a machine
 Line = dict[str, Any]  # of the grid
-FULL = 0.95  # share of a memory from which it is marked
-ROOMY = 150  # cells of a terminal from which the last minutes are shown
+FULL_MEMORY_SHARE = 0.95  # share of a memory from which it is marked
+HISTORY_MIN_WIDTH_CELLS = 150  # cells of a terminal from which the last minutes are shown
 
 
 class Loads:
@@ -26,37 +26,37 @@ class Loads:
         """Add a load that was reported at this time; one that is known already is left out."""
         if self.at and at == self.at[-1]:
             return
-        self.at = [*self.at, at][-HISTORY:]
-        shares = {"CPU": cpu_share(load), "memory": share(load)}
+        self.at = [*self.at, at][-LOAD_HISTORY_SAMPLES:]
+        shares = {"CPU": compute_cpu_share(load), "memory": compute_memory_share(load)}
         shares |= {f"GPU {gpu['index']}": gpu["busy"] for gpu in load["gpus"]}
         for name, value in shares.items():
             if value is not None:
-                self.shares[name] = [*self.shares.get(name, []), value][-HISTORY:]
+                self.shares[name] = [*self.shares.get(name, []), value][-LOAD_HISTORY_SAMPLES:]
 
     def drawn(self, name: str, width: int) -> str:
         """The last minutes in so many cells; empty before there are two loads."""
         shares = self.shares.get(name, [])
-        return show.sparks(shares[-width:], width, 0, 1) if len(shares) > 1 else ""
+        return show.draw_sparkline(shares[-width:], width, 0, 1) if len(shares) > 1 else ""
 
 
-def share(taken: Mapping[str, Any]) -> float | None:
+def compute_memory_share(taken: Mapping[str, Any]) -> float | None:
     """The share of a memory that is used; None where it is not known."""
     used, total = taken["memory_used_bytes"], taken["memory_bytes"]
     return used / total if used is not None and total else None
 
 
-def cpu_share(load: Mapping[str, Any]) -> float:
+def compute_cpu_share(load: Mapping[str, Any]) -> float:
     """The load average by the number of cores."""
     return float(load["cpu"] / max(1, load["cores"]))
 
 
-def gibibytes(taken: Mapping[str, Any]) -> str:
+def format_memory_gib(taken: Mapping[str, Any]) -> str:
     used, total = taken["memory_used_bytes"], taken["memory_bytes"]
     return "" if used is None or not total else f"{used / 2**30:.0f}/{total / 2**30:.0f} GiB"
 
 
 def label_tone(row: Row) -> Tone:
-    return "key" if row["label"] == show.host(row["host"]) else "detail"
+    return "key" if row["label"] == show.format_host(row["host"]) else "detail"
 
 
 def busy_tone(row: Row) -> Tone:
@@ -64,60 +64,74 @@ def busy_tone(row: Row) -> Tone:
 
 
 def memory_tone(row: Row) -> Tone:
-    return "warn" if row["memory"] is not None and row["memory"] >= FULL else "queued"
+    return "warn" if row["memory"] is not None and row["memory"] >= FULL_MEMORY_SHARE else "queued"
 
 
 def job_tone(row: Row) -> Tone:
-    return state_tone(row["state"]) if row["state"] else "good" if row["job"] == "free" else "detail"
+    return choose_state_tone(row["state"]) if row["state"] else "good" if row["job"] == "free" else "detail"
 
 
-def meter(value: float | None, cells: int, told: str = "") -> str:
+def format_meter(value: float | None, cells: int, told: str = "") -> str:
     """A bar and its value; empty where it is not known."""
-    return "" if value is None else f"{show.bar(value, cells)} {told or f'{100 * value:.0f} %':>4}"
+    return "" if value is None else f"{show.draw_bar(value, cells)} {told or f'{100 * value:.0f} %':>4}"
 
 
-def machine_grid(
+def make_gpu_grid(
     machines: Sequence[Row], going: Sequence[Row], history: Mapping[str, Loads], width: int
-) -> tuple[Sequence[Column], list[Line]]:
+) -> tuple[Sequence[TableColumn], list[Line]]:
     """The columns, and a row for each GPU with its utilization, memory and job; machines without GPUs have one, and so
     have those on which nothing runs. CPU and memory of a machine are in the lines below its name."""
-    cells = 16 if width >= ROOMY else 8
+    cells = 16 if width >= HISTORY_MIN_WIDTH_CELLS else 8
     columns = (
-        Column("label", "machine", widest=24, tone=label_tone),
-        Column("device", "GPU", right=True, role="detail"),
-        Column("past", "last minutes", tone=busy_tone, role="key"),
-        Column("busy", "busy", text=lambda row: meter(row["busy"], cells), tone=busy_tone, whole=True),
-        Column("memory", "memory", text=lambda row: meter(row["memory"], cells, row["memory_told"]),
+        TableColumn("label", "machine", widest=24, tone=label_tone),
+        TableColumn("device", "GPU", right=True, role="detail"),
+        TableColumn("past", "last minutes", tone=busy_tone, role="key"),
+        TableColumn("busy", "busy", text=lambda row: format_meter(row["busy"], cells), tone=busy_tone, whole=True),
+        TableColumn("memory", "memory", text=lambda row: format_meter(row["memory"], cells, row["memory_told"]),
                tone=memory_tone, whole=True),
-        Column("job", "job", widest=40, least=16, tone=job_tone),
-        Column("ran", "runs for", right=True, text=lambda row: show.duration(row["ran"])),
-        Column("left", "left", right=True, text=lambda row: show.duration(row["left"])),
+        TableColumn("job", "job", widest=40, least=16, tone=job_tone),
+        TableColumn("ran", "runs for", right=True, text=lambda row: show.format_seconds(row["ran"])),
+        TableColumn("left", "left", right=True, text=lambda row: show.format_seconds(row["left"])),
     )  # fmt: skip
-    rows = [line for machine in in_order(machines) for line in lines_of(machine, going, history, cells)]
-    return [c for c in columns if width >= ROOMY or c.field != "past"], rows
+    rows = [line for machine in sort_machines(machines) for line in make_gpu_lines(machine, going, history, cells)]
+    return [c for c in columns if width >= HISTORY_MIN_WIDTH_CELLS or c.field != "past"], rows
 
 
-def in_order(machines: Sequence[Row]) -> list[Row]:
+def sort_machines(machines: Sequence[Row]) -> list[Row]:
     """Those on which something runs first, by their names: no line moves when a machine checks in."""
     return sorted(machines, key=lambda row: (not row["running"], row["host"]))
 
 
-def lines_of(machine: Row, going: Sequence[Row], history: Mapping[str, Loads], cells: int) -> list[Line]:
+def make_gpu_lines(machine: Row, going: Sequence[Row], history: Mapping[str, Loads], cells: int) -> list[Line]:
     host, load = machine["host"], machine["load"] if machine["running"] else None
     here = [row for row in going if row["at"] == host]
     if not load:
-        return [{**blank(host, show.host(host)), "job": idle(machine) if not here else ""} | told(here[:1])]
+        return [
+            {**make_blank_line(host, show.format_host(host)), "job": describe_idle_machine(machine) if not here else ""}
+            | make_job_cells(here[:1])
+        ]
     past = history.get(host, Loads())
-    total: Line = {"busy": cpu_share(load), "memory": share(load), "memory_told": gibibytes(load)}
+    total: Line = {
+        "busy": compute_cpu_share(load),
+        "memory": compute_memory_share(load),
+        "memory_told": format_memory_gib(load),
+    }
     gpus = load["gpus"]
     if not gpus:
-        first = {**blank(host, show.host(host)), **total, "device": "cpu", "past": past.drawn("CPU", 12)}
-        others = [{**blank(host, ""), "id": f"{host} {n}"} | told([job]) for n, job in enumerate(here[1:])]
-        return [first | told(here[:1]), *others]
-    labels = [show.host(host)]
+        first = {
+            **make_blank_line(host, show.format_host(host)),
+            **total,
+            "device": "cpu",
+            "past": past.drawn("CPU", 12),
+        }
+        others = [
+            {**make_blank_line(host, ""), "id": f"{host} {n}"} | make_job_cells([job]) for n, job in enumerate(here[1:])
+        ]
+        return [first | make_job_cells(here[:1]), *others]
+    labels = [show.format_host(host)]
     if len(gpus) > 3:
         labels.append(f"{len(gpus)} × {gpus[0]['name'].removeprefix('NVIDIA ')}")
-    labels += [f"CPU {meter(total['busy'], cells)}", f"mem {meter(total['memory'], cells)}"]
+    labels += [f"CPU {format_meter(total['busy'], cells)}", f"mem {format_meter(total['memory'], cells)}"]
     by_gpu: dict[int, list[Row]] = {}
     for row in here:
         by_gpu.setdefault(-1 if row["gpu"] is None else row["gpu"], []).append(row)
@@ -126,39 +140,43 @@ def lines_of(machine: Row, going: Sequence[Row], history: Mapping[str, Loads], c
         jobs = by_gpu.pop(gpu["index"], [])
         rows.append(
             {
-                **blank(host, ""),
+                **make_blank_line(host, ""),
                 "device": str(gpu["index"]),
                 "busy": gpu["busy"],
-                "memory": share(gpu),
-                "memory_told": gibibytes(gpu),
+                "memory": compute_memory_share(gpu),
+                "memory_told": format_memory_gib(gpu),
                 "past": past.drawn(f"GPU {gpu['index']}", 12),
-                "job": "free" if not gpu["busy"] and (share(gpu) or 0.0) < 0.05 else "in use by others",
+                "job": "free" if not gpu["busy"] and (compute_memory_share(gpu) or 0.0) < 0.05 else "in use by others",
             }
-            | told(jobs[:1])
+            | make_job_cells(jobs[:1])
         )
-        rows += [blank(host, "") | told([job]) for job in jobs[1:]]
-    rows += [{**blank(host, ""), "device": "cpu"} | told([job]) for jobs in by_gpu.values() for job in jobs]
-    rows += [blank(host, "") for _ in range(len(labels) - len(rows))]
+        rows += [make_blank_line(host, "") | make_job_cells([job]) for job in jobs[1:]]
+    rows += [
+        {**make_blank_line(host, ""), "device": "cpu"} | make_job_cells([job])
+        for jobs in by_gpu.values()
+        for job in jobs
+    ]
+    rows += [make_blank_line(host, "") for _ in range(len(labels) - len(rows))]
     labels += [""] * (len(rows) - len(labels))
     named = enumerate(zip(rows, labels, strict=True))
     return [{**row, "label": label, "id": f"{host} {n}"} for n, (row, label) in named]
 
 
-def devices(machines: Sequence[Row], going: Sequence[Row]) -> tuple[int, int]:
+def count_gpus(machines: Sequence[Row], going: Sequence[Row]) -> tuple[int, int]:
     """Return how many GPUs the jobs of this registry use, and how many the machines have on which something runs."""
     loads = {row["host"]: row["load"]["gpus"] for row in machines if row["running"] and row["load"]}
     used = {(row["at"], row["gpu"]) for row in going if row["at"] in loads and row["gpu"] is not None}
     return len(used), sum(map(len, loads.values()))
 
 
-def blank(host: str, label: str) -> Line:
+def make_blank_line(host: str, label: str) -> Line:
     return {
         "id": f"{host} ", "host": host, "label": label, "device": "", "busy": None, "memory": None, "memory_told": "",
         "past": "", "job": "", "state": "", "ran": None, "left": None,
     }  # fmt: skip
 
 
-def told(jobs: Sequence[Row]) -> Line:
+def make_job_cells(jobs: Sequence[Row]) -> Line:
     """What a line says of the job that works there."""
     if not jobs:
         return {}
@@ -171,34 +189,38 @@ def told(jobs: Sequence[Row]) -> Line:
     }
 
 
-def idle(machine: Row) -> str:
+def describe_idle_machine(machine: Row) -> str:
     if machine["running"]:
         return f"{machine['running']} running, not checked in yet"
-    return f"idle · {show.counted(machine['runs'], 'run')} · seen {show.when(machine['last_seen'])}"
+    return f"idle · {show.counted(machine['runs'], 'run')} · seen {show.format_local_time(machine['last_seen'])}"
 
 
-def machine_lines(machines: Sequence[Row], going: Sequence[Row], width: int) -> tuple[Sequence[Column], list[Line]]:
+def make_machine_table(
+    machines: Sequence[Row], going: Sequence[Row], width: int
+) -> tuple[Sequence[TableColumn], list[Line]]:
     """The columns, and a row for each machine: how busy each of its GPUs is, memory, CPU, and what runs there."""
     cells = 8 if width >= 100 else 5
     columns = (
-        Column("label", "machine", widest=20, least=6, role="key"),
-        Column("gpus", "GPUs", tone=busy_tone, whole=True),
-        Column("device", "used", right=True, role="detail"),
-        Column("memory", "memory", text=lambda row: meter(row["memory"], cells), tone=memory_tone, whole=True),
-        Column("busy", "CPU", text=lambda row: meter(row["busy"], cells), tone=busy_tone, whole=True),
-        Column("job", "jobs", widest=60, least=10, tone=job_tone),
+        TableColumn("label", "machine", widest=20, least=6, role="key"),
+        TableColumn("gpus", "GPUs", tone=busy_tone, whole=True),
+        TableColumn("device", "used", right=True, role="detail"),
+        TableColumn(
+            "memory", "memory", text=lambda row: format_meter(row["memory"], cells), tone=memory_tone, whole=True
+        ),
+        TableColumn("busy", "CPU", text=lambda row: format_meter(row["busy"], cells), tone=busy_tone, whole=True),
+        TableColumn("job", "jobs", widest=60, least=10, tone=job_tone),
     )
     rows: list[Line] = []
-    for machine in in_order(machines):
+    for machine in sort_machines(machines):
         host, load = machine["host"], machine["load"] if machine["running"] else None
         here = [row for row in going if row["at"] == host]
-        row = {**blank(host, show.host(host)), "gpus": "", "id": host}
+        row = {**make_blank_line(host, show.format_host(host)), "gpus": "", "id": host}
         names = ", ".join(f"● {job['name'] or job['title']}" for job in here)
-        row["job"], row["state"] = names or idle(machine), "running" if here else ""
+        row["job"], row["state"] = names or describe_idle_machine(machine), "running" if here else ""
         if load:
-            row |= {"busy": cpu_share(load), "memory": share(load)}
+            row |= {"busy": compute_cpu_share(load), "memory": compute_memory_share(load)}
             gpus = load["gpus"]
-            row["gpus"] = "".join(show.sparks([gpu["busy"] or 0.0], 1, 0, 1) for gpu in gpus)
+            row["gpus"] = "".join(show.draw_sparkline([gpu["busy"] or 0.0], 1, 0, 1) for gpu in gpus)
             used = len({job["gpu"] for job in here if job["gpu"] is not None} & {gpu["index"] for gpu in gpus})
             row["device"] = f"{used} of {len(gpus)}" if gpus else ""
         rows.append(row)

@@ -11,7 +11,7 @@ from chessreg.errors import BadInputError
 from tui.data import table_filter
 from tui.data.table_filter import View
 
-PAGE = 200
+PAGE_ROWS = 200
 Row = Mapping[str, Any]
 
 
@@ -28,20 +28,20 @@ class Pages(Protocol):
         ...
 
 
-class Listed:
+class ListPages:
     """Rows that are all here, as pages."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self.rows, self.count = rows, len(rows)
 
     def page(self, number: int) -> Sequence[Row]:
-        return self.rows[number * PAGE : (number + 1) * PAGE]
+        return self.rows[number * PAGE_ROWS : (number + 1) * PAGE_ROWS]
 
-    def narrowed(self, view: View) -> Listed:
-        return Listed(table_filter.narrowed(self.rows, view))
+    def narrowed(self, view: View) -> ListPages:
+        return ListPages(table_filter.narrow_rows(self.rows, view))
 
 
-def by_words_above(view: View) -> Pages:
+def refuse_narrowing(view: View) -> Pages:
     """In place of `narrowed`, of a list that has words of its own."""
     raise BadInputError("this list is narrowed by the words above it")
 
@@ -54,7 +54,7 @@ class JoinedPages:
     `page` and `more` may be called from several threads.
     """
 
-    FIRST, STEP, PAUSES = 10 * PAGE, 500_000, 8  # rows, and pauses that a step of `more` goes over
+    FIRST, STEP, PAUSES = 10 * PAGE_ROWS, 500_000, 8  # rows, and pauses that a step of `more` goes over
     STRETCH = 50_000  # rows that sources look at before they pause, in about 0.1 s
 
     def __init__(self, parts: Iterable[Pages | None], narrow: Callable[[View], Pages]) -> None:
@@ -90,11 +90,11 @@ class JoinedPages:
             return left is not None
 
     def page(self, number: int) -> Sequence[Row]:
-        at, end = number * PAGE, min((number + 1) * PAGE, self.count)
+        at, end = number * PAGE_ROWS, min((number + 1) * PAGE_ROWS, self.count)
         page: list[Row] = []
         while 0 <= at < end:
             part = bisect_right(self._starts, at) - 1
-            inner, skipped = divmod(at - self._starts[part], PAGE)
+            inner, skipped = divmod(at - self._starts[part], PAGE_ROWS)
             rows = self._parts[part].page(inner)[skipped : skipped + end - at]
             if not rows:
                 break  # they were fewer when they were read than when they were counted
@@ -103,12 +103,12 @@ class JoinedPages:
         return page
 
 
-def counted(pages: Pages) -> bool:
+def is_counted(pages: Pages) -> bool:
     """Whether all rows of a list are counted."""
     return not isinstance(pages, JoinedPages) or pages.complete
 
 
-def reach(pages: Pages, place: int) -> None:
+def count_rows_to(pages: Pages, place: int) -> None:
     """Count on until there is a row at this place, if there is one."""
     while isinstance(pages, JoinedPages) and pages.count <= place and pages.more():
         pass

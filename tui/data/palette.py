@@ -12,19 +12,21 @@ from chessreg.registry import run_filter, tables
 if TYPE_CHECKING:
     from chessreg.session import Session
 
-MOST = 50  # names that are looked at
+MAX_RUN_NAMES = 50  # names that are looked at
 
 
-def known(session: Session) -> tuple[list[Any], list[tuple[str, str, str]]]:
+def list_palette_entries(session: Session) -> tuple[list[Any], list[tuple[str, str, str]]]:
     """The entries of the catalogue of queries; name, reference and summary of every kind."""
-    from tui.data.launch_form import kinds
-    from tui.data.query_answers import catalogue
+    from tui.data.launch_form import list_kind_rows
+    from tui.data.query_answers import search_catalogue
 
-    rows, _ = catalogue(session)
-    return [row["entry"] for row in rows], [(row["name"], row["reference"], row["summary"]) for row in kinds(session)]
+    rows, _ = search_catalogue(session)
+    return [row["entry"] for row in rows], [
+        (row["name"], row["reference"], row["summary"]) for row in list_kind_rows(session)
+    ]
 
 
-def runs(session: Session, words: str) -> list[tuple[UUID, str]]:
+def find_runs_by_name(session: Session, words: str) -> list[tuple[UUID, str]]:
     """Runs whose names have the letters of these words in this order; those that have the words as they are first."""
     words = words.lower().strip()
     words = words.removeprefix("run ").strip()
@@ -39,7 +41,7 @@ def runs(session: Session, words: str) -> list[tuple[UUID, str]]:
         .where(annotation.noun == "run", annotation.word == tables.AnnotationWord("name"), *run_filter.is_current())
         .where(annotation.value.ilike(pattern, escape="\\"))
         .order_by(~name.contains(words, autoescape=True), func.length(name), name)
-        .limit(MOST)
+        .limit(MAX_RUN_NAMES)
     )
     with session.database.read() as sql:
         named = [(UUID(hex=target), name) for target, name in sql.execute(query)]

@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 from chessreg.entities.display import Chart, Panel, Point, Series
 from chessreg.errors import BadInputError, ChessregError
 from tui.columns import Role
-from tui.data.pages import PAGE, Listed, Pages, Row
-from tui.data.table_filter import View, mask, order_of
+from tui.data.pages import PAGE_ROWS, ListPages, Pages, Row
+from tui.data.table_filter import View, make_mask, sort_indices
 
 if TYPE_CHECKING:
     from chessreg.games.boards.boardframe import BoardFrame
@@ -22,31 +22,31 @@ if TYPE_CHECKING:
     from chessreg.session import Session
 
 
-SEVERAL = ("checkpoint", "run", "tag", "machine")  # each may be given several times
-FIELDS = (*SEVERAL, "since", "partial", "where")
-WHERE = re.compile(r"(?:^|\s)where:")  # not within a word: a tag may be called somewhere:
-GRAMMAR = "checkpoint:NAME  run:NAME  tag:TAG  machine:HOST  since:7d  partial  where:CONDITION"
+REPEATABLE_FIELDS = ("checkpoint", "run", "tag", "machine")  # each may be given several times
+SCOPE_FIELDS = (*REPEATABLE_FIELDS, "since", "partial", "where")
+WHERE_PATTERN = re.compile(r"(?:^|\s)where:")  # not within a word: a tag may be called somewhere:
+SCOPE_GRAMMAR = "checkpoint:NAME  run:NAME  tag:TAG  machine:HOST  since:7d  partial  where:CONDITION"
 
 
-def options(scope_text: str) -> dict[str, Any]:
+def parse_scope(scope_text: str) -> dict[str, Any]:
     """The options of Scope that these words say; `where:` takes all that follows it.
 
-    >>> options("tag:best since:7d where: layer > 3 and color = 'white'")
+    >>> parse_scope("tag:best since:7d where: layer > 3 and color = 'white'")
     {'tag': ['best'], 'since': '7d', 'where': "layer > 3 and color = 'white'"}
 
     Raises BadInputError for a word that no scope has, and for a field without a value.
     """
-    named, *conditions = WHERE.split(scope_text, maxsplit=1)
+    named, *conditions = WHERE_PATTERN.split(scope_text, maxsplit=1)
     values: dict[str, Any] = {}
     for word in named.split():
         name, colon, value = word.partition(":")
         if word == "partial":
             values["partial"] = True
-        elif name not in FIELDS or not colon:
-            raise BadInputError(f"a scope has no {word!r}", f"it is {' '.join(GRAMMAR.split())}")
+        elif name not in SCOPE_FIELDS or not colon:
+            raise BadInputError(f"a scope has no {word!r}", f"it is {' '.join(SCOPE_GRAMMAR.split())}")
         elif not value:
-            raise BadInputError(f"{word} what?", f"it is {' '.join(GRAMMAR.split())}")
-        elif name in SEVERAL:
+            raise BadInputError(f"{word} what?", f"it is {' '.join(SCOPE_GRAMMAR.split())}")
+        elif name in REPEATABLE_FIELDS:
             values.setdefault(name, []).append(value)
         else:
             values[name] = value
@@ -55,30 +55,30 @@ def options(scope_text: str) -> dict[str, Any]:
     return values | ({"where": conditions[0].strip()} if conditions else {})
 
 
-def scope_of(scope_text: str, partial: bool = False) -> Scope:
+def make_scope(scope_text: str, partial: bool = False) -> Scope:
     """The scope itself. Raises BadInputError."""
     from chessreg.queries.scope import Scope
 
-    return Scope.of(options(scope_text) | ({"partial": True} if partial else {}))
+    return Scope.of(parse_scope(scope_text) | ({"partial": True} if partial else {}))
 
 
-def as_options(scope_text: str) -> str:
+def format_scope_options(scope_text: str) -> str:
     """The same for the command line, each with a blank before it; empty for no words.
 
-    >>> as_options("tag:best where: layer > 3")
+    >>> format_scope_options("tag:best where: layer > 3")
     " --tag best --where 'layer > 3'"
     """
     written = []
-    for name, value in options(scope_text).items():
+    for name, value in parse_scope(scope_text).items():
         for each in value if isinstance(value, list) else [value]:
             written.append(f"--{name}" if each is True else f"--{name} {shlex.quote(each)}")
     return "".join(f" {option}" for option in written)
 
 
-NEWEST = 2000  # runs whose names are offered
+MAX_OFFERED_RUNS = 2000  # runs whose names are offered
 
 
-def offered(session: Session) -> list[str]:
+def list_scope_words(session: Session) -> list[str]:
     """The whole words that a scope of this registry may hold, for completion; of runs the names of the newest."""
     from sqlalchemy import select
 
@@ -86,7 +86,7 @@ def offered(session: Session) -> list[str]:
     from chessreg.registry.tables import Annotation, AnnotationWord, Machine, Run
 
     with session.database.read() as sql:
-        newest = sql.scalars(select(Run.id).order_by(Run.created_at.desc()).limit(NEWEST)).all()
+        newest = sql.scalars(select(Run.id).order_by(Run.created_at.desc()).limit(MAX_OFFERED_RUNS)).all()
         named = {"checkpoint": names.read_noun_names(sql, "checkpoint"), "run": names.read_names_of(sql, "run", newest)}
         fitting = [f"{noun}:{name}" for noun, called in named.items() for name in called.values()]
         tagged = Annotation.noun.in_(named), Annotation.word == AnnotationWord.TAG
@@ -96,21 +96,21 @@ def offered(session: Session) -> list[str]:
     return [*sorted(fitting), "partial", "since:7d", "where:"]
 
 
-def completed(scope_text: str, known: list[str]) -> str | None:
+def complete_scope(scope_text: str, known: list[str]) -> str | None:
     """The words with the last one completed; None where nothing begins so, or a condition is being written.
 
-    >>> completed("partial check", ["checkpoint:a", "checkpoint:b"])
+    >>> complete_scope("partial check", ["checkpoint:a", "checkpoint:b"])
     'partial checkpoint:a'
     """
     before, _, last = scope_text.rpartition(" ")
-    if not last or WHERE.search(scope_text):
+    if not last or WHERE_PATTERN.search(scope_text):
         return None
     match = next((word for word in known if word.startswith(last) and word != last), None)
     return f"{before} {match}".lstrip() if match else None
 
 
 @dataclass(frozen=True)
-class Answer:
+class AnswerTable:
     """A query's answer as it is shown: headings and cells as `chessreg query` prints them.
 
     Rows hold the cells under `c0`, `c1`, … and the number of the line (from 1) under `#`; rows behind a line hold
@@ -131,7 +131,7 @@ class Answer:
 
 
 @dataclass(frozen=True)
-class Question:
+class ScreenQuestion:
     """A query of the catalogue with its options. `scope` has the words of the scope bar."""
 
     entry: Entry
@@ -148,9 +148,9 @@ class Question:
     @property
     def options(self) -> str:
         """Its options on the command line, with a blank before each."""
-        partial = " --partial" if self.partial and "--partial" not in as_options(self.scope) else ""
+        partial = " --partial" if self.partial and "--partial" not in format_scope_options(self.scope) else ""
         scoring = f" --scoring {self.scoring}" if self.scoring != "paper" else ""
-        return as_options(self.scope) + partial + scoring
+        return format_scope_options(self.scope) + partial + scoring
 
     @property
     def command(self) -> str:
@@ -159,7 +159,7 @@ class Question:
         return f"chessreg query {shlex.quote(self.title)}{self.options}{how}"
 
 
-def catalogue(session: Session, text: str = "") -> tuple[list[Row], str]:
+def search_catalogue(session: Session, text: str = "") -> tuple[list[Row], str]:
     """The queries whose title, question, aliases, paper or plots have all these words, each with its `entry`:
     chessreg's, and those beside the files of users' kinds that were run here and are trusted. Those come first that a
     complete run here can answer (`answered`). Also what is wrong with users' queries, if anything is: then chessreg's
@@ -168,7 +168,7 @@ def catalogue(session: Session, text: str = "") -> tuple[list[Row], str]:
     from chessreg.queries.catalogue import catalogue_entries
 
     wanted, wrong = text.lower().split(), ""
-    complete = kinds_with_results(session)
+    complete = find_kinds_with_results(session)
     try:
         catalogue = catalogue_entries(trusted_kind_files(session.database))
     except ChessregError as error:
@@ -185,17 +185,17 @@ def catalogue(session: Session, text: str = "") -> tuple[list[Row], str]:
             "plots": ", ".join(plot.title for plot in e.plots),
         }
         for e in catalogue
-        if all(word in searched_text(e) for word in wanted)
+        if all(word in get_search_text(e) for word in wanted)
     ]
     return sorted(rows, key=lambda row: not row["answered"]), wrong
 
 
-def searched_text(entry: Entry) -> str:
+def get_search_text(entry: Entry) -> str:
     plots = (plot.title for plot in entry.plots)
     return " ".join((entry.title, entry.question, *entry.aliases, entry.paper, *plots)).lower()
 
 
-def kinds_with_results(session: Session) -> set[str]:
+def find_kinds_with_results(session: Session) -> set[str]:
     """Return the kinds that have a complete run."""
     from sqlalchemy import select
 
@@ -209,62 +209,62 @@ def kinds_with_results(session: Session) -> set[str]:
         }
 
 
-def answer(session: Session, question: Question) -> Answer:
+def answer_question(session: Session, question: ScreenQuestion) -> AnswerTable:
     """Ask a catalogue query; with `published`, the papers' numbers with ours beside them."""
     from chessreg.queries import run_query
 
-    scope = scope_of(question.scope, question.partial)
+    scope = make_scope(question.scope, question.partial)
     result = run_query(session.database, question.entry, scope, scoring=question.scoring)
     if question.published:
         from chessreg.queries.published import compare_with_published, drop_unmatched
 
         result = drop_unmatched(compare_with_published(session.database, result))
-    return as_table(question.title, result, question.wide)
+    return make_answer_table(question.title, result, question.wide)
 
 
-def behind(session: Session, question: Question, number: int) -> Answer:
+def list_rows_behind(session: Session, question: ScreenQuestion, number: int) -> AnswerTable:
     """The rows behind line `number` (from 1) of a query's answer."""
     from chessreg.queries.ask import rows_behind
 
-    scope = scope_of(question.scope, question.partial)
+    scope = make_scope(question.scope, question.partial)
     result = rows_behind(session.database, question.entry, number, scope, scoring=question.scoring)
-    return paged(f"row {number}", result)
+    return make_paged_answer(f"row {number}", result)
 
 
-def plotted(session: Session, question: Question, plot: Plot) -> QueryResult:
+def run_plot_query(session: Session, question: ScreenQuestion, plot: Plot) -> QueryResult:
     """The rows that a plot of a query shows."""
     from chessreg.queries import ask
 
-    scope = scope_of(question.scope, question.partial)
+    scope = make_scope(question.scope, question.partial)
     return ask.query_plot_rows(session.database, question.entry, plot, scope, scoring=question.scoring)
 
 
-def as_table(title: str, result: QueryResult, wide: bool = False) -> Answer:
+def make_answer_table(title: str, result: QueryResult, wide: bool = False) -> AnswerTable:
     """A table of few rows as text: the columns that answer the query, or (`wide`) all of them."""
     from chessreg.queries import render
 
     headings, cells, same, numeric = render.table_cells(result, wide)
     names = render.choose_columns(result, wide)[0]
     rows: list[Row] = [
-        {**{name: value for name, value in row.items() if name not in names}, **numbered(place, line)}
-        for place, (line, row) in enumerate(zip(aligned(cells), result.rows, strict=True), 1)
+        {**{name: value for name, value in row.items() if name not in names}, **number_cells(place, line)}
+        for place, (line, row) in enumerate(zip(align_intervals(cells), result.rows, strict=True), 1)
     ]
-    return Answer(
+    return AnswerTable(
         title,
         headings,
         numeric,
-        Listed(rows),
+        ListPages(rows),
         render.caption_text(same),
         result.notes,
         render.provenance_line(result),
         result,
-        tuple(role_of(result, name) for name in names),
+        tuple(choose_column_role(result, name) for name in names),
         frozenset(n for n, name in enumerate(names) if name in result.intervals),
-        tuple(signs_of(row, names) for row in result.rows),
+        tuple(compute_signs(row, names) for row in result.rows),
     )
 
 
-def role_of(result: QueryResult, name: str) -> Role:
+def choose_column_role(result: QueryResult, name: str) -> Role:
     """What a column of an answer is: a key of its rows, a result, or what explains it."""
     defaults = result.entry.default if result.entry is not None else None
     if name in result.intervals or (defaults is not None and name in defaults.answers):
@@ -278,7 +278,7 @@ DIFFERENCES = ("delta", "minus_", "less_than_")  # how their names begin
 LESS_IS_BETTER = ("loss", "error", "nll", "kl")  # how their names end
 
 
-def signs_of(row: Row, names: Sequence[str]) -> dict[str, int]:
+def compute_signs(row: Row, names: Sequence[str]) -> dict[str, int]:
     """Of the differences of a row, by the field of their cells: 1 where the interval tells that it is better, -1 where
     it tells that it is worse, 0 where it holds 0 or there is none."""
     found = {}
@@ -290,10 +290,10 @@ def signs_of(row: Row, names: Sequence[str]) -> dict[str, int]:
     return found
 
 
-def aligned(lines: Sequence[Sequence[str]]) -> list[list[str]]:
+def align_intervals(lines: Sequence[Sequence[str]]) -> list[list[str]]:
     """Cells of which the values before an interval end below each other, and the intervals begin so.
 
-    >>> aligned([["1 [-2, 3]"], ["10"], [""]])
+    >>> align_intervals([["1 [-2, 3]"], ["10"], [""]])
     [[' 1 [-2, 3]'], ['10        '], ['']]
     """
     columns = []
@@ -309,16 +309,16 @@ def aligned(lines: Sequence[Sequence[str]]) -> list[list[str]]:
     return [list(line) for line in zip(*columns, strict=True)] if columns else [list(line) for line in lines]
 
 
-def paged(title: str, result: QueryResult, hidden: Collection[str] = ("run_id",)) -> Answer:
+def make_paged_answer(title: str, result: QueryResult, hidden: Collection[str] = ("run_id",)) -> AnswerTable:
     """An answer of any length, without the `hidden` columns: an id that leads to a run is not read."""
     from chessreg.queries import render
 
     pages = RowsBehind(result, hidden)
     headings = [render.column_heading(result, name) for name in pages.names]
-    return Answer(title, headings, pages.numeric, pages, "", result.notes, render.provenance_line(result), result)
+    return AnswerTable(title, headings, pages.numeric, pages, "", result.notes, render.provenance_line(result), result)
 
 
-def numbered(place: int, line: Sequence[str]) -> dict[str, Any]:
+def number_cells(place: int, line: Sequence[str]) -> dict[str, Any]:
     return {"#": place, **{f"c{n}": text for n, text in enumerate(line)}}
 
 
@@ -338,16 +338,16 @@ class RowsBehind:
         ]
 
     def _part(self, number: int) -> QueryResult:
-        return replace(self.result, table=self.result.table.slice(number * PAGE, PAGE))
+        return replace(self.result, table=self.result.table.slice(number * PAGE_ROWS, PAGE_ROWS))
 
     def page(self, number: int) -> Sequence[Row]:
         from chessreg.queries import render
 
-        part, first = self._part(number), number * PAGE
+        part, first = self._part(number), number * PAGE_ROWS
         return [
             {
                 **row,
-                **numbered(
+                **number_cells(
                     first + place + 1 if self.lines is None else int(self.lines[first + place]),
                     [render.cell_text(part, row, name) for name in self.names],
                 ),
@@ -371,13 +371,13 @@ class RowsBehind:
             name = self.names[int(field[1:])]
             return table.column(name).combine_chunks() if name in table.column_names else None
 
-        places = np.flatnonzero(mask(view, column, self.count))
+        places = np.flatnonzero(make_mask(view, column, self.count))
         if view.sort and (values := column(view.sort)) is not None:
             if isinstance(values, pa.ChunkedArray):
                 values = pa.concat_arrays(values.chunks) if values.num_chunks else pa.nulls(0)
             if pa.types.is_dictionary(values.type):
                 values = values.cast(values.type.value_type)
-            places = places[order_of(values.take(make_arrow_indices(places)), view.descending)]
+            places = places[sort_indices(values.take(make_arrow_indices(places)), view.descending)]
         chosen = replace(self.result, table=table.take(make_arrow_indices(places)))
         pages = RowsBehind(chosen, self.hidden, numbers[places].tolist())
         pages.names, pages.numeric = self.names, self.numeric  # a column that is empty now is shown still
@@ -390,44 +390,47 @@ KEYWORDS = (
     "END", "DESC", "ASC", "UNION ALL", "WITH", "FILTER", "OVER", "PARTITION BY", "QUALIFY", "count(*)", "sum(", "avg(",
     "min(", "max(", "round(", "coalesce(", "json_extract(", "DESCRIBE", "SUMMARIZE", "SHOW TABLES",
 )  # fmt: skip
-WORD = re.compile(r"[\w.]*$")
-NAMED = re.compile(r"\b(?:from|join)\s+\"?(\w+)\"?(?:\s+(?:as\s+)?(\w+))?", re.IGNORECASE)
+WORD_PATTERN = re.compile(r"[\w.]*$")
+TABLE_PATTERN = re.compile(r"\b(?:from|join)\s+\"?(\w+)\"?(?:\s+(?:as\s+)?(\w+))?", re.IGNORECASE)
 Names = dict[str, list[str]]  # table or view → columns
 
 
-def ask(session: Session, text: str) -> Answer:
+def answer_select(session: Session, text: str) -> AnswerTable:
     """The answer to one SELECT. Raises what run_sql raises."""
     from chessreg.queries import run_sql
 
-    answer = paged("sql", run_sql(session.database, text), hidden=())
+    answer = make_paged_answer("sql", run_sql(session.database, text), hidden=())
     assert isinstance(answer.pages, RowsBehind)
     return replace(
-        answer, headings=[as_sql(name, read) for name, read in zip(answer.pages.names, answer.headings, strict=True)]
+        answer,
+        headings=[
+            format_sql_heading(name, read) for name, read in zip(answer.pages.names, answer.headings, strict=True)
+        ],
     )
 
 
-def as_sql(name: str, heading: str) -> str:
+def format_sql_heading(name: str, heading: str) -> str:
     """A column by its name in SQL, which may be typed again, and what is read beside it where that says more."""
     unit = heading.removeprefix(name.replace("_", " ")).strip()
     return f"{name} [{unit}]" if unit else name
 
 
-def names(session: Session) -> Names:
+def list_sql_names(session: Session) -> Names:
     """Every table and view that a SELECT may name, with its columns."""
     from chessreg.queries.engine import engine_of
 
     return engine_of(session.database).described()
 
 
-def row_counts(session: Session) -> dict[str, str]:
+def format_row_counts(session: Session) -> dict[str, str]:
     """The rows of every table, as far as they are counted."""
     from chessreg.queries import ask
 
-    counts = ask.count_table_rows(session.database, names(session))
+    counts = ask.count_table_rows(session.database, list_sql_names(session))
     return {table: ask.row_count_text(*number) for table, number in counts.items()}
 
 
-def explained(session: Session, text: str) -> dict[str, str]:
+def explain_select(session: Session, text: str) -> dict[str, str]:
     """What one SELECT would read, by table. Raises what run_sql raises."""
     from chessreg.queries import ask
 
@@ -435,22 +438,24 @@ def explained(session: Session, text: str) -> dict[str, str]:
     return {table: f"{ask.row_count_text(*number)} rows" for table, number in reads.items()}
 
 
-def completions(before: str, whole: str, known: Names) -> list[str]:
+def complete_sql(before: str, whole: str, known: Names) -> list[str]:
     """What the word before the cursor may become: after a dot, columns of that table (or of the table of that alias);
     else columns of the tables that the statement names, then tables, then words of SQL. Where none begins so, those
     that have it somewhere.
 
-    >>> completions("SELECT pl", "SELECT pl FROM game AS g", {"game": ["plies", "unit"]})
+    >>> complete_sql("SELECT pl", "SELECT pl FROM game AS g", {"game": ["plies", "unit"]})
     ['plies']
     """
-    match = WORD.search(before)
+    match = WORD_PATTERN.search(before)
     word = match[0] if match else ""
     owner, dot, start = word.rpartition(".")
-    tables = {alias.lower(): table for table, alias in NAMED.findall(whole) if alias} | {t.lower(): t for t in known}
+    tables = {alias.lower(): table for table, alias in TABLE_PATTERN.findall(whole) if alias} | {
+        t.lower(): t for t in known
+    }
     if dot:
         fitting = [f"{owner}.{name}" for name in known.get(tables.get(owner.lower(), ""), ())]
     else:
-        named = [table for table, _ in NAMED.findall(whole) if table in known]
+        named = [table for table, _ in TABLE_PATTERN.findall(whole) if table in known]
         columns = [name for table in named for name in known[table]]
         after_from = bool(re.search(r"\b(?:from|join)\s+\w*$", before, re.IGNORECASE))
         fitting = list(known) if after_from else [*columns, *known, *KEYWORDS]
@@ -468,7 +473,7 @@ class BoardSeries(NamedTuple):
     highest: int  # the board of the highest mean; the first of equal ones
 
 
-def boards_of(result: QueryResult, plot: Plot) -> list[BoardSeries]:
+def make_plot_boards(result: QueryResult, plot: Plot) -> list[BoardSeries]:
     """The boards of a plot of the form `board`, all on one scale: what `chessreg plot` draws. Values above 1 that are
     no percentages are shown as shares of the highest."""
     from chessreg.games.boards.boardframe import EMPTY, BoardFrame
@@ -501,7 +506,7 @@ def boards_of(result: QueryResult, plot: Plot) -> list[BoardSeries]:
     return [BoardSeries(one, frames, means[one].index(max(means[one]))) for one, frames in series.items()]
 
 
-def chart_of(result: QueryResult, plot: Plot) -> Chart:
+def make_plot_chart(result: QueryResult, plot: Plot) -> Chart:
     """The chart of a catalogue answer whose rows are those that the plot shows: what `chessreg plot` draws."""
     from chessreg.queries.plot import LINE_KEY, differing_columns, group_rows, rows_of_lines
     from chessreg.queries.render import cell_text, column_heading

@@ -28,10 +28,21 @@ from chessreg.registry import names, tables
 from chessreg.registry.database import select_by_keys
 from chessreg.registry.measures import game_points_sql
 from tui import show
-from tui.columns import Column, numeric
-from tui.data.pages import PAGE, JoinedPages, Pages, Row
-from tui.data.sql_pages import KeysetPages, SortedPages, stretches
-from tui.data.table_filter import Term, View, Worked, condition, conditions, holds, json_field, mask, order_of, terms
+from tui.columns import TableColumn, is_numeric_field
+from tui.data.pages import PAGE_ROWS, JoinedPages, Pages, Row
+from tui.data.sql_pages import KeysetPages, SortedPages, iter_stretches
+from tui.data.table_filter import (
+    ComputedField,
+    Term,
+    View,
+    is_cell_match,
+    make_condition,
+    make_conditions,
+    make_json_field,
+    make_mask,
+    parse_terms,
+    sort_indices,
+)
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as SqlSession
@@ -50,102 +61,102 @@ RESULT_TABLES: dict[str, Any] = {
     "metric_point": tables.MetricPoint,
     "statistic": tables.Statistic,
 }
-WITH_BOARDS = ("game", "trial", "score", "prediction")
+TABLES_WITH_BOARDS = ("game", "trial", "score", "prediction")
 
 
-def key_of(result_table: str) -> tuple[Any, ...]:
+def get_primary_key(result_table: str) -> tuple[Any, ...]:
     """The primary key of a result table, run first."""
     table = RESULT_TABLES[result_table]
     return tuple(getattr(table, column.key) for column in table.__table__.primary_key)
 
 
-def flat(record: Any) -> dict[str, Any]:
+def flatten_record(record: Any) -> dict[str, Any]:
     """A result row as kinds know it: its columns, then the extra columns of its kind."""
     row = {column.key: getattr(record, column.key) for column in record.__table__.columns}
     extra = row.pop("detail", None) or {}
     return row | {(f"detail_{name}" if name in row else name): value for name, value in extra.items()}
 
 
-def results(session: Session, result_table: str, run_id: UUID | None = None) -> Pages:
+def list_results(session: Session, result_table: str, run_id: UUID | None = None) -> Pages:
     """The rows of a result table, of one run or of all, the oldest run first and each in the order of its keys. Each
     row names its run and its table."""
     table = RESULT_TABLES[result_table]
 
     def rows(sql: SqlSession, records: Sequence[Any]) -> list[Row]:
         ids = {record.run_id for record in records}
-        called, of_match = run_names(sql, ids), matches_of(sql, ids) if result_table == "game" else {}
+        called, of_match = name_runs(sql, ids), find_matches(sql, ids) if result_table == "game" else {}
         listed = list[Row]()
         for record in records:
-            row = {**flat(record), "run": called[record.run_id], "result_table": result_table}
+            row = {**flatten_record(record), "run": called[record.run_id], "result_table": result_table}
             if (match := of_match.get((record.run_id, row.get("match", -1)))) is not None:
                 color, opponent = match
-                row |= {"color": color, "opponent": opponent, "points": points(row, color)}
+                row |= {"color": color, "opponent": opponent, "points": format_points(row, color)}
             listed.append(row)
         return listed
 
     def field(name: str) -> Any:
-        return sql_field(session, table, name)
+        return make_sql_field(session, table, name)
 
     def fitting(fits: Sequence[ColumnElement[bool]] = ()) -> JoinedPages:
         return JoinedPages(parts(fits), narrowed)
 
     def parts(fits: Sequence[ColumnElement[bool]]) -> Iterator[Pages | None]:
         if run_id is not None:
-            yield from stretches(session, table, key, where=[table.run_id == run_id], fits=fits, rows=rows)
+            yield from iter_stretches(session, table, key, where=[table.run_id == run_id], fits=fits, rows=rows)
             return
-        ids, some, looked = runs_with(session, table), 1, 0
+        ids, some, looked = find_runs_with_rows(session, table), 1, 0
         while ids:  # more and more runs are counted at once, as the first rows are waited for
-            counts = counts_of(session, table, ids[:some], fits)
+            counts = count_fitting_rows(session, table, ids[:some], fits)
             if counts is None and some > 1:
                 some = max(1, some // 4)
                 continue
             if counts is None:
-                yield from stretches(session, table, key, where=[table.run_id == ids[0]], fits=fits, rows=rows)
+                yield from iter_stretches(session, table, key, where=[table.run_id == ids[0]], fits=fits, rows=rows)
                 looked = JoinedPages.STRETCH
             else:
                 for id in (id for id in ids[:some] if id in counts):
                     its = [table.run_id == id, *fits]
                     yield KeysetPages(session, table, key, where=its, rows=rows, count=counts[id].fitting)
                     looked += counts[id].rows
-            ids, some = ids[some:], min(2 * some, MOST_COUNTED)
+            ids, some = ids[some:], min(2 * some, MAX_COUNTED_RUNS)
             if looked >= JoinedPages.STRETCH:
                 yield None
                 looked = 0
 
     def narrowed(view: View) -> Pages:
-        fits = conditions(view, field, session.database.dialect)
+        fits = make_conditions(view, field, session.database.dialect)
         if view.sort:
             where = [*([] if run_id is None else [table.run_id == run_id]), *fits]
-            return SortedPages(session, table, key_of(result_table), where, field, view, rows, narrowed)
+            return SortedPages(session, table, get_primary_key(result_table), where, field, view, rows, narrowed)
         return fitting(fits)
 
-    key = key_of(result_table)[1:]  # of one run
+    key = get_primary_key(result_table)[1:]  # of one run
     return fitting()
 
 
-MOST_COUNTED = 64  # runs at once
+MAX_COUNTED_RUNS = 64  # runs at once
 
 
-class Counts(NamedTuple):
+class RowCounts(NamedTuple):
     """Rows of a run, and those that fit."""
 
     rows: int
     fitting: int
 
 
-def counts_of(
+def count_fitting_rows(
     session: Session, table: Any, ids: Sequence[UUID], fits: Sequence[ColumnElement[bool]]
-) -> dict[UUID, Counts] | None:
+) -> dict[UUID, RowCounts] | None:
     """The rows of each of these runs; None where they are more than STRETCH, which are looked at in parts."""
     each = and_(true(), *fits).label("fits")
     looked = select(table.run_id, each).where(table.run_id.in_(ids)).limit(JoinedPages.STRETCH + 1).subquery()
     query = select(looked.c.run_id, func.count(), func.count().filter(looked.c.fits)).group_by(looked.c.run_id)
     with session.database.read() as sql:
-        found = {id: Counts(rows, fitting) for id, rows, fitting in sql.execute(query)}
+        found = {id: RowCounts(rows, fitting) for id, rows, fitting in sql.execute(query)}
     return found if sum(its.rows for its in found.values()) <= JoinedPages.STRETCH else None
 
 
-def runs_with(session: Session, table: Any) -> list[UUID]:
+def find_runs_with_rows(session: Session, table: Any) -> list[UUID]:
     """The runs that have rows in a result table, the oldest first. The index leads from one to the next: no other row
     is read."""
     run = tables.Run
@@ -159,45 +170,45 @@ def runs_with(session: Session, table: Any) -> list[UUID]:
     return [id for _, id in sorted(made)]
 
 
-def sql_field(session: Session, table: Any, name: str) -> Any:
+def make_sql_field(session: Session, table: Any, name: str) -> Any:
     """What a column of a result table is in SQL: the table's own, one that is worked out, or a kind's extra column."""
     if name == "run":
-        return Worked(lambda term: table.run_id.in_(runs_called(session, table, term)))
+        return ComputedField(lambda term: table.run_id.in_(find_runs_by_term(session, table, term)))
     if table is tables.Game and name in ("color", "opponent"):
-        return match_field(session, name)
+        return make_match_field(session, name)
     if table is tables.Game and name == "points":
-        return game_points_sql(match_field(session, "color").value == "white")
+        return game_points_sql(make_match_field(session, "color").value == "white")
     if name == "accuracy" and hasattr(table, "correct"):
         return 100.0 * table.correct / func.nullif(table.n, 0)
     column = getattr(table, name, None)
     if table is tables.Trial and name == "sample":
-        return sample_field(session)
+        return make_sample_field(session)
     if column is not None and name in table.__table__.columns and not isinstance(column.type, LargeBinary):
         return column
     if "detail" not in table.__table__.columns or not re.fullmatch(r"[\w.]+", name):
         return None
-    return json_field(table.detail, name.removeprefix("detail_"), session.database.dialect)
+    return make_json_field(table.detail, name.removeprefix("detail_"), session.database.dialect)
 
 
-def sample_field(session: Session) -> Worked:
+def make_sample_field(session: Session) -> ComputedField:
     """A trial's sample: the greedy text is stored as -1."""
     column = tables.Trial.sample
 
     def holds(term: Term) -> ColumnElement[bool] | None:
         if term.sign in ":=" and term.value.lower() == "greedy":
             return column < 0
-        return condition(column, term, session.database.dialect)
+        return make_condition(column, term, session.database.dialect)
 
-    return Worked(holds, column)
+    return ComputedField(holds, column)
 
 
-def match_field(session: Session, name: str) -> Worked:
+def make_match_field(session: Session, name: str) -> ComputedField:
     """A column of the match that a game belongs to. The matches that hold a word are looked up before the games."""
     game, match = tables.Game, tables.Match
     column = getattr(match, name)
 
     def holds(term: Term) -> ColumnElement[bool] | None:
-        fits = condition(column, term, session.database.dialect)
+        fits = make_condition(column, term, session.database.dialect)
         if fits is None:
             return None
         with session.database.read() as sql:
@@ -208,30 +219,30 @@ def match_field(session: Session, name: str) -> Worked:
         return or_(false(), *(and_(game.match == number, game.run_id.in_(ids)) for number, ids in by_number.items()))
 
     its = select(column).where(match.run_id == game.run_id, match.number == game.match).correlate(game)
-    return Worked(holds, its.scalar_subquery())
+    return ComputedField(holds, its.scalar_subquery())
 
 
-def runs_called(session: Session, table: Any, term: Term) -> list[UUID]:
+def find_runs_by_term(session: Session, table: Any, term: Term) -> list[UUID]:
     """The runs of a result table whose name, or else kind and id, holds a word."""
-    ids = runs_with(session, table)
+    ids = find_runs_with_rows(session, table)
     with session.database.read() as sql:
-        called = run_names(sql, set(ids))
-    return [id for id in ids if holds(RUN, {"run": called[id]}, term)]
+        called = name_runs(sql, set(ids))
+    return [id for id in ids if is_cell_match(RUN_COLUMN, {"run": called[id]}, term)]
 
 
-def matches_of(sql: SqlSession, ids: set[UUID]) -> dict[tuple[UUID, int], tuple[str, str]]:
+def find_matches(sql: SqlSession, ids: set[UUID]) -> dict[tuple[UUID, int], tuple[str, str]]:
     """(run, number) of each match of these runs → the model's color, and the opponent."""
     match = tables.Match
     rows = sql.execute(select(match.run_id, match.number, match.color, match.opponent).where(match.run_id.in_(ids)))
     return {(run_id, number): (color, opponent) for run_id, number, color, opponent in rows}
 
 
-def points(row: Row, color: str) -> str:
+def format_points(row: Row, color: str) -> str:
     """The model's score of a game, at the move limit by the evaluation there; empty where it has neither.
 
-    >>> points({"result": "0-1", "adjudication_cp": None}, "black")
+    >>> format_points({"result": "0-1", "adjudication_cp": None}, "black")
     '1'
-    >>> points({"result": "*", "adjudication_cp": 9}, "white")
+    >>> format_points({"result": "*", "adjudication_cp": 9}, "white")
     '½'
     """
     from chessreg.games.boards.adjudication import score_game
@@ -240,14 +251,14 @@ def points(row: Row, color: str) -> str:
     return "" if counted is None else "½" if counted == 0.5 else f"{counted:g}"
 
 
-def run_names(sql: SqlSession, ids: set[UUID]) -> dict[UUID, str]:
+def name_runs(sql: SqlSession, ids: set[UUID]) -> dict[UUID, str]:
     """The name of each run, or else its kind and id."""
     kinds = dict(select_by_keys(sql, select(tables.Run.id, tables.Run.kind), tables.Run.id, ids))
     called = names.read_names_of(sql, "run", ids)
     return {id: called.get(id) or f"{kinds.get(id, 'run')} {id.hex[-6:]}" for id in ids}
 
 
-def result_tables_of(session: Session, run_id: UUID, result_tables: Sequence[str]) -> dict[str, int]:
+def count_result_rows(session: Session, run_id: UUID, result_tables: Sequence[str]) -> dict[str, int]:
     """Those of the result tables that have rows of this run, with their number."""
     with session.database.read() as sql:
         known = [name for name in result_tables if name in RESULT_TABLES]
@@ -255,10 +266,10 @@ def result_tables_of(session: Session, run_id: UUID, result_tables: Sequence[str
     return {name: count for name, count in counts.items() if count}
 
 
-def result_tables_with_boards(session: Session) -> list[str]:
+def find_tables_with_boards(session: Session) -> list[str]:
     """The result tables that hold any row that a board may be drawn of."""
     with session.database.read() as sql:
-        return [f for f in WITH_BOARDS if sql.scalar(select(RESULT_TABLES[f].unit).limit(1)) is not None]
+        return [f for f in TABLES_WITH_BOARDS if sql.scalar(select(RESULT_TABLES[f].unit).limit(1)) is not None]
 
 
 def find_row(session: Session, row: Row, result_tables: Sequence[str]) -> dict[str, Any] | None:
@@ -272,16 +283,16 @@ def find_row(session: Session, row: Row, result_tables: Sequence[str]) -> dict[s
         for name in result_tables:
             table = RESULT_TABLES[name]
             query = select(table).where(table.run_id == run_id)
-            for column in key_of(name)[1:]:
+            for column in get_primary_key(name)[1:]:
                 field = column.key if column.key in row else also.get(column.key, "")
                 if field in row and row[field] is not None:
                     query = query.where(getattr(table, column.key) == row[field])
-            if (record := sql.scalars(query.order_by(*key_of(name)).limit(1)).first()) is not None:
-                return {**flat(record), "result_table": name}
+            if (record := sql.scalars(query.order_by(*get_primary_key(name)).limit(1)).first()) is not None:
+                return {**flatten_record(record), "result_table": name}
     return None
 
 
-TITLES = {
+TABLE_TITLES = {
     "game": "games",
     "trial": "trials",
     "score": "scores",
@@ -292,32 +303,32 @@ TITLES = {
     "statistic": "statistics",
     "dataset_game": "dataset games",
 }
-RUN = Column("run", "run", widest=20)
+RUN_COLUMN = TableColumn("run", "run", widest=20)
 
 
-def accuracy(row: Row) -> str:
+def format_accuracy(row: Row) -> str:
     return f"{100 * row['correct'] / row['n']:.1f} %" if row["n"] else ""
 
 
-def first_tries(row: Row) -> str:
+def format_first_tries(row: Row) -> str:
     return "" if row["first_try_legal"] is None else f"{row['first_try_legal']}/{row['turns']}"
 
 
-def mass(field: str) -> Column:
+def make_mass_column(field: str) -> TableColumn:
     def text(row: Row) -> str:
         return "" if row[field] is None else f"{row[field]:.3f}"
 
-    return Column(field, field.replace("_", " "), right=True, text=text)
+    return TableColumn(field, field.replace("_", " "), right=True, text=text)
 
 
-def sample(row: Row) -> str:
+def format_sample(row: Row) -> str:
     return "greedy" if row["sample"] < 0 else str(row["sample"])
 
 
-def centipawns(row: Row) -> str:
+def format_centipawns(row: Row) -> str:
     """The evaluation at the end of a game, of White; a mate as its number of moves.
 
-    >>> [centipawns({"adjudication_cp": value}) for value in (35, -9_997, 9_999, None)]
+    >>> [format_centipawns({"adjudication_cp": value}) for value in (35, -9_997, 9_999, None)]
     ['35', '-#3', '#1', '']
     """
     from chessreg.games.boards.adjudication import MATE_CP
@@ -325,72 +336,72 @@ def centipawns(row: Row) -> str:
 
     value = row["adjudication_cp"]
     if value is None or not 0 <= MATE_CP - abs(value) < MAX_MATE_MOVES:
-        return show.value(value)
+        return show.format_cell_value(value)
     return f"{'-' if value < 0 else ''}#{MATE_CP - abs(value)}"
 
 
-KNOWN: dict[str, tuple[Column, ...]] = {
+TABLE_COLUMNS: dict[str, tuple[TableColumn, ...]] = {
     "game": (
-        Column("unit", "game", right=True),
-        Column("color", "color"),
-        Column("opponent", "opponent", widest=28, least=12),
-        Column("points", "score", right=True, role="value"),
-        Column("result", "result"),
-        Column("termination", "ended by", least=16),
-        Column("plies", "plies", right=True),
-        Column("first_try_legal", "legal", right=True, text=first_tries),
-        Column("adjudication_cp", "centipawns", right=True, text=centipawns),
-        Column("opening_number", "opening", right=True),
-        Column("seconds", "took", right=True, text=lambda row: show.duration(row["seconds"])),
+        TableColumn("unit", "game", right=True),
+        TableColumn("color", "color"),
+        TableColumn("opponent", "opponent", widest=28, least=12),
+        TableColumn("points", "score", right=True, role="value"),
+        TableColumn("result", "result"),
+        TableColumn("termination", "ended by", least=16),
+        TableColumn("plies", "plies", right=True),
+        TableColumn("first_try_legal", "legal", right=True, text=format_first_tries),
+        TableColumn("adjudication_cp", "centipawns", right=True, text=format_centipawns),
+        TableColumn("opening_number", "opening", right=True),
+        TableColumn("seconds", "took", right=True, text=lambda row: show.format_seconds(row["seconds"])),
     ),
     "trial": (
-        Column("unit", "state", right=True),
-        Column("condition", "condition"),
-        Column("sample", "sample", right=True, text=sample),
-        Column("text", "wrote"),
-        Column("legal_original", "legal on original"),
-        Column("legal_modified", "legal on modified"),
-        mass("mass_original"),
-        mass("mass_modified"),
-        Column("item", "game", right=True),
-        Column("ply", "ply", right=True),
+        TableColumn("unit", "state", right=True),
+        TableColumn("condition", "condition"),
+        TableColumn("sample", "sample", right=True, text=format_sample),
+        TableColumn("text", "wrote"),
+        TableColumn("legal_original", "legal on original"),
+        TableColumn("legal_modified", "legal on modified"),
+        make_mass_column("mass_original"),
+        make_mass_column("mass_modified"),
+        TableColumn("item", "game", right=True),
+        TableColumn("ply", "ply", right=True),
     ),
     "score": (
-        Column("unit", "unit", right=True),
-        Column("split", "split"),
-        Column("item", "game", right=True),
-        Column("layer", "layer", right=True),
-        Column("n", "n", right=True),
-        Column("correct", "right", right=True),
-        Column("accuracy", "accuracy", right=True, text=accuracy, role="value"),
+        TableColumn("unit", "unit", right=True),
+        TableColumn("split", "split"),
+        TableColumn("item", "game", right=True),
+        TableColumn("layer", "layer", right=True),
+        TableColumn("n", "n", right=True),
+        TableColumn("correct", "right", right=True),
+        TableColumn("accuracy", "accuracy", right=True, text=format_accuracy, role="value"),
     ),
 }
-ELSEWHERE = {"run_id", "attempt_id", "intervention_id", "run", "result_table", "counts", "match", "fen",
+HIDDEN_FIELDS = {"run_id", "attempt_id", "intervention_id", "run", "result_table", "counts", "match", "fen",
              "opening_plies", "turns", "tries", "moves", "move_hash"}  # fmt: skip
 
 
-def columns_of(result_table: str, rows: Sequence[Row], with_run: bool = False) -> list[Column]:
+def make_result_columns(result_table: str, rows: Sequence[Row], with_run: bool = False) -> list[TableColumn]:
     """The columns of a result table: its own, then the extra columns of its kind, as the first rows have them."""
-    known = list(KNOWN.get(result_table, ()))
-    named = {column.field for column in known} | ELSEWHERE
+    known = list(TABLE_COLUMNS.get(result_table, ()))
+    named = {column.field for column in known} | HIDDEN_FIELDS
     fields = dict.fromkeys(name for row in rows[:20] for name in row if name not in named)
     more = [
-        Column(name, name.replace("_", " "), right=numeric(name, rows[:20]), widest=32)
+        TableColumn(name, name.replace("_", " "), right=is_numeric_field(name, rows[:20]), widest=32)
         for name in fields
         if any(row.get(name) is not None and not isinstance(row.get(name), bytes) for row in rows[:20])
     ]
-    return [*([RUN] if with_run else []), *known, *more]
+    return [*([RUN_COLUMN] if with_run else []), *known, *more]
 
 
 DATASET_GAME = "dataset_game"
-COLUMNS = {
+DATASET_COLUMNS = {
     "games": ("white", "black", "result", "plies", "white_elo", "black_elo", "eco", "text"),
     "positions": ("ply", "best", "action", "fen", "mover_elo", "opponent_elo"),
 }
-SHOWN = 80  # characters of a game's text
+GAME_TEXT_CHARS = 80  # characters of a game's text
 
 
-def position_as_game(row: Row) -> Row:
+def make_game_row(row: Row) -> Row:
     """A position in the columns of games: ply, players, and the best or evaluated move where a game has its result."""
     white, black = ("mover_elo", "opponent_elo") if " w " in row["fen"] else ("opponent_elo", "mover_elo")
     return {
@@ -400,7 +411,7 @@ def position_as_game(row: Row) -> Row:
     }  # fmt: skip
 
 
-AS_GAME: dict[str, Callable[[Row], Row]] = {"games": dict, "positions": position_as_game}
+GAME_ROW_MAKERS: dict[str, Callable[[Row], Row]] = {"games": dict, "positions": make_game_row}
 
 
 class DatasetPages:
@@ -419,7 +430,7 @@ class DatasetPages:
         self._starts = list(accumulate(sizes, initial=0))
 
     def page(self, number: int) -> Sequence[Row]:
-        first, last = number * PAGE, min((number + 1) * PAGE, self.count)
+        first, last = number * PAGE_ROWS, min((number + 1) * PAGE_ROWS, self.count)
         if self.merged is not None:
             which, at = (part[first:last] for part in self.merged)
             rows: list[Row] = [{}] * len(which)
@@ -439,23 +450,23 @@ class DatasetPages:
 
     def _read(self, part: int, places: Sequence[int]) -> list[Row]:
         id, name, games = self.parts[part]
-        read = games.take(list(places), games.having(COLUMNS[games.content])).to_pylist()
+        read = games.take(list(places), games.having(DATASET_COLUMNS[games.content])).to_pylist()
         return [
             {
                 **row,
-                "text": row["text"].lstrip(";")[:SHOWN],
+                "text": row["text"].lstrip(";")[:GAME_TEXT_CHARS],
                 "result_table": DATASET_GAME,
                 "dataset_id": id,
                 "run": name,
                 "unit": place,
             }
-            for place, row in zip(places, map(AS_GAME[games.content], read), strict=True)
+            for place, row in zip(places, map(GAME_ROW_MAKERS[games.content], read), strict=True)
         ]
 
     def narrowed(self, view: View) -> Pages:
         """Only the columns that the words and the order name are read; a word alone is looked for in all but the moves,
         which take long: `moves:` looks there."""
-        for term in terms(view.text):
+        for term in parse_terms(view.text):
             if term.field:
                 view.fields(term.field)  # an unknown one is refused before anything is read
         if not view.sort:
@@ -463,27 +474,27 @@ class DatasetPages:
         places, keys = [], []
         for _, name, games in self.parts:
             column = ColumnReader(games, name)
-            places.append(fitting_places(column, view))
+            places.append(find_fitting_places(column, view))
             values = column(view.sort)
             whole = values is None or len(places[-1]) == len(values)
             keys.append(values if whole else values.take(make_arrow_indices(places[-1])))
-        return DatasetPages(self.parts, merged=merged_order(places, keys, view))
+        return DatasetPages(self.parts, merged=merge_orders(places, keys, view))
 
     def _fitting(self, view: View) -> Iterator[Pages | None]:
         """The rows that fit, of some row groups after the other, with a pause after each."""
         for part in self.parts:
             _, name, games = part
             for rows in games.stretches(JoinedPages.STRETCH):
-                yield DatasetPages([part], [rows.start + fitting_places(ColumnReader(games, name, rows), view)])
+                yield DatasetPages([part], [rows.start + find_fitting_places(ColumnReader(games, name, rows), view)])
                 yield None
 
 
-def fitting_places(column: ColumnReader, view: View) -> np.ndarray:
+def find_fitting_places(column: ColumnReader, view: View) -> np.ndarray:
     """Which of the reader's rows hold the words: places int64, ascending."""
     brief = replace(view, columns=tuple(c for c in view.columns if c.field != "text"))
     keep = np.ones(len(column.rows), bool)
-    for term in terms(view.text):
-        keep &= mask(view if term.field else brief, column, len(keep), [term])
+    for term in parse_terms(view.text):
+        keep &= make_mask(view if term.field else brief, column, len(keep), [term])
     return np.flatnonzero(keep)
 
 
@@ -491,7 +502,7 @@ class ColumnReader:
     """The columns of some rows of a dataset as the list of games calls them, read lazily."""
 
     def __init__(self, games: DatasetFile, name: str, some: range | None = None) -> None:
-        """`some`: one of the file's `stretches`; without it all rows."""
+        """`some`: one of the file's `iter_stretches`; without it all rows."""
         self.games, self.name, self.some = games, name, some
         self.rows = range(games.total) if some is None else some
         self._read: dict[str, Any] = {}
@@ -538,7 +549,7 @@ class ColumnReader:
         return pc.if_else(mine, table.column("mover_elo"), table.column("opponent_elo")).combine_chunks()
 
 
-def merged_order(places: Sequence[np.ndarray], keys: Sequence[Any], view: View) -> tuple[np.ndarray, np.ndarray]:
+def merge_orders(places: Sequence[np.ndarray], keys: Sequence[Any], view: View) -> tuple[np.ndarray, np.ndarray]:
     """(dataset, place) of every row of several datasets, by the values of their column; without a value last."""
     import pyarrow as pa
 
@@ -551,7 +562,7 @@ def merged_order(places: Sequence[np.ndarray], keys: Sequence[Any], view: View) 
     values = [
         pa.nulls(len(each), kind) if key is None else key.cast(kind) for key, each in zip(keys, places, strict=True)
     ]
-    order = order_of(pa.concat_arrays(values) if values else pa.nulls(0, kind), view.descending)
+    order = sort_indices(pa.concat_arrays(values) if values else pa.nulls(0, kind), view.descending)
     return which[order], at[order]
 
 
@@ -561,13 +572,13 @@ def is_number(kind: Any) -> bool:
     return bool(pa.types.is_integer(kind) or pa.types.is_floating(kind))
 
 
-def any_dataset(session: Session) -> bool:
+def has_datasets(session: Session) -> bool:
     """Whether there is any; nothing of its files is read."""
     with session.database.read() as sql:
         return sql.scalar(select(tables.Dataset.id).limit(1)) is not None
 
 
-def dataset_games(session: Session, only: UUID | None = None) -> DatasetPages:
+def open_dataset_games(session: Session, only: UUID | None = None) -> DatasetPages:
     """The datasets in the order in which they were made, or one; those whose files are elsewhere are left out. Nothing
     is fetched, and bytes are not compared with their digest, which takes seconds a gigabyte: `dataset verify` does."""
     from chessreg.entities.dataset import opened

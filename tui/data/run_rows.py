@@ -12,9 +12,9 @@ from sqlalchemy import ColumnElement, func, select
 from chessreg.registry import identity, lineage, measures, names, read, run_filter, tables
 from chessreg.registry.states import word_of
 from tui import show
-from tui.columns import Column, signed, state_tone
-from tui.data.pages import PAGE, JoinedPages, Pages, Row, by_words_above
-from tui.data.sql_pages import ChosenPages, KeysetPages, stretches
+from tui.columns import TableColumn, choose_state_tone, format_state
+from tui.data.pages import PAGE_ROWS, JoinedPages, Pages, Row, refuse_narrowing
+from tui.data.sql_pages import ChosenPages, KeysetPages, iter_stretches
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as SqlSession
@@ -22,7 +22,9 @@ if TYPE_CHECKING:
     from chessreg.session import Session
 
 
-def runs(session: Session, text: str = "", sort: str = run_filter.NEWEST_FIRST, metrics: Sequence[str] = ()) -> Pages:
+def list_run_pages(
+    session: Session, text: str = "", sort: str = run_filter.NEWEST_FIRST, metrics: Sequence[str] = ()
+) -> Pages:
     """The runs that fit the words (registry.run_filter says which), in this order; of `metrics` the last values.
 
     Raises BadInputError for a field or an order that there is not.
@@ -32,7 +34,7 @@ def runs(session: Session, text: str = "", sort: str = run_filter.NEWEST_FIRST, 
         stale = lineage.find_stale_runs(sql)
 
         def rows(sql: SqlSession, records: Sequence[tables.Run]) -> list[Row]:
-            return summaries(sql, records, stale, metrics)
+            return make_run_rows(sql, records, stale, metrics)
 
         fits = run_filter.filter_conditions(sql, text)
         if sort != run_filter.NEWEST_FIRST:
@@ -41,11 +43,11 @@ def runs(session: Session, text: str = "", sort: str = run_filter.NEWEST_FIRST, 
     key = (run.created_at, run.id)
     if not text.split():
         return KeysetPages(session, run, key, where=fits, descending=True, rows=rows)
-    parts = stretches(session, run, key, fits=fits, rows=rows, descending=True, cut=key[:1])
-    return JoinedPages(parts, by_words_above)
+    parts = iter_stretches(session, run, key, fits=fits, rows=rows, descending=True, cut=key[:1])
+    return JoinedPages(parts, refuse_narrowing)
 
 
-def fitting(session: Session, text: str, ids: Collection[UUID]) -> set[UUID]:
+def filter_run_ids(session: Session, text: str, ids: Collection[UUID]) -> set[UUID]:
     """Those of these runs that fit the words."""
     if not ids:
         return set()
@@ -58,7 +60,7 @@ class SortedIds(Sequence[str]):
     """The ids of the runs that fit, in an order, as 32 hex digits: read CHUNK by CHUNK, each from the nearer end, of
     which SQL keeps only as many rows as it skips. May be asked by several threads."""
 
-    CHUNK = 50 * PAGE
+    CHUNK = 50 * PAGE_ROWS
 
     def __init__(self, session: Session, fits: Sequence[ColumnElement[bool]], sort: str) -> None:
         self._database, self._fits, self._sort = session.database, tuple(fits), sort
@@ -90,14 +92,14 @@ class SortedIds(Sequence[str]):
         return self._chunks[number]
 
 
-def metric_names(session: Session, ids: Sequence[UUID]) -> list[str]:
+def list_metric_names(session: Session, ids: Sequence[UUID]) -> list[str]:
     """The metrics that any of these runs has."""
     point = tables.MetricPoint
     with session.database.read() as sql:
         return sorted(sql.scalars(select(point.name).where(point.run_id.in_(ids)).distinct()))
 
 
-def summaries(
+def make_run_rows(
     sql: SqlSession, records: Sequence[tables.Run], stale: Collection[UUID], metrics: Sequence[str] = ()
 ) -> list[Row]:
     """What `chessreg runs list` says of these runs, and no other run is looked at."""
@@ -109,48 +111,57 @@ def summaries(
     ]
 
 
-SPEC, METRIC = "spec.", "metric."
+SPEC_PREFIX, METRIC_PREFIX = "spec.", "metric."
 
 
-def state(row: Row) -> str:
+def format_run_state(row: Row) -> str:
     return f"{row['state']}{read.format_marks(row)}"
 
 
-def signed_state(row: Row) -> str:
-    return signed(state(row))
+def format_signed_state(row: Row) -> str:
+    return format_state(format_run_state(row))
 
 
-def units(row: Row) -> str:
+def format_units(row: Row) -> str:
     return f"{row['done']:,}/{row['units']:,}"
 
 
-def name(row: Row) -> str:
+def format_run_name(row: Row) -> str:
     return ("★ " if row["starred"] else "") + ("⚑ " if row["pinned"] else "") + (row["name"] or "")
 
 
-def completed(row: Row) -> str:
-    return show.when(row["completed_at"])
+def format_completed(row: Row) -> str:
+    return show.format_local_time(row["completed_at"])
 
 
 # By the names that they are sorted by (chessreg.registry.run_filter.SORT_KEYS).
-KNOWN = {
-    "id": Column("short", "id", text=lambda row: show.short(row["short"]), role="detail"),
-    "name": Column("name", "name", text=name, widest=28, least=12, role="key"),
-    "kind": Column("kind", "kind", widest=16),
-    "state": Column(
-        "state", "state", text=signed_state, whole=True, role="key", tone=lambda row: state_tone(state(row))
+RUN_COLUMNS = {
+    "id": TableColumn("short", "id", text=lambda row: show.abbreviate_id(row["short"]), role="detail"),
+    "name": TableColumn("name", "name", text=format_run_name, widest=28, least=12, role="key"),
+    "kind": TableColumn("kind", "kind", widest=16),
+    "state": TableColumn(
+        "state",
+        "state",
+        text=format_signed_state,
+        whole=True,
+        role="key",
+        tone=lambda row: choose_state_tone(format_run_state(row)),
     ),
-    "result": Column("result", "result", widest=40, least=14, role="value", split=" · "),
-    "units": Column("done", "units", right=True, text=units, role="detail"),
-    "created": Column("created_at", "created", text=lambda row: show.when(row["created_at"]), least=16, role="detail"),
-    "machine": Column("host", "machine", text=lambda row: show.host(row["host"]), widest=20),
-    "tries": Column("attempts", "tries", right=True),
-    "tags": Column("tags", "tags", text=lambda row: " ".join(row["tags"])),
-    "completed": Column("completed_at", "completed", text=completed, least=16, role="detail"),
-    "starred": Column("starred", "starred", text=lambda row: "★" if row["starred"] else ""),
-    "notes": Column("notes", "last note", text=lambda row: show.value((row["notes"] or [""])[-1]), widest=40),
+    "result": TableColumn("result", "result", widest=40, least=14, role="value", split=" · "),
+    "units": TableColumn("done", "units", right=True, text=format_units, role="detail"),
+    "created": TableColumn(
+        "created_at", "created", text=lambda row: show.format_local_time(row["created_at"]), least=16, role="detail"
+    ),
+    "machine": TableColumn("host", "machine", text=lambda row: show.format_host(row["host"]), widest=20),
+    "tries": TableColumn("attempts", "tries", right=True),
+    "tags": TableColumn("tags", "tags", text=lambda row: " ".join(row["tags"])),
+    "completed": TableColumn("completed_at", "completed", text=format_completed, least=16, role="detail"),
+    "starred": TableColumn("starred", "starred", text=lambda row: "★" if row["starred"] else ""),
+    "notes": TableColumn(
+        "notes", "last note", text=lambda row: show.format_cell_value((row["notes"] or [""])[-1]), widest=40
+    ),
 }
-MEANING = {
+COLUMN_MEANINGS = {
     "id": "the end of the id",
     "name": "its name; ★ starred, ⚑ pinned",
     "kind": "kind of experiment",
@@ -165,112 +176,123 @@ MEANING = {
     "starred": "starred or not",
     "notes": "what was noted last",
 }
-SHOWN = ("name", "kind", "state", "result", "units", "created", "machine", "tries", "tags", "id")
+DEFAULT_COLUMNS = ("name", "kind", "state", "result", "units", "created", "machine", "tries", "tags", "id")
 
 
-def column(key: str) -> Column:
+def make_run_column(key: str) -> TableColumn:
     """The column of this name."""
-    if key.startswith(SPEC):
-        path = key.removeprefix(SPEC).split(".")
-        return Column(key, key.removeprefix(SPEC), text=lambda row: show.value(within(row["spec"], path)), widest=24)
-    if key.startswith(METRIC):
-        metric = key.removeprefix(METRIC)
-        return Column(key, metric, right=True, text=lambda row: show.value(row["metrics"].get(metric)))
-    return KNOWN[key]
+    if key.startswith(SPEC_PREFIX):
+        path = key.removeprefix(SPEC_PREFIX).split(".")
+        return TableColumn(
+            key,
+            key.removeprefix(SPEC_PREFIX),
+            text=lambda row: show.format_cell_value(get_nested(row["spec"], path)),
+            widest=24,
+        )
+    if key.startswith(METRIC_PREFIX):
+        metric = key.removeprefix(METRIC_PREFIX)
+        return TableColumn(key, metric, right=True, text=lambda row: show.format_cell_value(row["metrics"].get(metric)))
+    return RUN_COLUMNS[key]
 
 
-def known(key: str) -> bool:
-    return key in KNOWN or (key.startswith((SPEC, METRIC)) and not key.endswith("."))
+def is_run_column(key: str) -> bool:
+    return key in RUN_COLUMNS or (key.startswith((SPEC_PREFIX, METRIC_PREFIX)) and not key.endswith("."))
 
 
-def within(values: Any, path: Sequence[str]) -> Any:
+def get_nested(values: Any, path: Sequence[str]) -> Any:
     for step in path:
         values = values.get(step) if isinstance(values, Mapping) else None
     return values
 
 
-SETTINGS = (
-    Column("setting", "setting", role="detail"),
-    Column("value", "value", widest=90, tone=lambda row: "key" if row["source"] == "given" else "detail"),
-    Column("source", "given or default", role="detail"),
+SETTING_COLUMNS = (
+    TableColumn("setting", "setting", role="detail"),
+    TableColumn("value", "value", widest=90, tone=lambda row: "key" if row["source"] == "given" else "detail"),
+    TableColumn("source", "given or default", role="detail"),
 )
 
 
-def attempt_state(row: Mapping[str, Any]) -> str:
+def get_attempt_state(row: Mapping[str, Any]) -> str:
     """Return the state of an attempt: running, or the state that its cause names."""
     return word_of(row["cause"]) if row["cause"] else str(row["state"])
 
 
-ATTEMPTS = (
-    Column("started_at", "started", text=lambda row: show.when(row["started_at"]), least=16),
-    Column(
+ATTEMPT_COLUMNS = (
+    TableColumn("started_at", "started", text=lambda row: show.format_local_time(row["started_at"]), least=16),
+    TableColumn(
         "state",
         "state",
-        text=lambda row: signed(attempt_state(row)),
-        tone=lambda row: state_tone(attempt_state(row)),
+        text=lambda row: format_state(get_attempt_state(row)),
+        tone=lambda row: choose_state_tone(get_attempt_state(row)),
         role="key",
     ),
-    Column("units_done", "units", right=True),
-    Column("took", "took", right=True, text=lambda row: took(row)),
-    Column("host", "machine", text=lambda row: show.host(row["host"])),
-    Column("executor", "executor"),
-    Column("message", "message", widest=60),
+    TableColumn("units_done", "units", right=True),
+    TableColumn("took", "took", right=True, text=lambda row: format_attempt_duration(row)),
+    TableColumn("host", "machine", text=lambda row: show.format_host(row["host"])),
+    TableColumn("executor", "executor"),
+    TableColumn("message", "message", widest=60),
 )
 
 
-def took(row: Mapping[str, Any]) -> str:
-    return show.duration((row["ended_at"] - row["started_at"]).total_seconds()) if row["ended_at"] else ""
+def format_attempt_duration(row: Mapping[str, Any]) -> str:
+    return show.format_seconds((row["ended_at"] - row["started_at"]).total_seconds()) if row["ended_at"] else ""
 
 
-COUNTED = {
+COUNTED_TABLES = {
     "run": tables.Run,
     "dataset": tables.Dataset,
     "checkpoint": tables.Checkpoint,
 }
 
 
-def overview(session: Session) -> dict[str, int]:
+def count_nouns(session: Session) -> dict[str, int]:
     """Rows by noun, and how many runs are not complete."""
     with session.database.read() as sql:
-        counts = {noun: sql.scalar(select(func.count()).select_from(table)) or 0 for noun, table in COUNTED.items()}
+        counts = {
+            noun: sql.scalar(select(func.count()).select_from(table)) or 0 for noun, table in COUNTED_TABLES.items()
+        }
         unfinished = select(func.count()).select_from(tables.Run).where(tables.Run.completed_at.is_(None))
         return counts | {"unfinished": sql.scalar(unfinished) or 0}
 
 
-def first_results(session: Session, run_ids: Sequence[UUID]) -> dict[UUID, str]:
+def describe_first_results(session: Session, run_ids: Sequence[UUID]) -> dict[UUID, str]:
     """The first measure of each of these runs in words; empty where it has none."""
     found = {}
     with session.database.read() as sql:
         for run_id in run_ids:
             first = next(iter(measures.read_measures(sql, run_id)), None)
-            words = "" if first is None else show.measured({"measure": first.name, "value": first.value})
+            words = "" if first is None else show.format_measured_value({"measure": first.name, "value": first.value})
             found[run_id] = words if first is None else f"{words} · {first.name.removesuffix(' %')}"
     return found
 
 
-def preview(session: Session, run_id: UUID) -> tuple[dict[str, Any], str]:
+def load_run_preview(session: Session, run_id: UUID) -> tuple[dict[str, Any], str]:
     """A run in full, its inputs by their names, and its result in words; empty where it has none."""
     with session.database.read() as sql:
         run = read.read_run(sql, run_id.hex)
-        run["spec"] = called(sql, run["spec"])
-        return run, headline(sql, run_id)
+        run["spec"] = name_inputs(sql, run["spec"])
+        return run, format_headline(sql, run_id)
 
 
-def headline(sql: Any, run_id: UUID) -> str:
+def format_headline(sql: Any, run_id: UUID) -> str:
     """A run's result in words, with its intervals; empty where it has none."""
     from chessreg.queries.intervals import add_intervals
 
     answer = measures.compare_with_earlier(sql, [run_id]).get(run_id)
-    return "" if answer is None else show.answer(add_intervals(sql, run_id, answer))
+    return "" if answer is None else show.format_result_words(add_intervals(sql, run_id, answer))
 
 
-INPUT = re.compile(r"(run|sha256|dataset):([0-9a-f]{32})[0-9a-f]{32}(.*)", re.DOTALL)
+INPUT_PATTERN = re.compile(r"(run|sha256|dataset):([0-9a-f]{32})[0-9a-f]{32}(.*)", re.DOTALL)
 NOUN_OF = {"run": "run", "sha256": "checkpoint", "dataset": "dataset"}  # by how an input reference begins
 
 
-def called(sql: Any, spec: Mapping[str, Any]) -> dict[str, Any]:
+def name_inputs(sql: Any, spec: Mapping[str, Any]) -> dict[str, Any]:
     """A spec with names in place of input references, where there are names."""
-    found = {key: match for key, value in spec.items() if isinstance(value, str) and (match := INPUT.fullmatch(value))}
+    found = {
+        key: match
+        for key, value in spec.items()
+        if isinstance(value, str) and (match := INPUT_PATTERN.fullmatch(value))
+    }
     named = dict(spec)
     for begins, noun in NOUN_OF.items():
         of_noun = {key: match for key, match in found.items() if match[1] == begins}
@@ -281,7 +303,7 @@ def called(sql: Any, spec: Mapping[str, Any]) -> dict[str, Any]:
     return named
 
 
-def next_steps(counts: dict[str, int]) -> tuple[str, list[str]]:
+def suggest_next_steps(counts: dict[str, int]) -> tuple[str, list[str]]:
     """What is missing first, and the commands that make it."""
     if not counts["dataset"]:
         return "There are no games yet.", [

@@ -13,7 +13,7 @@ from sqlalchemy import and_, func, select
 from chessreg.registry import tables
 from chessreg.registry.measures import ClusterCount, game_points_sql
 from tui import show
-from tui.columns import Column
+from tui.columns import TableColumn
 from tui.data.pages import Row
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class Summary(NamedTuple):
     """A small table. A row with `narrows` stands for the rows of `result_table` that hold these words."""
 
     title: str
-    columns: Sequence[Column]
+    columns: Sequence[TableColumn]
     rows: Sequence[Row]
     result_table: str = ""
 
@@ -33,26 +33,26 @@ CONDITIONS_WITH_INTERVALS = 12  # of more, as in a sweep, the intervals would ta
 METRIC_ROWS = 20_000  # that a table of metrics has at most; of more points the long list is shown
 
 
-def summaries(sql: SqlSession, run_id: UUID) -> list[Summary]:
+def summarize_run(sql: SqlSession, run_id: UUID) -> list[Summary]:
     """Return the tables that have rows, the run's answer first."""
-    found = (summarize(sql, run_id) for summarize in (by_layer, by_condition, by_match))
+    found = (summarize(sql, run_id) for summarize in (summarize_layers, summarize_conditions, summarize_matches))
     return [summary for summary in found if summary.rows]
 
 
-def percent(field: str, heading: str) -> Column:
+def make_percent_column(field: str, heading: str) -> TableColumn:
     def text(row: Row) -> str:
         if row.get(field) is None:
             return ""
         return f"{100 * row[field]:.2f}{show.interval(row.get(f'{field}_low'), row.get(f'{field}_high'))}"
 
-    return Column(field, heading, right=True, text=text, whole=True)
+    return TableColumn(field, heading, right=True, text=text, whole=True)
 
 
-def count(field: str, heading: str) -> Column:
-    return Column(field, heading, right=True, text=lambda row: show.value(row.get(field)), whole=True)
+def make_count_column(field: str, heading: str) -> TableColumn:
+    return TableColumn(field, heading, right=True, text=lambda row: show.format_cell_value(row.get(field)), whole=True)
 
 
-def by_layer(sql: SqlSession, run_id: UUID) -> Summary:
+def summarize_layers(sql: SqlSession, run_id: UUID) -> Summary:
     """Accuracy of each layer and split. `chosen` is the layer that is best on validation, or on the one split."""
     score = tables.Score
     query = (
@@ -72,10 +72,12 @@ def by_layer(sql: SqlSession, run_id: UUID) -> Summary:
         chosen_on = "validation" if "validation" in splits else next(iter(splits))
         best = max(layers.values(), key=lambda row: row.get(chosen_on, 0.0))
         best["chosen"] = f"best on {chosen_on}"
-    accuracies = [percent(split, f"{split} accuracy %") for split in splits]
-    counts = [count(f"{split} n", f"{split} n") for split in splits]
-    chosen = Column("chosen", "", text=lambda row: row.get("chosen", ""))
-    return Summary("by layer", [count("layer", "layer"), *accuracies, chosen, *counts], list(layers.values()), "score")
+    accuracies = [make_percent_column(split, f"{split} accuracy %") for split in splits]
+    counts = [make_count_column(f"{split} n", f"{split} n") for split in splits]
+    chosen = TableColumn("chosen", "", text=lambda row: row.get("chosen", ""))
+    return Summary(
+        "by layer", [make_count_column("layer", "layer"), *accuracies, chosen, *counts], list(layers.values()), "score"
+    )
 
 
 def by_condition(sql: SqlSession, run_id: UUID) -> Summary:
@@ -116,17 +118,17 @@ def by_condition(sql: SqlSession, run_id: UUID) -> Summary:
                 row[f"{name}_low"], row[f"{name}_high"] = find_rate_ends(counts)
         rows.append(row)
     columns = [
-        Column("condition", "condition", least=16),
-        percent("legal_modified", "legal on modified %"),
-        percent("legal_original", "legal on original %"),
-        percent("mass_modified", "legal mass on modified %"),
-        percent("mass_original", "legal mass on original %"),
-        count("n", "trials"),
+        TableColumn("condition", "condition", least=16),
+        make_percent_column("legal_modified", "legal on modified %"),
+        make_percent_column("legal_original", "legal on original %"),
+        make_percent_column("mass_modified", "legal mass on modified %"),
+        make_percent_column("mass_original", "legal mass on original %"),
+        make_count_column("n", "trials"),
     ]
     return Summary("by condition", columns, rows, "trial")
 
 
-def by_match(sql: SqlSession, run_id: UUID) -> Summary:
+def summarize_matches(sql: SqlSession, run_id: UUID) -> Summary:
     """The model's score in each match."""
     game, match = tables.Game, tables.Match
     points = game_points_sql(match.color == "white")
@@ -150,22 +152,22 @@ def by_match(sql: SqlSession, run_id: UUID) -> Summary:
              "drawn": drawn, "lost": lost, "legal": first_tries, "narrows": f"match={number}"}
         )  # fmt: skip
     columns = [
-        Column("opponent", "opponent", widest=40, least=12),
-        Column("color", "color"),
-        percent("score", "score %"),
-        *(count(field, field) for field in ("games", "won", "drawn", "lost")),
-        percent("legal", "legal first tries %"),
+        TableColumn("opponent", "opponent", widest=40, least=12),
+        TableColumn("color", "color"),
+        make_percent_column("score", "score %"),
+        *(make_count_column(field, field) for field in ("games", "won", "drawn", "lost")),
+        make_percent_column("legal", "legal first tries %"),
     ]
     return Summary("by match", columns, rows, "game")
 
 
-def metrics(sql: SqlSession, run_id: UUID) -> Summary:
+def tabulate_metrics(sql: SqlSession, run_id: UUID) -> Summary:
     """A row for each unit and step, a column for each metric; without rows where that would be too long a table."""
     point = tables.MetricPoint
     its = point.run_id == run_id
     names = sql.scalars(select(point.name).where(its).distinct().order_by(point.name)).all()
     places = select(point.unit, point.step).where(its).distinct().subquery()
-    if not names or (sql.scalar(select(func.count()).select_from(places)) or 0) > METRIC_ROWS:
+    if not names or (sql.scalar(select(func.count()).select_from(places)) or 0) > MAX_METRIC_ROWS:
         return Summary("metrics", [], [])
     layer_of = dict(sql.execute(select(tables.Score.unit, func.min(tables.Score.layer)).where(
         tables.Score.run_id == run_id).group_by(tables.Score.unit)).all())  # fmt: skip
@@ -179,5 +181,5 @@ def metrics(sql: SqlSession, run_id: UUID) -> Summary:
     keys = [field for field in ("unit", "step") if len({row[field] for row in rows}) > 1]
     if len({row["layer"] for row in rows}) > 1:
         keys = ["layer", *(key for key in keys if key != "unit")]
-    columns = [count(f"metric {name}", name.replace("_", " ")) for name in names]
-    return Summary("metrics", [*(count(key, key) for key in keys), *columns], rows)
+    columns = [make_count_column(f"metric {name}", name.replace("_", " ")) for name in names]
+    return Summary("metrics", [*(make_count_column(key, key) for key in keys), *columns], rows)

@@ -10,7 +10,7 @@ from sqlalchemy import ColumnElement, Select, String, func, literal, select, tup
 
 from chessreg.errors import BadInputError
 from tui.data import table_filter
-from tui.data.pages import PAGE, JoinedPages, Listed, Pages, Row, by_words_above
+from tui.data.pages import PAGE_ROWS, JoinedPages, ListPages, Pages, Row, refuse_narrowing
 from tui.data.table_filter import View
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ class KeysetPages:
     from the nearest of them, from either end: the first and the last page of a million rows cost the same.
     """
 
-    narrowed = staticmethod(by_words_above)
+    narrowed = staticmethod(refuse_narrowing)
 
     def __init__(
         self,
@@ -46,11 +46,11 @@ class KeysetPages:
         self.count = count
 
     def page(self, number: int) -> Sequence[Row]:
-        wanted = min(PAGE, self.count - number * PAGE)
+        wanted = min(PAGE_ROWS, self.count - number * PAGE_ROWS)
         if number < 0 or wanted <= 0:
             return []
         begin = max((known for known in list(self._starts) if known <= number), default=0)
-        from_end = number - begin > (self.count // PAGE) - number  # once: another thread may read a page meanwhile
+        from_end = number - begin > (self.count // PAGE_ROWS) - number  # once: another thread may read a page meanwhile
         with self._database.read() as sql:
             records = list(sql.scalars(self._statement(number, wanted, begin, from_end)))
             if from_end:
@@ -63,13 +63,13 @@ class KeysetPages:
         """The page's rows, reached from the beginning of page `begin` or, the other way round, from the end."""
         statement = select(self._table).where(*self._where)
         if from_end:
-            skipped = max(0, self.count - number * PAGE - wanted)
+            skipped = max(0, self.count - number * PAGE_ROWS - wanted)
             return statement.order_by(*self._order(not self._descending)).limit(wanted).offset(skipped)
         if start := self._starts.get(begin):
             whole, first = tuple_(*self._key), tuple_(*self._bound(start))
             statement = statement.where(whole <= first if self._descending else whole >= first)
         ordered = statement.order_by(*self._order(self._descending))
-        return ordered.limit(wanted).offset((number - begin) * PAGE)
+        return ordered.limit(wanted).offset((number - begin) * PAGE_ROWS)
 
     def _bound(self, start: tuple[Any, ...]) -> list[Any]:
         return [literal(value, column.type) for value, column in zip(start, self._key, strict=True)]
@@ -78,7 +78,7 @@ class KeysetPages:
         return [column.desc() if descending else column.asc() for column in self._key]
 
 
-def stretches(
+def iter_stretches(
     session: Session,
     table: Any,
     key: Sequence[Any],
@@ -133,7 +133,7 @@ class SortedPages:
     ) -> None:
         """`field(name)` is what a filter and an order call so, in SQL; None where there is no such column."""
         value = field(view.sort)
-        if isinstance(value, table_filter.Worked):
+        if isinstance(value, table_filter.ComputedField):
             value = value.value
         if value is None:
             raise BadInputError(f"rows are not sorted by {view.sort.replace('_', ' ')}", "> takes the next column")
@@ -147,10 +147,10 @@ class SortedPages:
             self.count = sql.scalar(select(func.count()).select_from(table).where(*self._where)) or 0
 
     def page(self, number: int) -> Sequence[Row]:
-        wanted = min(PAGE, self.count - number * PAGE)
+        wanted = min(PAGE_ROWS, self.count - number * PAGE_ROWS)
         if number < 0 or wanted <= 0:
             return []
-        before, after = number * PAGE, self.count - number * PAGE - wanted
+        before, after = number * PAGE_ROWS, self.count - number * PAGE_ROWS - wanted
         turned = after < before
         value = self._value
         falls = self._view.descending is not turned
@@ -176,13 +176,15 @@ class ChosenPages:
         self._database, self._table, self._ids, self._rows = session.database, table, ids, rows
         self.count = len(ids)
 
-    def narrowed(self, view: View) -> Listed:
+    def narrowed(self, view: View) -> ListPages:
         """Their states are worked out row by row, so every row is read: for some thousands."""
-        rows = [row for number in range(-(-self.count // PAGE)) for row in self.page(number)]
-        return Listed(table_filter.narrowed(rows, view))
+        rows = [row for number in range(-(-self.count // PAGE_ROWS)) for row in self.page(number)]
+        return ListPages(table_filter.narrow_rows(rows, view))
 
     def page(self, number: int) -> Sequence[Row]:
-        wanted = [UUID(hex=id) for id in self._ids[number * PAGE : (number + 1) * PAGE]] if number >= 0 else []
+        wanted = (
+            [UUID(hex=id) for id in self._ids[number * PAGE_ROWS : (number + 1) * PAGE_ROWS]] if number >= 0 else []
+        )
         with self._database.read() as sql:
             records = {
                 record.id: record for record in sql.scalars(select(self._table).where(self._table.id.in_(wanted)))

@@ -1,15 +1,15 @@
-"""Words that narrow any table, and the column that it is sorted by: `elo>1900 result:1-0 !draw`.
+"""Filter and sort tables with a short text: `elo>1900 result:1-0 !draw`.
 
-`column:text` looks for a text in one column (of numbers: for that number), `=`, `!=`, `<`, `<=`, `>` and `>=` compare:
-as numbers where both sides are numbers or texts that begin with one, else as texts without regard to case. A word alone
-must be found in one of the shown columns; `!` before a word wants it absent; a value with blanks stands in "double
-quotes". A column goes by its name or its heading with `_` for blanks; a part of a name stands for every column that has
-it: `elo` for white_elo and black_elo. Every word must hold.
+`column:text` searches one column for a text (a column of numbers: for that number). `=`, `!=`, `<`, `<=`, `>` and `>=`
+compare as numbers if both sides are numbers or texts that start with one, otherwise as texts, ignoring case. A word
+without a column must appear in one of the shown columns. `!` negates a word. A value with spaces needs "double quotes".
+A column is named by its field or its heading, with `_` for spaces. Part of a name selects every column that contains
+it: `elo` selects white_elo and black_elo. All words must match.
 
-What is empty holds no word. `column!=value` is `!column=value`: the rows that `=` leaves out, also those where the
-column is empty.
+An empty cell matches no word. `column!=value` equals `!column=value`: it keeps all rows that `=` leaves out, including
+rows with an empty cell.
 
-Two readers agree on what a word means: `text_holds` for the texts of rows and of Arrow columns, `conditions` for SQL.
+The meaning of a word is implemented twice: `is_text_match` for row texts and Arrow columns, `make_conditions` for SQL.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ from chessreg.registry.words import COMPARISONS, TERM_PATTERN, TRUTH_WORDS, WORD
 if TYPE_CHECKING:
     from sqlalchemy import ColumnElement
 
-    from tui.columns import Column
+    from tui.columns import TableColumn
 
 # The number that a text begins with; `1-0`, `12:30` and 2026-01-31 begin with none. SQL reads it so too.
-NUMBER = re.compile(r"[-+−]?(?!\d[\d,.]*[-:])\d[\d,]*+(?:\.\d*)?+(?:[eE][-+]?\d+)?+")
+NUMBER_PATTERN = re.compile(r"[-+−]?(?!\d[\d,.]*[-:])\d[\d,]*+(?:\.\d*)?+(?:[eE][-+]?\d+)?+")
 
 
 @dataclass(frozen=True)
@@ -60,10 +60,10 @@ class Term:
         )
 
 
-def terms(text: str) -> list[Term]:
+def parse_terms(text: str) -> list[Term]:
     """The words of a filter; those that are still being written (`elo>`, `!`) say nothing yet.
 
-    >>> [(term.field, term.sign, term.value, term.absent) for term in terms('elo>1900 result:1-0 !draw')]
+    >>> [(term.field, term.sign, term.value, term.absent) for term in parse_terms('elo>1900 result:1-0 !draw')]
     [('elo', '>', '1900', False), ('result', ':', '1-0', False), ('', ':', 'draw', True)]
     """
     found = []
@@ -87,46 +87,48 @@ class View:
     text: str = ""
     sort: str = ""
     descending: bool = False
-    columns: tuple[Column, ...] = ()
+    columns: tuple[TableColumn, ...] = ()
 
     @property
     def active(self) -> bool:
-        return bool(terms(self.text) or self.sort)
+        return bool(parse_terms(self.text) or self.sort)
 
     def fields(self, name: str) -> list[str]:
         """The fields that a name means. Raises BadInputError when it means none."""
-        names = {column.field: called(column) for column in self.columns}
+        names = {column.field: list_column_names(column) for column in self.columns}
         for fits in (name.__eq__, lambda call: name in call.split("_"), lambda call: call.startswith(name)):
             if fields := [field for field, calls in names.items() if any(map(fits, calls))]:
                 return fields
-        raise BadInputError(f"there is no column {name!r} here", f"columns are {', '.join(known(self.columns))}")
+        raise BadInputError(
+            f"there is no column {name!r} here", f"columns are {', '.join(list_filter_names(self.columns))}"
+        )
 
 
-def called(column: Column) -> tuple[str, ...]:
+def list_column_names(column: TableColumn) -> tuple[str, ...]:
     """What a column may be called in a filter."""
     heading = re.sub(r"\W+", "_", column.heading.rstrip(" ▲▼").lower()).strip("_")
     return (heading, column.field.lower()) if heading else (column.field.lower(),)
 
 
-def known(columns: Sequence[Column]) -> list[str]:
+def list_filter_names(columns: Sequence[TableColumn]) -> list[str]:
     """The names that are offered for completion."""
-    return list(dict.fromkeys(called(column)[0] for column in columns if called(column)[0]))
+    return list(dict.fromkeys(list_column_names(column)[0] for column in columns if list_column_names(column)[0]))
 
 
 # -- rows that are all here -------------------------------------------------------------------------------------------
 
 
-def fits(row: Mapping[str, Any], view: View) -> bool:
+def is_row_match(row: Mapping[str, Any], view: View) -> bool:
     """Whether a row holds all words."""
     by_field = {column.field: column for column in view.columns}
-    for term in terms(view.text):
+    for term in parse_terms(view.text):
         fields = view.fields(term.field) if term.field else list(by_field)
-        if any(holds(by_field[field], row, term) for field in fields) is term.absent:
+        if any(is_cell_match(by_field[field], row, term) for field in fields) is term.absent:
             return False
     return True
 
 
-def holds(column: Column, row: Mapping[str, Any], term: Term) -> bool:
+def is_cell_match(column: TableColumn, row: Mapping[str, Any], term: Term) -> bool:
     value, text = row.get(column.field), column.of(row)
     if isinstance(value, (bool, int, float)):
         matches = (
@@ -135,12 +137,12 @@ def holds(column: Column, row: Mapping[str, Any], term: Term) -> bool:
         if isinstance(value, bool):
             return matches or value is term.truth
         return matches if term.number is None else bool(COMPARISONS[term.sign](value, term.number))
-    return text_holds(text, text if value is None else value, term)
+    return is_text_match(text, text if value is None else value, term)
 
 
-def text_holds(text: str, value: Any, term: Term) -> bool:
+def is_text_match(text: str, value: Any, term: Term) -> bool:
     """Whether a cell that shows `text` holds a word; `value` is the source of a number in it."""
-    number = as_number(value) if term.number is not None else None
+    number = parse_leading_number(value) if term.number is not None else None
     if term.sign == ":":
         return term.value.lower() in text.lower() or (number is not None and number == term.number)
     if number is not None:
@@ -148,7 +150,7 @@ def text_holds(text: str, value: Any, term: Term) -> bool:
     return bool(text) and bool(COMPARISONS[term.sign](text.lower(), term.value.lower()))
 
 
-def as_number(value: Any) -> float | None:
+def parse_leading_number(value: Any) -> float | None:
     """A number, or a text that begins with one, as tables write them: `1,234`, `12.5 %`, `3/12`."""
     if isinstance(value, bool) or value is None:
         return None
@@ -156,11 +158,11 @@ def as_number(value: Any) -> float | None:
         return float(value)
     if value == "½":
         return 0.5
-    match = NUMBER.match(value) if isinstance(value, str) else None
+    match = NUMBER_PATTERN.match(value) if isinstance(value, str) else None
     return float(match[0].replace(",", "").replace("−", "-")) if match else None
 
 
-def ordered(rows: Sequence[Mapping[str, Any]], view: View) -> list[Mapping[str, Any]]:
+def sort_rows(rows: Sequence[Mapping[str, Any]], view: View) -> list[Mapping[str, Any]]:
     """Sorted by value: numbers by size, before texts; what has no value comes last, either way."""
     column = next((column for column in view.columns if column.field == view.sort), None)
     if column is None:
@@ -168,11 +170,11 @@ def ordered(rows: Sequence[Mapping[str, Any]], view: View) -> list[Mapping[str, 
 
     def key(row: Mapping[str, Any]) -> tuple[int, float, str]:
         value, text = row.get(column.field), column.of(row)
-        number = as_number(value)
+        number = parse_leading_number(value)
         if number is None and isinstance(value, datetime):
             number = value.timestamp()
         if number is None:
-            number = as_number(text)
+            number = parse_leading_number(text)
         return (0, number, "") if number is not None else (1, 0.0, text.lower())
 
     empty = [row for row in rows if not column.of(row)]
@@ -180,44 +182,47 @@ def ordered(rows: Sequence[Mapping[str, Any]], view: View) -> list[Mapping[str, 
     return [*sorted(filled, key=key, reverse=view.descending), *empty]
 
 
-def narrowed(rows: Sequence[Mapping[str, Any]], view: View) -> list[Mapping[str, Any]]:
+def narrow_rows(rows: Sequence[Mapping[str, Any]], view: View) -> list[Mapping[str, Any]]:
     """The rows that hold all words, in the view's order. Raises BadInputError for a column that there is not."""
-    return ordered([row for row in rows if fits(row, view)], view)
+    return sort_rows([row for row in rows if is_row_match(row, view)], view)
 
 
 # -- SQL --------------------------------------------------------------------------------------------------------------
 
 
-def conditions(view: View, expression: Callable[[str], Any], dialect: str) -> list[ColumnElement[bool]]:
+def make_conditions(view: View, expression: Callable[[str], Any], dialect: str) -> list[ColumnElement[bool]]:
     """The words as conditions. `expression(field)` is a field in SQL, or None where it is not there."""
     from sqlalchemy import false, not_, or_
 
     found: list[ColumnElement[bool]] = []
-    for term in terms(view.text):
+    for term in parse_terms(view.text):
         fields = view.fields(term.field) if term.field else [column.field for column in view.columns]
         known = [sql for field in fields if (sql := expression(field)) is not None]
         if term.field and not known:
             raise BadInputError(f"{term.field} cannot be filtered by", "it is worked out when it is shown")
-        parts = [part for sql in known if (part := condition(sql, term, dialect)) is not None]
+        parts = [part for sql in known if (part := make_condition(sql, term, dialect)) is not None]
         either = or_(*parts) if parts else false()
         found.append(not_(either) if term.absent else either)
     return found
 
 
 @dataclass(frozen=True)
-class Worked:
-    """A field that is no column of the table: `holds` makes the condition of a word, `value` is what it is sorted by;
-    None where it is not."""
+class ComputedField:
+    """A field that is not a column of its table.
+
+    `holds` returns the condition for one word, or None if the word cannot match. `value` is the SQL expression to sort
+    by, or None if the field cannot be sorted.
+    """
 
     holds: Callable[[Term], ColumnElement[bool] | None]
     value: Any = None
 
 
-def condition(sql: Any, term: Term, dialect: str) -> ColumnElement[bool] | None:
+def make_condition(sql: Any, term: Term, dialect: str) -> ColumnElement[bool] | None:
     """One word of one column; None where such a column cannot hold it."""
     from sqlalchemy import Boolean, Float, Integer, Numeric, String, TypeDecorator, and_
 
-    if isinstance(sql, Worked):
+    if isinstance(sql, ComputedField):
         return sql.holds(term)
     kind = sql.type
     while isinstance(kind, TypeDecorator):
@@ -225,19 +230,23 @@ def condition(sql: Any, term: Term, dialect: str) -> ColumnElement[bool] | None:
     if isinstance(kind, Boolean):
         return None if term.truth is None else and_(sql.is_not(None), sql == term.truth)
     if isinstance(kind, (Integer, Float, Numeric)):
-        return None if term.number is None else and_(sql.is_not(None), COMPARISONS[term.sign](sql, exact(term.number)))
-    return text_condition(sql, term, dialect) if isinstance(kind, String) else None
+        return (
+            None
+            if term.number is None
+            else and_(sql.is_not(None), COMPARISONS[term.sign](sql, to_exact_number(term.number)))
+        )
+    return make_text_condition(sql, term, dialect) if isinstance(kind, String) else None
 
 
-def exact(number: float) -> int | float:
+def to_exact_number(number: float) -> int | float:
     """As SQL compares whole columns: integers as such, as long as a float has every one of them."""
     return int(number) if number.is_integer() and abs(number) < 2**53 else number
 
 
-def text_condition(sql: Any, term: Term, dialect: str) -> ColumnElement[bool]:
+def make_text_condition(sql: Any, term: Term, dialect: str) -> ColumnElement[bool]:
     from sqlalchemy import and_, case, func, or_
 
-    number = number_of(sql, dialect) if term.number is not None else None
+    number = make_number_sql(sql, dialect) if term.number is not None else None
     if term.sign == ":":
         pattern = "%" + re.sub(r"([\\%_])", r"\\\1", term.value) + "%"
         # SQLite's LIKE knows no case already; lower() of both sides would take twice as long
@@ -250,7 +259,7 @@ def text_condition(sql: Any, term: Term, dialect: str) -> ColumnElement[bool]:
     return and_(sql.is_not(None), sql != "", compared)
 
 
-def number_of(sql: Any, dialect: str) -> Any:
+def make_number_sql(sql: Any, dialect: str) -> Any:
     """The number that a text of SQL begins with, as NUMBER has it, or NULL."""
     from sqlalchemy import Float, Numeric, and_, case, cast, func, not_, or_
 
@@ -267,7 +276,7 @@ def number_of(sql: Any, dialect: str) -> Any:
     return case(half, (and_(begins, not_(follows.op("GLOB")("[-:]*"))), cast(plain(sql), Float)), else_=None)
 
 
-def json_field(document: Any, name: str, dialect: str) -> Worked:
+def make_json_field(document: Any, name: str, dialect: str) -> ComputedField:
     """A value of a JSON column, which has a type of its own in each row."""
     from sqlalchemy import Float, String, case, cast, false, func, type_coerce
 
@@ -290,37 +299,37 @@ def json_field(document: Any, name: str, dialect: str) -> Worked:
 
     def holds(term: Term) -> ColumnElement[bool]:
         is_truth = false() if term.truth is None else true == term.truth
-        is_number = false() if term.number is None else COMPARISONS[term.sign](number, exact(term.number))
+        is_number = false() if term.number is None else COMPARISONS[term.sign](number, to_exact_number(term.number))
         return case(
             (kind.is_(None), false()), (kind.in_(truths), is_truth), (kind.in_(numbers), is_number),
-            else_=func.coalesce(text_condition(text, term, dialect), False),
+            else_=func.coalesce(make_text_condition(text, term, dialect), False),
         )  # fmt: skip
 
-    return Worked(holds, type_coerce(order, Float))
+    return ComputedField(holds, type_coerce(order, Float))
 
 
 # -- Arrow ------------------------------------------------------------------------------------------------------------
 
 
-def mask(view: View, array: Callable[[str], Any], rows: int, words: Sequence[Term] | None = None) -> Any:
+def make_mask(view: View, array: Callable[[str], Any], rows: int, words: Sequence[Term] | None = None) -> Any:
     """Which rows hold all words: a boolean numpy array [rows]. `array(field)` is a column as Arrow has it, or None.
     Without `words` they are those of the view."""
     import numpy as np
     import pyarrow.compute as pc
 
     keep = np.ones(rows, bool)
-    for term in terms(view.text) if words is None else words:
+    for term in parse_terms(view.text) if words is None else words:
         fields = view.fields(term.field) if term.field else [column.field for column in view.columns]
         either = np.zeros(rows, bool)
         for field in fields:
-            held = array_holds(array(field), term)
+            held = match_array(array(field), term)
             if held is not None:
                 either |= np.asarray(pc.fill_null(held, False))
         keep &= ~either if term.absent else either
     return keep
 
 
-def array_holds(array: Any, term: Term) -> Any:
+def match_array(array: Any, term: Term) -> Any:
     """One word of one column: a boolean Arrow array; None where such a column cannot hold it."""
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -344,11 +353,11 @@ def array_holds(array: Any, term: Term) -> Any:
     if term.sign == ":" and term.number is None:  # as text_holds, which takes 1.5 s for a million different texts
         return pc.match_substring(pc.utf8_lower(array), term.value.lower())
     coded = pc.dictionary_encode(array)  # each different text is read once
-    held = [None if text is None else text_holds(text, text, term) for text in coded.dictionary.to_pylist()]
+    held = [None if text is None else is_text_match(text, text, term) for text in coded.dictionary.to_pylist()]
     return pa.array(held, pa.bool_()).take(coded.indices)
 
 
-def order_of(arrays: Any, descending: bool) -> Any:
+def sort_indices(arrays: Any, descending: bool) -> Any:
     """The places of a column's values in their order, texts without regard to case: int64 [rows]; nulls last, equals as
     they stood. Of texts the different ones are sorted, and all by their numbers among these, which Arrow counts."""
     import numpy as np

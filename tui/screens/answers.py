@@ -19,11 +19,18 @@ from textual.content import Content
 
 from chessreg.entities.display import Chart
 from tui import show
-from tui.actions import Action, bindings
-from tui.columns import GAP, Column, Role, Tone, telling_first
+from tui.actions import Action, make_bindings
+from tui.columns import GAP_CELLS, Role, TableColumn, Tone, order_by_use
 from tui.data import query_answers
 from tui.data.pages import Row
-from tui.data.query_answers import Answer, Question, answer, behind, chart_of, plotted
+from tui.data.query_answers import (
+    AnswerTable,
+    ScreenQuestion,
+    answer_question,
+    list_rows_behind,
+    make_plot_chart,
+    run_plot_query,
+)
 from tui.screens.base import AppScreen, FieldsScreen
 from tui.screens.preview import BoardPreviewingScreen
 from tui.widgets.bars import FilterBar, PaneStrip, ScopeBar
@@ -43,7 +50,7 @@ SCOPE_KEY = "queries.scope"
 class ScopedScreen(AppScreen):
     """A screen with a ScopeBar. The scope narrows every query until it is changed."""
 
-    BINDINGS = bindings("scoped")
+    BINDINGS = make_bindings("scoped")
 
     @property
     def scope(self) -> str:
@@ -63,7 +70,7 @@ class ScopedScreen(AppScreen):
         if not bar.has_focus:
             bar.set_text(self.scope)
         if not bar.suggestions.known:
-            bar.suggestions.known = await self.ask("reading the names", query_answers.offered) or []
+            bar.suggestions.known = await self.ask("reading the names", query_answers.list_scope_words) or []
 
     def action_scope(self) -> None:
         self.query_one(ScopeBar).open()
@@ -74,7 +81,7 @@ class ScopedScreen(AppScreen):
         if not isinstance(event.bar, ScopeBar):
             return
         try:
-            query_answers.options(event.text)
+            query_answers.parse_scope(event.text)
         except BadInputError as error:
             self.app.trouble(self, error)
             return
@@ -82,12 +89,12 @@ class ScopedScreen(AppScreen):
         self.load()
 
 
-def build_answer_columns(answer: Answer) -> list[Column]:
+def build_answer_columns(answer: AnswerTable) -> list[TableColumn]:
     """Return the columns of an answer, preceded by the line number."""
     text: Role = "text"
     roles = answer.roles or (text,) * len(answer.headings)
     cells = [
-        Column(
+        TableColumn(
             f"c{n}",
             heading,
             right and n not in answer.aligned,
@@ -97,7 +104,7 @@ def build_answer_columns(answer: Answer) -> list[Column]:
         )
         for n, (heading, right, role) in enumerate(zip(answer.headings, answer.numeric, roles, strict=True))
     ]
-    return [Column("#", "#", right=True, role="detail"), *cells]
+    return [TableColumn("#", "#", right=True, role="detail"), *cells]
 
 
 def choose_sign_tone(signs: Sequence[Mapping[str, int]], field: str, row: Row) -> Tone:
@@ -110,27 +117,27 @@ class ResultScreen(AppScreen):
     """A screen that shows a query result."""
 
     also: ClassVar[tuple[str, ...]] = ("result",)
-    BINDINGS = bindings("result")
+    BINDINGS = make_bindings("result")
 
     result: QueryResult | None = None
     result_plot: Plot | None = None  # the plot drawn from it
     arranges: ClassVar[bool] = False  # whether the most useful columns come first
-    shown: tuple[Answer, Sequence[Row]] | None = None
+    shown: tuple[AnswerTable, Sequence[Row]] | None = None
 
-    def show_answer(self, answer: Answer, rows: Sequence[Row], keep: bool = False) -> None:
+    def show_answer(self, answer: AnswerTable, rows: Sequence[Row], keep: bool = False) -> None:
         """Show the first page of an answer and its notes."""
         self.result = answer.result
         facts = [f"alike in all rows: {answer.same}"] if answer.same else []
-        self.query_one(NotesPane).show(answer.notes, show.provenance(answer.footer), facts)
+        self.query_one(NotesPane).show(answer.notes, show.trim_provenance(answer.footer), facts)
         self.shown = answer, rows
         self.table.show(answer.pages, rows, columns=self.columns_of(answer, rows), keep=keep)
 
-    def columns_of(self, answer: Answer, rows: Sequence[Row]) -> list[Column]:
+    def columns_of(self, answer: AnswerTable, rows: Sequence[Row]) -> list[TableColumn]:
         columns = build_answer_columns(answer)
         if not self.arranges:
             return columns
         number, *cells = columns
-        return [number, *telling_first(cells, rows, self.table.room - len(str(answer.pages.count)) - GAP)]
+        return [number, *order_by_use(cells, rows, self.table.room - len(str(answer.pages.count)) - GAP_CELLS)]
 
     def on_resize(self, event: events.Resize) -> None:
         if self.shown is not None and self.arranges:
@@ -236,11 +243,11 @@ class AnswerScreen(ResultScreen, ScopedScreen):
     arranges = True
     also = ("scoped", "result")
     follows = False
-    BINDINGS = bindings("answer")
+    BINDINGS = make_bindings("answer")
 
     def __init__(self, entry: Entry) -> None:
         super().__init__()
-        self.question = Question(entry)
+        self.question = ScreenQuestion(entry)
         self.crumb = entry.title
 
     def body(self) -> ComposeResult:
@@ -251,24 +258,26 @@ class AnswerScreen(ResultScreen, ScopedScreen):
     async def fill(self) -> None:
         await self.offer_words()
         question = self.scoped_question
-        page = await self.ask(f"asking {question.title}", lambda session: read_first_page(answer(session, question)))
+        page = await self.ask(
+            f"asking {question.title}", lambda session: read_first_page(answer_question(session, question))
+        )
         if page is not None:
             self.show(*page, question, keep=self._answered == question)
             self._answered = question
 
-    _answered: Question | None = None
+    _answered: ScreenQuestion | None = None
 
     @property
-    def scoped_question(self) -> Question:
+    def scoped_question(self) -> ScreenQuestion:
         """The question in the current scope."""
         return replace(self.question, scope=self.scope)
 
     @property
-    def shown_question(self) -> Question:
+    def shown_question(self) -> ScreenQuestion:
         """The question of the table shown, which may be older than the current one."""
         return self._answered or self.scoped_question
 
-    def show(self, answer: Answer, rows: list[Row], question: Question, keep: bool = False) -> None:
+    def show(self, answer: AnswerTable, rows: list[Row], question: ScreenQuestion, keep: bool = False) -> None:
         unfinished = ", with unfinished runs" if question.partial else ""
         scoring = f", scoring {question.scoring}" if question.scoring != "paper" else ""
         title = question.title[:1].upper() + question.title[1:]
@@ -312,7 +321,7 @@ class AnswerScreen(ResultScreen, ScopedScreen):
             return
         number = row["#"]
         page = await self.ask(
-            "reading the rows behind", lambda session: read_first_page(behind(session, question, number))
+            "reading the rows behind", lambda session: read_first_page(list_rows_behind(session, question, number))
         )
         if page is not None:
             open_run_lineage(self, next(iter(page[1]), None))
@@ -335,9 +344,9 @@ class RowsScreen(ResultScreen, BoardPreviewingScreen):
 
     place = "rows"
     follows = False
-    BINDINGS = bindings("rows")
+    BINDINGS = make_bindings("rows")
 
-    def __init__(self, question: Question, number: int) -> None:
+    def __init__(self, question: ScreenQuestion, number: int) -> None:
         super().__init__()
         self.question, self.number = question, number
         self.crumb = f"row {number}"
@@ -353,7 +362,7 @@ class RowsScreen(ResultScreen, BoardPreviewingScreen):
     async def fill(self) -> None:
         question, number = self.question, self.number
         page = await self.ask(
-            f"asking {question.title}", lambda session: read_first_page(behind(session, question, number))
+            f"asking {question.title}", lambda session: read_first_page(list_rows_behind(session, question, number))
         )
         if page is not None:
             answer, rows = page
@@ -383,27 +392,27 @@ def open_run_lineage(screen: AppScreen, row: Mapping[str, Any] | None) -> None:
     """Open the lineage of the run of `row`, or warn if it has no run."""
     if row is not None and row.get("run_id"):
         run_id = UUID(str(row["run_id"]))
-        screen.app.open_lineage("run", run_id.hex, str(row.get("run") or f"run {show.short(run_id)}"))
+        screen.app.open_lineage("run", run_id.hex, str(row.get("run") or f"run {show.abbreviate_id(run_id)}"))
     else:
         screen.notify("this line has no run", severity="warning")
 
 
-def read_first_page(answer: Answer) -> tuple[Answer, list[Row]]:
+def read_first_page(answer: AnswerTable) -> tuple[AnswerTable, list[Row]]:
     return answer, list(answer.pages.page(0))
 
 
 class FigureScreen(ResultScreen, ScopedScreen):
     """A screen with a query's figure, which can be exported as a picture or as numbers."""
 
-    question: Question
-    result_question: Question | None = None  # question of `result`
+    question: ScreenQuestion
+    result_question: ScreenQuestion | None = None  # question of `result`
 
     @property
     def shown_plot(self) -> Plot:
         raise NotImplementedError
 
     @property
-    def scoped_question(self) -> Question:
+    def scoped_question(self) -> ScreenQuestion:
         return replace(self.question, scope=self.scope)
 
     @property
@@ -428,7 +437,7 @@ class PlotScreen(FigureScreen):
     also = ("scoped", "result")
     follows = False
     AUTO_FOCUS = "#drawing"
-    BINDINGS = bindings("plot")
+    BINDINGS = make_bindings("plot")
     DEFAULT_CSS = """
     PlotScreen > #drawing {
         height: 1fr; scrollbar-size-vertical: 1; background: $surface; border: round $edge;
@@ -437,7 +446,7 @@ class PlotScreen(FigureScreen):
     PlotScreen > #drawing:focus { border: round $accent; border-title-color: $text-accent; }
     """
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: ScreenQuestion) -> None:
         super().__init__()
         self.question = replace(question, published=False)
         self.plots = question.entry.plots
@@ -467,8 +476,8 @@ class PlotScreen(FigureScreen):
         def read(session: Session) -> tuple[QueryResult, Chart, str]:
             from chessreg.queries.render import provenance_line
 
-            result = plotted(session, question, plot)
-            return result, chart_of(result, plot), provenance_line(result)
+            result = run_plot_query(session, question, plot)
+            return result, make_plot_chart(result, plot), provenance_line(result)
 
         figure = await self.ask(f"asking {question.title}", read)
         if figure is not None:
@@ -477,20 +486,20 @@ class PlotScreen(FigureScreen):
             title = f"{plot.title[:1].upper()}{plot.title[1:]} · {show.counted(len(self.result), 'row')}"
             self.query_one("#drawing").border_title = cast(str, Content(title))
             self.query_one(ChartView).show(chart)
-            self.query_one(NotesPane).show(self.result.notes, show.provenance(footer))
+            self.query_one(NotesPane).show(self.result.notes, show.trim_provenance(footer))
             if self.app.images is not None:
                 await self.show_figure(self.result, plot)
 
     async def show_figure(self, result: QueryResult, plot: Plot) -> None:
         """Draw the figure as an image, if the terminal shows images."""
         from chessreg.queries import plot as plots
-        from tui.widgets.images import figure_image
+        from tui.widgets.images import render_figure
 
         figure, drawn = self.query_one("#figure"), self.app.pictures and bool(result.rows)
         self.query_one(ChartView).display, figure.display = not drawn, drawn
         if drawn:
             picture = await self.ask(
-                "drawing the figure", lambda session: figure_image(plots.draw_figure(result, plot))
+                "drawing the figure", lambda session: render_figure(plots.draw_figure(result, plot))
             )
             if picture is not None:
                 figure.image = picture  # type: ignore[attr-defined]

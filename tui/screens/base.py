@@ -22,11 +22,11 @@ from textual.worker import Worker
 
 from chessreg.errors import BadInputError, describe_error
 from tui import show
-from tui.actions import EVERYWHERE, FILTER, TABLE, Action, bindings, of
-from tui.columns import numeric
-from tui.data.pages import Listed, Pages, reach
-from tui.data.table_filter import View, called, known
-from tui.widgets.bars import Banner, FilterBar, FindBar, KeyBar, PaneStrip, TopBar, footer
+from tui.actions import EVERYWHERE, FILTER, TABLE, Action, list_place_actions, make_bindings
+from tui.columns import is_numeric_field
+from tui.data.pages import ListPages, Pages, count_rows_to
+from tui.data.table_filter import View, list_column_names, list_filter_names
+from tui.widgets.bars import Banner, FilterBar, FindBar, KeyBar, PaneStrip, TopBar, choose_footer_actions
 from tui.widgets.table import PageTable
 
 if TYPE_CHECKING:
@@ -138,7 +138,9 @@ class AppScreen(Screen[None]):
         """Update the breadcrumbs and the key bar."""
         dialog = getattr(self.app.screen, "place", "") if isinstance(self.app.screen, ModalScreen) else ""
         for keys in self.query(KeyBar):
-            keys.actions = footer(self.app.keyed(of(dialog)) if dialog else self.keyed_actions())
+            keys.actions = choose_footer_actions(
+                self.app.keyed(list_place_actions(dialog)) if dialog else self.keyed_actions()
+            )
         stack = [screen for screen in self.app.screen_stack if isinstance(screen, AppScreen)]
         for bar in self.query(TopBar):
             bar.room = self.app.current_mode
@@ -155,10 +157,10 @@ class AppScreen(Screen[None]):
         if isinstance(self.focused, FilterBar):
             taken = [
                 replace(a, short=self.focused.leads) if a.method == "leave" else a
-                for a in of(FILTER)
+                for a in list_place_actions(FILTER)
                 if a.method != "complete" or self.focused.suggester is not None
             ]
-            actions = [*taken, *(a for a in of(EVERYWHERE) if a.method == "palette")]
+            actions = [*taken, *(a for a in list_place_actions(EVERYWHERE) if a.method == "palette")]
         else:
             own = [action for place in (self.place, *self.also) for action in of(place)]
             actions = [*own, *(of(TABLE) if self.query(PageTable) else ()), *of(EVERYWHERE)]
@@ -222,7 +224,7 @@ class AppScreen(Screen[None]):
 
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Disable the `/` key while text is typed."""
-        named = [a for place in (self.place, *self.also) for a in of(place) if a.method == action]
+        named = [a for place in (self.place, *self.also) for a in list_place_actions(place) if a.method == action]
         return not (isinstance(self.focused, Input) and any(a.first and a.keys == "slash" for a in named))
 
     def node_of(self, action: Action) -> Widget | Host:
@@ -238,7 +240,7 @@ class AppScreen(Screen[None]):
 
     def command(self) -> str:
         """Return the shell command that prints the data of this screen."""
-        return next((action.command for action in of(self.place) if action.command), "chessreg")
+        return next((action.command for action in list_place_actions(self.place) if action.command), "chessreg")
 
     # -- reading --------------------------------------------------------------------------------------------------
 
@@ -325,10 +327,10 @@ class AppScreen(Screen[None]):
                 self.action_filter()
             return
         bar, rows = self.query_one(FindBar), [row for n in range(20) if (row := table.row(n)) is not None]
-        numbers = {c.field for c in table.columns if c.right or numeric(c.field, rows)}
+        numbers = {c.field for c in table.columns if c.right or is_numeric_field(c.field, rows)}
         bar.columns.known = [
-            name + (">" if any(c.field in numbers for c in table.columns if name in called(c)) else ":")
-            for name in known(table.columns)
+            name + (">" if any(c.field in numbers for c in table.columns if name in list_column_names(c)) else ":")
+            for name in list_filter_names(table.columns)
         ]
         if table is not self.narrowed_table or bar.value != table.view.text:
             bar.set_text(table.view.text)
@@ -400,14 +402,14 @@ class AppScreen(Screen[None]):
         def look(session: Session) -> tuple[Pages, Any]:
             pages = self.narrowed(whole, view)
             if event.keep:
-                reach(pages, cursor)
+                count_rows_to(pages, cursor)
             return pages, pages.page(0)
 
         found = await self.ask("filtering the rows", look)
         if found is not None and table.view == view:
             table.show_narrowed(whole, *found, event.keep)
         elif found is None and self.refused and table.view == view:
-            table.show_narrowed(whole, Listed([]), [], False)  # do not keep rows that match earlier words
+            table.show_narrowed(whole, ListPages([]), [], False)  # do not keep rows that match earlier words
 
     def on_filter_bar_left(self) -> None:
         self.leave_filter()
@@ -472,7 +474,7 @@ class TextScreen(AppScreen):
     finds = False
     follows = False
     AUTO_FOCUS = "VerticalScroll"
-    BINDINGS = bindings("page")
+    BINDINGS = make_bindings("page")
     DEFAULT_CSS = """
     TextScreen VerticalScroll {
         padding: 0 2; scrollbar-size-vertical: 1; background: $surface; border: round $edge;
@@ -508,5 +510,5 @@ class FieldsScreen(TextScreen):
         table.add_column(style="bold", no_wrap=True)
         table.add_column(overflow="fold")
         for name, value in self.fields.items():
-            table.add_row(Text(name.replace("_", " ")), Text(show.full(value)))
+            table.add_row(Text(name.replace("_", " ")), Text(show.format_full_value(value)))
         return table

@@ -13,9 +13,9 @@ from textual.containers import Container, Horizontal, Vertical
 from textual.widgets import Static
 
 from chessreg.games.boards.boardframe import BoardFrame
-from tui.actions import Action, bindings
+from tui.actions import Action, make_bindings
 from tui.screens.base import AppScreen
-from tui.widgets.board import BoardPane, Squares, extent, sizes_of, square_words
+from tui.widgets.board import BoardPane, Squares, compute_board_extent, describe_square, list_sizes
 from tui.widgets.moves import Rankings
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 class DrawingScreen(AppScreen):
     """A screen that draws boards. Subclasses implement `fits`, `draw` and `position`."""
 
-    BINDINGS = bindings("position")
+    BINDINGS = make_bindings("position")
     finds = False
 
     flipped = False
@@ -47,7 +47,7 @@ class DrawingScreen(AppScreen):
     @property
     def board_size(self) -> int:
         """The chosen size if it fits, otherwise the largest that leaves room for the text."""
-        sizes, chosen = sizes_of(self.app.glyphs), self.chosen_size
+        sizes, chosen = list_sizes(self.app.glyphs), self.chosen_size
         if chosen is not None and chosen in sizes and self.fits(chosen):
             return chosen
         return next((size for size in reversed(sizes) if self.fits(size, self.text_below)), sizes[0])
@@ -88,7 +88,7 @@ class DrawingScreen(AppScreen):
         self.draw()
 
     def action_size(self) -> None:
-        fitting = [size for size in sizes_of(self.app.glyphs) if self.fits(size)]
+        fitting = [size for size in list_sizes(self.app.glyphs) if self.fits(size)]
         if len(fitting) < 2:
             self.notify("only the smallest size fits this terminal")
             return
@@ -114,7 +114,7 @@ class FourBoardsScreen(DrawingScreen):
     also: ClassVar[tuple[str, ...]] = ("four-boards", "position")
     follows = False
     AUTO_FOCUS = ""
-    BINDINGS = bindings("four-boards")
+    BINDINGS = make_bindings("four-boards")
     DEFAULT_CSS = """
     FourBoardsScreen #head { height: auto; max-height: 3; padding: 0 1; text-style: bold; color: $text-accent; }
     FourBoardsScreen #message { height: auto; padding: 1 2; color: $text-muted; display: none; }
@@ -221,7 +221,7 @@ class FourBoardsScreen(DrawingScreen):
             return "all boards"
         if self.part is not None:
             return self.part
-        sizes = list(reversed(sizes_of(self.app.glyphs)))
+        sizes = list(reversed(list_sizes(self.app.glyphs)))
         of_all, of_two = (next((n for n in sizes if self.arrangement(n, count)), 0) for count in (len(PANES), 2))
         return "the position" if of_all < min(LARGE_SQUARE_LINES, of_two) else "all boards"
 
@@ -231,7 +231,7 @@ class FourBoardsScreen(DrawingScreen):
 
     def arrangement(self, size: int, count: int) -> str | None:
         """Return `row` or `square`, whichever fits `count` boards of this size, or None."""
-        wide, high = extent(size)
+        wide, high = compute_board_extent(size)
         width, height = self.app.size
         if count * (wide + 1) <= width and high + 1 + ROW_CHROME_LINES + NUMBERS_LINES <= height:
             return "row"
@@ -253,7 +253,7 @@ class FourBoardsScreen(DrawingScreen):
             pane = self.query_one(f"#{name}", BoardPane)
             pane.display = name in shown
             if name in shown:
-                pane.styles.width = extent(size)[0]
+                pane.styles.width = compute_board_extent(size)[0]
                 frame = replace(views[name], title=titles[name])
                 if self.flipped:
                     frame = replace(frame, flipped=not frame.flipped)
@@ -301,7 +301,7 @@ class FourBoardsScreen(DrawingScreen):
 
         assert self.picked is not None
         original = self.views().get("original")
-        words = chess.square_name(self.picked) if original is None else square_words(original, self.picked)
+        words = chess.square_name(self.picked) if original is None else describe_square(original, self.picked)
         if self.answer is None or not self.answer.layers:
             return words
         sides = [self.answer.clean, *([self.answer.edited] if self.answer.edited is not None else [])]

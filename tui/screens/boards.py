@@ -16,26 +16,26 @@ from textual.widgets import Static
 from chessreg.errors import ChessregError, NotFoundError
 from chessreg.games.boards.boardframe import Arrow, BoardFrame
 from tui import show
-from tui.actions import Action, bindings
-from tui.columns import Column
-from tui.data.pages import PAGE, Pages, Row, reach
+from tui.actions import Action, make_bindings
+from tui.columns import TableColumn
+from tui.data.pages import PAGE_ROWS, Pages, Row, count_rows_to
 from tui.data.result_rows import (
     DATASET_GAME,
-    TITLES,
+    TABLE_TITLES,
     DatasetPages,
-    any_dataset,
-    columns_of,
-    dataset_games,
-    result_tables_with_boards,
-    results,
+    find_tables_with_boards,
+    has_datasets,
+    list_results,
+    make_result_columns,
+    open_dataset_games,
 )
 from tui.screens.base import FieldsScreen
 from tui.screens.board_base import DrawingScreen
 from tui.screens.preview import BoardPreviewingScreen
 from tui.widgets.bars import PaneStrip
-from tui.widgets.board import BoardPane, extent, level, square_words, words
-from tui.widgets.evaluation import EvaluationBar, PlyStrip, white_share
-from tui.widgets.moves import MoveList, with_tries
+from tui.widgets.board import BoardPane, align_titles, compute_board_extent, describe_square, list_captions
+from tui.widgets.evaluation import EvaluationBar, PlyStrip, compute_white_share
+from tui.widgets.moves import MoveList, find_wrong_views
 from tui.widgets.table import PageTable
 
 if TYPE_CHECKING:
@@ -47,26 +47,26 @@ if TYPE_CHECKING:
 
 
 DATASET_GAME_COLUMNS = (
-    Column("run", "dataset", widest=20),
-    Column("unit", "game", right=True),
-    Column("result", "result"),
-    Column("plies", "plies", right=True),
-    Column("white", "white", widest=18, least=6),
-    Column("white_elo", "white elo", right=True),
-    Column("black", "black", widest=18, least=6),
-    Column("black_elo", "black elo", right=True),
-    Column("eco", "opening"),
-    Column("text", "moves", widest=80, least=20),
+    TableColumn("run", "dataset", widest=20),
+    TableColumn("unit", "game", right=True),
+    TableColumn("result", "result"),
+    TableColumn("plies", "plies", right=True),
+    TableColumn("white", "white", widest=18, least=6),
+    TableColumn("white_elo", "white elo", right=True),
+    TableColumn("black", "black", widest=18, least=6),
+    TableColumn("black_elo", "black elo", right=True),
+    TableColumn("eco", "opening"),
+    TableColumn("text", "moves", widest=80, least=20),
 )
 
 
 DATASET_POSITION_COLUMNS = (
-    Column("unit", "position", right=True),
-    Column("result", "best move"),
-    Column("plies", "ply", right=True),
-    Column("white_elo", "white elo", right=True),
-    Column("black_elo", "black elo", right=True),
-    Column("text", "FEN", widest=80, least=20),
+    TableColumn("unit", "position", right=True),
+    TableColumn("result", "best move"),
+    TableColumn("plies", "ply", right=True),
+    TableColumn("white_elo", "white elo", right=True),
+    TableColumn("black_elo", "black elo", right=True),
+    TableColumn("text", "FEN", widest=80, least=20),
 )
 
 
@@ -83,7 +83,7 @@ class BoardsScreen(BoardPreviewingScreen):
 
     place = "boards"
     crumb = "boards"
-    BINDINGS = bindings("boards")
+    BINDINGS = make_bindings("boards")
 
     result_table = ""
 
@@ -96,17 +96,17 @@ class BoardsScreen(BoardPreviewingScreen):
     async def fill(self) -> None:
         table, wanted = self.query_one(PageTable), self.result_table
         keep = table.loaded and wanted == self._shown_table
-        number = table.cursor // PAGE if keep else 0
+        number = table.cursor // PAGE_ROWS if keep else 0
         listed = await self.ask("reading the rows", lambda session: self.read(session, wanted, number))
         if listed is None:
             return
         self.result_table = self._shown_table = listed.result_table
         strip = self.query_one(PaneStrip)
-        strip.names = tuple(TITLES[name] for name in listed.result_tables)
+        strip.names = tuple(TABLE_TITLES[name] for name in listed.result_tables)
         if listed.pages is not None:
             strip.place = listed.result_tables.index(listed.result_table)
             columns = self.columns(listed)
-            table.set_title(TITLES[listed.result_table])
+            table.set_title(TABLE_TITLES[listed.result_table])
             table.show(listed.pages, listed.rows, columns=columns, keep=keep, number=listed.number)
         else:
             table.loaded = True
@@ -116,17 +116,20 @@ class BoardsScreen(BoardPreviewingScreen):
 
     def read(self, session: Session, result_table: str, number: int) -> BoardRows:
         """Return page `number` of a result table with boards, or of the first such table."""
-        there = result_tables_with_boards(session) + ([DATASET_GAME] if any_dataset(session) else [])
+        there = find_tables_with_boards(session) + ([DATASET_GAME] if has_datasets(session) else [])
         if not there:
             return BoardRows([], "", None, 0, [])
         chosen = result_table if result_table in there else there[0]
         return read_board_page(
-            there, chosen, dataset_games(session) if chosen == DATASET_GAME else results(session, chosen), number
+            there,
+            chosen,
+            open_dataset_games(session) if chosen == DATASET_GAME else list_results(session, chosen),
+            number,
         )
 
-    def columns(self, listed: BoardRows) -> Sequence[Column]:
+    def columns(self, listed: BoardRows) -> Sequence[TableColumn]:
         known = listed.result_table == DATASET_GAME
-        return DATASET_GAME_COLUMNS if known else columns_of(listed.result_table, listed.rows, with_run=True)
+        return DATASET_GAME_COLUMNS if known else make_result_columns(listed.result_table, listed.rows, with_run=True)
 
     def action_result_table(self, way: str) -> None:
         strip = self.query_one(PaneStrip)
@@ -134,7 +137,7 @@ class BoardsScreen(BoardPreviewingScreen):
             self.choose((strip.place + int(way)) % len(strip.names))
 
     def choose(self, place: int) -> None:
-        titles = {title: name for name, title in TITLES.items()}
+        titles = {title: name for name, title in TABLE_TITLES.items()}
         self.result_table = titles[self.query_one(PaneStrip).names[place]]
         self.load()
 
@@ -165,12 +168,12 @@ class DatasetRowsScreen(BoardsScreen):
         self.dataset_id = dataset_id
 
     def read(self, session: Session, result_table: str, number: int) -> BoardRows:
-        pages = dataset_games(session, self.dataset_id)
+        pages = open_dataset_games(session, self.dataset_id)
         if not pages.parts:
             raise NotFoundError("the files of this dataset are not here", "chessreg pull")
         return read_board_page([DATASET_GAME], DATASET_GAME, pages, number)
 
-    def columns(self, listed: BoardRows) -> Sequence[Column]:
+    def columns(self, listed: BoardRows) -> Sequence[TableColumn]:
         assert isinstance(listed.pages, DatasetPages)
         return DATASET_POSITION_COLUMNS if listed.pages.parts[0][2].content == "positions" else DATASET_GAME_COLUMNS[1:]
 
@@ -178,13 +181,13 @@ class DatasetRowsScreen(BoardsScreen):
         return action.method != "result_table" and super().offers(action)
 
     def command(self) -> str:
-        return f"chessreg dataset show {show.short(self.dataset_id)}"
+        return f"chessreg dataset show {show.abbreviate_id(self.dataset_id)}"
 
 
 def read_board_page(there: list[str], chosen: str, pages: Pages, number: int) -> BoardRows:
     """Return page `number` of `pages`, or the first page if the list has become shorter."""
-    reach(pages, number * PAGE)
-    number = number if number * PAGE < pages.count else 0
+    count_rows_to(pages, number * PAGE_ROWS)
+    number = number if number * PAGE_ROWS < pages.count else 0
     return BoardRows(there, chosen, pages, number, pages.page(number))
 
 
@@ -212,7 +215,7 @@ class BoardScreen(DrawingScreen):
     also: ClassVar[tuple[str, ...]] = ("position",)
     follows = False
     AUTO_FOCUS = ""
-    BINDINGS = bindings("board")
+    BINDINGS = make_bindings("board")
     DEFAULT_CSS = """
     BoardScreen #message { padding: 1 2; height: auto; color: $text-muted; }
     BoardScreen #boards { height: 1fr; width: auto; scrollbar-size-vertical: 1; }
@@ -259,15 +262,15 @@ class BoardScreen(DrawingScreen):
     # -- reading --------------------------------------------------------------------------------------------------
 
     async def fill(self) -> None:
-        from tui.data.board_views import OWN_SCREEN, boards
+        from tui.data.board_views import KINDS_WITH_OWN_SCREEN, load_boards
 
         row = self.row
-        drawn = await self.ask("drawing the boards", lambda session: boards(session, row))
+        drawn = await self.ask("drawing the boards", lambda session: load_boards(session, row))
         if drawn is None:
             if row is not self.drawn_row:
                 self.show_none()
             return
-        if drawn.kind in OWN_SCREEN:
+        if drawn.kind in KINDS_WITH_OWN_SCREEN:
             from tui.screens.edit import EditScreen
 
             self.app.call_later(self.app.switch_screen, EditScreen(self.pages, self.at, drawn.row))
@@ -355,12 +358,12 @@ class BoardScreen(DrawingScreen):
             return tuple(view.squares_right / 64 for view in self.boards.views)
         if not self.evaluated:
             return ()
-        return tuple(None if value is None else white_share(value) for value in self.evaluations)
+        return tuple(None if value is None else compute_white_share(value) for value in self.evaluations)
 
     # -- drawing --------------------------------------------------------------------------------------------------
 
     def fits(self, size: int, text: int = 0) -> bool:
-        board_wide, board_high = extent(size)
+        board_wide, board_high = compute_board_extent(size)
         wide = 2 * (board_wide + 3) if self.paired else board_wide + 3
         wide += 2 if self.evaluated else 0
         wide += 0 if self.paired else MIN_SIDE_CELLS
@@ -380,9 +383,9 @@ class BoardScreen(DrawingScreen):
             pane.set_class(not self.paired, "-bare")
             pane.squares.cursor = self.picked
             half = (self.app.size.width - 6) // 2 if self.paired else 0
-            pane.styles.width = wide = max(extent(size)[0], min(half, MAX_PANE_CELLS))
+            pane.styles.width = wide = max(compute_board_extent(size)[0], min(half, MAX_PANE_CELLS))
         if self.paired:
-            level(panes, wide)
+            align_titles(panes, wide)
         if not self.paired and self.views:
             moves = self.query_one(MoveList)
             moves.place = self.frame
@@ -390,16 +393,22 @@ class BoardScreen(DrawingScreen):
             for name, text in (("#title", self.views[0].title), ("#facts", "\n".join(self.facts))):
                 if (part := self.query_one(name, Static)).content != text:  # an update triggers a layout
                     part.update(text)
-            self.query_one("#told", Static).update("\n".join([*self.square_lines(), *words(self.views[0])]))
+            self.query_one("#told", Static).update("\n".join([*self.square_lines(), *list_captions(self.views[0])]))
         elif self.paired and self.picked is not None:
             for pane, frame in zip(panes, self.views, strict=False):
-                pane.caption.update("\n".join([square_words(frame, self.picked), *words(frame)]))
+                pane.caption.update("\n".join([describe_square(frame, self.picked), *list_captions(frame)]))
         bar, strip = self.query_one(EvaluationBar), self.query_one(PlyStrip)
         now, shares = self.views[0].evaluation, self.shares
         bar.display, strip.display = self.evaluated, bool(shares)
-        bar.value, bar.flipped, bar.styles.height = now, self.turned(self.views[0]).flipped, extent(size)[1] - 1
-        strip.styles.width = extent(size)[0] - 2
-        strip.styles.height = max(1, min(MAX_STRIP_LINES, self.app.size.height - extent(size)[1] - BOARD_CHROME_LINES))
+        bar.value, bar.flipped, bar.styles.height = (
+            now,
+            self.turned(self.views[0]).flipped,
+            compute_board_extent(size)[1] - 1,
+        )
+        strip.styles.width = compute_board_extent(size)[0] - 2
+        strip.styles.height = max(
+            1, min(MAX_STRIP_LINES, self.app.size.height - compute_board_extent(size)[1] - BOARD_CHROME_LINES)
+        )
         strip.shares, strip.place, strip.heated = shares, self.frame, self.views[0].doubts
         strip.heading = self.strip_heading
         bar.letters = strip.letters = glyphs == "letters"
@@ -411,7 +420,7 @@ class BoardScreen(DrawingScreen):
         if here.doubts:
             return f"squares read right, 0 to 64 · {here.squares_right} here"
         value = here.evaluation
-        return "White's chances, 0 to 1" + ("" if value is None else f" · {white_share(value):.2f} here")
+        return "White's chances, 0 to 1" + ("" if value is None else f" · {compute_white_share(value):.2f} here")
 
     def square_lines(self) -> list[str]:
         """Return lines about the clicked square: its content, and the plies that touch it."""
@@ -420,7 +429,7 @@ class BoardScreen(DrawingScreen):
         views = self.boards.views
         touched = [str(n) for n, view in enumerate(views) if view.last_move and self.picked in view.last_move]
         plies = f"moves from or to it: plies {', '.join(touched[:12])}{' …' if len(touched) > 12 else ''}"
-        return [square_words(self.views[0], self.picked), *([plies] if touched else []), ""]
+        return [describe_square(self.views[0], self.picked), *([plies] if touched else []), ""]
 
     def turned(self, frame: BoardFrame) -> BoardFrame:
         return replace(frame, flipped=not frame.flipped) if self.flipped else frame
@@ -479,7 +488,7 @@ class BoardScreen(DrawingScreen):
     def action_illegal(self) -> None:
         if self.boards is None:
             return
-        wrong = with_tries(self.boards.views)
+        wrong = find_wrong_views(self.boards.views)
         further = [n for n in wrong if n > self.frame] or wrong
         if further and not self.paired:
             self.go(further[0])
@@ -498,7 +507,7 @@ class BoardScreen(DrawingScreen):
     @work(group="evaluate", exclusive=True)
     async def evaluate(self, drawn: Boards, number: int) -> None:
         """Evaluate the views in a thread and draw each value. Stops when the row changes or the screen closes."""
-        from tui.data.board_views import evaluations
+        from tui.data.board_views import iter_evaluations
 
         def found(place: int, value: int) -> None:
             if self.evaluating == number and self.is_attached:
@@ -506,7 +515,7 @@ class BoardScreen(DrawingScreen):
                 self.draw()
 
         def work_through() -> None:
-            with closing(evaluations(drawn.views)) as values:
+            with closing(iter_evaluations(drawn.views)) as values:
                 for place, value in enumerate(values):
                     if self.evaluating != number or not self.is_attached:
                         return
@@ -580,9 +589,9 @@ class BoardScreen(DrawingScreen):
         place = self.at + int(way)
         if not 0 <= place < self.pages.count:
             return
-        rows = await self.ask("reading rows", lambda session: self.pages.page(place // PAGE))
-        if rows and place % PAGE < len(rows):
-            self.at, self.row, self.frame = place, rows[place % PAGE], 0
+        rows = await self.ask("reading rows", lambda session: self.pages.page(place // PAGE_ROWS))
+        if rows and place % PAGE_ROWS < len(rows):
+            self.at, self.row, self.frame = place, rows[place % PAGE_ROWS], 0
             self.load()
 
     def action_inspect(self) -> None:
@@ -593,13 +602,13 @@ class BoardScreen(DrawingScreen):
 
     def command(self) -> str:
         run, item = self.row.get("run_id", self.row.get("dataset_id")), self.row.get("item", self.row.get("game"))
-        words = f"chessreg board {show.short(run)}:{self.row.get('unit')}"
+        words = f"chessreg board {show.abbreviate_id(run)}:{self.row.get('unit')}"
         if self.boards is not None and self.boards.row.get("result_table") == "score" and item is not None:
             words += f" --item {item}"
         if self.asks_model and self.boards is not None:
             frame = self.boards.views[self.frame]
             at = f'--moves "{" ".join(frame.moves)}"' if frame.moves else f'--fen "{frame.position}"'
-            return f"chessreg lab --checkpoint {show.short(self.boards.checkpoint)} {at}"
+            return f"chessreg lab --checkpoint {show.abbreviate_id(self.boards.checkpoint)} {at}"
         return words if self.paired else f"{words} --ply {self.frame}"
 
 
@@ -634,7 +643,7 @@ class PairScreen(DrawingScreen):
     also: ClassVar[tuple[str, ...]] = ("position",)
     follows = False
     AUTO_FOCUS = ""
-    BINDINGS = bindings("pair")
+    BINDINGS = make_bindings("pair")
     DEFAULT_CSS = """
     PairScreen #head { height: 2; padding: 0 1; text-style: bold; color: $text-accent; }
     PairScreen #games { height: 1fr; }
@@ -660,10 +669,10 @@ class PairScreen(DrawingScreen):
                     yield MoveList(id=f"moves-{side}")
 
     async def fill(self) -> None:
-        from tui.data.board_views import sides
+        from tui.data.board_views import load_sides
 
         row, chosen = self.row, self.chosen
-        pair = await self.ask("reading both games", lambda session: [sides(session, row, chosen)])
+        pair = await self.ask("reading both games", lambda session: [load_sides(session, row, chosen)])
         if pair is None:
             return
         self.pair = pair[0]
@@ -692,23 +701,23 @@ class PairScreen(DrawingScreen):
         return MIN_LIST_LINES
 
     def fits(self, size: int, text: int = 0) -> bool:
-        wide, high = extent(size)
+        wide, high = compute_board_extent(size)
         return 2 * (wide + 2) <= self.app.size.width and high + text + PAIR_CHROME_LINES <= self.app.size.height
 
     def draw(self) -> None:
         if self.pair is None:
             return
         size = self.board_size
-        lines = self.app.size.height - extent(size)[1] - PAIR_CHROME_LINES
+        lines = self.app.size.height - compute_board_extent(size)[1] - PAIR_CHROME_LINES
         for name, side in zip(("one", "other"), self.pair.sides, strict=True):
             frame = side.views[min(self.ply, len(side.views) - 1)]
             frame = replace(frame, title=f"{side.run} {side.unit}", flipped=frame.flipped != self.flipped)
             pane = self.query_one(f"#{name}", BoardPane)
-            pane.styles.width = max(extent(size)[0], self.app.size.width // 2 - 2)
+            pane.styles.width = max(compute_board_extent(size)[0], self.app.size.width // 2 - 2)
             pane.show(frame, size, self.app.glyphs)
             pane.squares.cursor = self.picked
             if self.picked is not None:
-                pane.caption.update("\n".join([square_words(frame, self.picked), *words(frame)]))
+                pane.caption.update("\n".join([describe_square(frame, self.picked), *list_captions(frame)]))
             moves = self.query_one(f"#moves-{name}", MoveList)
             moves.display, moves.place = lines >= MIN_LIST_LINES, min(self.ply, len(side.views) - 1)
         self.query_one("#head", Static).update(self.head())
@@ -766,7 +775,7 @@ class PairScreen(DrawingScreen):
     def action_illegal(self) -> None:
         if self.pair is None:
             return
-        wrong = sorted({n for side in self.pair.sides for n in with_tries(side.views)})
+        wrong = sorted({n for side in self.pair.sides for n in find_wrong_views(side.views)})
         if wrong:
             self.go(next((n for n in wrong if n > self.ply), wrong[0]))
         else:
@@ -790,8 +799,8 @@ class PairScreen(DrawingScreen):
         self.go(event.place)
 
     def command(self) -> str:
-        words = f"chessreg game part {show.short(self.row['run_id'])}:{self.row['unit']}"
+        words = f"chessreg game part {show.abbreviate_id(self.row['run_id'])}:{self.row['unit']}"
         if self.pair is None:
             return words
         other = self.pair.sides[1]
-        return f"{words} {show.short(other.run_id)}:{other.unit}"
+        return f"{words} {show.abbreviate_id(other.run_id)}:{other.unit}"

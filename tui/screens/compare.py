@@ -11,11 +11,11 @@ from textual.containers import VerticalScroll
 from textual.widgets import Static
 
 from tui import show
-from tui.actions import bindings
-from tui.columns import Column
+from tui.actions import make_bindings
+from tui.columns import TableColumn
 from tui.data import comparison
-from tui.data.annotations import toggle
-from tui.data.pages import Listed, Row
+from tui.data.annotations import toggle_annotation
+from tui.data.pages import ListPages, Row
 from tui.screens.base import PartsScreen
 from tui.widgets.bars import PaneStrip
 from tui.widgets.chart import ChartView
@@ -26,7 +26,7 @@ CURVE_SCREEN_LINES = 36
 
 class ComparePane(NamedTuple):
     name: str
-    columns: Sequence[Column]
+    columns: Sequence[TableColumn]
     rows: Sequence[Row]
 
 
@@ -37,7 +37,7 @@ class CompareScreen(PartsScreen):
     """
 
     place = "compare"
-    BINDINGS = bindings("compare")
+    BINDINGS = make_bindings("compare")
     DEFAULT_CSS = """
     CompareScreen > #subjects { height: auto; max-height: 3; padding: 0 1; }
     CompareScreen > #curve { display: none; height: 1fr; }
@@ -50,7 +50,7 @@ class CompareScreen(PartsScreen):
         super().__init__()
         self.ids, self.baseline = list(ids), ids[0]
         self.crumb = f"compare {show.counted(len(self.ids), 'run')}"
-        self.compared: comparison.Compared | None = None
+        self.compared: comparison.ComparisonTables | None = None
         self.metric = ""  # of the shown curve
 
     def body(self) -> ComposeResult:
@@ -62,14 +62,14 @@ class CompareScreen(PartsScreen):
 
     async def fill(self) -> None:
         ids, baseline = self.ids, self.baseline
-        compared = await self.ask("comparing", lambda session: comparison.compared(session, ids, baseline))
+        compared = await self.ask("comparing", lambda session: comparison.load_comparison(session, ids, baseline))
         if compared is None:
             return
         keep = self.compared is not None
         self.compared = compared
         self.baseline = compared.ids[0]
         pin = "pinned: B unpins it" if compared.pinned else "b takes the next, B pins it"
-        others = show.listed(compared.labels[1:])
+        others = show.join_words(compared.labels[1:])
         self.query_one("#subjects", Static).update(f"baseline {compared.labels[0]} ({pin}) against {others}")
         if self.metric not in compared.curves:
             self.metric = next(iter(compared.curves), "")
@@ -84,17 +84,19 @@ class CompareScreen(PartsScreen):
         compared = self.compared
         if compared is None:
             return []
-        values = [Column(comparison.value_key(n), label, widest=64) for n, label in enumerate(compared.labels)]
-        numbers = [Column(comparison.value_key(0), compared.labels[0], right=True)]
+        values = [
+            TableColumn(comparison.make_value_key(n), label, widest=64) for n, label in enumerate(compared.labels)
+        ]
+        numbers = [TableColumn(comparison.make_value_key(0), compared.labels[0], right=True)]
         for n, label in list(enumerate(compared.labels))[1:]:
-            numbers.append(Column(comparison.value_key(n), label, right=True))
-            numbers.append(Column(comparison.difference_key(n), f"Δ {label}", right=True))
-        metric = Column("metric", "metric", widest=44, least=26, ends=True)
+            numbers.append(TableColumn(comparison.make_value_key(n), label, right=True))
+            numbers.append(TableColumn(comparison.make_difference_key(n), f"Δ {label}", right=True))
+        metric = TableColumn("metric", "metric", widest=44, least=26, ends=True)
         panes = [
             ComparePane(f"differing {len(compared.differing)}",
-                        (Column("group", "of"), Column("what", "what"), *values), compared.differing),
+                        (TableColumn("group", "of"), TableColumn("what", "what"), *values), compared.differing),
             ComparePane(f"metrics {len(compared.metrics)}", (metric, *numbers), compared.metrics),
-            ComparePane("machines", (Column("what", "what"), *values), compared.machines),
+            ComparePane("machines", (TableColumn("what", "what"), *values), compared.machines),
         ]  # fmt: skip
         return [*panes, ComparePane(f"curves {len(compared.curves)}", (), ())]
 
@@ -106,7 +108,7 @@ class CompareScreen(PartsScreen):
         self.set_class(not pane.columns, "-curve")
         if pane.columns:
             self.query_one(PageTable).set_title(pane.name.rpartition(" ")[0] or pane.name)
-            self.query_one(PageTable).show(Listed(pane.rows), pane.rows[:200], columns=pane.columns, keep=keep)
+            self.query_one(PageTable).show(ListPages(pane.rows), pane.rows[:200], columns=pane.columns, keep=keep)
         self.draw()
 
     def draw(self) -> None:
@@ -114,7 +116,7 @@ class CompareScreen(PartsScreen):
         assert self.compared is not None
         self.set_class(self.size.height >= CURVE_SCREEN_LINES, "-high")
         chart = self.compared.curves.get(self.metric)
-        self.query_one(ChartView).show(chart or comparison.nothing())
+        self.query_one(ChartView).show(chart or comparison.make_empty_chart())
 
     def on_resize(self) -> None:
         if self.compared is not None:
@@ -123,7 +125,7 @@ class CompareScreen(PartsScreen):
     def command(self) -> str:
         order = sorted(self.ids, key=lambda id: id != self.baseline)
         only = {2: " --machines", 3: " --curves"}.get(self.query_one(PaneStrip).place, "")
-        return f"chessreg compare {' '.join(show.short(id) for id in order)}{only}"
+        return f"chessreg compare {' '.join(show.abbreviate_id(id) for id in order)}{only}"
 
     # -- actions --------------------------------------------------------------------------------------------------
 
@@ -144,7 +146,7 @@ class CompareScreen(PartsScreen):
             self.app.write(
                 label,
                 "pin",
-                lambda sql: toggle(sql, "run", [id], "pin"),
+                lambda sql: toggle_annotation(sql, "run", [id], "pin"),
                 lambda now: "pinned" if now else "no longer pinned",
             )
 

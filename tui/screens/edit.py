@@ -16,12 +16,12 @@ from textual.widgets import Static
 from chessreg.errors import ChessregError
 from chessreg.games.boards.boardframe import BoardFrame
 from tui import show
-from tui.actions import Action, bindings
-from tui.columns import fitted
-from tui.data.pages import PAGE, Pages
+from tui.actions import Action, make_bindings
+from tui.columns import fit_text
+from tui.data.pages import PAGE_ROWS, Pages
 from tui.screens.board_base import DrawingScreen, FourBoardsScreen
 from tui.widgets.bars import TopBar
-from tui.widgets.board import BoardPane, extent, legend, square_words
+from tui.widgets.board import BoardPane, compute_board_extent, describe_square, list_legend
 
 if TYPE_CHECKING:
     from chessreg.experiments.edit.three_boards import StoredCase
@@ -36,7 +36,7 @@ class StateScreen(DrawingScreen):
 
     place = "edit"
     follows = False
-    BINDINGS = bindings("edit")
+    BINDINGS = make_bindings("edit")
 
     def stand_on(self, pages: Pages, place: int, row: Mapping[str, Any]) -> None:
         """Start with `row`, which is at `place` in `pages`."""
@@ -50,10 +50,10 @@ class StateScreen(DrawingScreen):
 
         Returns None after an error, or if it switched to the screen for this type of state.
         """
-        from tui.data.board_views import edited_state
+        from tui.data.board_views import load_state_boards
 
         row, condition = self.row, self.condition
-        state = await self.ask("reading the state", lambda session: edited_state(session, row, condition))
+        state = await self.ask("reading the state", lambda session: load_state_boards(session, row, condition))
         if state is not None and (state.case is None) == isinstance(self, CaseScreen):
             self.app.call_later(self.app.switch_screen, make_state_screen(state, self.pages, self.at, row))
             return None
@@ -75,12 +75,12 @@ class StateScreen(DrawingScreen):
         """Show the next state of the list. Skip further trials of the current state."""
         place, here = self.at, (self.row.get("run_id"), self.row.get("unit"))
         while 0 <= (place := place + int(way)) < self.pages.count:
-            number = place // PAGE
+            number = place // PAGE_ROWS
             rows = await self.ask("reading rows", lambda session, number=number: self.pages.page(number))  # type: ignore[misc]
             if not rows:
                 return
-            while number * PAGE <= place < number * PAGE + len(rows):
-                row = rows[place % PAGE]
+            while number * PAGE_ROWS <= place < number * PAGE_ROWS + len(rows):
+                row = rows[place % PAGE_ROWS]
                 if (row.get("run_id"), row.get("unit")) != here:
                     self.at, self.row = place, row
                     self.load()
@@ -109,7 +109,7 @@ class StateScreen(DrawingScreen):
     def reference(self) -> str:
         """The reference of the state in commands, `RUN:UNIT`."""
         state = self.state
-        return f"{show.short(state.run_id if state else self.row['run_id'])}:{self.row['unit']}"
+        return f"{show.abbreviate_id(state.run_id if state else self.row['run_id'])}:{self.row['unit']}"
 
 
 def make_state_screen(state: EditedState, pages: Pages, place: int, row: Mapping[str, Any]) -> StateScreen:
@@ -182,8 +182,8 @@ class EditScreen(FourBoardsScreen, StateScreen):
 
     def command(self) -> str:
         if self.state is None or not self.state.condition:
-            return f"chessreg board {show.short(self.row['run_id'])}:{self.row['unit']}"
-        state = f"{show.short(self.state.run_id)}:{self.state.unit}"
+            return f"chessreg board {show.abbreviate_id(self.row['run_id'])}:{self.row['unit']}"
+        state = f"{show.abbreviate_id(self.state.run_id)}:{self.state.unit}"
         words = f"chessreg lab {state} --condition {shlex.quote(self.state.condition)}"
         return words if self.shown_layer is None else f"{words} --layer {self.shown_layer}"
 
@@ -206,7 +206,7 @@ class CaseScreen(StateScreen):
 
     also: ClassVar[tuple[str, ...]] = ("case-boards", "position")
     AUTO_FOCUS = ""
-    BINDINGS = bindings("case-boards")
+    BINDINGS = make_bindings("case-boards")
     DEFAULT_CSS = """
     CaseScreen #head { height: 1; padding: 0 1; text-style: bold; color: $text-accent; }
     CaseScreen #grid { height: 1fr; }
@@ -252,7 +252,7 @@ class CaseScreen(StateScreen):
     # -- drawing --------------------------------------------------------------------------------------------------
 
     def fits(self, size: int, text: int = 0) -> bool:
-        wide, high = extent(size)
+        wide, high = compute_board_extent(size)
         boards = 3 if self.case is None else max(2, len(self.case.boards))
         room = self.app.size
         return (
@@ -271,7 +271,7 @@ class CaseScreen(StateScreen):
                 pane.display = board in case.boards and (bool(condition) or row == "before")
                 if not pane.display:
                     continue
-                pane.styles.width = extent(size)[0]
+                pane.styles.width = compute_board_extent(size)[0]
                 if case.skipped:
                     frame = BoardFrame.from_board(case.boards[board], board)
                 else:
@@ -285,7 +285,7 @@ class CaseScreen(StateScreen):
         self.query_one("#head", Static).update(self.head(case, state))
         self.query_one("#legend", Static).update(self.legend(case, state, size))
         self.query_one(TopBar).styles.height = 1 if self.app.size.height <= SHORT_SCREEN_LINES else None
-        taken = len(case.boards) * (extent(size)[0] + 1)
+        taken = len(case.boards) * (compute_board_extent(size)[0] + 1)
         wide = max(MIN_NUMBERS_CELLS, self.app.size.width - taken) - 2
         lines = format_case_numbers(case, state.condition, wide, self.app.size.height - CASE_CHROME_LINES)
         self.query_one("#numbers", Static).update(Text("\n".join(lines)))
@@ -303,13 +303,16 @@ class CaseScreen(StateScreen):
         For a clicked square, return the probability that the next move begins there.
         """
         if self.picked is not None:
-            words = square_words(BoardFrame.from_board(case.boards["original"]), self.picked)
+            words = describe_square(BoardFrame.from_board(case.boards["original"]), self.picked)
             shares = [case.squares[name][self.picked] for name in ("clean", state.condition) if name in case.squares]
             begins = f" · the next move begins there: {' → '.join(f'{share:.1%}' for share in shares)}"
             return words + (begins if shares else "")
         if case.skipped:
             return ""
-        lines = [*legend(case.frame("original", "clean", "")), *legend(case.frame("target", state.condition, ""))]
+        lines = [
+            *list_legend(case.frame("original", "clean", "")),
+            *list_legend(case.frame("target", state.condition, "")),
+        ]
         marks = [line for line in dict.fromkeys(lines) if not line.startswith("numbers")]
         heat = "shade" if size == 1 else "shade, number in %"
         if not case.squares:
@@ -347,13 +350,13 @@ def format_case_numbers(case: StoredCase, condition: str, wide: int, high: int) 
     lines, full = list[str](), wide >= FULL_NUMBERS_CELLS
     if wide >= NAMED_NUMBERS_CELLS:
         boards = list(case.boards) if wide >= CONDITION_CELLS + 9 * len(case.boards) else ["target"]
-        heading = fitted("", CONDITION_CELLS) + "".join(f"{board:>9}" for board in boards)
+        heading = fit_text("", CONDITION_CELLS) + "".join(f"{board:>9}" for board in boards)
         lines.append(heading + (f"{'first':>7}{'KL':>7}" if full else ""))
         known, room = case.conditions, max(1, high - LIKELIEST_SQUARES - 4)
         first = max(0, min(known.index(condition) - room // 2, len(known) - room))
         for name in ("clean", *known[first : first + room]):
             row = case.rows[name]
-            line = ("›" if name == condition else " ") + fitted(name, CONDITION_CELLS - 1)
+            line = ("›" if name == condition else " ") + fit_text(name, CONDITION_CELLS - 1)
             line += "".join(f"{case.mass(name, board):>9.3f}" for board in boards)
             lines.append(line + (f"{row.text:>7}{(row.detail or {}).get('kl') or 0.0:>7.3f}" if full else ""))
         lines.append("")

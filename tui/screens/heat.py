@@ -13,12 +13,12 @@ from textual.content import Content
 
 from chessreg.games.boards.boardframe import BoardFrame
 from tui import show
-from tui.actions import Action, bindings
-from tui.data.query_answers import BoardSeries, Question, boards_of, plotted
+from tui.actions import Action, make_bindings
+from tui.data.query_answers import BoardSeries, ScreenQuestion, make_plot_boards, run_plot_query
 from tui.screens.answers import FigureScreen
 from tui.screens.board_base import DrawingScreen
 from tui.widgets.bars import PaneStrip, ScopeBar
-from tui.widgets.board import BoardPane, extent, level, sizes_of, square_words
+from tui.widgets.board import BoardPane, align_titles, compute_board_extent, describe_square, list_sizes
 from tui.widgets.notes import NotesPane
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class HeatScreen(FigureScreen, DrawingScreen):
     also: ClassVar[tuple[str, ...]] = ("scoped", "result")
     follows = False
     AUTO_FOCUS = ""
-    BINDINGS = bindings("heat-board")
+    BINDINGS = make_bindings("heat-board")
     DEFAULT_CSS = """
     HeatScreen #heat-boards {
         height: 1fr; grid-rows: auto; background: $surface; border: round $edge; border-title-color: $foreground;
@@ -53,7 +53,7 @@ class HeatScreen(FigureScreen, DrawingScreen):
     HeatScreen BoardPane > .board-caption { display: none; }
     """
 
-    def __init__(self, question: Question) -> None:
+    def __init__(self, question: ScreenQuestion) -> None:
         super().__init__()
         self.question, self.plot = replace(question, published=False), question.entry.plots[0]
         self.crumb = self.plot.title
@@ -80,8 +80,8 @@ class HeatScreen(FigureScreen, DrawingScreen):
         def read(session: Session) -> tuple[QueryResult, list[BoardSeries], str]:
             from chessreg.queries.render import provenance_line
 
-            result = plotted(session, question, plot)
-            return result, boards_of(result, plot), provenance_line(result)
+            result = run_plot_query(session, question, plot)
+            return result, make_plot_boards(result, plot), provenance_line(result)
 
         read_boards = await self.ask(f"asking {question.title}", read)
         if read_boards is None:
@@ -92,14 +92,14 @@ class HeatScreen(FigureScreen, DrawingScreen):
         strip = self.query_one(PaneStrip)
         strip.names = tuple(series.name or question.title for series in self.series)
         notes = [*self.result.notes, *([] if self.series else ["nothing to draw yet"])]
-        self.query_one(NotesPane).show(notes, show.provenance(footer))
+        self.query_one(NotesPane).show(notes, show.trim_provenance(footer))
         self.relabel()
         self.draw()
 
     # -- drawing --------------------------------------------------------------------------------------------------
 
     def fits(self, size: int, text: int = 0) -> bool:
-        wide, high = extent(size)
+        wide, high = compute_board_extent(size)
         return (
             wide + GAP_CELLS + FRAME_CELLS <= self.app.size.width
             and high + text + HEAT_CHROME_LINES <= self.app.size.height
@@ -107,7 +107,7 @@ class HeatScreen(FigureScreen, DrawingScreen):
 
     def grid(self, size: int) -> tuple[int, int]:
         """Return how many boards of this size fit horizontally and vertically."""
-        wide, high = extent(size)
+        wide, high = compute_board_extent(size)
         lines = self.app.size.height - HEAT_CHROME_LINES + BOARD_TEXT_LINES
         return max(1, (self.app.size.width - FRAME_CELLS) // (wide + GAP_CELLS)), max(
             1, lines // (high + BOARD_TEXT_LINES)
@@ -141,12 +141,15 @@ class HeatScreen(FigureScreen, DrawingScreen):
         frames = self.frames
         count, size = min(MAX_HEAT_BOARDS, len(frames)), self.board_size
         if self.chosen_size is None and count > 1:  # the largest size at which all boards fit, or else two
-            fitting = [size for size in sizes_of(self.app.glyphs)[1:] if self.fits(size)]
+            fitting = [size for size in list_sizes(self.app.glyphs)[1:] if self.fits(size)]
             least = count if any(count <= math.prod(self.grid(size)) for size in fitting) else 2
             size = next((size for size in reversed(fitting) if least <= math.prod(self.grid(size))), min(size, 2))
         columns, rows = self.grid(size)
         grid, room = self.query_one("#heat-boards", Grid), columns * rows
-        grid.styles.grid_size_columns, grid.styles.grid_columns = columns, str(extent(size)[0] + GAP_CELLS)
+        grid.styles.grid_size_columns, grid.styles.grid_columns = (
+            columns,
+            str(compute_board_extent(size)[0] + GAP_CELLS),
+        )
         first = max(0, min(self.panel, len(frames) - room))
         highest = self.series[self.at].highest if len(frames) > 1 else -1
         for number in range(MAX_HEAT_BOARDS):
@@ -156,12 +159,12 @@ class HeatScreen(FigureScreen, DrawingScreen):
                 frame = frames[place]
                 title = f"{'› ' if place == self.panel and len(frames) > 1 else ''}{frame.title}"
                 title += ", highest" if place == highest else ""
-                pane.styles.width = extent(size)[0]
+                pane.styles.width = compute_board_extent(size)[0]
                 pane.show(replace(frame, title=title, flipped=self.flipped), size, self.app.glyphs)
                 pane.squares.cursor = self.picked
-        level([pane for pane in self.query(BoardPane) if pane.display], extent(size)[0])
+        align_titles([pane for pane in self.query(BoardPane) if pane.display], compute_board_extent(size)[0])
         self.query_one(PaneStrip).place = self.at
-        words = square_words(frames[self.panel], self.picked) if frames and self.picked is not None else ""
+        words = describe_square(frames[self.panel], self.picked) if frames and self.picked is not None else ""
         part = f" · {room} of {len(frames)} boards" if room < len(frames) else ""
         grid.border_title = cast(str, Content(self.heading + part))
         grid.border_subtitle = cast(str, Content(words))

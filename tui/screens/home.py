@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from uuid import UUID
 
     from chessreg.session import Session
-    from tui.data.job_rows import AtHome, Curve
+    from tui.data.job_rows import Curve, HomeSnapshot
 
 WIDE_CELLS, HIGH_LINES = 110, 32  # minimum for two columns; for tiles and the GPU grid
 
@@ -36,7 +36,7 @@ def format_run_result(row: Mapping[str, Any]) -> str:
     if row["cause"] != "complete":
         cause, message = row["cause"].replace("_", " "), row["message"] or ""
         return message if message.startswith(cause) else ": ".join(filter(None, [cause, message]))
-    return show.measured(row["answer"]) if row.get("answer") else ""
+    return show.format_measured_value(row["answer"]) if row.get("answer") else ""
 
 
 def format_measure(row: Mapping[str, Any]) -> str:
@@ -44,7 +44,7 @@ def format_measure(row: Mapping[str, Any]) -> str:
 
 
 def format_change(row: Mapping[str, Any]) -> str:
-    return show.change(row["answer"]) if row.get("answer") else ""
+    return show.format_signed_change(row["answer"]) if row.get("answer") else ""
 
 
 def format_baseline(row: Mapping[str, Any]) -> str:
@@ -57,7 +57,7 @@ def format_sample_count(row: Mapping[str, Any]) -> str:
 
 
 def choose_result_tone(row: Mapping[str, Any]) -> Tone:
-    return "value" if row["cause"] == "complete" else state_tone(row["cause"])
+    return "value" if row["cause"] == "complete" else choose_state_tone(row["cause"])
 
 
 def choose_change_tone(row: Mapping[str, Any]) -> Tone:
@@ -82,18 +82,18 @@ def format_progress(row: Mapping[str, Any]) -> str:
 def format_time_left(row: Mapping[str, Any]) -> str:
     """Return the remaining time of a running job, or the expected start of a waiting one."""
     if row["seconds_left"] is not None:
-        return show.duration(row["seconds_left"])
-    return "" if row["starts_in"] is None else f"in {show.duration(row['starts_in'])}"
+        return show.format_seconds(row["seconds_left"])
+    return "" if row["starts_in"] is None else f"in {show.format_seconds(row['starts_in'])}"
 
 
-def make_sign_column(field: str) -> Column:
+def make_sign_column(field: str) -> TableColumn:
     """Return a column with only the sign of a state."""
-    tone = lambda row: state_tone(row[field])
-    return Column(field, "", text=lambda row: SIGNS.get(tone(row), ""), tone=tone, role="key", least=1)
+    tone = lambda row: choose_state_tone(row[field])
+    return TableColumn(field, "", text=lambda row: TONE_SIGNS.get(tone(row), ""), tone=tone, role="key", least=1)
 
 
-NAME = Column("name", "what", text=get_job_name, widest=28, least=12, role="key")
-KIND = Column("kind", "kind", widest=16, role="detail")
+NAME = TableColumn("name", "what", text=get_job_name, widest=28, least=12, role="key")
+KIND = TableColumn("kind", "kind", widest=16, role="detail")
 ACTIVE_COLUMNS = (
     make_sign_column("state"),
     NAME,
@@ -104,7 +104,7 @@ ACTIVE_COLUMNS = (
            role="detail"),
     SHARD,
     UNITS,
-    Column("rate", "pace", text=lambda row: show.rate(row["rate"]), right=True, role="detail"),
+    TableColumn("rate", "pace", text=lambda row: show.format_rate(row["rate"]), right=True, role="detail"),
     KIND,
     MACHINE,
     ON,
@@ -112,14 +112,14 @@ ACTIVE_COLUMNS = (
 ENDED_COLUMNS = (
     make_sign_column("cause"),
     NAME,
-    Column("outcome", "result", text=format_run_result, widest=44, least=20, tone=choose_result_tone, role="value",
+    TableColumn("outcome", "result", text=format_run_result, widest=44, least=20, tone=choose_result_tone, role="value",
            stays=True),
-    Column("change", "Δ", text=format_change, tone=choose_change_tone, role="value", whole=True),
-    Column("than", "to", text=format_baseline, widest=20, role="detail"),
-    Column("n", "n", text=format_sample_count, right=True, role="detail"),
-    Column("measure", "measure", text=format_measure, widest=30, role="detail"),
-    Column("seconds", "took", text=lambda row: show.duration(row["seconds"]), whole=True, role="detail"),
-    Column("ended_at", "ended", text=lambda row: show.when(row["ended_at"]), least=16, role="detail"),
+    TableColumn("change", "Δ", text=format_change, tone=choose_change_tone, role="value", whole=True),
+    TableColumn("than", "to", text=format_baseline, widest=20, role="detail"),
+    TableColumn("n", "n", text=format_sample_count, right=True, role="detail"),
+    TableColumn("measure", "measure", text=format_measure, widest=30, role="detail"),
+    TableColumn("seconds", "took", text=lambda row: show.format_seconds(row["seconds"]), whole=True, role="detail"),
+    TableColumn("ended_at", "ended", text=lambda row: show.format_local_time(row["ended_at"]), least=16, role="detail"),
     KIND,
     replace(UNITS, role="detail"),
     MACHINE,
@@ -144,7 +144,7 @@ class HomeScreen(JobActionsScreen):
     place = "home"
     crumb = "home"
     AUTO_FOCUS = "#going"
-    BINDINGS = bindings("home")
+    BINDINGS = make_bindings("home")
     DEFAULT_CSS = """
     HomeScreen > #tiles { height: 3; padding: 0 1; display: none; }
     HomeScreen.-high > #tiles { display: block; }
@@ -170,7 +170,7 @@ class HomeScreen(JobActionsScreen):
     HomeScreen.-empty > #tiles, HomeScreen.-empty > #machines, HomeScreen.-empty > #work { display: none; }
     """
 
-    at_home: AtHome | None = None
+    at_home: HomeSnapshot | None = None
 
     def __init__(self) -> None:
         super().__init__()
@@ -183,10 +183,10 @@ class HomeScreen(JobActionsScreen):
     @work(group="sample", exclusive=True)
     async def sample(self) -> None:
         """Record the load of the machines, also while another screen is shown."""
-        from tui.data.job_rows import loads
+        from tui.data.job_rows import list_loads
 
         try:
-            rows = await self.app.database.ask("reading the loads", loads)
+            rows = await self.app.database.ask("reading the loads", list_loads)
         except Exception as error:  # the poll for changes reports the error
             self.log.warning(error)
             return
@@ -212,10 +212,10 @@ class HomeScreen(JobActionsScreen):
     async def fill(self) -> None:
         since = self.app.since
 
-        def look(session: Session) -> AtHome:
-            from tui.data.job_rows import at_home  # in the thread: half a second of imports
+        def look(session: Session) -> HomeSnapshot:
+            from tui.data.job_rows import load_home  # in the thread: half a second of imports
 
-            return at_home(session, since)
+            return load_home(session, since)
 
         state = await self.ask("reading jobs and runs", look)
         if state is None:
@@ -231,7 +231,7 @@ class HomeScreen(JobActionsScreen):
         first_time = not self.query_one("#going", PageTable).loaded
         for name, columns, rows in (("#going", ACTIVE_COLUMNS, state.going), ("#ended", ENDED_COLUMNS, state.ended)):
             table = self.query_one(name, PageTable)
-            table.show(Listed(rows), rows[:PAGE], columns=columns, keep=table.loaded)
+            table.show(ListPages(rows), rows[:PAGE_ROWS], columns=columns, keep=table.loaded)
         failed = sum(row["failed"] for row in state.ended)
         wrong = f" · ✗ {failed} failed: ! opens its log ·" if failed else ""
         self.query_one("#ended", PageTable).set_title(f"Ended {self.app.since_told}{wrong}")
@@ -241,15 +241,15 @@ class HomeScreen(JobActionsScreen):
             self.set_focus(self.query_one("#ended"))
         self.relabel()
 
-    async def show_answers(self, state: AtHome) -> None:
+    async def show_answers(self, state: HomeSnapshot) -> None:
         """Add the results of ended runs, which may take a while to compute."""
         from chessreg.registry.measures import NEWEST_ENDED_RUNS
-        from tui.data.job_rows import answers
+        from tui.data.job_rows import load_run_answers
 
         wanted = {(row["run_id"], row["ended_at"]) for row in state.ended[:NEWEST_ENDED_RUNS]}
         unknown = list({run_id for run_id, at in wanted if (run_id, at) not in self.answers})
         if unknown:
-            found = await self.ask("reading results", lambda session: answers(session, unknown))
+            found = await self.ask("reading results", lambda session: load_run_answers(session, unknown))
             if found is None:
                 return
             self.answers |= {key: found[key[0]] for key in wanted if key[0] in found}
@@ -289,14 +289,14 @@ class HomeScreen(JobActionsScreen):
             return
         table, state = self.query_one("#machines", PageTable), self.at_home
         most = self.size.height // 2 - 6
-        columns, rows = machine_grid(state.machines, state.going, self.history, self.size.width)
+        columns, rows = make_gpu_grid(state.machines, state.going, self.history, self.size.width)
         if not self.has_class("-high") or self.size.width < WIDE_CELLS or len(rows) > most:
             columns, rows = machine_lines(state.machines, state.going, self.size.width)
         most = max(2, most) if self.has_class("-high") else 4
         table.show(Listed(rows), rows[:PAGE], columns=columns, keep=True)
         table.styles.height = min(len(rows), most) + 3
         table.display = bool(rows) and not self.has_class("-empty")
-        used, every = devices(state.machines, state.going)
+        used, every = count_gpus(state.machines, state.going)
         busy = f" · {used} of {show.counted(every, 'GPU')} in use" if every else ""
         hidden = len(rows) - min(len(rows), most)
         more = f" · {len(rows) - hidden} of {len(rows)} lines" if hidden else ""
@@ -428,7 +428,7 @@ class HomeScreen(JobActionsScreen):
             self.app.open("run", row["run_id"], get_job_name(row))
 
 
-def format_home_overview(state: AtHome) -> str:
+def format_home_overview(state: HomeSnapshot) -> str:
     ended = [row["cause"] for row in state.ended]
     well = {how: ended.count(how) for how in ("complete", "cancelled", "interrupted")}
     counts = [
@@ -445,7 +445,7 @@ def format_home_overview(state: AtHome) -> str:
 TILES = ("running", "waiting", "failed", "complete", "last")
 
 
-def build_tiles(state: AtHome, newest: Row | None, since: str) -> dict[str, tuple[str, str, str]]:
+def build_tiles(state: HomeSnapshot, newest: Row | None, since: str) -> dict[str, tuple[str, str, str]]:
     """Return three lines for each tile: its title, its count and a detail."""
     running = [row for row in state.going if row["state"] in ("running", "cancelling")]
     waiting = [row for row in state.going if row["state"] not in ("running", "cancelling")]
@@ -458,14 +458,14 @@ def build_tiles(state: AtHome, newest: Row | None, since: str) -> dict[str, tupl
         differs = f"Δ {format_change(newest)} to {format_baseline(newest)}" if format_change(newest) else ""
         last = (
             f"last result: {format_measure(newest)}",
-            f"{get_job_name(newest)}  {show.measured(newest['answer'])}",
+            f"{get_job_name(newest)}  {show.format_measured_value(newest['answer'])}",
             differs,
         )
     return {
         "running": ("running", f"● {state.jobs['running'] + state.foreground:,}",
                     f"on {show.counted(len(hosts), 'machine')}" if hosts else "" if state.going else "^l launches"),
         "waiting": ("to start", f"○ {state.jobs['waiting']:,}",
-                    "" if soonest is None else f"next in {show.duration(soonest)}"),
+                    "" if soonest is None else f"next in {show.format_seconds(soonest)}"),
         "failed": ("failed", f"✗ {len(failed):,}", "! opens the log" if failed else since),
         "complete": ("complete", f"✓ {complete:,}", f"{show.counted(state.counts['run'], 'run')} in all"),
         "last": last,
@@ -485,5 +485,5 @@ def draw_curves(curves: Sequence[Curve], most: int, width: int) -> Text:
         end = f" {last:.4g} at step {step:,}"
         cells = min(100, width - wide - len(begin) - len(end))
         text.append("\n" if text.plain else "").append(curve.run.ljust(wide), style="bold")
-        text.append(f"{begin}{show.sparks(values, cells) if cells > 3 else '…'}{end}")
+        text.append(f"{begin}{show.draw_sparkline(values, cells) if cells > 3 else '…'}{end}")
     return text

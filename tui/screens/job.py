@@ -15,11 +15,11 @@ from chessreg.registry.run_state import FAILURES
 from chessreg.scheduling import status
 from chessreg.scheduling.status import FINAL_STATES
 from tui import show
-from tui.actions import FILTER, TABLE, Action, bindings, of
-from tui.data.job_rows import LogTail, job
-from tui.data.pages import Listed
-from tui.data.result_rows import WITH_BOARDS, columns_of
-from tui.data.run_rows import ATTEMPTS, SETTINGS
+from tui.actions import FILTER, TABLE, Action, list_place_actions, make_bindings
+from tui.data.job_rows import LogTail, load_job
+from tui.data.pages import ListPages
+from tui.data.result_rows import TABLES_WITH_BOARDS, make_result_columns
+from tui.data.run_rows import ATTEMPT_COLUMNS, SETTING_COLUMNS
 from tui.screens.base import PartsScreen
 from tui.screens.jobs import (
     ID,
@@ -54,7 +54,7 @@ class JobScreen(JobActionsScreen, PartsScreen):
 
     place = "job"
     AUTO_FOCUS = "LogView"
-    BINDINGS = bindings("job")
+    BINDINGS = make_bindings("job")
     DEFAULT_CSS = """
     JobScreen > #headline { height: auto; max-height: 2; padding: 0 1; text-style: bold; }
     JobScreen > #headline.-wrong { color: $text-error; }
@@ -91,7 +91,7 @@ class JobScreen(JobActionsScreen, PartsScreen):
         self.set_class(self.size.height >= 40, "-tall")
 
     async def fill(self) -> None:
-        view = await self.ask("reading the job", lambda session: job(session, self.job_id))
+        view = await self.ask("reading the job", lambda session: load_job(session, self.job_id))
         if view is None:
             return
         self.view = view
@@ -103,7 +103,7 @@ class JobScreen(JobActionsScreen, PartsScreen):
         self.query_one("#summary", Static).update(format_job_summary(view))
         self.set_class(len(view.shards) > 1, "-several")
         shards = self.query_one("#shards", PageTable)
-        shards.show(Listed(view.shards), view.shards, columns=SHARD_COLUMNS, keep=True)
+        shards.show(ListPages(view.shards), view.shards, columns=SHARD_COLUMNS, keep=True)
         shards.styles.height = len(view.shards) + 3  # heading and frame
         place = next((n for n, row in enumerate(view.shards) if row["id"] == self.job_id), 0)
         if not shards.view.active:
@@ -187,19 +187,23 @@ class JobScreen(JobActionsScreen, PartsScreen):
         table.set_title(PANES[strip.place])
         if PANES[strip.place] == "results":
             if self.view.results is None:
-                table.show(Listed([]), [], columns=ATTEMPTS, keep=keep)
+                table.show(ListPages([]), [], columns=ATTEMPT_COLUMNS, keep=keep)
             else:
                 name, pages, first = self.view.results
-                table.show(pages, first, columns=columns_of(name, first), keep=keep)
+                table.show(pages, first, columns=make_result_columns(name, first), keep=keep)
         elif PANES[strip.place] == "attempts":
-            table.show(Listed(job["attempts"]), job["attempts"][:200], columns=ATTEMPTS, keep=keep)
+            table.show(ListPages(job["attempts"]), job["attempts"][:200], columns=ATTEMPT_COLUMNS, keep=keep)
         elif PANES[strip.place] == "settings":
             explicit = set(job["explicit"])
             rows = [
-                {"setting": key, "value": show.full(value), "source": "given" if key in explicit else "default"}
+                {
+                    "setting": key,
+                    "value": show.format_full_value(value),
+                    "source": "given" if key in explicit else "default",
+                }
                 for key, value in {**job["spec"], **job["execution_options"]}.items()
             ]
-            table.show(Listed(rows), rows, columns=SETTINGS, keep=keep)
+            table.show(ListPages(rows), rows, columns=SETTING_COLUMNS, keep=keep)
 
     def choose_part(self, place: int) -> None:
         super().choose_part(place)
@@ -227,7 +231,7 @@ class JobScreen(JobActionsScreen, PartsScreen):
     def on_page_table_opened(self, event: PageTable.Opened) -> None:
         if event.table.id == "shards":
             self.choose_part(LOG_PANE)
-        elif event.row.get("result_table") in WITH_BOARDS and event.table.source is not None:
+        elif event.row.get("result_table") in TABLES_WITH_BOARDS and event.table.source is not None:
             from tui.screens.boards import BoardScreen
 
             self.app.push_screen(BoardScreen(event.table.source, event.place, event.row))
@@ -243,7 +247,7 @@ class JobScreen(JobActionsScreen, PartsScreen):
         return next((row for row in shards if row["id"] == self.job_id), None)
 
     def command(self) -> str:
-        return f"chessreg attach {show.short(self.job_id)}"
+        return f"chessreg attach {show.abbreviate_id(self.job_id)}"
 
     @work(group="run")
     async def action_run(self) -> None:
@@ -260,7 +264,7 @@ class JobScreen(JobActionsScreen, PartsScreen):
 
         there = await self.ask("looking for the run", begun)
         if there:
-            self.app.open("run", job["run_id"], job["name"] or f"run {show.short(job['run_id'])}")
+            self.app.open("run", job["run_id"], job["name"] or f"run {show.abbreviate_id(job['run_id'])}")
         elif there is not None:
             self.notify("its run has not begun", severity="warning")
 
@@ -269,9 +273,11 @@ class JobScreen(JobActionsScreen, PartsScreen):
         if isinstance(self.focused, FilterBar):
             return [a for a in offered if a.place in (FILTER, "everywhere")]
         if isinstance(self.focused, LogView):
-            return [a for a in [*of(self.place), *of("log")] if a in offered or a.place == "log"] + [
-                a for a in offered if a.place == "everywhere"
-            ]
+            return [
+                a
+                for a in [*list_place_actions(self.place), *list_place_actions("log")]
+                if a in offered or a.place == "log"
+            ] + [a for a in offered if a.place == "everywhere"]
         log = self.query_one(PaneStrip).place == LOG_PANE
         return [a for a in offered if a.method != "find" or (a.place == self.place) is log]
 
@@ -297,7 +303,7 @@ def format_job_progress(view: JobView) -> str:
         running = [row["progress"] * row["units"] for row in every if row["progress"] is not None]
         share = sum(running) / total
         of = f" of {show.counted(len(view.shards), 'job')}" if len(view.shards) > 1 else ""
-        parts.append(f"{show.bar(share, 20)} {show.percent(share)}")
+        parts.append(f"{show.draw_bar(share, 20)} {show.format_percent(share)}")
         parts.append(f"{done:,}/{total:,} units{of}")
     parts += [job["why"], view.reason]
     return " · ".join(filter(None, parts))
@@ -309,11 +315,11 @@ def format_job_summary(view: JobView) -> str:
     facts = [
         job["kind"],
         job["name"] or "",
-        f"job {show.short(job['id'])}",
+        f"job {show.abbreviate_id(job['id'])}",
         f"shard {format_shard(job)}" if format_shard(job) else "",
-        f"{show.done(job)} units" if job["units"] else "",
-        show.pace(job),
-        f"{job['executor']} on {show.host(job['machine'])}" if job["machine"] else job["executor"],
+        f"{show.format_units_done(job)} units" if job["units"] else "",
+        show.format_job_pace(job),
+        f"{job['executor']} on {show.format_host(job['machine'])}" if job["machine"] else job["executor"],
         f"partition {job['partition']}" if job["partition"] else "",
         f"{status.scheduler_name(job)} job {job['scheduler_job']}" if job["scheduler_job"] else "",
         f"priority {job['priority']}" if job["priority"] else "",

@@ -14,9 +14,9 @@ from textual.app import ComposeResult
 from textual.widgets import Static
 
 from tui import show
-from tui.actions import Action, bindings
-from tui.columns import Column, signed, state_tone
-from tui.data.pages import PAGE, Listed, Pages, Row
+from tui.actions import Action, make_bindings
+from tui.columns import TableColumn, choose_state_tone, format_state
+from tui.data.pages import PAGE_ROWS, ListPages, Pages, Row
 from tui.screens.base import AppScreen
 from tui.screens.dialogs import Confirm
 from tui.screens.preview import PreviewingScreen, RowPreview, build_fields_table
@@ -39,7 +39,7 @@ def format_job_crumb(row: Mapping[str, Any]) -> str:
 
 def format_job_reference(row: Mapping[str, Any]) -> str:
     """Return an unambiguous description of a job: its name or kind, and the id shown in the list."""
-    return f"{row['name'] or row['kind']} (job {show.short(row['id'])})"
+    return f"{row['name'] or row['kind']} (job {show.abbreviate_id(row['id'])})"
 
 
 class JobActionsScreen(AppScreen):
@@ -68,7 +68,7 @@ class JobActionsScreen(AppScreen):
             question = f"Cancel {format_job_reference(row)}? Complete units are kept."
             self.app.push_screen(Confirm(question), partial(self._cancel, row, False))
         else:
-            question = f"Cancel every job of launch {show.short(row['group_id'])}? Complete units are kept."
+            question = f"Cancel every job of launch {show.abbreviate_id(row['group_id'])}? Complete units are kept."
             self.app.push_screen(Confirm(question), partial(self._cancel, row, True))
 
     def _cancel(self, row: Mapping[str, Any], whole: bool, yes: bool | None) -> None:
@@ -99,8 +99,8 @@ class JobActionsScreen(AppScreen):
         from tui.data import job_rows
 
         def changed(session: Any) -> int:
-            ids: list[UUID] = job_rows.of_launch(session, row["group_id"]) if whole else [row["id"]]
-            return job_rows.change(session, do, ids)
+            ids: list[UUID] = job_rows.list_launch_jobs(session, row["group_id"]) if whole else [row["id"]]
+            return job_rows.apply_to_jobs(session, do, ids)
 
         number = await self.ask("changing jobs", changed, once=True)
         if number is None:
@@ -142,38 +142,39 @@ SHARD = Column("shard", "shard", text=format_shard, least=6)
 STATE = Column(
     "state",
     "state",
-    text=lambda row: signed(row["state"]),
-    tone=lambda row: state_tone(row["state"]),
+    text=lambda row: format_state(row["state"]),
+    tone=lambda row: choose_state_tone(row["state"]),
     least=11,
     role="key",
 )
-PROGRESS = Column(
+PROGRESS = TableColumn(
     "progress",
     "progress",
     text=lambda row: format_waiting_reason(row) or show.bar(row["progress"]),
     widest=16,
     least=10,
-    tone=lambda row: state_tone(row["state"]),
+    tone=lambda row: choose_state_tone(row["state"]),
 )
-UNITS = Column("done", "units", right=True, text=show.done)
-PACE = Column("pace", "pace", text=show.pace, whole=True, role="detail")
-ON = Column("executor", "on", role="detail")
-MACHINE = Column("machine", "machine", text=lambda row: show.host(row["machine"]), widest=20, role="detail")
-PRIORITY = Column("priority", "priority", right=True)
-TRIES = Column("tries", "tries", right=True)
-WHY = Column(
+UNITS = TableColumn("done", "units", right=True, text=show.format_units_done)
+PACE = TableColumn("pace", "pace", text=show.format_job_pace, whole=True, role="detail")
+ON = TableColumn("executor", "on", role="detail")
+MACHINE = TableColumn("machine", "machine", text=lambda row: show.format_host(row["machine"]), widest=20, role="detail")
+PRIORITY = TableColumn("priority", "priority", right=True)
+TRIES = TableColumn("tries", "tries", right=True)
+WHY = TableColumn(
     "why",
     "message",
     widest=70,
     least=30,
-    tone=lambda row: "bad" if state_tone(row["state"]) == "bad" else "detail",
+    tone=lambda row: "bad" if choose_state_tone(row["state"]) == "bad" else "detail",
 )
 COLUMNS = (
     ID,
-    Column("kind", "kind", widest=16),
-    Column("name", "name", text=lambda row: row["name"] or row["differs"], widest=28, role="key"),
+    TableColumn("kind", "kind", widest=16),
+    TableColumn("name", "name", text=lambda row: row["name"] or row["differs"], widest=28, role="key"),
     SHARD, STATE, PROGRESS, UNITS, PACE, WHY, ON, MACHINE, PRIORITY, TRIES,
-    Column("created_at", "launched", text=lambda row: show.when(row["created_at"]), least=16, role="detail"),
+    TableColumn("created_at", "launched", text=lambda row: show.format_local_time(row["created_at"]),
+                least=16, role="detail"),
 )  # fmt: skip
 
 
@@ -191,7 +192,7 @@ class JobsScreen(JobActionsScreen, PreviewingScreen):
     place = "jobs"
     finds = False
     crumb = "jobs"
-    BINDINGS = bindings("jobs")
+    BINDINGS = make_bindings("jobs")
 
     filter_text = ""
     _shown_text: str | None = ""
@@ -207,29 +208,29 @@ class JobsScreen(JobActionsScreen, PreviewingScreen):
     async def fill(self) -> None:
         filter_text, table = self.filter_text, self.query_one(PageTable)
         keep = table.loaded and filter_text == self._shown_text
-        number = table.cursor // PAGE if keep else 0
+        number = table.cursor // PAGE_ROWS if keep else 0
         page = await self.ask("reading the jobs", lambda session: read_job_page(session, filter_text, number))
         if page is None:
             if self.refused:  # do not keep rows that match earlier words
                 self._shown_text = None
-                table.show(Listed([]), [], columns=COLUMNS)
+                table.show(ListPages([]), [], columns=COLUMNS)
             return
         self._shown_text = filter_text
         self.query_one("#overview", Static).update(format_jobs_overview(page))
         self.set_class(not any(page.counts.values()), "-empty")
-        first = page.rows if page.number * PAGE < max(1, page.pages.count) else None
+        first = page.rows if page.number * PAGE_ROWS < max(1, page.pages.count) else None
         table.show(page.pages, first, columns=COLUMNS, keep=keep, number=page.number)
         self.relabel()
 
     async def previewed(self, row: Row) -> RowPreview | None:
         """Return the end of the job's log, or the reason why it has no log."""
-        from tui.data.job_rows import log_end
+        from tui.data.job_rows import read_log_end
 
         id, lines = row["id"], max(10, self.size.height - 12)
-        end = await self.ask("reading the log", lambda session: log_end(session, id, lines))
+        end = await self.ask("reading the log", lambda session: read_log_end(session, id, lines))
         if end is None:
             return None
-        facts = build_fields_table({"state": row["state"], "pace": show.pace(row), "why": row["why"]})
+        facts = build_fields_table({"state": row["state"], "pace": show.format_job_pace(row), "why": row["why"]})
         log = Text("\n".join(end), no_wrap=True, overflow="ellipsis")
         return RowPreview(Group(facts, Text(""), log), title=row["title"])
 
@@ -264,10 +265,10 @@ A run in the foreground (chessreg run) is not a job. It is listed among the runs
 
 
 def read_job_page(session: Session, filter_text: str, number: int) -> JobPage:
-    from tui.data.job_rows import counts, jobs
+    from tui.data.job_rows import count_jobs, list_job_pages
 
-    pages = jobs(session, filter_text)
-    return JobPage(counts(session), pages, number, pages.page(number))
+    pages = list_job_pages(session, filter_text)
+    return JobPage(count_jobs(session), pages, number, pages.page(number))
 
 
 def format_jobs_overview(page: JobPage) -> str:

@@ -10,7 +10,7 @@ from textual.app import ComposeResult
 from textual.widgets import Static
 
 from chessreg.errors import BadInputError, ChessregError
-from tui.actions import SQUARES, Action, bindings, of
+from tui.actions import SQUARES, Action, list_place_actions, make_bindings
 from tui.screens.board_base import FourBoardsScreen
 from tui.widgets.bars import FilterBar
 from tui.widgets.board import BoardPane
@@ -43,7 +43,7 @@ def find_next_scale(scale: float, way: int) -> float:
 class SquareBar(Static, can_focus=True):
     """The bar shown while squares of the target are edited with arrows, piece letters and a dot."""
 
-    BINDINGS = bindings(SQUARES)
+    BINDINGS = make_bindings(SQUARES)
     DEFAULT_CSS = """
     SquareBar { height: 1; padding: 0 1; display: none; background: $panel; }
     """
@@ -81,7 +81,7 @@ class LabScreen(FourBoardsScreen):
     finds = False
     crumb = "lab"
     follows = True
-    BINDINGS = bindings("lab")
+    BINDINGS = make_bindings("lab")
 
     def __init__(self) -> None:
         super().__init__()
@@ -428,7 +428,7 @@ class LabScreen(FourBoardsScreen):
         self.draw()
 
     def actions(self) -> list[Action]:
-        return of(SQUARES) if isinstance(self.focused, SquareBar) else super().actions()
+        return list_place_actions(SQUARES) if isinstance(self.focused, SquareBar) else super().actions()
 
     def node_of(self, action: Action) -> Widget | Host:
         return self.query_one(SquareBar) if action.place == SQUARES else super().node_of(action)

@@ -17,28 +17,36 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from tui import show
-from tui.actions import EVERYWHERE, FILTER, Action, bindings, of
-from tui.columns import Column
-from tui.data.pages import Listed
+from tui.actions import EVERYWHERE, FILTER, Action, list_place_actions, make_bindings
+from tui.columns import TableColumn
+from tui.data.pages import ListPages
 from tui.screens.base import AppScreen
 from tui.screens.dialogs import Confirm
 from tui.widgets.bars import FilterBar, PaneStrip
-from tui.widgets.fields import FieldInput, FieldList, FieldRow, Seen, about, note_of, plan_text
+from tui.widgets.fields import (
+    FieldInput,
+    FieldList,
+    FieldRow,
+    FieldState,
+    format_field_help,
+    format_field_note,
+    format_plan,
+)
 from tui.widgets.table import PageTable
 
 if TYPE_CHECKING:
-    from tui.data.launch_form import Checked, Field, Form, Outlook
+    from tui.data.launch_form import Field, Form, FormCheck, FormPlan
 
 
 COLUMNS = (
-    Column("name", "kind", widest=24, least=19),
-    Column("summary", "what it does", widest=160, least=56),
-    Column("presets", "presets", widest=16),
-    Column("source", "from", widest=16, ends=True),
+    TableColumn("name", "kind", widest=24, least=19),
+    TableColumn("summary", "what it does", widest=160, least=56),
+    TableColumn("presets", "presets", widest=16),
+    TableColumn("source", "from", widest=16, ends=True),
 )
 
 
-DRAFT = Column("draft", "draft", widest=12, least=5)
+DRAFT = TableColumn("draft", "draft", widest=12, least=5)
 DRAFTS_KEY = "launch.drafts"  # unfinished forms by the reference of their kind
 
 
@@ -49,7 +57,7 @@ class LaunchScreen(AppScreen):
     finds = False
     crumb = "launch"
     follows = False
-    BINDINGS = bindings("launch")
+    BINDINGS = make_bindings("launch")
 
     filter_text = ""
 
@@ -62,9 +70,9 @@ class LaunchScreen(AppScreen):
             self.load()  # a form that was just closed has a draft
 
     async def fill(self) -> None:
-        from tui.data.launch_form import kinds
+        from tui.data.launch_form import list_kind_rows
 
-        rows = await self.ask("reading the kinds of experiments", kinds)
+        rows = await self.ask("reading the kinds of experiments", list_kind_rows)
         if rows is None:
             return
         wanted = self.filter_text.lower().split()
@@ -74,7 +82,7 @@ class LaunchScreen(AppScreen):
         rows = [{**row, "draft": format_draft(drafts.get(row["reference"], {}))} for row in rows]
         table = self.query_one(PageTable)
         columns = (*COLUMNS[:2], DRAFT, *COLUMNS[2:]) if any(row["draft"] for row in rows) else COLUMNS
-        table.show(Listed(rows), rows, columns=columns, keep=table.loaded and self._shown_text == self.filter_text)
+        table.show(ListPages(rows), rows, columns=columns, keep=table.loaded and self._shown_text == self.filter_text)
         self._shown_text = self.filter_text
 
     _shown_text = ""
@@ -101,9 +109,9 @@ class LaunchScreen(AppScreen):
         A `typed` reference is trusted, because the user entered it. With `asks` the form opens the picker of the first
         required setting.
         """
-        from tui.data.launch_form import Form, kind_of
+        from tui.data.launch_form import Form, find_form_kind
 
-        chosen = await self.ask("loading the kind", lambda session: kind_of(session, reference, typed))
+        chosen = await self.ask("loading the kind", lambda session: find_form_kind(session, reference, typed))
         if chosen is not None:
             draft = self.app.remembered.get(DRAFTS_KEY, {}).get(reference, {})
             await self.app.push_screen(FormScreen(Form.restored(chosen, reference, draft), asks))
@@ -152,7 +160,7 @@ class FormScreen(AppScreen):
     finds = False
     AUTO_FOCUS = "FieldRow"
     follows = False
-    BINDINGS = bindings("form")
+    BINDINGS = make_bindings("form")
     DEFAULT_CSS = """
     FormScreen > #parts { height: 1fr; }
     FormScreen > #none { display: none; padding: 1 2; color: $text-muted; }
@@ -176,8 +184,8 @@ class FormScreen(AppScreen):
     def __init__(self, form: Form, asks: bool = False) -> None:
         super().__init__()
         self.form, self.crumb, self.asks = form, form.kind.name, asks
-        self.checked: Checked = form.check()
-        self.outlook: Outlook | None = None
+        self.checked: FormCheck = form.check()
+        self.outlook: FormPlan | None = None
         self.filter_words: list[str] = []
         self._timer: Timer | None = None
         self._planning = self._again = False
@@ -317,7 +325,7 @@ class FormScreen(AppScreen):
             error, source = self.find_error(key), self.form.source(key)
             if source == "needed" and error == "it is needed":
                 error = ""  # the row already shows the word
-            row.seen = Seen(self.form.text(key), source, error, note_of(field))
+            row.seen = FieldState(self.form.text(key), source, error, format_field_note(field))
 
     def on_field_row_typed(self, event: FieldRow.Typed) -> None:
         if len(event.text or "") < PASTED_CHARACTERS:
@@ -363,7 +371,7 @@ class FormScreen(AppScreen):
 
         Only one plan runs at a time. A change in the meantime starts another.
         """
-        from tui.data.launch_form import outlook
+        from tui.data.launch_form import plan_form
 
         if self._planning:
             self._again = True
@@ -375,7 +383,7 @@ class FormScreen(AppScreen):
                 checked = self.checked
                 if not checked.right:
                     break
-                look = partial(outlook, form=self.form.snapshot(), checked=checked)
+                look = partial(plan_form, form=self.form.snapshot(), checked=checked)
                 planned = await self.ask("planning", look)
                 if checked is self.checked:
                     self.outlook = planned
@@ -394,7 +402,7 @@ class FormScreen(AppScreen):
         row = self.row
         self.query_one("#about", Static).update(about(row.field, self.find_error(row.field.key)) if row else "")
         wide = self.has_class("-wide")
-        self.query_one("#plan", Static).update(plan_text(self.form, self.checked, self.outlook, wide))
+        self.query_one("#plan", Static).update(format_plan(self.form, self.checked, self.outlook, wide))
 
     # -- actions --------------------------------------------------------------------------------------------------
 
@@ -450,9 +458,9 @@ class FormScreen(AppScreen):
 
     @work(group="places")
     async def turn_executor(self, way: int) -> None:
-        from tui.data.launch_form import places
+        from tui.data.launch_form import list_executors
 
-        executors = await self.ask("looking for executors", lambda session: places())
+        executors = await self.ask("looking for executors", lambda session: list_executors())
         if executors:
             self.turn(self.form.by_key["launch.on"], executors, way)
 
@@ -508,7 +516,7 @@ class FormScreen(AppScreen):
 
     def action_run(self) -> None:
         if (plan := self.complete) is not None:
-            self.app.open("run", plan["run_id"], plan["name"] or f"{plan['kind']} {show.short(plan['run_id'])}")
+            self.app.open("run", plan["run_id"], plan["name"] or f"{plan['kind']} {show.abbreviate_id(plan['run_id'])}")
 
     def action_wrong(self) -> None:
         """Move to the next required or invalid field, or to a field named in a general error."""
@@ -591,18 +599,18 @@ class FormScreen(AppScreen):
             self.launching = False
 
     async def launch_now(self) -> None:
-        from tui.data.job_rows import newest_of
-        from tui.data.launch_form import launch
+        from tui.data.job_rows import find_current_job
+        from tui.data.launch_form import queue_form
 
         form, checked = self.form.snapshot(), self.checked
-        done = await self.ask("launching", lambda session: launch(session, form, checked), once=True)
+        done = await self.ask("launching", lambda session: queue_form(session, form, checked), once=True)
         if done is None:
             return
         group, why_not = done
         if group is None:
             self.notify(f"nothing was queued: {why_not}", severity="warning")
             return
-        job_id = await self.ask("reading the job", lambda session: newest_of(session, group))
+        job_id = await self.ask("reading the job", lambda session: find_current_job(session, group))
         if job_id is None:
             return
         from tui.screens.job import JobScreen
@@ -616,7 +624,10 @@ class FormScreen(AppScreen):
 
     def actions(self) -> list[Action]:
         if isinstance(self.focused, FieldInput):
-            return [*of("field"), *(a for a in of("form") if a.method == "launch" and not self.app.read_only)]
+            return [
+                *list_place_actions("field"),
+                *(a for a in list_place_actions("form") if a.method == "launch" and not self.app.read_only),
+            ]
         actions = super().actions()
         if isinstance(self.focused, FilterBar):
             return [a for a in actions if a.place in (FILTER, EVERYWHERE)]

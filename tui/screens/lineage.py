@@ -8,10 +8,10 @@ from textual.app import ComposeResult
 from textual.widgets import Static
 
 from tui import show
-from tui.actions import bindings
-from tui.columns import Column
+from tui.actions import make_bindings
+from tui.columns import TableColumn
 from tui.data import lineage_tree
-from tui.data.pages import Listed, Pages, Row
+from tui.data.pages import ListPages, Pages, Row
 from tui.data.table_filter import View
 from tui.screens.base import AppScreen
 from tui.widgets.table import PageTable
@@ -33,10 +33,10 @@ def format_node_state(row: Row) -> str:
 
 
 COLUMNS = (
-    Column("what", "lineage", text=format_node, widest=120, least=30),
-    Column("short", "id", text=lambda row: show.short(row["id"][-6:])),
-    Column("state", "state", text=format_node_state),
-    Column("way", "", text=lambda row: "" if row["guide"] else row["way"]),
+    TableColumn("what", "lineage", text=format_node, widest=120, least=30),
+    TableColumn("short", "id", text=lambda row: show.abbreviate_id(row["id"][-6:])),
+    TableColumn("state", "state", text=format_node_state),
+    TableColumn("way", "", text=lambda row: "" if row["guide"] else row["way"]),
 )
 
 
@@ -47,7 +47,7 @@ class LineageScreen(AppScreen):
     """
 
     place = "lineage"
-    BINDINGS = bindings("lineage")
+    BINDINGS = make_bindings("lineage")
     DEFAULT_CSS = """
     LineageScreen > #about { height: 1; padding: 0 1; color: $text-muted; }
     """
@@ -66,11 +66,16 @@ class LineageScreen(AppScreen):
 
     async def fill(self) -> None:
         noun, id = self.noun, self.id_hex
-        trees = await self.ask("following the lineage", lambda session: lineage_tree.trees(session, noun, id))
+        trees = await self.ask(
+            "following the lineage", lambda session: lineage_tree.build_lineage_trees(session, noun, id)
+        )
         if trees is None:
             return
         keep, self.trees = self.trees is not None, trees
-        up, down = lineage_tree.count(trees.up), lineage_tree.count(trees.down)
+        up, down = (
+            lineage_tree.count_distinct_descendants(trees.up),
+            lineage_tree.count_distinct_descendants(trees.down),
+        )
         self.query_one("#about", Static).update(
             f"{self.called}: made from {show.counted(up, 'thing')}, went into {show.counted(down, 'thing')}"
         )
@@ -78,17 +83,17 @@ class LineageScreen(AppScreen):
 
     def narrowed(self, whole: Pages, view: View) -> Pages:
         """Return the matching nodes as a flat list, because guide lines need their parents."""
-        assert isinstance(whole, Listed)
-        return Listed([{**row, "guide": ""} for row in whole.rows]).narrowed(view)
+        assert isinstance(whole, ListPages)
+        return ListPages([{**row, "guide": ""} for row in whole.rows]).narrowed(view)
 
     def draw(self, keep: bool = True) -> None:
         if self.trees is not None:
-            rows = lineage_tree.lines(self.trees, self.ways, self.folded)
-            self.query_one(PageTable).show(Listed(rows), rows[:200], columns=COLUMNS, keep=keep)
+            rows = lineage_tree.list_tree_lines(self.trees, self.ways, self.folded)
+            self.query_one(PageTable).show(ListPages(rows), rows[:200], columns=COLUMNS, keep=keep)
 
     def command(self) -> str:
         way = f" --{self.ways[0]}" if len(self.ways) == 1 else ""
-        return f"chessreg lineage {show.short(self.id_hex[-6:])}{way}"
+        return f"chessreg lineage {show.abbreviate_id(self.id_hex[-6:])}{way}"
 
     # -- actions --------------------------------------------------------------------------------------------------
 
@@ -116,4 +121,4 @@ class LineageScreen(AppScreen):
 
 
 def label_node(row: Row) -> str:
-    return row["name"] or f"{row['kind']} {show.short(row['id'][-6:])}"
+    return row["name"] or f"{row['kind']} {show.abbreviate_id(row['id'][-6:])}"

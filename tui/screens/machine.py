@@ -9,10 +9,10 @@ from textual.app import ComposeResult
 from textual.widgets import Static
 
 from tui import show
-from tui.actions import bindings
-from tui.columns import Column
-from tui.data.machine_rows import Loads, cpu_share, gibibytes, meter, share
-from tui.data.pages import Listed, Row
+from tui.actions import make_bindings
+from tui.columns import TableColumn
+from tui.data.machine_rows import Loads, compute_cpu_share, compute_memory_share, format_memory_gib, format_meter
+from tui.data.pages import ListPages, Row
 from tui.screens.base import AppScreen
 from tui.screens.jobs import PACE, PROGRESS, SHARD, STATE, UNITS, WHY, get_job_name
 from tui.widgets.table import PageTable
@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from chessreg.session import Session
 
 JOB_COLUMNS = (
-    Column("name", "what", text=get_job_name, widest=28, least=12, role="key"),
+    TableColumn("name", "what", text=get_job_name, widest=28, least=12, role="key"),
     STATE,
-    Column("gpu", "device", text=lambda row: "cpu" if row["gpu"] is None else f"GPU {row['gpu']}", role="key"),
+    TableColumn("gpu", "device", text=lambda row: "cpu" if row["gpu"] is None else f"GPU {row['gpu']}", role="key"),
     PROGRESS, PACE, UNITS, SHARD, WHY,
-    Column("ran", "runs for", right=True, text=lambda row: show.duration(row["ran"])),
+    TableColumn("ran", "runs for", right=True, text=lambda row: show.format_seconds(row["ran"])),
 )  # fmt: skip
 
 
@@ -33,7 +33,7 @@ class MachineScreen(AppScreen):
     """A machine and its load. Enter opens a job that runs there."""
 
     place = "machine"
-    BINDINGS = bindings("machine")
+    BINDINGS = make_bindings("machine")
     DEFAULT_CSS = """
     MachineScreen > #facts, MachineScreen > #load {
         height: auto; max-height: 14; padding: 0 1; border: round $edge; border-title-style: bold;
@@ -43,7 +43,7 @@ class MachineScreen(AppScreen):
 
     def __init__(self, host: str, loads: Loads) -> None:
         super().__init__()
-        self.host, self.loads, self.crumb = host, loads, show.host(host)
+        self.host, self.loads, self.crumb = host, loads, show.format_host(host)
 
     def body(self) -> ComposeResult:
         yield Static("", id="facts", markup=False)
@@ -59,7 +59,7 @@ class MachineScreen(AppScreen):
         self.query_one("#facts", Static).border_title = self.crumb
         self.show_loads(machine)
         table = self.query_one("#jobs", PageTable)
-        table.show(Listed(rows), rows, columns=JOB_COLUMNS, keep=table.loaded)
+        table.show(ListPages(rows), rows, columns=JOB_COLUMNS, keep=table.loaded)
 
     def show_loads(self, machine: Row) -> None:
         """Draw the current load of each resource and its last minutes, from 0 to full."""
@@ -68,12 +68,13 @@ class MachineScreen(AppScreen):
         if not load:
             return
         self.loads.note(machine["load_at"], load)
-        lines = [("CPU", cpu_share(load), f"{load['cpu']:.1f} of {load['cores']} cores"),
-                 ("memory", share(load), gibibytes(load))]  # fmt: skip
-        lines += [(f"GPU {gpu['index']}", gpu["busy"], gibibytes(gpu)) for gpu in load["gpus"]]
+        lines = [("CPU", compute_cpu_share(load), f"{load['cpu']:.1f} of {load['cores']} cores"),
+                 ("memory", compute_memory_share(load), format_memory_gib(load))]  # fmt: skip
+        lines += [(f"GPU {gpu['index']}", gpu["busy"], format_memory_gib(gpu)) for gpu in load["gpus"]]
         wide = max(10, min(60, self.size.width - 60))
         drawn = [
-            f"{name:<8} {meter(part, 12):<18} {told:<18} {self.loads.drawn(name, wide)}" for name, part, told in lines
+            f"{name:<8} {format_meter(part, 12):<18} {told:<18} {self.loads.drawn(name, wide)}"
+            for name, part, told in lines
         ]
         pane.update(Text("\n".join(drawn), no_wrap=True))
         pane.border_title = "Load, and the last minutes"
@@ -92,7 +93,7 @@ class MachineScreen(AppScreen):
 def read_machine(session: Session, host: str) -> tuple[Row, list[Row]]:
     """Return the most recently seen machine named `host`, and the jobs that run there, by GPU."""
     from chessreg.scheduling import status
-    from tui.data.job_rows import machines, placed
+    from tui.data.job_rows import add_placements, list_hosts
 
     with session.database.read() as sql:
         machine = next(row for row in machines(sql) if row["host"] == host)
@@ -113,7 +114,7 @@ def format_machine_facts(machine: Row) -> Text:
                               ("driver", "driver"))
             if machine[key]
         ),
-        "runs": f"{machine['runs']:,}, seen {show.when(machine['last_seen'])}",
+        "runs": f"{machine['runs']:,}, seen {show.format_local_time(machine['last_seen'])}",
     }  # fmt: skip
     text = Text(no_wrap=True, overflow="ellipsis")
     for name, value in lines.items():

@@ -8,19 +8,19 @@ from textual.app import ComposeResult
 from textual.widgets import Static
 
 from tui import show
-from tui.actions import Action, bindings
-from tui.columns import Column
-from tui.data.pages import Listed, Row
+from tui.actions import Action, make_bindings
+from tui.columns import TableColumn
+from tui.data.pages import ListPages, Row
 from tui.screens.base import AppScreen
 from tui.screens.dialogs import Confirm
 from tui.widgets.table import PageTable
 from tui.writes import Write
 
 COLUMNS = (
-    Column("at", "when", text=lambda row: show.when(row["at"]), least=16),
-    Column("state", "", widest=12, least=11),
-    Column("title", "about", widest=30, least=10),
-    Column("message", "message", widest=200, least=20),
+    TableColumn("at", "when", text=lambda row: show.format_local_time(row["at"]), least=16),
+    TableColumn("state", "", widest=12, least=11),
+    TableColumn("title", "about", widest=30, least=10),
+    TableColumn("message", "message", widest=200, least=20),
 )
 
 
@@ -32,7 +32,7 @@ class MessagesScreen(AppScreen):
 
     place = "messages"
     crumb = "messages"
-    BINDINGS = bindings("messages")
+    BINDINGS = make_bindings("messages")
 
     def body(self) -> ComposeResult:
         yield Static("", id="overview", markup=False)
@@ -71,7 +71,7 @@ class MessagesScreen(AppScreen):
         count = len(self.app.notices)
         newest = f"the newest {show.counted(count, 'message')}" if count else "no messages yet"
         self.query_one("#overview", Static).update(f"{held}{newest}")
-        self.query_one(PageTable).show(Listed(rows), rows, columns=COLUMNS, keep=True)
+        self.query_one(PageTable).show(ListPages(rows), rows, columns=COLUMNS, keep=True)
         self.relabel()
 
     def command(self) -> str:

@@ -60,17 +60,25 @@ class Preview(VerticalScroll, can_focus=False):
         for pane in self.children[:-1]:
             pane.display = shown is not None and shown.board is not None
         if shown is not None and shown.board is not None:
-            from tui.widgets.board import BoardPane, extent, sizes_of  # not imported when the app starts
+            from tui.widgets.board import (  # not imported when the app starts
+                BoardPane,
+                compute_board_extent,
+                list_sizes,
+            )
 
             if text is self.children[0]:
                 await self.mount(BoardPane(), before=text)
             pane = self.query_one(BoardPane)
             wide, high = self.content_size.width - self.scrollbar_size_vertical, self.app.size.height - 8
             glyphs = self.app.glyphs  # type: ignore[attr-defined]
-            sizes = sizes_of(glyphs)
-            fits = (size for size in reversed(sizes) if extent(size)[0] <= wide and extent(size)[1] <= high)
+            sizes = list_sizes(glyphs)
+            fits = (
+                size
+                for size in reversed(sizes)
+                if compute_board_extent(size)[0] <= wide and compute_board_extent(size)[1] <= high
+            )
             size = next(fits, sizes[0])
-            pane.styles.width = max(extent(size)[0], wide)
+            pane.styles.width = max(compute_board_extent(size)[0], wide)
             pane.show(shown.board, size, glyphs)
         self.scroll_home(animate=False)
 
@@ -141,9 +149,9 @@ class BoardPreviewingScreen(PreviewingScreen):
         return BOARD_WIDE_CELLS
 
     async def previewed(self, row: Mapping[str, Any]) -> RowPreview | None:
-        from tui.data.board_views import preview
+        from tui.data.board_views import preview_boards
 
-        found = await self.ask("drawing the board", lambda session: [preview(session, row)])
+        found = await self.ask("drawing the board", lambda session: [preview_boards(session, row)])
         return build_board_preview(*found[0]) if found and found[0] else None
 
 
@@ -153,15 +161,15 @@ def build_board_preview(views: Sequence[BoardFrame], facts: Sequence[str]) -> Ro
     With `facts` (a game): the final position and the facts. For probe readings: the last position, and the number of
     squares read correctly at each ply. Otherwise: the first board, and one line for each further board.
     """
-    from tui.widgets.evaluation import column_cells
-    from tui.widgets.moves import line_of
+    from tui.widgets.evaluation import draw_column
+    from tui.widgets.moves import format_frame_line
 
     if facts:
         return RowPreview("\n".join(facts), replace(views[-1], caption=(), evaluation=None))
     if views[-1].doubts:
-        shares = "".join(column_cells(view.squares_right / 64, 1, letters=False) for view in views)
+        shares = "".join(draw_column(view.squares_right / 64, 1, letters=False) for view in views)
         return RowPreview(f"squares read right by ply, of 64:\n{shares}", views[-1])
-    further = [f"{view.title}: {line_of(view)}" if view.caption else view.title for view in views[1:]]
+    further = [f"{view.title}: {format_frame_line(view)}" if view.caption else view.title for view in views[1:]]
     return RowPreview("\n".join(further), views[0])
 
 
@@ -174,5 +182,5 @@ def build_fields_table(rows: Mapping[str, Any] | Sequence[tuple[str, Any]], titl
         table.add_row(Text(title, style="not dim bold"), "")
     for name, value in rows.items() if isinstance(rows, Mapping) else rows:
         if value is not False and value not in (None, "", [], {}, ()):
-            table.add_row(Text(name.replace("_", " ")), Text(show.full(value)))
+            table.add_row(Text(name.replace("_", " ")), Text(show.format_full_value(value)))
     return table

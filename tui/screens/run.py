@@ -11,11 +11,11 @@ from textual.app import ComposeResult
 from textual.widgets import Static
 
 from tui import show
-from tui.actions import bindings
-from tui.columns import Column
-from tui.data.pages import PAGE, Listed, Pages, Row
-from tui.data.result_rows import TITLES, WITH_BOARDS, columns_of, result_tables_of, results
-from tui.data.run_rows import ATTEMPTS, SETTINGS, headline, state, units
+from tui.actions import make_bindings
+from tui.columns import TableColumn
+from tui.data.pages import PAGE_ROWS, ListPages, Pages, Row
+from tui.data.result_rows import TABLE_TITLES, TABLES_WITH_BOARDS, count_result_rows, list_results, make_result_columns
+from tui.data.run_rows import ATTEMPT_COLUMNS, SETTING_COLUMNS, format_headline, format_run_state, format_units
 from tui.screens.annotate import AnnotatingScreen
 from tui.screens.base import PartsScreen
 from tui.screens.preview import BoardPreviewingScreen
@@ -33,7 +33,7 @@ class RunPane(NamedTuple):
     """
 
     title: str
-    columns: Sequence[Column]
+    columns: Sequence[TableColumn]
     pages: Pages
     first: Sequence[Row]
     result_table: str = ""
@@ -52,15 +52,15 @@ class RunView(NamedTuple):
 
 
 INPUT_COLUMNS = (
-    Column("name", "setting"),
-    Column("reference", "input reference", widest=40),
-    Column("source_run_id", "made by run"),
-    Column("digest", "digest", text=lambda row: row["digest"][:12]),
+    TableColumn("name", "setting"),
+    TableColumn("reference", "input reference", widest=40),
+    TableColumn("source_run_id", "made by run"),
+    TableColumn("digest", "digest", text=lambda row: row["digest"][:12]),
 )
 OUTPUT_COLUMNS = (
-    Column("name", "output"),
-    Column("unit", "unit", right=True),
-    Column("digest", "digest", text=lambda row: row["digest"][:12]),
+    TableColumn("name", "output"),
+    TableColumn("unit", "unit", right=True),
+    TableColumn("digest", "digest", text=lambda row: row["digest"][:12]),
 )
 
 
@@ -68,7 +68,7 @@ class RunScreen(AnnotatingScreen, PartsScreen, BoardPreviewingScreen):
     """A run in parts. Tab selects the next part. Enter on a result shows its board."""
 
     place = "run"
-    BINDINGS = bindings("run")
+    BINDINGS = make_bindings("run")
     DEFAULT_CSS = """
     RunScreen > #headline { height: auto; max-height: 2; padding: 0 1; text-style: bold; display: none; }
     RunScreen > #summary { height: auto; max-height: 3; padding: 0 1; color: $text-muted; }
@@ -120,10 +120,10 @@ class RunScreen(AnnotatingScreen, PartsScreen, BoardPreviewingScreen):
 
     @property
     def previews(self) -> bool:
-        return self.pane is not None and self.pane.result_table in WITH_BOARDS
+        return self.pane is not None and self.pane.result_table in TABLES_WITH_BOARDS
 
     def command(self) -> str:
-        return f"chessreg runs show {show.short(self.run_id)}"
+        return f"chessreg runs show {show.abbreviate_id(self.run_id)}"
 
     def chosen(self) -> tuple[str, dict[UUID, str]]:
         return "run", {self.run_id: self.crumb}
@@ -137,13 +137,13 @@ class RunScreen(AnnotatingScreen, PartsScreen, BoardPreviewingScreen):
             return
         if event.row.get("narrows"):
             self.open_behind(pane.behind, event.row["narrows"])
-        elif pane.result_table in WITH_BOARDS:
+        elif pane.result_table in TABLES_WITH_BOARDS:
             from tui.screens.boards import BoardScreen
 
             self.app.push_screen(BoardScreen(pane.pages, event.place, event.row))
         elif event.row.get("source_run_id"):
             made_by = event.row["source_run_id"]
-            self.app.push_screen(RunScreen(made_by, f"run {show.short(made_by)}"))
+            self.app.push_screen(RunScreen(made_by, f"run {show.abbreviate_id(made_by)}"))
         else:
             self.on_page_table_inspected(PageTable.Inspected(event.table, event.place, event.row))
 
@@ -170,30 +170,34 @@ def read_run_view(session: Session, run_id: UUID) -> RunView:
                 tables.KindRecord.name == run["kind"], tables.KindRecord.version == run["version"]
             )
         )
-        answer = headline(sql, run_id)
-        small, metrics = run_summary.summaries(sql, run_id), run_summary.metrics(sql, run_id)
-    panes = [RunPane(s.title, s.columns, Listed(s.rows), s.rows[:PAGE], behind=s.result_table) for s in small]
+        answer = format_headline(sql, run_id)
+        small, metrics = run_summary.summarize_run(sql, run_id), run_summary.tabulate_metrics(sql, run_id)
+    panes = [RunPane(s.title, s.columns, ListPages(s.rows), s.rows[:PAGE_ROWS], behind=s.result_table) for s in small]
     alone = [pane for pane in panes if len(pane.first) == 1]  # the headline shows these single values
     panes = [pane for pane in panes if pane not in alone]
-    for result_table, count in result_tables_of(session, run_id, result_tables or ()).items():
+    for result_table, count in count_result_rows(session, run_id, result_tables or ()).items():
         if result_table == "metric_point" and metrics.rows:
-            panes.append(RunPane(metrics.title, metrics.columns, Listed(metrics.rows), metrics.rows[:PAGE]))
+            panes.append(RunPane(metrics.title, metrics.columns, ListPages(metrics.rows), metrics.rows[:PAGE_ROWS]))
             continue
-        pages = results(session, result_table, run_id)
+        pages = list_results(session, result_table, run_id)
         first = pages.page(0)
-        columns = columns_of(result_table, first)
-        panes.append(RunPane(TITLES[result_table], columns, pages, first, result_table, rows=count))
+        columns = make_result_columns(result_table, first)
+        panes.append(RunPane(TABLE_TITLES[result_table], columns, pages, first, result_table, rows=count))
     settings = [
-        {"setting": key, "value": show.full(value), "source": "default" if key in run["defaulted"] else "given"}
+        {
+            "setting": key,
+            "value": show.format_full_value(value),
+            "source": "default" if key in run["defaulted"] else "given",
+        }
         for key, value in run["spec"].items()
     ]
-    panes.append(RunPane("settings", SETTINGS, Listed(settings), settings[:PAGE]))
+    panes.append(RunPane("settings", SETTING_COLUMNS, ListPages(settings), settings[:PAGE_ROWS]))
     for title, its_columns, rows in (
-        ("attempts", ATTEMPTS, run["tries"]),
+        ("attempts", ATTEMPT_COLUMNS, run["tries"]),
         ("read", INPUT_COLUMNS, run["inputs"]),
         ("made", OUTPUT_COLUMNS, run["outputs"]),
     ):
-        panes.append(RunPane(title, its_columns, Listed(rows), rows[:PAGE], rows=len(rows)))
+        panes.append(RunPane(title, its_columns, ListPages(rows), rows[:PAGE_ROWS], rows=len(rows)))
     panes += alone
     return RunView(run, panes, answer)
 
@@ -202,14 +206,14 @@ def format_run_summary(run: Mapping[str, Any]) -> Text:
     """Return one or two lines: the run and its state, then its annotations."""
     facts = [
         f"{run['kind']} (version {run['version']})",
-        show.short(run["id"]),
-        state(run),
-        f"{units(run)} units",
-        show.when(run["created_at"]),
-        show.host(run["host"]),
+        show.abbreviate_id(run["id"]),
+        format_run_state(run),
+        f"{format_units(run)} units",
+        show.format_local_time(run["created_at"]),
+        show.format_host(run["host"]),
     ]
     text = Text(" · ".join(filter(None, facts)))
-    text.highlight_words([state(run)], style="bold")
+    text.highlight_words([format_run_state(run)], style="bold")
     annotations = [mark for mark in ("starred", "pinned", "archived") if run[mark]]
     if run["tags"]:
         annotations.append(f"tags {' '.join(run['tags'])}")

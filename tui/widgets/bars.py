@@ -16,9 +16,9 @@ from textual.timer import Timer
 from textual.widget import Widget
 from textual.widgets import Input, Static
 
-from tui.actions import FILTER, Action, bindings
-from tui.columns import fitted
-from tui.data.query_answers import GRAMMAR, completed, options
+from tui.actions import FILTER, Action, make_bindings
+from tui.columns import fit_text
+from tui.data.query_answers import SCOPE_GRAMMAR, complete_scope, parse_scope
 from tui.entries import ENTRIES
 
 
@@ -89,9 +89,9 @@ class TopBar(Widget):
             [*self.rooms(0), told], [*self.rooms(0, named=False), told],
         )  # fmt: skip
         width = self.size.width
-        pieces = next((row for row in rows if cells(row) <= width), rows[-1])
+        pieces = next((row for row in rows if count_cells(row) <= width), rows[-1])
         at = next(n for n, piece in enumerate(pieces) if piece is told)
-        gap = Piece(" " * max(0, width - cells(pieces)), "registry")
+        gap = Piece(" " * max(0, width - count_cells(pieces)), "registry")
         return [*pieces[:at], gap, *pieces[at:]]
 
     def way(self) -> list[Piece]:
@@ -102,10 +102,10 @@ class TopBar(Widget):
             for piece in (Piece(crumb, "crumb", self.Chosen(depth=depth)), Piece(" › ", "crumb"))
         ]
         here, width = self.crumbs[-1], self.size.width - 2
-        if cells(before) + cell_len(here) > width:
+        if count_cells(before) + cell_len(here) > width:
             before = [Piece("… › ", "crumb", self.Chosen(depth=len(self.crumbs) - 2))]
-        if (over := cells(before) + cell_len(here) - width) > 0:
-            here = fitted(here, max(0, cell_len(here) - over))
+        if (over := count_cells(before) + cell_len(here) - width) > 0:
+            here = fit_text(here, max(0, cell_len(here) - over))
         return [Piece(" ", "crumb"), *before, Piece(here, "here")]
 
     def render_line(self, y: int) -> Strip:
@@ -122,7 +122,7 @@ class TopBar(Widget):
             at += cell_len(piece.text)
 
 
-def cells(pieces: Sequence[Piece]) -> int:
+def count_cells(pieces: Sequence[Piece]) -> int:
     return sum(cell_len(piece.text) for piece in pieces)
 
 
@@ -189,15 +189,17 @@ class KeyBar(Widget):
                 self.app.simulate_key(action.keys.split(",")[0])
 
 
-FIRST = ("help", "quit", "back", "open")  # in this order, whatever else there is
+FOOTER_FIRST = ("help", "quit", "back", "open")  # in this order, whatever else there is
 
 
-def footer(actions: Sequence[Action]) -> tuple[Action, ...]:
+def choose_footer_actions(actions: Sequence[Action]) -> tuple[Action, ...]:
     """The actions of a footer: those with a word, those that one needs everywhere first so that a narrow one has
     them."""
     named = [action for action in actions if action.short]
-    everywhere = [action for action in named if action.place in ("everywhere", "table") and action.method in FIRST]
-    first = sorted(everywhere, key=lambda action: FIRST.index(action.method))
+    everywhere = [
+        action for action in named if action.place in ("everywhere", "table") and action.method in FOOTER_FIRST
+    ]
+    first = sorted(everywhere, key=lambda action: FOOTER_FIRST.index(action.method))
     return (*first, *(action for action in named if action not in first))
 
 
@@ -245,14 +247,14 @@ class PaneStrip(Widget):
             at += len(cell) + 1
 
 
-PAUSE = 0.12  # seconds without a key before it is acted on
+TYPING_PAUSE_S = 0.12  # seconds without a key before it is acted on
 
 
 class FilterBar(Input):
     """Enter and ↓ go back to the list, Esc clears and goes back. `hides`: rows that do not fit the words are not shown;
     then Esc on the screen clears the words before it leaves."""
 
-    BINDINGS = bindings(FILTER)
+    BINDINGS = make_bindings(FILTER)
 
     DEFAULT_CSS = """
     FilterBar {
@@ -313,7 +315,7 @@ class FilterBar(Input):
         event.stop()
         if self._timer is not None:
             self._timer.stop()
-        self._timer = self.set_timer(PAUSE, self._tell)
+        self._timer = self.set_timer(TYPING_PAUSE_S, self._tell)
 
     def _tell(self) -> None:
         if self._timer is not None:
@@ -369,14 +371,14 @@ class ScopeSuggester(Suggester):
         self.known: list[str] = []
 
     async def get_suggestion(self, value: str) -> str | None:
-        return completed(value, self.known)
+        return complete_scope(value, self.known)
 
 
 class ScopeBar(FilterBar):
     """A FilterBar that acts on Enter, not while one types: a query may take a while. → takes what is offered."""
 
     def __init__(self, id: str | None = "scope") -> None:
-        super().__init__(GRAMMAR, id=id, hides=False, title="scope of all queries")
+        super().__init__(SCOPE_GRAMMAR, id=id, hides=False, title="scope of all queries")
         self.suggestions = ScopeSuggester()
         self.suggester = self.suggestions
 
@@ -389,7 +391,7 @@ class ScopeBar(FilterBar):
         from chessreg.errors import BadInputError
 
         try:
-            options(text)
+            parse_scope(text)
         except BadInputError:
             return False
         return True

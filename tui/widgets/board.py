@@ -29,15 +29,15 @@ from chessreg.games.boards.picture import (
     format_evaluation,
     format_readings,
 )  # as `chessreg board` prints them
-from tui.board_colors import PIECES_OF_16, ColorSystem, color_system, ground_of
-from tui.widgets.pieces import LEAST_LINES, piece_lines
+from tui.board_colors import PIECES_OF_16, ColorSystem, choose_square_color, get_color_system
+from tui.widgets.pieces import MIN_PIECE_LINES, draw_piece_lines
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
 SIZES = range(1, 13)  # lines of a square, which is twice as many cells wide
 FONT_SIZES = range(1, 5)  # of squares whose piece is one character of the font
-LABELS = 2  # cells left of the ranks
+LABEL_CELLS = 2  # cells left of the ranks
 Glyphs = Literal["solid", "outline", "letters"]
 # Solid pieces are drawn from quadrant blocks where a square has room for them. Of the font's characters, solid ones
 # read best where White and Black differ in color, outlines where they cannot, letters everywhere.
@@ -46,7 +46,7 @@ GLYPHS: dict[Glyphs, dict[str, str]] = {
     "outline": dict(zip("KQRBNPkqrbnp.", "♔♕♖♗♘♙♚♛♜♝♞♟·", strict=True)),
     "letters": dict(zip("KQRBNPkqrbnp.", "KQRBNPkqrbnp.", strict=True)),
 }
-WORDS = {
+MARK_WORDS = {
     "removed": "taken off",
     "illegal": "illegal",
     "wrong": "read wrongly",
@@ -55,10 +55,10 @@ WORDS = {
     "to": "moves to",
     "check": "in check",
 }
-LAST = "'"  # beside the squares of the last move
-CURSOR = "<"  # beside the square that keys stand on
-BEST, PLAYED = "=", "~"  # beside the squares that the best move, and the one that was played, go to
-ARROWS = 5  # that are drawn and listed, the strongest
+LAST_SIGN = "'"  # beside the squares of the last move
+CURSOR_SIGN = "<"  # beside the square that keys stand on
+BEST_SIGN, PLAYED_SIGN = "=", "~"  # beside the squares that the best move, and the one that was played, go to
+MAX_ARROWS = 5  # that are drawn and listed, the strongest
 Shade = Mark | Literal["last", "arrow", "best", "played", "cursor"]
 Ink = Literal["white", "black", "faint", "sign", "arrow", "corner"]
 
@@ -77,44 +77,48 @@ class Look(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Run:
+class CellRun:
     """Some cells of one look."""
 
     text: str
     look: Look
 
 
-BESIDE = Look(None, False, None, None, "faint")
+LABEL_LOOK = Look(None, False, None, None, "faint")
 
 
-def extent(size: int) -> tuple[int, int]:
+def compute_board_extent(size: int) -> tuple[int, int]:
     """Return the cells wide and lines high of the whole board with its labels, with squares of `size` lines."""
-    return LABELS + 16 * size, 8 * size + 1
+    return LABEL_CELLS + 16 * size, 8 * size + 1
 
 
-def sizes_of(glyphs: Glyphs) -> range:
+def list_sizes(glyphs: Glyphs) -> range:
     """Return the sizes in which a board of these glyphs is worth drawing, from the smallest."""
     return SIZES if glyphs == "solid" else FONT_SIZES
 
 
-def draw(
+def draw_board_lines(
     frame: BoardFrame, size: int = 1, glyphs: Glyphs = "outline", cursor: int | None = None, flat: bool = False
-) -> list[list[Run]]:
+) -> list[list[CellRun]]:
     """Return the lines of the board from the top: eight ranks of `size` lines each, then the files' letters.
 
     Keys act on the square `cursor`. `flat`: light and dark squares have the same color, so dark ones get a dot.
     """
-    wide, signs, shades = 2 * size, signed(frame, cursor), shaded(frame, cursor)
-    numbers = {square: number for square in range(64) if (number := number_below(frame, square))} if size > 1 else {}
+    wide, signs, shades = 2 * size, sign_squares(frame, cursor), shade_squares(frame, cursor)
+    numbers = (
+        {square: number for square in range(64) if (number := format_square_number(frame, square))} if size > 1 else {}
+    )
     high = size - 1 if numbers else size
-    if glyphs == "solid" and size == LEAST_LINES:  # no room for both: pieces hide numbers, what is read hides pieces
+    if (
+        glyphs == "solid" and size == MIN_PIECE_LINES
+    ):  # no room for both: pieces hide numbers, what is read hides pieces
         numbers = {s: number for s, number in numbers.items() if s in frame.read or frame.squares[s] == EMPTY}
         high = size
-    figures = glyphs == "solid" and high >= LEAST_LINES
+    figures = glyphs == "solid" and high >= MIN_PIECE_LINES
     if figures and cursor is not None:  # its corners are marked, its color stays
         signs.pop(cursor)
-        shades = shaded(frame, None)
-    lines = paths(frame, size, glyphs)
+        shades = shade_squares(frame, None)
+    lines = trace_arrows(frame, size, glyphs)
     drawn = []
     for row, rank in enumerate(frame.ranks()):
         looks = []
@@ -124,13 +128,13 @@ def draw(
             looks.append(Look(square, dark, mark, frame.shade(square), "faint", weight, doubt=frame.doubts))
         for line in range(size):
             label = f"{rank[0] // 8 + 1} " if line == (size - 1) // 2 else "  "
-            drawn.append([Run(label, BESIDE)])
+            drawn.append([CellRun(label, LABEL_LOOK)])
             for column, (square, look) in enumerate(zip(rank, looks, strict=True)):
                 letter = frame.squares[square]
                 ink: Ink = "faint" if letter == EMPTY else "white" if letter.isupper() else "black"
                 marks = dict[int, tuple[str, Ink]]()  # cell of the line → what is drawn over the piece
                 if figures:
-                    text = piece_lines(letter, high)[line] if letter != EMPTY and line < high else " " * high * 2
+                    text = draw_piece_lines(letter, high)[line] if letter != EMPTY and line < high else " " * high * 2
                     text = text.center(wide)
                     if line == 0 and (sign := signs.get(square)):
                         marks[wide - 1] = sign, "sign"
@@ -152,7 +156,7 @@ def draw(
                     marks |= {x: (cell, "sign") for x, cell in enumerate(number) if cell != " " or not figures}
                 crossed = [x for x in range(wide) if (column * wide + x, row * size + line) in lines] if lines else []
                 if not marks and not crossed:
-                    drawn[-1].append(Run(text, look._replace(ink=ink)))
+                    drawn[-1].append(CellRun(text, look._replace(ink=ink)))
                     continue
                 inked = []
                 for x, blank in enumerate(text):
@@ -160,69 +164,69 @@ def draw(
                     path = lines.get((column * wide + x, row * size + line)) if its == "faint" else None
                     inked.append((cell, look._replace(ink=its)) if path is None else (path.sign, path.over(look)))
                 for shown, same in groupby(inked, key=lambda cell: cell[1]):
-                    drawn[-1].append(Run("".join(cell for cell, _ in same), shown))
+                    drawn[-1].append(CellRun("".join(cell for cell, _ in same), shown))
     files = "hgfedcba" if frame.flipped else "abcdefgh"
     before = size if figures else max(0, size - 1)
-    drawn.append([Run("  " + "".join((" " * before + name).ljust(wide) for name in files), BESIDE)])
+    drawn.append([CellRun("  " + "".join((" " * before + name).ljust(wide) for name in files), LABEL_LOOK)])
     return drawn
 
 
 CORNERS = (("▛", "▜"), ("▙", "▟"))  # of the square that keys act on, above and below
 
 
-def number_below(frame: BoardFrame, square: int) -> str:
+def format_square_number(frame: BoardFrame, square: int) -> str:
     """Return the text in the last line of a square, in percent: the class that is read instead, or the heat. Zeros
     are left out, and certainty where the heat is of doubt."""
     if square in frame.read:
-        return instead(*frame.read[square])
+        return format_reading(*frame.read[square])
     heat = None if frame.heat is None else frame.heat.get(square)
     told = frame.shade(square) if frame.doubts else heat
     return str(round(100 * heat)) if heat is not None and told is not None and round(100 * told) else ""
 
 
-def instead(name: str, probability: float) -> str:
+def format_reading(name: str, probability: float) -> str:
     """What is read on a square in at most four cells: the class's letter, a low line for none, and per cent.
 
-    >>> instead("b", 0.56), instead(".", 1.0)
+    >>> format_reading("b", 0.56), format_reading(".", 1.0)
     ('b56', '_100')
     """
     return f"{name[:1].replace(EMPTY, '_')}{round(100 * probability)}"
 
 
-def strongest(frame: BoardFrame) -> list[Arrow]:
+def select_arrows(frame: BoardFrame) -> list[Arrow]:
     """The arrows that are drawn, from the strongest on: that of the move played among them, wherever it stands."""
     order = sorted(
         frame.arrows, key=lambda arrow: (-arrow.weight, arrow.role == "played", arrow.start, arrow.end, arrow.label)
     )
     own, played = [a for a in order if a.role != "played"], [a for a in order if a.role == "played"]
-    drawn = [*own[:ARROWS], *played[:1]]
+    drawn = [*own[:MAX_ARROWS], *played[:1]]
     return [arrow for arrow in order if arrow in drawn]
 
 
-def shaded(frame: BoardFrame, cursor: int | None) -> dict[int, tuple[Shade, float]]:
+def shade_squares(frame: BoardFrame, cursor: int | None) -> dict[int, tuple[Shade, float]]:
     """Square → how it is shaded, and how strongly: what is marked before arrows, the strongest of these first."""
     shades: dict[int, tuple[Shade, float]] = {}
     for square in frame.last_move or ():
         shades[square] = "last", 1.0
-    for arrow in reversed(strongest(frame)):
+    for arrow in reversed(select_arrows(frame)):
         for square in (arrow.start, arrow.end):
             shades[square] = arrow.role or "arrow", round(arrow.weight, 1)
     shades |= {square: (mark, 1.0) for square, mark in frame.marks.items()}
     return shades if cursor is None else shades | {cursor: ("cursor", 1.0)}
 
 
-def signed(frame: BoardFrame, cursor: int | None) -> dict[int, str]:
+def sign_squares(frame: BoardFrame, cursor: int | None) -> dict[int, str]:
     """Square → the sign beside its piece."""
-    signs = dict.fromkeys(frame.last_move or (), LAST)
-    signs |= {arrow.end: sign for arrow, sign in reversed(numbered(frame))}
+    signs = dict.fromkeys(frame.last_move or (), LAST_SIGN)
+    signs |= {arrow.end: sign for arrow, sign in reversed(number_arrows(frame))}
     signs |= {square: MARK_SIGNS[mark] for square, mark in frame.marks.items()}
-    return signs if cursor is None else signs | {cursor: CURSOR}
+    return signs if cursor is None else signs | {cursor: CURSOR_SIGN}
 
 
-def numbered(frame: BoardFrame) -> list[tuple[Arrow, str]]:
+def number_arrows(frame: BoardFrame) -> list[tuple[Arrow, str]]:
     """The arrows that are drawn, each with the sign at its end: its number, or that of a best or a played move."""
-    own = {"best": BEST, "played": PLAYED}
-    return [(arrow, own.get(arrow.role, str(number))) for number, arrow in enumerate(strongest(frame), 1)]
+    own = {"best": BEST_SIGN, "played": PLAYED_SIGN}
+    return [(arrow, own.get(arrow.role, str(number))) for number, arrow in enumerate(select_arrows(frame), 1)]
 
 
 class Path(NamedTuple):
@@ -236,11 +240,11 @@ class Path(NamedTuple):
 
 
 # The dots of a braille cell, two wide and four high, as bits; and the lines that letters allow.
-DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
-PLAIN = {(1, 0): "-", (0, 1): "|", (1, 1): "\\", (1, -1): "/"}
+BRAILLE_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+PLAIN_STROKES = {(1, 0): "-", (0, 1): "|", (1, 1): "\\", (1, -1): "/"}
 
 
-def paths(frame: BoardFrame, size: int, glyphs: Glyphs) -> dict[tuple[int, int], Path]:
+def trace_arrows(frame: BoardFrame, size: int, glyphs: Glyphs) -> dict[tuple[int, int], Path]:
     """Cell (from the left, from the top) → what is drawn there of the arrows, and the weight of the strongest: lines
     from piece to piece, of dots or of plain signs. On small boards there is no room for any."""
     if size == 1 or not frame.arrows:
@@ -249,7 +253,7 @@ def paths(frame: BoardFrame, size: int, glyphs: Glyphs) -> dict[tuple[int, int],
     place = {square: (x, y) for y, rank in enumerate(frame.ranks()) for x, square in enumerate(rank)}
     bits: dict[tuple[int, int], int] = {}
     weights: dict[tuple[int, int], float] = {}
-    for arrow in strongest(frame):
+    for arrow in select_arrows(frame):
         (x0, y0), (x1, y1) = (
             (2 * (wide * place[s][0] + wide // 2 - 1) + 1, 4 * (high * place[s][1] + (high - 1) // 2) + 2)
             for s in (arrow.start, arrow.end)
@@ -260,14 +264,14 @@ def paths(frame: BoardFrame, size: int, glyphs: Glyphs) -> dict[tuple[int, int],
             cell = x // 2, y // 4
             if glyphs == "letters":
                 way = (x1 > x0) - (x1 < x0), (y1 > y0) - (y1 < y0)
-                bits.setdefault(cell, ord(PLAIN[way if way in PLAIN else (-way[0], -way[1])]))
+                bits.setdefault(cell, ord(PLAIN_STROKES[way if way in PLAIN_STROKES else (-way[0], -way[1])]))
             else:
-                bits[cell] = bits.get(cell, 0x2800) | DOTS[y % 4][x % 2]
+                bits[cell] = bits.get(cell, 0x2800) | BRAILLE_DOTS[y % 4][x % 2]
             weights[cell] = max(weights.get(cell, 0.0), arrow.weight)
     return {cell: Path(chr(bit), weights[cell]) for cell, bit in bits.items()}
 
 
-def legend(frame: BoardFrame) -> list[str]:
+def list_legend(frame: BoardFrame) -> list[str]:
     """The squares of each mark, what is read instead, and the arrows from the strongest to the fifth."""
     import chess
 
@@ -276,10 +280,10 @@ def legend(frame: BoardFrame) -> list[str]:
         squares = [chess.square_name(square) for square in sorted(frame.marks) if frame.marks[square] == mark]
         if squares:
             named = " ".join(squares[:8]) + (f" and {len(squares) - 8} more" if len(squares) > 8 else "")
-            lines.append(f"{sign} {WORDS.get(mark, mark)}: {named}")
+            lines.append(f"{sign} {MARK_WORDS.get(mark, mark)}: {named}")
     if frame.read:
         lines.append(f"read instead: {format_readings(frame)}")
-    for arrow, sign in numbered(frame):
+    for arrow, sign in number_arrows(frame):
         move = f"{chess.square_name(arrow.start)}-{chess.square_name(arrow.end)}"
         bar = "━" * max(1, round(10 * arrow.weight)) + " " if arrow.weight < 1 else ""
         share = f"{arrow.weight:4.2f} {bar}" if frame.shares else ""
@@ -289,22 +293,24 @@ def legend(frame: BoardFrame) -> list[str]:
     return lines
 
 
-def in_use(frame: BoardFrame, size: int) -> list[tuple[str, Shade | Literal["heat"], str]]:
+def list_signs(frame: BoardFrame, size: int) -> list[tuple[str, Shade | Literal["heat"], str]]:
     """Every sign and color on the board: the sign, what shades it, and what it means."""
     used: list[tuple[str, Shade | Literal["heat"], str]] = []
     if frame.last_move:
-        used.append((LAST, "last", "last move"))
-    used += [(sign, mark, WORDS.get(mark, mark)) for mark, sign in MARK_SIGNS.items() if mark in frame.marks.values()]
+        used.append((LAST_SIGN, "last", "last move"))
+    used += [
+        (sign, mark, MARK_WORDS.get(mark, mark)) for mark, sign in MARK_SIGNS.items() if mark in frame.marks.values()
+    ]
     if frame.read and size > 1:
         empty = " (_ none)" if EMPTY in {reading.name for reading in frame.read.values()} else ""
-        used.append((instead(*next(iter(frame.read.values()))), "wrong", f"read instead, %{empty}"))
+        used.append((format_reading(*next(iter(frame.read.values()))), "wrong", f"read instead, %{empty}"))
     if frame.heat is not None and any(frame.heat.values()):
         what = frame.heat_words or "heat"
         if not frame.doubts and frame.heat_range != (0.0, 1.0):
             what += f", shaded {100 * frame.heat_range[0]:.0f} to {100 * frame.heat_range[1]:.0f}"
         used.append((" " if size == 1 else "%", "heat", what))
-    roles = {arrow.role for arrow in strongest(frame)}
-    own = [sign for arrow, sign in numbered(frame) if not arrow.role]
+    roles = {arrow.role for arrow in select_arrows(frame)}
+    own = [sign for arrow, sign in number_arrows(frame) if not arrow.role]
     if own:
         used.append((own[0] if len(own) == 1 else f"{own[0]}-{own[-1]}", "arrow", "the model's moves"))
     # of a prediction or a puzzle: nobody has played it
@@ -316,21 +322,23 @@ def in_use(frame: BoardFrame, size: int) -> list[tuple[str, Shade | Literal["hea
 
 
 ROLE_SIGNS: tuple[tuple[str, Literal["best", "played"], str], ...] = (
-    (BEST, "best", "best move"), (PLAYED, "played", "move played"),
+    (BEST_SIGN, "best", "best move"), (PLAYED_SIGN, "played", "move played"),
 )  # fmt: skip
 
 
-PIECES = {"p": "pawn", "n": "knight", "b": "bishop", "r": "rook", "q": "queen", "k": "king"}
+PIECE_NAMES = {"p": "pawn", "n": "knight", "b": "bishop", "r": "rook", "q": "queen", "k": "king"}
 
 
-def square_words(frame: BoardFrame, square: int) -> str:
+def describe_square(frame: BoardFrame, square: int) -> str:
     """What a square holds: `e4: white pawn, read wrongly: n 0.56, probability of the truth 0.120`."""
     import chess
 
     letter, facts = frame.squares[square], list[str]()
-    facts.append("empty" if letter == EMPTY else f"{'white' if letter.isupper() else 'black'} {PIECES[letter.lower()]}")
+    facts.append(
+        "empty" if letter == EMPTY else f"{'white' if letter.isupper() else 'black'} {PIECE_NAMES[letter.lower()]}"
+    )
     if square in frame.marks and square not in frame.read:
-        facts.append(WORDS.get(frame.marks[square], frame.marks[square]))
+        facts.append(MARK_WORDS.get(frame.marks[square], frame.marks[square]))
     if square in frame.read:
         facts.append(f"read wrongly: {frame.read[square].name} {frame.read[square].probability:.2f}")
     if frame.heat is not None and square in frame.heat:
@@ -343,12 +351,12 @@ def square_words(frame: BoardFrame, square: int) -> str:
 
 
 # A square's mark → the color that its ground is blended with, and how much of it.
-TINTS = {"last": ("last", 0.55), "from": ("last", 0.6), "to": ("last", 0.75), "arrow": ("arrow", 0.35),
+MARK_TINTS = {"last": ("last", 0.55), "from": ("last", 0.6), "to": ("last", 0.75), "arrow": ("arrow", 0.35),
          "best": ("best", 0.75), "played": ("last", 0.6), "target": ("arrow", 0.6), "illegal": ("wrong", 0.65),
          "wrong": ("wrong", 0.85), "removed": ("wrong", 0.65), "check": ("wrong", 0.7),
          "cursor": ("last", 0.9)}  # fmt: skip
-WEIGHED = ("arrow", "best")  # marks whose shade follows the weight of the arrow
-LEAST_SHADE = 0.35  # of their strength, that the faintest arrow has
+WEIGHTED_MARKS = ("arrow", "best")  # marks whose shade follows the weight of the arrow
+MIN_SHADE = 0.35  # of their strength, that the faintest arrow has
 HEAT_SHADE, DOUBT_SHADE = 0.85, 0.45  # of the strongest; doubt leaves the shade of errors apart
 
 
@@ -387,16 +395,16 @@ class Squares(Widget):
             self.squares, self.square = squares, square
 
     def on_click(self, event: events.Click) -> None:
-        file, rank = (event.x - LABELS) // (2 * self.square_size), 7 - event.y // self.square_size
+        file, rank = (event.x - LABEL_CELLS) // (2 * self.square_size), 7 - event.y // self.square_size
         if self.frame is not None and 0 <= file < 8 and 0 <= rank < 8:
             square = 8 * rank + file
             self.post_message(self.Clicked(self, 63 - square if self.frame.flipped else square))
 
     def get_content_width(self, container: Extent, viewport: Extent) -> int:
-        return extent(self.square_size)[0]
+        return compute_board_extent(self.square_size)[0]
 
     def get_content_height(self, container: Extent, viewport: Extent, width: int) -> int:
-        return extent(self.square_size)[1]
+        return compute_board_extent(self.square_size)[1]
 
     def watch_frame(self) -> None:
         """Paint the lines that differ: of a move those of two ranks."""
@@ -413,12 +421,12 @@ class Squares(Widget):
 
     watch_glyphs = watch_cursor = watch_square_size
 
-    def lines(self) -> list[list[Run]]:
+    def lines(self) -> list[list[CellRun]]:
         """Return the drawn lines of the frame."""
         assert self.frame is not None
         if self._drawn is None:
             flat = self.system is ColorSystem.STANDARD
-            self._drawn = draw(self.frame, self.square_size, self.glyphs, self.cursor, flat)
+            self._drawn = draw_board_lines(self.frame, self.square_size, self.glyphs, self.cursor, flat)
         return self._drawn
 
     def notify_style_update(self) -> None:
@@ -434,12 +442,12 @@ class Squares(Widget):
         line = [Segment(run.text, self._style(run.look)) for run in lines[y]]
         return Strip(line).crop_extend(0, self.size.width, self.rich_style)
 
-    _drawn: list[list[Run]] | None = None
+    _drawn: list[list[CellRun]] | None = None
 
     def signs(self) -> list[tuple[Text, str]]:
         """The signs and colors in use, each sign on its own ground, with what it means."""
         signs, doubt = [], self.frame is not None and self.frame.doubts
-        for sign, shade, meaning in in_use(self.frame, self.square_size) if self.frame is not None else ():
+        for sign, shade, meaning in list_signs(self.frame, self.square_size) if self.frame is not None else ():
             heat, mark = (0.7, None) if shade == "heat" else (None, shade)
             signs.append((Text(f" {sign} ", self._style(Look(0, True, mark, heat, "sign", doubt=doubt))), meaning))
         return signs
@@ -459,7 +467,7 @@ class Squares(Widget):
     @property
     def system(self) -> ColorSystem:
         """How many colors the terminal has."""
-        return color_system(self.app.console.color_system)
+        return get_color_system(self.app.console.color_system)
 
     def piece(self, side: Literal["white", "black"]) -> Color:
         """Return the color of a side's pieces."""
@@ -479,29 +487,29 @@ class Squares(Widget):
             strength = (DOUBT_SHADE if look.doubt else HEAT_SHADE) * look.heat
             color, tint = color.blend(of(name), strength), name if look.heat >= 0.5 else ""
         if look.mark is not None:
-            tint, strength = TINTS.get(look.mark, ("arrow", 0.6))
-            if look.mark in WEIGHED:
-                strength *= LEAST_SHADE + (1 - LEAST_SHADE) * look.weight
+            tint, strength = MARK_TINTS.get(look.mark, ("arrow", 0.6))
+            if look.mark in WEIGHTED_MARKS:
+                strength *= MIN_SHADE + (1 - MIN_SHADE) * look.weight
             color = color.blend(of(tint), strength)
         if tint and self.system is not ColorSystem.TRUECOLOR:  # too few colors for a mixture
             color = of(tint)
-        return ground_of(color, tint, self.system, self.piece("white"), self.piece("black"))
+        return choose_square_color(color, tint, self.system, self.piece("white"), self.piece("black"))
 
     def image(self) -> Image:
         """The same board as an image."""
-        from tui.widgets.images import board_image
+        from tui.widgets.images import draw_board_image
 
         frame = self.frame
         assert frame is not None
-        shades, grounds, numbers = shaded(frame, self.cursor), dict[int, Color](), dict[int, str]()
+        shades, grounds, numbers = shade_squares(frame, self.cursor), dict[int, Color](), dict[int, str]()
         for square in range(64):
             mark, weight = shades.get(square, (None, 1.0))
             dark = (square // 8 + square % 8) % 2 == 0
             grounds[square] = self.ground(Look(square, dark, mark, frame.shade(square), "faint", weight))
-            numbers[square] = number_below(frame, square)
+            numbers[square] = format_square_number(frame, square)
         arrow = self.get_component_styles("squares--arrow").background
-        shown = replace(frame, arrows=tuple(strongest(frame)))
-        return board_image(shown, grounds, signed(frame, self.cursor), numbers, arrow)
+        shown = replace(frame, arrows=tuple(select_arrows(frame)))
+        return draw_board_image(shown, grounds, sign_squares(frame, self.cursor), numbers, arrow)
 
     def _made(self, look: Look) -> Style:
         if look.square is None:
@@ -517,10 +525,10 @@ class Squares(Widget):
             ink, bold = self.get_component_styles("squares--corner").color, False
         else:
             ink, bold = self.piece(look.ink), True
-        return Style(color=rich(ink), bgcolor=rich(color), bold=bold)
+        return Style(color=to_rich_color(ink), bgcolor=to_rich_color(color), bold=bold)
 
 
-def rich(color: Color) -> RichColor:
+def to_rich_color(color: Color) -> RichColor:
     return RichColor.from_rgb(*color.rgb)
 
 
@@ -559,11 +567,11 @@ class BoardPane(Vertical):
         self.squares.display = not drawn
         if self.picture is not None:
             self.picture.display = drawn
-            self.picture.styles.width, self.picture.styles.height = extent(size)
+            self.picture.styles.width, self.picture.styles.height = compute_board_extent(size)
             if drawn:
                 self.picture.image = self.squares.image()
         self.legend.update(self.squares.legend())
-        self.caption.update("\n".join(words(frame)))
+        self.caption.update("\n".join(list_captions(frame)))
 
     def on_click(self, event: events.Click) -> None:
         """A click on the image is one on its square."""
@@ -581,7 +589,7 @@ class BoardPane(Vertical):
             self.legend.update(self.squares.legend())  # in the colors of another theme
 
 
-def level(panes: Sequence[BoardPane], wide: int) -> None:
+def align_titles(panes: Sequence[BoardPane], wide: int) -> None:
     """Begin boards of this width that stand beside each other on one line: each title is as high as the highest."""
     titles = [Text(pane.squares.frame.title) for pane in panes if pane.squares.frame is not None]
     high = max((len(title.wrap(panes[0].app.console, wide)) for title in titles), default=1)
@@ -589,6 +597,6 @@ def level(panes: Sequence[BoardPane], wide: int) -> None:
         pane.title.styles.height = max(1, high)
 
 
-def words(frame: BoardFrame) -> list[str]:
+def list_captions(frame: BoardFrame) -> list[str]:
     """What stands below a board: caption, then legend."""
-    return [*frame.caption, *legend(frame)]
+    return [*frame.caption, *list_legend(frame)]

@@ -14,25 +14,25 @@ from textual.strip import Strip
 from textual.widget import Widget
 
 from chessreg.entities.display import Chart, Panel, Point
-from tui.columns import fitted
+from tui.columns import fit_text
 
 if TYPE_CHECKING:
     pass
 
 
-TICKS = 5
+MAX_TICKS = 5
 
 
-def extent(points: Iterable[Point]) -> tuple[float, float]:
+def find_value_range(points: Iterable[Point]) -> tuple[float, float]:
     """The lowest and highest value, intervals and all."""
     values = [v for p in points for v in (p.y, p.low, p.high) if v is not None and math.isfinite(v)]
     return (min(values), max(values)) if values else (0.0, 1.0)
 
 
-def ticks(low: float, high: float, number: int = TICKS) -> list[float]:
+def choose_ticks(low: float, high: float, number: int = MAX_TICKS) -> list[float]:
     """Round numbers, evenly spaced, the first at or below `low` and the last at or above `high`.
 
-    >>> ticks(0, 97), ticks(0.31, 0.44)
+    >>> choose_ticks(0, 97), choose_ticks(0.31, 0.44)
     ([0.0, 20.0, 40.0, 60.0, 80.0, 100.0], [0.3, 0.35, 0.4, 0.45])
     """
     if high <= low:
@@ -44,10 +44,10 @@ def ticks(low: float, high: float, number: int = TICKS) -> list[float]:
     return [round(n * step, 12) for n in range(first, last + 1)]
 
 
-def written(values: Sequence[float]) -> list[str]:
+def format_ticks(values: Sequence[float]) -> list[str]:
     """Ticks with as many decimals as tell them apart.
 
-    >>> written([0.0, 0.5, 1.0]), written([0.0, 20.0])
+    >>> format_ticks([0.0, 0.5, 1.0]), format_ticks([0.0, 20.0])
     (['0.0', '0.5', '1.0'], ['0', '20'])
     """
     for decimals in range(7):
@@ -58,16 +58,16 @@ def written(values: Sequence[float]) -> list[str]:
 
 
 MARKS = "●■▲◆○□△◇"
-COLORS = 6
-NARROWEST, LOWEST = 46, 12  # cells of a panel
-LABELS = 0.4  # of the width, at most, for the names of bars
+SERIES_COLORS = 6
+MIN_PANEL_CELLS, MIN_PANEL_LINES = 46, 12  # cells of a panel
+MAX_LABEL_SHARE = 0.4  # of the width, at most, for the names of bars
 
 
 class ChartView(Widget):
     """`show` a chart; its height follows from what it shows and the space there is."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
-        "chart-view--axis", "chart-view--title", *(f"chart-view--{n}" for n in range(COLORS)),
+        "chart-view--axis", "chart-view--title", *(f"chart-view--{n}" for n in range(SERIES_COLORS)),
     }  # fmt: skip
     DEFAULT_CSS = """
     ChartView { height: auto; min-height: 1; padding: 0 1; background: $surface; color: $foreground; }
@@ -98,11 +98,11 @@ class ChartView(Widget):
     def _draw(self) -> None:
         scroll = self.parent
         space = scroll.scrollable_content_region.height if isinstance(scroll, Widget) else self.size.height
-        wanted = (self.size.width, max(space, LOWEST))
+        wanted = (self.size.width, max(space, MIN_PANEL_LINES))
         if self.chart is None or not self.size.width or wanted == self._drawn_for:
             return
         self._drawn_for = wanted
-        self._lines = drawn(self.chart, *wanted)
+        self._lines = draw_chart(self.chart, *wanted)
         self.styles.height = max(1, len(self._lines))
         self.refresh(layout=True)
 
@@ -116,57 +116,57 @@ class ChartView(Widget):
         return Strip(line).adjust_cell_length(self.size.width, self.rich_style)
 
 
-def drawn(chart: Chart, width: int, height: int) -> list[list[tuple[str, str]]]:
+def draw_chart(chart: Chart, width: int, height: int) -> list[list[tuple[str, str]]]:
     """The chart's lines as runs of (text, style); a style is `axis`, `title`, a series' number, or empty."""
     if not chart.points():
         return [[("nothing to draw", "axis")]]
-    legend = [] if chart.form == "bars" else legend_of(chart.labels, width)
+    legend = [] if chart.form == "bars" else draw_legend(chart.labels, width)
     if chart.form == "bars":
-        return [line for panel in chart.panels for line in bars(chart, panel, width)]
-    across = max(1, min(len(chart.panels), width // NARROWEST))
+        return [line for panel in chart.panels for line in draw_bar_panel(chart, panel, width)]
+    across = max(1, min(len(chart.panels), width // MIN_PANEL_CELLS))
     down = -(-len(chart.panels) // across)
-    wide, high = width // across, max(LOWEST, (height - len(legend)) // down)
+    wide, high = width // across, max(MIN_PANEL_LINES, (height - len(legend)) // down)
     picture: list[list[tuple[str, str]]] = []
     for row in range(down):
-        parts = [lines(chart, panel, wide, high) for panel in chart.panels[row * across : (row + 1) * across]]
+        parts = [draw_line_panel(chart, panel, wide, high) for panel in chart.panels[row * across : (row + 1) * across]]
         picture += [[run for part in parts for run in part[y]] for y in range(high)]
     return picture + legend
 
 
-def style_of(place: int) -> str:
-    return str(place % COLORS)
+def get_series_style(place: int) -> str:
+    return str(place % SERIES_COLORS)
 
 
-def mark_of(place: int) -> str:
+def get_series_mark(place: int) -> str:
     return MARKS[place % len(MARKS)]
 
 
-def legend_of(labels: list[str], width: int) -> list[list[tuple[str, str]]]:
+def draw_legend(labels: list[str], width: int) -> list[list[tuple[str, str]]]:
     """Mark and name of each series, in as many lines as it takes; a lone one without a name has none."""
     if len(labels) < 2 and not any(labels):
         return []
     legend: list[list[tuple[str, str]]] = [[]]
     at = 0
     for place, label in enumerate(labels):
-        text = fitted(f" {label}", min(cell_len(label) + 1, width - 3))
+        text = fit_text(f" {label}", min(cell_len(label) + 1, width - 3))
         if at and at + cell_len(text) + 4 > width:
             legend.append([])
             at = 0
-        legend[-1] += [(" " + mark_of(place), style_of(place)), (text + "  ", "")]
+        legend[-1] += [(" " + get_series_mark(place), get_series_style(place)), (text + "  ", "")]
         at += cell_len(text) + 4
     return legend
 
 
-def lines(chart: Chart, panel: Panel, width: int, height: int) -> list[list[tuple[str, str]]]:
+def draw_line_panel(chart: Chart, panel: Panel, width: int, height: int) -> list[list[tuple[str, str]]]:
     """One panel of lines: title, axes with ticks, dots between the marks, whiskers where there are intervals."""
-    low, high = extent(chart.points())
+    low, high = find_value_range(chart.points())
     top, bottom, right = 2, height - 3, width - 3
-    marks_y = ticks(low, high, max(1, min(TICKS, (bottom - 1 - top) // 3)))
-    tick_texts = written(marks_y)
+    marks_y = choose_ticks(low, high, max(1, min(MAX_TICKS, (bottom - 1 - top) // 3)))
+    tick_texts = format_ticks(marks_y)
     left = max(map(cell_len, tick_texts)) + 2
     canvas = Canvas(width, height)
     low, high = marks_y[0], marks_y[-1]
-    at_x = places(chart)
+    at_x = place_values(chart)
     first, last = min(at_x.values()), max(at_x.values())
 
     def column(x: float | str) -> float:
@@ -176,8 +176,8 @@ def lines(chart: Chart, panel: Panel, width: int, height: int) -> list[list[tupl
     def row(y: float) -> float:
         return bottom - 1 - (y - low) / (high - low) * (bottom - 1 - top)
 
-    canvas.text(left, 0, fitted(panel.title, min(cell_len(panel.title), width - left)), "title")
-    canvas.text(0, 1, fitted(chart.y, min(cell_len(chart.y), width - 1)), "axis")
+    canvas.text(left, 0, fit_text(panel.title, min(cell_len(panel.title), width - left)), "title")
+    canvas.text(0, 1, fit_text(chart.y, min(cell_len(chart.y), width - 1)), "axis")
     every = -(-2 * (len(marks_y) - 1) // (bottom - 1 - top))  # a line between two at least
     for value, text in list(zip(marks_y, tick_texts, strict=True))[::every]:
         y = round(row(value))
@@ -188,7 +188,7 @@ def lines(chart: Chart, panel: Panel, width: int, height: int) -> list[list[tupl
             canvas.put(left - 1, y, "│", "axis")
     canvas.text(left - 1, bottom, "└" + "─" * (right - left + 2), "axis")
     free = left - 1
-    for x, text in zip(at_x, tick_words(list(at_x)), strict=True):
+    for x, text in zip(at_x, format_x_values(list(at_x)), strict=True):
         begin = min(max(left - 1, round(column(x)) - cell_len(text) // 2), width - 1 - cell_len(text))
         if begin >= free:
             canvas.put(round(column(x)), bottom, "┴", "axis")
@@ -199,26 +199,26 @@ def lines(chart: Chart, panel: Panel, width: int, height: int) -> list[list[tupl
     parts = [(order[s.label], sorted(s.points, key=lambda p: at_x[p.x])) for s in panel.series]
     for place, points in parts:
         for a, b in pairwise(points):
-            canvas.line(column(a.x), row(a.y), column(b.x), row(b.y), style_of(place))
+            canvas.line(column(a.x), row(a.y), column(b.x), row(b.y), get_series_style(place))
     for place, points in parts:
         for point in points:
-            whisker(canvas, round(column(point.x)), row, point, style_of(place))
+            draw_whisker(canvas, round(column(point.x)), row, point, get_series_style(place))
     for place, points in parts:
         for point in points:
-            canvas.put(round(column(point.x)), round(row(point.y)), mark_of(place), style_of(place))
+            canvas.put(round(column(point.x)), round(row(point.y)), get_series_mark(place), get_series_style(place))
     return canvas.lines()
 
 
-def whole_cells(length: float) -> int:
+def round_to_cells(length: float) -> int:
     """Return a signed length in whole cells, a half rounded away from zero: as far up as down.
 
-    >>> whole_cells(0.5), whole_cells(-0.5), whole_cells(1.4)
+    >>> round_to_cells(0.5), round_to_cells(-0.5), round_to_cells(1.4)
     (1, -1, 1)
     """
     return int(math.copysign(abs(length) + 0.5 + 1e-9, length))
 
 
-def whisker(canvas: Canvas, x: int, row: object, point: Point, style: str) -> None:
+def draw_whisker(canvas: Canvas, x: int, row: object, point: Point, style: str) -> None:
     """From one end of the interval to the other; an end that falls on the mark is not drawn. Lengths are rounded, not
     the ends: an interval that is as long above the mark as below it looks so."""
     assert callable(row)
@@ -226,14 +226,14 @@ def whisker(canvas: Canvas, x: int, row: object, point: Point, style: str) -> No
     for end, cap in ((point.high, "┬"), (point.low, "┴")):
         if end is None:
             continue
-        y = middle + whole_cells(row(end) - row(point.y))
+        y = middle + round_to_cells(row(end) - row(point.y))
         for between in range(min(y, middle), max(y, middle)):
             canvas.put(x, between, "│", style)
         if y != middle:
             canvas.put(x, y, cap, style)
 
 
-def places(chart: Chart) -> dict[float | str, float]:
+def place_values(chart: Chart) -> dict[float | str, float]:
     """Where each x lies: numbers where they are, words one after the other."""
     seen = dict.fromkeys(point.x for point in chart.points())
     if all(isinstance(x, (int, float)) for x in seen):
@@ -241,22 +241,22 @@ def places(chart: Chart) -> dict[float | str, float]:
     return {x: float(n) for n, x in enumerate(seen)}
 
 
-def tick_words(values: list[float | str]) -> list[str]:
+def format_x_values(values: list[float | str]) -> list[str]:
     return [f"{value:g}" if isinstance(value, (int, float)) else value for value in values]
 
 
-def bars(chart: Chart, panel: Panel, width: int) -> list[list[tuple[str, str]]]:
+def draw_bar_panel(chart: Chart, panel: Panel, width: int) -> list[list[tuple[str, str]]]:
     """One panel of bars, one below the other, each with its interval over its end and its value at the right."""
-    low, high = extent(chart.points())
+    low, high = find_value_range(chart.points())
     low, high = min(0.0, low), max(0.0, high)
     labels = chart.labels
     several = len(labels) > 1
     rows: dict[str, list[tuple[int, Point]]] = {}
     for series in panel.series:
         for point in series.points:
-            rows.setdefault(tick_words([point.x])[0], []).append((labels.index(series.label), point))
+            rows.setdefault(format_x_values([point.x])[0], []).append((labels.index(series.label), point))
     names = labels if several else list(rows)
-    left = min(max(map(cell_len, names)) + (3 if several else 1), int(width * LABELS))
+    left = min(max(map(cell_len, names)) + (3 if several else 1), int(width * MAX_LABEL_SHARE))
     right = max(cell_len(point.text) for point in chart.points()) + 2
     space = max(8, width - left - right - 2)
 
@@ -267,22 +267,26 @@ def bars(chart: Chart, panel: Panel, width: int) -> list[list[tuple[str, str]]]:
     picture: list[list[tuple[str, str]]] = [[(title, "title")]]
     for name, parts in rows.items():
         if several:
-            picture.append([(fitted(name, min(cell_len(name), width)), "")])
+            picture.append([(fit_text(name, min(cell_len(name), width)), "")])
         for place, point in parts:
             canvas = Canvas(space, 1)
             begin, end = sorted((column(0.0), column(point.y)))
-            canvas.bar(begin, end, style_of(place))
+            canvas.bar(begin, end, get_series_style(place))
             value = round(column(point.y))
             lengths = [column(v) - column(point.y) for v in (point.low, point.high) if v is not None]
-            ends = [value + whole_cells(length) for length in lengths]
-            over(canvas, ends, value)
-            text = f" {mark_of(place)} {labels[place]}" if several else name
-            line = [(fitted(text, left), style_of(place) if several else ""), ("│", "axis"), *canvas.lines()[0]]
+            ends = [value + round_to_cells(length) for length in lengths]
+            draw_bar_interval(canvas, ends, value)
+            text = f" {get_series_mark(place)} {labels[place]}" if several else name
+            line = [
+                (fit_text(text, left), get_series_style(place) if several else ""),
+                ("│", "axis"),
+                *canvas.lines()[0],
+            ]
             picture.append([*line, (f" {point.text}", "")])
     return [*picture, []]
 
 
-def over(canvas: Canvas, ends: list[int], value: int) -> None:
+def draw_bar_interval(canvas: Canvas, ends: list[int], value: int) -> None:
     """The interval over a bar: double inside it, a cross at the value. One end alone is a lone cap."""
     for x in range(min(ends), max(ends) + 1) if len(ends) == 2 else ends:
         canvas.put(x, 0, "├" if x == ends[0] else "┤" if x == ends[-1] else "═" if x < value else "─")
@@ -290,8 +294,8 @@ def over(canvas: Canvas, ends: list[int], value: int) -> None:
         canvas.put(value, 0, "┼")
 
 
-DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # [row][column] of a braille cell
-BRAILLE = 0x2800
+BRAILLE_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))  # [row][column] of a braille cell
+BRAILLE_CODE = 0x2800
 EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
@@ -328,9 +332,9 @@ class Canvas:
             return
         before = self._cells[row][column][0]
         if before == " ":
-            before = chr(BRAILLE)
-        if BRAILLE <= ord(before) < BRAILLE + 256:
-            self._cells[row][column] = (chr(ord(before) | DOTS[y % 4][x % 2]), style)
+            before = chr(BRAILLE_CODE)
+        if BRAILLE_CODE <= ord(before) < BRAILLE_CODE + 256:
+            self._cells[row][column] = (chr(ord(before) | BRAILLE_DOTS[y % 4][x % 2]), style)
 
     def bar(self, begin: float, end: float, style: str, y: int = 0) -> None:
         """A bar from `begin` to `end` in cells; its end is exact to an eighth, its beginning to a cell."""

@@ -13,35 +13,35 @@ from textual.reactive import reactive
 from textual.strip import Strip
 from textual.widget import Widget
 
-LEVELS, PLAIN = " ▁▂▃▄▅▆▇█", " _:-=+*%#"
-SLOPE = 0.00368208  # Lichess's: https://lichess.org/page/accuracy
+LEVELS, ASCII_LEVELS = " ▁▂▃▄▅▆▇█", " _:-=+*%#"
+LICHESS_SLOPE = 0.00368208  # Lichess's: https://lichess.org/page/accuracy
 
 
-def white_share(centipawns: float) -> float:
+def compute_white_share(centipawns: float) -> float:
     """White's chances as Lichess draws them, 0..1, of an evaluation in centipawns.
 
-    >>> white_share(0), round(white_share(300), 2), round(white_share(-10_000), 2)
+    >>> compute_white_share(0), round(compute_white_share(300), 2), round(compute_white_share(-10_000), 2)
     (0.5, 0.75, 0.0)
     """
-    return 1 / (1 + math.exp(-SLOPE * max(-10_000.0, min(10_000.0, centipawns))))
+    return 1 / (1 + math.exp(-LICHESS_SLOPE * max(-10_000.0, min(10_000.0, centipawns))))
 
 
-def span_of(count: int, width: int) -> int:
+def compute_span(count: int, width: int) -> int:
     """How many plies a cell stands for.
 
-    >>> span_of(40, 48), span_of(49, 48)
+    >>> compute_span(40, 48), compute_span(49, 48)
     (1, 2)
     """
     return max(1, math.ceil(count / max(1, width)))
 
 
-def column_cells(share: float | None, lines: int, letters: bool) -> str:
+def draw_column(share: float | None, lines: int, letters: bool) -> str:
     """Return a column of `lines` cells, from the top, filled to a share 0..1; one that is not known has a dot below.
 
-    >>> column_cells(0.75, 2, False), column_cells(None, 2, True), column_cells(0.0, 1, False)
+    >>> draw_column(0.75, 2, False), draw_column(None, 2, True), draw_column(0.0, 1, False)
     ('▄█', ' .', '▁')
     """
-    levels, unknown = (PLAIN, ".") if letters else (LEVELS, "·")
+    levels, unknown = (ASCII_LEVELS, ".") if letters else (LEVELS, "·")
     if share is None:
         return " " * (lines - 1) + unknown
     filled = max(1, round(8 * lines * share))
@@ -80,7 +80,7 @@ class PlyStrip(Widget):
 
     @property
     def span(self) -> int:
-        return span_of(len(self.shares), self.size.width)
+        return compute_span(len(self.shares), self.size.width)
 
     @property
     def columns(self) -> list[float | None]:
@@ -107,7 +107,7 @@ class PlyStrip(Widget):
             style = self.get_component_rich_style(f"ply-strip--{'here' if number == here else 'cell'}")
             if self.heated and share is not None and number != here:
                 style = self.heat_style((share - low) / (high - low) if high > low else 1.0)
-            cell = column_cells(share, lines, self.letters)[line]
+            cell = draw_column(share, lines, self.letters)[line]
             marked = number == here and cell == " "
             segments.append(Segment("│".center(self.cells) if marked else cell * self.cells, style))
         return Strip(segments).simplify().crop_extend(0, width, self.rich_style)
@@ -141,7 +141,7 @@ class EvaluationBar(Widget):
         if self.value is None:
             return Strip.blank(self.size.width, self.rich_style)
         height = self.size.height
-        white = round(height * white_share(self.value))
+        white = round(height * compute_white_share(self.value))
         is_white = y < white if self.flipped else y >= height - white
         name, sign = ("white", "#") if is_white else ("black", ".")
         style = self.get_component_rich_style(f"evaluation-bar--{name}")

@@ -17,22 +17,22 @@ from textual.reactive import reactive
 from textual.widgets import Input
 
 from tui import show
-from tui.actions import bindings
-from tui.columns import fitted
+from tui.actions import make_bindings
+from tui.columns import fit_text
 
 if TYPE_CHECKING:
-    from tui.data.launch_form import Checked, Field, Form, Outlook
+    from tui.data.launch_form import Field, Form, FormCheck, FormPlan
     from tui.data.pages import Row
 
 
-GUTTER = 2
-SOURCE = 9  # cells for given, changed, default, preset, needed, and a gap
+GUTTER_CELLS = 2
+SOURCE_CELLS = 9  # cells for given, changed, default, preset, needed, and a gap
 
 
 class FieldInput(Input):
     """Where a value is typed. Enter keeps it, Esc takes it back."""
 
-    BINDINGS = bindings("field")
+    BINDINGS = make_bindings("field")
     DEFAULT_CSS = """
     FieldInput { height: 1; border: none; padding: 0; background: $selection; color: $foreground; }
     FieldInput:focus { border: none; }
@@ -53,7 +53,7 @@ class FieldInput(Input):
 
 
 @dataclass(frozen=True)
-class Seen:
+class FieldState:
     """What a row shows."""
 
     text: str = ""
@@ -62,7 +62,7 @@ class Seen:
     note: str = ""
 
 
-WIDEST = 44  # cells of a value
+MAX_VALUE_CELLS = 44  # cells of a value
 
 
 class FieldList(VerticalScroll, can_focus=False, inherit_bindings=False):
@@ -82,7 +82,7 @@ class FieldList(VerticalScroll, can_focus=False, inherit_bindings=False):
     FieldList > .field-row--error { color: $text-error; text-style: bold; }
     """
 
-    longest = WIDEST  # cells of the longest value that is shown
+    longest = MAX_VALUE_CELLS  # cells of the longest value that is shown
 
     def ink(self, name: str) -> Style:
         """A component's color, which suits the list's background, without that: a row has its own."""
@@ -98,7 +98,7 @@ class FieldRow(Horizontal, can_focus=True):
     FieldRow:focus, FieldRow:focus-within { background: $selection; }
     """
 
-    seen: reactive[Seen] = reactive(Seen())
+    seen: reactive[FieldState] = reactive(FieldState())
 
     class Typed(Message):
         """The text of the field is this now, while one types."""
@@ -132,9 +132,9 @@ class FieldRow(Horizontal, can_focus=True):
     @property
     def value_width(self) -> int:
         """No wider than the longest value: what is left is the help's."""
-        space = self.size.width - GUTTER - self.name_width - SOURCE - 4
+        space = self.size.width - GUTTER_CELLS - self.name_width - SOURCE_CELLS - 4
         assert isinstance(self.parent, FieldList)
-        return max(10, min(WIDEST, space // 2, self.parent.longest))
+        return max(10, min(MAX_VALUE_CELLS, space // 2, self.parent.longest))
 
     def render(self) -> Text:
         assert isinstance(self.parent, FieldList)
@@ -143,18 +143,18 @@ class FieldRow(Horizontal, can_focus=True):
         value = style("field-row--default" if seen.source == "default" else "field-row--value")
         text = Text(no_wrap=True, overflow="crop", end="")
         text.append("› " if here else "  ", style("field-row--name"))
-        text.append(fitted(self.field.path, self.name_width), style("field-row--name"))
+        text.append(fit_text(self.field.path, self.name_width), style("field-row--name"))
         text.append("  ")
-        text.append(fitted(seen.text, wide), value)
+        text.append(fit_text(seen.text, wide), value)
         text.append("  ")
-        text.append(fitted(seen.source, SOURCE), style("field-row--source"))
-        cells = max(0, self.size.width - GUTTER - self.name_width - wide - SOURCE - 4)
+        text.append(fit_text(seen.source, SOURCE_CELLS), style("field-row--source"))
+        cells = max(0, self.size.width - GUTTER_CELLS - self.name_width - wide - SOURCE_CELLS - 4)
         if seen.error:
-            error = fitted(f"! {seen.error}", min(cells, cell_len(seen.error) + 2))
+            error = fit_text(f"! {seen.error}", min(cells, cell_len(seen.error) + 2))
             text.append(error, style("field-row--error"))
-            text.append(fitted(f"  {seen.note}", max(0, cells - cell_len(error))), style("field-row--note"))
+            text.append(fit_text(f"  {seen.note}", max(0, cells - cell_len(error))), style("field-row--note"))
         else:
-            text.append(fitted(seen.note, cells), style("field-row--note"))
+            text.append(fit_text(seen.note, cells), style("field-row--note"))
         return text
 
     # -- typing ---------------------------------------------------------------------------------------------------
@@ -169,8 +169,8 @@ class FieldRow(Horizontal, can_focus=True):
             return
         self._before = typed
         line = FieldInput(value=self.seen.text, select_on_focus=typed is None)
-        line.styles.margin = (0, 0, 0, GUTTER + self.name_width + 2)
-        line.styles.width = min(WIDEST, self.size.width - GUTTER - self.name_width - 4)
+        line.styles.margin = (0, 0, 0, GUTTER_CELLS + self.name_width + 2)
+        line.styles.width = min(MAX_VALUE_CELLS, self.size.width - GUTTER_CELLS - self.name_width - 4)
         self.mount(line)
         line.focus()
 
@@ -215,22 +215,22 @@ class FieldRow(Horizontal, can_focus=True):
             self.focus()
 
 
-def note_of(field: Field) -> str:
+def format_field_note(field: Field) -> str:
     """What the field is, and what it may be."""
     return f"{', '.join(field.choices)}: {field.text}" if field.form == "choice" else field.text
 
 
-LONGEST = 500  # characters of the command that are shown
+MAX_COMMAND_CHARS = 500  # characters of the command that are shown
 PLAN_STATUS = {
     "complete": "complete already: nothing to do, v views it",
     "already_queued": "queued already",
 }
 
 
-def about(field: Field, error: str) -> Text:
+def format_field_help(field: Field, error: str) -> Text:
     """A field: what it may be, what is wrong with it, and what it means."""
     text = Text(field.path, style="bold")
-    text.append(f"  {what_form(field)}", style="dim")
+    text.append(f"  {describe_input(field)}", style="dim")
     if error:
         text.append(f"  ! {error}", style="bold")
     text.append(f"\n{field.text}")
@@ -239,7 +239,7 @@ def about(field: Field, error: str) -> Text:
     return text
 
 
-def what_form(field: Field) -> str:
+def describe_input(field: Field) -> str:
     """What one may type."""
     if field.form == "choice":
         return f"one of {', '.join(field.choices)}"
@@ -252,7 +252,7 @@ def what_form(field: Field) -> str:
     return field.form
 
 
-def plan_text(form: Form, checked: Checked, outlook: Outlook | None, wide: bool) -> Text:
+def format_plan(form: Form, checked: FormCheck, outlook: FormPlan | None, wide: bool) -> Text:
     """The plan in a few lines, or why there is none yet; then the command."""
     text = Text()
     if not checked.right:
@@ -274,17 +274,17 @@ def plan_text(form: Form, checked: Checked, outlook: Outlook | None, wide: bool)
         text.append("not ready  ", style="bold")
         text.append(outlook.trouble + (f" ({outlook.hint})" if outlook.hint else ""))
     else:
-        text.append_text(plan_lines(outlook.plan, checked, wide))
+        text.append_text(format_plan_facts(outlook.plan, checked, wide))
     text.append("\n\n" if wide else "\n")
-    command = broken(form) if wide else form.command()
+    command = format_command_lines(form) if wide else form.command()
     text.append("$ ", style="dim")
-    text.append(command[:LONGEST])
-    if len(command) > LONGEST:
+    text.append(command[:MAX_COMMAND_CHARS])
+    if len(command) > MAX_COMMAND_CHARS:
         text.append("\n… y copies the whole", style="dim")
     return text
 
 
-def plan_lines(plan: Row, checked: Checked, wide: bool) -> Text:
+def format_plan_facts(plan: Row, checked: FormCheck, wide: bool) -> Text:
     """Units, rows, bytes and time: each on a line of its own where there is room."""
     units = "not known before its inputs are made"
     if plan["units"] is not None:
@@ -294,16 +294,20 @@ def plan_lines(plan: Row, checked: Checked, wide: bool) -> Text:
     rows = ", ".join(f"{count:,} {table}" for table, count in (plan["rows"] or {}).items()) or "not estimated"
     size = show.size(plan["bytes"]) if plan["bytes"] is not None else "not estimated"
     basis = f", from {plan['basis']}" if plan["basis"] else ""
-    time = f"about {show.duration(plan['seconds'])}{basis}" if plan["seconds"] is not None else "not known: never run"
+    time = (
+        f"about {show.format_seconds(plan['seconds'])}{basis}"
+        if plan["seconds"] is not None
+        else "not known: never run"
+    )
     if plan["units"] is None or plan["status"] == "complete":
         time = ""
     launch = checked.launch
     where = " · ".join([launch.on, show.counted(launch.shards, "shard"), plan["determinism"]])
     runs = plan.get("runs", 1)
     if runs > 1 and plan["seconds"] is not None:
-        time = f"about {show.duration(plan['seconds'])} in all{basis}"
+        time = f"about {show.format_seconds(plan['seconds'])} in all{basis}"
     facts = {
-        "run": show.short(plan["run_id"]) if runs == 1 else "",
+        "run": show.abbreviate_id(plan["run_id"]) if runs == 1 else "",
         "runs": f"{runs}, {plan['queued']} to queue" if runs > 1 else "",
         "units": units,
         "rows": rows,
@@ -323,7 +327,7 @@ def plan_lines(plan: Row, checked: Checked, wide: bool) -> Text:
     return text
 
 
-def broken(form: Form) -> str:
+def format_command_lines(form: Form) -> str:
     """The command with an option a line, as one would paste it."""
     arguments = form.arguments()
     lines, line = [], [*arguments[:3]]

@@ -28,15 +28,17 @@ if TYPE_CHECKING:
 
     from chessreg.games.boards.boardframe import BoardFrame
 
-SIDE = 64  # pixels of a square
+SQUARE_PIXELS = 64  # pixels of a square
 FIGURES = dict(zip("kqrbnp", "♚♛♜♝♞♟", strict=True))
-SLOW = 1.0  # seconds that a terminal has for its answers
+ANSWER_TIMEOUT_S = 1.0  # seconds that a terminal has for its answers
 PLACEHOLDER = "\U0010eeee"  # what kitty draws parts of an image in place of
 
 
-GRAPHICS = "\x1b_Gi=31,s=1,v=1,a=q,t=d,f=24;AAAA\x1b\\"  # whether it has kitty's images
-QUESTIONS = f"\x1b[c{GRAPHICS}\x1b[16t\x1b[5n"  # attributes, images, size of a cell; its status, which all tell
-ANSWER = re.compile(
+GRAPHICS_QUERY = "\x1b_Gi=31,s=1,v=1,a=q,t=d,f=24;AAAA\x1b\\"  # whether it has kitty's images
+TERMINAL_QUERIES = (
+    f"\x1b[c{GRAPHICS_QUERY}\x1b[16t\x1b[5n"  # attributes, images, size of a cell; its status, which all tell
+)
+ANSWER_PATTERN = re.compile(
     r"\x1b(?:\[\?(?P<attributes>[\d;]*)c|_G[^\x1b]*?(?P<kitty>;OK)?\x1b\\|\[6;(?P<high>\d+);(?P<wide>\d+)t|\[[\d;]*[nt])"
 )
 
@@ -56,30 +58,30 @@ def ask_terminal() -> Terminal:
     before = termios.tcgetattr(keyboard)
     tty.setcbreak(keyboard, termios.TCSANOW)
     try:
-        said = answers(keyboard)
+        said = read_answers(keyboard)
     finally:
         termios.tcsetattr(keyboard, termios.TCSANOW, before)
-    found = [*ANSWER.finditer(said)]
+    found = [*ANSWER_PATTERN.finditer(said)]
     sixel = any("4" in (one["attributes"] or "").split(";") for one in found)
-    typed, size = ANSWER.sub("", said), os.get_terminal_size(keyboard)
+    typed, size = ANSWER_PATTERN.sub("", said), os.get_terminal_size(keyboard)
     if not size.columns or not (sixel or any(one["kitty"] for one in found)):
         return Terminal(None, typed)
-    return Terminal(widget_of(sixel, cell_size(keyboard, found)), typed)
+    return Terminal(load_image_widget(sixel, find_cell_size(keyboard, found)), typed)
 
 
-def answers(keyboard: int) -> str:
+def read_answers(keyboard: int) -> str:
     """What the terminal answers to QUESTIONS, and what is typed meanwhile. Answers come in order, so all is read until
     that to the last question. Left there, an answer would be taken for keys."""
     assert sys.__stdout__ is not None
-    os.write(sys.__stdout__.fileno(), QUESTIONS.encode())
-    said, deadline = b"", time.monotonic() + SLOW
+    os.write(sys.__stdout__.fileno(), TERMINAL_QUERIES.encode())
+    said, deadline = b"", time.monotonic() + ANSWER_TIMEOUT_S
     while not said.endswith(b"\x1b[0n") and (left := deadline - time.monotonic()) > 0:
         if select.select([keyboard], [], [], left)[0]:
             said += os.read(keyboard, 1)
     return said.decode(errors="replace")
 
 
-def cell_size(keyboard: int, found: Sequence[re.Match[str]]) -> tuple[int, int] | None:
+def find_cell_size(keyboard: int, found: Sequence[re.Match[str]]) -> tuple[int, int] | None:
     """Width and height of a cell in pixels, as the system or the terminal tells."""
     rows, columns, wide, high = struct.unpack("HHHH", fcntl.ioctl(keyboard, termios.TIOCGWINSZ, b"\0" * 8))
     if wide and high:
@@ -87,7 +89,7 @@ def cell_size(keyboard: int, found: Sequence[re.Match[str]]) -> tuple[int, int] 
     return next(((int(one["wide"]), int(one["high"])) for one in found if one["wide"]), None)
 
 
-def widget_of(sixel: bool, cell: tuple[int, int] | None) -> type[Any]:
+def load_image_widget(sixel: bool, cell: tuple[int, int] | None) -> type[Any]:
     """textual-image's widget. On a terminal its import asks all over again, drops what is typed meanwhile and waits:
     it is told that stdout is none, and the size of a cell as textual-serve tells it."""
     told = {} if cell is None else {"TEXTUAL_CELL_WIDTH": str(cell[0]), "TEXTUAL_CELL_HEIGHT": str(cell[1])}
@@ -104,7 +106,7 @@ def widget_of(sixel: bool, cell: tuple[int, int] | None) -> type[Any]:
 
 
 @cache
-def font(size: int) -> FreeTypeFont:
+def load_font(size: int) -> FreeTypeFont:
     """DejaVu Sans, which matplotlib brings along and which has figurines."""
     from PIL import ImageFont
 
@@ -115,7 +117,7 @@ def font(size: int) -> FreeTypeFont:
     return ImageFont.truetype(str(folder / "DejaVuSans.ttf"), size)
 
 
-def board_image(
+def draw_board_image(
     frame: BoardFrame, grounds: Mapping[int, Color], signs: Mapping[int, str], numbers: Mapping[int, str], arrow: Color
 ) -> Image:
     """A board of 8 × SIDE pixels: each square's ground, sign and number as the text board has them, pieces, ranks and
@@ -124,36 +126,44 @@ def board_image(
 
     from chessreg.games.boards.boardframe import EMPTY
 
-    picture = Image.new("RGB", (8 * SIDE, 8 * SIDE))
+    picture = Image.new("RGB", (8 * SQUARE_PIXELS, 8 * SQUARE_PIXELS))
     draw = ImageDraw.Draw(picture)
-    corner = {square: (SIDE * x, SIDE * y) for y, rank in enumerate(frame.ranks()) for x, square in enumerate(rank)}
+    corner = {
+        square: (SQUARE_PIXELS * x, SQUARE_PIXELS * y)
+        for y, rank in enumerate(frame.ranks())
+        for x, square in enumerate(rank)
+    }
     for square, (x, y) in corner.items():
         ground = grounds[square]
         ink = ground.get_contrast_text().rgb
-        draw.rectangle((x, y, x + SIDE - 1, y + SIDE - 1), fill=ground.rgb)
+        draw.rectangle((x, y, x + SQUARE_PIXELS - 1, y + SQUARE_PIXELS - 1), fill=ground.rgb)
         letter = frame.squares[square]
         if letter != EMPTY:
             white = letter.isupper()
             fill, edge = ("#ffffff", "#202020") if white else ("#101010", "#c0c0c0")
-            place, name = (x + SIDE // 2, y + SIDE // 2 - 4), FIGURES[letter.lower()]
-            draw.text(place, name, fill=fill, font=font(44), anchor="mm", stroke_width=1, stroke_fill=edge)
+            place, name = (x + SQUARE_PIXELS // 2, y + SQUARE_PIXELS // 2 - 4), FIGURES[letter.lower()]
+            draw.text(place, name, fill=fill, font=load_font(44), anchor="mm", stroke_width=1, stroke_fill=edge)
         if x == 0:
-            draw.text((x + 3, y + 2), str(square // 8 + 1), fill=ink, font=font(14), anchor="la")
-        if y == 7 * SIDE:
-            draw.text((x + 3, y + SIDE - 3), "abcdefgh"[square % 8], fill=ink, font=font(14), anchor="ls")
+            draw.text((x + 3, y + 2), str(square // 8 + 1), fill=ink, font=load_font(14), anchor="la")
+        if y == 7 * SQUARE_PIXELS:
+            draw.text((x + 3, y + SQUARE_PIXELS - 3), "abcdefgh"[square % 8], fill=ink, font=load_font(14), anchor="ls")
         if sign := signs.get(square, "").strip():
-            draw.text((x + SIDE - 4, y + 2), sign, fill=ink, font=font(16), anchor="ra")
+            draw.text((x + SQUARE_PIXELS - 4, y + 2), sign, fill=ink, font=load_font(16), anchor="ra")
         if number := numbers.get(square, ""):
-            draw.text((x + SIDE // 2, y + SIDE - 2), number, fill=ink, font=font(14), anchor="md")
+            draw.text(
+                (x + SQUARE_PIXELS // 2, y + SQUARE_PIXELS - 2), number, fill=ink, font=load_font(14), anchor="md"
+            )
     for one in frame.arrows:
-        (x0, y0), (x1, y1) = ((corner[s][0] + SIDE // 2, corner[s][1] + SIDE // 2) for s in (one.start, one.end))
+        (x0, y0), (x1, y1) = (
+            (corner[s][0] + SQUARE_PIXELS // 2, corner[s][1] + SQUARE_PIXELS // 2) for s in (one.start, one.end)
+        )
         draw.line((x0, y0, x1, y1), fill=arrow.rgb, width=2 + round(8 * one.weight))
         radius = 5 + round(5 * one.weight)
         draw.ellipse((x1 - radius, y1 - radius, x1 + radius, y1 + radius), fill=arrow.rgb)
     return picture
 
 
-def figure_image(figure: Figure) -> Image:
+def render_figure(figure: Figure) -> Image:
     """A figure of matplotlib as an image."""
     from PIL import Image
 

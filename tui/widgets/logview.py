@@ -13,16 +13,16 @@ from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from tui.actions import bindings
+from tui.actions import make_bindings
 
-KEPT = 50_000  # lines in memory
-SIDEWAYS = 20  # cells
+MAX_LINES = 50_000  # lines in memory
+SCROLL_SIDE_CELLS = 20  # cells
 
 
 class LogView(ScrollView, can_focus=True):
     """Lines of text. It follows the end until one scrolls up, and again when one is back there."""
 
-    BINDINGS = bindings("log")
+    BINDINGS = make_bindings("log")
     COMPONENT_CLASSES: ClassVar[set[str]] = {"log-view--line", "log-view--hit", "log-view--here", "log-view--faint"}
     DEFAULT_CSS = """
     LogView {
@@ -71,7 +71,7 @@ class LogView(ScrollView, can_focus=True):
         self.lines += lines
         self.begun = begun
         self.hits += [at + n for n, line in enumerate(lines) if self._fits(line)]
-        if (over := len(self.lines) - KEPT) > 0:
+        if (over := len(self.lines) - MAX_LINES) > 0:
             del self.lines[:over]
             self.hits = [line - over for line in self.hits if line >= over]
             self.hit = min(self.hit, len(self.hits) - 1)
@@ -162,7 +162,7 @@ class LogView(ScrollView, can_focus=True):
         self._go(top + steps[way])
 
     def action_scroll_side(self, way: str) -> None:
-        self.scroll_to(x=self.scroll_offset.x + SIDEWAYS * int(way), animate=False)
+        self.scroll_to(x=self.scroll_offset.x + SCROLL_SIDE_CELLS * int(way), animate=False)
 
     def on_mouse_scroll_up(self) -> None:
         self.follows = False

@@ -20,14 +20,14 @@ from textual.widget import Widget
 from textual.widgets import Static
 
 from chessreg.games.boards.boardframe import BoardFrame
-from tui.columns import fitted
+from tui.columns import fit_text
 
 if TYPE_CHECKING:
     from chessreg.lab.answer import LabAnswer, ModelSide, MoveComparison
 
 
-PLY = re.compile(r"(\d+)(\.+) ?(\S+)")
-NUMBER, SIDE = 7, 16  # cells of a move's number, and at most of a side's move
+PLY_PATTERN = re.compile(r"(\d+)(\.+) ?(\S+)")
+NUMBER_CELLS, SIDE_CELLS = 7, 16  # cells of a move's number, and at most of a side's move
 
 
 class MoveLine(NamedTuple):
@@ -37,9 +37,9 @@ class MoveLine(NamedTuple):
     places: tuple[int | None, ...]
 
 
-def move_lines(views: Sequence[BoardFrame]) -> list[MoveLine]:
+def make_move_lines(views: Sequence[BoardFrame]) -> list[MoveLine]:
     """Two moves a line where the frames are of a game, else a frame a line."""
-    plies = [PLY.match(frame.caption[0]) if frame.caption else None for frame in views]
+    plies = [PLY_PATTERN.match(frame.caption[0]) if frame.caption else None for frame in views]
     if len(views) < 2 or not all(plies[1:]) or plies[0] is not None:
         return [MoveLine("", (place,)) for place in range(len(views))]
     lines = [MoveLine("", (0,))]
@@ -75,7 +75,7 @@ class MoveList(Widget):
             self.place = place
 
     def watch_views(self) -> None:
-        self.lines = move_lines(self.views)
+        self.lines = make_move_lines(self.views)
 
     def get_content_height(self, container: Size, viewport: Size, width: int) -> int:
         return len(self.lines)
@@ -83,7 +83,7 @@ class MoveList(Widget):
     @property
     def side(self) -> int:
         """Cells of a move."""
-        return max(8, min(SIDE, (self.size.width - NUMBER) // 2))
+        return max(8, min(SIDE_CELLS, (self.size.width - NUMBER_CELLS) // 2))
 
     @property
     def first(self) -> int:
@@ -101,54 +101,61 @@ class MoveList(Widget):
             (place,) = line.places
             assert place is not None
             frame = self.views[place]
-            text = f"{'›' if place == self.place else ' '} {fitted(str(place), 3, right=True)}  {line_of(frame)}"
-            return Strip([Segment(fitted(text, width), self.style_of(place))])
-        segments = [Segment(f"{fitted(line.label, NUMBER - 2, right=True)} ", self.style_of(None))]
+            sign, number_text = "›" if place == self.place else " ", fit_text(str(place), 3, right=True)
+            text = f"{sign} {number_text}  {format_frame_line(frame)}"
+            return Strip([Segment(fit_text(text, width), self.style_of(place))])
+        segments = [Segment(f"{fit_text(line.label, NUMBER_CELLS - 2, right=True)} ", self.style_of(None))]
         for place in line.places:
-            segments.append(Segment(fitted("" if place is None else self.move(place), self.side), self.style_of(place)))
+            segments.append(
+                Segment(fit_text("" if place is None else self.move(place), self.side), self.style_of(place))
+            )
         return Strip(segments).crop_extend(0, width, self.rich_style)
 
     def move(self, place: int) -> str:
         """A move, with a sign where one stands on it, and where illegal ones were tried first."""
         frame = self.views[place]
-        ply = PLY.match(frame.caption[0])
+        ply = PLY_PATTERN.match(frame.caption[0])
         assert ply is not None
-        return f"{'›' if place == self.place else ' '}{ply[3]}{' !' if tries(frame) else ''}"
+        return f"{'›' if place == self.place else ' '}{ply[3]}{' !' if find_illegal_tries(frame) else ''}"
 
     def style_of(self, place: int | None) -> Style:
         name = "line" if place is None else "here" if place == self.place else "line"
-        name = "wrong" if name == "line" and place is not None and tries(self.views[place]) else name
+        name = "wrong" if name == "line" and place is not None and find_illegal_tries(self.views[place]) else name
         return self.get_component_rich_style(f"move-list--{name}")
 
     def on_click(self, event: events.Click) -> None:
         if (number := self.first + event.y) >= len(self.lines):
             return
         places = self.lines[number].places
-        column = min(len(places) - 1, max(0, (event.x - NUMBER + 1) // self.side)) if len(places) > 1 else 0
+        column = min(len(places) - 1, max(0, (event.x - NUMBER_CELLS + 1) // self.side)) if len(places) > 1 else 0
         if (place := places[column]) is not None:
             self.post_message(self.Chosen(place))
 
 
-def line_of(frame: BoardFrame) -> str:
+def format_frame_line(frame: BoardFrame) -> str:
     """A frame in a line: its first line of caption, or its title, and its illegal tries."""
     line = frame.caption[0] if frame.caption else frame.title
-    return f"{line}   ! {tries(frame)}" if tries(frame) else line
+    return f"{line}   ! {find_illegal_tries(frame)}" if find_illegal_tries(frame) else line
 
 
-def tries(frame: BoardFrame) -> str:
+def find_illegal_tries(frame: BoardFrame) -> str:
     """The illegal tries that a frame tells of."""
     texts = [line.partition(":")[2].strip() for line in frame.caption if "illegal" in line.partition(":")[0]]
     return ", ".join(texts)
 
 
-def with_tries(views: Sequence[BoardFrame]) -> list[int]:
+def find_wrong_views(views: Sequence[BoardFrame]) -> list[int]:
     """The views that show something that is not so: an illegal try in the caption, or a square marked as such."""
-    return [n for n, frame in enumerate(views) if tries(frame) or {"illegal", "wrong"} & set(frame.marks.values())]
+    return [
+        n
+        for n, frame in enumerate(views)
+        if find_illegal_tries(frame) or {"illegal", "wrong"} & set(frame.marks.values())
+    ]
 
 
-HEAD = 2  # lines above the moves
-MOVE, PROBABILITY, CHANGE = 9, 7, 8  # cells of a line
-TOLD_CHANGE = 0.005  # of a probability: smaller ones are muted
+HEAD_LINES = 2  # lines above the moves
+MOVE_CELLS, PROBABILITY_CELLS, CHANGE_CELLS = 9, 7, 8  # cells of a line
+MIN_MARKED_CHANGE = 0.005  # of a probability: smaller ones are muted
 
 
 class Rankings(Horizontal):
@@ -179,7 +186,7 @@ class Rankings(Horizontal):
 
         self.shown = answer, chosen
         wide = max(20, self.size.width // 2 - 2)
-        lines = max(1, self.size.height - HEAD)
+        lines = max(1, self.size.height - HEAD_LINES)
         moves = compare_moves(answer)
         at = next((n for n, move in enumerate(moves) if move.uci == chosen), None)
         first = 0 if at is None else max(0, min(at - lines // 2, len(moves) - lines))
@@ -189,7 +196,7 @@ class Rankings(Horizontal):
             if side is None:
                 pane.update(Text(f"no edit: {answer.why_not}"))
             else:
-                pane.update(ranking(name, side, seen, wide, self.app.theme_variables))
+                pane.update(format_ranking(name, side, seen, wide, self.app.theme_variables))
 
     def clear(self) -> None:
         self.shown = None
@@ -197,7 +204,7 @@ class Rankings(Horizontal):
             pane.update("")
 
 
-def ranking(
+def format_ranking(
     name: str, side: ModelSide, moves: Sequence[tuple[bool, MoveComparison]], wide: int, colors: Mapping[str, str]
 ) -> Text:
     """One model's numbers: mass on the board and on the one aimed at, greedy text, moves with bars, of the edited model
@@ -206,27 +213,27 @@ def ranking(
     mass, writes = f"{name} legal mass {side.original:.3f}{both}", "writes"
     if len(mass) > wide:  # the name stands in the line below then
         mass, writes = f"mass {side.original:.3f}{both.replace(',', '')}", f"{name} writes"
-    text = Text(fitted(mass, wide) + "\n", style="bold")
+    text = Text(fit_text(mass, wide) + "\n", style="bold")
     text.append(
-        fitted(f"{writes} {side.text.strip() or 'nothing'}{'' if side.legal else ', illegal'}", wide) + "\n", ""
+        fit_text(f"{writes} {side.text.strip() or 'nothing'}{'' if side.legal else ', illegal'}", wide) + "\n", ""
     )
     for here, move in moves:
-        line = Text(line_of_move(move, name == "edited", here, wide) + "\n", "bold" if here else "not bold")
+        line = Text(format_move_line(move, name == "edited", here, wide) + "\n", "bold" if here else "not bold")
         line.highlight_regex("━+", colors["text-primary"])
         change = move.change or 0.0
-        told = "text-muted" if abs(change) < TOLD_CHANGE else "text-success" if change > 0 else "text-error"
+        told = "text-muted" if abs(change) < MIN_MARKED_CHANGE else "text-success" if change > 0 else "text-error"
         line.highlight_regex(r"Δ[+-][\d.]+", colors[told])
         text.append_text(line)
     return text
 
 
-def line_of_move(move: MoveComparison, edited: bool, here: bool, wide: int) -> str:
+def format_move_line(move: MoveComparison, edited: bool, here: bool, wide: int) -> str:
     """`= Nf3     0.412 ━━━━━`, of the edited model with the change, `= Nf3     0.812 Δ+0.400 ━━━`: the first sign says
     that the move is legal on the board aimed at too."""
     sign = "›" if here else "=" if move.legal_modified else " "
     value = move.edited if edited else move.clean
     text = f"{sign} {move.san:<7} {'  –  ' if value is None else f'{value:.3f}'} "
     if edited:
-        text += f"{'' if move.change is None else f'Δ{move.change:+.3f}':<{CHANGE - 1}} "
-    taken = MOVE + PROBABILITY + (CHANGE if edited else 0)
-    return fitted((text + "━" * round((value or 0.0) * max(0, wide - taken))).rstrip(), wide)
+        text += f"{'' if move.change is None else f'Δ{move.change:+.3f}':<{CHANGE_CELLS - 1}} "
+    taken = MOVE_CELLS + PROBABILITY_CELLS + (CHANGE_CELLS if edited else 0)
+    return fit_text((text + "━" * round((value or 0.0) * max(0, wide - taken))).rstrip(), wide)

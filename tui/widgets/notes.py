@@ -11,13 +11,13 @@ from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.widgets import Static
 
-from tui.actions import bindings
+from tui.actions import make_bindings
 
 
 class NotesPane(VerticalScroll, can_focus=True):
     """As high as its text, at most a third of the screen: Tab leads to it, and it scrolls."""
 
-    BINDINGS = bindings("notes")
+    BINDINGS = make_bindings("notes")
     DEFAULT_CSS = """
     NotesPane {
         height: auto; max-height: 33%; padding: 0 1; border: round $edge; background: $surface; color: $text-muted;

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from functools import cache
 
-LEAST_LINES = 3  # of a square; in a smaller one a piece is a character of the font
+MIN_PIECE_LINES = 3  # of a square; in a smaller one a piece is a character of the font
 # Bit 0 is the upper left point, bit 1 the upper right, bit 2 the lower left, bit 3 the lower right. No sextants: many
 # fonts have none.
 QUADRANTS = " ▘▝▀▖▌▞▛▗▚▐▜▄▙▟█"
@@ -141,13 +141,13 @@ KNIGHT: Polygon = (
     (-4, 8), (2, 14), (16, 18), (28, 34), (33, 56), (32, 80), (37, 84), (37, 92), (-30, 92), (-30, 84), (-24, 80),
     (-20, 68), (0, 52), (-2, 46), (-14, 52), (-26, 60), (-36, 56), (-38, 48), (-26, 30), (-18, 18), (-10, 16),
 )  # fmt: skip
-SCANS = 8  # lines through a point at which its share of the piece is measured
+SCAN_LINES = 8  # lines through a point at which its share of the piece is measured
 
 
 @cache
-def piece_lines(letter: str, lines: int) -> tuple[str, ...]:
+def draw_piece_lines(letter: str, lines: int) -> tuple[str, ...]:
     """Return the piece of `letter` (`K` or `k`: of either side) as `lines` strings of 2 * `lines` quadrant blocks."""
-    rows = points(letter.upper(), lines)
+    rows = rasterize_piece(letter.upper(), lines)
     return tuple(
         "".join(
             QUADRANTS[above[x] | above[x + 1] << 1 | below[x] << 2 | below[x + 1] << 3] for x in range(0, 4 * lines, 2)
@@ -156,7 +156,7 @@ def piece_lines(letter: str, lines: int) -> tuple[str, ...]:
     )
 
 
-def points(letter: str, lines: int) -> list[list[bool]]:
+def rasterize_piece(letter: str, lines: int) -> list[list[bool]]:
     """Return 2 * `lines` rows of 4 * `lines` points: whether the piece covers at least half of each."""
     if lines in BITMAPS:
         return [[point == "#" for point in row] for row in BITMAPS[lines][letter].split()]
@@ -165,8 +165,8 @@ def points(letter: str, lines: int) -> list[list[bool]]:
     polygons = [body, HOLES[letter]] if letter in HOLES else [body]
     wide, high = 4 * lines, 2 * lines
     covered = [[0.0] * wide for _ in range(high)]
-    for scan in range(high * SCANS):
-        y = 100 * (scan + 0.5) / (high * SCANS)
+    for scan in range(high * SCAN_LINES):
+        y = 100 * (scan + 0.5) / (high * SCAN_LINES)
         crossed = sorted(
             (x0 + (x1 - x0) * (y - y0) / (y1 - y0) + 50) * wide / 100
             for polygon in polygons
@@ -175,5 +175,5 @@ def points(letter: str, lines: int) -> list[list[bool]]:
         )
         for left, right in zip(crossed[::2], crossed[1::2], strict=True):
             for x in range(max(0, int(left)), min(wide, int(right) + 1)):
-                covered[scan // SCANS][x] += max(0.0, min(right, x + 1) - max(left, x)) / SCANS
+                covered[scan // SCAN_LINES][x] += max(0.0, min(right, x + 1) - max(left, x)) / SCAN_LINES
     return [[share >= 0.5 for share in row] for row in covered]

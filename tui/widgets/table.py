@@ -24,11 +24,11 @@ from tui.columns import GAP, LEAST_CUT, MEASURED, Column, Tone, fitted, folded, 
 from tui.data.pages import PAGE, JoinedPages, Pages, counted
 from tui.data.table_filter import View
 
-KEPT = 16  # pages in memory
-GUTTER = 2
-BORDER = 4  # cells of a line of the border next to its text
-MORE = " »"  # at the right end of the headings where columns go on
-SHORT = 8  # cells of an id or a number
+MAX_PAGES = 16  # pages in memory
+GUTTER_CELLS = 2
+BORDER_CELLS = 4  # cells of a line of the border next to its text
+MORE_MARK = " »"  # at the right end of the headings where columns go on
+SHORT_CELLS = 8  # cells of an id or a number
 
 
 class PageTable(ScrollView, can_focus=True):
@@ -40,7 +40,7 @@ class PageTable(ScrollView, can_focus=True):
     frame names them at the bottom.
     """
 
-    BINDINGS = bindings(TABLE)
+    BINDINGS = make_bindings(TABLE)
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "page-table--head", "page-table--cursor", "page-table--even", "page-table--odd", "page-table--key",
         "page-table--value", "page-table--text", "page-table--detail", "page-table--good", "page-table--bad",
@@ -129,13 +129,13 @@ class PageTable(ScrollView, can_focus=True):
     class HeadClicked(Message):
         """A click on the heading of a column."""
 
-        def __init__(self, table: PageTable, column: Column) -> None:
+        def __init__(self, table: PageTable, column: TableColumn) -> None:
             super().__init__()
             self.table, self.column = table, column
 
     def __init__(
         self,
-        columns: Sequence[Column] = (),
+        columns: Sequence[TableColumn] = (),
         *,
         id: str | None = None,
         title: str = "",
@@ -145,7 +145,7 @@ class PageTable(ScrollView, can_focus=True):
     ) -> None:
         super().__init__(id=id)
         self.title, self.folds, self.counts = title, folds, counts
-        self.columns: tuple[Column, ...] = tuple(columns)
+        self.columns: tuple[TableColumn, ...] = tuple(columns)
         self.empty = empty
         self.loaded = False
         self.view = View()
@@ -174,7 +174,7 @@ class PageTable(ScrollView, can_focus=True):
         source: Pages,
         first: Sequence[Mapping[str, Any]] | None = None,
         *,
-        columns: Sequence[Column] | None = None,
+        columns: Sequence[TableColumn] | None = None,
         keep: bool = False,
         number: int = 0,
     ) -> None:
@@ -208,16 +208,16 @@ class PageTable(ScrollView, can_focus=True):
     @property
     def room(self) -> int:
         """Cells of a line that its columns have."""
-        return self.size.width - GUTTER - 1
+        return self.size.width - GUTTER_CELLS - 1
 
-    def reorder(self, columns: Sequence[Column]) -> None:
+    def reorder(self, columns: Sequence[TableColumn]) -> None:
         """The same columns in another order."""
         self.columns = tuple(columns)
         self._fit()
         self.refresh()
 
     @property
-    def shown_columns(self) -> list[Column]:
+    def shown_columns(self) -> list[TableColumn]:
         """The columns that are not left out."""
         return [column for column in self.columns if column.field not in self._folded]
 
@@ -295,7 +295,7 @@ class PageTable(ScrollView, can_focus=True):
 
     def _id_at(self, place: int) -> Any:
         """What tells a row from all others, also after a reading; None where it is not here or nothing does."""
-        number, line = divmod(place, PAGE)
+        number, line = divmod(place, PAGE_ROWS)
         rows = self._pages.get(number, ())
         return (rows[line].get("id") or rows[line].get("thing")) if line < len(rows) else None
 
@@ -305,9 +305,9 @@ class PageTable(ScrollView, can_focus=True):
         if self._held is None or self._id_at(self.cursor) == self._held:
             self._held = None
             return
-        here = self.cursor // PAGE
-        near = [number for number in (here, here - 1, here + 1) if 0 <= number * PAGE < self.count]
-        places = (number * PAGE + line for number in near for line in range(len(self._pages.get(number, ()))))
+        here = self.cursor // PAGE_ROWS
+        near = [number for number in (here, here - 1, here + 1) if 0 <= number * PAGE_ROWS < self.count]
+        places = (number * PAGE_ROWS + line for number in near for line in range(len(self._pages.get(number, ()))))
         place = next((place for place in places if self._id_at(place) == self._held), None)
         if place is not None:
             self.cursor = place  # which ends the search
@@ -315,12 +315,12 @@ class PageTable(ScrollView, can_focus=True):
             self._held = None
         else:
             for number in near:
-                self.row(number * PAGE)
+                self.row(number * PAGE_ROWS)
 
     def grow(self, source: Pages, more: bool) -> None:
         """There are more rows of it now, after those that were counted, and there may be `more`."""
         if source is self._source:
-            whole = [n for n, rows in self._pages.items() if len(rows) == min(PAGE, source.count - n * PAGE)]
+            whole = [n for n, rows in self._pages.items() if len(rows) == min(PAGE_ROWS, source.count - n * PAGE_ROWS)]
             self._pages = OrderedDict((n, self._pages[n]) for n in whole)
             self._resize_virtual()
             self._entitle()
@@ -329,7 +329,7 @@ class PageTable(ScrollView, can_focus=True):
                 self._count_on(source)
 
     def _count_on(self, source: Pages) -> None:
-        if isinstance(source, JoinedPages) and not counted(source):
+        if isinstance(source, JoinedPages) and not is_counted(source):
             self.post_message(self.Counting(self, source))
 
     def give(self, source: Pages, number: int, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -337,12 +337,12 @@ class PageTable(ScrollView, can_focus=True):
         if source is not self._source:
             return
         self._asked.discard(number)
-        if len(rows) < min(PAGE, source.count - number * PAGE) and not counted(source):
+        if len(rows) < min(PAGE_ROWS, source.count - number * PAGE_ROWS) and not is_counted(source):
             self.refresh()  # it was read before more of it was counted
             return
         self._pages[number] = rows
         self._pages.move_to_end(number)
-        while len(self._pages) > KEPT:
+        while len(self._pages) > MAX_PAGES:
             self._pages.popitem(last=False)
         self._stay()
         if len(self._pages) == 1 or self._widened(rows) or self._unfolded(rows):
@@ -360,7 +360,7 @@ class PageTable(ScrollView, can_focus=True):
         """A row, if it is here; else its page is requested."""
         if not 0 <= place < self.count:
             return None
-        number = place // PAGE
+        number = place // PAGE_ROWS
         page = self._pages.get(number)
         if page is None:
             if number not in self._asked and self._source is not None:
@@ -368,7 +368,7 @@ class PageTable(ScrollView, can_focus=True):
                 self.post_message(self.Wanted(self, self._source, number))
             return None
         self._pages.move_to_end(number)
-        return page[place % PAGE] if place % PAGE < len(page) else None
+        return page[place % PAGE_ROWS] if place % PAGE_ROWS < len(page) else None
 
     @property
     def current(self) -> Mapping[str, Any] | None:
@@ -379,7 +379,7 @@ class PageTable(ScrollView, can_focus=True):
     def _fit(self) -> None:
         rows = [*next(iter(self._pages.values()), ()), *self._longest.values()]
         self._fold(rows)
-        self._widths = widths(self.headed, rows, self.room) if self.columns else []
+        self._widths = compute_widths(self.headed, rows, self.room) if self.columns else []
         self._resize_virtual()
 
     def _fold(self, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -388,13 +388,16 @@ class PageTable(ScrollView, can_focus=True):
         if not self.folds or self.view.text:
             return
         columns = [column for column in self.columns if column.field != self.view.sort]
-        self._folded = folded(columns, rows) if self.columns and columns[:1] == list(self.columns[:1]) else {}
+        self._folded = find_foldable(columns, rows) if self.columns and columns[:1] == list(self.columns[:1]) else {}
         for column in reversed(columns):
-            if cell_len(self._alike) <= self.size.width - BORDER:
+            if cell_len(self._alike) <= self.size.width - BORDER_CELLS:
                 break
             if self._folded.get(column.field):
                 shown = [column, *self.shown_columns]
-                if sum(widths(shown, rows, MEASURED * len(shown))) + GAP * (len(shown) - 1) <= self.room:
+                if (
+                    sum(compute_widths(shown, rows, MAX_MEASURED_CHARS * len(shown))) + GAP_CELLS * (len(shown) - 1)
+                    <= self.room
+                ):
                     del self._folded[column.field]
 
     def _unfolded(self, rows: Sequence[Mapping[str, Any]]) -> bool:
@@ -416,7 +419,7 @@ class PageTable(ScrollView, can_focus=True):
         return wider
 
     @property
-    def headed(self) -> list[Column]:
+    def headed(self) -> list[TableColumn]:
         """The columns, the one that the view sorts by with an arrow."""
         arrow = "▼" if self.view.descending else "▲"
         return [
@@ -425,7 +428,7 @@ class PageTable(ScrollView, can_focus=True):
         ]
 
     def _resize_virtual(self) -> None:
-        wide = GUTTER + sum(self._widths) + GAP * max(0, len(self._widths) - 1)
+        wide = GUTTER_CELLS + sum(self._widths) + GAP_CELLS * max(0, len(self._widths) - 1)
         self.virtual_size = Size(wide, self.count + 1)
 
     def on_show(self) -> None:
@@ -442,16 +445,16 @@ class PageTable(ScrollView, can_focus=True):
         width = self.size.width
         if y == 0:
             head = self.get_component_rich_style("page-table--head")
-            line = self._line(" " * GUTTER, [[(c.heading, head)] for c in self.headed], head)
+            line = self._line(" " * GUTTER_CELLS, [[(c.heading, head)] for c in self.headed], head)
             seen = min(width, self.scrollable_content_region.width)  # without the scrollbar
             return self._hinted(line.crop(0, seen), seen, head).extend_cell_length(width, head)
         place = y - 1 + self.scroll_offset.y
         if not self.count:
             empty = "no row fits these words; Esc clears them" if self.whole is not self._source else self.empty
-            if self._source is not None and not counted(self._source):
+            if self._source is not None and not is_counted(self._source):
                 empty = "looking on…"
             text = (empty if self.loaded else self.unread) if y == min(2, self.size.height - 1) else ""
-            return self._message(" " * GUTTER + text)
+            return self._message(" " * GUTTER_CELLS + text)
         if place >= self.count:
             return self._message("")
         row, here = self.row(place), place == self.cursor
@@ -474,12 +477,12 @@ class PageTable(ScrollView, can_focus=True):
         """A line without a row."""
         width = self.size.width
         style = self.get_component_rich_style("page-table--even") + self._toned("detail")
-        return Strip([Segment(fitted(text, width), style)], width)
+        return Strip([Segment(fit_text(text, width), style)], width)
 
     def _toned(self, tone: Tone) -> Style:
         return self.get_component_rich_style(f"page-table--{tone}", partial=True)
 
-    def _parts(self, column: Column, row: Mapping[str, Any], style: Style) -> list[tuple[str, Style]]:
+    def _parts(self, column: TableColumn, row: Mapping[str, Any], style: Style) -> list[tuple[str, Style]]:
         """A cell as texts and their styles: the interval behind a value, or what explains it, is muted."""
         text, tone = column.of(row), column.tone_of(row)
         value, bracket, interval = text.partition(column.split) if column.role == "value" else (text, "", "")
@@ -491,21 +494,21 @@ class PageTable(ScrollView, can_focus=True):
         cut at the right edge ends in an ellipsis; a number is not shown in part."""
         x, stays, width = self.scroll_offset.x, self.stays, self.size.width
         seen = min(width, self.scrollable_content_region.width)
-        seen -= len(MORE) if self.virtual_size.width > x + seen else 0
-        line, at, begins = [Segment(gutter, style)], cell_len(gutter), GUTTER
+        seen -= len(MORE_MARK) if self.virtual_size.width > x + seen else 0
+        line, at, begins = [Segment(gutter, style)], cell_len(gutter), GUTTER_CELLS
         for parts, column, wide in zip(cells, self.shown_columns, self._widths, strict=False):
             fixed = begins < stays
             left, right = (begins, begins + wide) if fixed else (begins - x, begins + wide - x)
-            begins += wide + GAP
+            begins += wide + GAP_CELLS
             first, last = max(left, 0 if fixed else stays), min(right, seen)
             if last <= first:
                 continue
             if (first, last) != (left, right) and (
-                column.right or column.whole or first > left or last - first < min(column.least, wide, LEAST_CUT)
+                column.right or column.whole or first > left or last - first < min(column.least, wide, MIN_CUT_CELLS)
             ):
                 continue  # the heading has a mark at that edge
             line.append(Segment(" " * (first - at), style))
-            line += styled(parts, last - first, column.right, column.ends, style)
+            line += fit_segments(parts, last - first, column.right, column.ends, style)
             at = last
         return Strip([*line, Segment(" " * max(0, width - at), style)], width)
 
@@ -515,10 +518,10 @@ class PageTable(ScrollView, can_focus=True):
         number) the second too, if they take no more than half of the line."""
         if not self._widths:
             return 0
-        ends = [GUTTER + self._widths[0] + GAP]
-        if self._widths[0] <= SHORT and len(self._widths) > 2:
-            ends.append(ends[0] + self._widths[1] + GAP)
-        return next((end for end in reversed(ends) if 2 * end <= self.size.width), GUTTER)
+        ends = [GUTTER_CELLS + self._widths[0] + GAP_CELLS]
+        if self._widths[0] <= SHORT_CELLS and len(self._widths) > 2:
+            ends.append(ends[0] + self._widths[1] + GAP_CELLS)
+        return next((end for end in reversed(ends) if 2 * end <= self.size.width), GUTTER_CELLS)
 
     def _hinted(self, line: Strip, width: int, style: Any) -> Strip:
         """Return the headings with « and » at the edges beyond which there are more columns."""
@@ -526,7 +529,7 @@ class PageTable(ScrollView, can_focus=True):
         if x > 0:
             line = Strip.join([line.crop(0, stays - 1), Strip([Segment("«", style)]), line.crop(stays)])
         if self.virtual_size.width > x + self.scrollable_content_region.width:
-            line = Strip.join([line.crop(0, width - len(MORE)), Strip([Segment(MORE, style)])])
+            line = Strip.join([line.crop(0, width - len(MORE_MARK)), Strip([Segment(MORE_MARK, style)])])
         return line
 
     @property
@@ -534,9 +537,9 @@ class PageTable(ScrollView, can_focus=True):
         """How many rows fit, of how many; or how many are counted so far."""
         if self._source is None or self.whole is None:
             return ""
-        if not counted(self._source):
+        if not is_counted(self._source):
             return f"  {self.count:,} rows so far "
-        if not counted(self.whole):
+        if not is_counted(self.whole):
             return f"  {self.count:,} rows "
         return f"  {self.count:,} of {self.whole.count:,} " if self.whole.count != self.count else ""
 
@@ -584,9 +587,9 @@ class PageTable(ScrollView, can_focus=True):
 
     def action_scroll_columns(self, way: str) -> None:
         """To where the next column on that side begins."""
-        begins, at, stays = [0], GUTTER, self.stays
+        begins, at, stays = [0], GUTTER_CELLS, self.stays
         for wide in self._widths[:-1]:
-            at += wide + GAP
+            at += wide + GAP_CELLS
             if at > stays:
                 begins.append(at - stays)
         x = self.scroll_offset.x
@@ -616,14 +619,14 @@ class PageTable(ScrollView, can_focus=True):
         if (row := self.current) is not None:
             self.post_message(self.Inspected(self, self.cursor, row))
 
-    def column_at(self, x: int) -> Column | None:
+    def column_at(self, x: int) -> TableColumn | None:
         """The column at this cell of a line."""
         x += self.scroll_offset.x if x >= self.stays else 0
-        at = GUTTER
+        at = GUTTER_CELLS
         for column, wide in zip(self.shown_columns, self._widths, strict=True):
             if at <= x < at + wide:
                 return column
-            at += wide + GAP
+            at += wide + GAP_CELLS
         return None
 
     def on_click(self, event: events.Click) -> None:
@@ -641,16 +644,18 @@ class PageTable(ScrollView, can_focus=True):
             self.action_open()
 
 
-def styled(parts: Sequence[tuple[str, Style]], width: int, right: bool, ends: bool, style: Style) -> list[Segment]:
-    """Texts with their styles in exactly this many cells, as `fitted` fits their text."""
+def fit_segments(
+    parts: Sequence[tuple[str, Style]], width: int, right: bool, ends: bool, style: Style
+) -> list[Segment]:
+    """Texts with their styles in exactly this many cells, as `fit_text` fits their text."""
     text = "".join(part for part, _ in parts)
     room = width - cell_len(text)
     if room < 0 and (ends or right):
-        return [Segment(fitted(text, width, right, ends), parts[0][1])]
+        return [Segment(fit_text(text, width, right, ends), parts[0][1])]
     if room < 0:
         segments, left = [], width
         for part, own in parts:
-            shown = fitted(part, left) if cell_len(part) > left or part == parts[-1][0] else part
+            shown = fit_text(part, left) if cell_len(part) > left or part == parts[-1][0] else part
             segments.append(Segment(shown, own))
             left -= cell_len(shown)
         return segments

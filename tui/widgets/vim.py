@@ -6,7 +6,7 @@ from textual import events
 from textual.reactive import reactive
 from textual.widgets import TextArea
 
-COMMANDS = {
+NORMAL_COMMANDS = {
     "h": "cursor_left", "j": "cursor_down", "k": "cursor_up", "l": "cursor_right",
     "w": "cursor_word_right", "b": "cursor_word_left", "0": "cursor_line_start", "$": "cursor_line_end",
     "gg": "text_start", "G": "text_end", "x": "delete_right", "X": "delete_left", "dd": "cut",
@@ -14,7 +14,7 @@ COMMANDS = {
     "p": "put", "u": "undo", "U": "redo",
 }  # fmt: skip
 """Keys of the normal mode → the TextArea's action."""
-INSERTS = {
+INSERT_COMMANDS = {
     "i": "", "a": "cursor_right", "I": "cursor_line_start", "A": "cursor_line_end", "o": "open_below",
     "O": "open_above", "C": "delete_to_end_of_line", "cw": "delete_word_right", "s": "delete_right",
 }  # fmt: skip
@@ -58,12 +58,12 @@ class VimEditor(TextArea):
     async def type_command(self, key: str) -> None:
         """Run the command that `key` completes, or keep it as the beginning of one."""
         keys = self._begun + key
-        known = COMMANDS | INSERTS
+        known = NORMAL_COMMANDS | INSERT_COMMANDS
         self._begun = keys if keys not in known and any(name.startswith(keys) for name in known) else ""
         if name := known.get(keys):
             await self.run_action(name)
             self.history.checkpoint()
-        self.normal = keys not in INSERTS
+        self.normal = keys not in INSERT_COMMANDS
         self.show_mode()
 
     def action_text_start(self) -> None:
