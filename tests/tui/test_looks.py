@@ -16,6 +16,7 @@ from textual.theme import BUILTIN_THEMES, Theme
 from textual.widget import Widget
 
 import tui
+from tui.board_colors import compute_contrast_ratio
 from tui.columns import TableColumn, choose_state_tone, find_foldable, format_state
 from tui.data.pages import ListPages
 from tui.data.query_answers import align_intervals, compute_signs
@@ -28,7 +29,6 @@ from tui.themes import (
     TEXT_VARIABLES,
     THEMES,
     make_legible,
-    theme_contrast,
 )
 from tui.widgets.table import PageTable
 
@@ -44,10 +44,10 @@ def variables(theme: Theme) -> dict[str, str]:
 def test_every_text_is_readable_on_every_background(theme: Theme) -> None:
     colors = {name: Color.parse(color) for name, color in variables(theme).items() if name in NAMES}
     for text, ground in [*((text, ground) for text in TEXT_VARIABLES for ground in BACKGROUND_VARIABLES), *ON_COLOR]:
-        assert theme_contrast(colors[text], colors[ground]) >= MIN_CONTRAST, (text, ground)
+        assert compute_contrast_ratio(colors[text], colors[ground]) >= MIN_CONTRAST, (text, ground)
     for ground in BACKGROUND_VARIABLES:
         dim = colors[ground].blend(colors["foreground"], DIM_SHARE)
-        assert theme_contrast(dim, colors[ground]) >= MIN_CONTRAST, ("dim", ground)
+        assert compute_contrast_ratio(dim, colors[ground]) >= MIN_CONTRAST, ("dim", ground)
 
 
 NAMES = {*TEXT_VARIABLES, *BACKGROUND_VARIABLES, *(name for pair in ON_COLOR for name in pair)}
