@@ -1,1 +1,1 @@
-"""What the screens ask of the registry: functions of a session, without textual, called by the database worker."""
+"""Functions that read the registry and return the rows, columns and charts shown by the screens."""

@@ -1,5 +1,4 @@
-"""Annotations of things, written and taken back in a transaction of the caller: names, tags, notes, stars, pins, the
-archive, what is wrong."""
+"""Add and withdraw annotations (name, tag, note, star, pin, archive, invalid) within the caller's transaction."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def find_annotated(sql: SqlSession, noun: str, word: str, ids: Sequence[UUID]) -> set[UUID]:
-    """Those of these targets that have an annotation with this word now."""
+    """Return the targets among `ids` that currently have an annotation of this type."""
     now = names.CURRENT_ANNOTATIONS.c
     wanted = now.noun == noun, now.word == tables.AnnotationWord(word).value, now.target.in_([id.hex for id in ids])
     return {UUID(hex=target) for target in sql.scalars(select(now.target).where(*wanted))}
@@ -37,7 +36,7 @@ def toggle_annotation(sql: SqlSession, noun: str, ids: Sequence[UUID], word: str
 
 
 def annotate_targets(sql: SqlSession, noun: str, ids: Sequence[UUID], word: str, text: str) -> None:
-    """Say it of all of these. Raises BadInputError for a name that cannot be one, or is taken."""
+    """Add an annotation to every target. Raises BadInputError if a name is invalid or already used."""
     for id in ids:
         names.add_annotation(sql, noun, id, word, text)
 
@@ -48,6 +47,6 @@ def remove_tag(sql: SqlSession, noun: str, ids: Sequence[UUID], tag: str) -> Non
 
 
 def clear_invalidation(sql: SqlSession, noun: str, ids: Sequence[UUID]) -> None:
-    """Take back that they are wrong."""
+    """Withdraw the invalidation of every target."""
     for id in ids:
         names.withdraw_annotations(sql, noun, id, "invalid")

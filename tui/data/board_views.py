@@ -1,4 +1,4 @@
-"""The boards behind a row: those that its kind draws, a state of an edit, two games of one opening."""
+"""Load the boards of a row: board views of its kind, the state of an edit, or two games from the same opening."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ KINDS_WITH_OWN_SCREEN = ("edit", "edit-next-token")  # kinds with a screen that 
 
 
 class Boards(NamedTuple):
-    """The board views of one row, the row in full, and what the run is called."""
+    """The board views of one row, the complete row, and the name of its run."""
 
     row: dict[str, Any]
     views: list[BoardFrame]
@@ -43,10 +43,10 @@ class Boards(NamedTuple):
 
 
 def load_boards(session: Session, row: Mapping[str, Any]) -> Boards:
-    """The boards behind a row that names its run and unit, or behind a game of a dataset; none for kinds with a screen
-    of their own.
+    """Return the boards of a row that names its run and unit, or of a dataset's game.
 
-    Raises NotFoundError when the row, its run or its kind is not here, or when its kind draws no boards.
+    `views` is empty for kinds with a separate screen. Raises NotFoundError if the row, its run or its kind is missing,
+    or if its kind does not draw boards.
     """
     from chessreg.runs.kind import kind_of_record
 
@@ -132,7 +132,7 @@ class BoardPreview(NamedTuple):
 
 
 def preview_boards(session: Session, row: Mapping[str, Any]) -> BoardPreview | None:
-    """Return the boards of a row of a list; None where there are none."""
+    """Return the boards of a row of a list, or None if it has no boards."""
     from chessreg.experiments.edit.three_boards import build_case_frames
 
     try:
@@ -148,7 +148,7 @@ def preview_boards(session: Session, row: Mapping[str, Any]) -> BoardPreview | N
 
 
 def find_run_checkpoint(session: Session, spec: Mapping[str, Any]) -> str:
-    """The checkpoint that a run's settings name; empty where they name none that is here."""
+    """Return the id of the checkpoint named in a run's spec, or an empty string if it is not in this registry."""
     if not isinstance(reference := spec.get("checkpoint"), str):
         return ""
     try:
@@ -158,7 +158,7 @@ def find_run_checkpoint(session: Session, spec: Mapping[str, Any]) -> str:
 
 
 def find_newest_checkpoint(session: Session) -> str:
-    """The model that the lab begins with; empty where there is none."""
+    """Return the id of the checkpoint that the lab opens with, or an empty string if there is no checkpoint."""
     from chessreg.lab.question import list_checkpoint_choices
 
     with session.database.read() as sql:
@@ -170,9 +170,10 @@ EVALUATION_LIMIT = "nodes=10000"  # the limit of one evaluation
 
 
 def iter_evaluations(views: Sequence[BoardFrame]) -> Generator[int, None, None]:
-    """Stockfish's evaluation of each view in turn, White's view in centipawns, as `chessreg board` prints it.
+    """Yield Stockfish's evaluation of each view, in centipawns from White's side, as `chessreg board` prints it.
 
-    Raises NotFoundError where there is no Stockfish."""
+    Raises NotFoundError if Stockfish is not installed.
+    """
     from chessreg.games.engines.opponents import parse_engine, parse_limit
     from chessreg.games.engines.pool import EnginePool
 
@@ -190,14 +191,14 @@ class EditedState(NamedTuple):
     condition: str
     conditions: list[str]
     row: dict[str, Any]  # the greedy row of the condition
-    edit: StoredEdit | None = None  # what the condition does; of a state that was skipped nothing
-    case: StoredCase | None = None  # where the run reads the next token
+    edit: StoredEdit | None = None  # the edit of the condition; None for a skipped state
+    case: StoredCase | None = None  # for runs that read the next token
 
 
 def load_state_boards(session: Session, row: Mapping[str, Any], condition: str = "") -> EditedState:
-    """The state that a trial belongs to, under a condition, or under the trial's own.
+    """Return the state of a trial under `condition`; by default, under the trial's condition.
 
-    Raises NotFoundError when the run has no such state.
+    Raises NotFoundError if the run has no such state.
     """
     from chessreg.experiments.edit.board_views import build_state_boards
     from chessreg.experiments.edit.three_boards import load_stored_case
@@ -229,7 +230,7 @@ def load_state_boards(session: Session, row: Mapping[str, Any], condition: str =
 
 
 def edit_sort_key(condition: str) -> tuple[bool, str, int]:
-    """`edit`, `edit-0`, `edit-1`, …, then the controls."""
+    """Return a sort key: `edit`, `edit-0`, `edit-1`, …, then the controls."""
     name, _, number = condition.partition("-")
     return name != "edit", name, int(number or 0)
 
@@ -255,7 +256,7 @@ class Sides(NamedTuple):
 
 
 def load_sides(session: Session, row: Mapping[str, Any], chosen: int) -> Sides | None:
-    """A game beside number `chosen` of its partners; None when no other arm began with its opening."""
+    """Return a game next to its partner number `chosen`, or None if no other arm played this opening."""
     from chessreg.entities.game import paired, partners
 
     run_id, unit = UUID(str(row["run_id"])), int(row["unit"])

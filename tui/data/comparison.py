@@ -1,4 +1,4 @@
-"""A comparison of runs as tables of text and a chart for each curve; the numbers are those of `chessreg compare`."""
+"""A comparison of runs as tables of text and one chart per curve, with the numbers of `chessreg compare`."""
 
 from __future__ import annotations
 
@@ -55,9 +55,9 @@ class ComparisonTables:
 
 
 def load_comparison(session: Session, ids: Sequence[UUID], baseline: UUID | None = None) -> ComparisonTables:
-    """Compare runs; `baseline` is looked at first, unless another of them is pinned.
+    """Compare runs. The baseline is the pinned run, otherwise `baseline`.
 
-    Raises BadInputError when one run of one attempt is to be compared with nothing.
+    Raises BadInputError for a single run with one attempt.
     """
     from chessreg.queries import compare
     from tui.data.annotations import find_annotated
@@ -98,7 +98,7 @@ def format_setting_value(value: Any) -> str:
 
 
 def format_machine_fact(machine: dict[str, Any], key: str) -> str:
-    """What a machine is, as people write it."""
+    """Return one property of a machine as text, with its unit."""
     value = machine[key]
     if value is None:
         return "—"
@@ -112,7 +112,7 @@ def format_machine_fact(machine: dict[str, Any], key: str) -> str:
 
 
 def make_metric_chart(metric: str, labels: Sequence[str], parts: Sequence[Sequence[tuple[int, float]]]) -> Chart:
-    """The curves of a metric over each other."""
+    """Return a chart with one curve of the metric per run."""
     series = [
         Series(label, tuple(Point(step, value, text=f"{value:.4g}") for step, value in average_points(part)))
         for label, part in zip(labels, parts, strict=True)
@@ -123,7 +123,7 @@ def make_metric_chart(metric: str, labels: Sequence[str], parts: Sequence[Sequen
 
 
 def average_points(curve: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:
-    """At most MOST_POINTS of a curve: each the mean of its neighbours; the last point stays what it is."""
+    """Reduce a curve to at most MAX_CURVE_POINTS points by averaging neighbors. The last point is kept unchanged."""
     size = -(-len(curve) // MAX_CURVE_POINTS)
     if size <= 1:
         return list(curve)

@@ -1,4 +1,4 @@
-"""What is in a registry beside runs, noun by noun, as `chessreg.entities` declares them."""
+"""Rows of the registry's objects other than runs, by noun, as `chessreg.entities` declares them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 
 def list_data_nouns() -> dict[str, Entity]:
-    """The nouns of the data screen, in their order there."""
+    """Return the nouns of the data screen in display order."""
     return {noun: known for noun, known in entities().items() if known.in_data_room}
 
 
 def list_entities(session: Session) -> dict[str, list[Row]]:
-    """The rows of every noun, newest last, without what is in the archive. A row is opened by its id, `load_thing`."""
+    """Return the rows of every noun, newest last, without archived objects. `thing` is the id that opens a row."""
     with session.database.read() as sql:
         return {
             noun: [
@@ -37,12 +37,12 @@ def list_entities(session: Session) -> dict[str, list[Row]]:
 
 
 def load_thing(session: Session, noun: str, id: UUID) -> Thing:
-    """One thing in parts. Raises NotFoundError when it is not here."""
+    """Return the details of one object. Raises NotFoundError if it does not exist."""
     return entity(noun).thing(session, id)
 
 
 def make_entity_columns(declared: Sequence[display.Column], rows: Sequence[Row]) -> list[TableColumn]:
-    """Columns as a table draws them: numbers on the right, facts with every digit."""
+    """Return table columns for the declared ones: numbers right-aligned, facts with all digits."""
     return [
         make_entity_column(each, rows, show.format_full_value if declared is FACTS else show.format_cell_value)
         for each in declared

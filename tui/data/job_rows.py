@@ -1,4 +1,4 @@
-"""Jobs as rows: in pages, narrowed by words; one launch in full; logs, read from the end; what goes on now."""
+"""Rows of jobs: paged and filtered lists, one launch in full, log files read from the end, and the home screen."""
 
 from __future__ import annotations
 
@@ -53,20 +53,20 @@ TEXTS = {
 NUMBERS = {"priority": Job.priority, "tries": Job.tries, "shard": Job.shard + 1}
 TIMES = {"launched": Job.created_at, "started": Job.started_at, "ended": Job.ended_at}
 FIELDS = ("name", "state", *TEXTS, *NUMBERS, *TIMES, *IDS)
-SEARCH_FIELDS = ("kind", "name", "state", "on", "machine", "id", "launch", "run")  # by a word that names no field
+SEARCH_FIELDS = ("kind", "name", "state", "on", "machine", "id", "launch", "run")  # for a word without a field
 QUEUE_STATES = (
     "queued",
     "waiting",
     "blocked",
-)  # states of one that has not started; which, only a look at others tells
+)  # an unstarted job; the exact state depends on other jobs
 
 
 def list_job_pages(session: Session, text: str = "") -> Pages:
-    """The jobs that fit the words: those that run, then those that wait, then those that have ended, newest first.
+    """Return the jobs that match the filter: running jobs, then waiting ones, then ended ones, newest first.
 
-    Each word must be found in kind, name, executor, host, state, or the end of the id of job, launch or run;
-    `state:running` looks at one of them, `tries>1` compares, `!word` wants it absent. Raises BadInputError for a field
-    that there is not, or that is worked out when it is shown.
+    A word must appear in the kind, name, executor, host, state, or at the end of the id of the job, launch or run.
+    `state:running` searches one field, `tries>1` compares and `!word` negates. Raises BadInputError for an unknown
+    field or a field that is computed for display.
     """
     filter_words = [by_colon(word) for word in words.split_words(text)]
     order = case((RUNNING, 0), (Job.state != JobState.ENDED, 1), else_=2)
@@ -81,10 +81,10 @@ def list_job_pages(session: Session, text: str = "") -> Pages:
 
 
 def make_word_condition(session: Session, word: str) -> ColumnElement[bool]:
-    """One word of the filter as a condition on `load_job`."""
+    """Return one word of the filter as a condition on `job`."""
     if word.startswith("!") and len(word) > 1:
         inner = word[1:]
-        # Whether a queued job waits is found out later: here none of them is left out.
+        # filter_by_state decides later whether a queued job waits, so keep all of them here.
         return (
             or_(not_(make_word_condition(session, inner)), Job.state == JobState.QUEUED)
             if is_queue_state_word(word)
@@ -98,7 +98,7 @@ STATE_EQUALS_PATTERN = re.compile(r"(!?)state(!?)=(.*)")
 
 
 def normalize_state_word(word: str) -> str:
-    """`state=x` and `state!=x` as `state:x` and `!state:x`."""
+    """Return `state=x` as `state:x` and `state!=x` as `!state:x`."""
     match = STATE_EQUALS_PATTERN.fullmatch(word)
     return word if match is None else f"{'!' if bool(match[1]) is not bool(match[2]) else ''}state:{match[3]}"
 
@@ -144,8 +144,8 @@ def make_state_condition(value: str) -> ColumnElement[bool]:
 
 
 def make_end_conditions() -> dict[str, ColumnElement[bool]]:
-    """Return the words for how a job ended, as lists show them, with their conditions: `failed` is all that home counts
-    as failed, `list_ended_jobs` is every end."""
+    """Return the conditions of the words that describe how a job ended. `failed` covers all failures counted on the
+    home screen, `ended` covers every end."""
     causes: dict[str, ColumnElement[bool]] = {word_of(cause): Job.cause == cause for cause in Cause}
     killed = causes["killed"]
     causes |= {"cancelled": and_(killed, Job.cancel), "killed": and_(killed, not_(Job.cancel))}
@@ -154,7 +154,7 @@ def make_end_conditions() -> dict[str, ColumnElement[bool]]:
 
 
 def is_queue_state_word(word: str) -> bool:
-    """Whether a word tells queued, waiting and blocked jobs apart."""
+    """Return whether a word distinguishes queued, waiting and blocked jobs."""
     value = word.removeprefix("!").lower().removeprefix("state:")
     return (
         word.removeprefix("!").startswith("state:") and bool(value) and any(s.startswith(value) for s in QUEUE_STATES)
@@ -162,7 +162,7 @@ def is_queue_state_word(word: str) -> bool:
 
 
 def filter_by_state(sql: SqlSession, ids: Sequence[str], filter_words: Sequence[str]) -> list[str]:
-    """Those of these jobs whose state, looked at one by one where they are queued, fits the words."""
+    """Return the jobs whose state matches the words. The state of each queued job is looked up."""
     queued = {job.id.hex: job for job in sql.scalars(select(Job).where(Job.state == JobState.QUEUED))}
 
     def fits(id: str) -> bool:
@@ -178,15 +178,14 @@ def filter_by_state(sql: SqlSession, ids: Sequence[str], filter_words: Sequence[
 
 
 def make_hex_column(session: Session, column: Any) -> ColumnElement[str]:
-    """An id as 32 hex digits, in SQL."""
+    """Return the SQL expression of an id as 32 hexadecimal digits."""
     if session.database.dialect == "postgresql":
         return func.replace(cast(column, String), "-", "")
     return type_coerce(column, String)
 
 
 def count_jobs(session: Session) -> dict[str, int]:
-    """Return how many jobs are running, waiting (in the queue here or in a cluster's) and ended. Only jobs that run
-    are read; the index counts the others."""
+    """Return the numbers of running, waiting and ended jobs. Only running jobs are read; an index counts the others."""
     with session.database.read() as sql:
         by_state = dict(sql.execute(select(Job.state, func.count()).group_by(Job.state)).all())
         running = sql.scalar(select(func.count()).select_from(Job).where(RUNNING)) or 0
@@ -198,8 +197,8 @@ def count_jobs(session: Session) -> dict[str, int]:
 
 
 class JobView(NamedTuple):
-    """A job beside the others of its run in this launch, in full. `reason`: of one that failed, the line of
-    its log with the error."""
+    """A job with the other jobs of its run in the same launch. `reason` is the error line in the log of a
+    failed job."""
 
     job: dict[str, Any]
     shards: Sequence[Row]
@@ -210,7 +209,7 @@ class JobView(NamedTuple):
 
 
 def load_job(session: Session, job_id: UUID) -> JobView:
-    """Raises NotFoundError when there is no such job."""
+    """Load one job. Raises NotFoundError if it does not exist."""
     from chessreg.scheduling.status import find_log
 
     with session.database.read() as sql:
@@ -229,7 +228,7 @@ def load_job(session: Session, job_id: UUID) -> JobView:
 
 
 def read_log_end(session: Session, job_id: UUID, lines: int) -> list[str]:
-    """The last lines of a job's log; why there is none, where there is none."""
+    """Return the last lines of a job's log, or the reason why it has no log."""
     seen = load_job(session, job_id)
     if seen.log is None:
         return [seen.why_no_log]
@@ -237,7 +236,7 @@ def read_log_end(session: Session, job_id: UUID, lines: int) -> list[str]:
     return [*tail.lines, *([tail.begun] if tail.begun else [])][-lines:]
 
 
-REASON_SEARCH_BYTES = 1 << 16  # of a log, in which it is looked for why its job failed
+REASON_SEARCH_BYTES = 1 << 16  # at the end of a log
 REASON_PATTERN = re.compile(
     r"(?:\w+\.)*\w*(?:Error|Exception|Interrupt|Exit)\b.*|error: .*"
     r"|.*\b(?:out of memory|killed|segmentation fault|no space left)\b.*",
@@ -246,7 +245,7 @@ REASON_PATTERN = re.compile(
 
 
 def find_failure_reason(log: Path, message: str) -> str:
-    """The last line of a log that names an error; empty where none does, or the job's message says it already."""
+    """Return the last log line that names an error; empty if there is no such line or the job's message contains it."""
     try:
         with log.open("rb") as file:
             file.seek(0, 2)
@@ -259,7 +258,7 @@ def find_failure_reason(log: Path, message: str) -> str:
 
 
 def find_first_results(session: Session, run_id: UUID) -> tuple[str, Pages, Sequence[Row]] | None:
-    """The first result table of which a run has rows, and their first page."""
+    """Return the first result table with rows of a run, and its first page."""
     from tui.data.result_rows import RESULT_TABLES, count_result_rows, list_results
 
     name = next(iter(count_result_rows(session, run_id, list(RESULT_TABLES))), None)
@@ -270,7 +269,7 @@ def find_first_results(session: Session, run_id: UUID) -> tuple[str, Pages, Sequ
 
 
 def list_ended_jobs(session: Session, ids: Sequence[UUID]) -> list[Row]:
-    """Those of these jobs that have ended."""
+    """Return the rows of those jobs that have ended."""
     with session.database.read() as sql:
         rows = status.read_job_rows(
             sql, sql.scalars(select(Job).where(Job.id.in_(list(ids)), Job.ended_at.is_not(None))).all()
@@ -279,7 +278,7 @@ def list_ended_jobs(session: Session, ids: Sequence[UUID]) -> list[Row]:
 
 
 def find_current_job(session: Session, group_id: UUID) -> UUID:
-    """The job of a launch that one wants to look at first: the first that is not over, or the last."""
+    """Return the job of a launch to show first: the first unfinished one, or the last one."""
     with session.database.read() as sql:
         rows = status.read_job_rows(
             sql, sql.scalars(select(Job).where(Job.group_id == group_id).order_by(Job.created_at, Job.shard)).all()
@@ -292,7 +291,7 @@ def find_current_job(session: Session, group_id: UUID) -> UUID:
 
 
 def apply_to_jobs(session: Session, do: Callable[[SqlSession, list[Job]], list[Job]], ids: Sequence[UUID]) -> int:
-    """Do it to these jobs, and see that a supervisor is there to carry it out; returns to how many it was done."""
+    """Apply `do` to the jobs, start a supervisor if one is needed, and return the number of changed jobs."""
     from chessreg.scheduling.presence import Presence
     from store.process import is_this_machine
 
@@ -306,26 +305,27 @@ def apply_to_jobs(session: Session, do: Callable[[SqlSession, list[Job]], list[J
 
 
 def list_launch_jobs(session: Session, group_id: UUID) -> list[UUID]:
-    """All jobs of a launch."""
+    """Return all jobs of a launch."""
     with session.database.read() as sql:
         return list(sql.scalars(select(Job.id).where(Job.group_id == group_id)))
 
 
-INITIAL_LOG_BYTES = 1 << 19  # of what there was before one looked
+INITIAL_LOG_BYTES = 1 << 19  # of an existing log
 LOG_READ_BYTES = 1 << 20  # in one go
 ESCAPE_PATTERN = re.compile(r"\x1b(\[[0-9;?]*[ -/]*[@-~]|\][^\x07\x1b]*(\x07|\x1b\\)|[@-Z\\-_])")
 
 
 class LogChunk(NamedTuple):
-    """What was added: whole lines, and the line that is being written."""
+    """Text added to a log: complete lines, and the incomplete last line."""
 
     lines: list[str]
     begun: str
-    anew: bool  # the file is another or was cut: what was read before is void
+    anew: bool  # the file was replaced or truncated, so earlier lines are void
 
 
 class LogTail:
-    """The lines of a file, and then those that are added to it. `read` may be called from any thread, one at a time."""
+    """Reads the lines of a file and then the lines appended to it. `read` may be called from any thread,
+    one at a time."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -333,7 +333,7 @@ class LogTail:
         self._at, self._rest, self._file = 0, b"", 0
 
     def read(self) -> LogChunk:
-        """What was written since the last time; nothing where the file is not there (yet)."""
+        """Return the text written since the last call; empty if the file does not exist."""
         try:
             with self.path.open("rb") as file:
                 return self._read(file)
@@ -359,7 +359,7 @@ class LogTail:
 
 
 def clean_log_line(line: bytes) -> str:
-    """A line as a terminal would have left it: without escapes, and after its last carriage return."""
+    """Return a line as a terminal displays it: without escape sequences, and after its last carriage return."""
     text = ESCAPE_PATTERN.sub("", line.decode(errors="replace").rstrip("\r")).rpartition("\r")[2]
     return "".join(c if c.isprintable() else " " for c in text.expandtabs(8))
 
@@ -386,7 +386,7 @@ class HomeSnapshot(NamedTuple):
 
 
 class Curve(NamedTuple):
-    """What a running training is followed by: the run, the metric, and its last points (step, value)."""
+    """The curve of a running training: the run, the metric, and its last points (step, value)."""
 
     run: str
     metric: str
@@ -406,7 +406,7 @@ def load_run_answers(session: Session, run_ids: Sequence[UUID]) -> dict[UUID, Ro
 
 
 def list_loads(session: Session) -> list[Row]:
-    """The hosts on which something runs, with the load that they reported last."""
+    """Return the hosts with running work and the load that each reported last."""
     machine = tables.Machine
     with session.database.read() as sql:
         load_of = read.read_loads(sql)
@@ -415,7 +415,7 @@ def list_loads(session: Session) -> list[Row]:
 
 
 def add_placements(sql: SqlSession, going: Sequence[Row]) -> list[Row]:
-    """Add the machine and the GPU to the rows that run, and an estimate of the start to those that wait."""
+    """Add machine and GPU to the rows of running jobs, and an estimated start to the rows of waiting jobs."""
     attempt, machine = tables.Attempt, tables.Machine
     query = (
         select(attempt.run_id, attempt.job_id, attempt.execution_options, machine.host)
@@ -453,7 +453,7 @@ def parse_gpu_number(options: Row) -> int | None:
     if device == "cpu":
         return None
     number = granted.partition(",")[0] or device.partition(":")[2]
-    return int(number) if number.isdecimal() else 0  # what names no GPU uses the first
+    return int(number) if number.isdecimal() else 0  # without an index: the first GPU
 
 
 def list_hosts(sql: SqlSession) -> list[Row]:

@@ -1,4 +1,4 @@
-"""A kind's settings as the fields of a form; what may stand in a reference; what launching would do, and launching."""
+"""The launch form: a kind's settings as fields, candidates for references, the launch plan, and launching."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def make_form_fields(settings: Iterable[SettingField], part: Part) -> list[Field
 
 @dataclass
 class FormCheck:
-    """The settings that a form stands for, or what is wrong with it: by field, and as a whole."""
+    """The settings of a form, or its errors: by field (`errors`) and in general (`general`)."""
 
     spec: Any = None
     options: Any = None
@@ -83,7 +83,8 @@ class FormCheck:
 
 
 class Form:
-    """The settings of one kind as they are filled in: what was typed is kept apart from presets and defaults."""
+    """The settings of one kind while the user fills in the form. Typed values are kept apart from presets
+    and defaults."""
 
     def __init__(self, kind: Kind, reference: str, typed: Mapping[str, str] | None = None) -> None:
         self.kind, self.reference = kind, reference
@@ -94,7 +95,7 @@ class Form:
 
     @classmethod
     def restored(cls, kind: Kind, reference: str, draft: Mapping[str, Any]) -> Form:
-        """The form as it was left: `typed` and `preset` of a draft, without what the kind does not have any more."""
+        """Restore a form from a draft (`typed`, `preset`). Settings that the kind no longer has are dropped."""
         form = cls(kind, reference)
         typed = draft.get("typed")
         if isinstance(typed, Mapping):
@@ -117,7 +118,7 @@ class Form:
 
     @property
     def variant(self) -> str:
-        """The value of the tag of a kind whose spec is a union, typed or of the preset; empty where there is none."""
+        """The tag value of a kind whose spec is a union, typed or from the preset; empty for other kinds."""
         if not (tag := tag_of(self.kind.spec)):
             return ""
         return self.typed.get(tag, "").strip() or str(self.filled.get(tag, ""))
@@ -141,7 +142,7 @@ class Form:
         return {key: text for key, text in self.typed.items() if key in self.by_key}
 
     def snapshot(self) -> Form:
-        """The form as it is now, for another thread: typing goes on meanwhile."""
+        """Return a copy for another thread while the user continues typing."""
         same = Form(self.kind, self.reference, self.typed)
         same.preset = self.preset
         return same
@@ -152,11 +153,11 @@ class Form:
 
     @property
     def filled(self) -> dict[str, Any]:
-        """What the preset fills in, by path."""
+        """The values set by the preset, by path."""
         return flatten_settings(self.kind.preset(self.preset)) if self.preset else {}
 
     def give(self, key: str, text: str | None) -> None:
-        """What was typed into a field; None takes it back."""
+        """Set the typed text of a field; None clears it."""
         one = self.by_key[key]
         if text is None or (not text.strip() and one.form != "list"):
             self.typed.pop(key, None)
@@ -164,7 +165,7 @@ class Form:
             self.typed[key] = text
 
     def text(self, key: str) -> str:
-        """What the field shows."""
+        """Return the displayed text of the field."""
         if key in self.typed:
             return self.typed[key]
         if key in self.filled:
@@ -172,8 +173,8 @@ class Form:
         return self.by_key[key].shown_default
 
     def source(self, key: str) -> str:
-        """Where the value comes from: given, a preset, the default; that it is needed; or that it was `changed`: given,
-        and another than the preset's."""
+        """Return the source of the value: `given`, `preset`, `default`, `needed`, or `changed` (given instead of the
+        preset's)."""
         if key in self.typed:
             differs = key in self.filled and self.typed[key].strip() != format_value(self.filled[key])
             return "changed" if differs else "given"
@@ -190,7 +191,7 @@ class Form:
         return {key: [piece.strip() for piece in text.split("|")] for key, text in spec if "|" in text}
 
     def cells(self) -> list[Form]:
-        """A form for each run: one, where no setting has several values."""
+        """Return one form per run: a single form if no setting has several values."""
         swept = self.swept
         if not swept:
             return [self]
@@ -203,7 +204,7 @@ class Form:
         return forms
 
     def value(self, key: str) -> Any:
-        """What was typed, parsed; as it stands where that cannot be."""
+        """Return the typed value, parsed; the text itself if it cannot be parsed."""
         try:
             return self.by_key[key].parse_text(self.typed[key])
         except ValueError:
@@ -212,8 +213,7 @@ class Form:
     # -- checking -------------------------------------------------------------------------------------------------
 
     def check(self) -> FormCheck:
-        """What the models make of it, of a sweep of each run. Nothing is looked up: names are looked for when it is
-        planned."""
+        """Validate the form, and each run of a sweep. References are looked up later, when the launch is planned."""
         swept = self.swept
         runs = math.prod(map(len, swept.values()))
         if runs > MAX_SWEEP_RUNS:
@@ -285,19 +285,19 @@ class Form:
 
     @staticmethod
     def _fits_without(model: Any, values: dict[str, Any], path: str, base: dict[str, Any]) -> bool:
-        """Whether the model takes the values but this one."""
+        """Return whether the model accepts the values without the setting `path`."""
         try:
             make_settings(model, nest_settings({key: value for key, value in values.items() if key != path}), base)
         except ChessregError:
             return False
-        except ValidationError as error:  # what else is wrong has an error of its own
+        except ValidationError as error:  # other errors are reported separately
             return all(".".join(map(str, complaint["loc"])) != path for complaint in error.errors())  # it is needed
         return True
 
     # -- as a command ---------------------------------------------------------------------------------------------
 
     def arguments(self) -> list[str]:
-        """The command that launches the same: every option that was given, and no other."""
+        """Return the equivalent command, with exactly the options that were typed."""
         arguments, swept = ["chessreg", "launch", self.reference], self.swept
         if self.preset:
             arguments += ["--preset", self.preset]
@@ -309,8 +309,8 @@ class Form:
                 arguments += ["--grid", f"{one.path}={'|'.join(swept[one.key])}"]
                 continue
             if one.optional and text.lower() in ("", "none"):
-                if self.filled.get(one.key, one.default) is not None:  # a preset's number is taken away, as for the
-                    arguments += [flag, "none"]  # form; what is no number the command line refuses, and says so
+                if self.filled.get(one.key, one.default) is not None:  # clear a preset's number, as in the form;
+                    arguments += [flag, "none"]  # the command line rejects other settings
             elif one.form == "yes or no":
                 on = YES_NO_WORDS.get(text.lower(), False)
                 if one.part != "launch":
@@ -332,12 +332,15 @@ class Form:
 
 
 MAX_LISTED_RUNS = 500  # newest runs that are listed
-MAX_SWEEP_RUNS = 64  # of a sweep from a form: it is checked while one types
+MAX_SWEEP_RUNS = 64  # of a sweep from a form, which is checked on every key press
 
 
 def list_candidates(session: Session, noun: str, filter_text: str = "", model: str = "") -> list[Row]:
-    """Rows with `value`, what one would type, and `about`, what it is: runs of the checkpoint `model` first, then the
-    starred, then what is trained or complete, each newest first. Each word is in one of them."""
+    """Return rows with a `value` to type and a description `about`.
+
+    Runs of the checkpoint `model` come first, then starred rows, then trained or complete ones, each newest first.
+    Every word of the filter must match.
+    """
     with session.database.read() as sql:
         if noun == "dataset":
             rows = list_dataset_candidates(sql)
@@ -353,7 +356,7 @@ def list_candidates(session: Session, noun: str, filter_text: str = "", model: s
 
 
 def list_dataset_candidates(sql: SqlSession) -> list[Row]:
-    """Datasets with what they hold, games or positions, and after each its parts."""
+    """Return datasets with their number of games or positions, each followed by its parts."""
     from chessreg.entities.dataset import content_of
 
     called, starred = names.read_noun_names(sql, "dataset"), find_starred(sql, "dataset")
@@ -372,7 +375,7 @@ def list_dataset_candidates(sql: SqlSession) -> list[Row]:
     return rows
 
 
-OF_MODEL_RANK, STARRED_RANK, READY_RANK = 4, 2, 1  # ranks of what is offered
+OF_MODEL_RANK, STARRED_RANK, READY_RANK = 4, 2, 1  # ranks of candidates
 UNTRAINED_FORMAT = "random-init"  # the source format of a control
 
 
@@ -388,7 +391,7 @@ def find_starred(sql: SqlSession, noun: str) -> set[UUID]:
 
 
 def list_checkpoint_candidates(sql: SqlSession) -> list[Row]:
-    """Checkpoints with weights: an external model cannot be evaluated."""
+    """Return checkpoints with weights; external models cannot be evaluated."""
     called, checkpoint = names.read_noun_names(sql, "checkpoint"), tables.Checkpoint
     query = select(checkpoint, tables.Artifact.created_at).join(
         tables.Artifact, tables.Artifact.digest == checkpoint.artifact
@@ -407,7 +410,7 @@ def list_checkpoint_candidates(sql: SqlSession) -> list[Row]:
 
 
 def find_runs_of_model(sql: SqlSession, reference: str) -> set[UUID]:
-    """Return the runs that read a checkpoint, and those that read what these made; none for an unknown checkpoint."""
+    """Return the runs that use a checkpoint directly or through other runs; empty for an unknown checkpoint."""
     try:
         checkpoint = sql.get_one(tables.Checkpoint, names.resolve_id(sql, "checkpoint", reference))
     except ChessregError:
@@ -421,7 +424,7 @@ def find_runs_of_model(sql: SqlSession, reference: str) -> set[UUID]:
 
 
 def list_run_candidates(session: Session, sql: SqlSession, kind: str, of_model: Collection[UUID] = ()) -> list[Row]:
-    """The newest runs of a kind, and those that can stand in their place."""
+    """Return the newest runs of a kind and of kinds accepted in its place."""
     from tui.data.run_rows import make_run_rows
 
     run = tables.Run
@@ -454,15 +457,15 @@ def list_run_candidates(session: Session, sql: SqlSession, kind: str, of_model: 
 
 
 def find_control_runs(sql: SqlSession, ids: Sequence[UUID]) -> set[UUID]:
-    """Those of these runs that read an untrained model."""
+    """Return the runs among `ids` that use an untrained model."""
     read, checkpoint = tables.RunInput, tables.Checkpoint
     query = select(read.run_id).join(checkpoint, checkpoint.artifact == read.digest)
     return set(sql.scalars(query.where(checkpoint.source_format == UNTRAINED_FORMAT, read.run_id.in_(ids))))
 
 
 def list_pending_candidates(sql: SqlSession, wanted: str) -> list[Row]:
-    """Runs of a kind, or that make a `checkpoint`, that jobs stand for and that have not begun, or whose checkpoint is
-    not there yet: what names one waits for it."""
+    """Return runs of queued jobs that have not started or whose checkpoint is missing. A launch that names one waits
+    for it."""
     query = select(Job).where(Job.ended_at.is_(None), Job.shard == 0).order_by(Job.created_at.desc(), Job.id)
     rows: list[Row] = []
     for job in sql.scalars(query):
@@ -477,7 +480,7 @@ def list_pending_candidates(sql: SqlSession, wanted: str) -> list[Row]:
 
 @dataclass
 class FormPlan:
-    """What launching a form would do, or why it cannot be done: by field, or as a whole with what helps."""
+    """The effect of launching a form, or the reason why it cannot be launched."""
 
     plan: Row | None = None
     errors: dict[str, str] = field(default_factory=dict)
@@ -486,7 +489,7 @@ class FormPlan:
 
 
 def make_orders(form: Form, checked: FormCheck) -> list[Order]:
-    """The order of a form, or one for each run of its sweep, named by what makes it another."""
+    """Return the orders of a form, one per run of its sweep, named by their swept values."""
     orders = []
     for number, (cell, its) in enumerate(checked.cells or [(form, checked)]):
         launch = its.launch.model_dump()
@@ -496,7 +499,7 @@ def make_orders(form: Form, checked: FormCheck) -> list[Order]:
 
 
 def plan_form(session: Session, form: Form, checked: FormCheck) -> FormPlan:
-    """Look everything up that the form names, and plan it. Nothing is queued."""
+    """Look up the form's references and plan the launch. Nothing is queued."""
     result = FormPlan()
     for cell, _ in checked.cells or [(form, checked)]:
         result.errors |= find_unresolved(session, cell)
@@ -544,7 +547,7 @@ def combine_plans(plans: Sequence[Row]) -> Row:
 
 
 def find_unresolved(session: Session, form: Form) -> dict[str, str]:
-    """Fields whose reference cannot be resolved, and why."""
+    """Return the fields whose reference cannot be resolved, with the reason."""
     inputs, errors = ExpectedInputs(session.database, session.store), {}
     for one in form.fields:
         text = form.text(one.key)
@@ -568,9 +571,9 @@ def require_file(reference: str) -> None:
 
 
 def queue_form(session: Session, form: Form, checked: FormCheck) -> tuple[UUID | None, str]:
-    """Queue it and see that a supervisor is there, as `chessreg launch` does. Returns the launch, or None and why not.
+    """Queue the form and start a supervisor, as `chessreg launch` does.
 
-    Raises what planning raises.
+    Return the launch id, or None and the reason. Raises the errors of planning.
     """
     from chessreg.runs.ingest import ingest_fragments
     from chessreg.scheduling.presence import Presence
@@ -589,7 +592,7 @@ def queue_form(session: Session, form: Form, checked: FormCheck) -> tuple[UUID |
 
 
 def list_executors() -> tuple[str, ...]:
-    """Executors: those that are here, and each profile of Slurm."""
+    """Return the executors available here, including each Slurm profile."""
     executors: list[str] = []
     for word in EXECUTORS:
         executors.append(word)
@@ -601,8 +604,10 @@ def list_executors() -> tuple[str, ...]:
 
 
 def list_kind_rows(session: Session) -> list[Row]:
-    """Every kind of experiment: ours, and those of files that runs of this registry were made with. One whose file is
-    not trusted here says so in place of what it does; a file that is gone is left out."""
+    """Return all experiment kinds: built-in kinds and kinds from files recorded in this registry.
+
+    The summary of an untrusted file states the problem. Missing files are left out.
+    """
     from chessreg.runs.kind import kind_of_record, load_kinds
     from chessreg.runs.trust import NotTrustedError
 
@@ -621,7 +626,8 @@ def list_kind_rows(session: Session) -> list[Row]:
 
 
 def find_form_kind(session: Session, reference: str, typed: bool) -> Kind:
-    """The kind of a name or file. `typed`: the user typed it here, and so trusts it; else it is of a row."""
+    """Return the kind of a name or file. `typed` means that the user typed the reference, and therefore trusts the
+    file."""
     from chessreg.runs.kind import find_kind, find_recorded_kind
 
     if ":" not in reference and ".py" not in reference:

@@ -1,4 +1,4 @@
-"""What a thing was made from and what was made from it, as lines of a tree that can be folded."""
+"""The lineage of an object as the lines of a foldable tree."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ WAY_LABELS = {"up": "made from", "down": "went into"}
 
 
 class Trees(NamedTuple):
-    """The two trees of a thing: of what it was made from, and of what it went into."""
+    """The inputs of an object (`up`) and its results (`down`) as trees."""
 
     up: Branch
     down: Branch
 
 
 def build_lineage_trees(session: Session, noun: str, id: str) -> Trees:
-    """The trees of a run, dataset, checkpoint or file; `id` in hex."""
+    """Build both trees of a run, dataset, checkpoint or file; `id` is hexadecimal."""
     from chessreg.registry.lineage import Node, build_tree
 
     with session.database.read() as sql:
@@ -68,12 +68,12 @@ def iter_branch_lines(
 
 
 def count_descendants(branch: Branch) -> int:
-    """Nodes below one."""
+    """Return the number of nodes below a branch."""
     return sum(1 + count_descendants(inner) for inner in branch.branches)
 
 
 def count_distinct_descendants(branch: Branch) -> int:
-    """Different nodes below one."""
+    """Return the number of different nodes below a branch."""
     from chessreg.registry.lineage import iter_nodes
 
     return len(set(iter_nodes(branch)) - {branch.node})

@@ -1,4 +1,4 @@
-"""Machines as rows: a line for each GPU or for each machine, with the jobs there and the load of the last minutes."""
+"""Rows for machines and their GPUs, with jobs and recent load."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ HISTORY_MIN_WIDTH_CELLS = 150  # cells of a terminal from which the last minutes
 
 
 class Loads:
-    """The load that a machine reported in the last minutes, oldest first: shares of its cores, memory and GPUs."""
+    """The recent load of one machine, oldest first: shares of its cores, memory and GPUs."""
 
     def __init__(self) -> None:
         self.at: list[Any] = []
         self.shares: dict[str, list[float]] = {}
 
     def note(self, at: Any, load: Mapping[str, Any]) -> None:
-        """Add a load that was reported at this time; one that is known already is left out."""
+        """Add a load reported at `at`. A load that was already added is ignored."""
         if self.at and at == self.at[-1]:
             return
         self.at = [*self.at, at][-LOAD_HISTORY_SAMPLES:]
@@ -34,19 +34,19 @@ class Loads:
                 self.shares[name] = [*self.shares.get(name, []), value][-LOAD_HISTORY_SAMPLES:]
 
     def drawn(self, name: str, width: int) -> str:
-        """The last minutes in so many cells; empty before there are two loads."""
+        """Return a sparkline of `width` cells, or an empty string if there are fewer than two loads."""
         shares = self.shares.get(name, [])
         return show.draw_sparkline(shares[-width:], width, 0, 1) if len(shares) > 1 else ""
 
 
 def compute_memory_share(taken: Mapping[str, Any]) -> float | None:
-    """The share of a memory that is used; None where it is not known."""
+    """Return the used share of a memory, or None if it is unknown."""
     used, total = taken["memory_used_bytes"], taken["memory_bytes"]
     return used / total if used is not None and total else None
 
 
 def compute_cpu_share(load: Mapping[str, Any]) -> float:
-    """The load average by the number of cores."""
+    """Return the load average divided by the number of cores."""
     return float(load["cpu"] / max(1, load["cores"]))
 
 
@@ -72,15 +72,17 @@ def job_tone(row: Row) -> Tone:
 
 
 def format_meter(value: float | None, cells: int, told: str = "") -> str:
-    """A bar and its value; empty where it is not known."""
+    """Return a bar with its value, or an empty string if the value is unknown."""
     return "" if value is None else f"{show.draw_bar(value, cells)} {told or f'{100 * value:.0f} %':>4}"
 
 
 def make_gpu_grid(
     machines: Sequence[Row], going: Sequence[Row], history: Mapping[str, Loads], width: int
 ) -> tuple[Sequence[TableColumn], list[Line]]:
-    """The columns, and a row for each GPU with its utilization, memory and job; machines without GPUs have one, and so
-    have those on which nothing runs. CPU and memory of a machine are in the lines below its name."""
+    """Return columns and rows with one row per GPU: utilization, memory and job.
+
+    A machine without GPUs, or without running jobs, has one row. CPU and memory of a machine follow its name.
+    """
     cells = 16 if width >= HISTORY_MIN_WIDTH_CELLS else 8
     columns = (
         TableColumn("label", "machine", widest=24, tone=label_tone),
@@ -98,7 +100,7 @@ def make_gpu_grid(
 
 
 def sort_machines(machines: Sequence[Row]) -> list[Row]:
-    """Those on which something runs first, by their names: no line moves when a machine checks in."""
+    """Return machines with running work first, then by name, so that rows do not move when a machine checks in."""
     return sorted(machines, key=lambda row: (not row["running"], row["host"]))
 
 
@@ -163,7 +165,7 @@ def make_gpu_lines(machine: Row, going: Sequence[Row], history: Mapping[str, Loa
 
 
 def count_gpus(machines: Sequence[Row], going: Sequence[Row]) -> tuple[int, int]:
-    """Return how many GPUs the jobs of this registry use, and how many the machines have on which something runs."""
+    """Return how many GPUs this registry's jobs use, and how many the machines with running work have."""
     loads = {row["host"]: row["load"]["gpus"] for row in machines if row["running"] and row["load"]}
     used = {(row["at"], row["gpu"]) for row in going if row["at"] in loads and row["gpu"] is not None}
     return len(used), sum(map(len, loads.values()))
@@ -177,7 +179,7 @@ def make_blank_line(host: str, label: str) -> Line:
 
 
 def make_job_cells(jobs: Sequence[Row]) -> Line:
-    """What a line says of the job that works there."""
+    """Return the cells that describe the job of a row."""
     if not jobs:
         return {}
     (job,) = jobs
@@ -198,7 +200,7 @@ def describe_idle_machine(machine: Row) -> str:
 def make_machine_table(
     machines: Sequence[Row], going: Sequence[Row], width: int
 ) -> tuple[Sequence[TableColumn], list[Line]]:
-    """The columns, and a row for each machine: how busy each of its GPUs is, memory, CPU, and what runs there."""
+    """Return columns and rows with one row per machine: GPU utilization, memory, CPU and jobs."""
     cells = 8 if width >= 100 else 5
     columns = (
         TableColumn("label", "machine", widest=20, least=6, role="key"),

@@ -1,4 +1,4 @@
-"""Long lists in pages: a table that is scrolled holds a few pages of rows, never all."""
+"""Long lists in pages, so that a table keeps only a few pages of rows in memory."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Row = Mapping[str, Any]
 
 
 class Pages(Protocol):
-    """A list of `count` rows in pages of PAGE. `page` may be called from several threads."""
+    """A list of `count` rows in pages of PAGE_ROWS. `page` may be called from several threads."""
 
     @property
     def count(self) -> int: ...
@@ -24,12 +24,12 @@ class Pages(Protocol):
     def page(self, number: int) -> Sequence[Row]: ...
 
     def narrowed(self, view: View) -> Pages:
-        """The rows that hold the view's words, in its order. Raises BadInputError for a column that there is not."""
+        """Return the rows that match the view, in its order. Raises BadInputError for an unknown column."""
         ...
 
 
 class ListPages:
-    """Rows that are all here, as pages."""
+    """Pages of rows that are already in memory."""
 
     def __init__(self, rows: Sequence[Row]) -> None:
         self.rows, self.count = rows, len(rows)
@@ -42,20 +42,20 @@ class ListPages:
 
 
 def refuse_narrowing(view: View) -> Pages:
-    """In place of `narrowed`, of a list that has words of its own."""
+    """Raise BadInputError: a replacement for `narrowed` in lists with a separate filter."""
     raise BadInputError("this list is narrowed by the words above it")
 
 
 class JoinedPages:
-    """The rows of several sources, one after the other. `narrow` makes the same of those that fit a view.
+    """The rows of several sources, one after the other. `narrow` returns the joined pages of a view.
 
-    Sources may take long to be counted: they are taken until there are FIRST rows or until there is a pause (None
-    between sources: many rows were looked at), the others by `more`, whose rows come after those that are counted.
-    `page` and `more` may be called from several threads.
+    Counting a source may be slow. The constructor counts sources until there are FIRST rows or a source yields None (a
+    pause after many scanned rows). `more` counts further sources and appends their rows. `page` and `more` may be
+    called from several threads.
     """
 
-    FIRST, STEP, PAUSES = 10 * PAGE_ROWS, 500_000, 8  # rows, and pauses that a step of `more` goes over
-    STRETCH = 50_000  # rows that sources look at before they pause, in about 0.1 s
+    FIRST, STEP, PAUSES = 10 * PAGE_ROWS, 500_000, 8  # rows, and pauses within one call of `more`
+    STRETCH = 50_000  # rows that a source scans before a pause, in about 0.1 s
 
     def __init__(self, parts: Iterable[Pages | None], narrow: Callable[[View], Pages]) -> None:
         self._left: Iterator[Pages | None] | None = iter(parts)
@@ -70,8 +70,10 @@ class JoinedPages:
         return self._starts[-1]
 
     def more(self, rows: int = STEP, pauses: int = PAUSES) -> bool:
-        """Count about so many rows more; returns whether there may be others. Raises what the sources raise, after
-        which no more are counted."""
+        """Count about `rows` more rows. Return whether further sources may remain.
+
+        After an error of a source, which is raised, counting ends.
+        """
         with self._counting:
             wanted, left = self.count + rows, self._left
             self._left = None
@@ -97,18 +99,18 @@ class JoinedPages:
             inner, skipped = divmod(at - self._starts[part], PAGE_ROWS)
             rows = self._parts[part].page(inner)[skipped : skipped + end - at]
             if not rows:
-                break  # they were fewer when they were read than when they were counted
+                break  # rows were removed after counting
             page += rows
             at += len(rows)
         return page
 
 
 def is_counted(pages: Pages) -> bool:
-    """Whether all rows of a list are counted."""
+    """Return whether all rows of a list are counted."""
     return not isinstance(pages, JoinedPages) or pages.complete
 
 
 def count_rows_to(pages: Pages, place: int) -> None:
-    """Count on until there is a row at this place, if there is one."""
+    """Count rows until there is one at `place`, or until all are counted."""
     while isinstance(pages, JoinedPages) and pages.count <= place and pages.more():
         pass

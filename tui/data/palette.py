@@ -1,4 +1,4 @@
-"""What the palette finds in a registry: queries, kinds of experiments, runs by their names."""
+"""Search the registry for the command palette: queries, experiment kinds, and runs by name."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from chessreg.registry import run_filter, tables
 if TYPE_CHECKING:
     from chessreg.session import Session
 
-MAX_RUN_NAMES = 50  # names that are looked at
+MAX_RUN_NAMES = 50  # names that are ranked
 
 
 def list_palette_entries(session: Session) -> tuple[list[Any], list[tuple[str, str, str]]]:
-    """The entries of the catalogue of queries; name, reference and summary of every kind."""
+    """Return the entries of the query catalogue, and (name, reference, summary) of every kind."""
     from tui.data.launch_form import list_kind_rows
     from tui.data.query_answers import search_catalogue
 
@@ -27,7 +27,7 @@ def list_palette_entries(session: Session) -> tuple[list[Any], list[tuple[str, s
 
 
 def find_runs_by_name(session: Session, words: str) -> list[tuple[UUID, str]]:
-    """Runs whose names have the letters of these words in this order; those that have the words as they are first."""
+    """Return runs whose names contain the letters of `words` in this order; names that contain the words come first."""
     words = words.lower().strip()
     words = words.removeprefix("run ").strip()
     letters = words.replace(" ", "")

@@ -1,4 +1,5 @@
-"""The catalogue of queries and its scope; answers as tables and charts; the rows behind a line; one's own SELECTs."""
+"""The query catalogue and its scope, answers as tables and charts, rows behind a line, and the user's SELECT
+statements."""
 
 from __future__ import annotations
 
@@ -29,12 +30,12 @@ SCOPE_GRAMMAR = "checkpoint:NAME  run:NAME  tag:TAG  machine:HOST  since:7d  par
 
 
 def parse_scope(scope_text: str) -> dict[str, Any]:
-    """The options of Scope that these words say; `where:` takes all that follows it.
+    """Return the options of `Scope` that a scope text sets. `where:` consumes the rest of the text.
+
+    Raises BadInputError for an unknown word and for a field without a value.
 
     >>> parse_scope("tag:best since:7d where: layer > 3 and color = 'white'")
     {'tag': ['best'], 'since': '7d', 'where': "layer > 3 and color = 'white'"}
-
-    Raises BadInputError for a word that no scope has, and for a field without a value.
     """
     named, *conditions = WHERE_PATTERN.split(scope_text, maxsplit=1)
     values: dict[str, Any] = {}
@@ -56,14 +57,14 @@ def parse_scope(scope_text: str) -> dict[str, Any]:
 
 
 def make_scope(scope_text: str, partial: bool = False) -> Scope:
-    """The scope itself. Raises BadInputError."""
+    """Return the scope of a text. Raises BadInputError."""
     from chessreg.queries.scope import Scope
 
     return Scope.of(parse_scope(scope_text) | ({"partial": True} if partial else {}))
 
 
 def format_scope_options(scope_text: str) -> str:
-    """The same for the command line, each with a blank before it; empty for no words.
+    """Return the scope as command-line options, each preceded by a space; empty for an empty scope.
 
     >>> format_scope_options("tag:best where: layer > 3")
     " --tag best --where 'layer > 3'"
@@ -79,7 +80,7 @@ MAX_OFFERED_RUNS = 2000  # runs whose names are offered
 
 
 def list_scope_words(session: Session) -> list[str]:
-    """The whole words that a scope of this registry may hold, for completion; of runs the names of the newest."""
+    """Return the complete words that a scope may contain, for completion; run names of the newest runs only."""
     from sqlalchemy import select
 
     from chessreg.registry import names
@@ -97,7 +98,7 @@ def list_scope_words(session: Session) -> list[str]:
 
 
 def complete_scope(scope_text: str, known: list[str]) -> str | None:
-    """The words with the last one completed; None where nothing begins so, or a condition is being written.
+    """Return the text with its last word completed, or None if nothing matches or a condition is being typed.
 
     >>> complete_scope("partial check", ["checkpoint:a", "checkpoint:b"])
     'partial checkpoint:a'
@@ -111,10 +112,10 @@ def complete_scope(scope_text: str, known: list[str]) -> str | None:
 
 @dataclass(frozen=True)
 class AnswerTable:
-    """A query's answer as it is shown: headings and cells as `chessreg query` prints them.
+    """A query's answer for display, with headings and cells as `chessreg query` prints them.
 
-    Rows hold the cells under `c0`, `c1`, … and the number of the line (from 1) under `#`; rows behind a line hold
-    the values under their names too, among them run_id and unit.
+    Rows store the cells as `c0`, `c1`, … and the line number (from 1) as `#`. Rows behind a line also store the values
+    by name, including run_id and unit.
     """
 
     title: str
@@ -124,7 +125,7 @@ class AnswerTable:
     same: str = ""
     notes: list[str] = field(default_factory=list)
     footer: str = ""
-    result: QueryResult | None = None  # what is copied and written to files: every digit
+    result: QueryResult | None = None  # for copies and exports, with all digits
     roles: tuple[Role, ...] = ()  # of the columns; empty: texts
     aligned: frozenset[int] = frozenset()  # columns of values with intervals, which end and begin below each other
     signs: tuple[dict[str, int], ...] = ()  # of the differences in each row
@@ -132,14 +133,14 @@ class AnswerTable:
 
 @dataclass(frozen=True)
 class ScreenQuestion:
-    """A query of the catalogue with its options. `scope` has the words of the scope bar."""
+    """A catalogue query with its options. `scope` is the text of the scope bar."""
 
     entry: Entry
     scope: str = ""
     partial: bool = False
     published: bool = False
     scoring: str = "paper"
-    wide: bool = False  # every column, not only those that answer it
+    wide: bool = False  # show every column
 
     @property
     def title(self) -> str:
@@ -147,7 +148,7 @@ class ScreenQuestion:
 
     @property
     def options(self) -> str:
-        """Its options on the command line, with a blank before each."""
+        """The options on the command line, each preceded by a space."""
         partial = " --partial" if self.partial and "--partial" not in format_scope_options(self.scope) else ""
         scoring = f" --scoring {self.scoring}" if self.scoring != "paper" else ""
         return format_scope_options(self.scope) + partial + scoring
@@ -160,10 +161,12 @@ class ScreenQuestion:
 
 
 def search_catalogue(session: Session, text: str = "") -> tuple[list[Row], str]:
-    """The queries whose title, question, aliases, paper or plots have all these words, each with its `entry`:
-    chessreg's, and those beside the files of users' kinds that were run here and are trusted. Those come first that a
-    complete run here can answer (`answered`). Also what is wrong with users' queries, if anything is: then chessreg's
-    alone are listed."""
+    """Return the queries that contain all words in their title, question, aliases, paper or plots, and an error
+    message.
+
+    The catalogue includes queries of trusted user kinds that were run here. Queries that a complete run can answer
+    (`answered`) come first. If the users' queries are invalid, the message is not empty and they are left out.
+    """
     from chessreg.queries.ask import trusted_kind_files
     from chessreg.queries.catalogue import catalogue_entries
 
@@ -210,7 +213,7 @@ def find_kinds_with_results(session: Session) -> set[str]:
 
 
 def answer_question(session: Session, question: ScreenQuestion) -> AnswerTable:
-    """Ask a catalogue query; with `published`, the papers' numbers with ours beside them."""
+    """Answer a catalogue query; with `published`, next to the papers' numbers."""
     from chessreg.queries import run_query
 
     scope = make_scope(question.scope, question.partial)
@@ -223,7 +226,7 @@ def answer_question(session: Session, question: ScreenQuestion) -> AnswerTable:
 
 
 def list_rows_behind(session: Session, question: ScreenQuestion, number: int) -> AnswerTable:
-    """The rows behind line `number` (from 1) of a query's answer."""
+    """Return the rows behind line `number` (from 1) of a query's answer."""
     from chessreg.queries.ask import rows_behind
 
     scope = make_scope(question.scope, question.partial)
@@ -232,7 +235,7 @@ def list_rows_behind(session: Session, question: ScreenQuestion, number: int) ->
 
 
 def run_plot_query(session: Session, question: ScreenQuestion, plot: Plot) -> QueryResult:
-    """The rows that a plot of a query shows."""
+    """Return the rows that a query's plot shows."""
     from chessreg.queries import ask
 
     scope = make_scope(question.scope, question.partial)
@@ -240,7 +243,7 @@ def run_plot_query(session: Session, question: ScreenQuestion, plot: Plot) -> Qu
 
 
 def make_answer_table(title: str, result: QueryResult, wide: bool = False) -> AnswerTable:
-    """A table of few rows as text: the columns that answer the query, or (`wide`) all of them."""
+    """Return a short answer as text: the columns that answer the query or, with `wide`, all columns."""
     from chessreg.queries import render
 
     headings, cells, same, numeric = render.table_cells(result, wide)
@@ -265,7 +268,7 @@ def make_answer_table(title: str, result: QueryResult, wide: bool = False) -> An
 
 
 def choose_column_role(result: QueryResult, name: str) -> Role:
-    """What a column of an answer is: a key of its rows, a result, or what explains it."""
+    """Return the role of an answer's column: key, value, detail or text."""
     defaults = result.entry.default if result.entry is not None else None
     if name in result.intervals or (defaults is not None and name in defaults.answers):
         return "value"
@@ -279,8 +282,10 @@ LESS_IS_BETTER = ("loss", "error", "nll", "kl")  # how their names end
 
 
 def compute_signs(row: Row, names: Sequence[str]) -> dict[str, int]:
-    """Of the differences of a row, by the field of their cells: 1 where the interval tells that it is better, -1 where
-    it tells that it is worse, 0 where it holds 0 or there is none."""
+    """Return the sign of each difference in a row, by the field of its cell.
+
+    1 if the whole interval is better, -1 if it is worse, 0 if the interval includes 0 or is missing.
+    """
     found = {}
     for n, name in enumerate(names):
         if name.startswith(DIFFERENCES):
@@ -291,7 +296,7 @@ def compute_signs(row: Row, names: Sequence[str]) -> dict[str, int]:
 
 
 def align_intervals(lines: Sequence[Sequence[str]]) -> list[list[str]]:
-    """Cells of which the values before an interval end below each other, and the intervals begin so.
+    """Pad cells so that values end, and intervals start, in the same column.
 
     >>> align_intervals([["1 [-2, 3]"], ["10"], [""]])
     [[' 1 [-2, 3]'], ['10        '], ['']]
@@ -310,7 +315,7 @@ def align_intervals(lines: Sequence[Sequence[str]]) -> list[list[str]]:
 
 
 def make_paged_answer(title: str, result: QueryResult, hidden: Collection[str] = ("run_id",)) -> AnswerTable:
-    """An answer of any length, without the `hidden` columns: an id that leads to a run is not read."""
+    """Return an answer of any length without the `hidden` columns."""
     from chessreg.queries import render
 
     pages = RowsBehind(result, hidden)
@@ -323,7 +328,7 @@ def number_cells(place: int, line: Sequence[str]) -> dict[str, Any]:
 
 
 class RowsBehind:
-    """The rows of an answer of any length: they stay in Arrow until they are looked at."""
+    """The rows of an answer of any length, stored in Arrow until they are displayed."""
 
     def __init__(self, result: QueryResult, hidden: Collection[str] = (), lines: Sequence[int] | None = None) -> None:
         """`lines`: the number of each row (from 1) where it is another than its place."""
@@ -356,7 +361,7 @@ class RowsBehind:
         ]
 
     def narrowed(self, view: View) -> RowsBehind:
-        """By the values that the rows hold, not by their text: every digit counts."""
+        """Filter by the stored values with all digits, not by their text."""
         import numpy as np
         import pyarrow as pa
 
@@ -396,7 +401,7 @@ Names = dict[str, list[str]]  # table or view → columns
 
 
 def answer_select(session: Session, text: str) -> AnswerTable:
-    """The answer to one SELECT. Raises what run_sql raises."""
+    """Run one SELECT statement. Raises the errors of run_sql."""
     from chessreg.queries import run_sql
 
     answer = make_paged_answer("sql", run_sql(session.database, text), hidden=())
@@ -410,20 +415,20 @@ def answer_select(session: Session, text: str) -> AnswerTable:
 
 
 def format_sql_heading(name: str, heading: str) -> str:
-    """A column by its name in SQL, which may be typed again, and what is read beside it where that says more."""
+    """Return a column's name in SQL, with its unit if the heading has one."""
     unit = heading.removeprefix(name.replace("_", " ")).strip()
     return f"{name} [{unit}]" if unit else name
 
 
 def list_sql_names(session: Session) -> Names:
-    """Every table and view that a SELECT may name, with its columns."""
+    """Return every table and view that a SELECT can use, with its columns."""
     from chessreg.queries.engine import engine_of
 
     return engine_of(session.database).described()
 
 
 def format_row_counts(session: Session) -> dict[str, str]:
-    """The rows of every table, as far as they are counted."""
+    """Return the number of rows of every table, as far as counted."""
     from chessreg.queries import ask
 
     counts = ask.count_table_rows(session.database, list_sql_names(session))
@@ -431,7 +436,7 @@ def format_row_counts(session: Session) -> dict[str, str]:
 
 
 def explain_select(session: Session, text: str) -> dict[str, str]:
-    """What one SELECT would read, by table. Raises what run_sql raises."""
+    """Return the number of rows that a SELECT reads, by table. Raises the errors of run_sql."""
     from chessreg.queries import ask
 
     reads = ask.count_rows_read(session.database, text)
@@ -439,9 +444,10 @@ def explain_select(session: Session, text: str) -> dict[str, str]:
 
 
 def complete_sql(before: str, whole: str, known: Names) -> list[str]:
-    """What the word before the cursor may become: after a dot, columns of that table (or of the table of that alias);
-    else columns of the tables that the statement names, then tables, then words of SQL. Where none begins so, those
-    that have it somewhere.
+    """Return completions of the word before the cursor.
+
+    After a dot, these are the columns of the table or alias. Otherwise: columns of the tables in the statement, tables,
+    and SQL keywords. If no name starts with the word, return the names that contain it.
 
     >>> complete_sql("SELECT pl", "SELECT pl FROM game AS g", {"game": ["plies", "unit"]})
     ['plies']
@@ -474,8 +480,10 @@ class BoardSeries(NamedTuple):
 
 
 def make_plot_boards(result: QueryResult, plot: Plot) -> list[BoardSeries]:
-    """The boards of a plot of the form `board`, all on one scale: what `chessreg plot` draws. Values above 1 that are
-    no percentages are shown as shares of the highest."""
+    """Return the boards of a plot of the form `board` on a common scale, as `chessreg plot` draws them.
+
+    Values above 1 that are not percentages are shown as shares of the maximum.
+    """
     from chessreg.games.boards.boardframe import EMPTY, BoardFrame
     from chessreg.queries.plot import heat_boards, heat_range
     from chessreg.queries.render import column_heading
@@ -507,7 +515,7 @@ def make_plot_boards(result: QueryResult, plot: Plot) -> list[BoardSeries]:
 
 
 def make_plot_chart(result: QueryResult, plot: Plot) -> Chart:
-    """The chart of a catalogue answer whose rows are those that the plot shows: what `chessreg plot` draws."""
+    """Return the chart of a query's plot, as `chessreg plot` draws it."""
     from chessreg.queries.plot import LINE_KEY, differing_columns, group_rows, rows_of_lines
     from chessreg.queries.render import cell_text, column_heading
 

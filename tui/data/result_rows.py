@@ -1,4 +1,4 @@
-"""Rows of the result tables, of a run or of the whole registry, and games of datasets: in pages, with their columns."""
+"""Rows and columns of the result tables and of the datasets' games, in pages."""
 
 from __future__ import annotations
 
@@ -71,15 +71,17 @@ def get_primary_key(result_table: str) -> tuple[Any, ...]:
 
 
 def flatten_record(record: Any) -> dict[str, Any]:
-    """A result row as kinds know it: its columns, then the extra columns of its kind."""
+    """Return a result row as kinds see it: its columns, then the extra columns of its kind."""
     row = {column.key: getattr(record, column.key) for column in record.__table__.columns}
     extra = row.pop("detail", None) or {}
     return row | {(f"detail_{name}" if name in row else name): value for name, value in extra.items()}
 
 
 def list_results(session: Session, result_table: str, run_id: UUID | None = None) -> Pages:
-    """The rows of a result table, of one run or of all, the oldest run first and each in the order of its keys. Each
-    row names its run and its table."""
+    """Return the rows of a result table for one run or all runs: oldest run first, each in key order.
+
+    Each row includes the names of its run and its table.
+    """
     table = RESULT_TABLES[result_table]
 
     def rows(sql: SqlSession, records: Sequence[Any]) -> list[Row]:
@@ -138,7 +140,7 @@ MAX_COUNTED_RUNS = 64  # runs at once
 
 
 class RowCounts(NamedTuple):
-    """Rows of a run, and those that fit."""
+    """The number of rows of a run, and how many match."""
 
     rows: int
     fitting: int
@@ -147,7 +149,7 @@ class RowCounts(NamedTuple):
 def count_fitting_rows(
     session: Session, table: Any, ids: Sequence[UUID], fits: Sequence[ColumnElement[bool]]
 ) -> dict[UUID, RowCounts] | None:
-    """The rows of each of these runs; None where they are more than STRETCH, which are looked at in parts."""
+    """Return the row counts of each run, or None if they have more than STRETCH rows together."""
     each = and_(true(), *fits).label("fits")
     looked = select(table.run_id, each).where(table.run_id.in_(ids)).limit(JoinedPages.STRETCH + 1).subquery()
     query = select(looked.c.run_id, func.count(), func.count().filter(looked.c.fits)).group_by(looked.c.run_id)
@@ -157,8 +159,7 @@ def count_fitting_rows(
 
 
 def find_runs_with_rows(session: Session, table: Any) -> list[UUID]:
-    """The runs that have rows in a result table, the oldest first. The index leads from one to the next: no other row
-    is read."""
+    """Return the runs with rows in a result table, oldest first. The query skips from run to run in the index."""
     run = tables.Run
     with session.database.read() as sql:
         lowest = select(table.run_id).order_by(table.run_id).limit(1)
@@ -171,7 +172,8 @@ def find_runs_with_rows(session: Session, table: Any) -> list[UUID]:
 
 
 def make_sql_field(session: Session, table: Any, name: str) -> Any:
-    """What a column of a result table is in SQL: the table's own, one that is worked out, or a kind's extra column."""
+    """Return a column of a result table in SQL: a stored, a computed or a kind's extra column; None if it
+    is unknown."""
     if name == "run":
         return ComputedField(lambda term: table.run_id.in_(find_runs_by_term(session, table, term)))
     if table is tables.Game and name in ("color", "opponent"):
@@ -191,7 +193,7 @@ def make_sql_field(session: Session, table: Any, name: str) -> Any:
 
 
 def make_sample_field(session: Session) -> ComputedField:
-    """A trial's sample: the greedy text is stored as -1."""
+    """Return the field of a trial's sample. The greedy text is stored as -1."""
     column = tables.Trial.sample
 
     def holds(term: Term) -> ColumnElement[bool] | None:
@@ -203,7 +205,7 @@ def make_sample_field(session: Session) -> ComputedField:
 
 
 def make_match_field(session: Session, name: str) -> ComputedField:
-    """A column of the match that a game belongs to. The matches that hold a word are looked up before the games."""
+    """Return a field of the match that a game belongs to. Matching matches are looked up before the games."""
     game, match = tables.Game, tables.Match
     column = getattr(match, name)
 
@@ -223,7 +225,7 @@ def make_match_field(session: Session, name: str) -> ComputedField:
 
 
 def find_runs_by_term(session: Session, table: Any, term: Term) -> list[UUID]:
-    """The runs of a result table whose name, or else kind and id, holds a word."""
+    """Return the runs of a result table whose displayed name contains a word."""
     ids = find_runs_with_rows(session, table)
     with session.database.read() as sql:
         called = name_runs(sql, set(ids))
@@ -231,14 +233,14 @@ def find_runs_by_term(session: Session, table: Any, term: Term) -> list[UUID]:
 
 
 def find_matches(sql: SqlSession, ids: set[UUID]) -> dict[tuple[UUID, int], tuple[str, str]]:
-    """(run, number) of each match of these runs → the model's color, and the opponent."""
+    """Return (run, number) → (the model's color, the opponent) for each match of these runs."""
     match = tables.Match
     rows = sql.execute(select(match.run_id, match.number, match.color, match.opponent).where(match.run_id.in_(ids)))
     return {(run_id, number): (color, opponent) for run_id, number, color, opponent in rows}
 
 
 def format_points(row: Row, color: str) -> str:
-    """The model's score of a game, at the move limit by the evaluation there; empty where it has neither.
+    """Return the model's score, at the move limit by evaluation; empty if neither is known.
 
     >>> format_points({"result": "0-1", "adjudication_cp": None}, "black")
     '1'
@@ -252,14 +254,14 @@ def format_points(row: Row, color: str) -> str:
 
 
 def name_runs(sql: SqlSession, ids: set[UUID]) -> dict[UUID, str]:
-    """The name of each run, or else its kind and id."""
+    """Return the name of each run, or its kind and id."""
     kinds = dict(select_by_keys(sql, select(tables.Run.id, tables.Run.kind), tables.Run.id, ids))
     called = names.read_names_of(sql, "run", ids)
     return {id: called.get(id) or f"{kinds.get(id, 'run')} {id.hex[-6:]}" for id in ids}
 
 
 def count_result_rows(session: Session, run_id: UUID, result_tables: Sequence[str]) -> dict[str, int]:
-    """Those of the result tables that have rows of this run, with their number."""
+    """Return the number of rows that a run has in each result table, without empty tables."""
     with session.database.read() as sql:
         known = [name for name in result_tables if name in RESULT_TABLES]
         counts = {name: sql.scalar(select(func.count()).where(RESULT_TABLES[name].run_id == run_id)) for name in known}
@@ -267,18 +269,18 @@ def count_result_rows(session: Session, run_id: UUID, result_tables: Sequence[st
 
 
 def find_tables_with_boards(session: Session) -> list[str]:
-    """The result tables that hold any row that a board may be drawn of."""
+    """Return the result tables with rows that can be drawn as boards."""
     with session.database.read() as sql:
         return [f for f in TABLES_WITH_BOARDS if sql.scalar(select(RESULT_TABLES[f].unit).limit(1)) is not None]
 
 
 def find_row(session: Session, row: Row, result_tables: Sequence[str]) -> dict[str, Any] | None:
-    """The whole stored row that a row with (part of) its key stands for: a query's answer leaves columns out.
+    """Return the complete stored row for a row with part of its key, such as a row of a query's answer.
 
-    The key is run_id, unit and what else of the table's key the row has; the first that fits in key order.
+    The first match in key order is used.
     """
     run_id = row["run_id"] if isinstance(row["run_id"], UUID) else UUID(str(row["run_id"]))
-    also = {"item": "game"}  # what queries call it
+    also = {"item": "game"}  # its name in queries
     with session.database.read() as sql:
         for name in result_tables:
             table = RESULT_TABLES[name]
@@ -326,7 +328,7 @@ def format_sample(row: Row) -> str:
 
 
 def format_centipawns(row: Row) -> str:
-    """The evaluation at the end of a game, of White; a mate as its number of moves.
+    """Return the final evaluation of a game from White's side; a mate as its number of moves.
 
     >>> [format_centipawns({"adjudication_cp": value}) for value in (35, -9_997, 9_999, None)]
     ['35', '-#3', '#1', '']
@@ -381,7 +383,7 @@ HIDDEN_FIELDS = {"run_id", "attempt_id", "intervention_id", "run", "result_table
 
 
 def make_result_columns(result_table: str, rows: Sequence[Row], with_run: bool = False) -> list[TableColumn]:
-    """The columns of a result table: its own, then the extra columns of its kind, as the first rows have them."""
+    """Return the columns of a result table, followed by the extra columns found in the first rows."""
     known = list(TABLE_COLUMNS.get(result_table, ()))
     named = {column.field for column in known} | HIDDEN_FIELDS
     fields = dict.fromkeys(name for row in rows[:20] for name in row if name not in named)
@@ -402,7 +404,7 @@ GAME_TEXT_CHARS = 80  # characters of a game's text
 
 
 def make_game_row(row: Row) -> Row:
-    """A position in the columns of games: ply, players, and the best or evaluated move where a game has its result."""
+    """Return a position in the columns of games, with the best or evaluated move as its result."""
     white, black = ("mover_elo", "opponent_elo") if " w " in row["fen"] else ("opponent_elo", "mover_elo")
     return {
         "white": None, "black": None, "eco": None,
@@ -415,8 +417,10 @@ GAME_ROW_MAKERS: dict[str, Callable[[Row], Row]] = {"games": dict, "positions": 
 
 
 class DatasetPages:
-    """The rows of all datasets whose files are here, dataset by dataset, in their order; or, of each, the rows at
-    `places`, in that order, and all of them in the order of `merged`: (dataset, place) by row."""
+    """The rows of all datasets with local files, in dataset order.
+
+    With `places`, only these rows of each dataset; with `merged` (dataset, place), in this order.
+    """
 
     def __init__(
         self,
@@ -464,8 +468,8 @@ class DatasetPages:
         ]
 
     def narrowed(self, view: View) -> Pages:
-        """Only the columns that the words and the order name are read; a word alone is looked for in all but the moves,
-        which take long: `moves:` looks there."""
+        """Filter and sort. Only the needed columns are read. A word without a column skips the move texts, which are
+        slow to search; `moves:` searches them."""
         for term in parse_terms(view.text):
             if term.field:
                 view.fields(term.field)  # an unknown one is refused before anything is read
@@ -481,7 +485,7 @@ class DatasetPages:
         return DatasetPages(self.parts, merged=merge_orders(places, keys, view))
 
     def _fitting(self, view: View) -> Iterator[Pages | None]:
-        """The rows that fit, of some row groups after the other, with a pause after each."""
+        """Yield the matching rows of some row groups at a time, with a pause after each."""
         for part in self.parts:
             _, name, games = part
             for rows in games.stretches(JoinedPages.STRETCH):
@@ -490,7 +494,7 @@ class DatasetPages:
 
 
 def find_fitting_places(column: ColumnReader, view: View) -> np.ndarray:
-    """Which of the reader's rows hold the words: places int64, ascending."""
+    """Return the places of the matching rows: int64, ascending."""
     brief = replace(view, columns=tuple(c for c in view.columns if c.field != "text"))
     keep = np.ones(len(column.rows), bool)
     for term in parse_terms(view.text):
@@ -508,7 +512,7 @@ class ColumnReader:
         self._read: dict[str, Any] = {}
 
     def __call__(self, field: str) -> Any:
-        """A column as Arrow has it; None where such a dataset has none."""
+        """Return a column as an Arrow array, or None if the dataset has no such column."""
         import pyarrow as pa
 
         if field not in self._read:
@@ -533,14 +537,14 @@ class ColumnReader:
             return None
 
     def _move(self, pa: Any) -> Any:
-        """The best move of a position, or the one that is evaluated."""
+        """Return the best or the evaluated move of each position."""
         import pyarrow.compute as pc
 
         table = self.games.table(self.games.having(("best", "action")), self.some).combine_chunks()
         return pc.coalesce(*(table.column(name) for name in table.column_names)).combine_chunks()
 
     def _rating(self, field: str, pa: Any) -> Any:
-        """White's or Black's rating of positions, which know who is to move."""
+        """Return White's or Black's rating, derived from the side to move."""
         import pyarrow.compute as pc
 
         table = self.games.table(["fen", "mover_elo", "opponent_elo"], self.some).combine_chunks()
@@ -550,13 +554,13 @@ class ColumnReader:
 
 
 def merge_orders(places: Sequence[np.ndarray], keys: Sequence[Any], view: View) -> tuple[np.ndarray, np.ndarray]:
-    """(dataset, place) of every row of several datasets, by the values of their column; without a value last."""
+    """Return (dataset, place) of all rows sorted by value across datasets; rows without a value come last."""
     import pyarrow as pa
 
     kinds = [key.type for key in keys if key is not None]
     kind = pa.float64() if kinds and all(map(is_number, kinds)) else pa.string()
     if len(set(kinds)) == 1 and is_number(kinds[0]):
-        kind = kinds[0]  # whole numbers stay such: those of a small range are counted, not compared
+        kind = kinds[0]  # keep integers: Arrow sorts small ranges by counting
     which = np.repeat(np.arange(len(places), dtype=np.int16), [len(each) for each in places])
     at = np.concatenate([*places, np.zeros(0, np.int64)]).astype(np.uint32)
     values = [
@@ -573,14 +577,16 @@ def is_number(kind: Any) -> bool:
 
 
 def has_datasets(session: Session) -> bool:
-    """Whether there is any; nothing of its files is read."""
+    """Return whether the registry has a dataset. No file is read."""
     with session.database.read() as sql:
         return sql.scalar(select(tables.Dataset.id).limit(1)) is not None
 
 
 def open_dataset_games(session: Session, only: UUID | None = None) -> DatasetPages:
-    """The datasets in the order in which they were made, or one; those whose files are elsewhere are left out. Nothing
-    is fetched, and bytes are not compared with their digest, which takes seconds a gigabyte: `dataset verify` does."""
+    """Open one dataset or all, in creation order. Datasets without local files are left out.
+
+    Digests are not verified, because that takes seconds per gigabyte; `dataset verify` does it.
+    """
     from chessreg.entities.dataset import opened
 
     dataset = tables.Dataset

@@ -1,4 +1,4 @@
-"""Runs as rows: a list of them in pages, narrowed and sorted; the columns that it can have; how many there are."""
+"""Rows, columns and counts of runs."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 def list_run_pages(
     session: Session, text: str = "", sort: str = run_filter.NEWEST_FIRST, metrics: Sequence[str] = ()
 ) -> Pages:
-    """The runs that fit the words (registry.run_filter says which), in this order; of `metrics` the last values.
+    """Return the runs that match a filter (see registry.run_filter), sorted, with the last values of `metrics`.
 
-    Raises BadInputError for a field or an order that there is not.
+    Raises BadInputError for an unknown field or order.
     """
     run = tables.Run
     with session.database.read() as sql:
@@ -48,7 +48,7 @@ def list_run_pages(
 
 
 def filter_run_ids(session: Session, text: str, ids: Collection[UUID]) -> set[UUID]:
-    """Those of these runs that fit the words."""
+    """Return the ids of the runs that match the words."""
     if not ids:
         return set()
     with session.database.read() as sql:
@@ -57,8 +57,8 @@ def filter_run_ids(session: Session, text: str, ids: Collection[UUID]) -> set[UU
 
 
 class SortedIds(Sequence[str]):
-    """The ids of the runs that fit, in an order, as 32 hex digits: read CHUNK by CHUNK, each from the nearer end, of
-    which SQL keeps only as many rows as it skips. May be asked by several threads."""
+    """The hexadecimal ids of matching runs in a given order, read in chunks of CHUNK from the nearer end.
+    Thread-safe."""
 
     CHUNK = 50 * PAGE_ROWS
 
@@ -93,7 +93,7 @@ class SortedIds(Sequence[str]):
 
 
 def list_metric_names(session: Session, ids: Sequence[UUID]) -> list[str]:
-    """The metrics that any of these runs has."""
+    """Return the metrics recorded by any of these runs."""
     point = tables.MetricPoint
     with session.database.read() as sql:
         return sorted(sql.scalars(select(point.name).where(point.run_id.in_(ids)).distinct()))
@@ -102,7 +102,7 @@ def list_metric_names(session: Session, ids: Sequence[UUID]) -> list[str]:
 def make_run_rows(
     sql: SqlSession, records: Sequence[tables.Run], stale: Collection[UUID], metrics: Sequence[str] = ()
 ) -> list[Row]:
-    """What `chessreg runs list` says of these runs, and no other run is looked at."""
+    """Return the rows that `chessreg runs list` shows for these runs; no other run is read."""
     ids = [record.id for record in records]
     shorts, last = identity.shorten_ids(ids), run_filter.read_last_metrics(sql, ids, metrics) if metrics else {}
     return [
@@ -246,7 +246,7 @@ COUNTED_TABLES = {
 
 
 def count_nouns(session: Session) -> dict[str, int]:
-    """Rows by noun, and how many runs are not complete."""
+    """Return the number of rows per noun, and the number of incomplete runs."""
     with session.database.read() as sql:
         counts = {
             noun: sql.scalar(select(func.count()).select_from(table)) or 0 for noun, table in COUNTED_TABLES.items()
@@ -256,7 +256,7 @@ def count_nouns(session: Session) -> dict[str, int]:
 
 
 def describe_first_results(session: Session, run_ids: Sequence[UUID]) -> dict[UUID, str]:
-    """The first measure of each of these runs in words; empty where it has none."""
+    """Return the first measure of each run as text; empty without a measure."""
     found = {}
     with session.database.read() as sql:
         for run_id in run_ids:
@@ -267,7 +267,7 @@ def describe_first_results(session: Session, run_ids: Sequence[UUID]) -> dict[UU
 
 
 def load_run_preview(session: Session, run_id: UUID) -> tuple[dict[str, Any], str]:
-    """A run in full, its inputs by their names, and its result in words; empty where it has none."""
+    """Return a run with named inputs, and its result as text."""
     with session.database.read() as sql:
         run = read.read_run(sql, run_id.hex)
         run["spec"] = name_inputs(sql, run["spec"])
@@ -275,7 +275,7 @@ def load_run_preview(session: Session, run_id: UUID) -> tuple[dict[str, Any], st
 
 
 def format_headline(sql: Any, run_id: UUID) -> str:
-    """A run's result in words, with its intervals; empty where it has none."""
+    """Return a run's result with its intervals as text; empty without a result."""
     from chessreg.queries.intervals import add_intervals
 
     answer = measures.compare_with_earlier(sql, [run_id]).get(run_id)
@@ -287,7 +287,7 @@ NOUN_OF = {"run": "run", "sha256": "checkpoint", "dataset": "dataset"}  # by how
 
 
 def name_inputs(sql: Any, spec: Mapping[str, Any]) -> dict[str, Any]:
-    """A spec with names in place of input references, where there are names."""
+    """Return a spec with names in place of the input references that have one."""
     found = {
         key: match
         for key, value in spec.items()
@@ -304,7 +304,7 @@ def name_inputs(sql: Any, spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def suggest_next_steps(counts: dict[str, int]) -> tuple[str, list[str]]:
-    """What is missing first, and the commands that make it."""
+    """Return the first missing kind of object, and the commands that create it."""
     if not counts["dataset"]:
         return "There are no games yet.", [
             "chessreg demo",

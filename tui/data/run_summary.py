@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class Summary(NamedTuple):
-    """A small table. A row with `narrows` stands for the rows of `result_table` that hold these words."""
+    """A small table. A row with `narrows` summarizes the rows of `result_table` that match this filter."""
 
     title: str
     columns: Sequence[TableColumn]

@@ -60,7 +60,7 @@ class KeysetPages:
             return self._rows(sql, records)
 
     def _statement(self, number: int, wanted: int, begin: int, from_end: bool) -> Select[Any]:
-        """The page's rows, reached from the beginning of page `begin` or, the other way round, from the end."""
+        """Return the statement for a page, counting rows from the start of page `begin` or from the end."""
         statement = select(self._table).where(*self._where)
         if from_end:
             skipped = max(0, self.count - number * PAGE_ROWS - wanted)
@@ -89,10 +89,11 @@ def iter_stretches(
     descending: bool = False,
     cut: Sequence[Any] = (),
 ) -> Iterator[KeysetPages | None]:
-    """The rows of one table that fit, in the order of a unique key, for JoinedPages. The first source looks at a
-    sixteenth of STRETCH rows, which is enough where many fit, later ones at up to eight times STRETCH, as a condition
-    may cost something each time that it is computed; there is a pause for every STRETCH rows. They are cut by `cut`:
-    the key, or the columns that it begins with."""
+    """Yield the matching rows of a table in key order, as sources for JoinedPages.
+
+    The first source scans STRETCH/16 rows; later ones scan up to 8 STRETCH rows. After every STRETCH scanned rows, None
+    is yielded. `cut` is the key or a prefix of it.
+    """
     cut, size, looked = tuple(cut or key), max(1, JoinedPages.STRETCH // 16), 0
     order = [column.desc() if descending else column.asc() for column in cut]
     whole, begin = tuple_(*cut), list[ColumnElement[bool]]()
@@ -114,10 +115,9 @@ def iter_stretches(
 
 
 class SortedPages:
-    """The rows of one table by the value of a field, then by the time of their attempt, then by the key, which may
-    begin with a hash; what has no value comes last.
+    """The rows of one table sorted by a field, then attempt time, then key. Rows without a value come last.
 
-    A page is reached from the nearer end: SQL keeps only as many rows as it skips.
+    A page is read from the nearer end.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class SortedPages:
         rows: Callable[[Any, list[Any]], Sequence[Row]],
         narrow: Callable[[View], Pages],
     ) -> None:
-        """`field(name)` is what a filter and an order call so, in SQL; None where there is no such column."""
+        """`field(name)` returns the SQL expression of a field, or None if it is unknown."""
         value = field(view.sort)
         if isinstance(value, table_filter.ComputedField):
             value = value.value
@@ -140,7 +140,7 @@ class SortedPages:
         self._session, self._table, self._where, self.narrowed = session, table, tuple(where), narrow
         attempt = getattr(table, "attempt_id", None)  # a UUID of version 7: by time
         self._ties = tuple(key) if attempt is None else (attempt, *key)
-        if isinstance(value.type, String):  # as people look for it, not by capitals first
+        if isinstance(value.type, String):  # ignore case
             value = func.lower(value)
         self._view, self._rows, self._value = view, rows, value
         with session.database.read() as sql:
@@ -168,7 +168,7 @@ class SortedPages:
 
 
 class ChosenPages:
-    """The rows of these ids, in this order: what a search has found, which no key leads to."""
+    """The rows of given ids, in this order."""
 
     def __init__(
         self, session: Session, table: Any, ids: Sequence[str], rows: Callable[[Any, list[Any]], Sequence[Row]]
@@ -177,7 +177,7 @@ class ChosenPages:
         self.count = len(ids)
 
     def narrowed(self, view: View) -> ListPages:
-        """Their states are worked out row by row, so every row is read: for some thousands."""
+        """Read every row, because states are computed per row. Suitable for a few thousand rows."""
         rows = [row for number in range(-(-self.count // PAGE_ROWS)) for row in self.page(number)]
         return ListPages(table_filter.narrow_rows(rows, view))
 

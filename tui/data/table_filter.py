@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from tui.columns import TableColumn
 
-# The number that a text begins with; `1-0`, `12:30` and 2026-01-31 begin with none. SQL reads it so too.
+# The number that a text begins with; `1-0`, `12:30` and 2026-01-31 are not numbers. make_number_sql agrees.
 NUMBER_PATTERN = re.compile(r"[-+−]?(?!\d[\d,.]*[-:])\d[\d,]*+(?:\.\d*)?+(?:[eE][-+]?\d+)?+")
 
 
@@ -61,7 +61,7 @@ class Term:
 
 
 def parse_terms(text: str) -> list[Term]:
-    """The words of a filter; those that are still being written (`elo>`, `!`) say nothing yet.
+    """Return the words of a filter. Incomplete words (`elo>`, `!`) are ignored.
 
     >>> [(term.field, term.sign, term.value, term.absent) for term in parse_terms('elo>1900 result:1-0 !draw')]
     [('elo', '>', '1900', False), ('result', ':', '1-0', False), ('', ':', 'draw', True)]
@@ -81,8 +81,7 @@ def parse_terms(text: str) -> list[Term]:
 
 @dataclass(frozen=True)
 class View:
-    """How a table is looked at: the words of its filter, the field that it is sorted by (empty: its own order), and the
-    columns that are shown."""
+    """The filter text of a table, its sort field (empty: original order) and its shown columns."""
 
     text: str = ""
     sort: str = ""
@@ -94,7 +93,7 @@ class View:
         return bool(parse_terms(self.text) or self.sort)
 
     def fields(self, name: str) -> list[str]:
-        """The fields that a name means. Raises BadInputError when it means none."""
+        """Return the fields that a name selects. Raises BadInputError if no field matches."""
         names = {column.field: list_column_names(column) for column in self.columns}
         for fits in (name.__eq__, lambda call: name in call.split("_"), lambda call: call.startswith(name)):
             if fields := [field for field, calls in names.items() if any(map(fits, calls))]:
@@ -105,13 +104,13 @@ class View:
 
 
 def list_column_names(column: TableColumn) -> tuple[str, ...]:
-    """What a column may be called in a filter."""
+    """Return the names of a column in a filter."""
     heading = re.sub(r"\W+", "_", column.heading.rstrip(" ▲▼").lower()).strip("_")
     return (heading, column.field.lower()) if heading else (column.field.lower(),)
 
 
 def list_filter_names(columns: Sequence[TableColumn]) -> list[str]:
-    """The names that are offered for completion."""
+    """Return the column names offered for completion."""
     return list(dict.fromkeys(list_column_names(column)[0] for column in columns if list_column_names(column)[0]))
 
 
@@ -119,7 +118,7 @@ def list_filter_names(columns: Sequence[TableColumn]) -> list[str]:
 
 
 def is_row_match(row: Mapping[str, Any], view: View) -> bool:
-    """Whether a row holds all words."""
+    """Return whether all words match a row."""
     by_field = {column.field: column for column in view.columns}
     for term in parse_terms(view.text):
         fields = view.fields(term.field) if term.field else list(by_field)
@@ -141,7 +140,7 @@ def is_cell_match(column: TableColumn, row: Mapping[str, Any], term: Term) -> bo
 
 
 def is_text_match(text: str, value: Any, term: Term) -> bool:
-    """Whether a cell that shows `text` holds a word; `value` is the source of a number in it."""
+    """Return whether a word matches a cell with the text `text`; a number in `value` is compared as a number."""
     number = parse_leading_number(value) if term.number is not None else None
     if term.sign == ":":
         return term.value.lower() in text.lower() or (number is not None and number == term.number)
@@ -163,7 +162,7 @@ def parse_leading_number(value: Any) -> float | None:
 
 
 def sort_rows(rows: Sequence[Mapping[str, Any]], view: View) -> list[Mapping[str, Any]]:
-    """Sorted by value: numbers by size, before texts; what has no value comes last, either way."""
+    """Return the rows sorted: numbers before texts, empty cells last in both directions."""
     column = next((column for column in view.columns if column.field == view.sort), None)
     if column is None:
         return list(rows)
@@ -183,7 +182,7 @@ def sort_rows(rows: Sequence[Mapping[str, Any]], view: View) -> list[Mapping[str
 
 
 def narrow_rows(rows: Sequence[Mapping[str, Any]], view: View) -> list[Mapping[str, Any]]:
-    """The rows that hold all words, in the view's order. Raises BadInputError for a column that there is not."""
+    """Return the matching rows in the view's order. Raises BadInputError for an unknown column."""
     return sort_rows([row for row in rows if is_row_match(row, view)], view)
 
 
@@ -191,7 +190,7 @@ def narrow_rows(rows: Sequence[Mapping[str, Any]], view: View) -> list[Mapping[s
 
 
 def make_conditions(view: View, expression: Callable[[str], Any], dialect: str) -> list[ColumnElement[bool]]:
-    """The words as conditions. `expression(field)` is a field in SQL, or None where it is not there."""
+    """Return the words as SQL conditions. `expression(field)` returns a column, or None if it is unavailable."""
     from sqlalchemy import false, not_, or_
 
     found: list[ColumnElement[bool]] = []
@@ -219,7 +218,7 @@ class ComputedField:
 
 
 def make_condition(sql: Any, term: Term, dialect: str) -> ColumnElement[bool] | None:
-    """One word of one column; None where such a column cannot hold it."""
+    """Return the condition for one word and column, or None if the column cannot match."""
     from sqlalchemy import Boolean, Float, Integer, Numeric, String, TypeDecorator, and_
 
     if isinstance(sql, ComputedField):
@@ -239,7 +238,7 @@ def make_condition(sql: Any, term: Term, dialect: str) -> ColumnElement[bool] | 
 
 
 def to_exact_number(number: float) -> int | float:
-    """As SQL compares whole columns: integers as such, as long as a float has every one of them."""
+    """Return whole numbers below 2**53 as integers, so that SQL compares integer columns exactly."""
     return int(number) if number.is_integer() and abs(number) < 2**53 else number
 
 
@@ -260,7 +259,7 @@ def make_text_condition(sql: Any, term: Term, dialect: str) -> ColumnElement[boo
 
 
 def make_number_sql(sql: Any, dialect: str) -> Any:
-    """The number that a text of SQL begins with, as NUMBER has it, or NULL."""
+    """Return the SQL expression of the number at the start of a text (see NUMBER_PATTERN), or NULL."""
     from sqlalchemy import Float, Numeric, and_, case, cast, func, not_, or_
 
     def plain(text: Any) -> Any:
@@ -277,7 +276,7 @@ def make_number_sql(sql: Any, dialect: str) -> Any:
 
 
 def make_json_field(document: Any, name: str, dialect: str) -> ComputedField:
-    """A value of a JSON column, which has a type of its own in each row."""
+    """Return a value of a JSON column, whose type may differ between rows."""
     from sqlalchemy import Float, String, case, cast, false, func, type_coerce
 
     value: Any
@@ -312,8 +311,7 @@ def make_json_field(document: Any, name: str, dialect: str) -> ComputedField:
 
 
 def make_mask(view: View, array: Callable[[str], Any], rows: int, words: Sequence[Term] | None = None) -> Any:
-    """Which rows hold all words: a boolean numpy array [rows]. `array(field)` is a column as Arrow has it, or None.
-    Without `words` they are those of the view."""
+    """Return which rows match all words (by default, the view's): a boolean array [rows]."""
     import numpy as np
     import pyarrow.compute as pc
 
@@ -330,7 +328,7 @@ def make_mask(view: View, array: Callable[[str], Any], rows: int, words: Sequenc
 
 
 def match_array(array: Any, term: Term) -> Any:
-    """One word of one column: a boolean Arrow array; None where such a column cannot hold it."""
+    """Return a boolean Arrow array for one word and column, or None if the column cannot match."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -358,8 +356,7 @@ def match_array(array: Any, term: Term) -> Any:
 
 
 def sort_indices(arrays: Any, descending: bool) -> Any:
-    """The places of a column's values in their order, texts without regard to case: int64 [rows]; nulls last, equals as
-    they stood. Of texts the different ones are sorted, and all by their numbers among these, which Arrow counts."""
+    """Return the sorted order of a column: int64 [rows], stable, nulls last, texts case-insensitive."""
     import numpy as np
     import pyarrow as pa
     import pyarrow.compute as pc
