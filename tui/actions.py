@@ -1,8 +1,8 @@
-"""Every action of the terminal UI, once: keys, footer, palette and help are all made from this table.
+"""The table of all actions of the terminal UI. Keys, footer, palette and help are generated from it.
 
-An action belongs to a place: a screen, the table, or `everywhere`. The place's class has a method `action_<method>` and
-takes its BINDINGS from `make_bindings(place)`, so that neither a key nor a line of help can drift from what happens.
-`command` is the one that does or prints the same; words in capitals are filled in by who types it.
+An action belongs to a place: a screen, the table, or `everywhere`. The class of the place defines `action_<method>` and
+takes its BINDINGS from `make_bindings(place)`, so keys and help always agree with the code. `command` is the equivalent
+command; words in capitals are placeholders.
 """
 
 from __future__ import annotations
@@ -22,18 +22,18 @@ from tui.entries import ENTRIES
 
 @dataclass(frozen=True)
 class Action:
-    """What one can do in one place. `short` is its word in the footer; without one it is not shown there."""
+    """An action of one place. `short` is its label in the footer; actions without one are not shown there."""
 
     place: str
     method: str
-    keys: str  # of textual, separated by commas; the first is the one that is shown
+    keys: str  # Textual's names, separated by commas; the first one is displayed
     text: str
     short: str = ""
     command: str = ""
-    parameter: str = ""  # handed to the method
+    parameter: str = ""  # passed to the method
     writes: bool = True  # rows, files or settings: refused with --read-only; False where it is declared by `reads`
-    first: bool = False  # before the focused widget sees the key: what is typed next must go to the new focus
-    verb: str = ""  # what its letter means, where that is more than this method
+    first: bool = False  # handle the key before the focused widget: the next keys belong to the new focus
+    verb: str = ""  # the letter's meaning, if broader than the method
     ascii: bool = False  # arrows are shown by their names: as letters they would be other keys
 
     @property
@@ -42,12 +42,12 @@ class Action:
 
     @property
     def meaning(self) -> str:
-        """What its letter means, in every place."""
+        """The meaning of the action's letter, the same in every place."""
         return self.verb or self.method
 
     @property
     def call(self) -> str:
-        """The action as textual calls it."""
+        """The action in Textual's notation."""
         return f"{self.method}({self.parameter!r})" if self.parameter else self.method
 
     @property
@@ -61,7 +61,7 @@ class Action:
 
 
 def reads(*fields: Any, **named: Any) -> Action:
-    """An action that changes no row, no file and no setting."""
+    """Return an action that changes no row, file or setting."""
     return replace(Action(*fields, **named), writes=False)
 
 
@@ -89,8 +89,8 @@ PLACES_WITH_OWN_KEYS = (
     "jump",
     "editor",
     "sql",
-)  # keys of everywhere mean something else there
-SHARED_PLACES = (  # screens by their place, and the places whose keys they have beside their own
+)  # places where keys of `everywhere` have another meaning
+SHARED_PLACES = (  # screens, and the places whose keys they share
     *((place, ("annotate",)) for place in ("runs", "run", "data", "thing")),
     *((place, ("scoped", "result")) for place in ("answer", "plot", "heat-board")),
     *((place, ("result",)) for place in ("rows", "sql")), ("queries", ("scoped",)),
@@ -453,17 +453,17 @@ ACTIONS: tuple[Action, ...] = (
 
 
 def apply_keys(actions: Iterable[Action], keys: Mapping[str, str]) -> list[Action]:
-    """The actions, each with the keys that a user has given to its name."""
+    """Return the actions with the user's keys."""
     return [replace(action, keys=keys[action.name]) if action.name in keys else action for action in actions]
 
 
 def list_place_actions(place: str) -> list[Action]:
-    """The actions of one place, in the table's order."""
+    """Return the actions of one place in table order."""
     return [action for action in ACTIONS if action.place == place]
 
 
 def make_bindings(place: str) -> list[Any]:
-    """BINDINGS of the class that is this place."""
+    """Return the BINDINGS of the class of a place."""
     return [
         Binding(action.keys, action.call, action.text, id=action.name, priority=action.first)
         for action in list_place_actions(place)
@@ -481,10 +481,10 @@ HARMLESS_APP_ACTIONS = (
 
 @cache
 def can_write(cls: type, method: str) -> bool:
-    """Whether an action method of a class (a screen, a widget, the app) may change something.
+    """Return whether an action method of a class (a screen, a widget or the app) may change something.
 
-    One that the table declares for that class does if it says so. An undeclared one does, unless it is textual's own
-    and not of its App, which can save screenshots anywhere.
+    Actions declared for the class state it. Undeclared methods count as writing, except Textual's methods outside of
+    its App, because App can save screenshots anywhere.
     """
     classes = cls.__mro__
     ids = {b.id for each in classes for b in vars(each).get("BINDINGS", ()) if isinstance(b, Binding)}
@@ -497,7 +497,7 @@ def can_write(cls: type, method: str) -> bool:
 
 
 def check_keys(actions: Iterable[Action] = ACTIONS) -> None:
-    """Raises ValueError when two actions of one place, or a screen and `everywhere`, want the same key."""
+    """Raise ValueError if two actions of one place, or a screen and `everywhere`, use the same key."""
     by_place: dict[str, dict[str, str]] = {}
     for action in actions:
         keys = by_place.setdefault(action.place, {})
@@ -512,7 +512,7 @@ def check_keys(actions: Iterable[Action] = ACTIONS) -> None:
 
 
 def check_shared_places(actions: Sequence[Action]) -> None:
-    """Raises ValueError when a screen and a place whose keys it has too want the same key."""
+    """Raise ValueError if a screen and a place whose keys it shares use the same key."""
     for place, also in SHARED_PLACES:
         here: dict[str, Action] = {}
         for action in (action for action in actions if action.place in (place, *also)):
@@ -522,7 +522,8 @@ def check_shared_places(actions: Sequence[Action]) -> None:
 
 
 def check_table_keys(actions: Sequence[Action], before: Sequence[Action] = ACTIONS) -> None:
-    """Raises ValueError when a screen and the table on it want the same key and did not before: the table has it."""
+    """Raise ValueError if a screen and its table use the same key and did not do so before; the table would
+    receive it."""
     shared = list_table_clashes(before)
     places = {screen.place for screen, table in shared if screen.method != "filter" and table.method != "find"}
     known = {(screen.name, table.name) for screen, table in shared}
@@ -532,7 +533,7 @@ def check_table_keys(actions: Sequence[Action], before: Sequence[Action] = ACTIO
 
 
 def check_text_keys(actions: Iterable[Action]) -> None:
-    """Raises ValueError where a key would be a letter or a sign of the text that is typed in its place."""
+    """Raise ValueError if the key of an action is a printable character in a place where text is typed."""
     for action in actions:
         text = [key for key in action.keys.split(",") if len(key) == 1 or key in SIGN_KEYS]
         if text and (action.place in TEXT_PLACES or (action.place == "sql" and action.first)):
@@ -540,7 +541,7 @@ def check_text_keys(actions: Iterable[Action]) -> None:
 
 
 def list_table_clashes(actions: Sequence[Action]) -> list[tuple[Action, Action]]:
-    """Actions of screens beside those of tables that have one of their keys."""
+    """Return (screen action, table action) pairs that share a key."""
     tables = [action for action in actions if action.place == TABLE]
     return [
         (screen, table)
@@ -561,12 +562,15 @@ LETTER_KEYS = {
     "g": "home",
     "G": "end",
     "o": "enter",
-}  # stand for a key
+}  # alternatives to keys
 
 
 def check_letters(actions: Iterable[Action] = ACTIONS) -> None:
-    """Raises ValueError when a letter means one thing in one place and another in another: its actions have one method
-    or one verb; a letter that stands for an arrow, Home, End or Enter stands beside it."""
+    """Raise ValueError if a letter has different meanings in different places.
+
+    All actions of a letter need the same method or verb. A letter that replaces an arrow, Home, End or Enter is bound
+    together with that key.
+    """
     said: dict[str, Action] = {}
     for action in actions:
         keys = action.keys.split(",")

@@ -1,4 +1,4 @@
-"""The app: screens, database worker, colors and the banner. Each screen knows what it shows and what Enter opens."""
+"""The app: screens, database worker, colors and banner. Each screen defines its contents and the target of Enter."""
 
 from __future__ import annotations
 
@@ -44,20 +44,20 @@ if TYPE_CHECKING:
     from tui.data.query_answers import ScreenQuestion
     from tui.widgets.board import Glyphs
 
-TICK_S = 0.5  # seconds between looks at what is waited for
-CHANGE_POLL_TICKS = 4  # ticks between looks for changes
-INGEST_TICKS = 20  # ticks between takings in of results that wait
+TICK_S = 0.5  # seconds between checks of pending calls
+CHANGE_POLL_TICKS = 4  # ticks between checks for changes
+INGEST_TICKS = 20  # ticks between ingests of waiting results
 GC_TICKS = 60  # ticks between collections of old garbage
-IDLE_S = 3.0  # seconds without a key before one
-SLOW_CALL_S = 1.0  # seconds after which the banner tells
-MAX_NOTICES = 20  # newest that can be read again
-QUIT_WRITE_TIMEOUT_S = 1.0  # seconds that quitting waits for a write that has just begun
-LAST_SEEN_KEY = "left"  # under which it is remembered when one looked last
-FIRST_NEWS_PERIOD = timedelta(days=1)  # so much is news to who never looked before
+IDLE_S = 3.0  # seconds without a key before a collection
+SLOW_CALL_S = 1.0  # seconds before the banner shows a slow call
+MAX_NOTICES = 20  # newest notices kept
+QUIT_WRITE_TIMEOUT_S = 1.0  # seconds that quitting waits for a running write
+LAST_SEEN_KEY = "left"  # key of the last visit's time
+FIRST_NEWS_PERIOD = timedelta(days=1)  # period of news on a first visit
 
 
 def read_last_seen(remembered: RememberedState) -> tuple[datetime, str]:
-    """When one looked last at this registry, and how to say it."""
+    """Return the time of the user's last visit to this registry, and a phrase for it."""
     with suppress(TypeError, ValueError):
         time = datetime.fromisoformat(remembered.get(LAST_SEEN_KEY))
         return time, f"since you last looked, {show.format_local_time(time)}"
@@ -65,9 +65,9 @@ def read_last_seen(remembered: RememberedState) -> tuple[datetime, str]:
 
 
 class PrintableFilter(LineFilter):
-    """Nothing of a registry drives the terminal: control and format characters are left out of every line drawn.
+    """Remove control and format characters from every line, so that registry contents cannot control the terminal.
 
-    Most take no cell; for one that does stands a question mark, so that nothing moves.
+    A removed character that takes cells is replaced by question marks.
     """
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
@@ -94,14 +94,13 @@ ASCII_SIGNS = {
 
 
 def join_lines(text: str) -> str:
-    """Text for a line: of several lines the field would take the first alone."""
+    """Join the lines of a pasted text, because a one-line field would keep only the first."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return text if len(lines) < 2 else " ".join(lines)
 
 
 class AsciiFilter(LineFilter):
-    """For terminals that have nothing but ASCII: every sign by one that looks like it, letters without their accents,
-    all else by a question mark, in as many cells."""
+    """Replace non-ASCII characters on ASCII terminals by similar signs, letters without accents, or question marks."""
 
     def apply(self, segments: list[Segment], background: Color) -> list[Segment]:
         return [
@@ -113,7 +112,7 @@ class AsciiFilter(LineFilter):
 
 
 def to_ascii(character: str) -> str:
-    """A character in ASCII, as wide as it is.
+    """Return a character in ASCII with the same width.
 
     >>> "".join(map(to_ascii, "é½♞漢⠁…"))
     'e=???*~'
@@ -130,11 +129,11 @@ ASCII_FILTER = AsciiFilter()
 
 
 class ChessregApp(Host):
-    """`opener` opens the registry, on a thread of the database worker. `start` is the first screen; without one it is
-    the screen that was open last. `themes` are the user's own, `keys` too: by the names of their actions. `typed` is
-    what the terminal sent before.
+    """The terminal UI.
 
-    Ends with the error when the registry cannot be opened at all.
+    `opener` opens the registry on a thread of the database worker. `start` is the first screen (default: the screen
+    open last). `themes` and `keys` (by action name) are the user's. `typed` is input received before the start. The app
+    exits with the error if the registry cannot be opened.
     """
 
     TITLE = "chessreg"
@@ -200,7 +199,7 @@ class ChessregApp(Host):
         return self.theme_variables
 
     def on_load(self) -> None:
-        """Choose the theme while there is no screen yet: once there is, its styles would be computed twice."""
+        """Choose the theme before the first screen exists, so that styles are computed once."""
         for theme in self.themes:
             self.register_theme(theme)
         known = {theme.name for theme in self.themes}
@@ -208,7 +207,7 @@ class ChessregApp(Host):
         self.theme = chosen if chosen in known else self.themes[0].name
 
     async def on_ready(self) -> None:
-        """The first picture is drawn: only now the registry's code is read, which would keep it waiting."""
+        """Load the registry's code only after the first frame, which it would delay."""
         self.database.begin()
         if self.typed.waiting:
             await self.hand_on(self.typed.waiting.popleft())
@@ -219,7 +218,7 @@ class ChessregApp(Host):
         self.set_interval(TICK_S, self.tick)
 
     async def on_event(self, event: Event) -> None:
-        """A key that comes while another is at work is kept."""
+        """Queue a key that arrives while another is being handled."""
         if isinstance(event, Key | Paste) and not event.is_forwarded:
             self._keyed = time.monotonic()
             if not self.typed.keep(event):
@@ -252,8 +251,8 @@ class ChessregApp(Host):
     # -- slow, lost, changed --------------------------------------------------------------------------------------
 
     def tick(self) -> None:
-        """Tell what takes long; now and then look whether the registry has changed. What can wait begins once the first
-        screen is filled, or is not soon."""
+        """Report slow calls and periodically check the registry for changes. Background work starts once the first
+        screen is filled, or after a timeout."""
         if not self._settled:
             filling = self.top_screen.filling if self.top_screen is not None else None
             self._settled = filling is None or filling.is_finished or time.monotonic() - self._began > IDLE_S
@@ -277,7 +276,7 @@ class ChessregApp(Host):
                 self.look()
 
     def tell_slow(self) -> None:
-        """Say in the banner what has been waited for too long, and take it away when it has come."""
+        """Show a slow call in the banner, and remove the message when the call is done."""
         if not self.is_running:
             return
         banner, waiting = self.banner(), self.database.waiting()
@@ -290,7 +289,7 @@ class ChessregApp(Host):
 
     @work(group="look")
     async def look(self) -> None:
-        """Has another process written? Then what is shown is read again."""
+        """Reload the screens if another process has changed the registry."""
         self._looking = True
         try:
             version = await self.database.ask("looking for changes", lambda session: session.database.data_version())
@@ -308,7 +307,7 @@ class ChessregApp(Host):
 
     @work(group="take in")
     async def take_in(self, tell: bool = False) -> None:
-        """Take in results that wait, as every listing command does. What is shown follows by the look for changes."""
+        """Ingest waiting results, as every listing command does. Screens update at the next check for changes."""
 
         def look(session: Session) -> str:
             from tui.registry import ingest_results
@@ -320,7 +319,7 @@ class ChessregApp(Host):
         self._taking_in = True
         try:
             why_not = await self.database.ask("taking in results", look)
-        except Exception as error:  # a registry that cannot be opened or read: the look for changes tells it
+        except Exception as error:  # an unreadable registry is reported by `look`
             self.log.warning(error)
             return
         finally:
@@ -330,7 +329,7 @@ class ChessregApp(Host):
 
     @work(group="followed")
     async def look_at_followed(self) -> None:
-        """Tell of followed jobs that have ended: a notice here, a bell and a notification of the terminal."""
+        """Announce followed jobs that have ended: a notice, a bell and a terminal notification."""
         from tui.data.job_rows import list_ended_jobs
 
         ids = list(self.followed)
@@ -338,7 +337,7 @@ class ChessregApp(Host):
             return
         try:
             rows = await self.database.ask("looking at followed jobs", lambda session: list_ended_jobs(session, ids))
-        except Exception as error:  # the look for changes tells of a registry that cannot be read
+        except Exception as error:  # an unreadable registry is reported by `look`
             self.log.warning(error)
             return
         for row in rows:
@@ -358,7 +357,7 @@ class ChessregApp(Host):
     # -- writing ------------------------------------------------------------------------------------------------------
 
     def changed(self) -> None:
-        """Every screen that follows the registry reads again: the one in sight now, the others when they are seen."""
+        """Reload every screen that follows the registry: the visible one now, the others when they are opened."""
         for stack in self._screen_stacks.values():
             for screen in stack:
                 if isinstance(screen, AppScreen):
@@ -412,8 +411,8 @@ class ChessregApp(Host):
         default_namespace: DOMNode | None = None,
         namespaces: Mapping[str, DOMNode] | None = None,
     ) -> bool:
-        """Refuse with a notice what may write in a read-only app, else do as textual does. Every key, palette entry and
-        link comes through here."""
+        """Run an action; in read-only mode, refuse actions that may write. All keys, palette entries and links come
+        here."""
         node, method, _ = self._parse_action(action, default_namespace or self, namespaces)
         if self.read_only and can_write(type(node), method):
             self.notify(READ_ONLY_MESSAGE, severity="warning")
@@ -459,10 +458,10 @@ class ChessregApp(Host):
         ways = list(GLYPHS)
         place = ways.index(self.glyphs) + 1
         if self.images is not None and (self.pictures or place == len(ways)):
-            self.pictures, place = not self.pictures, 0  # images stand before the first of the texts
+            self.pictures, place = not self.pictures, 0  # images come before the first text style
         self.glyphs = ways[place % len(ways)]
         if self.plain:
-            self.refresh_css(animate=False)  # every line anew, with or without the filter
+            self.refresh_css(animate=False)  # redraw all lines with or without the filter
             if self.top_screen is not None:
                 self.top_screen.relabel()
         if isinstance(self.top_screen, DrawingScreen):
@@ -479,7 +478,7 @@ class ChessregApp(Host):
         self.notify(path, title="saved")
 
     async def action_quit(self) -> None:
-        """Quit, but not before what was written down is written, or given up, and not while a command runs."""
+        """Quit after pending changes are written or dropped, and ask before stopping a running command."""
         until = time.monotonic() + QUIT_WRITE_TIMEOUT_S
         while self.writes.waits and not self.writes.held and time.monotonic() < until:
             await asyncio.sleep(TICK_S / 20)

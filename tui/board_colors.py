@@ -1,4 +1,4 @@
-"""Colors of a board on which the pieces of both sides can be told from every square, with 16, 256 or all colors."""
+"""Colors of a board on which the pieces of both sides contrast with every square, with 16, 256 or all colors."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WHITE_CONTRAST = 4.5  # of white pieces, signs and numbers to their square: WCAG
 BLACK_CONTRAST = 3.0  # of black pieces to their square: WCAG 2.2, 1.4.11
 CONTRAST_MARGIN = 0.04  # of a contrast, lost where a color is rounded to 8 bits
 COLOR_SYSTEMS = {"standard": ColorSystem.STANDARD, "windows": ColorSystem.STANDARD, "256": ColorSystem.EIGHT_BIT}
-# With 16 colors squares are black: white pieces are white, black ones yellow, and only what is marked has a color.
+# With 16 colors squares are black: white pieces are white, black ones yellow, and only marked squares have a color.
 BLACK, RED, BLUE = Color(0, 0, 0), Color(170, 0, 0), Color(0, 0, 170)
 PIECES_OF_16 = {"white": Color(255, 255, 255), "black": Color(255, 255, 85)}
 

@@ -1,4 +1,4 @@
-"""Columns of a table: what is shown of a row, and how wide."""
+"""Table columns: the text of a cell and the widths of columns."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ GAP_CELLS = 2
 MIN_CUT_CELLS = 18
 MIN_FOLD_ROWS = 3
 BOOKKEEPING = ("runs", "machines")  # headings
-MAX_MEASURED_CHARS = 1000  # characters of a text that are looked at: no screen is wider
+MAX_MEASURED_CHARS = 1000  # measured characters of a text; no screen is wider
 
 
 Role = Literal["key", "value", "text", "detail"]
 """`key` names the row, `value` is its result; both are always shown. `detail` explains and is muted."""
 Tone = Literal["key", "value", "text", "detail", "good", "bad", "warn", "running", "queued"]
-"""How a cell is written: by the role of its column, or by the state that it tells."""
+"""The color of a cell: the role of its column, or the state that the cell shows."""
 STATE_TONES: dict[str, Tone] = {
     "complete": "good", "running": "running", "cancelling": "warn", "queued": "queued",
     "waiting": "queued", "blocked": "warn", "partial": "warn", "interrupted": "warn", "cancelled": "detail",
@@ -30,7 +30,7 @@ TONE_SIGNS: dict[Tone, str] = {"good": "✓", "bad": "✗", "running": "●", "q
 
 
 def choose_state_tone(state: str) -> Tone:
-    """Return the tone of a state of a run or a job; a state that is not known is a way to fail.
+    """Return the tone of a run's or job's state. Unknown states are failures.
 
     >>> choose_state_tone("complete"), choose_state_tone("engine died"), choose_state_tone("complete (invalid)")
     ('good', 'bad', 'bad')
@@ -42,13 +42,13 @@ def choose_state_tone(state: str) -> Tone:
 
 
 def format_state(state: str) -> str:
-    """Return a state with its sign, so that it does not depend on color."""
+    """Return a state with its sign, so that it is readable without color."""
     return f"{TONE_SIGNS.get(choose_state_tone(state), '')} {state.replace('_', ' ')}" if state else ""
 
 
 @dataclass(frozen=True)
 class TableColumn:
-    """A heading, the row's field behind it, and how the field is written."""
+    """A column: its heading, its field, and the format of its cells."""
 
     field: str
     heading: str
@@ -59,8 +59,8 @@ class TableColumn:
     whole: bool = False  # never cut, as numbers are
     ends: bool = False  # cut in the middle: its texts differ at their ends
     role: Role = "text"
-    stays: bool = False  # also where it is empty or the same in all rows
-    tone: Callable[[Mapping[str, Any]], Tone] | None = None  # of a cell, where it tells a state
+    stays: bool = False  # show it even if it is empty or the same in all rows
+    tone: Callable[[Mapping[str, Any]], Tone] | None = None  # of a cell that shows a state
     split: str = " ["  # with which the interval behind a value begins, or what else explains it
 
     def of(self, row: Mapping[str, Any]) -> str:
@@ -71,8 +71,7 @@ class TableColumn:
 
     @property
     def foldable(self) -> bool:
-        """Whether it is left out where it tells nothing: where it is empty or, unless it is a result, the same in all
-        rows."""
+        """Whether the column is left out if it is empty or, unless it is a result, the same in all rows."""
         return bool(self.heading) and not self.stays and self.role != "key"
 
 
@@ -95,7 +94,7 @@ def find_foldable(
 
 
 def is_numeric_field(field: str, rows: Iterable[Mapping[str, Any]]) -> bool:
-    """Whether a field holds numbers and nothing else."""
+    """Return whether a field contains only numbers."""
     values = [row[field] for row in rows if row.get(field) is not None]
     return bool(values) and all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in values)
 
@@ -103,9 +102,10 @@ def is_numeric_field(field: str, rows: Iterable[Mapping[str, Any]]) -> bool:
 def compute_widths(columns: Sequence[TableColumn], rows: Iterable[Mapping[str, Any]], space: int) -> list[int]:
     """Return the width of each column: its widest cell, at most `widest` unless space is left.
 
-    Where `space` is short, details at the end are scrolled to, so that no name or result is cut for them. Then the
-    widest give way first, each down to its heading and `least`; numbers are never cut. Where that is not enough,
-    the last columns are scrolled to, and those of LEAST_CUT cells are not cut any more: it would help nobody."""
+    If `space` is too small, trailing detail columns move out of view first. Then the widest columns shrink, down to
+    their heading and `least`; numbers are never cut. If that is not enough, the last columns are reached by scrolling,
+    and columns of MIN_CUT_CELLS are not cut further.
+    """
     natural = [cell_len(column.heading) for column in columns]
     for row in rows:
         for place, column in enumerate(columns):
@@ -119,7 +119,7 @@ def compute_widths(columns: Sequence[TableColumn], rows: Iterable[Mapping[str, A
     ]
     gaps = GAP_CELLS * (len(wide) - 1)
     spare = space - sum(wide) - gaps
-    for place in sorted(range(len(wide)), key=natural.__getitem__):  # what is nearly whole first
+    for place in sorted(range(len(wide)), key=natural.__getitem__):  # nearly complete columns first
         given = max(0, min(spare, natural[place] - wide[place]))
         wide[place], spare = wide[place] + given, spare - given
     over, kept = sum(wide) + gaps - space, len(wide)
@@ -138,8 +138,11 @@ def compute_widths(columns: Sequence[TableColumn], rows: Iterable[Mapping[str, A
 
 
 def order_by_use(columns: Sequence[TableColumn], rows: Sequence[Mapping[str, Any]], space: int) -> list[TableColumn]:
-    """Columns in the order in which they are of use where they do not all fit: the first one and texts that tell rows
-    apart, then numbers, those that matter first, then texts of which most rows have the same."""
+    """Return the columns in order of importance if they do not all fit.
+
+    First the first column and texts that distinguish rows, then numbers (results first), then texts that most rows
+    share.
+    """
     if sum(compute_widths(columns, rows, space)) + GAP_CELLS * (len(columns) - 1) <= space:
         return list(columns)
     texts = [column for column in columns if not column.right and column.role != "value"]
@@ -159,7 +162,7 @@ def order_by_use(columns: Sequence[TableColumn], rows: Sequence[Mapping[str, Any
 
 
 def fit_text(text: str, width: int, right: bool = False, ends: bool = False) -> str:
-    """Text in exactly this many cells; what does not fit ends in an ellipsis, or has it in the middle (`ends`).
+    """Return the text in exactly `width` cells, cut with an ellipsis at the end or, with `ends`, in the middle.
 
     >>> fit_text("legality, edit-3", 12), fit_text("legality, edit-3", 12, ends=True)
     ('legality, e…', 'legali…dit-3')

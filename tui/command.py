@@ -92,8 +92,11 @@ def tui(
 
 
 def end_process() -> None:
-    """End the process at once where a thread of the app is still at work. Python breaks off daemons when it ends, and
-    where one is in C++ code then, as DuckDB's is, the process is aborted: `terminate called`."""
+    """End the process immediately if an app thread is still running.
+
+    Python stops daemon threads at exit. If a thread is in C++ code such as DuckDB's, the process would abort with
+    `terminate called`.
+    """
     if any(thread.daemon and thread.name.startswith(("database-", "warm")) for thread in threading.enumerate()):
         sys.stdout.flush()
         sys.stderr.flush()
@@ -104,8 +107,11 @@ COERCED_LOCALES = ("C.UTF-8", "C.utf8", "UTF-8")
 
 
 def has_unicode() -> bool:
-    """Whether the terminal's locale and kind can be expected to draw figurines. In the locale C Python reads and writes
-    UTF-8 and sets LC_CTYPE so (PEP 538): that LC_CTYPE says nothing of the terminal."""
+    """Return whether the terminal's locale and type probably support chess figurines.
+
+    In the locale C, Python switches to UTF-8 and sets LC_CTYPE (PEP 538), so that LC_CTYPE does not describe the
+    terminal.
+    """
     own = os.environ.get("LC_CTYPE", "")
     locale = os.environ.get("LC_ALL") or ("" if own in COERCED_LOCALES else own) or os.environ.get("LANG", "")
     if locale in ("C", "POSIX") or os.environ.get("TERM") in ("linux", "dumb"):

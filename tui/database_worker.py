@@ -1,7 +1,7 @@
-"""The database worker: the only way from the screens to the registry. It runs functions on threads of its own.
+"""The database worker: the screens' only access to the registry. It runs functions on separate threads.
 
-The event loop never waits for a database, so that every key is answered while one hangs. The threads are daemons: a
-call that never returns does not keep the program from ending either.
+The event loop never waits for a database, so keys work even if a call hangs. The threads are daemons, so a call that
+never returns does not block the exit.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ WORKER_THREADS = 4
 
 
 class OnEventLoopError(RuntimeError):
-    """The registry was used on the thread that draws: a fault in the program."""
+    """The registry was used on the event loop's thread: a bug."""
 
 
 def require_off_loop() -> None:
-    """Raises OnEventLoopError on a thread that runs an event loop."""
+    """Raise OnEventLoopError on a thread that runs an event loop."""
     try:
         asyncio.get_running_loop()
     except RuntimeError:
@@ -39,28 +39,28 @@ def require_off_loop() -> None:
 
 @dataclass(eq=False)
 class Call:
-    """A pending call: what it does, as a text, and since when it has been waited for."""
+    """A pending call, its description `what`, and its start time."""
 
     what: str
     function: Callable[[Session], Any]
     loop: asyncio.AbstractEventLoop
     future: asyncio.Future[Any]
     since: float = field(default_factory=time.monotonic)
-    stop: threading.Event = field(default_factory=threading.Event)  # nobody waits for the answer any more
+    stop: threading.Event = field(default_factory=threading.Event)  # set when the answer is no longer needed
 
 
 class Waiting(NamedTuple):
-    """The oldest call that has not been answered."""
+    """The oldest unanswered call."""
 
     what: str
     seconds: float
 
 
 class DatabaseWorker:
-    """Threads with one open registry between them, which is opened by the first call.
+    """Threads that share one registry, which the first call opens.
 
-    `opener` opens it; when that fails the call fails, and the next one tries again. `answered` is called on the event
-    loop after every answer, as the text about pending calls may change. `held`: calls wait until `begin`.
+    If `opener` fails, the call fails and the next call retries. `answered` is called on the event loop after every
+    answer. With `held`, calls wait for `begin`.
     """
 
     def __init__(
@@ -78,8 +78,10 @@ class DatabaseWorker:
         self._threads: list[threading.Thread] = []
 
     async def ask(self, what: str, function: Callable[[Session], T]) -> T:
-        """`function(session)` on one of the threads. Raises what that raises. `what` is shown when it is slow. A query
-        that is not waited for any more is stopped."""
+        """Run `function(session)` on a thread and return its result or raise its error.
+
+        `what` is displayed if the call is slow. Cancelling the call interrupts its query.
+        """
         loop = asyncio.get_running_loop()
         if not self._held:
             self._start_thread()
@@ -97,7 +99,7 @@ class DatabaseWorker:
             self._answered()
 
     def begin(self) -> None:
-        """Go to work, at what waits already too."""
+        """Start handling calls, including those that are already waiting."""
         self._held = False
         for _ in self._open:
             self._start_thread()
@@ -109,7 +111,7 @@ class DatabaseWorker:
             thread.start()
 
     def waiting(self) -> Waiting | None:
-        """The call that has been waited for longest."""
+        """Return the oldest unanswered call."""
         oldest = min(self._open, key=lambda call: call.since, default=None)
         return Waiting(oldest.what, time.monotonic() - oldest.since) if oldest else None
 
@@ -119,7 +121,7 @@ class DatabaseWorker:
         return self._session is not None
 
     def close(self, seconds: float = 1.0) -> None:
-        """Close the registry, unless a call holds it for longer than this: then the end of the process closes it."""
+        """Close the registry. If a call still uses it after `seconds`, leave closing to the end of the process."""
         for _ in self._threads:
             self._calls.put(None)
         deadline = time.monotonic() + seconds
@@ -130,7 +132,7 @@ class DatabaseWorker:
             self._session = None
 
     def session(self) -> Session:
-        """The open registry and store. Raises OnEventLoopError on the event loop."""
+        """Return the open session. Raises OnEventLoopError on the event loop."""
         require_off_loop()
         with self._opening:
             if self._session is None:
@@ -146,7 +148,7 @@ class DatabaseWorker:
                     answer, error = call.function(self.session()), None
             except Exception as failure:
                 answer, error = None, failure
-            with suppress(RuntimeError):  # the loop has ended: nobody waits any more
+            with suppress(RuntimeError):  # the event loop has ended
                 call.loop.call_soon_threadsafe(_set_result, call.future, answer, error)
 
 
