@@ -1,7 +1,7 @@
-"""The screens that a key leads to, one line each: keys, palette, help and the modes of the app are made from it.
+"""The main screens, one line each: keys, palette, help and the app's modes are generated from it.
 
-A screen's module is imported when it is first visited: a cold start reads one only. A thread imports the others once
-the first screen is filled.
+A screen's module is imported when it is first opened, which keeps the start fast. A thread imports the others after the
+first screen is filled.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class ScreenEntry:
-    """A screen's name, the key that leads there, where its class is, and the command that prints what it shows."""
+    """A screen's name, key, class, help text, and the command that prints its contents."""
 
     name: str
     key: str
@@ -30,7 +30,7 @@ class ScreenEntry:
     command: str
 
     def open(self) -> Screen[Any]:
-        """The screen, made anew."""
+        """Return a new instance of the screen."""
         module, _, name = self.screen.partition(":")
         screen: Screen[Any] = getattr(import_module(module), name)()
         return screen
@@ -51,27 +51,27 @@ ENTRIES: tuple[ScreenEntry, ...] = (
 
 
 def make_modes() -> dict[str, Callable[[], Screen[Any]]]:
-    """The screens as textual's modes."""
+    """Return the screens as Textual's modes."""
     return {entry.name: entry.open for entry in ENTRIES}
 
 
-MIN_OLD_COLLECTIONS = 100  # rounds through the young garbage, after which the old is worth a look
+MIN_OLD_COLLECTIONS = 100  # young collections before a full one is worthwhile
 LATE_MODULES = (
     "chessreg.lab.answer",
     "chessreg.queries.ask",
     "tui.data.palette",
-)  # what screens import when first used
+)  # modules that screens import on first use
 
 
 def warm_up() -> threading.Thread:
-    """Import every screen on a thread of its own, once the first is filled: a cold start reads one only."""
+    """Import every screen on a separate thread, after the first screen is filled."""
     thread = threading.Thread(target=import_screens, name="warm", daemon=True)
     thread.start()
     return thread
 
 
 def import_screens() -> None:
-    """A module that cannot be imported is reported by the screen that needs it."""
+    """Import all screens. An import error is reported when the screen is opened."""
     for name in (
         *(f"tui.screens.{module.name}" for module in iter_modules(import_module("tui.screens").__path__)),
         *LATE_MODULES,
@@ -86,14 +86,16 @@ def import_screens() -> None:
 
 
 def freeze_garbage() -> None:
-    """From here on collect young garbage as it comes, and never look again at what is there now: code, mostly. What has
-    grown old is looked through by `collect_garbage` alone: that takes up to 0.1 s, in which no key is answered."""
+    """Exclude existing objects, mostly code, from garbage collection and start collecting new ones.
+
+    Old objects are collected by `collect_garbage` only, because that can block the event loop for 0.1 s.
+    """
     gc.freeze()
     gc.set_threshold(2000, 20, 1_000_000)
     gc.enable()
 
 
 def collect_garbage() -> None:
-    """Collect what has grown old, if much has."""
+    """Run a full garbage collection if enough objects have become old."""
     if gc.get_threshold()[2] == 1_000_000 and gc.get_count()[2] > MIN_OLD_COLLECTIONS:
         gc.collect()

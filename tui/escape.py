@@ -1,5 +1,8 @@
-"""Esc and a key right behind it. A terminal sends the same for both as for Alt and the key, and Textual takes Esc 8 for
-a bullet, Esc b for ctrl+left and Esc j for j: here each is alt+key first, then what it means where it is typed."""
+"""Distinguish Alt+key from Esc followed by a key, which terminals send as the same bytes.
+
+Textual reads Esc 8 as a bullet, Esc b as ctrl+left and Esc j as j. Here each becomes alt+key and is then resolved by
+the bindings of the focused widget.
+"""
 
 from __future__ import annotations
 
@@ -14,12 +17,12 @@ if TYPE_CHECKING:
     from collections.abc import Container
 
 ESC = "\x1b"
-SEQUENCE_INTRODUCERS = "[OP]X^_\\"  # what an escape sequence goes on with
+SEQUENCE_INTRODUCERS = "[OP]X^_\\"  # second characters of escape sequences
 EDITING_KEYS = {"alt+b": "ctrl+left", "alt+f": "ctrl+right", "alt+backspace": "ctrl+w"}  # as a shell has them
 
 
 class AltKey(Key):
-    """Alt and a key, or Esc and the key. `apart`: they were read one after the other, so it was Esc."""
+    """Alt+key, or Esc followed by the key. `apart`: the two were read separately, so Esc was pressed."""
 
     def __init__(self, key: str, character: str | None, apart: bool) -> None:
         super().__init__(key, character)
@@ -27,10 +30,10 @@ class AltKey(Key):
 
 
 class AltKeyParser(XTermParser):
-    """Gives Esc with a key behind it as a Pair."""
+    """Parses Esc followed by a key as an AltKey."""
 
-    _before = ""  # what was read before
-    _apart = False  # whether Esc was the last of that
+    _before = ""  # the previous input
+    _apart = False  # whether the previous input ended with Esc
 
     def feed(self, data: str) -> Iterable[Message]:
         self._apart, self._before = self._before.endswith(ESC) and not data.startswith(ESC), data
@@ -46,7 +49,7 @@ class AltKeyParser(XTermParser):
 
 
 def install_parser() -> None:
-    """Have Textual's drivers read with this parser."""
+    """Make Textual's drivers use this parser."""
     from textual.drivers import linux_driver, web_driver
 
     modules: tuple[Any, ...] = (linux_driver, web_driver)
@@ -55,8 +58,10 @@ def install_parser() -> None:
 
 
 def resolve_alt_key(key: Key, bound: Container[str], vim: bool) -> list[Key]:
-    """What a key means where these keys are bound: Alt and a key that is not bound is Esc, then the key. So is any in
-    an editor with `vim`'s keys, where Esc comes first all the time."""
+    """Return the keys that an AltKey means, given the bound keys.
+
+    An unbound Alt+key is Esc followed by the key. In an editor with `vim` keys this is always so.
+    """
     bare = key.key.removeprefix("alt+")
     letter = bare[-1].upper() if bare.startswith("shift+") and len(bare) == 7 else bare
     if bare == key.key or not (key.character or len(letter) == 1):  # alt+left is a sequence of its own

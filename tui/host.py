@@ -193,7 +193,7 @@ class Host(App[Exception | None]):
             banner.hush()
 
     def action_go(self, name: str) -> None:
-        """Go to a room as the user left it; from within that room, go back to its first screen."""
+        """Open a main screen in its last state. If it is already open, return to its first screen."""
         if name == self.current_mode:
             self.back_to(1)
         self.switch_mode(name)
@@ -208,7 +208,7 @@ class Host(App[Exception | None]):
             self.pop_screen()
 
     def back_to(self, depth: int) -> None:
-        """Return to the screen of a breadcrumb: 0 is home, 1 the room, 2 the screen opened in it."""
+        """Return to the screen of a breadcrumb: 0 is home, 1 the main screen, 2 the screen opened in it."""
         if not depth:
             self.action_go(ENTRIES[0].name)
             return

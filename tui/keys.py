@@ -1,4 +1,4 @@
-"""The user's own keys: a file that gives actions other keys, checked for clashes before the screens are drawn."""
+"""The user's key file. Clashes are reported before the app starts."""
 
 from __future__ import annotations
 
@@ -26,15 +26,15 @@ KEY_PATTERN = re.compile(r"((ctrl|alt|shift|meta|super)\+)*([a-zA-Z0-9]|[a-z][a-
 
 
 def get_keys_path() -> Path:
-    """Where it is: keys.toml in XDG_CONFIG_HOME/chessreg, or ~/.config/chessreg."""
+    """Return the path of keys.toml in XDG_CONFIG_HOME/chessreg or ~/.config/chessreg."""
     return config_folder() / "keys.toml"
 
 
 def load_keys() -> dict[str, str]:
-    """Keys by the name of their action, as textual writes them; none without a file.
+    """Return the user's keys by action name, in Textual's notation; empty without a file.
 
-    Raises BadInputError for a file that is no TOML, an action that there is not, a key that is none, two actions of one
-    place, or of a screen and its table, on one key, and a letter or a sign where text is typed.
+    Raises BadInputError for invalid TOML, an unknown action or key, two actions of one place (or of a screen and its
+    table) with the same key, and printable keys where text is typed.
     """
     file = get_keys_path()
     try:
@@ -58,7 +58,7 @@ def load_keys() -> dict[str, str]:
 
 
 def flatten_tables(values: Mapping[str, object], under: str = "") -> dict[str, object]:
-    """Tables of a file as names with dots."""
+    """Return nested tables as dotted names."""
     found: dict[str, object] = {}
     for name, value in values.items():
         found |= flatten_tables(value, f"{under}{name}.") if isinstance(value, Mapping) else {under + name: value}
@@ -66,7 +66,7 @@ def flatten_tables(values: Mapping[str, object], under: str = "") -> dict[str, o
 
 
 def parse_keys(file: Path, name: str, text: object) -> str:
-    """A key, or several with blanks between them, as textual writes them: `? f1` is question_mark,f1."""
+    """Return one or several keys, separated by spaces, in Textual's notation: `? f1` becomes question_mark,f1."""
     if not isinstance(text, str) or not text.split():
         raise BadInputError(f"{file}: the key of {name} is {text!r}", f'{name} = "x", or "x ctrl+x"')
     keys = [_character_to_key(word) if len(word) == 1 else word for word in text.split()]
@@ -76,7 +76,7 @@ def parse_keys(file: Path, name: str, text: object) -> str:
 
 
 def format_key_file() -> str:
-    """Every action with its keys, as a file to begin with: what is commented out is as it is."""
+    """Return a template for the key file: every action with its default keys, commented out."""
     lines = [f"# {get_keys_path()}: take the # away to change a key; several stand with blanks between them"]
     place = ""
     for action in ACTIONS:

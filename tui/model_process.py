@@ -1,7 +1,8 @@
-"""The lab's model, in a process of its own: the event loop and the database worker never wait for it.
+"""The lab's model in a separate process, so that the event loop and the database worker never wait for it.
 
-One question is at work at a time. Of those that wait only the newest is answered, so that a key held down does not
-queue work."""
+It handles one question at a time. Only the newest waiting question is answered, so holding a key down does not queue
+work.
+"""
 
 from __future__ import annotations
 
@@ -36,28 +37,30 @@ class Environment(dict[str, str]):
 
 
 class ModelProcessError(ChessregError):
-    """What the model's process says of a question that it cannot answer."""
+    """The error that the model process reports for a question."""
 
 
 class ModelProcess:
-    """Asks the process, which is started by the first question and ended with the app."""
+    """Client of the model process, which starts with the first question and ends with the app."""
 
     def __init__(self, database: DatabaseWorker, read_only: bool = False) -> None:
         self._database, self._read_only = database, read_only
         self._process: asyncio.subprocess.Process | None = None
         self._turn = asyncio.Lock()
         self._newest = 0
-        self.commands: list[str] = []  # those that run now
+        self.commands: list[str] = []  # running commands
 
     async def ask(self, question: LabPosition | StoredState) -> LabAnswer | None:
-        """The answer; None when a newer question has taken its place. Raises ModelProcessError."""
+        """Return the answer, or None if a newer question replaced this one. Raises ModelProcessError."""
         self._newest += 1
         exchange = asyncio.ensure_future(self._exchange(self._newest, question))
-        exchange.add_done_callback(lambda done: done.cancelled() or done.exception())  # also when nobody waits any more
+        exchange.add_done_callback(
+            lambda done: done.cancelled() or done.exception()
+        )  # even if the caller was cancelled
         return await asyncio.shield(exchange)
 
     async def environment(self) -> Environment:
-        """Where the app's registry and store are, for a process."""
+        """Return the environment of a process that uses the app's registry and store."""
         return await self._database.ask("opening the registry", Environment.of)
 
     async def run_command(self, words: Sequence[str]) -> tuple[int, str, str]:

@@ -1,4 +1,4 @@
-"""The registry as the screens have it: open off the event loop only, and never written with --read-only."""
+"""The registry for the screens: used off the event loop only, and never written with --read-only."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ from tui.database_worker import require_off_loop
 
 
 class OffLoopDatabase(Database):
-    """A Database that raises OnEventLoopError when it is used on a thread that runs an event loop, and RegistryError
-    when its file was deleted: SQLite goes on reading one that is open."""
+    """A Database that raises OnEventLoopError on the event loop's thread, and RegistryError if its file was deleted.
+
+    SQLite itself continues to read a deleted file that is open.
+    """
 
     def require_there(self) -> None:
         if self.place.path is not None and not self.place.path.exists():
@@ -41,9 +43,9 @@ class OffLoopDatabase(Database):
 
 
 def open_tui_session(place: RegistryPlace, store_path: Path, read_only: bool = False, create: bool = True) -> Session:
-    """The registry and the store. With `create` both are made where there are none, unless `read_only`.
+    """Open the registry and the store. With `create`, missing ones are created, unless `read_only`.
 
-    Raises what Database.open and Store raise.
+    Raises the errors of Database.open and Store.
     """
     require_off_loop()
     database = OffLoopDatabase.open(place, create=create and not read_only)
@@ -60,9 +62,9 @@ def open_tui_session(place: RegistryPlace, store_path: Path, read_only: bool = F
 
 
 def ingest_results(session: Session) -> str:
-    """Take in the fragments that wait and see which attempts still live, as every listing command does first.
+    """Ingest waiting fragments and check which attempts are alive, as every listing command does.
 
-    Returns why not, or nothing: a registry that cannot be written is shown as it is.
+    Returns the reason if the registry cannot be written, otherwise an empty string.
     """
     from chessreg.errors import ChessregError
     from chessreg.runs.ingest import ingest_fragments

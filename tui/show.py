@@ -1,4 +1,5 @@
-"""Values, progress, pace and sizes as text. Times are local; tests replace what differs from machine to machine."""
+"""Format values, progress, speed and sizes as text. Times are local; tests replace functions that depend on the
+machine."""
 
 from __future__ import annotations
 
@@ -15,19 +16,19 @@ from tui import show
 
 
 def format_local_time(time: datetime | None) -> str:
-    """A moment, in the local time zone, to the minute."""
+    """Return a time in the local time zone, to the minute."""
     if time is None:
         return ""
     return (time if time.tzinfo else time.replace(tzinfo=UTC)).astimezone().strftime("%Y-%m-%d %H:%M")
 
 
 def abbreviate_id(id: UUID | str) -> str:
-    """The end of an id, as every list shows it. What is short already stays as it is."""
+    """Return the end of an id as shown in lists. A short id is returned unchanged."""
     return id.hex[-6:] if isinstance(id, UUID) else id[-6:] if len(id) == 32 else id
 
 
 def trim_provenance(text: str) -> str:
-    """Where a table's numbers come from, without the rows that were read: `chessreg query` prints those too."""
+    """Return the provenance of a table without the rows read, which `chessreg query` prints."""
     return text.partition("; read ")[0]
 
 
@@ -36,7 +37,7 @@ def format_host(name: str | None) -> str:
 
 
 def shorten_place(text: str) -> str:
-    """Where the registry is: its folder and file, or the URL without a password."""
+    """Return the folder and file of the registry, or its URL without a password."""
     if "://" in text:
         return text
     parts = [part for part in text.split("/") if part]
@@ -44,7 +45,7 @@ def shorten_place(text: str) -> str:
 
 
 def format_seconds(seconds: float | None) -> str:
-    """A span of time in its two largest units.
+    """Return a duration in its two largest units.
 
     >>> format_seconds(7.25), format_seconds(75), format_seconds(7260), format_seconds(None)
     ('7.2 s', '1 min 15 s', '2 h 1 min', '')
@@ -59,7 +60,7 @@ def format_seconds(seconds: float | None) -> str:
 
 
 def format_cell_value(thing: Any) -> str:
-    """Any value of a row in a cell, on one line."""
+    """Return any value as a one-line text."""
     if isinstance(thing, enum.Enum):
         thing = thing.value
     if thing is None:
@@ -82,7 +83,7 @@ def format_cell_value(thing: Any) -> str:
 
 
 def format_full_value(thing: Any) -> str:
-    """The same with nothing left out: whole ids, every digit."""
+    """Return a value with complete ids and all digits."""
     if isinstance(thing, UUID):
         return thing.hex
     if isinstance(thing, float):
@@ -99,7 +100,7 @@ def format_full_value(thing: Any) -> str:
 
 
 def join_words(names: Sequence[str]) -> str:
-    """Words as a sentence lists them: a, b and c."""
+    """Join words as in a sentence: a, b and c."""
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
 
 
@@ -107,7 +108,7 @@ FULL, PART, EMPTY = "━", "╸", "┄"
 
 
 def draw_bar(share: float | None, width: int = 10) -> str:
-    """How much of something is done or taken, in this many cells; drawn by shape, so that it needs no color.
+    """Draw a share as a bar of `width` cells that is readable without color.
 
     >>> draw_bar(0.5, 8), draw_bar(None, 4), draw_bar(1, 4)
     ('━━━━┄┄┄┄', '    ', '━━━━')
@@ -119,12 +120,12 @@ def draw_bar(share: float | None, width: int = 10) -> str:
 
 
 def format_percent(share: float | None) -> str:
-    """Rounded down, so that 100 % is all of it."""
+    """Return a share in percent, rounded down so that 100 % means complete."""
     return "" if share is None else f"{int(100 * share + 1e-9)} %"
 
 
 def format_rate(a_second: float | None) -> str:
-    """Units in the span that makes them more than one.
+    """Return units per second, minute or hour: the shortest span with at least one unit.
 
     >>> format_rate(12.34), format_rate(0.5), format_rate(0.001), format_rate(None)
     ('12.3/s', '30.0/min', '3.6/h', '')
@@ -167,7 +168,7 @@ def answer(found: Mapping[str, Any]) -> str:
 
 
 def format_measured_value(found: Mapping[str, Any]) -> str:
-    """A run's result with its unit and, where it is known, its interval.
+    """Return a run's result with its unit and, if known, its interval.
 
     >>> format_measured_value({"measure": "test %", "value": 93.256, "low": 91.0, "high": 95.04})
     '93.3 % [91.0, 95.0]'
@@ -180,7 +181,7 @@ def format_measured_value(found: Mapping[str, Any]) -> str:
 
 
 def format_signed_change(found: Mapping[str, Any]) -> str:
-    """How a run's result differs from that of another run; empty where there is none.
+    """Return the difference between two runs' results; empty if there is no earlier run.
 
     >>> format_signed_change({"measure": "test %", "change": -1.25, "change_low": -3.0, "change_high": 0.5})
     '−1.2 [−3.0, +0.5]'
@@ -193,7 +194,7 @@ def format_signed_change(found: Mapping[str, Any]) -> str:
 
 
 def format_interval(low: float | None, high: float | None, sign: str = "") -> str:
-    """An interval behind its value; empty where neither end is known.
+    """Return an interval to append to a value; empty if neither end is known.
 
     >>> format_interval(1.0, 2.25), format_interval(None, 5.0), format_interval(None, None)
     (' [1.0, 2.2]', ' [≤ 5.0]', '')
@@ -209,8 +210,9 @@ SPARKS = "▁▂▃▄▅▆▇█"
 
 
 def draw_sparkline(values: Sequence[float], width: int, low: float | None = None, high: float | None = None) -> str:
-    """Values as one line of so many cells, the last of those that share a cell; from the lowest to the highest, or
-    between these.
+    """Draw values in `width` cells, scaled to their range or to `low` and `high`.
+
+    If several values share a cell, the last one is drawn.
 
     >>> draw_sparkline([1, 2, 3, 4], 4), draw_sparkline([0.5], 4, 0, 1), draw_sparkline([], 4)
     ('▁▃▆█', '▅', '')
@@ -225,5 +227,5 @@ def draw_sparkline(values: Sequence[float], width: int, low: float | None = None
 
 
 def format_units_done(row: Mapping[str, Any]) -> str:
-    """Units of how many: 3/12."""
+    """Return the number of done and of all units: 3/12."""
     return f"{row['done']:,}/{row['units']:,}" if row["units"] else ""

@@ -1,4 +1,4 @@
-"""What the terminal UI keeps in the user's folder: where one was in each registry, and the text copied last."""
+"""Files of the terminal UI in the user's state folder: the last position in each registry, and the last copied text."""
 
 from __future__ import annotations
 
@@ -16,16 +16,15 @@ from store.files import read_json
 
 
 def get_state_folder() -> Path:
-    """Where it is kept: XDG_STATE_HOME, or ~/.local/state."""
+    """Return the folder: XDG_STATE_HOME or ~/.local/state."""
     return state_folder() / "tui"
 
 
 class RememberedState:
-    """Values by name, in a file of this registry's own. A file that cannot be read or written harms nobody: it is only
-    comfort. `frozen`: nothing is written."""
+    """Named values in a file per registry. Read and write errors are ignored. `frozen`: nothing is written."""
 
     def __init__(self, registry: str, frozen: bool = False) -> None:
-        # By its hash: the URL may hold a password, and is no file name.
+        # A hash, because the URL may contain a password and is not a file name.
         self.path = get_state_folder() / f"{hashlib.sha256(registry.encode()).hexdigest()[:16]}.json"
         self.frozen = frozen
         self._values: dict[str, Any] = {}
@@ -37,7 +36,7 @@ class RememberedState:
         return self._values.get(name, default)
 
     def set(self, name: str, value: Any) -> None:
-        """Keep a value that JSON can hold; None forgets it."""
+        """Store a JSON value; None removes it."""
         if self._values.get(name) == value:
             return
         self._values[name] = value
@@ -55,10 +54,10 @@ class RememberedState:
 
 
 def save_copied_text(text: str) -> Path | None:
-    """Write the text where it can be fetched from when the terminal takes no OSC 52; None where nothing can be written.
+    """Write the text to a file, for terminals without OSC 52, and return its path; None if it cannot be written.
 
-    Inside tmux the text also becomes its newest buffer, which tmux hands on to the terminal outside if that allows it
-    (tmux itself drops OSC 52 of programs unless `set-clipboard on`). May wait for tmux: not for the event loop.
+    Inside tmux the text also becomes the newest buffer, which tmux passes on to the outer terminal if configured (tmux
+    drops OSC 52 of programs unless `set-clipboard on`). May block, so do not call it on the event loop.
     """
     path = get_state_folder() / "copied.txt"
     try:

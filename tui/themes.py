@@ -1,6 +1,6 @@
-"""Colors: dark, light, high contrast, and the user's own. Every theme, textual's own too, has colors for the board.
+"""Colors: dark, light, high contrast, and the user's own. Every theme, including Textual's, has board colors.
 
-A theme of one's own is a file FOLDER/NAME.toml, where FOLDER is $XDG_CONFIG_HOME/chessreg/themes (~/.config/…):
+A custom theme is a file FOLDER/NAME.toml, where FOLDER is $XDG_CONFIG_HOME/chessreg/themes (~/.config/…):
 
     dark = true
     primary = "#3d6f99"            # and secondary, accent, foreground, background, surface, panel, success, …
@@ -115,17 +115,17 @@ def make_legible(variables: Mapping[str, str], theme: Theme) -> dict[str, str]:
 
 
 def get_theme_folder() -> Path:
-    """Where the user's own themes are."""
+    """Return the folder of the user's themes."""
     return config_folder() / "themes"
 
 
 def load_themes() -> list[Theme]:
-    """The user's themes, by name. Raises BadInputError naming the file that is no theme."""
+    """Load the user's themes, sorted by name. Raises BadInputError naming an invalid file."""
     return [load_theme(path) for path in sorted(get_theme_folder().glob("*.toml"))]
 
 
 def load_theme(path: Path) -> Theme:
-    """One file as a theme. Raises BadInputError saying what is wrong with it."""
+    """Load a theme from a file. Raises BadInputError if it is invalid."""
     try:
         values: dict[str, Any] = tomllib.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:

@@ -1,4 +1,4 @@
-"""Changes on their way to the registry: one after the other, held while it cannot be written; and past messages."""
+"""Pending changes of the registry, written one after the other and retried on failure; and past messages."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ if TYPE_CHECKING:
 
 
 class DroppedError(ChessregError):
-    """A change was dropped by hand before it was written."""
+    """The user dropped a change before it was written."""
 
 
 @dataclass(eq=False)
 class Write:
-    """A `change` of `what`: `star` of a run. Called with a session it is written, in one transaction."""
+    """A `change` of `what`, such as `star` of a run. Calling it with a session writes it in one transaction."""
 
     what: str
     change: str
@@ -32,7 +32,7 @@ class Write:
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
 
     def __call__(self, session: Session) -> Any:
-        """Raises DroppedError when it was dropped while it waited for the lock: then nothing is written."""
+        """Write the change. Raises DroppedError, and writes nothing, if it was dropped meanwhile."""
         with session.database.write() as sql:
             answer = self.function(sql)
             sql.flush()
@@ -42,7 +42,7 @@ class Write:
 
 
 class Writes:
-    """Those that are not written yet, oldest first. `busy`: the first is being written."""
+    """Unwritten changes, oldest first. `busy`: the first one is being written."""
 
     def __init__(self) -> None:
         self.waits: list[Write] = []
@@ -57,16 +57,16 @@ class Writes:
 
     @property
     def held(self) -> list[Write]:
-        """All that wait, once the first could not be written."""
+        """All waiting changes if the first one failed, otherwise an empty list."""
         return self.waits if self.waits and self.waits[0].error else []
 
     def drop(self, write: Write) -> None:
-        """Take it away: it is written, or shall not be."""
+        """Remove a change that was written or dropped."""
         self.waits = [other for other in self.waits if other is not write]
 
 
 class Notice(NamedTuple):
-    """A message that was shown, and when."""
+    """A displayed message and its time."""
 
     at: datetime
     title: str
