@@ -506,7 +506,7 @@ class ColumnReader:
     """The columns of some rows of a dataset as the list of games calls them, read lazily."""
 
     def __init__(self, games: DatasetFile, name: str, some: range | None = None) -> None:
-        """`some`: one of the file's `iter_stretches`; without it all rows."""
+        """`some`: one of the file's `stretches`; without it all rows."""
         self.games, self.name, self.some = games, name, some
         self.rows = range(games.total) if some is None else some
         self._read: dict[str, Any] = {}
