@@ -9,9 +9,9 @@ from uuid import UUID
 
 from chessreg.errors import BadInputError
 from tui import show
-from tui.actions import bindings
-from tui.data.annotations import annotate, toggle, untag, validate
-from tui.host import READ_ONLY
+from tui.actions import make_bindings
+from tui.data.annotations import annotate_targets, clear_invalidation, remove_tag, toggle_annotation
+from tui.host import READ_ONLY_MESSAGE
 from tui.screens.base import AppScreen
 from tui.screens.dialogs import Confirm, Prompt
 
@@ -31,7 +31,7 @@ class AnnotatingScreen(AppScreen):
     """A screen whose rows can be annotated: the marked rows, or else the row under the cursor."""
 
     also = ("annotate",)
-    BINDINGS = bindings("annotate")
+    BINDINGS = make_bindings("annotate")
 
     def chosen(self) -> ChosenRows:
         raise NotImplementedError
@@ -64,9 +64,9 @@ class AnnotatingScreen(AppScreen):
     def _tag(self, chosen: ChosenRows, text: str, written: AfterWrite) -> None:
         tag = text.removeprefix("-")
         if text.startswith("-"):
-            notice, do = f"no longer tagged {tag}", partial(untag, tag=tag)
+            notice, do = f"no longer tagged {tag}", partial(remove_tag, tag=tag)
         else:
-            notice, do = f"tagged {tag}", partial(annotate, word="tag", text=tag)
+            notice, do = f"tagged {tag}", partial(annotate_targets, word="tag", text=tag)
         self._write(chosen, f"tag {text}", lambda _: notice, do, written)
 
     def action_note(self) -> None:
@@ -80,12 +80,12 @@ class AnnotatingScreen(AppScreen):
 
     def _invalidate(self, chosen: ChosenRows, why: str, written: AfterWrite) -> None:
         if why == "-":
-            self._write(chosen, "valid again", lambda _: "valid again", validate, written)
+            self._write(chosen, "valid again", lambda _: "valid again", clear_invalidation, written)
         else:
             self._say("invalid", "invalid", chosen, why, written)
 
     def _say(self, word: str, done: str, chosen: ChosenRows, text: str, written: AfterWrite) -> None:
-        do = partial(annotate, word=word, text=text)
+        do = partial(annotate_targets, word=word, text=text)
         self._write(chosen, f"{word} {text}", lambda _: f"{done}: {text}", do, written)
 
     def _ask(self, question: str, chosen: ChosenRows, then: Callable[[ChosenRows, str, AfterWrite], None],
@@ -108,7 +108,7 @@ class AnnotatingScreen(AppScreen):
 
     def check_writable(self) -> bool:
         if self.app.read_only:
-            self.notify(READ_ONLY, severity="warning")
+            self.notify(READ_ONLY_MESSAGE, severity="warning")
         return not self.app.read_only
 
     def _write(
@@ -142,7 +142,7 @@ def find_name_error(text: str) -> str:
 def join_chosen_labels(chosen: dict[UUID, str]) -> str:
     """Return the labels of the selected rows, or their number if there are more than three."""
     labels = list(chosen.values())
-    return show.listed(labels) if len(labels) <= 3 else f"these {len(labels)}"
+    return show.join_words(labels) if len(labels) <= 3 else f"these {len(labels)}"
 
 
 def count_chosen(noun: str, chosen: dict[UUID, str]) -> str:

@@ -11,9 +11,9 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from tui import show
-from tui.actions import bindings
-from tui.columns import GAP, Column, widths
-from tui.data.pages import PAGE, Listed, Row
+from tui.actions import make_bindings
+from tui.columns import GAP_CELLS, TableColumn, compute_widths
+from tui.data.pages import PAGE_ROWS, ListPages, Row
 from tui.screens.base import AppScreen
 from tui.widgets.bars import FilterBar
 from tui.widgets.table import PageTable
@@ -33,7 +33,7 @@ class Prompt(ModalScreen[str | None]):
     """
 
     place = "prompt"
-    BINDINGS = bindings("prompt")
+    BINDINGS = make_bindings("prompt")
     DEFAULT_CSS = """
     Prompt { align: center middle; }
     Prompt > Vertical {
@@ -95,7 +95,7 @@ class Confirm(ModalScreen[bool]):
     """A yes or no question, answered by key or click. Cancelling means no."""
 
     place = "confirm"
-    BINDINGS = bindings("confirm")
+    BINDINGS = make_bindings("confirm")
     DEFAULT_CSS = """
     Confirm { align: center middle; }
     Confirm > Vertical {
@@ -131,7 +131,7 @@ class PickerScreen(AppScreen):
 
     place = "picker"
     finds = False
-    BINDINGS = bindings("picker")
+    BINDINGS = make_bindings("picker")
     DEFAULT_CSS = """
     PickerScreen { align: center middle; }
     PickerScreen > #box { width: auto; height: auto; max-width: 100%; max-height: 100%; }
@@ -148,11 +148,11 @@ class PickerScreen(AppScreen):
         self.now, self.filter_text = now, ""
 
     @property
-    def columns(self) -> tuple[Column, ...]:
+    def columns(self) -> tuple[TableColumn, ...]:
         return (
-            Column("value", self.noun.removeprefix("run:"), widest=40, least=16, role="key"),
-            Column("about", "", widest=80, least=20),
-            Column("at", "made", text=lambda row: show.when(row["at"]), least=16, role="detail"),
+            TableColumn("value", self.noun.removeprefix("run:"), widest=40, least=16, role="key"),
+            TableColumn("about", "", widest=80, least=20),
+            TableColumn("at", "made", text=lambda row: show.format_local_time(row["at"]), least=16, role="detail"),
         )
 
     def body(self) -> ComposeResult:
@@ -164,22 +164,22 @@ class PickerScreen(AppScreen):
     def fit(self, rows: Sequence[Row]) -> None:
         """Size the dialog to its content, within the screen."""
         table, screen = self.query_one(PageTable), self.app.size
-        wide = sum(widths(self.columns, rows[:PAGE], screen.width)) + GAP * len(self.columns) + 6
+        wide = sum(compute_widths(self.columns, rows[:PAGE_ROWS], screen.width)) + GAP_CELLS * len(self.columns) + 6
         table.styles.width = min(max(wide, 60), screen.width - 4)
         table.styles.height = min(max(len(rows), 2) + 3, screen.height - 7)
         self.query_one(FilterBar).styles.width = table.styles.width
 
     async def fill(self) -> None:
-        from tui.data.launch_form import candidates
+        from tui.data.launch_form import list_candidates
 
         noun, words, model, table = self.noun, self.filter_text, self.model, self.query_one(PageTable)
-        rows = await self.ask("reading the candidates", lambda session: candidates(session, noun, words, model))
+        rows = await self.ask("reading the candidates", lambda session: list_candidates(session, noun, words, model))
         if rows is None:
             return
         keep, self._shown_words = table.loaded, words
         table.is_marked = lambda row: row["value"] in self.marked
         self.fit(rows)
-        table.show(Listed(rows), rows[:PAGE], columns=self.columns, keep=keep)
+        table.show(ListPages(rows), rows[:PAGE_ROWS], columns=self.columns, keep=keep)
         if not keep and self.now:
             table.move(next((n for n, row in enumerate(rows) if row["value"] == self.now), 0))
         self.take_only_row()

@@ -15,17 +15,17 @@ from textual.app import ComposeResult
 from textual.widgets import Static
 
 from tui import show
-from tui.actions import bindings
-from tui.columns import Column
-from tui.data.pages import PAGE, Listed, Row
+from tui.actions import make_bindings
+from tui.columns import TableColumn
+from tui.data.pages import PAGE_ROWS, ListPages, Row
 from tui.screens.base import AppScreen
 from tui.widgets.table import PageTable
 
 LAST_PATH_KEY = "files.last"  # the last path and its options
 COLUMNS = (
-    Column("name", "name", widest=60, least=20),
-    Column("bytes", "size", right=True, text=lambda row: format_entry_size(row)),
-    Column("at", "changed", text=lambda row: show.when(row["at"]), least=16),
+    TableColumn("name", "name", widest=60, least=20),
+    TableColumn("bytes", "size", right=True, text=lambda row: format_entry_size(row)),
+    TableColumn("at", "changed", text=lambda row: show.format_local_time(row["at"]), least=16),
 )
 
 
@@ -62,7 +62,7 @@ class FilesScreen(AppScreen):
     place = "files"
     crumb = "files"
     follows = False
-    BINDINGS = bindings("files")
+    BINDINGS = make_bindings("files")
     DEFAULT_CSS = "FilesScreen > #overview { height: auto; }"
 
     def __init__(
@@ -101,9 +101,9 @@ class FilesScreen(AppScreen):
             self.action_up()
             return
         self.require_shown()
-        self.query_one("#overview", Static).update(f"{self.wanted}\n{show.value(str(folder))}")
+        self.query_one("#overview", Static).update(f"{self.wanted}\n{show.format_cell_value(str(folder))}")
         table = self.query_one(PageTable)
-        table.show(Listed(rows), rows[:PAGE], columns=COLUMNS)
+        table.show(ListPages(rows), rows[:PAGE_ROWS], columns=COLUMNS)
         if self.at is not None:
             table.move(next((n for n, row in enumerate(rows) if row["path"] == self.at), 0))
             self.at = None
@@ -197,6 +197,8 @@ def import_picked_file(screen: AppScreen, command: Sequence[str], wanted: str, o
             stem = re.sub(r"[^A-Za-z0-9._+-]+", "-", path.name.partition(".")[0]).strip("-")
             text = f"--name {stem}" if stem else "--name "
         hint = f"{options}\nEnter confirms, Esc cancels; chessreg {' '.join(command)} --help lists all options"
-        app.push_screen(Prompt(f"chessreg {' '.join(command)} {show.value(path.name)}", text, hint, draft), typed)
+        app.push_screen(
+            Prompt(f"chessreg {' '.join(command)} {show.format_cell_value(path.name)}", text, hint, draft), typed
+        )
 
     app.push_screen(FilesScreen(command, wanted, picked))

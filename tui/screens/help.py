@@ -21,7 +21,7 @@ from textual.widget import Widget
 from textual.widgets import Label
 from textual.worker import WorkerCancelled, WorkerFailed
 
-from tui.actions import EVERYWHERE, Action, bindings, of
+from tui.actions import EVERYWHERE, Action, list_place_actions, make_bindings
 from tui.entries import ENTRIES
 from tui.screens.base import AppScreen, TextScreen
 
@@ -77,7 +77,7 @@ def find_jump_targets(screen: Screen[Any]) -> dict[str, Widget]:
 class Jump(ModalScreen[Widget | None]):
     """A dialog that returns the selected widget, or None."""
 
-    BINDINGS = bindings("jump")
+    BINDINGS = make_bindings("jump")
     DEFAULT_CSS = """
     Jump { background: $background 40%; }
     Jump > .letter { width: auto; height: 1; padding: 0 1; background: $accent; color: $background; text-style: bold; }
@@ -152,7 +152,7 @@ class Palette(Provider):
         from tui.data import palette
 
         try:
-            queries, kinds = await self.home.database.ask("reading queries and kinds", palette.known)
+            queries, kinds = await self.home.database.ask("reading queries and kinds", palette.list_palette_entries)
         except Exception:
             return []
         return [
@@ -183,7 +183,7 @@ class Palette(Provider):
         """
         mine = self.screen.place if isinstance(self.screen, AppScreen) else ""
         for entry in ENTRIES:
-            for action in self.home.keyed(of(entry.name)) if entry.name != mine else ():
+            for action in self.home.keyed(list_place_actions(entry.name)) if entry.name != mine else ():
                 if action.short or not action.writes:
                     text = f"{entry.name}: {action.text}"
                     yield PaletteEntry(
@@ -240,7 +240,9 @@ class Palette(Provider):
         from tui.data import palette
 
         try:
-            named = await self.home.database.ask("looking for runs", lambda session: palette.runs(session, words))
+            named = await self.home.database.ask(
+                "looking for runs", lambda session: palette.find_runs_by_name(session, words)
+            )
         except Exception:
             return []
         return [self.run_of(id, name) for id, name in named[:MAX_PALETTE_RUNS]]

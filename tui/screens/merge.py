@@ -12,27 +12,29 @@ from textual.app import ComposeResult
 from textual.widgets import Static
 
 from tui import show
-from tui.actions import bindings
-from tui.columns import Column
-from tui.data.pages import PAGE, Listed, Row
+from tui.actions import make_bindings
+from tui.columns import TableColumn
+from tui.data.pages import PAGE_ROWS, ListPages, Row
 from tui.screens.base import AppScreen, PartsScreen
 from tui.screens.files import FilesScreen
 from tui.widgets.bars import PaneStrip
 from tui.widgets.table import PageTable
 
 MERGED_RUN_COLUMNS = (
-    Column("run", "run", widest=40, least=16),
-    Column("kind", "kind", widest=16),
-    Column("host", "machine", text=lambda row: show.host(row["host"]), widest=20),
-    Column("change", "change", widest=40, least=20),
-    Column("conflicts", "conflicts", right=True, text=lambda row: f"{row['conflicts']:,}" if row["conflicts"] else ""),
+    TableColumn("run", "run", widest=40, least=16),
+    TableColumn("kind", "kind", widest=16),
+    TableColumn("host", "machine", text=lambda row: show.format_host(row["host"]), widest=20),
+    TableColumn("change", "change", widest=40, least=20),
+    TableColumn(
+        "conflicts", "conflicts", right=True, text=lambda row: f"{row['conflicts']:,}" if row["conflicts"] else ""
+    ),
 )
 CONFLICT_COLUMNS = (
-    Column("run", "run", widest=40, least=12),
-    Column("table_name", "what"),
-    Column("which", "which", widest=40, least=12),
-    Column("here", "here: kept", widest=50, least=20),
-    Column("there", "there: kept separately", widest=50, least=20),
+    TableColumn("run", "run", widest=40, least=12),
+    TableColumn("table_name", "what"),
+    TableColumn("which", "which", widest=40, least=12),
+    TableColumn("here", "here: kept", widest=50, least=20),
+    TableColumn("there", "there: kept separately", widest=50, least=20),
 )
 READING_TEXT = "reading the other registry: the merge is tried in a transaction that is rolled back"
 
@@ -60,7 +62,7 @@ class MergeScreen(PartsScreen):
     place = "merge"
     crumb = "merge"
     follows = False
-    BINDINGS = bindings("merge")
+    BINDINGS = make_bindings("merge")
     DEFAULT_CSS = "MergeScreen > #overview { height: auto; padding: 0 1; }"
 
     def __init__(self, other: str) -> None:
@@ -79,7 +81,7 @@ class MergeScreen(PartsScreen):
         self.require_shown()
         if status:
             self.query_one("#overview", Static).update(f"not merged: {parse_command_error(err)}")
-            self.query_one(PageTable).show(Listed([]), [], columns=MERGED_RUN_COLUMNS)
+            self.query_one(PageTable).show(ListPages([]), [], columns=MERGED_RUN_COLUMNS)
             return
         self.preview = json.loads(out)
         self.query_one("#overview", Static).update(format_merge_overview(self.other, self.preview))
@@ -99,7 +101,9 @@ class MergeScreen(PartsScreen):
         )
         table = self.query_one(PageTable)
         table.set_title("conflicts" if conflicts else "runs")
-        table.show(Listed(rows), rows[:PAGE], columns=CONFLICT_COLUMNS if conflicts else MERGED_RUN_COLUMNS, keep=keep)
+        table.show(
+            ListPages(rows), rows[:PAGE_ROWS], columns=CONFLICT_COLUMNS if conflicts else MERGED_RUN_COLUMNS, keep=keep
+        )
 
     @property
     def words(self) -> list[str]:
@@ -147,13 +151,14 @@ def parse_command_error(err: str) -> str:
 def build_run_row(row: Mapping[str, Any]) -> Row:
     from chessreg.entities.merge import change_of
 
-    return {**row, "run": row["name"] or show.short(row["id"]), "change": change_of(row)}
+    return {**row, "run": row["name"] or show.abbreviate_id(row["id"]), "change": change_of(row)}
 
 
 def build_conflict_row(row: Mapping[str, Any]) -> Row:
     key = {name: value for name, value in row["key"].items() if name != "run_id"}
     here, there = (
-        ", ".join(f"{name} {show.value(values[side])}" for name, values in row["differs"].items()) for side in (0, 1)
+        ", ".join(f"{name} {show.format_cell_value(values[side])}" for name, values in row["differs"].items())
+        for side in (0, 1)
     )
     which = ", ".join(f"{name} {value}" for name, value in key.items())
-    return {**row, "run": row["run"] or show.short(row["run_id"]), "which": which, "here": here, "there": there}
+    return {**row, "run": row["run"] or show.abbreviate_id(row["run_id"]), "which": which, "here": here, "there": there}

@@ -20,11 +20,11 @@ from textual.message import Message
 from textual.widgets import OptionList
 from textual.widgets.text_area import TextAreaTheme
 
-from tui.actions import EVERYWHERE, Action, bindings, of
-from tui.columns import Column
+from tui.actions import EVERYWHERE, Action, list_place_actions, make_bindings
+from tui.columns import TableColumn
 from tui.data import query_answers
-from tui.data.pages import PAGE, Listed, Row
-from tui.data.query_answers import WORD, Names, Question, catalogue, completions
+from tui.data.pages import PAGE_ROWS, ListPages, Row
+from tui.data.query_answers import WORD_PATTERN, Names, ScreenQuestion, complete_sql, search_catalogue
 from tui.screens.answers import AnswerScreen, ResultScreen, ScopedScreen, open_run_lineage, read_first_page
 from tui.screens.base import AppScreen, FieldsScreen
 from tui.screens.preview import PreviewingScreen, RowPreview, build_fields_table
@@ -34,14 +34,14 @@ from tui.widgets.table import PageTable
 from tui.widgets.vim import VimEditor
 
 COLUMNS = (
-    Column("title", "query", least=30, role="key"),
-    Column("answered", "runs", text=lambda row: "✓" if row["answered"] else "none",
+    TableColumn("title", "query", least=30, role="key"),
+    TableColumn("answered", "runs", text=lambda row: "✓" if row["answered"] else "none",
            tone=lambda row: "good" if row["answered"] else "detail"),
-    Column("question", "what it answers", widest=90, least=44),
-    Column("made_by", "from", least=18, role="detail"),
-    Column("paper", "paper", least=24, role="detail"),
-    Column("plots", "plots", widest=40),
-    Column("aliases", "also called", widest=60, role="detail"),
+    TableColumn("question", "what it answers", widest=90, least=44),
+    TableColumn("made_by", "from", least=18, role="detail"),
+    TableColumn("paper", "paper", least=24, role="detail"),
+    TableColumn("plots", "plots", widest=40),
+    TableColumn("aliases", "also called", widest=60, role="detail"),
 )  # fmt: skip
 SEARCH_KEY = "queries.search"
 
@@ -54,7 +54,7 @@ class QueriesScreen(ScopedScreen, PreviewingScreen):
     also = ("scoped",)
     follows = False
     crumb = "queries"
-    BINDINGS = bindings("queries")
+    BINDINGS = make_bindings("queries")
 
     def body(self) -> ComposeResult:
         yield FilterBar("words of a title, a question, an alias, a paper or a plot", id="filter")
@@ -66,14 +66,14 @@ class QueriesScreen(ScopedScreen, PreviewingScreen):
         search = self.query_one("#filter", FilterBar)
         if not search.has_focus:
             search.set_text(search_text)
-        answer = await self.ask("reading the catalogue", lambda session: catalogue(session, search_text))
+        answer = await self.ask("reading the catalogue", lambda session: search_catalogue(session, search_text))
         if answer is not None:
             rows, wrong = answer
             if wrong and wrong != self._wrong:
                 self.notify(wrong, severity="warning", title="queries next to your kinds are left out")
             self._wrong = wrong
             table = self.query_one(PageTable)
-            table.show(Listed(rows), rows, columns=COLUMNS, keep=table.loaded and search_text == self._shown)
+            table.show(ListPages(rows), rows, columns=COLUMNS, keep=table.loaded and search_text == self._shown)
             self._shown = search_text
         await self.offer_words()
 
@@ -99,7 +99,7 @@ class QueriesScreen(ScopedScreen, PreviewingScreen):
     def action_plot(self) -> None:
         row = self.query_one(PageTable).current
         if row is not None and row["entry"].plots:
-            self.app.open_plot(Question(row["entry"]))
+            self.app.open_plot(ScreenQuestion(row["entry"]))
         elif row is not None:
             self.notify(f"{row['title']} has no plot")
 
@@ -129,7 +129,7 @@ class SqlEditor(VimEditor):
     and typing narrows it.
     """
 
-    BINDINGS = bindings("editor")
+    BINDINGS = make_bindings("editor")
     DEFAULT_CSS = """
     SqlEditor { border: none; padding: 0; background: $surface; }
     SqlEditor:focus { border: none; }
@@ -181,7 +181,7 @@ class SqlEditor(VimEditor):
         return self.offers if action in ("take", "choose") else True
 
     def fitting(self) -> list[str]:
-        return completions(self.before, self.text, self.names)[:MAX_COMPLETIONS]
+        return complete_sql(self.before, self.text, self.names)[:MAX_COMPLETIONS]
 
     def action_complete(self) -> None:
         if self.offers:
@@ -249,7 +249,7 @@ class SqlEditor(VimEditor):
 
 def find_partial_word(before: str) -> str:
     """Return the partially typed word at the end of `before`, or an empty string."""
-    match = WORD.search(before)
+    match = WORD_PATTERN.search(before)
     return match[0] if match else ""
 
 
@@ -257,8 +257,8 @@ LAST_SQL_KEY = "queries.sql"
 VIM_KEY = "queries.vim"
 HISTORY_KEY, MAX_HISTORY_STATEMENTS = "queries.history", 50
 TREE_COLUMNS = (
-    Column("text", "tables and columns", widest=40, text=lambda row: row["text"]),
-    Column("rows", "rows", right=True),
+    TableColumn("text", "tables and columns", widest=40, text=lambda row: row["text"]),
+    TableColumn("rows", "rows", right=True),
 )
 
 
@@ -268,7 +268,7 @@ class HistoryScreen(AppScreen):
     place = "history"
     crumb = "history"
     follows = False
-    BINDINGS = bindings("history")
+    BINDINGS = make_bindings("history")
 
     def __init__(self, statements: Sequence[str], chosen: Callable[[str], None]) -> None:
         super().__init__()
@@ -279,8 +279,8 @@ class HistoryScreen(AppScreen):
 
     async def fill(self) -> None:
         rows = [{"number": n, "sql": text} for n, text in enumerate(self.statements, 1)]
-        columns = (Column("number", "#", right=True), Column("sql", "SQL", widest=300, least=20))
-        self.query_one(PageTable).show(Listed(rows), rows, columns=columns)
+        columns = (TableColumn("number", "#", right=True), TableColumn("sql", "SQL", widest=300, least=20))
+        self.query_one(PageTable).show(ListPages(rows), rows, columns=columns)
 
     def command(self) -> str:
         return 'chessreg query --sql "SELECT …"'
@@ -319,7 +319,7 @@ class SqlScreen(ResultScreen):
     follows = False
     crumb = "SQL"
     AUTO_FOCUS = "SqlEditor"
-    BINDINGS = bindings("sql")
+    BINDINGS = make_bindings("sql")
     DEFAULT_CSS = """
     SqlScreen > #above { height: 40%; min-height: 5; }
     SqlScreen SqlEditor { width: 1fr; height: 100%; }
@@ -350,7 +350,7 @@ class SqlScreen(ResultScreen):
     async def fill(self) -> None:
         """Run the statement again. On the first call, load the names for completion."""
         if not self.table.loaded:
-            self.table.show(Listed([]), [])
+            self.table.show(ListPages([]), [])
             self.query_one(NotesPane).show([], "not asked yet")
         await self.read_names()
         if self.statement and not self.stopped:
@@ -359,9 +359,9 @@ class SqlScreen(ResultScreen):
     async def read_names(self) -> None:
         editor = self.query_one(SqlEditor)
         if not editor.names:
-            editor.names = await self.ask("reading the names of tables", query_answers.names) or {}
+            editor.names = await self.ask("reading the names of tables", query_answers.list_sql_names) or {}
             self.draw_tree()
-            self.counts = await self.ask("counting rows", query_answers.row_counts) or {}
+            self.counts = await self.ask("counting rows", query_answers.format_row_counts) or {}
             self.draw_tree()
 
     def on_sql_editor_nameless(self) -> None:
@@ -407,7 +407,7 @@ class SqlScreen(ResultScreen):
             rows.append({"text": f"{'▾' if here else '▸'} {name}", "name": name, "table": name,
                          "rows": self.counts.get(name, "")})  # fmt: skip
             rows += [{"text": f"    {column}", "name": column, "table": "", "rows": ""} for column in columns if here]
-        self.query_one("#tables", PageTable).show(Listed(rows), rows[:PAGE], columns=TREE_COLUMNS, keep=True)
+        self.query_one("#tables", PageTable).show(ListPages(rows), rows[:PAGE_ROWS], columns=TREE_COLUMNS, keep=True)
 
     def insert(self, row: Row) -> None:
         """Fold or unfold a table, or insert the name of a column at the cursor of the editor."""
@@ -436,7 +436,7 @@ class SqlScreen(ResultScreen):
 
     async def explain(self, text: str) -> None:
         """Show which tables and rows a SELECT would read."""
-        reads = await self.ask("planning the SQL", lambda session: query_answers.explained(session, text))
+        reads = await self.ask("planning the SQL", lambda session: query_answers.explain_select(session, text))
         if reads is not None:
             await self.app.push_screen(ReadsScreen(text, reads))
 
@@ -454,7 +454,9 @@ class SqlScreen(ResultScreen):
     async def question(self) -> None:
         text = self.statement
         self.query_one(NotesPane).show([], "running … Esc stops it")
-        page = await self.ask("asking the SQL", lambda session: read_first_page(query_answers.ask(session, text)))
+        page = await self.ask(
+            "asking the SQL", lambda session: read_first_page(query_answers.answer_select(session, text))
+        )
         if page is None:
             before = "Esc goes to the earlier rows" if self.table.count else "Esc leaves"
             self.query_one(NotesPane).show([], f"not answered; {before}")
@@ -475,8 +477,12 @@ class SqlScreen(ResultScreen):
         """In the editor, return only actions whose keys are not letters."""
         if not isinstance(self.focused, SqlEditor):
             return super().actions()
-        more = [a for a in of(EVERYWHERE) if a.keys.split(",")[0].startswith("ctrl")]
-        return [*(a for a in of("sql") if a.method in ("run", "explain", "history")), *of("editor"), *more]
+        more = [a for a in list_place_actions(EVERYWHERE) if a.keys.split(",")[0].startswith("ctrl")]
+        return [
+            *(a for a in list_place_actions("sql") if a.method in ("run", "explain", "history")),
+            *list_place_actions("editor"),
+            *more,
+        ]
 
     def node_of(self, action: Action) -> Any:
         return self.query_one(SqlEditor) if action.place == "editor" else super().node_of(action)

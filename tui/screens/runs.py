@@ -19,11 +19,18 @@ from textual.widgets import Static
 from chessreg.registry.run_filter import FIELDS, NEWEST_FIRST, NUMBER_FIELDS, SORT_KEYS, TIME_FIELDS
 from chessreg.registry.run_state import STATES
 from tui import show
-from tui.actions import bindings
-from tui.columns import Column
+from tui.actions import make_bindings
+from tui.columns import TableColumn
 from tui.data import run_rows
-from tui.data.pages import PAGE, Listed, Pages, Row, counted, reach
-from tui.data.run_rows import fitting, metric_names, next_steps, overview, runs, units
+from tui.data.pages import PAGE_ROWS, ListPages, Pages, Row, count_rows_to, is_counted
+from tui.data.run_rows import (
+    count_nouns,
+    filter_run_ids,
+    format_units,
+    list_metric_names,
+    list_run_pages,
+    suggest_next_steps,
+)
 from tui.screens.annotate import AnnotatingScreen, ChosenRows
 from tui.screens.base import AppScreen
 from tui.screens.files import import_picked_file
@@ -61,7 +68,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
     place = "runs"
     finds = False
     crumb = "runs"
-    BINDINGS = bindings("runs")
+    BINDINGS = make_bindings("runs")
 
     filter_text = overview = ""
     counts: Mapping[str, int] = {}
@@ -69,7 +76,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
     def __init__(self) -> None:
         super().__init__()
         self.sort = NEWEST_FIRST
-        self.columns = list(run_rows.SHOWN)
+        self.columns = list(run_rows.DEFAULT_COLUMNS)
         self.marked: dict[UUID, str] = {}
         self.hidden: set[UUID] = set()  # marked runs that are not in the list
         self.results: dict[tuple[UUID, int], str] = {}  # by run and units done
@@ -87,14 +94,18 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         self.query_one(PageTable).is_marked = lambda row: row["id"] in self.marked
         kept = self.app.remembered.get(LIST_KEY, {})
         self.filter_text, self.sort = kept.get("words", ""), kept.get("sort", NEWEST_FIRST)
-        self.columns = [key for key in kept.get("columns", ()) if run_rows.known(key)] or list(run_rows.SHOWN)
+        self.columns = [key for key in kept.get("columns", ()) if run_rows.is_run_column(key)] or list(
+            run_rows.DEFAULT_COLUMNS
+        )
         self.query_one(FilterBar).set_text(self.filter_text)
 
     async def fill(self) -> None:
         wanted, table = (self.filter_text, self.sort), self.query_one(PageTable)
-        metrics = [key.removeprefix(run_rows.METRIC) for key in self.columns if key.startswith(run_rows.METRIC)]
+        metrics = [
+            key.removeprefix(run_rows.METRIC_PREFIX) for key in self.columns if key.startswith(run_rows.METRIC_PREFIX)
+        ]
         keep = table.loaded and wanted == self._read
-        number = table.cursor // PAGE if keep else 0
+        number = table.cursor // PAGE_ROWS if keep else 0
         marked = list(self.marked)
         page = await self.ask(
             "reading the runs", lambda session: read_run_page(session, *wanted, metrics, number, marked)
@@ -102,16 +113,16 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         if page is None:
             if self.refused:  # do not keep rows that match earlier words
                 self._read = None
-                table.show(Listed([]), [], columns=self.headed())
+                table.show(ListPages([]), [], columns=self.headed())
             return
         self._read, self.hidden = wanted, page.hidden & self.marked.keys()
         kept = {"words": self.filter_text, "sort": self.sort, "columns": list(self.columns)}
         self.app.remembered.set(LIST_KEY, kept)
         if page.pages.count:  # show the rows before the slower totals
             self.set_class(False, "-empty")
-            first = page.rows if page.number * PAGE < page.pages.count else None
+            first = page.rows if page.number * PAGE_ROWS < page.pages.count else None
             table.show(page.pages, first, columns=self.headed(), keep=keep, number=page.number)
-        counts = await self.ask("counting the data", overview)
+        counts = await self.ask("counting the data", count_nouns)
         if counts is None:
             return
         self.counts = counts
@@ -124,7 +135,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
                 )
             table.show(page.pages, page.rows, columns=self.headed(), keep=keep)
 
-    def headed(self) -> list[Column]:
+    def headed(self) -> list[TableColumn]:
         """Return the columns, with an arrow at the column that the rows are sorted by."""
         arrow = "▼" if self.sort.startswith("-") else "▲"
         sorted_by = self.sort.removeprefix("-")
@@ -161,7 +172,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         if not (unread := self.unread_results):
             return
         ids = list(unread)
-        found = await self.ask("reading results", lambda session: run_rows.first_results(session, ids))
+        found = await self.ask("reading results", lambda session: run_rows.describe_first_results(session, ids))
         if found is not None:
             if len(self.results) > MAX_KEPT_RESULTS:
                 self.results.clear()
@@ -170,16 +181,16 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
 
     async def previewed(self, row: Mapping[str, Any]) -> RowPreview | None:
         """Return the result of a run and the settings that were given."""
-        from tui.data.run_rows import preview
+        from tui.data.run_rows import load_run_preview
 
         id = row["id"]
-        seen = await self.ask("reading the run", lambda session: preview(session, id))
+        seen = await self.ask("reading the run", lambda session: load_run_preview(session, id))
         if seen is None:
             return None
         run, answer = seen
         given = {name: value for name, value in run["spec"].items() if name not in run["defaulted"]}
         known = {
-            "result": answer, "kind": run["kind"], "state": run["state"], "units": units(run),
+            "result": answer, "kind": run["kind"], "state": run["state"], "units": format_units(run),
             "tags": " ".join(run["tags"]), "notes": "\n".join(run["notes"]), "wrong": run["invalid"],
             "made": ", ".join(output["name"] for output in run["outputs"][:8]),
             "last message": next((one["message"] for one in reversed(run["tries"]) if one.get("message")), None),
@@ -215,20 +226,20 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
     def on_page_table_head_clicked(self, event: PageTable.HeadClicked) -> None:
         event.prevent_default()
         field = event.column.field
-        key = next(key for key in self.columns if run_rows.column(key).field == field)
+        key = next(key for key in self.columns if run_rows.make_run_column(key).field == field)
         if is_sortable(key):
             self.sort_by(f"-{key}" if self.sort == key else key)
 
     def action_columns(self) -> None:
         table = self.query_one(PageTable)
-        rows = [row for place in range(min(table.count, PAGE)) if (row := table.row(place)) is not None]
+        rows = [row for place in range(min(table.count, PAGE_ROWS)) if (row := table.row(place)) is not None]
         self._choose(
             sorted({name for row in rows for name in list_setting_names(row["spec"])}), [row["id"] for row in rows]
         )
 
     def _choose(self, names: list[str], ids: list[UUID]) -> None:
         async def choose() -> None:
-            metrics = await self.ask("reading the metrics", lambda session: metric_names(session, ids))
+            metrics = await self.ask("reading the metrics", lambda session: list_metric_names(session, ids))
             screen = ColumnsScreen(self.columns, names, metrics or [])
             await self.app.push_screen(screen)
 
@@ -279,7 +290,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
     def update_marks(self) -> None:
         """Show the overview and the marked runs: their names if they fit, otherwise their number."""
         labels = list(self.marked.values())
-        names = show.listed(labels[1:]) if len(labels) <= 4 else f"{len(labels) - 1:,} runs"
+        names = show.join_words(labels[1:]) if len(labels) <= 4 else f"{len(labels) - 1:,} runs"
         told = [self.overview]
         if labels:
             hidden = f" ({len(self.hidden):,} not in this list)" if self.hidden else ""
@@ -318,11 +329,11 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
 
 
 def label_run(row: Mapping[str, Any]) -> str:
-    return row["name"] or f"{row['kind']} {show.short(row['short'])}"
+    return row["name"] or f"{row['kind']} {show.abbreviate_id(row['short'])}"
 
 
 def is_sortable(key: str) -> bool:
-    return key in SORT_KEYS or key not in run_rows.KNOWN
+    return key in SORT_KEYS or key not in run_rows.RUN_COLUMNS
 
 
 def list_setting_names(spec: Mapping[str, Any], under: str = "") -> list[str]:
@@ -335,14 +346,14 @@ def list_setting_names(spec: Mapping[str, Any], under: str = "") -> list[str]:
 
 def read_run_page(session: Session, filter_text: str, sort: str, metrics: Sequence[str], number: int,
          marked: Collection[UUID]) -> RunPage:  # fmt: skip
-    pages = runs(session, filter_text, sort, metrics)
-    reach(pages, number * PAGE)
-    return RunPage(pages, number, pages.page(number), set(marked) - fitting(session, filter_text, marked))
+    pages = list_run_pages(session, filter_text, sort, metrics)
+    count_rows_to(pages, number * PAGE_ROWS)
+    return RunPage(pages, number, pages.page(number), set(marked) - filter_run_ids(session, filter_text, marked))
 
 
 def format_runs_overview(counts: Mapping[str, int], pages: Pages) -> str:
     runs_text = show.counted(counts["run"], "run")
-    if not counted(pages):
+    if not is_counted(pages):
         runs_text = f"{pages.count:,}… of {runs_text}"
     elif pages.count != counts["run"]:
         runs_text = f"{pages.count:,} of {runs_text}"
@@ -354,7 +365,7 @@ def format_runs_overview(counts: Mapping[str, int], pages: Pages) -> str:
 
 
 def format_first_steps(counts: Mapping[str, int]) -> str:
-    missing, commands = next_steps(dict(counts))
+    missing, commands = suggest_next_steps(dict(counts))
     lines = "\n".join(f"    $ {command}" for command in commands)
     return f"{missing} Commands to run next, in another terminal:\n\n{lines}\n\nThis screen updates automatically."
 
@@ -365,23 +376,23 @@ class ColumnsScreen(AppScreen):
     place = "columns"
     crumb = "columns"
     follows = False
-    BINDINGS = bindings("columns")
+    BINDINGS = make_bindings("columns")
 
     def __init__(self, chosen: list[str], settings: Sequence[str], metrics: Sequence[str]) -> None:
         super().__init__()
         self.chosen, self.before = chosen, list(chosen)
         others = [
-            *run_rows.KNOWN,
-            *(run_rows.SPEC + name for name in settings),
-            *(run_rows.METRIC + name for name in metrics),
+            *run_rows.RUN_COLUMNS,
+            *(run_rows.SPEC_PREFIX + name for name in settings),
+            *(run_rows.METRIC_PREFIX + name for name in metrics),
         ]
         self.offered = list(dict.fromkeys([*chosen, *others]))
 
     def body(self) -> ComposeResult:
         columns = (
-            Column("on", "shown"),
-            Column("key", "column", least=16),
-            Column("meaning", "what it is", widest=60),
+            TableColumn("on", "shown"),
+            TableColumn("key", "column", least=16),
+            TableColumn("meaning", "what it is", widest=60),
         )
         yield PageTable(columns, id="columns", title="Columns", folds=False)
 
@@ -393,7 +404,7 @@ class ColumnsScreen(AppScreen):
             {"on": "yes" if key in self.chosen else "", "key": key, "meaning": describe_column(key)}
             for key in self.offered
         ]
-        self.query_one(PageTable).show(Listed(rows), rows[:200], keep=True)
+        self.query_one(PageTable).show(ListPages(rows), rows[:200], keep=True)
 
     def command(self) -> str:
         return "chessreg runs list --json"
@@ -428,6 +439,6 @@ class ColumnsScreen(AppScreen):
 
 
 def describe_column(key: str) -> str:
-    if key.startswith(run_rows.SPEC):
+    if key.startswith(run_rows.SPEC_PREFIX):
         return "a setting of the run"
-    return "the last value of a metric" if key.startswith(run_rows.METRIC) else run_rows.MEANING[key]
+    return "the last value of a metric" if key.startswith(run_rows.METRIC_PREFIX) else run_rows.COLUMN_MEANINGS[key]

@@ -17,10 +17,10 @@ from chessreg.entities import entity
 from chessreg.entities.display import Part, Thing, Verified
 from chessreg.errors import ChessregError
 from tui import show
-from tui.actions import Action, bindings
-from tui.columns import Column
+from tui.actions import Action, make_bindings
+from tui.columns import TableColumn
 from tui.data import entity_rows
-from tui.data.pages import Listed, Row
+from tui.data.pages import ListPages, Row
 from tui.screens.annotate import AnnotatingScreen
 from tui.screens.base import AppScreen, PartsScreen, collect_row_fields
 from tui.screens.files import import_picked_file
@@ -60,8 +60,8 @@ def format_thing_name(row: Mapping[str, Any]) -> str:
     return ("★ " if row["starred"] else "") + called + (" (invalid)" if row["invalid"] else "")
 
 
-ID = Column("thing", "id", text=lambda row: show.short(row["thing"]))
-NAME = Column("name", "name", text=format_thing_name, widest=28, least=12)
+ID = TableColumn("thing", "id", text=lambda row: show.abbreviate_id(row["thing"]))
+NAME = TableColumn("name", "name", text=format_thing_name, widest=28, least=12)
 
 
 class DataScreen(AnnotatingScreen, PreviewingScreen):
@@ -69,7 +69,7 @@ class DataScreen(AnnotatingScreen, PreviewingScreen):
 
     place = "data"
     crumb = "data"
-    BINDINGS = bindings("data")
+    BINDINGS = make_bindings("data")
 
     noun = "dataset"
     rows: Mapping[str, list[Row]] | None = None
@@ -84,7 +84,9 @@ class DataScreen(AnnotatingScreen, PreviewingScreen):
         self.noun = self.app.remembered.get(NOUN_KEY, self.noun)
 
     async def fill(self) -> None:
-        read = await self.ask("reading the data", lambda session: (entity_rows.nouns(), entity_rows.listed(session)))
+        read = await self.ask(
+            "reading the data", lambda session: (entity_rows.list_data_nouns(), entity_rows.list_entities(session))
+        )
         if read is not None:
             self.entities, self.rows = read
             if self.noun not in self.entities:  # its package is no longer installed
@@ -99,9 +101,9 @@ class DataScreen(AnnotatingScreen, PreviewingScreen):
         strip.place = list(self.entities).index(self.noun)
         rows, table.empty = self.rows[self.noun], self.entities[self.noun].none_yet
         declared = self.entities[self.noun]
-        columns = [ID, NAME, *entity_rows.columns(declared.overview_columns or declared.columns, rows)]
+        columns = [ID, NAME, *entity_rows.make_entity_columns(declared.overview_columns or declared.columns, rows)]
         table.set_title(declared.plural)
-        table.show(Listed(rows), rows[:200], columns=columns, keep=self._drawn == self.noun)
+        table.show(ListPages(rows), rows[:200], columns=columns, keep=self._drawn == self.noun)
         self._drawn = self.noun
         self.relabel()
 
@@ -183,7 +185,7 @@ class DataScreen(AnnotatingScreen, PreviewingScreen):
 
 
 def label_thing(row: Row) -> str:
-    return row["name"] or f"{row['noun']} {show.short(row['thing'])}"
+    return row["name"] or f"{row['noun']} {show.abbreviate_id(row['thing'])}"
 
 
 class ThingScreen(AnnotatingScreen, PartsScreen):
@@ -193,7 +195,7 @@ class ThingScreen(AnnotatingScreen, PartsScreen):
     """
 
     place = "thing"
-    BINDINGS = bindings("thing")
+    BINDINGS = make_bindings("thing")
     DEFAULT_CSS = """
     ThingScreen > #summary { height: auto; max-height: 4; padding: 0 1; }
     ThingScreen > #chart { display: none; height: 1fr; min-height: 12; }
@@ -217,7 +219,7 @@ class ThingScreen(AnnotatingScreen, PartsScreen):
 
     async def fill(self) -> None:
         noun, id = self.noun, self.thing_id
-        thing = await self.ask(f"reading the {noun}", lambda session: entity_rows.thing(session, noun, id))
+        thing = await self.ask(f"reading the {noun}", lambda session: entity_rows.load_thing(session, noun, id))
         if thing is None:
             return
         keep, self.thing = self.thing is not None, thing
@@ -234,17 +236,17 @@ class ThingScreen(AnnotatingScreen, PartsScreen):
     def show_part(self, keep: bool = False) -> None:
         if (part := self.part) is None:
             return
-        columns = [replace(column, widest=90) for column in entity_rows.columns(part.columns, part.rows)]
+        columns = [replace(column, widest=90) for column in entity_rows.make_entity_columns(part.columns, part.rows)]
         self.query_one(PageTable).set_title(part.name)
-        self.query_one(PageTable).show(Listed(part.rows), part.rows[:200], columns=columns, keep=keep)
+        self.query_one(PageTable).show(ListPages(part.rows), part.rows[:200], columns=columns, keep=keep)
         self.set_class(part.chart is not None, "-chart")
         if part.chart is not None:
             self.query_one(ChartView).show(part.chart)
 
     def command(self) -> str:
         if self.entity.several:
-            return f"chessreg {self.noun} list --run {show.short(self.thing_id)}"
-        return f"chessreg {self.noun} show {show.short(self.thing_id)}"
+            return f"chessreg {self.noun} list --run {show.abbreviate_id(self.thing_id)}"
+        return f"chessreg {self.noun} show {show.abbreviate_id(self.thing_id)}"
 
     def offers(self, action: Action) -> bool:
         if action.place == "thing" and action.method == "rows":
