@@ -282,7 +282,7 @@ class ChessregApp(Host):
         banner, waiting = self.banner(), self.database.waiting()
         if banner is None or banner.has_class("-wrong"):
             return
-        if waiting and waiting.seconds > SLOW:
+        if waiting and waiting.seconds > SLOW_CALL_S:
             banner.set_message(f"still {waiting.what} … {waiting.seconds:.0f} s")
         elif banner.message:
             banner.hush()

@@ -138,12 +138,12 @@ def format_rate(a_second: float | None) -> str:
     return ""
 
 
-def pace(row: Mapping[str, Any]) -> str:
+def format_job_pace(row: Mapping[str, Any]) -> str:
     """Return the rate of a job and its remaining time (12.3/s, 4 min 0 s left), or when its scheduler will start it."""
     if (starts_in := seconds_to_start(row)) is not None:
-        return f"starts in {show.duration(starts_in)}"
-    left = f"{show.duration(row['seconds_left'])} left" if row["seconds_left"] is not None else ""
-    return ", ".join(filter(None, [rate(row["rate"]), left]))
+        return f"starts in {show.format_seconds(starts_in)}"
+    left = f"{show.format_seconds(row['seconds_left'])} left" if row["seconds_left"] is not None else ""
+    return ", ".join(filter(None, [format_rate(row["rate"]), left]))
 
 
 def seconds_to_start(row: Mapping[str, Any]) -> float | None:
@@ -155,7 +155,7 @@ def seconds_to_start(row: Mapping[str, Any]) -> float | None:
     return seconds if seconds > 0 else None
 
 
-def answer(found: Mapping[str, Any]) -> str:
+def format_result_words(found: Mapping[str, Any]) -> str:
     """A run's result in words, and how it differs from that of an earlier run of its kind.
 
     >>> format_result_words({"measure": "test %", "value": 93.256, "change": 1.5, "than": "board-1"})

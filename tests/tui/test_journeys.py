@@ -15,10 +15,10 @@ from chessreg.cli.root import run_command_line
 from chessreg.queries import render, run_query, run_sql
 from chessreg.registry import read
 from chessreg.session import Session, open_session
-from tui.data.board_views import boards
-from tui.data.job_rows import answers
-from tui.data.result_rows import results
-from tui.data.run_rows import headline
+from tui.data.board_views import load_boards
+from tui.data.job_rows import load_run_answers
+from tui.data.result_rows import list_results
+from tui.data.run_rows import format_headline
 from tui.screens.boards import BoardScreen
 from tui.screens.help import Palette, format_keys_and_command
 from tui.widgets.bars import FilterBar
@@ -130,7 +130,7 @@ async def test_a_run_opens_on_its_answer_and_a_line_of_it_leads_to_the_rows_behi
         await driver.press("enter", "down")
         row = table_row(driver)
         assert row["condition"] == "edit"
-        (answer,) = answers(study, [run_of(study, "edits")["id"]]).values()
+        (answer,) = load_run_answers(study, [run_of(study, "edits")["id"]]).values()
         assert answer["low"] is not None
         name = "legal_modified" if answer["measure"].startswith("legal on") else "mass_modified"
         assert (row[f"{name}_low"], row[f"{name}_high"]) == (answer["low"], answer["high"]), "as in the headline"

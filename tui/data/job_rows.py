@@ -68,9 +68,9 @@ def list_job_pages(session: Session, text: str = "") -> Pages:
     `state:running` searches one field, `tries>1` compares and `!word` negates. Raises BadInputError for an unknown
     field or a field that is computed for display.
     """
-    filter_words = [by_colon(word) for word in words.split_words(text)]
+    filter_words = [normalize_state_word(word) for word in words.split_words(text)]
     order = case((RUNNING, 0), (Job.state != JobState.ENDED, 1), else_=2)
-    wanted = [condition(session, word) for word in filter_words]
+    wanted = [make_word_condition(session, word) for word in filter_words]
     launched = func.min(Job.created_at).over(partition_by=(Job.group_id, Job.run_id))  # shards keep together
     query = select(Job.id).where(*wanted).order_by(order, launched.desc(), Job.run_id, Job.shard, Job.id)
     with session.database.read() as sql:

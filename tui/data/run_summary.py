@@ -30,7 +30,7 @@ class Summary(NamedTuple):
 
 
 CONDITIONS_WITH_INTERVALS = 12  # of more, as in a sweep, the intervals would take seconds
-METRIC_ROWS = 20_000  # that a table of metrics has at most; of more points the long list is shown
+MAX_METRIC_ROWS = 20_000  # that a table of metrics has at most; of more points the long list is shown
 
 
 def summarize_run(sql: SqlSession, run_id: UUID) -> list[Summary]:
@@ -43,7 +43,7 @@ def make_percent_column(field: str, heading: str) -> TableColumn:
     def text(row: Row) -> str:
         if row.get(field) is None:
             return ""
-        return f"{100 * row[field]:.2f}{show.interval(row.get(f'{field}_low'), row.get(f'{field}_high'))}"
+        return f"{100 * row[field]:.2f}{show.format_interval(row.get(f'{field}_low'), row.get(f'{field}_high'))}"
 
     return TableColumn(field, heading, right=True, text=text, whole=True)
 
@@ -80,7 +80,7 @@ def summarize_layers(sql: SqlSession, run_id: UUID) -> Summary:
     )
 
 
-def by_condition(sql: SqlSession, run_id: UUID) -> Summary:
+def summarize_conditions(sql: SqlSession, run_id: UUID) -> Summary:
     """Legal texts and legal probability of each condition of an edit, the clean model and the edit first. Up to
     CONDITIONS_WITH_INTERVALS conditions have 95 % intervals, from resampled games."""
     from chessreg.queries.intervals import find_rate_ends

@@ -51,7 +51,7 @@ class AnnotatingScreen(AppScreen):
         chosen = self.chosen()
         if not chosen[1] or not self.check_writable():
             return
-        write = partial(self._write, chosen, word, done, partial(toggle, word=word))
+        write = partial(self._write, chosen, word, done, partial(toggle_annotation, word=word))
         if hidden := self.describe_hidden(chosen[1]):
             question = f"{word.capitalize()} {join_chosen_labels(chosen[1])}, or undo it?\n{hidden}; u unmarks all."
             self.app.push_screen(Confirm(question), lambda yes: write() if yes else None)

@@ -162,8 +162,12 @@ class AppScreen(Screen[None]):
             ]
             actions = [*taken, *(a for a in list_place_actions(EVERYWHERE) if a.method == "palette")]
         else:
-            own = [action for place in (self.place, *self.also) for action in of(place)]
-            actions = [*own, *(of(TABLE) if self.query(PageTable) else ()), *of(EVERYWHERE)]
+            own = [action for place in (self.place, *self.also) for action in list_place_actions(place)]
+            actions = [
+                *own,
+                *(list_place_actions(TABLE) if self.query(PageTable) else ()),
+                *list_place_actions(EVERYWHERE),
+            ]
         if self.has_no_rows:
             actions = [a for a in actions if not self.needs_row(a)]
         return [a for a in actions if self.offers(a) and not (a.writes and self.app.read_only)]

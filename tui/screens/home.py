@@ -15,10 +15,10 @@ from textual.containers import Container, Horizontal, Vertical
 from textual.widgets import Static
 
 from tui import show
-from tui.actions import TABLE, Action, bindings
-from tui.columns import SIGNS, Column, Tone, state_tone
-from tui.data.machine_rows import Loads, devices, machine_grid, machine_lines
-from tui.data.pages import PAGE, Listed, Row
+from tui.actions import TABLE, Action, make_bindings
+from tui.columns import TONE_SIGNS, TableColumn, Tone, choose_state_tone
+from tui.data.machine_rows import Loads, count_gpus, make_gpu_grid, make_machine_table
+from tui.data.pages import PAGE_ROWS, ListPages, Row
 from tui.screens.jobs import MACHINE, ON, SHARD, UNITS, JobActionsScreen, format_waiting_reason, get_job_name
 from tui.widgets.table import PageTable
 
@@ -75,7 +75,7 @@ def choose_change_tone(row: Mapping[str, Any]) -> Tone:
 def format_progress(row: Mapping[str, Any]) -> str:
     """Return the progress of a running job, or the reason why it waits."""
     if row["state"] == "running":
-        return f"{show.bar(row['progress'])} {show.percent(row['progress'])}"
+        return f"{show.draw_bar(row['progress'])} {show.format_percent(row['progress'])}"
     return format_waiting_reason(row) or row["state"]
 
 
@@ -97,10 +97,10 @@ KIND = TableColumn("kind", "kind", widest=16, role="detail")
 ACTIVE_COLUMNS = (
     make_sign_column("state"),
     NAME,
-    Column("progress", "progress", text=format_progress, least=15, widest=16,
-           tone=lambda row: state_tone(row["state"])),
-    Column("left", "left", text=format_time_left, right=True),
-    Column("doing", "message", text=lambda row: row["doing"] or row["message"] or "", widest=60, least=20,
+    TableColumn("progress", "progress", text=format_progress, least=15, widest=16,
+           tone=lambda row: choose_state_tone(row["state"])),
+    TableColumn("left", "left", text=format_time_left, right=True),
+    TableColumn("doing", "message", text=lambda row: row["doing"] or row["message"] or "", widest=60, least=20,
            role="detail"),
     SHARD,
     UNITS,
@@ -254,7 +254,7 @@ class HomeScreen(JobActionsScreen):
                 return
             self.answers |= {key: found[key[0]] for key in wanted if key[0] in found}
         rows = [{**row, "answer": self.answers.get((row["run_id"], row["ended_at"]))} for row in state.ended]
-        self.query_one("#ended", PageTable).show(Listed(rows), rows[:PAGE], columns=ENDED_COLUMNS, keep=True)
+        self.query_one("#ended", PageTable).show(ListPages(rows), rows[:PAGE_ROWS], columns=ENDED_COLUMNS, keep=True)
         self.update_overview()
 
     def on_resize(self) -> None:
@@ -291,9 +291,9 @@ class HomeScreen(JobActionsScreen):
         most = self.size.height // 2 - 6
         columns, rows = make_gpu_grid(state.machines, state.going, self.history, self.size.width)
         if not self.has_class("-high") or self.size.width < WIDE_CELLS or len(rows) > most:
-            columns, rows = machine_lines(state.machines, state.going, self.size.width)
+            columns, rows = make_machine_table(state.machines, state.going, self.size.width)
         most = max(2, most) if self.has_class("-high") else 4
-        table.show(Listed(rows), rows[:PAGE], columns=columns, keep=True)
+        table.show(ListPages(rows), rows[:PAGE_ROWS], columns=columns, keep=True)
         table.styles.height = min(len(rows), most) + 3
         table.display = bool(rows) and not self.has_class("-empty")
         used, every = count_gpus(state.machines, state.going)

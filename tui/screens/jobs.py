@@ -137,9 +137,9 @@ def format_waiting_reason(row: Mapping[str, Any]) -> str:
     return ""
 
 
-ID = Column("id", "job", text=lambda row: show.short(row["id"]), role="detail")
-SHARD = Column("shard", "shard", text=format_shard, least=6)
-STATE = Column(
+ID = TableColumn("id", "job", text=lambda row: show.abbreviate_id(row["id"]), role="detail")
+SHARD = TableColumn("shard", "shard", text=format_shard, least=6)
+STATE = TableColumn(
     "state",
     "state",
     text=lambda row: format_state(row["state"]),
@@ -150,7 +150,7 @@ STATE = Column(
 PROGRESS = TableColumn(
     "progress",
     "progress",
-    text=lambda row: format_waiting_reason(row) or show.bar(row["progress"]),
+    text=lambda row: format_waiting_reason(row) or show.draw_bar(row["progress"]),
     widest=16,
     least=10,
     tone=lambda row: choose_state_tone(row["state"]),

@@ -400,7 +400,9 @@ class FormScreen(AppScreen):
         if not self.query("#about"):
             return
         row = self.row
-        self.query_one("#about", Static).update(about(row.field, self.find_error(row.field.key)) if row else "")
+        self.query_one("#about", Static).update(
+            format_field_help(row.field, self.find_error(row.field.key)) if row else ""
+        )
         wide = self.has_class("-wide")
         self.query_one("#plan", Static).update(format_plan(self.form, self.checked, self.outlook, wide))
 

@@ -96,8 +96,8 @@ def read_machine(session: Session, host: str) -> tuple[Row, list[Row]]:
     from tui.data.job_rows import add_placements, list_hosts
 
     with session.database.read() as sql:
-        machine = next(row for row in machines(sql) if row["host"] == host)
-        here = [row for row in placed(sql, status.list_active(sql)) if row["at"] == host]
+        machine = next(row for row in list_hosts(sql) if row["host"] == host)
+        here = [row for row in add_placements(sql, status.list_active(sql)) if row["at"] == host]
     return machine, sorted(here, key=lambda row: (row["gpu"] is None, row["gpu"]))
 
 

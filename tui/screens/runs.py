@@ -140,7 +140,9 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
         arrow = "▼" if self.sort.startswith("-") else "▲"
         sorted_by = self.sort.removeprefix("-")
         columns = [
-            replace(run_rows.column(key), text=self.get_result) if key == "result" else run_rows.column(key)
+            replace(run_rows.make_run_column(key), text=self.get_result)
+            if key == "result"
+            else run_rows.make_run_column(key)
             for key in self.columns
         ]
         return [

@@ -18,10 +18,19 @@ from textual.reactive import reactive
 from textual.scroll_view import ScrollView
 from textual.strip import Strip
 
-from tui.actions import TABLE, bindings
-from tui.board_colors import ColorSystem, color_system
-from tui.columns import GAP, LEAST_CUT, MEASURED, Column, Tone, fitted, folded, widths
-from tui.data.pages import PAGE, JoinedPages, Pages, counted
+from tui.actions import TABLE, make_bindings
+from tui.board_colors import ColorSystem, get_color_system
+from tui.columns import (
+    GAP_CELLS,
+    MAX_MEASURED_CHARS,
+    MIN_CUT_CELLS,
+    TableColumn,
+    Tone,
+    compute_widths,
+    find_foldable,
+    fit_text,
+)
+from tui.data.pages import PAGE_ROWS, JoinedPages, Pages, is_counted
 from tui.data.table_filter import View
 
 MAX_PAGES = 16  # pages in memory
@@ -464,7 +473,7 @@ class PageTable(ScrollView, can_focus=True):
         if row is None:
             return self._line(gutter + "…", [], style)
         line = self._line(gutter, [self._parts(column, row, style) for column in self.shown_columns], style)
-        few_colors = color_system(self.app.console.color_system) is ColorSystem.STANDARD
+        few_colors = get_color_system(self.app.console.color_system) is ColorSystem.STANDARD
         return self._reversed(line) if here and self.has_focus and few_colors else line
 
     def _reversed(self, line: Strip) -> Strip:
