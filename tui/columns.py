@@ -125,9 +125,9 @@ def compute_widths(columns: Sequence[TableColumn], rows: Iterable[Mapping[str, A
     over, kept = sum(wide) + gaps - space, len(wide)
     while over > 0 and kept > 1 and columns[kept - 1].role == "detail":
         kept -= 1
-        over -= wide[kept] + GAP - 2 * (kept == len(wide) - 1)  # the mark of what is scrolled to needs two cells
-    if sum(floor[:kept]) + GAP * (kept - 1) > space:
-        floor = [min(cells, max(least, LEAST_CUT)) for cells, least in zip(wide, floor, strict=True)]
+        over -= wide[kept] + GAP_CELLS - 2 * (kept == len(wide) - 1)  # the mark of what is scrolled to needs two cells
+    if sum(floor[:kept]) + GAP_CELLS * (kept - 1) > space:
+        floor = [min(cells, max(least, MIN_CUT_CELLS)) for cells, least in zip(wide, floor, strict=True)]
     while over > 0:
         free = [place for place in range(kept) if wide[place] > floor[place]]
         if not free:
