@@ -136,7 +136,7 @@ class Registry(Session):
     def runs(self, words: str = "", *, kind: str | None = None, archived: bool = False, sort: str = "") -> Rows:
         """Return the runs, the newest last, or those that match all the words, which are those of `chessreg runs list`:
         `reg.runs("kind:probe since:7d !stale", sort="-spec.epochs")`."""
-        from chessreg.entities import entity
+        from chessreg.entities import load_entity
         from chessreg.registry import read, run_filter
 
         everything = archived or "archived" in words.split()
@@ -146,13 +146,13 @@ class Registry(Session):
                 by_id = {row["id"]: row for row in rows}
                 fitting = run_filter.find_runs(sql, words, sort or "created", archived=archived)
                 rows = [by_id[id] for id in fitting if id in by_id]
-        return Rows(rows, {column.field: column.heading for column in entity("run").columns})
+        return Rows(rows, {column.field: column.heading for column in load_entity("run").columns})
 
     def things(self, noun: str, *, run: str | None = None, archived: bool = False) -> Rows:
         """Return the rows of a noun as `chessreg NOUN list` prints them, oldest first, or those that one run made."""
-        from chessreg.entities import entity
+        from chessreg.entities import load_entity
 
-        found = entity(noun)
+        found = load_entity(noun)
         with self._read() as sql:
             rows = found.rows(sql, run)
         kept = [row for row in rows if archived or found.of_run or not row["archived"]]
@@ -283,9 +283,9 @@ class Registry(Session):
 
     def merge(self, other: str | Path) -> MergeReport:
         """Add what another registry (its folder, file, URL or store) knows; returns what was added and conflicts."""
-        from chessreg.entities.merge import merge
+        from chessreg.entities.merge import merge_source
 
-        return merge(self.database, self.store, str(other))
+        return merge_source(self.database, self.store, str(other))
 
     def annotate(
         self, reference: str, word: str, value: str = "", *, noun: str = "run", withdrawn: bool = False

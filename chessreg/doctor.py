@@ -19,7 +19,7 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, Select, delete, func, select
 
 from chessreg.entities import gc, groups
-from chessreg.entities.merge import merged_runs
+from chessreg.entities.merge import find_merged_runs
 from chessreg.errors import ChessregError
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
@@ -217,7 +217,7 @@ def mirrored(database: Database) -> Iterator[Problem]:
 
 def leftovers(store: Store) -> Iterator[Problem]:
     """Yield files that ended processes left in `tmp/`."""
-    left = gc.leftovers(store)
+    left = gc.list_stale_staging(store)
     if left:
         yield Problem(
             "staging",
@@ -262,7 +262,7 @@ def missing_files(database: Database, store: Store) -> Iterator[Problem]:
         ).all()
         activations = groups_of_activations(session)
         away = {item.digest for item in not_pulled(session, store)}
-        needed, _ = gc.references(session)
+        needed, _ = gc.find_used_keys(session)
     items = [item for _, item in activations if item.digest not in away]
     arrays = {item.digest for _, item in activations}
     for digest, kind, size, uri in rows:
@@ -289,7 +289,7 @@ def not_pulled(session: Session, store: Store) -> list[transfer.TransferItem]:
     that this machine recorded as present were pulled, and are missing if they are gone."""
     location = tables.ArtifactLocation
     here = *in_store(session, store.root), location.machine_id.in_(rows_of_this_machine())
-    noted, merged = set(session.scalars(select(location.digest).where(*here))), merged_runs(session)
+    noted, merged = set(session.scalars(select(location.digest).where(*here))), find_merged_runs(session)
     return [
         item
         for run_id, item in groups_of_activations(session)
@@ -324,9 +324,9 @@ def make_missing_problem(database: Database, store: Store, item: transfer.Transf
     Its fix restores them from the bin; otherwise it removes the recorded location `uri` and fetches them.
     """
     path = item.key
-    if any(gc.was_at(binned, store) == path for binned in gc.in_bin(store)):
+    if any(gc.get_original_path(binned, store) == path for binned in gc.list_bin_folders(store)):
         detail = f"{item.what} is needed again, and is in the bin of {store.root}"
-        return Problem("files", detail, "chessreg gc --restore", lambda: gc.restore(store, path))
+        return Problem("files", detail, "chessreg gc --restore", lambda: gc.restore_from_bin(store, path))
 
     def fetch_or_forget() -> None:
         if uri is not None:
@@ -341,9 +341,9 @@ def make_missing_problem(database: Database, store: Store, item: transfer.Transf
 
 def torn_groups(database: Database, store: Store) -> Iterator[Problem]:
     """Yield runs whose groups of arrays do not hold each recorded unit exactly once."""
-    for run in groups.torn(database):
+    for run in groups.find_torn_runs(database):
         again = f"chessreg doctor --fix && chessreg run --resume {run.run_id.hex[-6:]}"
-        yield Problem("units", run.wrong, again, partial(groups.repair, database, store, run))
+        yield Problem("units", run.wrong, again, partial(groups.repair_groups, database, store, run))
 
 
 def damaged_groups(database: Database, store: Store, digests: bool) -> Iterator[Problem]:
@@ -364,7 +364,7 @@ def damaged_groups(database: Database, store: Store, digests: bool) -> Iterator[
         except NotInStoreError:
             continue  # another check reports it, if it should be here
         except CorruptError as error:
-            torn = groups.Torn(row.run_id, table, error.message)
+            torn = groups.TornRun(row.run_id, table, error.message)
             item = transfer.TransferItem(row.digest, error.message, row.bytes, array=array)
             yield Problem(
                 "arrays", f"{error.message}, of run {row.run_id.hex[-6:]}",
@@ -375,14 +375,14 @@ def damaged_groups(database: Database, store: Store, digests: bool) -> Iterator[
             yield Problem("arrays", f"{error.message}, of run {row.run_id.hex[-6:]}", error.hint or "chessreg pull")
 
 
-def fetch_or_make_again(database: Database, store: Store, of: groups.Torn, item: transfer.TransferItem) -> str:
+def fetch_or_make_again(database: Database, store: Store, of: groups.TornRun, item: transfer.TransferItem) -> str:
     """Move a damaged group into the bin and pull an intact copy; without one, mark its units as incomplete."""
     assert item.array is not None
-    groups.into_bin(store, item.array)
+    groups.move_group_to_bin(store, item.array)
     try:
         transfer.pull_items(database, store, [item])
     except (ChessregError, StoreError):
-        return groups.repair(database, store, of, damaged=[f"arrays/{item.array}"])
+        return groups.repair_groups(database, store, of, damaged=[f"arrays/{item.array}"])
     return "fetched again"
 
 

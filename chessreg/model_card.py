@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from chessreg import encodings
-from chessreg.entities.base import entity_rows
-from chessreg.entities.checkpoint import described
-from chessreg.entities.reproduce import script, steps
+from chessreg.entities.base import read_entity_rows
+from chessreg.entities.checkpoint import read_checkpoint
+from chessreg.entities.reproduce import list_steps, write_script_lines
 from chessreg.queries import run_query
 from chessreg.queries.render import as_markdown, markdown_text
 from chessreg.registry import tables
@@ -33,10 +33,10 @@ def model_card(session: Session, reference: str) -> str:
     Raises NotFoundError for an unknown checkpoint, BadInputError for one that is known by its games only.
     """
     with session.database.read() as sql:
-        row = described(sql, reference)
+        row = read_checkpoint(sql, reference)
         require_weights(sql.get_one(tables.Checkpoint, row["id"]), reference)
         data = None if row["training_datasets"] is None else training_data(sql, row["training_datasets"])
-        made = steps(sql, row["run_id"]) if row["run_id"] else None
+        made = list_steps(sql, row["run_id"]) if row["run_id"] else None
     name = as_markdown(row["name"] or row["id"].hex[-6:])
     parts = [front_matter(row, data or []), f"# {name}", summary(row), "## Use", usage(row), "## Training data"]
     parts.append(data_table(data) if data else f"The training games are {NOT_RECORDED}.")
@@ -47,7 +47,7 @@ def model_card(session: Session, reference: str) -> str:
 def training_data(sql: Any, references: list[str]) -> list[dict[str, Any]]:
     """Return the rows of the datasets that a checkpoint was trained on, as far as they are registered."""
     identities = {reference.partition(":")[2].partition(":")[0] for reference in references}
-    return [row for row in entity_rows(sql, "dataset", tables.Dataset) if row["identity"] in identities]
+    return [row for row in read_entity_rows(sql, "dataset", tables.Dataset) if row["identity"] in identities]
 
 
 def front_matter(row: dict[str, Any], data: list[dict[str, Any]]) -> str:
@@ -93,7 +93,7 @@ def data_table(data: list[dict[str, Any]]) -> str:
 def training(session: Session, row: dict[str, Any], made: list[dict[str, Any]] | None) -> str:
     """Return the origin of the weights: a script of commands for a run of this registry, else their source."""
     if made is not None:
-        lines = "\n".join(script(made, session.store))
+        lines = "\n".join(write_script_lines(made, session.store))
         return f"This script makes the model in an empty folder:\n\n```sh\n{lines}\n```"
     known = {
         "File": row["source_file"],

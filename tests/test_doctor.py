@@ -9,7 +9,7 @@ from sqlalchemy import delete, func, select
 
 from chessreg import doctor as health
 from chessreg.cli.root import run_command_line
-from chessreg.entities.merge import merge
+from chessreg.entities.merge import merge_source
 from chessreg.registry import migrations, tables
 from chessreg.registry.place import resolve_place
 from chessreg.registry.tables import ArtifactState
@@ -72,7 +72,7 @@ def test_artifacts_that_were_begun_are_completed_if_their_bytes_are_here(session
 
 def test_activations_that_a_merge_did_not_bring_are_not_here_and_not_broken(session, world, capsys):
     """The other registry was made on this very machine, so that its runs' attempts were here."""
-    merge(session.database, session.store, str(world / "registry.db"))
+    merge_source(session.database, session.store, str(world / "registry.db"))
     made = transfer.find_items(session.database, ["reference-test"], inputs=False)
     arrays = [item for item in made if item.array is not None]
     short = session.id("run", "reference-test").hex[-6:]

@@ -106,14 +106,14 @@ def read_board_views(home: Home, reference: str, item: int | None, condition: st
     """Return the boards of RUN:UNIT, or of DATASET:NUMBER if no run has that name."""
     from chessreg.entities import dataset as datasets
     from chessreg.entities import run as runs
-    from chessreg.entities.game import unit_reference
+    from chessreg.entities.game import parse_unit_reference
     from chessreg.errors import NotFoundError
     from chessreg.registry import names
 
     session = home.session()
     with session.database.read() as sql:
         try:
-            run_id, unit = unit_reference(sql, reference)
+            run_id, unit = parse_unit_reference(sql, reference)
         except NotFoundError as no_run:
             dataset, _, number = reference.replace("/", ":").rpartition(":")
             try:
@@ -122,8 +122,8 @@ def read_board_views(home: Home, reference: str, item: int | None, condition: st
                 raise no_run from None
             if not (number.isascii() and number.isdigit() and len(number) < 19):
                 raise BadInputError(f"{number[:40]!a} is not a row of {dataset}", "rows are counted from 0") from None
-            return datasets.board_views(session.inputs, dataset, int(number))
-    return runs.board_views(session.inputs, run_id, unit, item, condition)
+            return datasets.build_dataset_frames(session.inputs, dataset, int(number))
+    return runs.build_unit_frames(session.inputs, run_id, unit, item, condition)
 
 
 def evaluate_boards(views: list[BoardFrame], limit: str) -> list[BoardFrame]:
@@ -230,7 +230,7 @@ def heatmap(
     chessreg heatmap edits:7 --form reading --class P --output figure1.png
     chessreg heatmap edits:7 --class N --layer 3 --condition random-0
     """
-    from chessreg.entities.game import unit_reference
+    from chessreg.entities.game import parse_unit_reference
     from chessreg.experiments.edit import heat
     from chessreg.games.boards.picture import check_picture_suffix, save_heatmaps
 
@@ -241,7 +241,7 @@ def heatmap(
     if home.json and output is not None:
         raise BadInputError("--json prints numbers, --output draws them", "give one of them")
     with session.database.read() as sql:
-        run_id, unit = unit_reference(sql, reference)
+        run_id, unit = parse_unit_reference(sql, reference)
     readings = heat.load_readings(session.inputs, run_id, unit, condition, layer)
     label = readings.label if piece is None else heat.parse_piece_class(piece)
     if home.json:

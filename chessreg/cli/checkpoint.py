@@ -9,27 +9,27 @@ import click
 from chessreg.cli.base import Home, NameText, json_option, pass_home, print_output
 from chessreg.cli.noun import group_of, headings
 from chessreg.cli.transfer import checkpoint as export_command
-from chessreg.entities import entity
-from chessreg.entities.checkpoint import described, import_warnings
+from chessreg.entities import load_entity
+from chessreg.entities.checkpoint import list_import_warnings, read_checkpoint
 from chessreg.registry import names
 
 if TYPE_CHECKING:
-    from chessreg.entities.checkpoint import Registered
+    from chessreg.entities.checkpoint import RegisteredCheckpoint
 
 checkpoint = group_of("checkpoint")
 SEED = click.IntRange(-(2**63), 2**63 - 1)  # as torch takes it
-LISTED = headings(entity("checkpoint"))
+LISTED = headings(load_entity("checkpoint"))
 VERIFIED = ("max_logit_difference", "import_loss", "import_entropy", "import_legal", "vocabulary")
 
 
-def print_checkpoint(home: Home, made: Registered) -> None:
+def print_checkpoint(home: Home, made: RegisteredCheckpoint) -> None:
     """Print the checkpoint that was registered, now or earlier."""
     with home.session().database.read() as session:
-        row, called = described(session, made.id.hex), names.describe_names(session, "checkpoint", made.id)
+        row, called = read_checkpoint(session, made.id.hex), names.describe_names(session, "checkpoint", made.id)
     if not made.created:
         click.echo(f"these weights are checkpoint {called} already; nothing was added", err=True)
     print_output(home, {**row, "created": made.created}, [*LISTED, *VERIFIED])
-    for warning in import_warnings(row):
+    for warning in list_import_warnings(row):
         click.echo(warning, err=True)
 
 
@@ -45,10 +45,12 @@ def twin(home: Home, reference: str, name: str | None, seed: int) -> None:
     \b
     Example: chessreg checkpoint twin reference --name untrained --seed 0
     """
-    from chessreg.entities.checkpoint import random_init_control
+    from chessreg.entities.checkpoint import register_random_init_control
 
     session = home.session()
-    print_checkpoint(home, random_init_control(session.database, session.store, reference, name=name, seed=seed))
+    print_checkpoint(
+        home, register_random_init_control(session.database, session.store, reference, name=name, seed=seed)
+    )
 
 
 checkpoint.add_command(export_command, "export")

@@ -10,15 +10,15 @@ import click
 
 from chessreg.cli.base import FilePath, Home, NameText, Numbers, json_option, pass_home, print_output
 from chessreg.cli.noun import group_of, headings
-from chessreg.entities import entity
-from chessreg.entities.base import entity_row
+from chessreg.entities import load_entity
+from chessreg.entities.base import read_entity_row
 from chessreg.registry import names
 
 if TYPE_CHECKING:
-    from chessreg.entities.adding import Added
+    from chessreg.entities.adding import AddedDataset
 
 FILE = FilePath(path_type=Path)
-DATASET = entity("dataset")
+DATASET = load_entity("dataset")
 dataset = group_of("dataset")
 
 
@@ -66,19 +66,19 @@ def make_filter_options(function: Any) -> Any:
     return function
 
 
-def print_dataset(home: Home, added: Added) -> None:
+def print_dataset(home: Home, added: AddedDataset) -> None:
     """Print the dataset that was added, now or earlier."""
-    from chessreg.entities.dataset import content_of, summary
+    from chessreg.entities.dataset import format_dataset_counts, get_dataset_content
 
     with home.session().database.read() as session:
-        row = entity_row(session, "dataset", DATASET.table, added.id.hex)
+        row = read_entity_row(session, "dataset", DATASET.table, added.id.hex)
         called = names.describe_names(session, "dataset", added.id)
     if not added.created:
         click.echo(f"these bytes are dataset {called} already; nothing was added", err=True)
-    content = content_of(row)
+    content = get_dataset_content(row)
     print_output(home, {**row, "content": content, "created": added.created}, headings(DATASET))
     if not home.json:
-        for line in summary(row):
+        for line in format_dataset_counts(row):
             click.echo(line)
     if added.created and row["rejected"] and not home.json:
         click.echo(
@@ -154,7 +154,7 @@ def add(
     Example: chessreg dataset add behavioral_cloning_data.bag --name chessbench
     """
     from chessreg.cli.base import progress_line
-    from chessreg.entities.adding import FileFilter, add_dataset, add_sample, check_files
+    from chessreg.entities.adding import FileFilter, add_dataset, add_sample, check_dataset_files
     from chessreg.games.datasets.game_filter import GameFilter
 
     about = {name: settings.pop(name) for name in ("rating_scale", "licence")}
@@ -163,7 +163,7 @@ def add(
         raise click.UsageError("give files, or --sample")
     if sample and (exclude or within or wanted.settings()):
         raise click.UsageError("--exclude, --within and filters of games are of files, not of --sample")
-    session = home.adding(needs=(*exclude, *within), check=lambda: check_files(files, salvage))
+    session = home.adding(needs=(*exclude, *within), check=lambda: check_dataset_files(files, salvage))
     with progress_line("dataset add", quiet=home.json) as on_progress:
         if sample:
             added = add_sample(session.database, session.store, name=name, on_progress=on_progress)
@@ -230,9 +230,9 @@ def overlap(home: Home, reference: str, other: str) -> None:
     \b
     Example: chessreg dataset overlap sample:test sample:fit
     """
-    from chessreg.entities.dataset import shared_by
+    from chessreg.entities.dataset import compare_datasets
 
-    rows = [asdict(row) for row in shared_by(home.session().inputs, reference, other)]
+    rows = [asdict(row) for row in compare_datasets(home.session().inputs, reference, other)]
     print_output(home, rows, ["what", "shared", "of", "percent"])
 
 
@@ -383,7 +383,7 @@ def fetch(
     Example: chessreg dataset fetch lichess 2013-01 --time-control bullet,blitz --name jan-2013-fast
     """
     from chessreg.cli.base import progress_line
-    from chessreg.entities.adding import check_files, download_month, fetch_dataset
+    from chessreg.entities.adding import check_dataset_files, download_month, fetch_dataset
     from chessreg.games.datasets.game_filter import GameFilter
 
     wanted = GameFilter(**filters)
@@ -391,7 +391,7 @@ def fetch(
     def arrive() -> None:
         with progress_line(f"{source} {month}", quiet=home.json) as on_progress:
             path = download_month(month, home.store_path / "downloads", base_url, on_progress)
-        check_files([path])
+        check_dataset_files([path])
 
     session = home.adding(check=arrive)
     with progress_line(f"{source} {month}", quiet=home.json) as on_progress:
@@ -452,11 +452,11 @@ def generate(
     Example: chessreg dataset generate --games 500 --levels 0-5 --nodes 200 --name engines
     """
     from chessreg.cli.base import progress_line
-    from chessreg.entities.adding import check_generated, generate_dataset
+    from chessreg.entities.adding import check_generation, generate_dataset
     from chessreg.games.engines.selfplay import SelfPlay
 
     chosen = SelfPlay(**settings)
-    session = home.adding(check=lambda: check_generated(pgn))
+    session = home.adding(check=lambda: check_generation(pgn))
     with progress_line(f"{engine} plays itself", quiet=home.json) as on_progress:
         added = generate_dataset(
             session.database,

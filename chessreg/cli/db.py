@@ -152,19 +152,19 @@ def gc(home: Home, remove: bool, restore: bool, empty: bool, days: float) -> Non
     database = open_with_waiting_results(home)
     store = home.session().store
     if empty:
-        gone = collector.empty(store, days * collector.DAY)
+        gone = collector.empty_bin(store, days * collector.SECONDS_PER_DAY)
         if home.json:
             print_output(home, {"bytes": gone})
         click.echo(f"{gone:,} bytes are gone for good", err=True)
         return
     if restore:
-        rows = collector.restore(store)
+        rows = collector.restore_from_bin(store)
         done = "are back"
     else:
         now = time.time()
-        rows = collector.find(database, store, now=now)
+        rows = collector.find_unused(database, store, now=now)
         if remove:
-            collector.remove(store, rows, now)
+            collector.move_to_bin(store, rows, now)
         done = f"are in the bin; it keeps them {days:g} days or more" if remove else "could go: chessreg gc --remove"
     print_output(home, [asdict(row) for row in rows], ["what", "why", "bytes", "path"])
     click.echo(f"{len(rows)} things, {sum(row.bytes for row in rows):,} bytes, {done}", err=True)

@@ -38,12 +38,12 @@ def list_(home: Home, run: str | None, limit: int) -> None:
     \b
     Example: chessreg game list --run plain
     """
-    from chessreg.entities.game import game_list
+    from chessreg.entities.game import list_stored_games
     from chessreg.registry import names
 
     with open_with_waiting_results(home).read() as session:
         run_id = names.resolve_id(session, "run", run) if run else None
-        print_output(home, game_list(session, run_id, limit or None), LISTED)
+        print_output(home, list_stored_games(session, run_id, limit or None), LISTED)
 
 
 @game.command()
@@ -57,16 +57,16 @@ def show(home: Home, run: str, unit: int) -> None:
     \b
     Example: chessreg game show plain 12
     """
-    from chessreg.entities.game import full_record, stored_games
+    from chessreg.entities.game import build_full_record, read_stored_games
     from chessreg.games.boards.pgn import format_game
     from chessreg.registry import names
 
     database = open_with_waiting_results(home)
     with database.read() as session:
         run_id = names.resolve_id(session, "run", run)
-    stored = next(stored_games(database, [(run_id, unit)]))
+    stored = next(read_stored_games(database, [(run_id, unit)]))
     if home.json:
-        print_output(home, full_record(stored))
+        print_output(home, build_full_record(stored))
     else:
         click.echo(format_game(stored.record()), nl=False, file=for_data(sys.stdout))
 
@@ -86,16 +86,16 @@ def part(home: Home, reference: str, other: str | None) -> None:
     chessreg game part plain:12
     chessreg game part plain:12 steered:12
     """
-    from chessreg.entities.game import paired, partners, unit_reference
+    from chessreg.entities.game import find_partners, parse_unit_reference, read_game_pair
 
     with open_with_waiting_results(home).read() as session:
-        run_id, unit = unit_reference(session, reference)
-        partner_rows = partners(session, run_id, unit) if other is None else []
-        keys = [(p.run_id, p.unit) for p in partner_rows] if other is None else [unit_reference(session, other)]
+        run_id, unit = parse_unit_reference(session, reference)
+        partner_rows = find_partners(session, run_id, unit) if other is None else []
+        keys = [(p.run_id, p.unit) for p in partner_rows] if other is None else [parse_unit_reference(session, other)]
     arms = {(partner.run_id, partner.unit): partner.arm for partner in partner_rows}
     rows = []
     for key in keys:
-        pair = paired(home.session().database, (run_id, unit), key)
+        pair = read_game_pair(home.session().database, (run_id, unit), key)
         rows.append({"run": key[0].hex, "unit": key[1], "arm": arms.get(key, ""), **pair.as_row()})
     print_output(home, rows, PARTNERS)
 
@@ -124,12 +124,12 @@ def export(home: Home, source: str, pgn: Path, row: int | None) -> None:
     chessreg game export plain --pgn plain.pgn
     chessreg game export "elo by intervention" --row 2 --pgn second.pgn
     """
-    from chessreg.entities.game import stored_games
+    from chessreg.entities.game import read_stored_games
     from chessreg.games.boards.pgn import save_pgn
 
     database = open_with_waiting_results(home)
     keys = choose_games(database, source, row)
-    count = save_pgn((stored.record() for stored in stored_games(database, keys)), pgn)
+    count = save_pgn((stored.record() for stored in read_stored_games(database, keys)), pgn)
     if home.json:
         print_output(home, {"path": str(pgn), "games": count})
     else:
@@ -138,7 +138,7 @@ def export(home: Home, source: str, pgn: Path, row: int | None) -> None:
 
 def choose_games(database: Database, source: str, row: int | None) -> list[tuple[UUID, int]]:
     """Return the keys of the games of a run or query; a run's name is tried first."""
-    from chessreg.entities.game import games_of
+    from chessreg.entities.game import list_game_keys
     from chessreg.errors import BadInputError, NotFoundError
     from chessreg.registry import names
 
@@ -149,7 +149,7 @@ def choose_games(database: Database, source: str, row: int | None) -> list[tuple
         except NotFoundError as missing:
             no_run = missing
         else:
-            return games_of(database, run_id)
+            return list_game_keys(database, run_id)
     from chessreg.queries.ask import rows_behind, run_query
 
     try:

@@ -13,7 +13,7 @@ from chessreg.cli.noun import print_rows
 from chessreg.encodings import list_encodings
 from chessreg.encodings.base import Notation
 from chessreg.encodings.prompts import TEMPLATES, Counters, Layout, make_prompt_encoding
-from chessreg.entities import entity
+from chessreg.entities import load_entity
 
 if TYPE_CHECKING:
     from chessreg.runs.spec import Spec
@@ -212,7 +212,9 @@ def probe(home: Home, paths: tuple[Path, ...], name: str | None, **settings: Any
 
     runs = import_directions(home, ImportedProbe, paths, name, settings)
     with home.session().database.read() as session:
-        print_rows(home, entity("probe"), [row for run_id in runs for row in entity("probe").rows(session, run_id)])
+        print_rows(
+            home, load_entity("probe"), [row for run_id in runs for row in load_entity("probe").rows(session, run_id)]
+        )
 
 
 @import_.command()
@@ -235,7 +237,7 @@ def vector(home: Home, paths: tuple[Path, ...], name: str | None, **settings: An
 
     [run_id] = import_directions(home, ImportedVector, paths, name, settings)
     with home.session().database.read() as session:
-        print_rows(home, entity("vector"), entity("vector").rows(session, run_id))
+        print_rows(home, load_entity("vector"), load_entity("vector").rows(session, run_id))
 
 
 def import_directions(
@@ -305,7 +307,7 @@ def fetch(
     from chessreg.cli import checkpoint, dataset
     from chessreg.cli.base import progress_line
     from chessreg.entities import adding
-    from chessreg.entities.adding import Added
+    from chessreg.entities.adding import AddedDataset
     from chessreg.models.hub import get_fetch_source, list_fetch_sources
 
     if source is None:
@@ -321,14 +323,14 @@ def fetch(
         nonlocal arrived
         downloads = home.store_path / "downloads"
         with progress_line(source_file.name, quiet=home.json) as on_progress:
-            arrived = adding.download(
+            arrived = adding.download_source(
                 source_file, downloads, file=file, revision=revision, endpoint=endpoint, on_progress=on_progress
             )
-        adding.check_downloaded(source_file, arrived.path)
+        adding.check_downloaded_file(source_file, arrived.path)
 
     session = home.adding(check=arrive)
     with progress_line(source_file.name, quiet=home.json) as on_progress:
-        made = adding.fetch(
+        made = adding.fetch_source(
             session.database,
             session.store,
             source_file,
@@ -340,7 +342,7 @@ def fetch(
             arrived=arrived,
             on_progress=on_progress,
         )
-    if isinstance(made, Added):
+    if isinstance(made, AddedDataset):
         dataset.print_dataset(home, made)
     else:
         checkpoint.print_checkpoint(home, made)

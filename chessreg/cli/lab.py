@@ -42,7 +42,7 @@ def lab(home: Home, state: str | None, settings: tuple[str, ...], layer: int | N
       --later "d5 Nc3" --condition patch
     chessreg lab edits:7 --condition random-0
     """
-    from chessreg.entities.game import unit_reference
+    from chessreg.entities.game import parse_unit_reference
     from chessreg.lab.answer import format_answer
     from chessreg.lab.model import Lab
     from chessreg.models.devices import prepare_device
@@ -53,7 +53,7 @@ def lab(home: Home, state: str | None, settings: tuple[str, ...], layer: int | N
         if settings or given.keys() - {"condition"}:
             raise BadInputError("STATE has its own model, moves and edit", "leave out the other options")
         with database.read() as session:
-            run_id, unit = unit_reference(session, state)
+            run_id, unit = parse_unit_reference(session, state)
         question = StoredState(run=run_id.hex, unit=unit, condition=given.get("condition"))
     elif "checkpoint" not in given:
         raise BadInputError("a model is missing", "give --checkpoint NAME, or RUN:UNIT of an edit run")

@@ -9,7 +9,7 @@ from typing import Any
 import click
 
 from chessreg.cli.base import Group, Home, json_option, open_with_waiting_results, pass_home, print_output
-from chessreg.entities import entity
+from chessreg.entities import load_entity
 from chessreg.entities.base import Entity
 from chessreg.entities.display import Option
 from chessreg.session import Session
@@ -19,7 +19,7 @@ TYPES: dict[type, Any] = {str: str, int: click.IntRange(0), bool: None}
 
 def group_of(noun: str) -> Group:
     """Return the group of a noun's common commands; specific commands are added to it."""
-    noun_entity = entity(noun)
+    noun_entity = load_entity(noun)
     group = Group(noun_entity.command or noun, help=noun_entity.__doc__)
     group.add_command(list_command(noun_entity))
     group.add_command(show_command(noun_entity))
@@ -168,7 +168,7 @@ def remove_annotations(home: Home, noun: str, reference: str, word: str) -> None
         if not names.withdraw_annotations(session, noun, target, word):
             raise NotFoundError(
                 f"{noun} {reference} is not marked as {word}",
-                f"chessreg {entity(noun).command or noun} show {reference}",
+                f"chessreg {load_entity(noun).command or noun} show {reference}",
             )
     click.echo(f"{noun} {target.hex[-6:]}: no longer {word}", err=True)
 

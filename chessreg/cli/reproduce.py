@@ -92,25 +92,25 @@ def reproduce(home: Home, reference: str, do: bool) -> None:
     \b
     Example: chessreg reproduce reference-board
     """
-    from chessreg.entities.reproduce import replays, steps
+    from chessreg.entities.reproduce import is_repeatable, list_steps
     from chessreg.registry import read
 
     database = open_with_waiting_results(home)
     with database.read() as session:
         row = read.read_run(session, reference)
-        made = steps(session, row["id"])
+        made = list_steps(session, row["id"])
     if not do:
         print_script(home, row, made)
         return
     opened = home.session()
-    way = rerun_exactly if replays(opened.database, row["id"]) else rerun_statistically
+    way = rerun_exactly if is_repeatable(opened.database, row["id"]) else rerun_statistically
     if not way(home, opened, row["id"]):
         click.get_current_context().exit(1)
 
 
 def print_script(home: Home, row: dict[str, Any], made: list[dict[str, Any]]) -> None:
     """Print a shell script that makes the run on another machine; code, versions and host are comments."""
-    from chessreg.entities.reproduce import script
+    from chessreg.entities.reproduce import write_script_lines
 
     last = row["tries"][-1] if row["tries"] else {}
     code = last.get("code", {})
@@ -118,7 +118,7 @@ def print_script(home: Home, row: dict[str, Any], made: list[dict[str, Any]]) ->
         kept = {key: last.get(key) for key in ("host", "code", "chessreg_version", "environment")}
         print_output(home, {"run_id": row["id"], "spec": row["spec"], "steps": made, **kept})
         return
-    for line in script(made, home.session().store):
+    for line in write_script_lines(made, home.session().store):
         click.echo(line)
     click.echo(visible(f"# chessreg {last.get('chessreg_version')} on {last.get('host')}"))
     for where, state in code.items():
@@ -136,10 +136,10 @@ def print_script(home: Home, row: dict[str, Any], made: list[dict[str, Any]]) ->
 def rerun_exactly(home: Home, session: Session, run_id: UUID) -> bool:
     """Rerun, and print whether every row is the same."""
     from chessreg.cli.base import progress_line
-    from chessreg.entities.reproduce import again
+    from chessreg.entities.reproduce import repeat_run
 
     with progress_line("again", quiet=home.json) as on_progress:
-        outcome = again(session.database, session.store, run_id, on_progress)
+        outcome = repeat_run(session.database, session.store, run_id, on_progress)
     if home.json:
         print_output(home, outcome.as_dict())
         return outcome.agrees
@@ -162,12 +162,12 @@ def rerun_statistically(home: Home, session: Session, run_id: UUID) -> bool:
     If no metric has an interval, the agreement is unknown.
     """
     from chessreg.cli.base import progress_line
-    from chessreg.entities.reproduce import replicated
+    from chessreg.entities.reproduce import replicate_run
     from chessreg.queries.compare import compare_runs
 
     with (
         progress_line("again", quiet=home.json) as on_progress,
-        replicated(session.database, session.store, run_id, on_progress) as (there, replicate),
+        replicate_run(session.database, session.store, run_id, on_progress) as (there, replicate),
     ):
         comparison = compare_runs(there, [run_id.hex, replicate.hex])
     p = comparison.corrected()

@@ -112,12 +112,12 @@ class Root(LazyGroup):
         if not self._looked:
             from importlib.metadata import entry_points
 
-            from chessreg.entities import nouns
+            from chessreg.entities import list_nouns
 
             for entry in sorted(entry_points(group="chessreg.commands"), key=lambda entry: entry.name):
                 text = "The terminal UI." if entry.name == "tui" else f"From {entry.dist.name if entry.dist else '?'}."
                 self.lazy.setdefault(entry.name, LazyCommand(entry.value, text))
-            for noun, text in nouns().items():
+            for noun, text in list_nouns().items():
                 self.lazy.setdefault(noun, LazyCommand(OF_NOUN, text, noun))
             self._looked = True
 
@@ -134,9 +134,9 @@ class Root(LazyGroup):
             self._look()
         command = super().get_command(ctx, name)
         if command is None:
-            from chessreg.entities import check_file
+            from chessreg.entities import check_entity_module
 
-            check_file(name)  # a noun whose file is broken is not in the list
+            check_entity_module(name)  # a noun whose file is broken is not in the list
         return command
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:

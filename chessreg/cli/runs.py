@@ -8,15 +8,15 @@ import click
 
 from chessreg.cli.base import Home, json_option, open_with_waiting_results, pass_home, print_output
 from chessreg.cli.noun import group_of, headings
-from chessreg.entities import entity
-from chessreg.entities.run import progress
+from chessreg.entities import load_entity
+from chessreg.entities.run import format_run_progress
 from chessreg.named import clipped
 
 if TYPE_CHECKING:
     from chessreg.queries.stats import Estimate
 
 
-RUN = entity("run")
+RUN = load_entity("run")
 runs = group_of("run")
 
 
@@ -51,7 +51,11 @@ def list_(home: Home, filter_words: tuple[str, ...], kind: str | None, everythin
             by_id = {row["id"]: row for row in rows}
             fitting = run_filter.find_runs(session, " ".join(filter_words), sort or "created", archived=everything)
             rows = [by_id[id] for id in fitting if id in by_id]
-    listed = rows if home.json else [{**row, "progress": progress(row), "tags": " ".join(row["tags"])} for row in rows]
+    listed = (
+        rows
+        if home.json
+        else [{**row, "progress": format_run_progress(row), "tags": " ".join(row["tags"])} for row in rows]
+    )
     print_output(home, listed, headings(RUN))
 
 

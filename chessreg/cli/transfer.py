@@ -122,10 +122,10 @@ def merge(home: Home, other: str, dry_run: bool) -> None:
 
     if dry_run:
         session = home.session()  # raises NotFoundError if the registry does not exist
-        print_preview(home, merging.preview(session.database, session.store, other))
+        print_preview(home, merging.preview_merge(session.database, session.store, other))
         return
-    session = home.adding(check=lambda: merging.check(other))
-    report = merging.merge(session.database, session.store, other)
+    session = home.adding(check=lambda: merging.check_merge_source(other))
+    report = merging.merge_source(session.database, session.store, other)
     if home.json:
         print_output(home, report.as_dict())
         return
@@ -151,7 +151,8 @@ def print_preview(home: Home, preview: MergePreview) -> None:
         return
     if preview.runs:
         rows = [
-            {**row, "run": row["name"] or row["id"].hex[-6:], "change": merging.change_of(row)} for row in preview.runs
+            {**row, "run": row["name"] or row["id"].hex[-6:], "change": merging.describe_run_change(row)}
+            for row in preview.runs
         ]
         print_output(
             home, rows, {"run": "run", "kind": "kind", "host": "machine", "change": "change", "conflicts": "conflicts"}

@@ -23,34 +23,34 @@ if TYPE_CHECKING:
     from chessreg.entities.base import Entity
 
 GROUP = __name__  # entry point group
-DECLARES = re.compile(r'^class \w+\(Entity\):\n    """([^"\n]+)', re.MULTILINE)
+ENTITY_CLASS = re.compile(r'^class \w+\(Entity\):\n    """([^"\n]+)', re.MULTILINE)
 
 
 @functools.cache
-def modules() -> dict[str, str]:
+def list_entity_modules() -> dict[str, str]:
     """Return module name → one-line description of the modules here that declare a noun, without importing any."""
     module_of = {}
     for info in pkgutil.iter_modules(__path__):
         for folder in __path__:
             path = Path(folder) / f"{info.name}.py"
-            declared = DECLARES.search(path.read_text(encoding="utf-8")) if path.is_file() else None
+            declared = ENTITY_CLASS.search(path.read_text(encoding="utf-8")) if path.is_file() else None
             if declared:
                 module_of[info.name] = declared[1]
     return module_of
 
 
-def nouns() -> dict[str, str]:
+def list_nouns() -> dict[str, str]:
     """Return noun → one-line description of every noun, without importing any. An entry point is named as its noun."""
     brought = {
         point.name: f"From {point.dist.name if point.dist else '?'}." for point in plugins.list_entry_points(GROUP)
     }
-    return {**brought, **modules()}
+    return {**brought, **list_entity_modules()}
 
 
-def entities() -> dict[str, Entity]:
+def load_entities() -> dict[str, Entity]:
     """Return noun → entity, in display order. Raises ChessregError if two entities share a noun."""
-    classes = [_declared_in(name) for name in modules()] + [
-        _brought(point) for point in plugins.list_entry_points(GROUP)
+    classes = [_load_module_entity(name) for name in list_entity_modules()] + [
+        _load_plugin_entity(point) for point in plugins.list_entry_points(GROUP)
     ]
     declared: dict[str, Entity] = {}
     for cls in classes:
@@ -62,17 +62,17 @@ def entities() -> dict[str, Entity]:
     return dict(sorted(declared.items(), key=lambda item: (item[1].place, item[0])))
 
 
-def entity(noun: str) -> Entity:
+def load_entity(noun: str) -> Entity:
     """Return the entity of `noun`. Raises NotFoundError if the noun is unknown."""
-    if noun in modules():
-        return _declared_in(noun)()
-    known = entities()
+    if noun in list_entity_modules():
+        return _load_module_entity(noun)()
+    known = load_entities()
     if noun not in known:
         raise NotFoundError(f"unknown noun {noun!r}", f"available: {', '.join(known)}")
     return known[noun]
 
 
-def _brought(point: EntryPoint) -> type[Entity]:
+def _load_plugin_entity(point: EntryPoint) -> type[Entity]:
     """Return the subclass of Entity behind an entry point. Raises ChessregError if it is not one."""
     from chessreg.entities.base import Entity
 
@@ -84,7 +84,7 @@ def _brought(point: EntryPoint) -> type[Entity]:
     return declared
 
 
-def _declared_in(module: str) -> type[Entity]:
+def _load_module_entity(module: str) -> type[Entity]:
     """Return the subclass of Entity in a module of this package. Raises ChessregError unless there is exactly one."""
     from chessreg.entities.base import Entity
 
@@ -99,7 +99,7 @@ def _declared_in(module: str) -> type[Entity]:
     return declared[0]
 
 
-def check_file(name: str) -> None:
+def check_entity_module(name: str) -> None:
     """Raise ChessregError, naming file and line, if the module `name` of this package is broken."""
     if name.isidentifier() and importlib.util.find_spec(f"{__name__}.{name}"):
         plugins.load_custom_module(f"{__name__}.{name}")

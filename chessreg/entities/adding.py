@@ -28,7 +28,7 @@ from store.files import sha256_file
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from chessreg.entities.checkpoint import Registered
+    from chessreg.entities.checkpoint import RegisteredCheckpoint
     from chessreg.games.datasets.dataset import DatasetReport
     from chessreg.games.datasets.positions import PositionFilter
     from chessreg.games.engines.selfplay import SelfPlay
@@ -42,12 +42,12 @@ NOUN = "dataset"
 OnProgress = Callable[[float, str], None]
 
 
-def silent(fraction: float, text: str) -> None:
+def ignore_progress(fraction: float, text: str) -> None:
     """Ignore a progress report."""
 
 
 @dataclass(frozen=True)
-class Added:
+class AddedDataset:
     """A registered dataset. `created` is False if the same bytes with the same filters were registered before."""
 
     id: UUID
@@ -81,8 +81,8 @@ def add_dataset(
     rating_scale: str | None = None,
     licence: str | None = None,
     extra: dict[str, Any] | None = None,
-    on_progress: OnProgress = silent,
-) -> Added:
+    on_progress: OnProgress = ignore_progress,
+) -> AddedDataset:
     """Read games (PGN, transcript CSV) or positions (Parquet, CSV with FENs) into the store and register them as one
     dataset.
 
@@ -95,7 +95,7 @@ def add_dataset(
     from chessreg.games.datasets import bags, build, positions
 
     paths = [shard for path in paths for shard in bags.list_shards(Path(path))]
-    of_positions = holds_positions(paths)
+    of_positions = has_positions(paths)
     if chosen.within and not of_positions:
         raise BadInputError(
             "--within selects positions by their game, but these files hold games", "leave out --within"
@@ -106,21 +106,21 @@ def add_dataset(
             "add the games with this option, then the positions with --within GAMES",
         )
     require_lengths(tables.Base.metadata.tables["dataset"], {"rating_scale": rating_scale, "licence": licence})
-    register.prepare(database, name)
+    register.check_registration(database, name)
     inputs = Inputs(database, store)
-    excluded = {} if of_positions else hashes_of(inputs, chosen.exclude)
-    kept = position_filter(inputs, chosen) if of_positions else positions.PositionFilter()
+    excluded = {} if of_positions else read_move_hashes(inputs, chosen.exclude)
+    kept = build_position_filter(inputs, chosen) if of_positions else positions.PositionFilter()
     digests = [sha256_file(path) for path in paths]
     filters = build.describe_filters(chosen.min_plies, excluded, chosen.tags)
     identity = (
         positions.identify_position_dataset(digests, kept) if of_positions else build.identify_dataset(digests, filters)
     )
     known = uuid_from_digest(identity)
-    there = find(database, store, known)
-    register.refuse_taken(database, NOUN, name, known)
+    there = find_dataset(database, store, known)
+    register.require_unused_name(database, NOUN, name, known)
     if there is not None:
         with database.write() as session:
-            register.give_name(session, NOUN, there.id, name)
+            register.assign_name(session, NOUN, there.id, name)
         return there
 
     def reading(done: int, total: int, games: int) -> None:
@@ -145,12 +145,12 @@ def add_dataset(
         for file in sorted(made.iterdir()):
             file.rename(folder / file.name)
         made.rmdir()
-        scale = rating_scale or (None if of_positions else guessed_rating_scale(folder))
+        scale = rating_scale or (None if of_positions else guess_rating_scale(folder))
         artifact = store.publish(folder)
-    return record(database, artifact, report, name, scale, licence, extra or {})
+    return record_dataset(database, artifact, report, name, scale, licence, extra or {})
 
 
-def hashes_of(inputs: Inputs, references: Sequence[str]) -> dict[str, np.ndarray]:
+def read_move_hashes(inputs: Inputs, references: Sequence[str]) -> dict[str, np.ndarray]:
     """Return input reference → move hashes uint64 [n] of its games, for each dataset or part in `references`."""
     hashes = {}
     for name in references:
@@ -160,7 +160,7 @@ def hashes_of(inputs: Inputs, references: Sequence[str]) -> dict[str, np.ndarray
     return hashes
 
 
-def position_filter(inputs: Inputs, chosen: FileFilter) -> PositionFilter:
+def build_position_filter(inputs: Inputs, chosen: FileFilter) -> PositionFilter:
     """Return a filter of positions by datasets or parts that hold games or positions.
 
     Raises BadInputError if the games of a dataset have no ids.
@@ -188,7 +188,7 @@ def position_filter(inputs: Inputs, chosen: FileFilter) -> PositionFilter:
     return PositionFilter(chosen.min_plies, excluded, kept)
 
 
-def check_files(paths: Sequence[Path], salvage: bool = False) -> None:
+def check_dataset_files(paths: Sequence[Path], salvage: bool = False) -> None:
     """Raise as `add_dataset` would for missing files, other formats and files without a legal game.
 
     Reads only the first part of a valid file.
@@ -196,12 +196,12 @@ def check_files(paths: Sequence[Path], salvage: bool = False) -> None:
     from chessreg.games.datasets import bags, build
 
     paths = [shard for path in paths for shard in bags.list_shards(Path(path))]
-    if not holds_positions(paths):
+    if not has_positions(paths):
         for path in paths:
             build.check_game_file(path, salvage)
 
 
-def holds_positions(paths: Sequence[Path]) -> bool:
+def has_positions(paths: Sequence[Path]) -> bool:
     """Return whether the files hold positions, not games. Raises BadInputError for a mixture or another format."""
     from chessreg.games.datasets.positions import open_positions
     from chessreg.games.datasets.transcripts import open_game_source
@@ -216,14 +216,14 @@ def holds_positions(paths: Sequence[Path]) -> bool:
     return any(are_positions)
 
 
-def find(database: Database, store: Store, dataset_id: UUID) -> Added | None:
+def find_dataset(database: Database, store: Store, dataset_id: UUID) -> AddedDataset | None:
     """Return the dataset with this id if it is registered and its bytes are in this store, else None."""
     with database.read() as session:
         row = session.get(tables.Dataset, dataset_id)
-    return Added(row.id, row.artifact, False) if row is not None and store.exists(row.artifact) else None
+    return AddedDataset(row.id, row.artifact, False) if row is not None and store.exists(row.artifact) else None
 
 
-def record(
+def record_dataset(
     database: Database,
     artifact: StoredArtifact,
     report: DatasetReport,
@@ -231,7 +231,7 @@ def record(
     rating_scale: str | None,
     licence: str | None,
     extra: dict[str, Any],
-) -> Added:
+) -> AddedDataset:
     """Insert the rows of a published dataset in one transaction."""
     dataset_id = uuid_from_digest(report.identity)
     with database.write() as session:
@@ -258,11 +258,11 @@ def record(
             session.flush()
         elif there.artifact != artifact.digest:  # the old bytes were lost; the new artifact replaces them
             there.artifact = artifact.digest
-        register.give_name(session, NOUN, dataset_id, name)
-    return Added(dataset_id, artifact.digest, there is None)
+        register.assign_name(session, NOUN, dataset_id, name)
+    return AddedDataset(dataset_id, artifact.digest, there is None)
 
 
-def guessed_rating_scale(folder: Path) -> str | None:
+def guess_rating_scale(folder: Path) -> str | None:
     """Return the rating scale of the Elo tags, inferred from the Site and Event tags of the rated games.
 
     Returns None if the games disagree or fewer than half of them have such tags.
@@ -291,8 +291,8 @@ def guessed_rating_scale(folder: Path) -> str | None:
 
 
 def add_sample(
-    database: Database, store: Store, *, name: str | None = "sample", on_progress: OnProgress = silent
-) -> Added:
+    database: Database, store: Store, *, name: str | None = "sample", on_progress: OnProgress = ignore_progress
+) -> AddedDataset:
     """Add the bundled sample: games between levels of Stockfish. Raises NotFoundError if it is not installed."""
     with as_file(files("chessreg") / "data" / SAMPLE_GAMES) as path:
         if not path.is_file():
@@ -311,8 +311,8 @@ def fetch_dataset(
     keep: bool = False,
     name: str | None = None,
     tags: GameFilter = EVERY_GAME,
-    on_progress: OnProgress = silent,
-) -> Added:
+    on_progress: OnProgress = ignore_progress,
+) -> AddedDataset:
     """Download a month of Lichess games, verify its checksum, and add the games that match `tags`.
 
     An interrupted download stays in the store's `downloads` folder and is resumed by the next call. After registration
@@ -321,7 +321,7 @@ def fetch_dataset(
     from chessreg.games.foreign import lichess
 
     lichess.month_name(month)  # raises before the registry or the network is used
-    register.prepare(database, name)
+    register.check_registration(database, name)
     path = download_month(month, store.root / "downloads", base_url, on_progress)
     added = add_dataset(
         database,
@@ -338,17 +338,19 @@ def fetch_dataset(
     return added
 
 
-def download_month(month: str, downloads: Path, base_url: str | None = None, on_progress: OnProgress = silent) -> Path:
+def download_month(
+    month: str, downloads: Path, base_url: str | None = None, on_progress: OnProgress = ignore_progress
+) -> Path:
     """Download a month of Lichess games into `downloads`, resuming an interrupted download, and return the file.
 
     Returns at once if the file exists. Needs no registry. Raises as `games.foreign.lichess.fetch_month` does.
     """
     from chessreg.games.foreign import lichess
 
-    return lichess.fetch_month(month, downloads, base_url or lichess.BASE_URL, mebibytes(on_progress))
+    return lichess.fetch_month(month, downloads, base_url or lichess.BASE_URL, make_download_callback(on_progress))
 
 
-def mebibytes(on_progress: OnProgress) -> Callable[[int, int | None], None]:
+def make_download_callback(on_progress: OnProgress) -> Callable[[int, int | None], None]:
     """Return a download callback (bytes done, bytes in total or None) that reports a fraction and a text to
     `on_progress`.
     """
@@ -365,8 +367,8 @@ def generate_dataset(
     processes: int | None = None,
     pgn: Path | None = None,
     name: str | None = None,
-    on_progress: OnProgress = silent,
-) -> Added:
+    on_progress: OnProgress = ignore_progress,
+) -> AddedDataset:
     """Play games between levels of Stockfish and add them. If `pgn` is given, also write them there (.zst: compressed).
 
     Raises NotFoundError if Stockfish is not installed, BadInputError if `pgn` exists.
@@ -374,15 +376,15 @@ def generate_dataset(
     from chessreg.games.engines.opponents import ELO_SOURCE, RATING_SCALE, identify_engine
     from chessreg.games.engines.selfplay import generate_games
 
-    check_generated(pgn)
-    register.prepare(database, name)
-    register.refuse_taken(database, NOUN, name)
+    check_generation(pgn)
+    register.check_registration(database, name)
+    register.require_unused_name(database, NOUN, name)
     engine = identify_engine()
     made_by = {"engine": engine.name, "version": engine.version, "sha256": engine.sha256, "ratings": ELO_SOURCE}
     generated = {"games": games, "seed": seed, **asdict(settings), **made_by}
     with store.stage("pgn") as scratch:
         path = scratch / (pgn.name if pgn else "generated.pgn.zst")
-        with text_file(path) as file:
+        with open_text_writer(path) as file:
             for number, game in enumerate(generate_games(games, settings, seed=seed, processes=processes), 1):
                 file.write(game.pgn + "\n")
                 on_progress(number / games, f"{number:,} of {games:,} games")
@@ -395,7 +397,7 @@ def generate_dataset(
     return added
 
 
-def check_generated(pgn: Path | None) -> None:
+def check_generation(pgn: Path | None) -> None:
     """Raise as `generate_dataset` would if Stockfish is not installed or `pgn` is not writable."""
     from chessreg.games.engines.opponents import find_stockfish
 
@@ -407,7 +409,7 @@ def check_generated(pgn: Path | None) -> None:
 
 
 @contextmanager
-def text_file(path: Path) -> Iterator[IO[str]]:
+def open_text_writer(path: Path) -> Iterator[IO[str]]:
     """Open a new text file for writing, compressed if its name ends in .zst."""
     if path.suffix != ".zst":
         with path.open("w", encoding="utf-8") as plain:
@@ -419,14 +421,14 @@ def text_file(path: Path) -> Iterator[IO[str]]:
         yield packed
 
 
-def download(
+def download_source(
     source: HubSource | BenchFile,
     downloads: Path,
     *,
     file: str | None = None,
     revision: str = "main",
     endpoint: str | None = None,
-    on_progress: OnProgress = silent,
+    on_progress: OnProgress = ignore_progress,
 ) -> Fetched:
     """Download a source into `downloads`, resuming an interrupted download. Needs no registry.
 
@@ -436,7 +438,7 @@ def download(
     from chessreg.games.foreign import chessbench
     from chessreg.models import hub
 
-    report = mebibytes(on_progress)
+    report = make_download_callback(on_progress)
     if not isinstance(source, chessbench.BenchFile):
         return hub.fetch_hub_file(
             source, downloads, file=file, revision=revision, endpoint=endpoint, on_progress=report
@@ -446,17 +448,17 @@ def download(
     return chessbench.fetch_bench_file(source, downloads, file=file, endpoint=endpoint, on_progress=report)
 
 
-def check_downloaded(source: HubSource | BenchFile, path: Path) -> None:
+def check_downloaded_file(source: HubSource | BenchFile, path: Path) -> None:
     """Raise as `fetch` would if the download is not a checkpoint or has no legal game. Registers nothing."""
     from chessreg.models import importers
 
     if source.holds == "checkpoint":
         importers.check_import(path)
     else:
-        check_files([path])
+        check_dataset_files([path])
 
 
-def fetch(
+def fetch_source(
     database: Database,
     store: Store,
     source: HubSource | BenchFile,
@@ -467,8 +469,8 @@ def fetch(
     name: str | None = None,
     keep: bool = False,
     arrived: Fetched | None = None,
-    on_progress: OnProgress = silent,
-) -> Registered | Added:
+    on_progress: OnProgress = ignore_progress,
+) -> RegisteredCheckpoint | AddedDataset:
     """Download a source and register its content: a checkpoint, or a dataset of games or positions.
 
     An interrupted download stays in the store's `downloads` folder and is resumed by the next call. After registration
@@ -478,10 +480,10 @@ def fetch(
     """
     from chessreg.games.foreign import chessbench
 
-    register.prepare(database, name)
+    register.check_registration(database, name)
     noun = "checkpoint" if source.holds == "checkpoint" else "dataset"
     wanted = name or (source.default_name if file in (None, source.file) else None)
-    arrived = arrived or download(
+    arrived = arrived or download_source(
         source,
         store.root / "downloads",
         file=file,
@@ -489,7 +491,7 @@ def fetch(
         endpoint=endpoint,
         on_progress=on_progress,
     )
-    made: Registered | Added
+    made: RegisteredCheckpoint | AddedDataset
     if noun == "checkpoint":
         made = import_checkpoint(database, store, arrived.path, name=wanted, fetched=arrived.as_json())
     else:

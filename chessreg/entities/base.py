@@ -9,7 +9,7 @@ from uuid import UUID
 
 from sqlalchemy import select
 
-from chessreg.entities.display import Column, Option, Part, Printed, Thing, annotations_of, counted, facts
+from chessreg.entities.display import Column, Option, Part, ShowOutput, Thing, counted, format_annotations, list_facts
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import brought, names, tables
 from chessreg.registry.read import NO_ANNOTATIONS, read_annotations, row_values
@@ -17,7 +17,7 @@ from chessreg.registry.read import NO_ANNOTATIONS, read_annotations, row_values
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as SqlSession
 
-    from chessreg.entities.display import Verified
+    from chessreg.entities.display import VerifyOutput
     from chessreg.session import Session
 
 Row = dict[str, Any]
@@ -47,7 +47,7 @@ class Entity:
     verify_help: ClassVar[str] = ""
     verify_options: ClassVar[tuple[Option, ...]] = ()
     # Reads every byte of a thing and compares digests: (session, reference, options). None: no command `verify`.
-    verify: ClassVar[Callable[..., Verified] | None] = None
+    verify: ClassVar[Callable[..., VerifyOutput] | None] = None
 
     @property
     def noun(self) -> str:
@@ -70,15 +70,15 @@ class Entity:
         if reference is None and not brought.has_table(sql, self.table.__table__):
             return []
         if self.of_run:
-            return made(sql, self.noun, self.table, reference)
+            return read_produced_rows(sql, self.noun, self.table, reference)
         if reference is not None:
-            return [entity_row(sql, self.noun, self.table, reference)]
-        return entity_rows(sql, self.noun, self.table)
+            return [read_entity_row(sql, self.noun, self.table, reference)]
+        return read_entity_rows(sql, self.noun, self.table)
 
     def overview(self, sql: SqlSession) -> list[Row]:
         """Return one row per thing, with its annotations."""
         rows = self.rows(sql)
-        return with_annotations(sql, [self.one(part) for part in by_run(rows).values()]) if self.of_run else rows
+        return add_annotations(sql, [self.one(part) for part in group_by_run(rows).values()]) if self.of_run else rows
 
     def one(self, rows: list[Row]) -> Row:
         """Return one row that summarizes `rows`, the rows that one run made."""
@@ -86,16 +86,16 @@ class Entity:
 
     # -- one thing ------------------------------------------------------------------------------------------------
 
-    def show(self, session: Session, reference: str, **options: Any) -> Printed:
+    def show(self, session: Session, reference: str, **options: Any) -> ShowOutput:
         """Return the output of `chessreg NOUN show`. `options` are the values of `show_options`."""
         with session.database.read() as sql:
             row = self.chosen(self.rows(sql, reference), reference, options.get("layer"))
         return self.printed(row)
 
-    def printed(self, row: Row, lines: Sequence[str] = (), remarks: Sequence[str] = ()) -> Printed:
+    def printed(self, row: Row, lines: Sequence[str] = (), remarks: Sequence[str] = ()) -> ShowOutput:
         """Return `row` as output of `show`, without the hidden fields in its text form."""
         read_as = {"tags": " ".join(row["tags"])} if "tags" in row else {}
-        return Printed(row, [name for name in row if name not in self.hidden], read_as, lines, remarks)
+        return ShowOutput(row, [name for name in row if name not in self.hidden], read_as, lines, remarks)
 
     def chosen(self, rows: list[Row], reference: str, layer: int | None) -> Row:
         """Return the row of `layer`, or the only row if `layer` is None.
@@ -118,11 +118,11 @@ class Entity:
         """Return one thing in parts for the TUI. Raises NotFoundError if it does not exist."""
         with session.database.read() as sql:
             rows = self.rows(sql, id.hex)
-            annotations = annotations_of_run(sql, id) if self.of_run else annotations_of(rows[0])
+            annotations = format_run_annotations(sql, id) if self.of_run else format_annotations(rows[0])
         parts = [Part(f"{self.plural} {len(rows)}", self.columns, rows)] if self.several else []
         name = rows[0].get("checkpoint") or rows[0]["name"]
         summary = " · ".join(filter(None, [self.plural if self.several else self.noun, name]))
-        return Thing(summary, annotations, [*parts, facts(rows[0])])
+        return Thing(summary, annotations, [*parts, list_facts(rows[0])])
 
     def made_by(self, sql: SqlSession, row: Any) -> tuple[str, str]:
         """Return the command that recreates a thing that no run made, and a remark on it, for `reproduce`."""
@@ -139,7 +139,7 @@ class Entity:
         return []
 
 
-def entity_rows(sql: SqlSession, noun: str, table: Any) -> list[Row]:
+def read_entity_rows(sql: SqlSession, noun: str, table: Any) -> list[Row]:
     """Return all rows of an entity table with their annotations, oldest first."""
     annotations = read_annotations(sql, noun)
     order = table.created_at if hasattr(table, "created_at") else table.id
@@ -147,13 +147,13 @@ def entity_rows(sql: SqlSession, noun: str, table: Any) -> list[Row]:
     return [{**annotations.get(record.id, NO_ANNOTATIONS), **row_values(record)} for record in records]
 
 
-def entity_row(sql: SqlSession, noun: str, table: Any, reference: str) -> Row:
+def read_entity_row(sql: SqlSession, noun: str, table: Any, reference: str) -> Row:
     """Return the row of an entity table that `reference` (a name or id) refers to, with its annotations."""
     record = sql.get_one(table, names.resolve_id(sql, noun, reference))
     return {**read_annotations(sql, noun, [record.id]).get(record.id, NO_ANNOTATIONS), **row_values(record)}
 
 
-def made(sql: SqlSession, noun: str, table: Any, reference: str | None = None) -> list[Row]:
+def read_produced_rows(sql: SqlSession, noun: str, table: Any, reference: str | None = None) -> list[Row]:
     """Return the rows of a table of things that runs make, newest run last, with names of runs and checkpoints."""
     query = select(table).join(tables.Run, tables.Run.id == table.run_id)
     if reference is not None:
@@ -175,7 +175,7 @@ def made(sql: SqlSession, noun: str, table: Any, reference: str | None = None) -
     ]
 
 
-def by_run(rows: list[Row]) -> dict[UUID, list[Row]]:
+def group_by_run(rows: list[Row]) -> dict[UUID, list[Row]]:
     """Return run id → the rows of that run."""
     grouped: dict[UUID, list[Row]] = defaultdict(list)
     for row in rows:
@@ -183,18 +183,18 @@ def by_run(rows: list[Row]) -> dict[UUID, list[Row]]:
     return grouped
 
 
-def with_annotations(sql: SqlSession, rows: list[Row]) -> list[Row]:
+def add_annotations(sql: SqlSession, rows: list[Row]) -> list[Row]:
     """Return `rows`, which runs made, with the annotations of these runs."""
     annotations = read_annotations(sql, "run", [row["run_id"] for row in rows])
     return [{**NO_ANNOTATIONS, **annotations.get(row["run_id"], {}), **row} for row in rows]
 
 
-def annotations_of_run(sql: SqlSession, run_id: UUID) -> str:
+def format_run_annotations(sql: SqlSession, run_id: UUID) -> str:
     """Return the annotations of a run as one line."""
-    return annotations_of(read_annotations(sql, "run", [run_id]).get(run_id, NO_ANNOTATIONS))
+    return format_annotations(read_annotations(sql, "run", [run_id]).get(run_id, NO_ANNOTATIONS))
 
 
-def with_model(rows: list[Row]) -> list[Row]:
+def add_model_names(rows: list[Row]) -> list[Row]:
     """Set `model` in each row and return `rows`: the name or id of the checkpoint, or `unknown:` and the recorded
     model.
     """

@@ -9,8 +9,8 @@ from uuid import UUID
 
 from sqlalchemy import select
 
-from chessreg.entities.base import Entity, Row, annotations_of_run, by_run
-from chessreg.entities.display import Column, Part, Printed, Thing, Verified, counted, facts, size
+from chessreg.entities.base import Entity, Row, format_run_annotations, group_by_run
+from chessreg.entities.display import Column, Part, ShowOutput, Thing, VerifyOutput, counted, list_facts, size
 from chessreg.errors import ChessregError, NotFoundError
 from chessreg.registry import names, tables
 from chessreg.runs.activations import chain_groups, describe_unit_gaps, require_registered, summarize_hook_points
@@ -61,14 +61,14 @@ def verify_cache(database: Database, store: Store, reference: str) -> dict[str, 
     }
 
 
-def joined(rows: list[Row]) -> list[Row]:
+def join_groups(rows: list[Row]) -> list[Row]:
     """Return the groups of a run to read, ordered by unit. If the groups are inconsistent, return all of them."""
-    spans = [Units(row["start"], row["stop"], place) for place, row in enumerate(rows)]
+    spans = [GroupUnits(row["start"], row["stop"], place) for place, row in enumerate(rows)]
     chosen = chain_groups(spans, min(span.start for span in spans), max(span.stop for span in spans))
     return rows if chosen is None else [rows[span.place] for span in chosen]
 
 
-class Units(NamedTuple):
+class GroupUnits(NamedTuple):
     """The units from `start` up to but excluding `stop` of a group, and its index among the groups."""
 
     start: int
@@ -101,7 +101,7 @@ class Caches(Entity):
 
     def rows(self, sql: SqlSession, reference: str | None = None) -> list[Row]:
         """Return one row per run: its groups joined, redundant groups left out."""
-        caches = by_run(super().rows(sql, reference)).values()
+        caches = group_by_run(super().rows(sql, reference)).values()
         return [
             {
                 **{key: rows[0][key] for key in ("name", "checkpoint", "run_id", "checkpoint_id", "hook_points")},
@@ -112,13 +112,13 @@ class Caches(Entity):
                 "bytes": sum(row["bytes"] for row in rows),
                 "groups": [{k: row[k] for k in ("start", "stop", "rows", "bytes", "path", "digest")} for row in rows],
             }
-            for rows in map(joined, caches)
+            for rows in map(join_groups, caches)
         ]
 
     def one(self, rows: list[Row]) -> Row:
         return {**rows[0], "layers": len(rows[0]["hook_points"])}
 
-    def printed(self, row: Row, lines: Sequence[str] = (), remarks: Sequence[str] = ()) -> Printed:
+    def printed(self, row: Row, lines: Sequence[str] = (), remarks: Sequence[str] = ()) -> ShowOutput:
         groups = [
             f"units {group['start']}–{group['stop'] - 1}  {group['rows']:,} rows  {group['path']}"
             for group in row["groups"]
@@ -128,7 +128,7 @@ class Caches(Entity):
     def thing(self, session: Session, id: UUID) -> Thing:
         with session.database.read() as sql:
             (row,) = self.rows(sql, id.hex)
-            annotations = annotations_of_run(sql, id)
+            annotations = format_run_annotations(sql, id)
         layers = [{"layer": n, "hook_point": point, "values": row["rows"] * row["d_model"]}
                   for n, point in enumerate(row["hook_points"])]  # fmt: skip
         groups = [{**group, "units": f"{group['start']:,} to {group['stop'] - 1:,}"} for group in row["groups"]]
@@ -142,13 +142,13 @@ class Caches(Entity):
                 Part(f"groups {len(groups)}",
                      (Column("units", "units"), Column("rows", "rows"), Column("bytes", "bytes"),
                       Column("path", "path"), Column("digest", "digest")), groups),
-                facts(row),
+                list_facts(row),
             ],
         )  # fmt: skip
 
-    def verify(self, session: Session, reference: str, **options: Any) -> Verified:
+    def verify(self, session: Session, reference: str, **options: Any) -> VerifyOutput:
         counts = verify_cache(session.database, session.store, reference)
         outcome = (
             f"every byte matches the published digests: {counted(counts['groups'], 'group')}, {size(counts['bytes'])}"
         )
-        return Verified(counts, list(counts), outcome)
+        return VerifyOutput(counts, list(counts), outcome)

@@ -16,8 +16,8 @@ from sqlalchemy import func, select
 from sqlalchemy.orm import Session as SqlSession
 
 from chessreg.entities import register
-from chessreg.entities.base import Entity, Row, entity_row, entity_rows
-from chessreg.entities.display import Column, Printed, Thing, annotations_of, facts
+from chessreg.entities.base import Entity, Row, read_entity_row, read_entity_rows
+from chessreg.entities.display import Column, ShowOutput, Thing, format_annotations, list_facts
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
@@ -60,24 +60,24 @@ class Checkpoints(Entity):
 
     def rows(self, sql: SqlSession, reference: str | None = None) -> list[Row]:
         if reference is not None:
-            return [described(sql, reference)]
+            return [read_checkpoint(sql, reference)]
         return super().rows(sql)
 
     def overview(self, sql: SqlSession) -> list[Row]:
-        rows = entity_rows(sql, self.noun, self.table)
+        rows = read_entity_rows(sql, self.noun, self.table)
         called = {row["id"]: row["name"] or row["id"].hex[-6:] for row in rows}
         runs = names.read_names_of(sql, "run", filter(None, (row["run_id"] for row in rows)))
-        return [{**row, "made_by": runs.get(row["run_id"]), "twin_of": twin_of(row, called)} for row in rows]
+        return [{**row, "made_by": runs.get(row["run_id"]), "twin_of": find_twin_name(row, called)} for row in rows]
 
-    def printed(self, row: Row, lines: Any = (), remarks: Any = ()) -> Printed:
-        printed = super().printed(row, lines, [*remarks, *import_warnings(row)])
+    def printed(self, row: Row, lines: Any = (), remarks: Any = ()) -> ShowOutput:
+        printed = super().printed(row, lines, [*remarks, *list_import_warnings(row)])
         trained_on = "unknown" if row["trained_on"] is None else ", ".join(row["trained_on"]) or "nothing"
         return printed._replace(read_as={**printed.read_as, "trained_on": trained_on})
 
     def thing(self, session: Session, id: UUID) -> Thing:
         with session.database.read() as sql:
-            row = described(sql, id.hex)
-            twin = twin_of(row, names.read_noun_names(sql, "checkpoint"))
+            row = read_checkpoint(sql, id.hex)
+            twin = find_twin_name(row, names.read_noun_names(sql, "checkpoint"))
         trained, legal = row["trained_on"], row["first_try_legal"]
         more = {
             "trained_on": "unknown" if trained is None else ", ".join(trained) or "nothing",
@@ -92,7 +92,7 @@ class Checkpoints(Entity):
             f"untrained twin of {twin}" if twin else "",
             "" if legal is None else f"{100 * legal:.1f} % legal on the first try",
         ]
-        return Thing(" · ".join(filter(None, parts)), annotations_of(row), [facts({**row, **more})])
+        return Thing(" · ".join(filter(None, parts)), format_annotations(row), [list_facts({**row, **more})])
 
     def made_by(self, sql: SqlSession, row: Any) -> tuple[str, str]:
         if row.source_format == "random-init" and row.parent_id:
@@ -100,7 +100,7 @@ class Checkpoints(Entity):
             return f"chessreg checkpoint twin {shlex.quote(parent)} --seed {int(row.detail.get('seed', 0))}", ""
         if row.artifact is None:
             return "", "an external model: the registry has its games, but not its weights"
-        if bundled := bundled_model(row):
+        if bundled := find_bundled_model(row):
             return f"chessreg import checkpoint --reference={bundled}", f"content {row.artifact[:12]}"
         file = next((name for name, _ in self.files(sql, row)), "FILE")
         return f"chessreg import checkpoint {shlex.quote(file)}", f"content {row.artifact[:12]}"
@@ -110,12 +110,12 @@ class Checkpoints(Entity):
         return [(source["file"], source["sha256"])] if source.get("file") and source.get("sha256") else []
 
 
-def described(sql: SqlSession, reference: str) -> Row:
+def read_checkpoint(sql: SqlSession, reference: str) -> Row:
     """Return a checkpoint's row with the names of its parent and training datasets and the measurements of its import.
 
     The fields `import_…` describe its predictions of the sample games at import (losses in nats per token).
     """
-    row = entity_row(sql, "checkpoint", tables.Checkpoint, reference)
+    row = read_entity_row(sql, "checkpoint", tables.Checkpoint, reference)
     verified, games, source = (row["detail"].get(part) or {} for part in ("verified", "games", "source"))
     datasets = {
         identity: names.read_name(sql, "dataset", id) or id.hex[-6:]
@@ -129,19 +129,19 @@ def described(sql: SqlSession, reference: str) -> Row:
         "import_entropy": games.get("entropy"),
         "import_legal": games.get("legal"),
         "import_learned": games.get("learned"),
-        "vocabulary": vocabulary_text(source.get("tokenizer") or {}),
+        "vocabulary": describe_vocabulary(source.get("tokenizer") or {}),
         "source_file": source.get("file"),
         "source_sha256": source.get("sha256"),
         "fetched_from": (row["detail"].get("fetched") or {}).get("url"),
         "parent": names.read_name(sql, "checkpoint", row["parent_id"]) if row["parent_id"] else None,
-        "first_try_legal": first_try_legal(sql, row["artifact"]),
+        "first_try_legal": read_legal_share(sql, row["artifact"]),
         "trained_on": None
         if trained_on is None
         else [datasets.get(dataset_reference[8:72], dataset_reference) for dataset_reference in trained_on],
     }
 
 
-def vocabulary_text(tokenizer: Row) -> str | None:
+def describe_vocabulary(tokenizer: Row) -> str | None:
     """Return the source of an import's token order and the changes to it, or None if nothing is recorded."""
     if not tokenizer:
         return None
@@ -157,7 +157,7 @@ def vocabulary_text(tokenizer: Row) -> str | None:
     return ", ".join(filter(None, parts))
 
 
-def import_warnings(row: Row) -> list[str]:
+def list_import_warnings(row: Row) -> list[str]:
     """Return remarks and warnings about an imported checkpoint, one sentence each.
 
     Warns if it predicts the sample games no better than the frequencies of single tokens.
@@ -181,12 +181,12 @@ def import_warnings(row: Row) -> list[str]:
     return found
 
 
-def twin_of(row: Row, called: dict[UUID, str]) -> str | None:
+def find_twin_name(row: Row, called: dict[UUID, str]) -> str | None:
     """Return the name of the model whose untrained twin this checkpoint is, or None. `called` maps ids to names."""
     return called.get(row["parent_id"]) if row["source_format"] == "random-init" else None
 
 
-def first_try_legal(sql: SqlSession, artifact: str | None) -> float | None:
+def read_legal_share(sql: SqlSession, artifact: str | None) -> float | None:
     """Return the fraction of turns whose greedy text is a legal move.
 
     Uses the newest complete legality run of these weights. Returns None if there is no such run.
@@ -209,7 +209,7 @@ def first_try_legal(sql: SqlSession, artifact: str | None) -> float | None:
 
 
 @dataclass(frozen=True)
-class Registered:
+class RegisteredCheckpoint:
     """A registered checkpoint. `created` is False if it was registered before."""
 
     id: UUID
@@ -217,7 +217,7 @@ class Registered:
     created: bool
 
 
-def checkpoint_row(
+def build_checkpoint_row(
     info: CheckpointInfo,
     digest: str,
     *,
@@ -250,7 +250,7 @@ def checkpoint_row(
     }
 
 
-def tokenizer_row(name: str, folder: Path | None = None) -> dict[str, Any]:
+def build_tokenizer_row(name: str, folder: Path | None = None) -> dict[str, Any]:
     """Return the columns of a tokenizer's row. `folder` is the checkpoint's folder."""
     from chessreg.encodings import get_encoding
 
@@ -269,7 +269,7 @@ def import_checkpoint(
     fetched: dict[str, Any] | None = None,
     vocabulary: Path | None = None,
     given: UnrecordedSettings | None = None,
-) -> Registered:
+) -> RegisteredCheckpoint:
     """Convert the file or folder `source`, verify its logits, check it on sample games, then publish and register it.
 
     `encoding`, `vocabulary` and `given` are passed to `importers.import_checkpoint`.
@@ -288,22 +288,22 @@ def import_checkpoint(
         raise NotFoundError(f"{source} does not exist")
     inputs = Inputs(database, store)
     references = None if trained_on is None else [inputs.reference("dataset", reference) for reference in trained_on]
-    register.prepare(database, name)
+    register.check_registration(database, name)
     with store.stage(NOUN) as folder:
         report = importers.convert_checkpoint(
             source, folder, encoding=encoding, vocabulary=vocabulary, given=given or importers.NONE_GIVEN
         )
         info = report.info
-        if is_ours(source, folder):  # copied unchanged, so that its digest stays the same
+        if is_chessreg_folder(source, folder):  # copied unchanged, so that its digest stays the same
             for file in list_checkpoint_files(source):
                 shutil.copyfile(source / file, folder / file)
             info = read_info(folder)
         content = content_digest(folder)
         if references is None:
             references = info.source.get("training_datasets")
-        known = find_content(database, store, content)
-        register.refuse_taken(database, NOUN, name, known.id if known else None)
-        artifact = publish(store, folder, known)
+        known = find_checkpoint_content(database, store, content)
+        register.require_unused_name(database, NOUN, name, known.id if known else None)
+        artifact = publish_checkpoint(store, folder, known)
     extra = {
         **({"fetched": fetched} if fetched else {}),
         "content": content,
@@ -313,15 +313,15 @@ def import_checkpoint(
     }
     with database.write() as session:
         if known is not None:
-            learn_training(session, known.id, references)
-            learn_import(session, known.id, extra)
-            register.give_name(session, NOUN, known.id, name)
+            record_training_datasets(session, known.id, references)
+            record_import_details(session, known.id, extra)
+            register.assign_name(session, NOUN, known.id, name)
             return known
-        columns = checkpoint_row(info, artifact.digest, training_datasets=references, extra=extra)
-        return record(session, artifact, columns, name)
+        columns = build_checkpoint_row(info, artifact.digest, training_datasets=references, extra=extra)
+        return record_checkpoint(session, artifact, columns, name)
 
 
-def publish(store: Store, folder: Path, known: Registered | None) -> StoredArtifact:
+def publish_checkpoint(store: Store, folder: Path, known: RegisteredCheckpoint | None) -> StoredArtifact:
     """Publish the staged checkpoint and return its artifact. If `known` is in the store, return that and delete
     `folder`.
     """
@@ -331,21 +331,23 @@ def publish(store: Store, folder: Path, known: Registered | None) -> StoredArtif
     return store.artifact(known.artifact)
 
 
-def record(session: SqlSession, artifact: StoredArtifact, columns: dict[str, Any], name: str | None) -> Registered:
+def record_checkpoint(
+    session: SqlSession, artifact: StoredArtifact, columns: dict[str, Any], name: str | None
+) -> RegisteredCheckpoint:
     """Insert the rows of a published checkpoint. An existing row is kept unchanged."""
     register.record_artifact(session, artifact)
     if session.get(tables.Tokenizer, columns["tokenizer"]) is None:
-        session.add(tables.Tokenizer(**tokenizer_row(columns["tokenizer"], artifact.path)))
+        session.add(tables.Tokenizer(**build_tokenizer_row(columns["tokenizer"], artifact.path)))
         session.flush()
     there = session.get(tables.Checkpoint, columns["id"])
     if there is None:
         session.add(tables.Checkpoint(**columns))
         session.flush()
-    register.give_name(session, NOUN, columns["id"], name)
-    return Registered(columns["id"], artifact.digest, there is None)
+    register.assign_name(session, NOUN, columns["id"], name)
+    return RegisteredCheckpoint(columns["id"], artifact.digest, there is None)
 
 
-def is_ours(source: Path, converted: Path) -> bool:
+def is_chessreg_folder(source: Path, converted: Path) -> bool:
     """Return whether `source` is a folder in chessreg's layout that loads to the same weights as `converted`.
 
     Raises BadInputError if it was made for another encoding.
@@ -367,7 +369,7 @@ def is_ours(source: Path, converted: Path) -> bool:
     return ours.keys() == theirs.keys() and all(torch.equal(ours[k], theirs[k]) for k in ours)
 
 
-def find_content(database: Database, store: Store, content: str) -> Registered | None:
+def find_checkpoint_content(database: Database, store: Store, content: str) -> RegisteredCheckpoint | None:
     """Return the registered checkpoint with this content digest of weights, configuration and encoding, or None."""
     from chessreg.models.checkpoint import compute_checkpoint_digest
 
@@ -380,11 +382,11 @@ def find_content(database: Database, store: Store, content: str) -> Registered |
         if recorded is None and store.exists(row.artifact):  # a run made it
             recorded = compute_checkpoint_digest(store.path(row.artifact))
         if recorded == content:
-            return Registered(row.id, row.artifact, False)
+            return RegisteredCheckpoint(row.id, row.artifact, False)
     return None
 
 
-def learn_training(session: SqlSession, checkpoint_id: UUID, references: Sequence[str] | None) -> None:
+def record_training_datasets(session: SqlSession, checkpoint_id: UUID, references: Sequence[str] | None) -> None:
     """Record the training datasets of a checkpoint if unknown. Raises BadInputError if others are recorded."""
     row = session.get_one(tables.Checkpoint, checkpoint_id)
     if references is None or row.training_datasets == list(references):
@@ -397,7 +399,7 @@ def learn_training(session: SqlSession, checkpoint_id: UUID, references: Sequenc
     row.training_datasets = list(references)
 
 
-def learn_import(session: SqlSession, checkpoint_id: UUID, extra: dict[str, Any]) -> None:
+def record_import_details(session: SqlSession, checkpoint_id: UUID, extra: dict[str, Any]) -> None:
     """Add measurements of an import to a checkpoint that lacks them: one made by a run or imported by an earlier
     version.
     """
@@ -406,23 +408,25 @@ def learn_import(session: SqlSession, checkpoint_id: UUID, extra: dict[str, Any]
         row.detail = {**row.detail, **more}
 
 
-REFERENCES = {"pgn": ("reference-model", "reference"), "uci": ("uci-model", "uci"), "fen": ("fen-model", "fen")}
+BUNDLED_MODELS = {"pgn": ("reference-model", "reference"), "uci": ("uci-model", "uci"), "fen": ("fen-model", "fen")}
 """Bundled models: key → (folder in chessreg/data, default name of the checkpoint)."""
 
 
-def bundled_model(row: tables.Checkpoint) -> str | None:
+def find_bundled_model(row: tables.Checkpoint) -> str | None:
     """Return the key in REFERENCES of a bundled model, or None for another model."""
     spec_hash = str((row.detail.get("source") or {}).get("spec_hash") or "")
-    for which, (data, _) in REFERENCES.items() if spec_hash and row.run_id is None else ():
+    for which, (data, _) in BUNDLED_MODELS.items() if spec_hash and row.run_id is None else ():
         config = files("chessreg") / "data" / data / "chessreg.json"
         if config.is_file() and spec_hash in config.read_text(encoding="utf-8"):
             return which
     return None
 
 
-def import_reference(database: Database, store: Store, name: str | None = None, which: str = "pgn") -> Registered:
+def import_reference(
+    database: Database, store: Store, name: str | None = None, which: str = "pgn"
+) -> RegisteredCheckpoint:
     """Register a bundled model: of PGN characters (`pgn`), UCI squares (`uci`) or positions (`fen`)."""
-    data, called = REFERENCES[which]
+    data, called = BUNDLED_MODELS[which]
     with as_file(files("chessreg") / "data" / data) as folder:
         if not folder.is_dir():
             raise NotFoundError(
@@ -500,14 +504,14 @@ def write_rounded(source: Path, folder: Path, dtype: ExportType, training_datase
     copy_encoding(source, folder)
 
 
-def random_init_control(
+def register_random_init_control(
     database: Database, store: Store, reference: str, *, name: str | None = None, seed: int = 0
-) -> Registered:
+) -> RegisteredCheckpoint:
     """Register an untrained model with a checkpoint's shape: the baseline of every probe (Karvonen 2024, Table 1)."""
     from chessreg.models.checkpoint import CheckpointInfo, copy_encoding, load_model, read_info, save_checkpoint
     from chessreg.models.checkpoint import compute_checkpoint_digest as content_digest
 
-    register.prepare(database, name)
+    register.check_registration(database, name)
     inputs = Inputs(database, store)
     parent, original = inputs.checkpoint(inputs.reference(NOUN, reference))
     with store.stage(NOUN) as folder:
@@ -517,14 +521,14 @@ def random_init_control(
         save_checkpoint(model, folder, info)
         copy_encoding(original, folder)
         content = content_digest(folder)
-        known = find_content(database, store, content)
-        register.refuse_taken(database, NOUN, name, known.id if known else None)
-        artifact = publish(store, folder, known)
+        known = find_checkpoint_content(database, store, content)
+        register.require_unused_name(database, NOUN, name, known.id if known else None)
+        artifact = publish_checkpoint(store, folder, known)
     with database.write() as session:
         if known is not None:
-            register.give_name(session, NOUN, known.id, name)
+            register.assign_name(session, NOUN, known.id, name)
             return known
-        columns = checkpoint_row(
+        columns = build_checkpoint_row(
             info, artifact.digest, training_datasets=[], parent_id=parent.id, extra={"content": content, "seed": seed}
         )
-        return record(session, artifact, columns, name)
+        return record_checkpoint(session, artifact, columns, name)

@@ -14,10 +14,19 @@ from uuid import UUID
 from sqlalchemy import select
 
 from chessreg.entities import register
-from chessreg.entities.base import Entity, Row, entity_rows
+from chessreg.entities.base import Entity, Row, read_entity_rows
 from chessreg.entities.bundled import SAMPLE_GAMES, bundled_digests
-from chessreg.entities.display import Column, Option, Part, Printed, Thing, Verified, annotations_of, facts
-from chessreg.entities.run import as_typed
+from chessreg.entities.display import (
+    Column,
+    Option,
+    Part,
+    ShowOutput,
+    Thing,
+    VerifyOutput,
+    format_annotations,
+    list_facts,
+)
+from chessreg.entities.run import format_typed_reference
 from chessreg.errors import BadInputError, ChessregError, NotFoundError, RegistryError
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
@@ -35,7 +44,14 @@ if TYPE_CHECKING:
     from store import Store
 
 NOUN = "dataset"
-GENERATED = ("games", "nodes", "max_plies", "opening_plies", "resign_share", "seed")  # options of `dataset generate`
+GENERATE_OPTIONS = (
+    "games",
+    "nodes",
+    "max_plies",
+    "opening_plies",
+    "resign_share",
+    "seed",
+)  # options of `dataset generate`
 
 
 class Datasets(Entity):
@@ -63,10 +79,10 @@ class Datasets(Entity):
         parts: dict[UUID, list[str]] = defaultdict(list)
         for split in sql.query(tables.Split).order_by(tables.Split.created_at, tables.Split.low):
             parts[split.dataset_id].append(split.name)
-        return [{**row, "parts": parts[row["id"]]} for row in entity_rows(sql, self.noun, self.table)]
+        return [{**row, "parts": parts[row["id"]]} for row in read_entity_rows(sql, self.noun, self.table)]
 
     def rows(self, sql: SqlSession, reference: str | None = None) -> list[Row]:
-        rows = [{**row, "content": content_of(row)} for row in super().rows(sql, reference)]
+        rows = [{**row, "content": get_dataset_content(row)} for row in super().rows(sql, reference)]
         if reference is not None:
             for row in rows:
                 splits = sql.query(tables.Split).filter_by(dataset_id=row["id"])
@@ -74,12 +90,12 @@ class Datasets(Entity):
                 row["parts"] = [columns_of(split) for split in ordered]
         return rows
 
-    def show(self, session: Session, reference: str, **options: Any) -> Printed:
+    def show(self, session: Session, reference: str, **options: Any) -> ShowOutput:
         if options.get("rejects"):
-            return Printed(rejects(session.database, session.store, reference))
+            return ShowOutput(read_rejects(session.database, session.store, reference))
         with session.database.read() as sql:
             (row,) = self.rows(sql, reference)
-        report, lines = row["report"], summary(row)
+        report, lines = row["report"], format_dataset_counts(row)
         if report.get("cut"):
             lines.append(f"cut           {report['cut']:,} games end inside a move in their source; "
                          "whole moves are kept")  # fmt: skip
@@ -104,14 +120,14 @@ class Datasets(Entity):
         left_out += [{"why": why, "how": outcome, "games": number}
                      for outcome in ("rejected", "skipped") for why, number in report[outcome].items()]  # fmt: skip
         try:
-            bad_games = rejects(session.database, session.store, id.hex)
+            bad_games = read_rejects(session.database, session.store, id.hex)
         except (ChessregError, OSError):  # its files are not in this store
             bad_games = []
         ratings = f"ratings of {row['rating_scale']}" if row["rating_scale"] else "no rating scale"
         size = f"{row['games']:,} games · {row['plies']:,} {'plies' if row['content'] == 'games' else row['content']}"
         return Thing(
             f"dataset · {size} · {ratings} · {row['licence'] or 'no licence recorded'}",
-            annotations_of(row),
+            format_annotations(row),
             [
                 Part(f"parts {len(row['parts'])}",
                      (Column("name", "part"), items, Column("seed", "seed"), Column("low", "from"),
@@ -122,18 +138,18 @@ class Datasets(Entity):
                       Column("reason", "reason")), bad_games),
                 Part("files", (Column("name", "file"), Column("bytes", "bytes"), Column("sha256", "sha256")),
                      report["sources"]),
-                facts({name: value for name, value in row.items() if name not in ("parts", "content")}),
+                list_facts({name: value for name, value in row.items() if name not in ("parts", "content")}),
             ],
         )  # fmt: skip
 
-    def verify(self, session: Session, reference: str, **options: Any) -> Verified:
+    def verify(self, session: Session, reference: str, **options: Any) -> VerifyOutput:
         verification = verify_dataset(session.database, session.store, reference, **options)
         counts = {
             verification.content: verification.games,
             "replayed": verification.replayed,
             "ok": not verification.problems,
         }
-        return Verified({**counts, "problems": verification.problems}, list(counts),
+        return VerifyOutput({**counts, "problems": verification.problems}, list(counts),
                         f"{verification.games:,} {verification.content} match their report; "
                         f"{verification.replayed:,} replayed",
                         verification.problems)  # fmt: skip
@@ -144,7 +160,7 @@ class Datasets(Entity):
         remark, report = f"content {row.identity[:12]}", row.report
         if settings := report.get("generated"):
             words = ["generate", "--levels", ",".join(map(str, settings["levels"]))]
-            for name in GENERATED:
+            for name in GENERATE_OPTIONS:
                 words += ["--" + name.replace("_", "-"), str(settings[name])]
             remark += f", {settings['engine']} {settings['version']}"
         else:
@@ -153,7 +169,7 @@ class Datasets(Entity):
             words += ["--min-plies", str(filters["min_plies"])] if filters.get("min_plies") else []
             for name in ("exclude", "within"):
                 for reference in filters.get(name, ()):
-                    words += [f"--{name}", as_typed(sql, reference)]
+                    words += [f"--{name}", format_typed_reference(sql, reference)]
             words += GameFilter.of(filters).words()
             words += ["--salvage"] if report.get("salvaged") else []
             remark += f", from {report['fetched']['url']}" if report.get("fetched") else ""
@@ -167,7 +183,7 @@ class Datasets(Entity):
         name = names.read_name(sql, "dataset", row.id) or row.id.hex[-6:]
         splits = sql.scalars(select(tables.Split).where(tables.Split.dataset_id == row.id))
         commands = []
-        for parts in cuts(splits):
+        for parts in group_splits(splits):
             shares = ",".join(f"{part.name}={part.high - part.low:.12g}" for part in parts)
             commands.append(
                 f"chessreg dataset split {shlex.quote(name)} --parts {shlex.quote(shares)} --seed {parts[0].seed}"
@@ -175,7 +191,7 @@ class Datasets(Entity):
         return commands
 
 
-def cuts(splits: Iterable[tables.Split]) -> list[list[tables.Split]]:
+def group_splits(splits: Iterable[tables.Split]) -> list[list[tables.Split]]:
     """Group the parts of a dataset by the split that made them: parts of one seed, each beginning at the end of
     another.
     """
@@ -193,15 +209,15 @@ def cuts(splits: Iterable[tables.Split]) -> list[list[tables.Split]]:
 # -- its files ------------------------------------------------------------------------------------------------------
 
 
-def content_of(row: tables.Dataset | dict[str, Any]) -> str:
+def get_dataset_content(row: tables.Dataset | dict[str, Any]) -> str:
     """Return the content of a dataset: `games` or `positions`."""
     report = row["report"] if isinstance(row, dict) else row.report
     return str(report.get("content", "games"))
 
 
-def summary(row: dict[str, Any]) -> list[str]:
+def format_dataset_counts(row: dict[str, Any]) -> list[str]:
     """Return lines with the number of games or positions found, kept (with the duplicates among them) and left out."""
-    report, content = row["report"], content_of(row)
+    report, content = row["report"], get_dataset_content(row)
     kept = row["games"] if content == "games" else row["plies"]
     left_out = [(outcome, number, reason) for outcome in ("skipped", "rejected")
                 for reason, number in report[outcome].items()]  # fmt: skip
@@ -216,15 +232,15 @@ def summary(row: dict[str, Any]) -> list[str]:
     return [f"{name:<12}  {number:,} {text}" for name, number, text in counts if number or name in ("found", "kept")]
 
 
-def opened(row: tables.Dataset, folder: Path) -> DatasetFile:
+def open_dataset_file(row: tables.Dataset, folder: Path) -> DatasetFile:
     """Return the open games or positions of a dataset."""
     from chessreg.games.datasets.dataset import Games
     from chessreg.games.datasets.positions import Positions
 
-    return Positions(folder) if content_of(row) == "positions" else Games(folder)
+    return Positions(folder) if get_dataset_content(row) == "positions" else Games(folder)
 
 
-def folder_of(database: Database, store: Store, reference: str) -> tuple[tables.Dataset, Path]:
+def locate_dataset(database: Database, store: Store, reference: str) -> tuple[tables.Dataset, Path]:
     """Return a dataset's row and the folder of its files."""
     with database.read() as session:
         row = session.get_one(tables.Dataset, names.resolve_id(session, NOUN, reference))
@@ -240,21 +256,21 @@ def verify_dataset(database: Database, store: Store, reference: str, *, replay: 
     """
     from chessreg.games.datasets import dataset, positions
 
-    row, folder = folder_of(database, store, reference)
+    row, folder = locate_dataset(database, store, reference)
     artifact = store.verify(row.artifact)
-    verify = positions.verify_positions if content_of(row) == "positions" else dataset.verify_games
+    verify = positions.verify_positions if get_dataset_content(row) == "positions" else dataset.verify_games
     verification = verify(folder, sample=replay)
     if not verification.problems:
         with suppress(RegistryError), database.write() as session:  # a read-only registry does not record it
-            register.verified(session, artifact)
+            register.record_verification(session, artifact)
     return verification
 
 
-def rejects(database: Database, store: Store, reference: str) -> list[dict[str, Any]]:
+def read_rejects(database: Database, store: Store, reference: str) -> list[dict[str, Any]]:
     """Return row, source, line, ply and reason of each game or position rejected when a dataset was added."""
     from chessreg.games.datasets.dataset import REJECTS_FILE
 
-    _, folder = folder_of(database, store, reference)
+    _, folder = locate_dataset(database, store, reference)
     lines = (folder / REJECTS_FILE).read_text(encoding="utf-8").splitlines()
     keys = lines[0].split("\t")
     listed = [dict(zip(keys, line.split("\t"), strict=True)) for line in lines[1:]]
@@ -300,11 +316,11 @@ def split_dataset(database: Database, store: Store, reference: str, parts: str, 
     from chessreg.games.datasets.positions import Positions
 
     wanted = parse_parts(parts, seed)
-    row, folder = folder_of(database, store, reference)
-    file = opened(row, folder)
+    row, folder = locate_dataset(database, store, reference)
+    file = open_dataset_file(row, folder)
     hashes = file.hashes
     with database.write() as session:
-        register.one_at_a_time(session)
+        register.lock_registrations(session)
         existing = session.scalars(select(tables.Split).where(tables.Split.dataset_id == row.id)).all()
         recorded = {part.name: part for part in existing}
         for name, part in wanted.items():
@@ -326,20 +342,22 @@ def split_dataset(database: Database, store: Store, reference: str, parts: str, 
         dataset_id=row.id,
         parts=[recorded[name] for name in wanted],
         created=len(recorded) - len(existing),
-        outside=int((~inside_any([part.contains(hashes) for part in wanted.values()])).sum()),
-        overlaps=overlaps(hashes, file.position_hashes if isinstance(file, Positions) else hashes, every, list(wanted)),
+        outside=int((~join_masks([part.contains(hashes) for part in wanted.values()])).sum()),
+        overlaps=count_overlaps(
+            hashes, file.position_hashes if isinstance(file, Positions) else hashes, every, list(wanted)
+        ),
         content=file.content,
     )
 
 
-def inside_any(masks: Sequence[Any]) -> Any:
+def join_masks(masks: Sequence[Any]) -> Any:
     """Return the union of masks: bool [n], where each mask is bool [n]."""
     import numpy as np
 
     return np.logical_or.reduce(masks)
 
 
-def overlaps(hashes: Any, things: Any, parts: dict[str, Any], wanted: Sequence[str]) -> list[Overlap]:
+def count_overlaps(hashes: Any, things: Any, parts: dict[str, Any], wanted: Sequence[str]) -> list[Overlap]:
     """Return the overlap of each part in `wanted` with every other part.
 
     `hashes` uint64 [n] determine the part of each row. `things` uint64 [n] are hashes of the rows' moves or boards, by
@@ -358,7 +376,7 @@ def overlaps(hashes: Any, things: Any, parts: dict[str, Any], wanted: Sequence[s
 
 
 @dataclass(frozen=True)
-class Shared:
+class DatasetOverlap:
     """`shared` of `of` games, positions or boards of one dataset are also in another (`percent` per cent)."""
 
     what: str
@@ -367,7 +385,7 @@ class Shared:
     percent: float
 
 
-def shared_by(inputs: Inputs, first: str, second: str) -> list[Shared]:
+def compare_datasets(inputs: Inputs, first: str, second: str) -> list[DatasetOverlap]:
     """Return the overlap of two datasets or parts.
 
     Two datasets of games are compared by moves, other pairs by the ids of their games. Positions and distinct boards
@@ -382,9 +400,9 @@ def shared_by(inputs: Inputs, first: str, second: str) -> list[Shared]:
     (mine, _), (theirs, _) = items
     rows = [dataset.rows(part) for dataset, part in items]
 
-    def row(what: str, ours: np.ndarray, other: np.ndarray) -> Shared:
+    def row(what: str, ours: np.ndarray, other: np.ndarray) -> DatasetOverlap:
         count = int(np.isin(ours, other).sum())
-        return Shared(what, count, len(ours), 100 * count / max(len(ours), 1))
+        return DatasetOverlap(what, count, len(ours), 100 * count / max(len(ours), 1))
 
     if mine.content == "games" and theirs.content == "games":
         ours, other = (dataset.hashes[some] for (dataset, _), some in zip(items, rows, strict=True))
@@ -410,7 +428,7 @@ def shared_by(inputs: Inputs, first: str, second: str) -> list[Shared]:
 # -- its boards -------------------------------------------------------------------------------------------------------
 
 
-def board_views(inputs: Inputs, dataset: str, number: int) -> list[BoardFrame]:
+def build_dataset_frames(inputs: Inputs, dataset: str, number: int) -> list[BoardFrame]:
     """Return the boards of a game, one for the start and one per ply, or the board of a position with its best move.
 
     `number` is the row of the game or position. Raises NotFoundError if the dataset, its files or the row is missing.
@@ -418,8 +436,8 @@ def board_views(inputs: Inputs, dataset: str, number: int) -> list[BoardFrame]:
     from chessreg.games.boards.boardframe import game_views
     from chessreg.games.boards.moves import unpack_moves
 
-    record, folder = folder_of(inputs.database, inputs.store, dataset)
-    rows = opened(record, folder)
+    record, folder = locate_dataset(inputs.database, inputs.store, dataset)
+    rows = open_dataset_file(record, folder)
     thing = rows.content.removesuffix("s")
     if not 0 <= number < rows.total:
         raise NotFoundError(
@@ -430,14 +448,14 @@ def board_views(inputs: Inputs, dataset: str, number: int) -> list[BoardFrame]:
     if thing == "position":
         columns = ["fen", "best", "played", "eval_before", "rating", "game", "ply", "action", "win_prob", "legal"]
         (row,) = rows.take([number], rows.having(columns)).to_pylist()
-        return [position_frame(row, f"{called} position {number}")]
+        return [build_dataset_position_frame(row, f"{called} position {number}")]
     (row,) = rows.take([number], ["moves", "result", "white_elo", "black_elo"]).to_pylist()
     players = " – ".join("?" if row[side] is None else str(row[side]) for side in ("white_elo", "black_elo"))
     title = f"{called} game {number}: {players}, {row['result']}"
     return game_views([move.uci() for move in unpack_moves(row["moves"])], title)
 
 
-def position_frame(row: dict[str, Any], title: str) -> BoardFrame:
+def build_dataset_position_frame(row: dict[str, Any], title: str) -> BoardFrame:
     """Return the board of a position with an arrow for the best move and thinner ones for other recorded moves."""
     import chess
 

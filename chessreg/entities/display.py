@@ -33,7 +33,7 @@ class Option(NamedTuple):
     default: Any = None
 
 
-class Printed(NamedTuple):
+class ShowOutput(NamedTuple):
     """Output of `show`: one object or rows.
 
     Text output consists of `fields` (with their headings; `read_as` replaces some values), the non-empty tables of
@@ -48,7 +48,7 @@ class Printed(NamedTuple):
     parts: Sequence[Part] = ()
 
 
-class Verified(NamedTuple):
+class VerifyOutput(NamedTuple):
     """Result of reading a thing's bytes again: counts, a sentence with the outcome, and the problems found."""
 
     counts: dict[str, Any]
@@ -101,7 +101,7 @@ class Chart:
         return [point for panel in self.panels for series in panel.series for point in series.points]
 
 
-def lines_by_layer(
+def build_layer_chart(
     title: str, y: str, rows: Sequence[Row], fields: Mapping[str, str], text: Callable[[float], str]
 ) -> Chart | None:
     """Return a chart of fields of `rows` by layer, one line per field. `fields` maps fields to labels. Returns None if
@@ -143,13 +143,13 @@ NOT_A_FACT = frozenset({
 })  # fmt: skip
 
 
-def facts(row: Row) -> Part:
+def list_facts(row: Row) -> Part:
     """Return a part with all known fields of `row`, one per line."""
     known = {name: value for name, value in row.items() if name not in NOT_A_FACT and value is not None}
     return Part("facts", FACTS, [{"what": name.replace("_", " "), "value": value} for name, value in known.items()])
 
 
-def annotations_of(row: Row) -> str:
+def format_annotations(row: Row) -> str:
     """Return the annotations of a row as one line."""
     parts = [
         "★ starred" if row["starred"] else "",
@@ -187,7 +187,7 @@ def counted(number: int, noun: str, plural: str = "") -> str:
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
 
 
-def percent(share: float | None) -> str:
+def format_share(share: float | None) -> str:
     """Return a fraction of 1 as a percentage with two decimals.
 
     >>> percent(0.12345), percent(None)
@@ -196,7 +196,7 @@ def percent(share: float | None) -> str:
     return "" if share is None else f"{100 * share:.2f} %"
 
 
-def written(column: Column, row: Row) -> str | None:
+def format_display_cell(column: Column, row: Row) -> str | None:
     """Return the text form of a cell, or None if the column does not define one."""
     value = row.get(column.field)
     if value is None:
@@ -204,7 +204,7 @@ def written(column: Column, row: Row) -> str | None:
     if column.text is not None:
         return column.text(value)
     if column.unit:
-        return size(value) if column.unit == "bytes" else percent(value)
+        return size(value) if column.unit == "bytes" else format_share(value)
     if isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
         return " ".join(value)
     return None

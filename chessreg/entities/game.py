@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 
     from chessreg.registry.database import Database
 
-CHUNK = 300
-PACKED = frozenset({"moves", "tries"})
+READ_BATCH_GAMES = 300
+PACKED_COLUMNS = frozenset({"moves", "tries"})
 
 
 @dataclass(frozen=True)
@@ -134,7 +134,7 @@ class StoredGame:
             views[ply + 1] = views[ply + 1].with_marks({}, ["Stockfish moved for the model"])
         for ply, texts in self.illegal.items():
             place = min(ply + 1, len(views) - 1)
-            squares = {square for text in texts if (square := target_square(text)) is not None}
+            squares = {square for text in texts if (square := find_target_square(text)) is not None}
             views[place] = views[place].with_marks(dict.fromkeys(squares, "illegal"))
         drawn = (game.detail or {}).get("draw_cp")
         ending = [f"{game.result} by {game.termination.replace('_', ' ')}"]
@@ -153,7 +153,7 @@ def describe_intervention(row: tables.Intervention) -> str:
     return f"{row.source} x {row.scale:g} at layers {layers}{where}"
 
 
-def target_square(text: str) -> int | None:
+def find_target_square(text: str) -> int | None:
     """Return the last square in the text of a move, or None: `Nf3+` → f3.
 
     >>> chess.square_name(target_square("Raxd1+") or 0), target_square("O-O")
@@ -163,17 +163,17 @@ def target_square(text: str) -> int | None:
     return chess.parse_square(names[-1]) if names else None
 
 
-def stored_games(database: Database, keys: Iterable[tuple[UUID, int]]) -> Iterator[StoredGame]:
+def read_stored_games(database: Database, keys: Iterable[tuple[UUID, int]]) -> Iterator[StoredGame]:
     """Yield the games with these keys (run, unit), in order. Raises NotFoundError naming the first missing game."""
     wanted = list(keys)
-    for start in range(0, len(wanted), CHUNK):
+    for start in range(0, len(wanted), READ_BATCH_GAMES):
         with database.read() as session:
-            stored = _chunk(session, wanted[start : start + CHUNK])
+            stored = _read_game_batch(session, wanted[start : start + READ_BATCH_GAMES])
             session.expunge_all()
         yield from stored
 
 
-def _chunk(session: Session, keys: list[tuple[UUID, int]]) -> list[StoredGame]:
+def _read_game_batch(session: Session, keys: list[tuple[UUID, int]]) -> list[StoredGame]:
     by_key: dict[tuple[UUID, int], tables.Game] = {}
     illegal: dict[tuple[UUID, int], dict[int, list[str]]] = defaultdict(lambda: defaultdict(list))
     game, attempt = tables.Game, tables.IllegalAttempt
@@ -206,7 +206,7 @@ def _chunk(session: Session, keys: list[tuple[UUID, int]]) -> list[StoredGame]:
 # -- lists and references ---------------------------------------------------------------------------------------------
 
 
-def game_list(session: Session, run_id: UUID | None = None, limit: int | None = None) -> list[dict[str, Any]]:
+def list_stored_games(session: Session, run_id: UUID | None = None, limit: int | None = None) -> list[dict[str, Any]]:
     """Return the last `limit` games (None: all) with their match's columns and without packed columns. Newest runs are
     last.
     """
@@ -222,20 +222,20 @@ def game_list(session: Session, run_id: UUID | None = None, limit: int | None = 
             continue
         called = names.read_names_of(session, "run", [one])
         for unmatched in session.scalars(played.limit(None if limit is None else limit - len(rows))):
-            of = _columns(matches[unmatched.match], {"run_id", "number"})
-            rows.append({"name": called.get(one), **_columns(unmatched, PACKED | {"detail"}), **of})
+            of = _read_columns(matches[unmatched.match], {"run_id", "number"})
+            rows.append({"name": called.get(one), **_read_columns(unmatched, PACKED_COLUMNS | {"detail"}), **of})
     return rows[::-1]
 
 
-def _columns(row: Any, without: Iterable[str] = ()) -> dict[str, Any]:
+def _read_columns(row: Any, without: Iterable[str] = ()) -> dict[str, Any]:
     return {column.key: getattr(row, column.key) for column in row.__table__.columns if column.key not in without}
 
 
-def full_record(stored: StoredGame) -> dict[str, Any]:
+def build_full_record(stored: StoredGame) -> dict[str, Any]:
     """Return all data of one game: its unpacked columns, match, engine, intervention and illegal tries."""
     game = stored.game
     return {
-        **_columns(game, PACKED),
+        **_read_columns(game, PACKED_COLUMNS),
         "moves": stored.moves,
         "sans": packed_to_sans(game.moves),
         "tries": None if game.tries is None else np.frombuffer(game.tries, np.uint8).tolist(),
@@ -246,13 +246,13 @@ def full_record(stored: StoredGame) -> dict[str, Any]:
         ],
         "seed": stored.seed,
         "replicate": stored.replicate,
-        "match": _columns(stored.match, {"run_id"}),
-        "engine": _columns(stored.engine, {"options"}) if stored.engine else None,
-        "intervention": _columns(stored.intervention) if stored.intervention else None,
+        "match": _read_columns(stored.match, {"run_id"}),
+        "engine": _read_columns(stored.engine, {"options"}) if stored.engine else None,
+        "intervention": _read_columns(stored.intervention) if stored.intervention else None,
     }
 
 
-def unit_reference(session: Session, reference: str) -> tuple[UUID, int]:
+def parse_unit_reference(session: Session, reference: str) -> tuple[UUID, int]:
     """Parse RUN:UNIT or RUN/UNIT and return (run, unit).
 
     Raises BadInputError for another format, NotFoundError if the run does not exist.
@@ -263,7 +263,7 @@ def unit_reference(session: Session, reference: str) -> tuple[UUID, int]:
     return names.resolve_id(session, "run", run), int(unit)
 
 
-def games_of(database: Database, run_id: UUID) -> list[tuple[UUID, int]]:
+def list_game_keys(database: Database, run_id: UUID) -> list[tuple[UUID, int]]:
     """Return the keys (run, unit) of all games of a run, in order. Raises NotFoundError if it has no games."""
     with database.read() as session:
         units = session.scalars(select(tables.Game.unit).where(tables.Game.run_id == run_id).order_by(tables.Game.unit))
@@ -277,7 +277,7 @@ def games_of(database: Database, run_id: UUID) -> list[tuple[UUID, int]]:
 
 
 @dataclass(frozen=True)
-class Partner:
+class PartnerGame:
     """A game of another arm from the same opening. `parts` is the first ply that differs (None: equal games)."""
 
     run_id: UUID
@@ -288,7 +288,7 @@ class Partner:
     parts: int | None
 
 
-def parting(one: Sequence[object], other: Sequence[object]) -> int | None:
+def find_first_difference(one: Sequence[object], other: Sequence[object]) -> int | None:
     """Return the first ply (0 is White's first move) at which two games differ, or None if they are equal.
 
     The end of the shorter game counts as a difference.
@@ -302,7 +302,7 @@ def parting(one: Sequence[object], other: Sequence[object]) -> int | None:
     return None if len(one) == len(other) else min(len(one), len(other))
 
 
-def partners(session: Session, run_id: UUID, unit: int) -> list[Partner]:
+def find_partners(session: Session, run_id: UUID, unit: int) -> list[PartnerGame]:
     """Return the games of other arms with the same opening, of the same book or seed, and the same color of the model.
 
     If this game has an intervention, games without one come first, and vice versa. Newer runs come first. Raises
@@ -338,12 +338,14 @@ def partners(session: Session, run_id: UUID, unit: int) -> list[Partner]:
         arm = called.get(other.run_id) or shorten_id(other.run_id)
         edited = its.intervention_id is not None
         arm += f" ({its.player}{', edited' if edited else ''})"
-        pairs.append(Partner(other.run_id, other.unit, arm, edited, other.plies, parting(moves, theirs)))
+        pairs.append(
+            PartnerGame(other.run_id, other.unit, arm, edited, other.plies, find_first_difference(moves, theirs))
+        )
     return sorted(pairs, key=lambda partner: partner.edited == (own.intervention_id is not None))
 
 
 @dataclass(frozen=True)
-class Pair:
+class GamePair:
     """Two stored games to compare."""
 
     one: StoredGame
@@ -352,7 +354,7 @@ class Pair:
     @property
     def parts(self) -> int | None:
         """Return the first ply that differs, or None."""
-        return parting(self.one.moves, self.other.moves)
+        return find_first_difference(self.one.moves, self.other.moves)
 
     def as_row(self) -> dict[str, Any]:
         """Return the other game's length, the first ply that differs, and both moves at it: `12.Nf3 | 12.Bc4`."""
@@ -360,11 +362,11 @@ class Pair:
         return {
             "plies": len(self.other.moves),
             "parts": at,
-            "moves": "" if at is None else " | ".join(move_at(game, at) for game in (self.one, self.other)),
+            "moves": "" if at is None else " | ".join(format_game_move(game, at) for game in (self.one, self.other)),
         }
 
 
-def move_at(game: StoredGame, ply: int) -> str:
+def format_game_move(game: StoredGame, ply: int) -> str:
     """Return the numbered move at a ply, or the game's result if the game ended before it."""
     moves = packed_to_sans(game.game.moves)
     if ply >= len(moves):
@@ -372,6 +374,6 @@ def move_at(game: StoredGame, ply: int) -> str:
     return f"{ply // 2 + 1}.{'' if ply % 2 == 0 else '..'}{moves[ply]}"
 
 
-def paired(database: Database, one: tuple[UUID, int], other: tuple[UUID, int]) -> Pair:
+def read_game_pair(database: Database, one: tuple[UUID, int], other: tuple[UUID, int]) -> GamePair:
     """Return two games by their keys (run, unit). Raises NotFoundError naming a missing game."""
-    return Pair(*stored_games(database, [one, other]))
+    return GamePair(*read_stored_games(database, [one, other]))

@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
     from store import Store
 
-BIN = "bin"
-LOGS = "jobs"  # subfolder of a run's folder; job logs are kept
-DAY = 86_400.0
-STAMP = "%Y%m%dT%H%M%SZ"  # UTC time in the names of the bin's folders
-YOUNG = 3600.0  # younger bytes may be about to be registered
+BIN_FOLDER = "bin"
+LOGS_FOLDER = "jobs"  # subfolder of a run's folder; job logs are kept
+SECONDS_PER_DAY = 86_400.0
+BIN_TIME_FORMAT = "%Y%m%dT%H%M%SZ"  # UTC time in the names of the bin's folders
+MIN_AGE_S = 3600.0  # younger bytes may be about to be registered
 
 
 @dataclass(frozen=True)
-class Rubbish:
+class UnusedBytes:
     """Unused bytes. `path` is relative to the store's root."""
 
     path: str
@@ -45,7 +45,7 @@ class Rubbish:
     bytes: int
 
 
-def find(database: Database, store: Store, *, now: float | None = None) -> list[Rubbish]:
+def find_unused(database: Database, store: Store, *, now: float | None = None) -> list[UnusedBytes]:
     """Return the unused bytes of a store.
 
     These are artifacts and arrays that no fragment and no registered thing needs, or only archived things need, and
@@ -53,9 +53,9 @@ def find(database: Database, store: Store, *, now: float | None = None) -> list[
     registered. Files in `tmp/` of ended processes come last, at any age. `now` is a Unix time in seconds.
     """
     now = time.time() if now is None else now
-    coming = of_fragments(store)  # read before the registry, so that a fragment ingested meanwhile is not missed
+    coming = read_fragment_keys(store)  # read before the registry, so that a fragment ingested meanwhile is not missed
     with database.read() as session:
-        needed, archived = references(session)
+        needed, archived = find_used_keys(session)
         complete = set(session.scalars(select(tables.Run.id).where(tables.Run.completed_at.is_not(None))))
         waiting = {id.hex for id in session.scalars(select(tables.Run.id)) if id not in complete}
         datasets = session.execute(select(tables.Dataset.identity, tables.Dataset.artifact)).all()
@@ -64,36 +64,42 @@ def find(database: Database, store: Store, *, now: float | None = None) -> list[
     places = [(folder, folder.name) for folder in sorted(store.artifacts.glob("??/*"))]
     places += [(folder, folder.name) for folder in sorted(store.arrays.iterdir())]
     for folder, key in places:
-        if key in needed or key in coming or not old(folder, now) or key.partition("-")[0] in waiting:
+        if key in needed or key in coming or not is_old(folder, now) or key.partition("-")[0] in waiting:
             continue
-        if lost and dataset_in(folder) in lost:  # a copy of a registered dataset whose own bytes are missing here
+        if (
+            lost and read_dataset_identity(folder) in lost
+        ):  # a copy of a registered dataset whose own bytes are missing here
             continue
         why = f"only archived: {archived[key]}" if key in archived else "nothing registered refers to it"
         kind = "array" if folder.parent == store.arrays else "artifact"
-        rubbish.append(Rubbish(str(folder.relative_to(store.root)), f"{kind} {key[:12]}", why, size(folder)))
+        rubbish.append(
+            UnusedBytes(str(folder.relative_to(store.root)), f"{kind} {key[:12]}", why, measure_size_bytes(folder))
+        )
     for folder in sorted(path for run in complete for path in (store.runs / run.hex).glob("*")):
-        if folder.name != LOGS and old(folder, now):
+        if folder.name != LOGS_FOLDER and is_old(folder, now):
             path, run = str(folder.relative_to(store.root)), folder.parent.name[-6:]
-            rubbish.append(Rubbish(path, f"scratch of run {run}", "the run is complete", size(folder)))
-    return rubbish + leftovers(store)
+            rubbish.append(
+                UnusedBytes(path, f"scratch of run {run}", "the run is complete", measure_size_bytes(folder))
+            )
+    return rubbish + list_stale_staging(store)
 
 
-def leftovers(store: Store) -> list[Rubbish]:
+def list_stale_staging(store: Store) -> list[UnusedBytes]:
     """Return the files of ended processes in the staging folder."""
     return [
-        Rubbish(
+        UnusedBytes(
             str(staging.path.relative_to(store.root)),
             f"unfinished {staging.kind}",
             f"process {staging.pid} on {staging.machine} has ended"
             if staging.is_gone
-            else f"not written to for {staging.age / DAY:.0f} days",
-            size(staging.path),
+            else f"not written to for {staging.age / SECONDS_PER_DAY:.0f} days",
+            measure_size_bytes(staging.path),
         )
         for staging in store.stale_staging()
     ]
 
 
-def dataset_in(folder: Path) -> str | None:
+def read_dataset_identity(folder: Path) -> str | None:
     """Return the identity of the dataset in an artifact, or None if the artifact is not a dataset."""
     try:
         return str(read_json(folder / REPORT_FILE)["identity"])
@@ -101,15 +107,15 @@ def dataset_in(folder: Path) -> str | None:
         return None
 
 
-def old(folder: Path, now: float) -> bool:
+def is_old(folder: Path, now: float) -> bool:
     """Return whether the folder was last written long enough ago for its writer to have registered it."""
     try:
-        return folder.stat().st_mtime <= now - YOUNG
+        return folder.stat().st_mtime <= now - MIN_AGE_S
     except FileNotFoundError:
         return False
 
 
-def of_fragments(store: Store) -> set[str]:
+def read_fragment_keys(store: Store) -> set[str]:
     """Return the texts in pending and quarantined fragments, which include their digests and array names.
 
     Unreadable fragments are skipped: their units run again.
@@ -129,7 +135,7 @@ def of_fragments(store: Store) -> set[str]:
     return keys
 
 
-def references(session: Session) -> tuple[set[str], dict[str, str]]:
+def find_used_keys(session: Session) -> tuple[set[str], dict[str, str]]:
     """Return the keys (digests and array names) of bytes in use, and key → owner of bytes that only archived things
     need.
     """
@@ -161,7 +167,7 @@ def references(session: Session) -> tuple[set[str], dict[str, str]]:
     return needed, {key: who for key, who in archived.items() if key not in needed}
 
 
-def remove(store: Store, rubbish: list[Rubbish], now: float | None = None) -> int:
+def move_to_bin(store: Store, rubbish: list[UnusedBytes], now: float | None = None) -> int:
     """Move `rubbish` to the bin and return the number of bytes moved. Staging files are deleted instead.
 
     Bytes that were removed in the meantime are skipped. Given the `now` of `find`, so are bytes that were published
@@ -169,7 +175,7 @@ def remove(store: Store, rubbish: list[Rubbish], now: float | None = None) -> in
     """
     store.require_writable()
     moved = 0
-    folder = store.root / BIN / time.strftime(STAMP, time.gmtime())
+    folder = store.root / BIN_FOLDER / time.strftime(BIN_TIME_FORMAT, time.gmtime())
     for item in rubbish:
         place, target = store.root / item.path, folder / item.path
         if place.parent == store.tmp:
@@ -179,7 +185,7 @@ def remove(store: Store, rubbish: list[Rubbish], now: float | None = None) -> in
         target.parent.mkdir(parents=True, exist_ok=True)
         with suppress(FileNotFoundError):
             place.rename(target)
-            if now is not None and not old(target, now):  # checked after the move, when no process can find it
+            if now is not None and not is_old(target, now):  # checked after the move, when no process can find it
                 with suppress(OSError):  # a new copy exists already
                     target.rename(place)
                 continue
@@ -187,67 +193,72 @@ def remove(store: Store, rubbish: list[Rubbish], now: float | None = None) -> in
     return moved
 
 
-def binned(store: Store) -> list[Rubbish]:
+def list_bin(store: Store) -> list[UnusedBytes]:
     """Return the contents of the bin."""
     return [
-        Rubbish(str(path.relative_to(store.root)), path.name[:12], f"removed {time_of(path, store)}", size(path))
-        for path in in_bin(store)
+        UnusedBytes(
+            str(path.relative_to(store.root)),
+            path.name[:12],
+            f"removed {format_bin_time(path, store)}",
+            measure_size_bytes(path),
+        )
+        for path in list_bin_folders(store)
     ]
 
 
-def restore(store: Store, only: str | None = None) -> list[Rubbish]:
+def restore_from_bin(store: Store, only: str | None = None) -> list[UnusedBytes]:
     """Move the contents of the bin back and return them. `only` restores one path, relative to the store's root.
 
     Paths that exist again in the store are kept as they are.
     """
     back = []
-    for path, item in zip(in_bin(store), binned(store), strict=True):
-        target = store.root / was_at(path, store)
-        if not target.exists() and only in (None, was_at(path, store)):
+    for path, item in zip(list_bin_folders(store), list_bin(store), strict=True):
+        target = store.root / get_original_path(path, store)
+        if not target.exists() and only in (None, get_original_path(path, store)):
             target.parent.mkdir(parents=True, exist_ok=True)
             path.rename(target)
             back.append(item)
     return back
 
 
-def empty(store: Store, older_than: float) -> int:
+def empty_bin(store: Store, older_than: float) -> int:
     """Delete everything that has been in the bin for at least `older_than` seconds and return the number of bytes."""
     store.require_writable()
     gone = 0
-    for folder in sorted((store.root / BIN).glob("*")):
-        since = removed_at(folder.name)
+    for folder in sorted((store.root / BIN_FOLDER).glob("*")):
+        since = parse_bin_time(folder.name)
         if since is not None and time.time() - since >= older_than:
-            gone += size(folder)
+            gone += measure_size_bytes(folder)
             shutil.rmtree(folder)
     return gone
 
 
-def removed_at(name: str) -> float | None:
+def parse_bin_time(name: str) -> float | None:
     """Return the Unix time at which a folder of the bin was made, or None for another name."""
     with suppress(ValueError, OverflowError):
-        return float(calendar.timegm(time.strptime(name, STAMP)))
+        return float(calendar.timegm(time.strptime(name, BIN_TIME_FORMAT)))
     return None
 
 
-def was_at(path: Path, store: Store) -> str:
+def get_original_path(path: Path, store: Store) -> str:
     """Return the original path of something in the bin, relative to the store's root."""
-    return Path(*path.relative_to(store.root / BIN).parts[1:]).as_posix()
+    return Path(*path.relative_to(store.root / BIN_FOLDER).parts[1:]).as_posix()
 
 
-def time_of(path: Path, store: Store) -> str:
+def format_bin_time(path: Path, store: Store) -> str:
     """Return the local time at which something in the bin was removed."""
-    since = removed_at(path.relative_to(store.root / BIN).parts[0])
+    since = parse_bin_time(path.relative_to(store.root / BIN_FOLDER).parts[0])
     return time.strftime("%Y-%m-%d %H:%M", time.localtime(since))
 
 
-def in_bin(store: Store) -> list[Path]:
+def list_bin_folders(store: Store) -> list[Path]:
     """Return the artifact, array and scratch folders in the bin."""
-    folders = [folder for folder in (store.root / BIN).glob("*") if removed_at(folder.name) is not None]
+    folders = [folder for folder in (store.root / BIN_FOLDER).glob("*") if parse_bin_time(folder.name) is not None]
     patterns = ("artifacts/??/*", "arrays/*", "runs/*/*")
     return sorted(path for folder in folders for pattern in patterns for path in folder.glob(pattern))
 
 
-def size(folder: Path) -> int:
+def measure_size_bytes(folder: Path) -> int:
     """Return the bytes of a file or of all files below a folder. Files that disappear meanwhile are not counted."""
     size_bytes = 0
     for path in (folder, *folder.rglob("*")):

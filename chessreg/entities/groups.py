@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Torn:
+class TornRun:
     """A run whose groups lack units that are recorded as complete. `wrong` describes the problem."""
 
     run_id: UUID
@@ -39,7 +39,7 @@ class Torn:
     wrong: str
 
 
-def torn(database: Database) -> list[Torn]:
+def find_torn_runs(database: Database) -> list[TornRun]:
     """Return every run whose complete units are not covered by a chain of its groups."""
     torn_groups = []
     with database.read() as session:
@@ -48,11 +48,11 @@ def torn(database: Database) -> list[Torn]:
             mine = or_(tables.Run.id.in_(having), tables.Run.kind == table.__noun__.name)
             for run in session.scalars(select(tables.Run).where(mine).order_by(tables.Run.id)).all():
                 if wrong := describe_unit_gaps(session, table, run.id):
-                    torn_groups.append(Torn(run.id, table, f"{run.kind} run {run.id.hex[-6:]} {wrong}"))
+                    torn_groups.append(TornRun(run.id, table, f"{run.kind} run {run.id.hex[-6:]} {wrong}"))
     return torn_groups
 
 
-def repair(database: Database, store: Store, of: Torn, damaged: Iterable[str] | None = None) -> str:
+def repair_groups(database: Database, store: Store, of: TornRun, damaged: Iterable[str] | None = None) -> str:
     """Keep a consistent subset of a run's groups and record exactly their units as complete.
 
     Of two overlapping groups, the first in unit order is kept and the other moves to the bin. Directly following groups
@@ -70,28 +70,30 @@ def repair(database: Database, store: Store, of: Torn, damaged: Iterable[str] | 
             )
         groups = session.scalars(select(of.table).where(of.table.run_id == of.run_id)).all()
         if damaged is None:
-            damaged = {group.path for group in groups if not intact(store, group)}
-        kept, dropped = sorted_out(makers_of(session, of.run_id), groups, set(damaged))
-        let_go(session, of, kept, dropped)
+            damaged = {group.path for group in groups if not is_intact(store, group)}
+        kept, dropped = split_groups(read_unit_attempts(session, of.run_id), groups, set(damaged))
+        drop_groups(session, of, kept, dropped)
         arrays = [group.path.removeprefix("arrays/") for group in dropped]
         session.flush()
         run = session.get_one(tables.Run, of.run_id)
         left = run.units - len(read_complete_units(session, of.run_id))
         run.completed_at = None if left else run.completed_at or utc_now()
     for array in arrays:
-        into_bin(store, array)
+        move_group_to_bin(store, array)
     return f"to make {left} units again: chessreg run --resume {of.run_id.hex[-6:]}" if left else ""
 
 
-def into_bin(store: Store, array: str) -> None:
+def move_group_to_bin(store: Store, array: str) -> None:
     """Move the local bytes of a group to the bin, from which `chessreg gc --restore` restores them."""
     with suppress(StoreError):  # an invalid name, so there are no bytes
         path = store.array(array)
         if path.exists():
-            gc.remove(store, [gc.Rubbish(str(path.relative_to(store.root)), array, "", gc.size(path))])
+            gc.move_to_bin(
+                store, [gc.UnusedBytes(str(path.relative_to(store.root)), array, "", gc.measure_size_bytes(path))]
+            )
 
 
-def sorted_out(makers: dict[int, UUID], groups: Sequence[Any], damaged: set[str]) -> tuple[list[Any], list[Any]]:
+def split_groups(makers: dict[int, UUID], groups: Sequence[Any], damaged: set[str]) -> tuple[list[Any], list[Any]]:
     """Return (kept groups, dropped groups)."""
     kept: list[Any] = []
     dropped: list[Any] = []
@@ -103,7 +105,7 @@ def sorted_out(makers: dict[int, UUID], groups: Sequence[Any], damaged: set[str]
     return kept, dropped
 
 
-def intact(store: Store, group: Any) -> bool:
+def is_intact(store: Store, group: Any) -> bool:
     """Return whether a group's bytes are absent from this store or match the published digest."""
     from store.arrays import ArrayGroup
 
@@ -118,7 +120,7 @@ def intact(store: Store, group: Any) -> bool:
     return stored.digest == group.digest
 
 
-def makers_of(session: Session, run_id: UUID) -> dict[int, UUID]:
+def read_unit_attempts(session: Session, run_id: UUID) -> dict[int, UUID]:
     """Return unit → the id of the attempt that completed it."""
     rows = session.execute(
         select(tables.UnitRange.start, tables.UnitRange.stop, tables.UnitRange.attempt_id)
@@ -128,9 +130,9 @@ def makers_of(session: Session, run_id: UUID) -> dict[int, UUID]:
     return {unit: attempt for start, stop, attempt in rows for unit in range(start, stop)}
 
 
-def let_go(session: Session, of: Torn, kept: Sequence[Any], dropped: Sequence[Any]) -> None:
+def drop_groups(session: Session, of: TornRun, kept: Sequence[Any], dropped: Sequence[Any]) -> None:
     """Record the units of the kept groups as the run's complete units, and delete the rows of all other units."""
-    makers = makers_of(session, of.run_id)
+    makers = read_unit_attempts(session, of.run_id)
     some = session.scalars(select(tables.Attempt.id).where(tables.Attempt.run_id == of.run_id).limit(1)).first()
     units = tables.UnitRange
     session.execute(delete(units).where(units.run_id == of.run_id))

@@ -45,12 +45,12 @@ from chessreg.runs.ingest import (
 if TYPE_CHECKING:
     from store import Store
 
-STAYS = frozenset({"registry_state", "job"})  # tables that are never merged
-APART = frozenset({*RESULT_TABLES, "unit_range", "fragment"})  # tables of results, which are merged unit by unit
-UNFIT: tuple[type[Exception], ...] = (DataError, IntegrityError, *DAMAGE_ERRORS)
-PART = "merge."  # prefix of the names of merged parts; names of fragments begin with a time
-AT_ONCE = 500
-UNITS_AT_ONCE = 500  # per transaction
+LOCAL_TABLES = frozenset({"registry_state", "job"})  # tables that are never merged
+UNIT_TABLES = frozenset({*RESULT_TABLES, "unit_range", "fragment"})  # tables of results, which are merged unit by unit
+INVALID_ROW_ERRORS: tuple[type[Exception], ...] = (DataError, IntegrityError, *DAMAGE_ERRORS)
+PART_PREFIX = "merge."  # prefix of the names of merged parts; names of fragments begin with a time
+INSERT_BATCH_ROWS = 500
+MERGE_BATCH_UNITS = 500  # per transaction
 
 
 @dataclass
@@ -68,19 +68,19 @@ class MergeReport:
         return asdict(self)
 
 
-def merge(database: Database, store: Store, other: str) -> MergeReport:
+def merge_source(database: Database, store: Store, other: str) -> MergeReport:
     """Merge `other`: a registry (file or URL), a folder with a registry and a store, or a folder of fragments.
 
     Raises NotFoundError if it does not exist, BadInputError if it is something else or this registry itself, and
     SchemaError if its schema is newer, or older on a server.
     """
     report = MergeReport()
-    place, fragments = places(other)
+    place, fragments = find_merge_sources(other)
     if fragments is not None:
-        adopt(database, store, fragments, report)
+        ingest_folder(database, store, fragments, report)
     if place is not None:
-        with opened(place, store) as there:
-            if whereabouts(there) == whereabouts(database):
+        with open_other_registry(place, store) as there:
+            if get_location_key(there) == get_location_key(database):
                 raise BadInputError(f"{other} is this registry", "give another registry")
             merge_registry(database, there, report, copy_of=place)
     return report
@@ -101,7 +101,7 @@ class MergePreview(NamedTuple):
     conflicts: list[dict[str, Any]]
 
 
-def preview(database: Database, store: Store, other: str) -> MergePreview:
+def preview_merge(database: Database, store: Store, other: str) -> MergePreview:
     """Return the effect of a merge, determined in a transaction that is rolled back and with a temporary store.
 
     Holds the registry's write lock meanwhile. Raises as `merge` does.
@@ -109,20 +109,20 @@ def preview(database: Database, store: Store, other: str) -> MergePreview:
     from store import Store as Scratch
     from store.fragments import FRAGMENT_SUFFIX, Fragment
 
-    place, fragments = places(other)
+    place, fragments = find_merge_sources(other)
     ids = [UUID(hex=Fragment.at(path).run_id) for path in fragments.rglob(f"*{FRAGMENT_SUFFIX}")] if fragments else []
     if place is not None:
-        with opened(place, store) as there:
-            ids += run_ids(there, None)
+        with open_other_registry(place, store) as there:
+            ids += list_run_ids(there, None)
     ids = list(dict.fromkeys(ids))
     with store.scratch("merge") as folder, database.rehearsal():
         with database.read() as session:
             before = {row["id"]: row["done"] for row in read.read_run_rows(session, ids, stale=())}
             known = set(session.scalars(select(tables.Conflict.id)))
-        report = merge(database, Scratch.create(folder / "store"), other)
+        report = merge_source(database, Scratch.create(folder / "store"), other)
         with database.read() as session:
             conflicts = [row for row in read.list_conflicts(session) if row["id"] not in known]
-            conflicts = [{**row, "differs": difference(session, row)} for row in conflicts]
+            conflicts = [{**row, "differs": find_conflict_differences(session, row)} for row in conflicts]
             runs = read.read_run_rows(session, ids, stale=())
     per_run = Counter(row["run_id"] for row in conflicts)
     kept = ("id", "name", "kind", "host", "state", "units", "done")
@@ -134,7 +134,7 @@ def preview(database: Database, store: Store, other: str) -> MergePreview:
     return MergePreview(report, changing, len(runs) - len(changing), conflicts)
 
 
-def change_of(row: Mapping[str, Any]) -> str:
+def describe_run_change(row: Mapping[str, Any]) -> str:
     """Return the effect of a merge on a run as text.
 
     >>> change_of({"done_before": None, "done": 3, "units": 8}), change_of({"done_before": 3, "done": 8, "units": 8})
@@ -147,12 +147,12 @@ def change_of(row: Mapping[str, Any]) -> str:
     return f"{row['done_before']:,} to {row['done']:,} of {row['units']:,} units"
 
 
-def difference(session: Session, conflict: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
+def find_conflict_differences(session: Session, conflict: dict[str, Any]) -> dict[str, tuple[Any, Any]]:
     """Return the columns of a conflict's row that differ from the row that is here, with both values."""
     table, key, row = TABLES.get(conflict["table_name"]), conflict["key"], conflict["row"]
     if table is None:
         table = tables.Base.metadata.tables[conflict["table_name"]]
-    typed = {name: typed_key(table.c[name].type, value) for name, value in key.items()}
+    typed = {name: parse_key_value(table.c[name].type, value) for name, value in key.items()}
     found = session.execute(select(table).where(*key_conditions(table, list(key), typed))).mappings().first()
     here = {} if found is None else make_json_value(crop_model_texts(table, dict(found)))
     names_of_values = [name for name in row if name not in ("attempt_id", "seconds", *key)]
@@ -164,7 +164,7 @@ def difference(session: Session, conflict: dict[str, Any]) -> dict[str, tuple[An
 
 
 @contextmanager
-def opened(place: RegistryPlace, store: Store) -> Iterator[Database]:
+def open_other_registry(place: RegistryPlace, store: Store) -> Iterator[Database]:
     """Open another registry. If a file has an older schema, open an upgraded copy and leave the file unchanged."""
     if place.path is None or not place.path.exists() or migrations.read_schema_status(place).state != "behind":
         with Database.open(place, create=False) as there:
@@ -177,14 +177,14 @@ def opened(place: RegistryPlace, store: Store) -> Iterator[Database]:
             yield there
 
 
-def check(other: str) -> None:
+def check_merge_source(other: str) -> None:
     """Raise as `merge` would if `other` holds neither a registry nor fragments."""
-    place, _ = places(other)
+    place, _ = find_merge_sources(other)
     if place is not None and migrations.read_schema_status(place).state != "behind":
         Database.open(place, create=False).close()
 
 
-def places(other: str) -> tuple[RegistryPlace | None, Path | None]:
+def find_merge_sources(other: str) -> tuple[RegistryPlace | None, Path | None]:
     """Return the registry and the folder of fragments at `other`. At least one of them is not None."""
     if "://" in other:
         return resolve_place(other), None
@@ -206,13 +206,13 @@ def places(other: str) -> tuple[RegistryPlace | None, Path | None]:
     return None, path
 
 
-def identity(database: Database) -> UUID | None:
+def read_registry_id(database: Database) -> UUID | None:
     """Return the id of a registry."""
     with database.read() as session:
         return session.scalar(select(tables.RegistryState.registry_id))
 
 
-def whereabouts(database: Database) -> tuple[Any, ...]:
+def get_location_key(database: Database) -> tuple[Any, ...]:
     """Return a key that identifies the location of a registry. A copy of its file has another key."""
     if database.dialect == "postgresql":
         with database.read() as session:
@@ -223,7 +223,7 @@ def whereabouts(database: Database) -> tuple[Any, ...]:
     return stat.st_dev, stat.st_ino
 
 
-def adopt(database: Database, store: Store, folder: Path, report: MergeReport) -> None:
+def ingest_folder(database: Database, store: Store, folder: Path, report: MergeReport) -> None:
     """Ingest the fragments below a folder. In a store with a registry, only the pending fragments are ingested."""
     from chessreg.runs.ingest import ingest_fragments
     from store.fragments import FRAGMENT_SUFFIX
@@ -254,28 +254,28 @@ def merge_registry(
 
     Raises BadInputError for an invalid row. If it is a fact, nothing is merged; if it is a result, all other runs are.
     """
-    origin = identity(there)
+    origin = read_registry_id(there)
     assert origin
-    if origin == identity(database):  # a copy: its location identifies it
+    if origin == read_registry_id(database):  # a copy: its location identifies it
         origin = uuid5(origin, (copy_of or there.place).reference)
-    ids = run_ids(there, runs)
+    ids = list_run_ids(there, runs)
     facts = []  # read and checked completely before any is inserted
     brought.load_package_nouns()
     for table in tables.Base.metadata.sorted_tables:  # parents first
-        if table.name not in STAYS | APART:
-            with refused(table.name):
-                facts.append((table, list(fact_rows(there, table, ids, everything=runs is None))))
+        if table.name not in LOCAL_TABLES | UNIT_TABLES:
+            with convert_row_errors(table.name):
+                facts.append((table, list(read_fact_batches(there, table, ids, everything=runs is None))))
             for rows in facts[-1][1]:
                 require_admissible(table, rows)
     require_own_units(there)
     with database.write() as session:
-        one_at_a_time(session)
+        lock_ingest(session)
         if any(parts and not brought.has_table(session, table) for table, parts in facts):
             brought.create_missing_tables(session)
         for table, parts in facts:
             for rows in parts:
-                with refused(table.name):
-                    take_facts(session, table, rows, report)
+                with convert_row_errors(table.name):
+                    merge_facts(session, table, rows, report)
     failed: list[BadInputError] = []
     for run_id in ids:
         try:
@@ -290,9 +290,9 @@ def merge_registry(
 def merge_results(database: Database, there: Database, run_id: UUID, origin: UUID, report: MergeReport) -> None:
     """Merge the results of one run. Raises BadInputError for an invalid row; parts before it stay merged."""
     before = report.results
-    for name, results in result_rows(there, run_id, seen=fragments_of(database, run_id), origin=origin):
-        with database.write() as session, refused(f"run {run_id.hex[-6:]}"):
-            one_at_a_time(session)
+    for name, results in read_result_parts(there, run_id, seen=read_fragment_names(database, run_id), origin=origin):
+        with database.write() as session, convert_row_errors(f"run {run_id.hex[-6:]}"):
+            lock_ingest(session)
             if session.get(tables.FragmentRecord, name) is not None:
                 continue  # a concurrent merge has inserted it
             taken = IngestReport()
@@ -302,15 +302,15 @@ def merge_results(database: Database, there: Database, run_id: UUID, origin: UUI
         report.repeated += taken.repeated
         report.conflicts += taken.conflicts
     report.runs += report.results > before
-    settle(database, there, run_id)
+    settle_completion(database, there, run_id)
 
 
 @contextmanager
-def refused(whose: str) -> Iterator[None]:
+def convert_row_errors(whose: str) -> Iterator[None]:
     """Convert errors about unreadable or invalid rows of `whose` to BadInputError."""
     try:
         yield
-    except UNFIT as error:
+    except INVALID_ROW_ERRORS as error:
         why = first_line(getattr(error, "orig", None) or error)
         raise BadInputError(
             f"a row of {whose} is refused: {why}", "this row was not written by chessreg, or was changed"
@@ -330,7 +330,7 @@ def require_own_units(there: Database) -> None:
         )
 
 
-def settle(database: Database, there: Database, run_id: UUID) -> None:
+def settle_completion(database: Database, there: Database, run_id: UUID) -> None:
     """Mark a run as complete if it is. Its completion time is the earlier of both registries."""
     with there.read() as session:
         theirs = session.get_one(tables.Run, run_id).completed_at
@@ -350,33 +350,35 @@ def settle(database: Database, there: Database, run_id: UUID) -> None:
             run.completed_at = theirs
 
 
-def merged_runs(session: Session) -> set[UUID]:
+def find_merged_runs(session: Session) -> set[UUID]:
     """Return the runs whose results all came from merges, so that none of them used this registry's store."""
     record = tables.FragmentRecord
-    merged = record.name.startswith(PART, autoescape=True)
+    merged = record.name.startswith(PART_PREFIX, autoescape=True)
     by_merge, by_fragment = (set(session.scalars(select(record.run_id).where(of))) for of in (merged, ~merged))
     return by_merge - by_fragment
 
 
-def one_at_a_time(session: Session) -> None:
+def lock_ingest(session: Session) -> None:
     """Wait for concurrent ingests to end. On SQLite, every write transaction does so already."""
     if session.get_bind().dialect.name == "postgresql":
         session.execute(text("select pg_advisory_xact_lock(hashtext('chessreg ingest'))"))
 
 
-def run_ids(there: Database, runs: Collection[UUID] | None) -> list[UUID]:
+def list_run_ids(there: Database, runs: Collection[UUID] | None) -> list[UUID]:
     """Return the ids of `runs` (None: all runs) in `there`, oldest first."""
-    with refused("run"), there.read() as session:
+    with convert_row_errors("run"), there.read() as session:
         known = session.scalars(select(tables.Run.id).order_by(tables.Run.created_at, tables.Run.id)).all()
     return [id for id in known if runs is None or id in runs]
 
 
-def fact_rows(there: Database, table: Table, runs: list[UUID], everything: bool) -> Iterator[list[dict[str, Any]]]:
+def read_fact_batches(
+    there: Database, table: Table, runs: list[UUID], everything: bool
+) -> Iterator[list[dict[str, Any]]]:
     """Yield the rows of a table of facts in batches of AT_ONCE, parents first.
 
     Unless `everything`, rows that belong to a run other than `runs` are left out.
     """
-    column = run_column(table)
+    column = find_run_column(table)
     with there.read() as session:
         if not brought.has_table(session, table):
             return
@@ -386,7 +388,7 @@ def fact_rows(there: Database, table: Table, runs: list[UUID], everything: bool)
             rows = [dict(row._mapping) for row in select_by_keys(session, select(table), column, runs)]
     if table.name == "annotation" and not everything:
         known = {run.hex for run in runs}
-        rows = [row for row in rows if row["target"] in known or row["noun"] in not_of_runs()]
+        rows = [row for row in rows if row["target"] in known or row["noun"] in list_runless_nouns()]
     if "parent_id" in table.c:
         by_id = {row["id"]: row for row in rows}
         parents = {id: {row["parent_id"]} & by_id.keys() for id, row in by_id.items()}
@@ -395,26 +397,26 @@ def fact_rows(there: Database, table: Table, runs: list[UUID], everything: bool)
         except CycleError as error:
             message = f"a row of {table.name} is refused: it is its own ancestor"
             raise BadInputError(message, "this row was not written by chessreg, or was changed") from error
-    for start in range(0, len(rows), AT_ONCE):
-        yield rows[start : start + AT_ONCE]
+    for start in range(0, len(rows), INSERT_BATCH_ROWS):
+        yield rows[start : start + INSERT_BATCH_ROWS]
 
 
-def run_column(table: Table) -> Column[Any] | None:
+def find_run_column(table: Table) -> Column[Any] | None:
     """Return the column with the run of a row. None: rows of this table may have no run, so all of them are merged."""
     column = table.c.get("run_id", table.c.id if table.name == "run" else None)
     return None if column is None or column.nullable else column
 
 
-def not_of_runs() -> set[str]:
+def list_runless_nouns() -> set[str]:
     """Return the nouns whose things need no run, such as datasets, checkpoints, engines and machines."""
     known = names.noun_tables().items()
-    return {noun for noun, table in known if run_column(table.__table__) is None and noun not in STAYS}
+    return {noun for noun, table in known if find_run_column(table.__table__) is None and noun not in LOCAL_TABLES}
 
 
-def take_facts(session: Session, table: Table, rows: list[dict[str, Any]], report: MergeReport) -> None:
+def merge_facts(session: Session, table: Table, rows: list[dict[str, Any]], report: MergeReport) -> None:
     """Insert the rows with new keys. Compare or update the existing ones."""
     key = [column.name for column in table.primary_key]
-    here, checked = existing(session, table, rows), compared(table)
+    here, checked = read_existing_rows(session, table, rows), list_compared_columns(table)
     fresh = []
     for row in rows:
         place = tuple(row[name] for name in key)
@@ -423,16 +425,16 @@ def take_facts(session: Session, table: Table, rows: list[dict[str, Any]], repor
             fresh.append(row | ({"completed_at": None} if table.name == "run" else {}))
         elif any(mine[name] != row[name] for name in checked):
             report.conflicts += note_conflict(session, table, key, row)
-        elif values := learned(table, mine, row):
+        elif values := find_fact_updates(table, mine, row):
             session.execute(update(table).where(*key_conditions(table, key, row)).values(**values))
     if table.name == "conflict":
-        fresh = list(news(session, fresh))
+        fresh = list(filter_new_conflicts(session, fresh))
     insert_rows(session, table, fresh)
     if fresh:
         report.facts[table.name] = report.facts.get(table.name, 0) + len(fresh)
 
 
-def learned(table: Table, mine: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
+def find_fact_updates(table: Table, mine: dict[str, Any], row: dict[str, Any]) -> dict[str, Any]:
     """Return the columns of `mine` to update from `row`, the other registry's row of the same thing.
 
     These are the end of an attempt, a later sighting of a machine, an earlier creation time, and values unknown here.
@@ -452,12 +454,14 @@ def learned(table: Table, mine: dict[str, Any], row: dict[str, Any]) -> dict[str
     return values | ({"created_at": row["created_at"]} if row["created_at"] < mine["created_at"] else {})
 
 
-def compared(table: Table) -> tuple[str, ...]:
+def list_compared_columns(table: Table) -> tuple[str, ...]:
     """Return the columns of a table that may differ for equal keys and are therefore compared."""
     return next(m.class_.__compared__ for m in tables.Base.registry.mappers if m.local_table is table)
 
 
-def existing(session: Session, table: Table, rows: list[dict[str, Any]]) -> dict[tuple[Any, ...], dict[str, Any]]:
+def read_existing_rows(
+    session: Session, table: Table, rows: list[dict[str, Any]]
+) -> dict[tuple[Any, ...], dict[str, Any]]:
     """Return key → existing row, for the keys of `rows` that exist here."""
     key = [column.name for column in table.primary_key]
     wanted = {tuple(row[name] for name in key) for row in rows}
@@ -472,7 +476,7 @@ def note_conflict(session: Session, table: Table, key: list[str], row: dict[str,
     run_id = row.get("run_id")
     key_text = {name: str(row[name]) for name in key}
     where = tables.Conflict.table_name == table.name, tables.Conflict.run_id == (run_id or UUID(int=0))
-    content = {name: str(row[name]) for name in compared(table)}
+    content = {name: str(row[name]) for name in list_compared_columns(table)}
     if any(c.key == key_text and c.row == content for c in session.scalars(select(tables.Conflict).where(*where))):
         return False
     session.add(
@@ -489,24 +493,24 @@ def note_conflict(session: Session, table: Table, key: list[str], row: dict[str,
     return True
 
 
-def news(session: Session, conflicts: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
+def filter_new_conflicts(session: Session, conflicts: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
     """Yield the other registry's conflicts that are not recorded here and whose row differs from the one here."""
     for name in dict.fromkeys(row["table_name"] for row in conflicts):
         of_table = [row for row in conflicts if row["table_name"] == name]
         listed = read_conflict_texts(session, name, {row["run_id"] for row in of_table})
         for row in of_table:
-            if conflict_text(row["key"], row["row"]) not in listed and not counts_here(session, row):
+            if conflict_text(row["key"], row["row"]) not in listed and not is_current_row(session, row):
                 yield row
 
 
-def counts_here(session: Session, conflict: dict[str, Any]) -> bool:
+def is_current_row(session: Session, conflict: dict[str, Any]) -> bool:
     """Return whether the row of another registry's conflict equals the current row here. Its JSON is not trusted."""
     table, key, row = TABLES.get(conflict["table_name"]), conflict["key"], conflict["row"]
     kinds: dict[str, Any] = {} if table is None else {column.name: column.type for column in table.primary_key}
     if table is None or not (isinstance(key, dict) and isinstance(row, dict)) or not brought.has_table(session, table):
         return False
     try:
-        typed = {name: typed_key(kind, key[name]) for name, kind in kinds.items()}
+        typed = {name: parse_key_value(kind, key[name]) for name, kind in kinds.items()}
     except (LookupError, ValueError):
         return False
     found = session.execute(select(table).where(*key_conditions(table, list(key), typed))).mappings().first()
@@ -515,7 +519,7 @@ def counts_here(session: Session, conflict: dict[str, Any]) -> bool:
     return bool(here) and all(row[name] in (here.get(name), str(here.get(name))) for name in content)
 
 
-def typed_key(kind: TypeEngine[Any], value: object) -> UUID | int | str:
+def parse_key_value(kind: TypeEngine[Any], value: object) -> UUID | int | str:
     """Convert a key's JSON value to the type of its column. Raises ValueError for an impossible value."""
     if isinstance(kind, Uuid):
         return UUID(str(value))
@@ -529,14 +533,14 @@ def typed_key(kind: TypeEngine[Any], value: object) -> UUID | int | str:
 # -- results of a run, part by part ------------------------------------------------------------------------------------
 
 
-def fragments_of(database: Database, run_id: UUID) -> set[str]:
+def read_fragment_names(database: Database, run_id: UUID) -> set[str]:
     """Return the names of the ingested fragments and merged parts of a run."""
     with database.read() as session:
         record = tables.FragmentRecord
         return set(session.scalars(select(record.name).where(record.run_id == run_id)))
 
 
-def result_rows(
+def read_result_parts(
     there: Database, run_id: UUID, seen: set[str], origin: UUID
 ) -> Iterator[tuple[str, dict[str, list[dict[str, Any]]]]]:
     """Yield (name, table → rows) of the complete units of a run, in parts of whole unit ranges.
@@ -552,13 +556,13 @@ def result_rows(
             return  # everything ingested there was ingested here
         of_run = select(ranges).where(ranges.c.run_id == run_id).order_by(ranges.c.start, ranges.c.stop)
         results = [dict(row) for row in session.execute(of_run).mappings()]
-    for part in parts(results):
-        name = f"{PART}{origin.hex}.{run_id.hex}.{part[0]['start']}.{part[-1]['stop']}.{content_key(part)}"
+    for part in split_unit_ranges(results):
+        name = f"{PART_PREFIX}{origin.hex}.{run_id.hex}.{part[0]['start']}.{part[-1]['stop']}.{hash_unit_ranges(part)}"
         if name in seen:
             continue
         units = {unit for row in part for unit in range(row["start"], row["stop"])}
         rows: dict[str, list[dict[str, Any]]] = {"unit_range": part}
-        with refused(f"run {run_id.hex[-6:]}"), there.read() as session:
+        with convert_row_errors(f"run {run_id.hex[-6:]}"), there.read() as session:
             for result_table in RESULT_TABLES:
                 table = TABLES[result_table]
                 of_part = table.c.run_id == run_id, table.c.unit.between(min(units), max(units))
@@ -570,20 +574,20 @@ def result_rows(
         yield name, {result_table: group for result_table, group in rows.items() if group}
 
 
-def content_key(part: list[dict[str, Any]]) -> str:
+def hash_unit_ranges(part: list[dict[str, Any]]) -> str:
     """Return a digest of unit ranges and their attempts. It distinguishes copies of a registry that diverged."""
     listed = [(row["start"], row["stop"], row["attempt_id"].hex) for row in part]
     return hashlib.sha256(json.dumps(listed).encode()).hexdigest()[:16]
 
 
-def parts(ranges: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
+def split_unit_ranges(ranges: list[dict[str, Any]]) -> Iterator[list[dict[str, Any]]]:
     """Yield consecutive unit ranges with about UNITS_AT_ONCE units together."""
     part: list[dict[str, Any]] = []
     size = 0
     for row in ranges:
         part.append(row)
         size += row["stop"] - row["start"]
-        if size >= UNITS_AT_ONCE:
+        if size >= MERGE_BATCH_UNITS:
             yield part
             part, size = [], 0
     if part:

@@ -9,8 +9,17 @@ import chess
 import numpy as np
 from sqlalchemy import func, select
 
-from chessreg.entities.base import Entity, Row, annotations_of_run, with_model
-from chessreg.entities.display import Column, Option, Part, Printed, Thing, facts, lines_by_layer, percent
+from chessreg.entities.base import Entity, Row, add_model_names, format_run_annotations
+from chessreg.entities.display import (
+    Column,
+    Option,
+    Part,
+    ShowOutput,
+    Thing,
+    build_layer_chart,
+    format_share,
+    list_facts,
+)
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games.datasets import labels
 from chessreg.registry import tables
@@ -56,12 +65,12 @@ class Probes(Entity):
 
     def rows(self, sql: SqlSession, reference: str | None = None) -> list[Row]:
         """Return probes with their accuracy on validation and test games (None: not tested)."""
-        validation, test = accuracies(sql, "validation"), accuracies(sql, "test")
+        validation, test = read_probe_accuracies(sql, "validation"), read_probe_accuracies(sql, "test")
         rows = super().rows(sql, reference)
         for row in rows:
             unit = row["run_id"], row["unit"]
             row |= {"validation_accuracy": validation.get(unit), "test_accuracy": test.get(unit)}
-        return with_model(rows)
+        return add_model_names(rows)
 
     def one(self, rows: list[Row]) -> Row:
         """Return the row of the layer with the highest validation accuracy."""
@@ -71,12 +80,12 @@ class Probes(Entity):
     def best(self, rows: list[Row], reference: str = "", layers: str = "") -> Row:
         return max(rows, key=lambda row: (row["validation_accuracy"] or 0.0, -row["layer"]))
 
-    def show(self, session: Session, reference: str, **options: Any) -> Printed:
+    def show(self, session: Session, reference: str, **options: Any) -> ShowOutput:
         with session.database.read() as sql:
             row = self.chosen(self.rows(sql, reference), reference, options.get("layer"))
         square, remarks = options.get("square"), []
         try:
-            row["norms"], row["cosines"] = norms_and_cosines(session.inputs, row, square)
+            row["norms"], row["cosines"] = compute_norms_and_cosines(session.inputs, row, square)
         except NotFoundError as error:
             row["norms"], row["cosines"] = {}, {}
             remarks.append(f"no norms: {error.message}")
@@ -88,28 +97,28 @@ class Probes(Entity):
 
     def thing(self, session: Session, id: UUID) -> Thing:
         with session.database.read() as sql:
-            layers, annotations = self.rows(sql, id.hex), annotations_of_run(sql, id)
+            layers, annotations = self.rows(sql, id.hex), format_run_annotations(sql, id)
         best = self.best(layers)
         right = f" · best layer {best['layer']}"
         if best["test_accuracy"]:
-            right += f": {percent(best['test_accuracy'])} right in test"
+            right += f": {format_share(best['test_accuracy'])} right in test"
         fields = (
             Column("layer", "layer"), Column("hook_point", "hook point"), *self.columns[9:11], Column("norm", "norm"),
             Column("epochs", "epochs"), Column("train_positions", "positions fitted"),
         )  # fmt: skip
         by_layer = {"validation_accuracy": "validation", "test_accuracy": "test"}
-        chart = lines_by_layer("accuracy by layer", "accuracy", layers, by_layer, percent)
+        chart = build_layer_chart("accuracy by layer", "accuracy", layers, by_layer, format_share)
         return Thing(
             f"probe of {best['label']} in {best['model']} · {best['positions']}{right}",
             annotations,
-            [Part(f"layers {len(layers)}", fields, layers, chart), *f1_by_class(session, id), facts(best)],
+            [Part(f"layers {len(layers)}", fields, layers, chart), *build_f1_parts(session, id), list_facts(best)],
         )
 
 
-BARS = 14
+BAR_CELLS = 14
 
 
-def f1_by_class(session: Session, id: UUID) -> list[Part]:
+def build_f1_parts(session: Session, id: UUID) -> list[Part]:
     """Return the F1 of each class, from query `probe f1 by class`, for the layer with the highest validation accuracy.
 
     Returns [] if the run is not complete or its label has no classes.
@@ -119,7 +128,7 @@ def f1_by_class(session: Session, id: UUID) -> list[Part]:
         low, high = row["f1_low"], row["f1_high"]
         rows.append({
             **row, "f1": f"{row['f1']:.4f}" if row["f1"] is not None else "", "f1_value": row["f1"],
-            "bar": "█" * round(BARS * (row["f1"] or 0)),
+            "bar": "█" * round(BAR_CELLS * (row["f1"] or 0)),
             "interval": f"{low:.4f} to {high:.4f}" if low is not None and high is not None else "",
         })  # fmt: skip
     columns = (
@@ -130,7 +139,7 @@ def f1_by_class(session: Session, id: UUID) -> list[Part]:
     return [Part(f"F1 by class, layer {rows[0]['layer']}", columns, rows)] if rows else []
 
 
-def accuracies(sql: SqlSession, split: str = "test") -> dict[tuple[UUID, int], float]:
+def read_probe_accuracies(sql: SqlSession, split: str = "test") -> dict[tuple[UUID, int], float]:
     """Return (run, unit) → accuracy of the probe on one split, over all its games."""
     score = tables.Score
     scores = sql.execute(
@@ -142,13 +151,15 @@ def accuracies(sql: SqlSession, split: str = "test") -> dict[tuple[UUID, int], f
     return {(run_id, unit): int(correct) / int(n) for run_id, unit, correct, n in scores if n}
 
 
-def norms_and_cosines(inputs: Inputs, row: Row, square: str | None) -> tuple[dict[str, float], dict[str, float]]:
+def compute_norms_and_cosines(
+    inputs: Inputs, row: Row, square: str | None
+) -> tuple[dict[str, float], dict[str, float]]:
     """Return the norms of a probe's directions by class, and the cosine between the classes if there are exactly two.
 
     Raises NotFoundError if the probe's bytes are not in this store, BadInputError if the probe does not read `square`.
     """
     weight = load_probe(inputs, inputs.reference("run:probe", row["run_id"].hex), row["layer"]).weight
-    squares, named = weight.shape[1], class_names(row["label"], weight.shape[2])
+    squares, named = weight.shape[1], list_class_names(row["label"], weight.shape[2])
     if square is not None:
         if squares != 64 or square not in chess.SQUARE_NAMES:
             reason = "reads no squares" if squares != 64 else f"has no square {square!r}"
@@ -161,7 +172,7 @@ def norms_and_cosines(inputs: Inputs, row: Row, square: str | None) -> tuple[dic
     return dict(zip(named, map(float, norms), strict=True)), cosines
 
 
-def class_names(label: str, classes: int) -> list[str]:
+def list_class_names(label: str, classes: int) -> list[str]:
     """Return the names of a label's classes. Classes without a name are numbered, except skill's `low` and `high`."""
     label = label.removesuffix(labels.SHUFFLED_SUFFIX)
     known = labels.get_label(label).classes if label in labels.LABELS else ()

@@ -22,7 +22,7 @@ class _Undo(Exception):
     """Raised to roll back a transaction."""
 
 
-def prepare(database: Database, name: str | None) -> None:
+def check_registration(database: Database, name: str | None) -> None:
     """Fail early: raise before the work starts if the registry is not writable or `name` is not a valid name."""
     if name is not None:
         names.require_name(name)
@@ -34,14 +34,14 @@ def prepare(database: Database, name: str | None) -> None:
         raise _Undo
 
 
-def refuse_taken(database: Database, noun: str, name: str | None, target: UUID | None = None) -> None:
+def require_unused_name(database: Database, noun: str, name: str | None, target: UUID | None = None) -> None:
     """Raise BadInputError if `name` belongs to a thing other than `target` (None: not registered yet)."""
     if name is not None:
         with database.read() as session:
             names.require_free_name(session, noun, target or "", name)
 
 
-def one_at_a_time(session: Session) -> None:
+def lock_registrations(session: Session) -> None:
     """Wait for concurrent registrations to end. On SQLite, every write transaction does so already."""
     if session.get_bind().dialect.name == "postgresql":
         session.execute(text("select pg_advisory_xact_lock(hashtext('chessreg register'))"))
@@ -49,7 +49,7 @@ def one_at_a_time(session: Session) -> None:
 
 def record_artifact(session: Session, artifact: StoredArtifact) -> None:
     """Record a published artifact, its location and this machine. Existing rows are kept."""
-    one_at_a_time(session)
+    lock_registrations(session)
     if session.get(tables.Artifact, artifact.digest) is None:
         session.add(
             tables.Artifact(
@@ -64,10 +64,10 @@ def record_artifact(session: Session, artifact: StoredArtifact) -> None:
     if session.get(tables.Machine, machine["id"]) is None:
         session.add(tables.Machine(**machine))
     session.flush()
-    verified(session, artifact)
+    record_verification(session, artifact)
 
 
-def verified(session: Session, artifact: StoredArtifact) -> None:
+def record_verification(session: Session, artifact: StoredArtifact) -> None:
     """Record that the bytes of the artifact on this machine were read and match its digest now."""
     session.merge(
         tables.ArtifactLocation(
@@ -79,7 +79,7 @@ def verified(session: Session, artifact: StoredArtifact) -> None:
     )
 
 
-def give_name(session: Session, noun: str, target: UUID, name: str | None) -> None:
+def assign_name(session: Session, noun: str, target: UUID, name: str | None) -> None:
     """Add `name` to the names of a thing. Raises BadInputError if another thing has this name."""
     if name is not None:
         names.add_name(session, noun, target, name)

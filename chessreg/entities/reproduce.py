@@ -14,7 +14,7 @@ import numpy as np
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from chessreg.entities import entity
+from chessreg.entities import load_entity
 from chessreg.entities.bundled import bundled_digests
 from chessreg.entities.merge import MergeReport, merge_registry
 from chessreg.errors import BadInputError
@@ -37,11 +37,11 @@ from store.files import sha256_file
 if TYPE_CHECKING:
     from store import Store
 
-NOT_COMPARED = frozenset({"attempt_id", "seconds", "move_hash"})  # move_hash is derived from the moves
+UNCOMPARED_COLUMNS = frozenset({"attempt_id", "seconds", "move_hash"})  # move_hash is derived from the moves
 
 
 @dataclass
-class Differing:
+class ColumnDifference:
     """How one column differs: in how many rows, by how much at most, and the first difference as text."""
 
     rows: int = 0
@@ -52,11 +52,11 @@ class Differing:
     def add(self, place: str, then: Any, now: Any) -> None:
         """Add the values of one row before and after."""
         self.rows += 1
-        for one, other in numbers(then, now):
+        for one, other in pair_numbers(then, now):
             by = abs(other - one)
             self.largest = max(by, self.largest or 0.0)
             self.relative = max(by / max(abs(one), abs(other), 1e-300), self.relative or 0.0)
-        self.first = self.first or f"{place}: {in_words(then, now)}"
+        self.first = self.first or f"{place}: {format_difference(then, now)}"
 
     def written(self) -> str:
         """Return the difference as text.
@@ -68,12 +68,12 @@ class Differing:
 
 
 @dataclass
-class Again:
+class RepeatedRun:
     """The result of repeating a run: the number of equal rows, and the keys and columns of different ones."""
 
     same: int = 0
     differing: list[str] = field(default_factory=list)  # "score unit 3 test 17"
-    columns: dict[str, Differing] = field(default_factory=dict)  # "score.correct", "trial.detail.half", …
+    columns: dict[str, ColumnDifference] = field(default_factory=dict)  # "score.correct", "trial.detail.half", …
     newer: set[str] = field(default_factory=set)  # columns that the recorded rows lack; not compared
     outputs_same: int = 0
     outputs_differing: list[str] = field(default_factory=list)
@@ -95,7 +95,7 @@ class Again:
                 "(whole row)": ("missing", "present") if then is None else ("present", "missing")
             }
         else:
-            ours, theirs = flat(then), flat(now)
+            ours, theirs = flatten_row(then), flatten_row(now)
             self.newer |= {f"{table}.{name}" for name in theirs.keys() - ours.keys()}
             apart = {name: (v, theirs.get(name)) for name, v in ours.items() if v != theirs.get(name)}
         if not apart:
@@ -103,42 +103,42 @@ class Again:
             return
         self.differing.append(place)
         for name, values in apart.items():
-            self.columns.setdefault(f"{table}.{name}", Differing()).add(place, *values)
+            self.columns.setdefault(f"{table}.{name}", ColumnDifference()).add(place, *values)
 
 
-UNPACKED: dict[str, Callable[[bytes], list[Any]]] = {
+UNPACKERS: dict[str, Callable[[bytes], list[Any]]] = {
     "moves": lambda packed: [move.uci() for move in unpack_moves(packed)],
     "counts": lambda packed: np.frombuffer(packed, "<i4").tolist(),
     "tries": list,
 }
 
 
-def flat(row: dict[str, Any]) -> dict[str, Any]:
+def flatten_row(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row with unpacked lists, and the kind's custom columns as `detail.NAME`."""
-    own = {name: unpacked(name, value) for name, value in row.items()}
+    own = {name: unpack_value(name, value) for name, value in row.items()}
     extra = own.pop("detail", None)
     return own | {f"detail.{name}": value for name, value in (extra if isinstance(extra, dict) else {}).items()}
 
 
-def unpacked(name: str, value: Any) -> Any:
+def unpack_value(name: str, value: Any) -> Any:
     """Return the list packed in `value`. Other bytes become hexadecimal digits; other values are returned unchanged."""
     if not isinstance(value, bytes):
         return value
     try:
-        return UNPACKED[name](value)
+        return UNPACKERS[name](value)
     except (KeyError, ValueError):
         return value.hex()
 
 
-def numbers(then: Any, now: Any) -> list[tuple[float, float]]:
+def pair_numbers(then: Any, now: Any) -> list[tuple[float, float]]:
     """Return the pairs of numbers in two values or in two lists of equal length. Other values give no pairs."""
     if isinstance(then, list) and isinstance(now, list) and len(then) == len(now):
-        return [pair for both in zip(then, now, strict=True) for pair in numbers(*both)]
+        return [pair for both in zip(then, now, strict=True) for pair in pair_numbers(*both)]
     plain = all(isinstance(value, (int, float)) and not isinstance(value, bool) for value in (then, now))
     return [(float(then), float(now))] if plain else []
 
 
-def in_words(then: Any, now: Any) -> str:
+def format_difference(then: Any, now: Any) -> str:
     """Return two different values as text; for lists, such as moves, the first index (from 0) at which they differ."""
     if isinstance(then, list) and isinstance(now, list):
         pairs = enumerate(zip_longest(then, now, fillvalue="the end"))
@@ -150,7 +150,7 @@ def in_words(then: Any, now: Any) -> str:
 # -- commands --------------------------------------------------------------------------------------------------------
 
 
-def steps(session: Session, run_id: UUID) -> list[dict[str, Any]]:
+def list_steps(session: Session, run_id: UUID) -> list[dict[str, Any]]:
     """Return noun, id, name, state and command of a run and all its inputs, in an order in which they can be made."""
     root = lineage.build_tree(session, lineage.Node("run", run_id.hex), up=True)
     ordered: dict[lineage.Node, None] = {}
@@ -164,15 +164,15 @@ def steps(session: Session, run_id: UUID) -> list[dict[str, Any]]:
     facts = lineage.describe_nodes(session, ordered)
     return [
         {"noun": node.noun, "id": node.id, "name": facts[node]["name"], "state": facts[node]["state"]}
-        | made_with(session, node, facts[node]["name"])
+        | build_step(session, node, facts[node]["name"])
         for node in ordered
         if node.noun != "file"  # named in the command that reads it
     ]
 
 
-def made_with(session: Session, node: lineage.Node, name: str | None) -> dict[str, Any]:
+def build_step(session: Session, node: lineage.Node, name: str | None) -> dict[str, Any]:
     """Return the command that makes this thing, the files that it reads, and the commands that follow it."""
-    noun = entity(node.noun)
+    noun = load_entity(node.noun)
     row = session.get(noun.table, UUID(hex=node.id))
     if row is None:
         return {"command": f"# {node.noun} {node.id[-6:]} is not in this registry", "files": [], "afterwards": []}
@@ -188,7 +188,7 @@ SHA256SUM = 'command -v sha256sum >/dev/null || sha256sum() { shasum -a 256 "$@"
 """macOS has `shasum` only."""
 
 
-def script(made: list[dict[str, Any]], store: Store) -> list[str]:
+def write_script_lines(made: list[dict[str, Any]], store: Store) -> list[str]:
     """Return the lines of a shell script that makes everything in `steps` in an empty folder.
 
     It first checks its input files by their SHA-256. Raises BadInputError if two of them have the same name.
@@ -198,7 +198,7 @@ def script(made: list[dict[str, Any]], store: Store) -> list[str]:
     for step in made:
         command = step["command"]
         for file in step["files"]:
-            name, digest = readable(file["name"], file["sha256"], store)
+            name, digest = resolve_file(file["name"], file["sha256"], store)
             if digest is None:
                 if name:
                     command = command.replace(file["sha256"], shlex.quote(name))
@@ -216,7 +216,7 @@ def script(made: list[dict[str, Any]], store: Store) -> list[str]:
     return [*lines, "test -e .chessreg/registry.db || chessreg init", *commands]
 
 
-def readable(name: str, digest: str, store: Store) -> tuple[str, str | None]:
+def resolve_file(name: str, digest: str, store: Store) -> tuple[str, str | None]:
     """Return a file's name and the SHA-256 of its bytes.
 
     The SHA-256 is None for a bundled file (named `sample`) and for one whose bytes are not in this store. A file
@@ -238,7 +238,7 @@ def readable(name: str, digest: str, store: Store) -> tuple[str, str | None]:
 
 
 @dataclass(frozen=True)
-class Apart:
+class ScratchHome:
     """A temporary home with only a run's inputs, in which the run can be repeated with its recorded settings."""
 
     database: Database
@@ -258,7 +258,7 @@ class Apart:
         return report.run_id
 
 
-def replays(database: Database, run_id: UUID) -> bool:
+def is_repeatable(database: Database, run_id: UUID) -> bool:
     """Return whether a run's spec gives the same rows again on this machine."""
     with database.read() as session:
         run = session.get_one(tables.Run, run_id)
@@ -266,20 +266,20 @@ def replays(database: Database, run_id: UUID) -> bool:
         return kind.replays(settings_from(kind.spec, run.spec))
 
 
-def again(
+def repeat_run(
     database: Database,
     store: Store,
     run_id: UUID,
     on_progress: Callable[[float, str], None] = lambda fraction, text: None,
-) -> Again:
+) -> RepeatedRun:
     """Repeat a run in a temporary home and compare every row and output.
 
     An output that is missing from the store is added to it if it has the registered digest. Raises as `apart` and the
     run do, and KeyboardInterrupt after a signal. Nothing is kept then.
     """
-    with apart(database, store, run_id) as home:
+    with open_scratch_home(database, store, run_id) as home:
         home.run(home.spec, on_progress)
-        outcome = compared(database, home.database, run_id, home.kind.clocked)
+        outcome = compare_repetition(database, home.database, run_id, home.kind.clocked)
         if not store.read_only:
             with database.read() as session:
                 made = transfer.collect_items(session, [lineage.Node("run", run_id.hex)])
@@ -289,7 +289,7 @@ def again(
 
 
 @contextmanager
-def replicated(
+def replicate_run(
     database: Database,
     store: Store,
     run_id: UUID,
@@ -300,13 +300,15 @@ def replicated(
 
     The replicate is not added to this registry, where it would be pooled with the run. Raises as `again` does.
     """
-    with apart(database, store, run_id, with_itself=True) as home:
+    with open_scratch_home(database, store, run_id, with_itself=True) as home:
         spec = home.spec.model_copy(update={"replicate": home.spec.replicate + 1})
         yield home.database, home.run(spec, on_progress)
 
 
 @contextmanager
-def apart(database: Database, store: Store, run_id: UUID, *, with_itself: bool = False) -> Iterator[Apart]:
+def open_scratch_home(
+    database: Database, store: Store, run_id: UUID, *, with_itself: bool = False
+) -> Iterator[ScratchHome]:
     """Make a temporary home with the inputs of a run (and the run itself if `with_itself`), and delete it afterwards.
 
     Raises BadInputError if the run is not complete or another version of its kind made it, NotFoundError if bytes of an
@@ -324,7 +326,7 @@ def apart(database: Database, store: Store, run_id: UUID, *, with_itself: bool =
             kind_of_record(record),
             run.version,
             tuple(run.explicit),
-            options_of(session, run_id),
+            read_execution_options(session, run_id),
         )
         if kind.version != version:
             raise BadInputError(
@@ -350,14 +352,14 @@ def apart(database: Database, store: Store, run_id: UUID, *, with_itself: bool =
     with store.scratch("reproduce") as home:
         scratch = StoreOf.create(home / "store")
         for item in needed:
-            link(store, scratch, item)
+            link_input(store, scratch, item)
         with Database.open(home / "registry.db") as there:
             runs = {UUID(hex=node.id) for node in inputs if node.noun == "run"} | ({run_id} if with_itself else set())
             merge_registry(there, database, MergeReport(), runs)
-            yield Apart(there, scratch, kind, spec, options, explicit)
+            yield ScratchHome(there, scratch, kind, spec, options, explicit)
 
 
-def options_of(session: Session, run_id: UUID) -> dict[str, Any]:
+def read_execution_options(session: Session, run_id: UUID) -> dict[str, Any]:
     """Return the execution options of the attempt that did most of a run, because batch size and threads affect the
     last digits.
 
@@ -372,7 +374,7 @@ def options_of(session: Session, run_id: UUID) -> dict[str, Any]:
     return recorded_options
 
 
-def link(store: Store, scratch: Store, item: transfer.TransferItem) -> None:
+def link_input(store: Store, scratch: Store, item: transfer.TransferItem) -> None:
     """Link the bytes of an input into the scratch store without copying them."""
     if item.array is not None:
         source, target = store.array(item.array), scratch.array(item.array)
@@ -384,13 +386,13 @@ def link(store: Store, scratch: Store, item: transfer.TransferItem) -> None:
         target.symlink_to(source, target_is_directory=True)
 
 
-def compared(database: Database, there: Database, run_id: UUID, clocked: Collection[str] = ()) -> Again:
+def compare_repetition(database: Database, there: Database, run_id: UUID, clocked: Collection[str] = ()) -> RepeatedRun:
     """Compare the rows and outputs of one run in two registries. Metric points named in `clocked` are not compared."""
-    again = Again()
+    again = RepeatedRun()
     for result_table in RESULT_TABLES:
         table = TABLES[result_table]
         key = [column.name for column in table.primary_key if column.name != "run_id"]
-        ours, theirs = (rows_of(home, result_table, key, run_id) for home in (database, there))
+        ours, theirs = (read_result_rows(home, result_table, key, run_id) for home in (database, there))
         for place in sorted(ours.keys() | theirs.keys(), key=repr):
             if result_table == "metric_point" and (ours.get(place) or theirs[place])["name"] in clocked:
                 continue
@@ -412,7 +414,7 @@ def compared(database: Database, there: Database, run_id: UUID, clocked: Collect
     return again
 
 
-def rows_of(
+def read_result_rows(
     database: Database, result_table: str, key: list[str], run_id: UUID
 ) -> dict[tuple[Any, ...], dict[str, Any]]:
     """Return key → row of one result table of a run, without the columns that are not compared."""
@@ -420,5 +422,6 @@ def rows_of(
     with database.read() as session:
         rows = session.execute(select(table).where(table.c.run_id == run_id)).mappings()
         return {
-            tuple(row[name] for name in key): {n: v for n, v in row.items() if n not in NOT_COMPARED} for row in rows
+            tuple(row[name] for name in key): {n: v for n, v in row.items() if n not in UNCOMPARED_COLUMNS}
+            for row in rows
         }

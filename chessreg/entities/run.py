@@ -9,7 +9,7 @@ from uuid import UUID
 from sqlalchemy import select
 
 from chessreg.entities.base import Entity, Row
-from chessreg.entities.display import Column, Part, Printed
+from chessreg.entities.display import Column, Part, ShowOutput
 from chessreg.errors import NotFoundError
 from chessreg.named import clipped
 from chessreg.registry import names, read, tables
@@ -43,7 +43,7 @@ class Runs(Entity):
         """Return all runs, including archived ones. A single run has its inputs, outputs and attempts."""
         return read.list_runs(sql, archived=True) if reference is None else [read.read_run(sql, reference)]
 
-    def show(self, session: Session, reference: str, **options: Any) -> Printed:
+    def show(self, session: Session, reference: str, **options: Any) -> ShowOutput:
         with session.database.read() as sql:
             (row,) = self.rows(sql, reference)
         settings = [
@@ -55,16 +55,16 @@ class Runs(Entity):
             "created_at": "created", "completed_at": "completed", "spec_hash": "spec", "tags": "tags",
             "invalid": "invalid", "rests_on_invalid": "rests on", "conflicts": "conflicts",
         }  # fmt: skip
-        return Printed(
+        return ShowOutput(
             row,
             fields,
-            {"progress": progress(row), "tags": " ".join(row["tags"])},
+            {"progress": format_run_progress(row), "tags": " ".join(row["tags"])},
             ["\nnote  " + visible(note, "\n").replace("\n", "\n      ") for note in row["notes"]],
             parts=[
-                Part("settings", fields_of("setting", "value", "source"), settings),
-                Part("read", fields_of("name", "reference", "digest", "source_run_id"), row["inputs"]),
-                Part("made", fields_of("name", "unit", "digest"), row["outputs"]),
-                Part("attempts", fields_of("id", "state", "cause", "host", "started_at", "ended_at", "units_done",
+                Part("settings", build_columns("setting", "value", "source"), settings),
+                Part("read", build_columns("name", "reference", "digest", "source_run_id"), row["inputs"]),
+                Part("made", build_columns("name", "unit", "digest"), row["outputs"]),
+                Part("attempts", build_columns("id", "state", "cause", "host", "started_at", "ended_at", "units_done",
                                            "message"), row["tries"]),
             ],
         )  # fmt: skip
@@ -72,7 +72,9 @@ class Runs(Entity):
     def files(self, sql: SqlSession, row: Any) -> list[tuple[str, str]]:
         """Return (name, reference) of each user file that the spec identifies by content. An unknown name is ""."""
         references = [
-            text for text in texts_of(row.spec) if text.startswith("sha256:") and typed_digest(sql, text) == text
+            text
+            for text in list_spec_texts(row.spec)
+            if text.startswith("sha256:") and format_typed_digest(sql, text) == text
         ]
         attempt = sql.scalars(select(tables.Attempt).where(tables.Attempt.run_id == row.id)).first()
         options = attempt.execution_options if attempt else {}
@@ -87,17 +89,17 @@ class Runs(Entity):
         return [f"chessreg checkpoint name {shlex.quote(run)} {shlex.quote(name)}" for name in named if name]
 
     def made_by(self, sql: SqlSession, row: Any) -> tuple[str, str]:
-        options = "".join(option(sql, key, row.spec) for key in row.explicit)
+        options = "".join(format_option(sql, key, row.spec) for key in row.explicit)
         source = sql.get_one(tables.KindRecord, (row.kind, row.version)).source
         return f"chessreg run {shlex.quote(source if '.py:' in source else row.kind)}{options}", ""
 
 
-def fields_of(*names: str) -> list[Column]:
+def build_columns(*names: str) -> list[Column]:
     """Return one column per field name."""
     return [Column(name, name.replace("_", " ")) for name in names]
 
 
-def progress(row: Row) -> str:
+def format_run_progress(row: Row) -> str:
     """Return the progress of a run for a table cell: `complete`, or its state with the number of complete units."""
     done = "complete" if row["state"] == "complete" else f"{row['state']} {row['done']}/{row['units']}"
     return done + read.format_marks(row)
@@ -106,7 +108,7 @@ def progress(row: Row) -> str:
 # -- the command that makes a run --------------------------------------------------------------------------------------
 
 
-def option(sql: SqlSession, key: str, spec: dict[str, Any]) -> str:
+def format_option(sql: SqlSession, key: str, spec: dict[str, Any]) -> str:
     """Return one explicit setting as a command-line option."""
     value: Any = spec
     for part in key.split("."):
@@ -114,17 +116,21 @@ def option(sql: SqlSession, key: str, spec: dict[str, Any]) -> str:
             return ""  # an execution option or a default setting
         value = value[part]
     if isinstance(value, dict):
-        return "".join(option(sql, f"{key}.{inner}", spec) for inner in value)
+        return "".join(format_option(sql, f"{key}.{inner}", spec) for inner in value)
     if value is None or value == []:
         return ""
     flag = shlex.quote("--" + key.replace("_", "-"))
     if isinstance(value, bool):
         return f" {flag}" if value else f" {flag.replace('--', '--no-', 1)}"
-    text = ",".join(as_typed(sql, v) for v in value) if isinstance(value, list) else as_typed(sql, value)
+    text = (
+        ",".join(format_typed_reference(sql, v) for v in value)
+        if isinstance(value, list)
+        else format_typed_reference(sql, value)
+    )
     return f" {flag} {shlex.quote(text)}"
 
 
-def as_typed(sql: SqlSession, value: Any) -> str:
+def format_typed_reference(sql: SqlSession, value: Any) -> str:
     """Return an input reference as a user types it: the name of a run, dataset part or checkpoint. Other values become
     text.
     """
@@ -142,29 +148,29 @@ def as_typed(sql: SqlSession, value: Any) -> str:
             return names.read_name(sql, "checkpoint", checkpoint) or checkpoint.hex[-6:]
         return names.read_name(sql, "run", row.id) or row.id.hex[-6:]
     if text.startswith("sha256:"):
-        return typed_digest(sql, text)
+        return format_typed_digest(sql, text)
     if text.startswith("dataset:"):
-        return as_typed_dataset(sql, text)
+        return format_typed_dataset(sql, text)
     return text
 
 
-def texts_of(value: Any) -> list[str]:
+def list_spec_texts(value: Any) -> list[str]:
     """Return every text of a spec, in order."""
     if isinstance(value, dict):
-        return [text for inner in value.values() for text in texts_of(inner)]
+        return [text for inner in value.values() for text in list_spec_texts(inner)]
     if isinstance(value, list):
-        return [text for inner in value for text in texts_of(inner)]
+        return [text for inner in value for text in list_spec_texts(inner)]
     return [value] if isinstance(value, str) else []
 
 
-def typed_digest(sql: SqlSession, reference: str) -> str:
+def format_typed_digest(sql: SqlSession, reference: str) -> str:
     """Return the name or id of the checkpoint with this digest, or the reference itself if it is not registered."""
     digest = reference.removeprefix("sha256:")
     row_id = sql.scalars(select(tables.Checkpoint.id).where(tables.Checkpoint.artifact == digest)).first()
     return (names.read_name(sql, "checkpoint", row_id) or row_id.hex[-6:]) if row_id else reference
 
 
-def as_typed_dataset(sql: SqlSession, reference: str) -> str:
+def format_typed_dataset(sql: SqlSession, reference: str) -> str:
     """Return the name of a dataset or of one of its parts, or the reference itself if it is not registered."""
     identity, _, bounds = reference.removeprefix("dataset:").partition("[")
     row = sql.scalars(select(tables.Dataset).where(tables.Dataset.identity == identity)).first()
@@ -182,7 +188,7 @@ def as_typed_dataset(sql: SqlSession, reference: str) -> str:
 # -- its boards --------------------------------------------------------------------------------------------------------
 
 
-def unit_row(
+def read_unit_row(
     sql: SqlSession, kind: Kind, run_id: UUID, unit: int, item: int | None, condition: str | None = None
 ) -> dict[str, Any]:
     """Return the first row of a unit, including the kind's custom columns. Items come before totals.
@@ -209,7 +215,7 @@ def unit_row(
     raise NotFoundError(f"run {shorten_id(run_id)} has no row of {what}", "chessreg runs show RUN")
 
 
-def board_views(
+def build_unit_frames(
     inputs: Inputs, run_id: UUID, unit: int, item: int | None = None, condition: str | None = None
 ) -> list[BoardFrame]:
     """Return the boards behind a unit, or behind its row of a condition, as its kind draws them.
@@ -222,7 +228,7 @@ def board_views(
         run = session.get_one(tables.Run, run_id)
         record = session.get_one(tables.KindRecord, (run.kind, run.version))
         kind = kind_of_record(record, inputs.store.read_only)
-        row = unit_row(session, kind, run_id, unit, item, condition)
+        row = read_unit_row(session, kind, run_id, unit, item, condition)
     views = kind.board_views(row, inputs)
     if not views:
         raise NotFoundError(f"runs of kind {run.kind} have no boards")

@@ -7,7 +7,7 @@ from uuid import UUID
 
 from sqlalchemy import select
 
-from chessreg.entities.base import Entity, Row, annotations_of_run
+from chessreg.entities.base import Entity, Row, format_run_annotations
 from chessreg.entities.display import (
     Chart,
     Column,
@@ -15,14 +15,14 @@ from chessreg.entities.display import (
     Panel,
     Part,
     Point,
-    Printed,
     Series,
+    ShowOutput,
     Thing,
-    Verified,
+    VerifyOutput,
+    build_layer_chart,
     counted,
-    facts,
-    lines_by_layer,
-    percent,
+    format_share,
+    list_facts,
 )
 from chessreg.errors import BadInputError
 from chessreg.registry import tables
@@ -33,11 +33,11 @@ if TYPE_CHECKING:
     from chessreg.session import Session
 
 METRICS = ("l0", "explained_variance", "loss_recovered", "dead_fraction")
-LATENTS = 200  # listed on the data screen, strongest first
-FREQUENCIES = "firing_frequency"
+MAX_LISTED_LATENTS = 200  # listed on the data screen, strongest first
+FREQUENCY_METRIC = "firing_frequency"
 
 
-def brief(value: float | None) -> str:
+def brief_value(value: float | None) -> str:
     """Return a number with four significant digits, or "" for None."""
     return "" if value is None else f"{value:.4g}"
 
@@ -51,9 +51,10 @@ class Saes(Entity):
     columns = (
         Column("run_id", "run"), Column("name", "name"), Column("checkpoint", "model"),
         Column("hook_point", "hook point"), Column("layer", "layer"), Column("architecture", "architecture"),
-        Column("features", "features"), Column("expansion", "expansion"), Column("l0", "L0", text=brief, number=True),
-        Column("explained_variance", "explained variance", text=brief, number=True),
-        Column("loss_recovered", "loss recovered", text=brief, number=True),
+        Column("features", "features"), Column("expansion", "expansion"),
+        Column("l0", "L0", text=brief_value, number=True),
+        Column("explained_variance", "explained variance", text=brief_value, number=True),
+        Column("loss_recovered", "loss recovered", text=brief_value, number=True),
         Column("dead_fraction", "dead", "share"),
     )  # fmt: skip
     overview_columns = (*columns[2:4], Column("layers", "layers"), *columns[5:], Column("tags", "tags"))
@@ -74,7 +75,7 @@ class Saes(Entity):
     def rows(self, sql: SqlSession, reference: str | None = None) -> list[Row]:
         """Return SAEs with their metrics (None: not measured)."""
         rows = super().rows(sql, reference)
-        known = statistics(sql, [row["run_id"] for row in rows])
+        known = read_sae_statistics(sql, [row["run_id"] for row in rows])
         for row in rows:
             measured = known.get((row["run_id"], row["unit"]), {})
             row["expansion"] = row["detail"].get("expansion")
@@ -91,7 +92,7 @@ class Saes(Entity):
         names = ", ".join(f"--hook-point {row['hook_point']} --expansion {row['expansion']}" for row in rows)
         raise BadInputError(f"{reference} has {counted(len(rows), self.noun, self.plural)}", f"choose one of {names}")
 
-    def show(self, session: Session, reference: str, **options: Any) -> Printed:
+    def show(self, session: Session, reference: str, **options: Any) -> ShowOutput:
         with session.database.read() as sql:
             rows = self.rows(sql, reference)
         for name in ("hook_point", "expansion"):
@@ -101,12 +102,12 @@ class Saes(Entity):
         details = ("tokens", "train_games", "heldout_games", "l1_coefficient", "sites", "scale")
         row |= {name: row["detail"][name] for name in details if name in row["detail"]}
         printed = self.printed(row)
-        return printed._replace(parts=(metrics_part(row),) if row["statistics"] else ())
+        return printed._replace(parts=(build_metrics_part(row),) if row["statistics"] else ())
 
     def thing(self, session: Session, id: UUID) -> Thing:
         with session.database.read() as sql:
-            rows, annotations = self.rows(sql, id.hex), annotations_of_run(sql, id)
-            latents, histogram = strongest_latents(sql, rows), frequencies(sql, rows)
+            rows, annotations = self.rows(sql, id.hex), format_run_annotations(sql, id)
+            latents, histogram = read_strongest_latents(sql, rows), build_firing_chart(sql, rows)
         first = rows[0]
         if len({row["expansion"] for row in rows}) > 1:  # a hook point alone does not identify a row
             for row in rows:
@@ -116,10 +117,10 @@ class Saes(Entity):
             for name, label in by_layer.items():
                 line = f"{label} {row['expansion']}x"
                 row[line], lines[line] = row[name], line
-        chart = lines_by_layer("reconstruction by layer", "share", rows, lines, percent)
+        chart = build_layer_chart("reconstruction by layer", "share", rows, lines, format_share)
         columns = self.columns[3:]
         parts = [Part(f"{self.plural} {len(rows)}", columns, rows, chart)]
-        measured = [{"hook_point": row["hook_point"], **one} for row in rows for one in metrics_part(row).rows]
+        measured = [{"hook_point": row["hook_point"], **one} for row in rows for one in build_metrics_part(row).rows]
         if measured:
             parts.append(Part("metrics", (Column("hook_point", "hook point"), *METRIC_COLUMNS), measured))
         if histogram is not None:
@@ -127,18 +128,18 @@ class Saes(Entity):
         if latents:
             parts.append(Part(f"latents {len(latents)}", LATENT_COLUMNS, latents))
         summary = " · ".join(filter(None, [self.plural, first.get("checkpoint") or first["name"]]))
-        return Thing(summary, annotations, [*parts, facts(first)])
+        return Thing(summary, annotations, [*parts, list_facts(first)])
 
-    def verify(self, session: Session, reference: str, **options: Any) -> Verified:
+    def verify(self, session: Session, reference: str, **options: Any) -> VerifyOutput:
         with session.database.read() as sql:
             rows = self.rows(sql, reference)
         for row in rows:
             session.store.verify(row["artifact"])
         outcome = f"{counted(len(rows), 'SAE')} as published"
-        return Verified({"saes": len(rows)}, ["saes"], outcome)
+        return VerifyOutput({"saes": len(rows)}, ["saes"], outcome)
 
 
-def statistics(sql: SqlSession, runs: list[UUID]) -> dict[tuple[UUID, int], dict[str, tuple[Any, ...]]]:
+def read_sae_statistics(sql: SqlSession, runs: list[UUID]) -> dict[tuple[UUID, int], dict[str, tuple[Any, ...]]]:
     """Return (run, unit) → metric → (value, low, high, tokens)."""
     table, by_sae = tables.Statistic, dict[tuple[UUID, int], dict[str, tuple[Any, ...]]]()
     columns = (table.value, table.low, table.high, table.n)
@@ -152,30 +153,30 @@ def statistics(sql: SqlSession, runs: list[UUID]) -> dict[tuple[UUID, int], dict
 
 
 METRIC_COLUMNS = (
-    Column("metric", "metric"), Column("value", "value", text=brief, number=True),
-    Column("low", "95 % from", text=brief, number=True), Column("high", "to", text=brief, number=True),
+    Column("metric", "metric"), Column("value", "value", text=brief_value, number=True),
+    Column("low", "95 % from", text=brief_value, number=True), Column("high", "to", text=brief_value, number=True),
     Column("tokens", "tokens"),
 )  # fmt: skip
 
 
-def metrics_part(row: Row, name: str = "metrics") -> Part:
+def build_metrics_part(row: Row, name: str = "metrics") -> Part:
     """Return a table of the metrics of an SAE with their intervals."""
     return Part(name, METRIC_COLUMNS, [{**one, "metric": one["metric"].replace("_", " ")} for one in row["statistics"]])
 
 
 LATENT_COLUMNS = (
     Column("board", "board"), Column("hook_point", "hook point"), Column("item", "latent"),
-    Column("value", "strongest", text=brief, number=True), Column("frequency", "fires at", "share"),
+    Column("value", "strongest", text=brief_value, number=True), Column("frequency", "fires at", "share"),
 )  # fmt: skip
 
 
-def strongest_latents(sql: SqlSession, rows: list[Row]) -> list[Row]:
+def read_strongest_latents(sql: SqlSession, rows: list[Row]) -> list[Row]:
     """Return the latents of a run with the largest activations, each with the board reference of its positions."""
     table, run_id = tables.Prediction, rows[0]["run_id"]
     point = {row["unit"]: row["hook_point"] for row in rows}
     latents = sql.scalars(
         select(table).where(table.run_id == run_id, table.value.is_not(None))
-        .order_by(table.value.desc(), table.unit, table.item).limit(LATENTS)
+        .order_by(table.value.desc(), table.unit, table.item).limit(MAX_LISTED_LATENTS)
     )  # fmt: skip
     return [
         {
@@ -190,7 +191,7 @@ def strongest_latents(sql: SqlSession, rows: list[Row]) -> list[Row]:
 HISTOGRAM = (Column("frequency", "fires at"), Column("latents", "latents"))
 
 
-def frequencies(sql: SqlSession, rows: list[Row]) -> Chart | None:
+def build_firing_chart(sql: SqlSession, rows: list[Row]) -> Chart | None:
     """Return a chart of the number of latents by firing frequency, one series per hook point. None: nothing was
     measured.
     """
@@ -199,7 +200,7 @@ def frequencies(sql: SqlSession, rows: list[Row]) -> Chart | None:
     for row in rows:
         bins = sql.execute(
             select(table.step, table.value)
-            .where(table.run_id == row["run_id"], table.unit == row["unit"], table.name == FREQUENCIES)
+            .where(table.run_id == row["run_id"], table.unit == row["unit"], table.name == FREQUENCY_METRIC)
             .order_by(table.step)
         ).all()
         if bins:

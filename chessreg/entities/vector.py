@@ -9,8 +9,8 @@ from uuid import UUID
 import numpy as np
 from sqlalchemy import select
 
-from chessreg.entities.base import Entity, Row, annotations_of_run, with_model
-from chessreg.entities.display import Column, Option, Part, Printed, Thing, counted, facts, lines_by_layer
+from chessreg.entities.base import Entity, Row, add_model_names, format_run_annotations
+from chessreg.entities.display import Column, Option, Part, ShowOutput, Thing, build_layer_chart, counted, list_facts
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.registry import names, tables
 from chessreg.runs.fitted import cosine_similarity, load_vector_row, read_vector_rows
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 
     from chessreg.session import Session
 
-MOST = 200  # the newest
+MAX_COMPARED_VECTORS = 200  # the newest
 
 
-def cosines(inputs: Inputs, reference: str, layer: int) -> list[dict[str, Any]]:
+def list_cosines(inputs: Inputs, reference: str, layer: int) -> list[dict[str, Any]]:
     """Compare a vector with the others of its layer and model, nearest first.
 
     Returns run_id, name, source, seed, norm and cosine of each. If only one of two vectors is of centred residuals,
@@ -41,7 +41,7 @@ def cosines(inputs: Inputs, reference: str, layer: int) -> list[dict[str, Any]]:
         vector = load_vector_row(inputs, reference, mine).vector
     except (NotFoundError, NotInStoreError):
         return []
-    compared = list(others(inputs, mine))
+    compared = list(read_other_vectors(inputs, mine))
     with inputs.database.read() as session:
         called = names.read_names_of(session, "run", {row.run_id for row, _ in compared})
     cosine_rows = []
@@ -54,7 +54,7 @@ def cosines(inputs: Inputs, reference: str, layer: int) -> list[dict[str, Any]]:
     return sorted(cosine_rows, key=lambda entry: -abs(entry["cosine"]))  # stable, so newer ones come first
 
 
-def others(inputs: Inputs, mine: tables.Vector) -> Iterator[tuple[tables.Vector, np.ndarray]]:
+def read_other_vectors(inputs: Inputs, mine: tables.Vector) -> Iterator[tuple[tables.Vector, np.ndarray]]:
     """Yield the other vectors of the same model and layer with their values [d_model], newest first."""
     vector = tables.Vector
     with inputs.database.read() as session:
@@ -64,7 +64,7 @@ def others(inputs: Inputs, mine: tables.Vector) -> Iterator[tuple[tables.Vector,
             .where(vector.checkpoint_id == mine.checkpoint_id, vector.layer == mine.layer)
             .where((vector.run_id != mine.run_id) | (vector.unit != mine.unit))
             .order_by(tables.Run.created_at.desc(), vector.run_id, vector.unit)
-            .limit(MOST)
+            .limit(MAX_COMPARED_VECTORS)
         ).all()
         session.expunge_all()
     for row, spec_hash in rows:
@@ -77,7 +77,7 @@ def others(inputs: Inputs, mine: tables.Vector) -> Iterator[tuple[tables.Vector,
         yield row, values
 
 
-def of_run(inputs: Inputs, one: str, other: str) -> dict[int, float]:
+def compare_vector_runs(inputs: Inputs, one: str, other: str) -> dict[int, float]:
     """Return layer → cosine between two vector runs, for every layer that both have."""
     left, right = read_vector_rows(inputs, one), read_vector_rows(inputs, other)
     return {
@@ -121,7 +121,7 @@ class Vectors(Entity):
 
     def rows(self, sql: SqlSession, reference: str | None = None) -> list[Row]:
         """Return vectors with their model, the number of contrasted games, and the norms of both sides."""
-        rows = with_model(super().rows(sql, reference))
+        rows = add_model_names(super().rows(sql, reference))
         for row in rows:
             extra = row["detail"]
             sides = [extra.get(f"games_{side}") for side in ("high", "low")]
@@ -135,19 +135,19 @@ class Vectors(Entity):
         least, most = f"{min(norms):.4g}", f"{max(norms):.4g}"
         return {**rows[0], "layers": len(rows), "norms": least if min(norms) == max(norms) else f"{least} to {most}"}
 
-    def show(self, session: Session, reference: str, **options: Any) -> Printed:
+    def show(self, session: Session, reference: str, **options: Any) -> ShowOutput:
         with session.database.read() as sql:
             rows = self.rows(sql, reference)
         inputs = session.inputs
         mine = inputs.reference("run:vector", rows[0]["run_id"].hex)
         if (against := options.get("against")) is not None:
-            both = of_run(inputs, mine, inputs.reference("run:vector", against))
+            both = compare_vector_runs(inputs, mine, inputs.reference("run:vector", against))
             if not both:
                 raise BadInputError(f"{reference} and {against} have no layer in common", "chessreg vector list")
-            return Printed([{"layer": number, "cosine": value} for number, value in both.items()])
+            return ShowOutput([{"layer": number, "cosine": value} for number, value in both.items()])
         row, remarks = self.chosen(rows, reference, options.get("layer")), []
         try:
-            row["cosines"] = cosines(inputs, mine, row["layer"])
+            row["cosines"] = list_cosines(inputs, mine, row["layer"])
         except NotFoundError as error:
             row["cosines"] = []
             remarks.append(f"no cosines: {error.message}")
@@ -159,11 +159,11 @@ class Vectors(Entity):
 
     def thing(self, session: Session, id: UUID) -> Thing:
         with session.database.read() as sql:
-            layers, annotations = self.rows(sql, id.hex), annotations_of_run(sql, id)
-        first, near = layers[0], beside(session.inputs, id, [row["layer"] for row in layers])
+            layers, annotations = self.rows(sql, id.hex), format_run_annotations(sql, id)
+        first, near = layers[0], list_near_vectors(session.inputs, id, [row["layer"] for row in layers])
         fields = (Column("layer", "layer"), Column("hook_point", "hook point"), *self.columns[7:10], self.columns[6])
         sides = {"norm": "vector", "norm_high": "high side", "norm_low": "low side"}
-        chart = lines_by_layer("norm by layer", "norm", layers, sides, "{:.4g}".format)
+        chart = build_layer_chart("norm by layer", "norm", layers, sides, "{:.4g}".format)
         others = (
             Column("layer", "layer"), Column("cosine", "cosine", number=True), Column("name", "of"),
             Column("source", "source"), Column("norm", "norm"),
@@ -174,17 +174,17 @@ class Vectors(Entity):
             [
                 Part(f"layers {len(layers)}", fields, layers, chart),
                 Part(f"cosines {len(near)}", others, near),
-                facts(first),
+                list_facts(first),
             ],
         )
 
 
-def beside(inputs: Inputs, run_id: UUID, layers: Sequence[int]) -> list[Row]:
+def list_near_vectors(inputs: Inputs, run_id: UUID, layers: Sequence[int]) -> list[Row]:
     """Return cosines with other vectors of the same model and layer, nearest first within each layer."""
     rows: list[Row] = []
     for layer in layers:
         try:
-            near = cosines(inputs, inputs.reference("run:vector", run_id.hex), layer)
+            near = list_cosines(inputs, inputs.reference("run:vector", run_id.hex), layer)
         except ChessregError:  # its file is not in this store
             continue
         rows += [{"layer": layer, **row, "name": row["name"] or row["run_id"].hex[-6:],

@@ -12,7 +12,7 @@ from uuid import UUID
 
 from pydantic import ConfigDict, Field
 
-from chessreg.entities.game import stored_games
+from chessreg.entities.game import read_stored_games
 from chessreg.experiments.matches import (
     EarlyStopping,
     MatchRules,
@@ -125,7 +125,7 @@ class EngineMatch(Kind):
 
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
         """Return a board for the start and one after every ply."""
-        return next(stored_games(inputs.database, [(UUID(str(row["run_id"])), int(row["unit"]))])).board_views()
+        return next(read_stored_games(inputs.database, [(UUID(str(row["run_id"])), int(row["unit"]))])).board_views()
 
 
 # -- the games ---------------------------------------------------------------------------------------------------

@@ -307,7 +307,7 @@ def build_finetuner(task: Task[FinetuneSpec, FinetuneOptions]) -> tuple[Finetune
 
 def publish_finetuned(task: Task[FinetuneSpec, FinetuneOptions], trainer: Finetuner) -> None:
     """Publish the tuned model as the output `checkpoint`, with its row, and LoRA's matrices as the output `adapter`."""
-    from chessreg.entities.checkpoint import checkpoint_row, tokenizer_row
+    from chessreg.entities.checkpoint import build_checkpoint_row, build_tokenizer_row
     from chessreg.models.checkpoint import CheckpointInfo, read_info, save_checkpoint
 
     spec, written = task.spec, trainer.corpus.encoding
@@ -327,9 +327,9 @@ def publish_finetuned(task: Task[FinetuneSpec, FinetuneOptions], trainer: Finetu
         save_checkpoint(model, folder, info)
         written.save(Path(folder))
         info = read_info(folder)
-        tokenizer = tokenizer_row(written.name, folder)
+        tokenizer = build_tokenizer_row(written.name, folder)
     task.record("tokenizer", of_unit=0, **tokenizer)
-    row = checkpoint_row(
+    row = build_checkpoint_row(
         info,
         task.last_output.digest,
         training_datasets=list(dict.fromkeys([*known, *(spec.datasets if spec.steps else ())])),

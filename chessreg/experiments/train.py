@@ -596,7 +596,7 @@ def emit_train_point(task: Task[TrainSpec, TrainOptions], point: TrainPoint) -> 
 
 def publish_trained(task: Task[TrainSpec, TrainOptions], trainer: Any) -> None:
     """Publish the trained model as the output `checkpoint`, and record its row."""
-    from chessreg.entities.checkpoint import checkpoint_row, tokenizer_row
+    from chessreg.entities.checkpoint import build_checkpoint_row, build_tokenizer_row
     from chessreg.models.checkpoint import CheckpointInfo, read_info, save_checkpoint
 
     spec = task.spec
@@ -607,11 +607,11 @@ def publish_trained(task: Task[TrainSpec, TrainOptions], trainer: Any) -> None:
     with task.output("checkpoint", 0, "checkpoint") as folder:
         save_checkpoint(model, folder, info)
         info = read_info(folder)
-    task.record("tokenizer", of_unit=0, **tokenizer_row(spec.encoding))
+    task.record("tokenizer", of_unit=0, **build_tokenizer_row(spec.encoding))
     task.record(
         "checkpoint",
         of_unit=0,
-        **checkpoint_row(
+        **build_checkpoint_row(
             info,
             task.last_output.digest,
             training_datasets=[games] if (games := get_source_games(spec, "datasets")) else list(spec.datasets),

@@ -22,7 +22,7 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile
 
 from sqlalchemy import select
 
-from chessreg.entities.merge import MergeReport, export_runs, merge
+from chessreg.entities.merge import MergeReport, export_runs, merge_source
 from chessreg.errors import DAMAGE_ERRORS, BadInputError, ChessregError, NotFoundError, first_line, writing
 from chessreg.papers.work import PREPARATIONS, Work
 from chessreg.registry import lineage, tables
@@ -93,7 +93,7 @@ def load_paper(work: Work, path: Path) -> tuple[MergeReport, int]:
         session = work.session
         there = open_packed_store(root, path)  # everything is checked before any of it is imported
         try:
-            report = merge(session.database, session.store, str(root / ROWS_FILE))
+            report = merge_source(session.database, session.store, str(root / ROWS_FILE))
         except ChessregError as error:
             message = error.message.replace(str(root / ROWS_FILE), ROWS_FILE)
             raise BadInputError(f"{path}: {message}", error.hint) from error

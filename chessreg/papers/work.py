@@ -20,9 +20,9 @@ from pydantic import ValidationError
 from sqlalchemy import select
 
 from chessreg.entities.adding import add_dataset
-from chessreg.entities.checkpoint import random_init_control
-from chessreg.entities.dataset import content_of, split_dataset
-from chessreg.entities.game import games_of, stored_games
+from chessreg.entities.checkpoint import register_random_init_control
+from chessreg.entities.dataset import get_dataset_content, split_dataset
+from chessreg.entities.game import list_game_keys, read_stored_games
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.games.boards.pgn import save_pgn
 from chessreg.models.devices import release_memory
@@ -362,7 +362,7 @@ def make_request(
         except NotFoundError as error:
             raise NotFoundError(error.message, error.hint or "chessreg dataset add FILE --name NAME") from error
         with session.database.read() as sql:
-            holds = content_of(sql.get_one(tables.Dataset, found))
+            holds = get_dataset_content(sql.get_one(tables.Dataset, found))
         wanted = "positions" if name in ("--position-dataset", "--puzzle-dataset") else "games"
         if holds != wanted:
             hint = "chessreg dataset list"
@@ -526,7 +526,9 @@ def find_control(session: Session, settings: Values) -> str | None:
 
 
 def make_control(session: Session, settings: Values) -> str:
-    control = random_init_control(session.database, session.store, settings["checkpoint"], seed=settings["seed"])
+    control = register_random_init_control(
+        session.database, session.store, settings["checkpoint"], seed=settings["seed"]
+    )
     return f"sha256:{control.artifact}"
 
 
@@ -553,7 +555,7 @@ def find_played_games(session: Session, settings: Values) -> str | None:
 def add_played_games(session: Session, settings: Values) -> str:
     """Add the games of a run as a dataset (like `chessreg game export` and `dataset add`); return its reference."""
     run = session.inputs.run(settings["play"])
-    games = stored_games(session.database, games_of(session.database, run.id))
+    games = read_stored_games(session.database, list_game_keys(session.database, run.id))
     with TemporaryDirectory() as folder:
         file = Path(folder) / name_games_file(settings)
         save_pgn((game.record() for game in games), file)

@@ -9,7 +9,7 @@ from uuid import UUID
 import pytest
 import zstandard
 
-from chessreg.entities.dataset import Datasets, summary
+from chessreg.entities.dataset import Datasets, format_dataset_counts
 from chessreg.errors import BadInputError
 from chessreg.games.datasets.build import build_dataset
 from chessreg.games.datasets.dataset import Games
@@ -134,7 +134,7 @@ def test_filters_are_typed_recorded_and_part_of_the_identity(here: Any, source: 
     again = here.json("dataset", "add", source, "--time-control", "BULLET,blitz,bullet", *options[2:])
     assert (again["id"], again["created"]) == (made["id"], False)
     assert here.json("dataset", "add", source, "--name", "all")["id"] != made["id"]
-    lines = summary(made)
+    lines = format_dataset_counts(made)
     numbers = [int(line.split()[1].replace(",", "")) for line in lines]
     assert [line.split()[0] for line in lines[:2]] == ["found", "kept"]
     assert numbers[0] == sum(numbers[1:]) == len(GAMES)

@@ -12,7 +12,12 @@ import torch
 from sqlalchemy import func, select
 
 from chessreg.entities.adding import add_dataset
-from chessreg.entities.checkpoint import Registered, export_checkpoint, import_checkpoint, random_init_control
+from chessreg.entities.checkpoint import (
+    RegisteredCheckpoint,
+    export_checkpoint,
+    import_checkpoint,
+    register_random_init_control,
+)
 from chessreg.entities.dataset import split_dataset
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
@@ -59,7 +64,7 @@ def test_an_import_is_bytes_rows_and_a_name(place: Any, tmp_path: Path) -> None:
     with database.read() as session:
         row = session.get_one(tables.Checkpoint, names.resolve_id(session, "checkpoint", "tiny"))
         tokenizer = session.get_one(tables.Tokenizer, "pgn-char-32")
-    assert made == Registered(row.id, row.artifact, True)
+    assert made == RegisteredCheckpoint(row.id, row.artifact, True)
     assert row.id == uuid_from_digest(row.artifact)
     assert (row.architecture, row.layers, row.d_model, row.heads, row.block_size) == ("gpt2", 2, 16, 2, 64)
     assert row.parameters - row.parameters_without_embeddings == (32 + 64) * 16
@@ -75,7 +80,7 @@ def test_the_same_weights_are_recognised_whatever_the_folder_is_called(place: An
     first = import_checkpoint(database, store, hugging_face(tmp_path / "hf"), name="tiny")
     before, there = rows(database, *EVERYTHING), contents(store)
     again = import_checkpoint(database, store, hugging_face(tmp_path / "renamed"))
-    assert again == Registered(first.id, first.artifact, False)
+    assert again == RegisteredCheckpoint(first.id, first.artifact, False)
     assert rows(database, *EVERYTHING) == before
     assert contents(store) == there
 
@@ -100,7 +105,7 @@ def test_an_exported_checkpoint_comes_home_with_its_digest(place: Any, tmp_path:
     assert import_checkpoint(database, store, out).id == made.id
     with Database.open(tmp_path / "elsewhere.db") as other:  # also where it was never seen
         there = import_checkpoint(other, Store.create(tmp_path / "elsewhere"), out)
-    assert there == Registered(made.id, made.artifact, True)
+    assert there == RegisteredCheckpoint(made.id, made.artifact, True)
 
 
 def test_other_tools_read_an_export(place: Any, tmp_path: Path) -> None:
@@ -177,10 +182,10 @@ def test_training_datasets_are_recipes_and_never_change(place: Any, tmp_path: Pa
 def test_a_twin_has_the_shape_and_none_of_the_knowledge(place: Any, tmp_path: Path) -> None:
     database, store = place
     parent = import_checkpoint(database, store, hugging_face(tmp_path / "hf", seed=5), name="tiny")
-    twin = random_init_control(database, store, "tiny", name="untrained", seed=3)
+    twin = register_random_init_control(database, store, "tiny", name="untrained", seed=3)
     assert twin.created
-    assert random_init_control(database, store, "tiny", name="untrained", seed=3).created is False
-    assert random_init_control(database, store, "tiny", seed=4).id != twin.id
+    assert register_random_init_control(database, store, "tiny", name="untrained", seed=3).created is False
+    assert register_random_init_control(database, store, "tiny", seed=4).id != twin.id
     with database.read() as session:
         row = session.get_one(tables.Checkpoint, twin.id)
         original = session.get_one(tables.Checkpoint, parent.id)

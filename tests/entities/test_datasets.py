@@ -11,8 +11,8 @@ import pytest
 import zstandard
 from sqlalchemy import func, select
 
-from chessreg.entities.adding import Added, FileFilter, add_dataset
-from chessreg.entities.dataset import Datasets, rejects, split_dataset, verify_dataset
+from chessreg.entities.adding import AddedDataset, FileFilter, add_dataset
+from chessreg.entities.dataset import Datasets, read_rejects, split_dataset, verify_dataset
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.games.datasets.dataset import DatasetPart, Games
 from chessreg.registry import names, tables
@@ -77,7 +77,7 @@ def test_a_dataset_is_bytes_rows_and_a_name(place: Any, games: Path) -> None:
         artifact = session.get_one(tables.Artifact, row.artifact)
         location = session.scalars(select(tables.ArtifactLocation)).one()
         assert session.get(tables.Machine, location.machine_id) is not None
-    assert added == Added(row.id, row.artifact, True)
+    assert added == AddedDataset(row.id, row.artifact, True)
     assert (row.games, row.rejected, row.skipped, row.rating_scale, row.licence) == (30, 0, 0, "lichess", "CC0")
     assert row.report["sources"][0]["sha256"] == hashlib.sha256(games.read_bytes()).hexdigest()
     assert artifact.state is tables.ArtifactState.COMPLETE
@@ -95,7 +95,7 @@ def test_the_same_bytes_are_recognised_under_any_file_name(place: Any, games: Pa
     copy = tmp_path / "other.pgn"
     copy.write_bytes(games.read_bytes())
     again = add_dataset(database, store, [copy])
-    assert again == Added(first.id, first.artifact, False)
+    assert again == AddedDataset(first.id, first.artifact, False)
     assert counts(database) == before
     assert contents(store) == there
     add_dataset(database, store, [copy], name="newer")
@@ -201,7 +201,7 @@ def test_rejected_games_stay_with_the_dataset(place: Any, tmp_path: Path) -> Non
     path = tmp_path / "g.pgn"
     path.write_text(pgn(0) + pgn(1).replace("d5", "d9") + pgn(2))
     add_dataset(database, store, [path], name="some")
-    (reject,) = rejects(database, store, "some")
+    (reject,) = read_rejects(database, store, "some")
     assert (reject["row"], reject["source"], reject["ply"]) == (1, "g.pgn", 1)
     assert "d9" in reject["reason"]
 
@@ -211,7 +211,7 @@ def test_a_file_name_with_a_tab_and_a_line_break_keeps_its_rejects_readable(plac
     path = tmp_path / "my\tgames\n2.pgn"
     path.write_text(pgn(0) + pgn(1).replace("d5", "d9"))
     add_dataset(database, store, [path], name="some")
-    (reject,) = rejects(database, store, "some")
+    (reject,) = read_rejects(database, store, "some")
     assert (reject["row"], reject["source"], reject["ply"]) == (1, "my games 2.pgn", 1)
 
 

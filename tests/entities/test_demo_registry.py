@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import delete, func, select
 
 from chessreg.cli.root import run_command_line
-from chessreg.entities.merge import merge
-from chessreg.entities.reproduce import again
+from chessreg.entities.merge import merge_source
+from chessreg.entities.reproduce import repeat_run
 from chessreg.queries import run_query
 from chessreg.queries.catalogue import catalogue_entries
 from chessreg.registry import tables
@@ -108,7 +108,7 @@ def test_a_finished_run_is_not_done_again(demo, capsys):
 
 @pytest.mark.parametrize("name", ["engines", "legality"])
 def test_an_exact_run_comes_out_again(name, session: Session):
-    found = again(session.database, session.store, session.id("run", name))
+    found = repeat_run(session.database, session.store, session.id("run", name))
     assert found.agrees
     assert found.same > 0
 
@@ -117,9 +117,9 @@ def test_merged_as_it_was_written_it_comes_in_whole_and_stays_so(demo, tmp_path)
     with zipfile.ZipFile(DEMO / "demo.zip") as packed:
         packed.extract("registry.db", tmp_path)
     with open_session(str(tmp_path / "new" / "registry.db"), tmp_path / "new" / "store") as new:
-        merge(new.database, new.store, str(demo / "registry.db"))
+        merge_source(new.database, new.store, str(demo / "registry.db"))
         once = counted(new.database)
-        again = merge(new.database, new.store, str(tmp_path / "registry.db"))
+        again = merge_source(new.database, new.store, str(tmp_path / "registry.db"))
         assert (sum(again.facts.values()), again.results, again.runs, again.conflicts) == (0, 0, 0, 0)
         assert counted(new.database) == once
         assert not list(new.store.tmp.iterdir())
@@ -132,9 +132,9 @@ def test_a_backup_gives_back_a_lost_run_once(demo, session: Session, tmp_path):
     with session.database.write() as sql:
         sql.execute(delete(tables.FragmentRecord).where(tables.FragmentRecord.run_id == run))
         sql.execute(delete(tables.Run).where(tables.Run.id == run))
-    assert merge(session.database, session.store, str(tmp_path / "registry.db")).runs == 1
+    assert merge_source(session.database, session.store, str(tmp_path / "registry.db")).runs == 1
     once = counted(session.database)
-    assert merge(session.database, session.store, str(tmp_path / "registry.db")).repeated == 0
+    assert merge_source(session.database, session.store, str(tmp_path / "registry.db")).repeated == 0
     assert counted(session.database) == once
     assert {name: n for name, n in once.items() if name != "fragment"} == {
         name: n for name, n in whole.items() if name != "fragment"
@@ -143,11 +143,11 @@ def test_a_backup_gives_back_a_lost_run_once(demo, session: Session, tmp_path):
 
 def test_it_is_taken_into_an_empty_registry_whole_and_only_once(demo, tmp_path):
     with open_session(str(tmp_path / "new" / "registry.db"), tmp_path / "new" / "store") as new:
-        first = merge(new.database, new.store, str(demo / "registry.db"))
+        first = merge_source(new.database, new.store, str(demo / "registry.db"))
         assert first.conflicts == 0
         assert first.results > 0
         once = counted(new.database)
-        second = merge(new.database, new.store, str(demo / "registry.db"))
+        second = merge_source(new.database, new.store, str(demo / "registry.db"))
         assert (sum(second.facts.values()), second.results, second.runs, second.conflicts) == (0, 0, 0, 0)
         assert counted(new.database) == once
     with Database.open(demo / "registry.db", create=False) as old:

@@ -151,7 +151,7 @@ def session(tmp_path: Path, server: Hub, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 def fetched(session: Session, source: str, **settings: Any) -> Any:
-    return adding.fetch(session.database, session.store, get_fetch_source(source), **settings)
+    return adding.fetch_source(session.database, session.store, get_fetch_source(source), **settings)
 
 
 def row_of(session: Session, table: Any) -> Any:

@@ -18,7 +18,7 @@ from chessreg.registry.tables.types import utc_now
 from chessreg.session import open_session
 from store.fragments import FRAGMENT_SUFFIX, FragmentWriter, list_pending
 
-LATER = 2 * gc.YOUNG
+LATER = 2 * gc.MIN_AGE_S
 
 
 @pytest.fixture
@@ -28,8 +28,8 @@ def session(world, tmp_path):
         yield opened
 
 
-def found(session) -> list[gc.Rubbish]:
-    return gc.find(session.database, session.store, now=time.time() + LATER)
+def found(session) -> list[gc.UnusedBytes]:
+    return gc.find_unused(session.database, session.store, now=time.time() + LATER)
 
 
 def archive(session, noun: str, name: str) -> None:
@@ -44,7 +44,7 @@ def test_nothing_that_is_registered_is_rubbish(session):
 def test_a_leftover_artifact_is_rubbish_once_it_is_old_enough(session, tmp_path):
     (tmp_path / "left.txt").write_text("over")
     artifact = session.store.add(tmp_path / "left.txt", "file")
-    assert gc.find(session.database, session.store) == []  # young: it may be about to be registered
+    assert gc.find_unused(session.database, session.store) == []  # young: it may be about to be registered
     (item,) = [i for i in found(session) if i.what.startswith("artifact")]
     assert (item.what, item.why) == (f"artifact {artifact.digest[:12]}", "nothing registered refers to it")
 
@@ -66,14 +66,14 @@ def test_what_a_killed_process_left_unfinished_is_reported_and_removed_at_once(s
     with session.store.stage("probe") as ours:  # of a living process
         (ours / "weights").write_bytes(b"half")
         subprocess.run([sys.executable, "-c", LEAVE, str(session.store.root)])
-        rubbish = gc.find(session.database, session.store)
+        rubbish = gc.find_unused(session.database, session.store)
         assert {item.what for item in rubbish} == {"unfinished dataset", "unfinished lock"}
         assert all(item.why.startswith("process ") and item.why.endswith(" has ended") for item in rubbish)
         (problem,) = health.leftovers(session.store)
         assert "left 2 unfinished files or folders" in problem.detail
-        assert gc.remove(session.store, rubbish) >= 1000
+        assert gc.move_to_bin(session.store, rubbish) >= 1000
         assert list(session.store.tmp.iterdir()) == [ours]
-        assert gc.binned(session.store) == []
+        assert gc.list_bin(session.store) == []
         assert list(health.leftovers(session.store)) == []
 
 
@@ -95,10 +95,10 @@ def test_what_is_published_again_while_gc_looks_stays(session, tmp_path):
     artifact = session.store.add(tmp_path / "left.txt", "file")
     os.utime(artifact.path, (1.0, 1.0))
     now = time.time()
-    rubbish = gc.find(session.database, session.store, now=now)
+    rubbish = gc.find_unused(session.database, session.store, now=now)
     assert str(artifact.path.relative_to(session.store.root)) in {item.path for item in rubbish}
     session.store.add(tmp_path / "left.txt", "file")
-    gc.remove(session.store, rubbish, now)
+    gc.move_to_bin(session.store, rubbish, now)
     assert session.store.verify(artifact.digest)
 
 
@@ -119,29 +119,29 @@ def test_what_is_removed_comes_back_until_the_bin_is_emptied(session):
         rows = sql.scalar(select(func.count()).select_from(tables.Probe))
     rubbish = found(session)
     digest = session.store.list("probe")[0].digest
-    assert gc.remove(session.store, rubbish) == sum(item.bytes for item in rubbish) > 0
+    assert gc.move_to_bin(session.store, rubbish) == sum(item.bytes for item in rubbish) > 0
     assert not session.store.exists(digest)
-    gc.restore(session.store)
+    gc.restore_from_bin(session.store)
     assert session.store.verify(digest)
-    gc.remove(session.store, found(session))
-    assert gc.empty(session.store, older_than=3600) == 0  # not long enough in the bin
-    assert gc.empty(session.store, older_than=0) > 0
-    assert gc.restore(session.store) == []
+    gc.move_to_bin(session.store, found(session))
+    assert gc.empty_bin(session.store, older_than=3600) == 0  # not long enough in the bin
+    assert gc.empty_bin(session.store, older_than=0) > 0
+    assert gc.restore_from_bin(session.store) == []
     with session.database.read() as sql:
         assert sql.scalar(select(func.count()).select_from(tables.Probe)) == rows
 
 
 def test_other_names_in_the_bin_stay_and_stop_nobody(session):
     archive(session, "run", "skill")
-    gc.remove(session.store, found(session))
-    bin_folder = session.store.root / gc.BIN
+    gc.move_to_bin(session.store, found(session))
+    bin_folder = session.store.root / gc.BIN_FOLDER
     (bin_folder / ".DS_Store").write_bytes(b"")
     for name in ("mine", "20261025T010000Z"):
         (bin_folder / name / "artifacts" / "ab" / "cd").mkdir(parents=True)
-    assert not any(item.path.startswith("bin/mine") for item in gc.binned(session.store))
-    gc.empty(session.store, older_than=0)
+    assert not any(item.path.startswith("bin/mine") for item in gc.list_bin(session.store))
+    gc.empty_bin(session.store, older_than=0)
     assert {path.name for path in bin_folder.iterdir()} == {".DS_Store", "mine"}
-    assert gc.removed_at("20261025T010000Z") == 1792890000.0  # the clocks of Europe go back in this hour
+    assert gc.parse_bin_time("20261025T010000Z") == 1792890000.0  # the clocks of Europe go back in this hour
 
 
 def test_scratch_of_a_complete_run_goes_and_the_logs_of_its_jobs_stay(session):
@@ -153,9 +153,9 @@ def test_scratch_of_a_complete_run_goes_and_the_logs_of_its_jobs_stay(session):
         path.write_bytes(b"12345")
     scratch = [item for item in found(session) if item.what == f"scratch of run {run[-6:]}"]
     assert [(item.path.rpartition("/")[2], item.bytes) for item in scratch] == [("left.bin", 5), ("training", 5)]
-    gc.remove(session.store, scratch)
+    gc.move_to_bin(session.store, scratch)
     assert [path.name for path in (session.store.runs / run).iterdir()] == ["jobs"]
-    assert len(gc.restore(session.store)) == 2
+    assert len(gc.restore_from_bin(session.store)) == 2
     assert (session.store.runs / run / "training" / "state.pt").read_bytes() == b"12345"
 
 
@@ -166,14 +166,14 @@ def test_what_is_gone_already_stops_nobody(session):
         archive(session, "run", name)
     first, *others = rubbish = found(session)
     shutil.rmtree(session.store.root / first.path)
-    assert gc.remove(session.store, rubbish) == sum(item.bytes for item in others)
+    assert gc.move_to_bin(session.store, rubbish) == sum(item.bytes for item in others)
     assert found(session) == []
     before = places(session)
-    assert len(gc.restore(session.store)) == len(before) == len(others)
+    assert len(gc.restore_from_bin(session.store)) == len(before) == len(others)
 
 
 def places(session) -> set[str]:
-    return {str(path.relative_to(session.store.root / gc.BIN)) for path in gc.in_bin(session.store)}
+    return {str(path.relative_to(session.store.root / gc.BIN_FOLDER)) for path in gc.list_bin_folders(session.store)}
 
 
 def test_doctor_misses_nothing_that_only_archived_things_need_and_mends_what_is_needed_again(session):
@@ -187,7 +187,7 @@ def test_doctor_misses_nothing_that_only_archived_things_need_and_mends_what_is_
 
     for name in ("reference-board", "skill", "reference-test"):
         archive(session, "run", name)
-    gc.remove(session.store, found(session))
+    gc.move_to_bin(session.store, found(session))
     assert len(places(session)) >= 3
     assert missing() == []
     with session.database.write() as sql:

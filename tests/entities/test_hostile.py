@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy import func, select
 
-from chessreg.entities.merge import merge
+from chessreg.entities.merge import merge_source
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.registry import tables
 from chessreg.runs import transfer, trust
@@ -78,7 +78,7 @@ def test_a_row_that_cannot_be_is_refused_before_any_is_taken_in(theirs, ours, st
     change(theirs, "pragma foreign_keys = off", statement)
     before = rows_of(ours)
     with pytest.raises(BadInputError, match="is refused: ") as refused:
-        merge(ours.database, ours.store, str(theirs / "registry.db"))
+        merge_source(ours.database, ours.store, str(theirs / "registry.db"))
     assert refused.value.message.isprintable()
     assert rows_of(ours) == before
 
@@ -121,7 +121,7 @@ def test_a_row_that_cannot_be_read_or_be_here_is_refused_in_one_line(theirs, our
     change(theirs, "pragma foreign_keys = off", "pragma ignore_check_constraints = on", statement)
     before = rows_of(ours)
     with pytest.raises(BadInputError):
-        merge(ours.database, ours.store, str(theirs / "registry.db"))
+        merge_source(ours.database, ours.store, str(theirs / "registry.db"))
     assert rows_of(ours) == before
 
 
@@ -129,7 +129,7 @@ def test_a_row_that_cannot_be_read_or_be_here_is_refused_in_one_line(theirs, our
 def test_a_result_that_is_no_whole_number_is_refused_in_one_line(theirs, ours, value):
     change(theirs, "pragma ignore_check_constraints = on", f"update score set n = {value}")
     with pytest.raises(BadInputError, match="a row of score is refused: its n cannot be "):
-        merge(ours.database, ours.store, str(theirs / "registry.db"))
+        merge_source(ours.database, ours.store, str(theirs / "registry.db"))
     with ours.database.read() as session:
         assert session.scalar(select(func.count()).select_from(tables.Score)) == 0
 
@@ -251,7 +251,7 @@ URIS = (
 
 @pytest.mark.parametrize("uri", URIS)
 def test_a_place_that_only_a_row_names_is_not_asked(theirs, ours, monkeypatch, uri):
-    merge(ours.database, ours.store, str(theirs / "registry.db"))
+    merge_source(ours.database, ours.store, str(theirs / "registry.db"))
     wanted = transfer.find_items(ours.database, ["skill"], inputs=False)[:1]
     with ours.database.write() as sql:
         sql.query(tables.ArtifactLocation).delete()
@@ -272,7 +272,7 @@ def test_a_bucket_that_was_named_here_is_asked_by_itself(theirs, ours, tmp_path)
     with open_session(str(theirs / "registry.db"), theirs / "store") as session:
         wanted = transfer.find_items(session.database, ["skill"], inputs=False)
         transfer.push_items(session.database, session.store, BucketPlace(url), wanted)
-    merge(ours.database, ours.store, str(theirs / "registry.db"))
+    merge_source(ours.database, ours.store, str(theirs / "registry.db"))
     shutil.rmtree(theirs / "store")
     assert len(transfer.pull_items(ours.database, ours.store, wanted).moved) == len(wanted)
 

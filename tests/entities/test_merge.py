@@ -13,9 +13,9 @@ from sqlalchemy import func, select
 
 from chessreg.entities import gc
 from chessreg.entities import merge as merging
-from chessreg.entities.adding import Added, add_dataset
-from chessreg.entities.dataset import folder_of, split_dataset
-from chessreg.entities.merge import merge
+from chessreg.entities.adding import AddedDataset, add_dataset
+from chessreg.entities.dataset import locate_dataset, split_dataset
+from chessreg.entities.merge import merge_source
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import brought, machine, names, provenance, read, tables
 from chessreg.registry.database import Database
@@ -100,9 +100,9 @@ def test_one_spec_in_two_homes_merged_both_ways_twice_is_one_run_with_two_attemp
         run_toy(session, name="only-there", positions=3, seed=1)
     for _ in range(2):
         with here as session:
-            merge(session.database, session.store, str(there.folder))
+            merge_source(session.database, session.store, str(there.folder))
         with there as session:
-            merge(session.database, session.store, str(here.folder.parent))  # a folder with a .chessreg in it
+            merge_source(session.database, session.store, str(here.folder.parent))  # a folder with a .chessreg in it
     with Database.open(here.folder / "registry.db") as a, Database.open(there.folder / "registry.db") as b:
         assert rows(a, of=("score", "run", "machine", "annotation")) == rows(
             b, of=("score", "run", "machine", "annotation")
@@ -128,7 +128,7 @@ def test_a_machine_was_seen_when_either_registry_saw_it_last(homes, days):
         with open_session(home.url, home.folder / "store") as session, session.database.write() as sql:
             sql.merge(tables.Machine(**row | {"last_seen": at}))
     with open_session(here.url, here.folder / "store") as session:
-        merge(session.database, session.store, str(there.folder / "registry.db"))
+        merge_source(session.database, session.store, str(there.folder / "registry.db"))
         with session.database.read() as sql:
             assert sql.get_one(tables.Machine, row["id"]).last_seen == max(seen)
 
@@ -139,17 +139,17 @@ def test_another_merge_of_the_same_between_a_look_and_its_write_takes_nothing_in
         run_toy(session, positions=3)
         run_toy(session, positions=2, seed=1)
     with here as session:
-        look, looks = merging.fragments_of, []
+        look, looks = merging.read_fragment_names, []
 
         def overtaken(database: Database, run_id: UUID) -> set[str]:
             seen = look(database, run_id)
             if not looks:
                 looks.append(run_id)
-                merge(session.database, session.store, str(there.folder))
+                merge_source(session.database, session.store, str(there.folder))
             return seen
 
-        monkeypatch.setattr(merging, "fragments_of", overtaken)
-        report = merge(session.database, session.store, str(there.folder))
+        monkeypatch.setattr(merging, "read_fragment_names", overtaken)
+        report = merge_source(session.database, session.store, str(there.folder))
         assert (report.results, report.repeated, report.conflicts) == (0, 0, 0)
         assert (count(session.database, tables.Score), count(session.database, tables.Conflict)) == (5, 0)
         with session.database.read() as sql:
@@ -181,7 +181,7 @@ def test_the_character_0_of_a_tokenizer_of_bytes_and_of_what_a_model_wrote_comes
                 sql.add(tables.Prediction(**written, name=f"n{number}", text="\0" * 30, detail={"\0": ["\0b"]}))
     with open_session(postgres.migrated(), tmp_path / "here") as session:
         for taken in (4, 0):
-            report = merge(session.database, session.store, str(there.folder))
+            report = merge_source(session.database, session.store, str(there.folder))
             assert (report.results, report.conflicts) == (taken, 0)
         with session.database.read() as sql:
             assert sql.get_one(tables.Tokenizer, "of-bytes").vocabulary == ["␀", "a"]
@@ -204,12 +204,12 @@ def test_texts_that_only_sqlite_takes_lose_no_other_row_on_the_way_into_postgres
     with open_session(postgres.migrated(), tmp_path / "here") as session:
         url = session.database.reference
         with pytest.raises(BadInputError, match=r"too long.*all other runs were merged"):
-            merge(session.database, session.store, str(there.folder))
+            merge_source(session.database, session.store, str(there.folder))
         with session.database.read() as sql:
             assert sql.scalars(select(tables.IllegalAttempt.text)).all() == [("e4 " * 40)[:32]]
         assert count(session.database, tables.Score) == 4
     with there as session:
-        assert merge(session.database, session.store, url).conflicts == 0
+        assert merge_source(session.database, session.store, url).conflicts == 0
 
 
 @pytest.mark.parametrize("backend", ["sqlite", pytest.param("postgresql", marks=pytest.mark.slow)])
@@ -238,7 +238,7 @@ def test_a_match_played_in_two_homes_counts_once_and_only_the_machine_differs(
     for _ in range(2):
         for home, other in ((here, there), (there, here)):
             with home as session:
-                merge(session.database, session.store, other.url)
+                merge_source(session.database, session.store, other.url)
     tables_of = []
     for home in both:
         with home as session:
@@ -252,7 +252,7 @@ def test_a_match_played_in_two_homes_counts_once_and_only_the_machine_differs(
             assert found.metrics
             assert all(metric.values[0] == metric.values[1] for metric in found.metrics)
             with pytest.raises(BadInputError, match="is this registry"):
-                merge(session.database, session.store, home.url)
+                merge_source(session.database, session.store, home.url)
             tables_of.append(rows(session.database, of=("game", "illegal_attempt", "run", "machine", "annotation")))
     assert tables_of[0] == tables_of[1]
     assert len(tables_of[0]["game"]) == 4
@@ -263,9 +263,9 @@ def test_a_second_merge_changes_nothing(homes):
     with there as session:
         run_toy(session, positions=4)
     with here as session:
-        first = merge(session.database, session.store, str(there.folder))
+        first = merge_source(session.database, session.store, str(there.folder))
         version = session.database.data_version()
-        second = merge(session.database, session.store, str(there.folder / "registry.db"))
+        second = merge_source(session.database, session.store, str(there.folder / "registry.db"))
         assert (first.results, first.runs) == (4, 1)
         assert (second.results, second.repeated, second.facts) == (0, 0, {})
         assert session.database.data_version() == version
@@ -281,7 +281,7 @@ def test_a_run_half_done_here_is_completed_by_the_other_half(homes):
             sql.query(tables.UnitRange).filter(tables.UnitRange.start >= 2).delete()
             sql.query(tables.Score).filter(tables.Score.unit >= 2).delete()
             sql.query(tables.Run).update({"completed_at": None})
-        report = merge(session.database, session.store, str(there.folder))
+        report = merge_source(session.database, session.store, str(there.folder))
         assert (report.results, report.repeated) == (3, 2)
         with session.database.read() as sql:
             assert sql.scalar(select(tables.Run.completed_at)) is not None
@@ -297,11 +297,11 @@ def test_a_copy_of_a_registry_that_was_worked_with_elsewhere_comes_home(homes):
         run_toy(session, positions=3, seed=1)
     with here as session:
         run_toy(session, positions=5, seed=2)
-        assert merge(session.database, session.store, str(there.folder)).results == 3
-        assert merge(session.database, session.store, str(there.folder)).results == 0
+        assert merge_source(session.database, session.store, str(there.folder)).results == 3
+        assert merge_source(session.database, session.store, str(there.folder)).results == 0
         assert count(session.database, tables.Score) == 12
     with there as session:
-        assert merge(session.database, session.store, str(here.folder)).results == 5
+        assert merge_source(session.database, session.store, str(here.folder)).results == 5
 
 
 def test_two_copies_of_one_registry_that_went_on_apart_both_come_in(homes, tmp_path):
@@ -316,7 +316,7 @@ def test_two_copies_of_one_registry_that_went_on_apart_both_come_in(homes, tmp_p
                 sql.add(tables.UnitRange(run_id=run_id, start=unit, stop=unit + 1, attempt_id=attempt_id))
     with homes[0] as session:
         for copy in ("box1", "box2"):
-            merge(session.database, session.store, str(tmp_path / copy / "registry.db"))
+            merge_source(session.database, session.store, str(tmp_path / copy / "registry.db"))
         with session.database.read() as sql:
             assert sorted(sql.scalars(select(tables.Score.unit))) == [0, 1, 2, 3]
 
@@ -330,7 +330,7 @@ def test_results_that_differ_are_listed_once_and_the_first_counts(homes):
         sql.query(tables.Score).filter(tables.Score.unit == 1).update({"n": 2})
     with here as session:
         for _ in range(2):
-            merge(session.database, session.store, str(there.folder))
+            merge_source(session.database, session.store, str(there.folder))
         with session.database.read() as sql:
             (conflict,) = sql.scalars(select(tables.Conflict))
             assert (conflict.table_name, conflict.key["unit"], conflict.row["n"]) == ("score", 1, 2)
@@ -358,20 +358,20 @@ def test_a_preview_tells_what_the_merge_then_does_and_keeps_nothing(homes, part)
     other = str(there.folder / part)
     with here as session:
         before, files = rows_of(session.database), sorted(path.name for path in session.store.root.rglob("*"))
-        preview = merging.preview(session.database, session.store, other)
+        preview = merging.preview_merge(session.database, session.store, other)
         assert rows_of(session.database) == before
         assert sorted(path.name for path in session.store.root.rglob("*")) == files
         rows = {row["units"]: (row["done_before"], row["done"], row["conflicts"]) for row in preview.runs}
         assert rows == {2: (None, 2, 0)} | ({} if part else {3: (3, 3, 1)})
         assert preview.unchanged == (1 if part else 0)
         assert [conflict["differs"] for conflict in preview.conflicts] == ([] if part else [{"n": (1, 2)}])
-        report = merge(session.database, session.store, other)
+        report = merge_source(session.database, session.store, other)
         assert report == preview.report
         assert report.results > 0
         with session.database.read() as sql:
             listed = [(row["table_name"], row["key"]) for row in read.list_conflicts(sql)]
         assert listed == [(row["table_name"], row["key"]) for row in preview.conflicts]
-        again = merging.preview(session.database, session.store, other)
+        again = merging.preview_merge(session.database, session.store, other)
         assert (again.report.facts, again.report.results, again.conflicts) == ({}, 0, [])
         assert (again.runs, again.unchanged) == ([], 2)
 
@@ -382,17 +382,17 @@ def test_a_preview_takes_nothing_in_on_postgresql_either(homes, postgres):
         run_toy(session, positions=3)
     with open_session(postgres.migrated(), homes[0].folder / "store", create=True) as session:
         before = rows_of(session.database)
-        preview = merging.preview(session.database, session.store, str(there.folder))
+        preview = merging.preview_merge(session.database, session.store, str(there.folder))
         assert preview.report.results > 0
         assert rows_of(session.database) == before
-        assert merge(session.database, session.store, str(there.folder)) == preview.report
+        assert merge_source(session.database, session.store, str(there.folder)) == preview.report
 
 
 def test_a_preview_of_this_registry_itself_is_refused(homes):
     with homes[0] as session:
         run_toy(session, positions=3)
         with pytest.raises(BadInputError, match="is this registry"):
-            merging.preview(session.database, session.store, str(homes[0].folder))
+            merging.preview_merge(session.database, session.store, str(homes[0].folder))
         with session.database.write() as sql:  # the transaction is over
             names.add_annotation(sql, "run", sql.scalars(select(tables.Run.id)).one(), "note", "still writes")
 
@@ -410,7 +410,7 @@ def test_merges_both_ways_list_only_the_other_row_and_once_however_the_run_grows
     for unit in (1, 2):
         for home, other, theirs in ((*homes, 2), (*reversed(homes), 1)):
             with home as session:
-                reported.append(merge(session.database, session.store, str(other.folder)).conflicts)
+                reported.append(merge_source(session.database, session.store, str(other.folder)).conflicts)
                 with session.database.read() as sql:
                     assert [row["n"] for row in sql.scalars(select(tables.Conflict.row))] == [theirs]
         with homes[1] as session, session.database.write() as sql:
@@ -426,7 +426,7 @@ def test_a_name_that_two_machines_gave_is_shown_with_its_host(homes):
     with there as session:
         run_toy(session, name="best", positions=3)
     with here as session:
-        merge(session.database, session.store, str(there.folder))
+        merge_source(session.database, session.store, str(there.folder))
         with session.database.read() as sql:
             assert sorted(names.read_noun_names(sql, "run").values()) == ["best@box1", "best@box2"]
             with pytest.raises(BadInputError, match="ambiguous"):
@@ -437,7 +437,7 @@ def test_a_name_that_two_machines_gave_is_shown_with_its_host(homes):
 PGN = "\n".join(f'[Event "{moves}"]\n[Result "1-0"]\n\n1. {moves} 1-0\n' for moves in ("e4 e5", "d4 d5", "c4 c5"))
 
 
-def add_games(session: Session, tmp_path: Path, name: str) -> Added:
+def add_games(session: Session, tmp_path: Path, name: str) -> AddedDataset:
     """One dataset, from a file of this name."""
     path = tmp_path / f"{name}.pgn"
     path.write_text(PGN)
@@ -450,17 +450,17 @@ def test_a_dataset_whose_file_was_called_otherwise_there_keeps_its_bytes_here(ho
         theirs = add_games(session, tmp_path, "first")
     with here as session:
         mine = add_games(session, tmp_path, "copy")
-        merge(session.database, session.store, str(there.folder))
+        merge_source(session.database, session.store, str(there.folder))
         assert (mine.id, mine.artifact != theirs.artifact) == (theirs.id, True)
         (there.folder / "store").rename(tmp_path / "out-of-reach")
-        assert folder_of(session.database, session.store, "copy")[1] == session.store.path(mine.artifact)
+        assert locate_dataset(session.database, session.store, "copy")[1] == session.store.path(mine.artifact)
         with session.database.write() as sql:  # what an earlier merge did
             sql.query(tables.Dataset).update({"artifact": theirs.artifact})
-        later = time.time() + 2 * gc.YOUNG
-        assert gc.find(session.database, session.store, now=later) == []
+        later = time.time() + 2 * gc.MIN_AGE_S
+        assert gc.find_unused(session.database, session.store, now=later) == []
         with session.database.write() as sql:
             names.add_annotation(sql, "dataset", mine.id, "archive")
-        assert [r.path[-64:] for r in gc.find(session.database, session.store, now=later)] == [mine.artifact]
+        assert [r.path[-64:] for r in gc.find_unused(session.database, session.store, now=later)] == [mine.artifact]
 
 
 def test_a_part_with_other_bounds_stays_as_it_is_on_both_sides_and_is_listed(homes, tmp_path):
@@ -470,7 +470,7 @@ def test_a_part_with_other_bounds_stays_as_it_is_on_both_sides_and_is_listed(hom
             split_dataset(session.database, session.store, "games", part, seed)
     for home, other, seed in ((homes[0], homes[1], 7), (homes[1], homes[0], 1)):
         with home as session:
-            assert merge(session.database, session.store, str(other.folder)).conflicts == 1
+            assert merge_source(session.database, session.store, str(other.folder)).conflicts == 1
             with session.database.read() as sql:
                 assert sql.scalar(select(tables.Split.seed)) == seed
 
@@ -484,7 +484,7 @@ def test_what_is_known_of_a_checkpoint_stays_and_what_is_not_is_learned(homes):
         with home as session:
             checkpoint(session, digest, at, **values)
     with homes[0] as session:
-        merge(session.database, session.store, str(homes[1].folder))
+        merge_source(session.database, session.store, str(homes[1].folder))
         with session.database.read() as sql:
             row = sql.scalars(select(tables.Checkpoint)).one()
         assert (row.training_datasets, row.tokens_seen, row.created_at) == (["dataset:" + "cd" * 32], 8, early)
@@ -496,7 +496,7 @@ def test_a_checkpoint_whose_parent_a_fast_clock_registered_comes_in(homes):
         checkpoint(session, parent, at + timedelta(minutes=5))
         checkpoint(session, child, at, parent_id=uuid_from_digest(parent))
     with homes[0] as session:
-        merge(session.database, session.store, str(homes[1].folder))
+        merge_source(session.database, session.store, str(homes[1].folder))
         assert count(session.database, tables.Checkpoint) == 2
 
 
@@ -517,7 +517,7 @@ def test_what_stands_in_a_conflict_of_others_is_data(homes, key, row):
             sql.add(tables.Conflict(id=uuid_from_digest("ef" * 32), table_name="score", key=key, row=row, **known))
     with here as session:
         for _ in range(2):
-            merge(session.database, session.store, str(there.folder))
+            merge_source(session.database, session.store, str(there.folder))
         assert count(session.database, tables.Conflict) == 1
 
 
@@ -525,7 +525,7 @@ def test_a_checkpoint_that_is_its_own_parent_is_refused_in_a_line(homes):
     with homes[1] as session:
         checkpoint(session, "ab" * 32, datetime(2026, 1, 1, tzinfo=UTC), parent_id=uuid_from_digest("ab" * 32))
     with homes[0] as session, pytest.raises(BadInputError, match="a row of checkpoint is refused: it is its own"):
-        merge(session.database, session.store, str(homes[1].folder))
+        merge_source(session.database, session.store, str(homes[1].folder))
 
 
 def checkpoint(session: Session, digest: str, at: datetime, **values: object) -> None:
@@ -546,18 +546,18 @@ def test_fragments_of_a_machine_without_a_registry_come_home(homes, tmp_path):
     for path in (there.folder / "store" / "fragments" / "ingested").rglob("*.zst"):
         (spool / path.name).write_bytes(path.read_bytes())
     with here as session:
-        report = merge(session.database, session.store, str(spool))
+        report = merge_source(session.database, session.store, str(spool))
         assert report.results == 4
-        assert merge(session.database, session.store, str(spool)).results == 0
+        assert merge_source(session.database, session.store, str(spool)).results == 0
         assert count(session.database, tables.Score) == 4
 
 
 def test_what_is_no_registry_is_refused(homes, tmp_path):
     with homes[0] as session:
         with pytest.raises(NotFoundError, match="does not exist"):
-            merge(session.database, session.store, str(tmp_path / "nowhere"))
+            merge_source(session.database, session.store, str(tmp_path / "nowhere"))
         (tmp_path / "empty").mkdir()
         with pytest.raises(BadInputError, match=r"neither a registry\.db nor fragments"):
-            merge(session.database, session.store, str(tmp_path / "empty"))
+            merge_source(session.database, session.store, str(tmp_path / "empty"))
         with pytest.raises(BadInputError, match="is this registry"):
-            merge(session.database, session.store, str(homes[0].folder))
+            merge_source(session.database, session.store, str(homes[0].folder))

@@ -19,8 +19,8 @@ import pytest
 import chessreg.entities
 from chessreg import plugins
 from chessreg.cli.root import run_command_line
-from chessreg.entities import entities, entity, gc
-from chessreg.entities.merge import merge
+from chessreg.entities import gc, load_entities, load_entity
+from chessreg.entities.merge import merge_source
 from chessreg.errors import ChessregError, NotFoundError
 from chessreg.registry import lineage, names, tables
 from chessreg.registry.identity import canonical_digest, uuid_from_digest
@@ -33,20 +33,20 @@ ROOT = HERE.parents[1]
 
 
 def test_every_noun_says_what_a_list_and_the_data_room_need() -> None:
-    for noun, known in entities().items():
+    for noun, known in load_entities().items():
         assert noun == known.table.__noun__.name
-        assert entity(noun).plural == known.plural
+        assert load_entity(noun).plural == known.plural
         columns = set(known.table.__table__.columns.keys())
         assert {column.field for column in known.columns} & columns
         assert known.none_yet or not known.in_data_room
-    assert list(entities())[:2] == ["dataset", "checkpoint"]
+    assert list(load_entities())[:2] == ["dataset", "checkpoint"]
 
 
 def test_two_nouns_of_one_name_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     point = EntryPoint("sae", "chessreg.entities.sae:Saes", chessreg.entities.GROUP)
     monkeypatch.setattr(plugins, "entry_points", lambda group: [point])
     with pytest.raises(ChessregError, match="two entities have the noun sae"):
-        entities()
+        load_entities()
 
 
 @pytest.mark.parametrize(
@@ -58,12 +58,12 @@ def test_a_package_whose_noun_cannot_be_loaded_is_named(monkeypatch: pytest.Monk
     point = EntryPoint("lens", value, chessreg.entities.GROUP)
     monkeypatch.setattr(plugins, "entry_points", lambda group: [point])
     with pytest.raises(ChessregError, match=re.escape(why)):
-        entities()
+        load_entities()
 
 
 def test_a_noun_that_is_none_lists_those_that_are() -> None:
     with pytest.raises(NotFoundError, match="unknown noun 'sea'") as error:
-        entity("sea")
+        load_entity("sea")
     assert "sae" in error.value.hint
 
 
@@ -161,16 +161,18 @@ def test_saes_made_otherwise_elsewhere_are_conflicts_and_archived_ones_can_go(tm
         add_saes(here, "here")
         add_saes(there, "there")
         add_saes(there, "another", seed=1)
-        merged = merge(here.database, here.store, str(tmp_path / "b" / "registry.db"))
+        merged = merge_source(here.database, here.store, str(tmp_path / "b" / "registry.db"))
         assert merged.facts["sae"] == 2
         with here.database.read() as sql:
             assert {row.table_name for row in sql.query(tables.Conflict)} == {"output", "sae"}
-        assert gc.find(here.database, here.store, now=later) == []
+        assert gc.find_unused(here.database, here.store, now=later) == []
         with here.database.write() as sql:
             target = names.resolve_id(sql, "sae", uuid_from_digest(canonical_digest({"seed": 0})).hex)
             names.add_annotation(sql, "sae", target, "archive")
             assert lineage.find_node(sql, target.hex).noun == "run"
-        assert [item.what.split()[0] for item in gc.find(here.database, here.store, now=later)] == ["artifact"] * 2
+        assert [item.what.split()[0] for item in gc.find_unused(here.database, here.store, now=later)] == [
+            "artifact"
+        ] * 2
 
 
 class Package:

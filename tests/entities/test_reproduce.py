@@ -17,7 +17,7 @@ from sqlalchemy import func, select, update
 
 from chessreg.cli.root import run_command_line
 from chessreg.doctor import problems
-from chessreg.entities.reproduce import Again, again, script, steps
+from chessreg.entities.reproduce import RepeatedRun, list_steps, repeat_run, write_script_lines
 from chessreg.errors import BadInputError
 from chessreg.experiments.cache import Cache
 from chessreg.experiments.edit import EditSpec
@@ -59,7 +59,7 @@ def typed(session, *words):
 
 def test_steps_are_commands_in_an_order_that_works(session):
     with session.database.read() as sql:
-        commands = [step["command"] for step in steps(sql, session.id("run", "reference-board"))]
+        commands = [step["command"] for step in list_steps(sql, session.id("run", "reference-board"))]
     assert commands[-1] == "chessreg run probe --cache reference-fit --epochs 1 --name reference-board"
     cache = "chessreg run cache --checkpoint reference --dataset sample:fit --max-sites 16 --name reference-fit"
     order = [commands.index(cache), len(commands) - 1]
@@ -72,7 +72,7 @@ def test_steps_are_commands_in_an_order_that_works(session):
 def test_an_exact_run_comes_out_the_same_and_leaves_nothing_behind(session, name):
     before = session.database.data_version()
     fragments = sorted((session.store.root / "fragments").rglob("*"))
-    found = again(session.database, session.store, session.id("run", name))
+    found = repeat_run(session.database, session.store, session.id("run", name))
     assert found.agrees
     assert found.outputs_same > 0
     assert session.database.data_version() == before
@@ -90,14 +90,14 @@ def test_what_a_run_made_and_nobody_has_any_more_is_made_again_and_kept(session)
         if made[0].array is not None:  # artifacts of a copied world are known where it was made
             [gone] = [found.hint for found in problems(session.database, session.store, session.database.reference)]
             assert gone == f"`chessreg doctor --fix`, else chessreg reproduce {short} --rerun"
-        found = again(session.database, session.store, session.id("run", name))
+        found = repeat_run(session.database, session.store, session.id("run", name))
         assert (found.agrees, sorted(found.outputs_kept)) == (True, sorted(item.what for item in made))
         for item in made:
             if item.array is None:
                 session.store.verify(item.digest)
             else:
                 ArrayGroup(item.path(session.store)).verify()
-        assert again(session.database, session.store, session.id("run", name)).outputs_kept == []
+        assert repeat_run(session.database, session.store, session.id("run", name)).outputs_kept == []
 
 
 def test_bytes_that_came_out_otherwise_are_not_kept(session):
@@ -105,7 +105,7 @@ def test_bytes_that_came_out_otherwise_are_not_kept(session):
     shutil.rmtree(item.path(session.store))
     with session.database.write() as sql:
         sql.execute(update(tables.ActivationCache).values(digest="0" * 64))
-    found = again(session.database, session.store, session.id("run", "reference-test"))
+    found = repeat_run(session.database, session.store, session.id("run", "reference-test"))
     assert (found.agrees, found.outputs_kept) == (False, [])
     assert not item.path(session.store).exists()
 
@@ -117,7 +117,7 @@ def test_a_row_that_was_changed_is_found(session):
         row.correct += 3
         place = f"score {row.unit} {row.split} {row.item}"
         now = row.correct - 3
-    found = again(session.database, session.store, run_id)
+    found = repeat_run(session.database, session.store, run_id)
     assert found.differing == [place]
     assert {name: vars(column) for name, column in found.columns.items()} == {
         "score.correct": {
@@ -135,12 +135,12 @@ def test_a_row_that_was_changed_is_found(session):
 def test_games_come_out_move_by_move_and_the_first_other_move_is_named(session):
     session.run(PLAY.model_copy(update={"opponent": "random"}), name="seedable")
     run_id = session.id("run", "seedable")
-    assert again(session.database, session.store, run_id).agrees
+    assert repeat_run(session.database, session.store, run_id).agrees
     with session.database.write() as sql:
         game = sql.get_one(tables.Game, (run_id, 2))
         moves = unpack_moves(game.moves)
         game.moves = pack_moves([*moves[:9], chess.Move.from_uci("a1h8"), *moves[10:]])
-    found = again(session.database, session.store, run_id)
+    found = repeat_run(session.database, session.store, run_id)
     assert found.differing == ["game 2"]
     assert found.columns["game.moves"].first == f"game 2: from place 9: a1h8 then, {moves[9].uci()} now"
 
@@ -153,12 +153,12 @@ def test_a_run_is_done_again_with_as_many_threads_and_as_large_batches(session, 
         [attempt] = sql.scalars(select(tables.Attempt).where(tables.Attempt.run_id == run_id))
         attempt.execution_options = {**attempt.execution_options, "threads": 0, "used_threads": [1], "batch_games": 3}
     with pytest.raises(KeyboardInterrupt):
-        again(session.database, session.store, run_id)
+        repeat_run(session.database, session.store, run_id)
     assert [(options.threads, options.batch_games) for options in asked] == [(1, 3)]
 
 
 def test_rows_that_are_no_rows_are_compared_as_they_are():
-    found = Again()
+    found = RepeatedRun()
     found.row("game", "game 1", {"moves": b"abc", "detail": [1]}, {"moves": b"abd", "detail": None})
     assert found.columns["game.moves"].first == "game 1: 616263 then, 616264 now"
 
@@ -173,7 +173,7 @@ def test_a_column_that_older_rows_do_not_have_is_not_compared(session):
     with session.database.write() as sql:
         for row in sql.scalars(select(tables.Trial).where(tables.Trial.run_id == run_id, tables.Trial.sample == -1)):
             row.detail = {name: value for name, value in row.detail.items() if name != "half"}
-    found = again(session.database, session.store, run_id)
+    found = repeat_run(session.database, session.store, run_id)
     assert found.agrees
     assert found.newer == {"trial.detail.half"}
 
@@ -224,7 +224,7 @@ def test_only_games_that_nothing_but_a_seed_decides_are_held_to_their_moves(oppo
 def test_ctrl_c_leaves_nothing(session, monkeypatch):
     monkeypatch.setattr(Cache, "run", lambda self, task: stopped(task))
     with pytest.raises(KeyboardInterrupt):
-        again(session.database, session.store, session.id("run", "reference-fit"))
+        repeat_run(session.database, session.store, session.id("run", "reference-fit"))
     assert list(session.store.tmp.iterdir()) == []
 
 
@@ -232,7 +232,7 @@ def test_a_run_that_is_not_complete_is_refused(session):
     with session.database.write() as sql:
         sql.query(tables.Run).update({"completed_at": None})
     with pytest.raises(BadInputError, match="is not complete"):
-        again(session.database, session.store, session.id("run", "skill"))
+        repeat_run(session.database, session.store, session.id("run", "skill"))
     with session.database.read() as sql:
         assert sql.scalar(select(func.count()).select_from(tables.Run)) > 0
 
@@ -265,8 +265,8 @@ def test_the_script_of_a_run_makes_it_in_an_empty_folder(runs, tmp_path, monkeyp
     for run in runs:
         with open_session(str(tmp_path / "demo" / "registry.db"), tmp_path / "demo" / "store") as session:
             with session.database.read() as sql:
-                made = steps(sql, session.id("run", run))
-            lines = script(made, session.store)
+                made = list_steps(sql, session.id("run", run))
+            lines = write_script_lines(made, session.store)
             wanted = {step["id"] for step in made if step["noun"] == "run"}
         folder = tmp_path / run
         folder.mkdir()
@@ -280,7 +280,9 @@ def test_a_file_without_a_name_is_called_by_its_digest_and_two_of_one_name_are_r
     step = {"command": "chessreg x", "afterwards": []}
     files = [{"name": "a.pgn", "sha256": "0" * 64}, {"name": "a.pgn", "sha256": "1" * 64}]
     with pytest.raises(BadInputError, match="two different files"):
-        script([{**step, "files": files}], session.store)
+        write_script_lines([{**step, "files": files}], session.store)
     gone = {"name": "v.npy", "sha256": "sha256:" + "2" * 64}
-    lines = script([{**step, "command": f"chessreg run x --files {gone['sha256']}", "files": [gone]}], session.store)
+    lines = write_script_lines(
+        [{**step, "command": f"chessreg run x --files {gone['sha256']}", "files": [gone]}], session.store
+    )
     assert lines[-1] == "chessreg run x --files v.npy"

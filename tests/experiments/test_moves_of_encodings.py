@@ -64,10 +64,10 @@ def session(world, bigram):
             called = f"{NAMES[name]}-moves"
             with opened.store.stage("checkpoint") as folder:
                 save_checkpoint(model.network, folder, model.info)
-                artifact = checkpoint.publish(opened.store, folder, None)
+                artifact = checkpoint.publish_checkpoint(opened.store, folder, None)
             with opened.database.write() as sql:
-                row = checkpoint.checkpoint_row(model.info, artifact.digest, training_datasets=None)
-                checkpoint.record(sql, artifact, row, called)
+                row = checkpoint.build_checkpoint_row(model.info, artifact.digest, training_datasets=None)
+                checkpoint.record_checkpoint(sql, artifact, row, called)
             cache = CacheSpec(checkpoint=called, dataset="sample:fit", max_sites=10, sites="white-turns", games=40)
             opened.run(cache, name=f"{called}-fit")
             opened.run(ProbeSpec(cache=f"{called}-fit", epochs=1), name=f"{called}-board")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from sqlalchemy import select
 
-from chessreg.entities.run import board_views
+from chessreg.entities.run import build_unit_frames
 from chessreg.errors import BadInputError
 from chessreg.experiments.cache import CacheSpec
 from chessreg.experiments.probe import ProbeOptions, ProbeSpec
@@ -151,7 +151,7 @@ def test_a_label_of_one_square_is_fitted_scored_and_drawn(world_session):
     rows = rows_of(world_session, tables.Score, run, split="test")
     assert all(row.n == row.detail["positions"] for row in rows)
     assert len(np.frombuffer(rows[0].counts, "<i4")) == 6
-    frames = board_views(world_session.inputs, run.id, 0)
+    frames = build_unit_frames(world_session.inputs, run.id, 0)
     assert all("reads pin" in frame.title and "true value" in frame.title for frame in frames)
 
 
@@ -176,7 +176,7 @@ def test_skill_keeps_the_outer_classes_and_stands_beside_its_baselines(world_ses
         assert row.detail["mean_class"] == int(logits.mean(0).argmax())
         assert row.detail["vote_class"] == int(np.bincount(logits.argmax(1), minlength=2).argmax())
         assert {"majority_class", "length_class", "source_class"} <= row.detail.keys()
-    assert "skill" in board_views(world_session.inputs, run.id, 0)[0].title
+    assert "skill" in build_unit_frames(world_session.inputs, run.id, 0)[0].title
 
 
 def test_baselines_say_what_is_most_frequent_among_fitted_games_of_their_key():
@@ -232,7 +232,7 @@ def test_a_probe_applied_scores_as_it_did_on_its_test_games(world_session):
     theirs = {(r.item, r.n, r.correct, r.counts, json.dumps(r.detail, sort_keys=True))
               for r in rows_of(world_session, tables.Score, run, split="test")}  # fmt: skip
     assert mine == theirs
-    assert board_views(world_session.inputs, applied.id, 0)
+    assert build_unit_frames(world_session.inputs, applied.id, 0)
 
 
 def test_skill_is_counted_over_games_that_have_no_rating(world_session):

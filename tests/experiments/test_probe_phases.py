@@ -34,10 +34,10 @@ def session(world):
     with open_session(str(world / "registry.db"), world / "store") as opened:
         with opened.store.stage("checkpoint") as folder:
             save_checkpoint(network, folder, info)
-            artifact = checkpoint.publish(opened.store, folder, None)
+            artifact = checkpoint.publish_checkpoint(opened.store, folder, None)
         with opened.database.write() as sql:
-            row = checkpoint.checkpoint_row(info, artifact.digest, training_datasets=None)
-            checkpoint.record(sql, artifact, row, "uci")
+            row = checkpoint.build_checkpoint_row(info, artifact.digest, training_datasets=None)
+            checkpoint.record_checkpoint(sql, artifact, row, "uci")
         for part, name in (("fit", "all"), ("test", "held")):
             opened.run(
                 CacheSpec(checkpoint="uci", dataset=f"sample:{part}", sites="all", hook_points=(RESID_POST, LN_FINAL)),

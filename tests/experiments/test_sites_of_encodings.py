@@ -38,10 +38,10 @@ def models(world):
             info = CheckpointInfo.of(network, name)
             with session.store.stage("checkpoint") as folder:
                 save_checkpoint(network, folder, info)
-                artifact = checkpoint.publish(session.store, folder, None)
+                artifact = checkpoint.publish_checkpoint(session.store, folder, None)
             with session.database.write() as sql:
-                row = checkpoint.checkpoint_row(info, artifact.digest, training_datasets=None)
-                checkpoint.record(sql, artifact, row, NAMES[name])
+                row = checkpoint.build_checkpoint_row(info, artifact.digest, training_datasets=None)
+                checkpoint.record_checkpoint(sql, artifact, row, NAMES[name])
 
 
 def run(session, spec) -> str:

@@ -38,10 +38,10 @@ PROMOTES = "e2e4 d7d5 e4d5 e7e6 d5e6 d8g5 e6e7 g5f6 e7f8q e8f8"
 def register(session: Any, model: LanguageModel, name: str) -> None:
     with session.store.stage("checkpoint") as folder:
         save_checkpoint(model.network, folder, model.info)
-        artifact = checkpoint.publish(session.store, folder, None)
+        artifact = checkpoint.publish_checkpoint(session.store, folder, None)
     with session.database.write() as sql:
-        columns = checkpoint.checkpoint_row(model.info, artifact.digest, training_datasets=None)
-        checkpoint.record(sql, artifact, columns, name)
+        columns = checkpoint.build_checkpoint_row(model.info, artifact.digest, training_datasets=None)
+        checkpoint.record_checkpoint(sql, artifact, columns, name)
 
 
 @pytest.fixture(scope="module")

@@ -17,7 +17,7 @@ import pytest
 from sqlalchemy import select
 
 from chessreg.cli.root import run_command_line
-from chessreg.entities.merge import merge
+from chessreg.entities.merge import merge_source
 from chessreg.experiments import cache
 from chessreg.experiments.cache import CacheOptions, CacheSpec
 from chessreg.registry import tables
@@ -248,7 +248,7 @@ def test_two_machines_that_cut_their_groups_differently_make_one_cache(own, pris
         for array in (other / "store/arrays").glob(f"{run_id.hex}-*"):
             if not (own / "store/arrays" / array.name).exists():
                 shutil.copytree(array, own / "store/arrays" / array.name)
-        merge(here.database, here.store, str(other / "registry.db"))
+        merge_source(here.database, here.store, str(other / "registry.db"))
         with here.database.read() as sql:
             spec_hash = sql.get_one(tables.Run, run_id).spec_hash
         found = load_cache(here.inputs, f"run:{spec_hash}")

@@ -164,7 +164,9 @@ class Registries(RuleBasedStateMachine):
     def merge(self, which: int) -> None:
         """One takes in what the other has: rows and words, not bytes."""
         mine, other = self.known[which], self.known[1 - which]
-        merging.merge(self.sessions[which].database, self.sessions[which].store, str(self.root / "ab"[1 - which]))
+        merging.merge_source(
+            self.sessions[which].database, self.sessions[which].store, str(self.root / "ab"[1 - which])
+        )
         for seed, done in other.done.items():
             mine.done[seed] = mine.done.get(seed, frozenset()) | done
         mine.invalid |= other.invalid
@@ -205,9 +207,9 @@ class Registries(RuleBasedStateMachine):
     def collect(self, which: int) -> None:
         """Remove what nothing needs; of archived runs that are complete the bytes go."""
         session, known = self.sessions[which], self.known[which]
-        rubbish = gc.find(session.database, session.store, now=9e9)
-        gc.remove(session.store, rubbish)
-        gc.empty(session.store, -1e9)
+        rubbish = gc.find_unused(session.database, session.store, now=9e9)
+        gc.move_to_bin(session.store, rubbish)
+        gc.empty_bin(session.store, -1e9)
         for seed in known.archived:
             known.here[seed] = frozenset()
 
@@ -298,7 +300,7 @@ def test_the_machine_finds_a_planted_fault(
         emit = task.Task.emit
         monkeypatch.setattr(task.Task, "emit", lambda self, *a, **k: a[0] == "score" or emit(self, *a, **k))
     else:
-        monkeypatch.setattr(merging, "STAYS", merging.STAYS | {"annotation"})
+        monkeypatch.setattr(merging, "LOCAL_TABLES", merging.LOCAL_TABLES | {"annotation"})
     with pytest.raises(AssertionError):
         play(machine, examples=30, steps=10, phases=(Phase.generate,))
 

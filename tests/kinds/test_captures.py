@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import select
 
 from chessreg.cli.root import run_command_line
-from chessreg.entities.merge import merge
+from chessreg.entities.merge import merge_source
 from chessreg.queries import run_query, run_sql
 from chessreg.queries.catalogue import catalogue_entries, find_entry
 from chessreg.queries.compare import compare_runs
@@ -77,7 +77,7 @@ def test_its_table_is_there_before_and_after_its_first_run(typed, tmp_path):
 
         with open_session(str(tmp_path / "other.db"), tmp_path / "other") as other:
             for _ in range(2):
-                merge(other.database, other.store, str(tmp_path / "registry.db"))
+                merge_source(other.database, other.store, str(tmp_path / "registry.db"))
             assert run_query(other.database, TITLE).rows == [row]
 
     status, _, err = typed("run", FILE, "--games", 10, "--shuffles", 50, "--seed", 1, "--name", "second")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from chessreg.entities.merge import merge
+from chessreg.entities.merge import merge_source
 from chessreg.errors import ChessregError
 from chessreg.queries import mirror, run_query, run_sql, source, stats
 from chessreg.queries.engine import QueryEngine
@@ -334,7 +334,7 @@ def test_a_merge_that_sets_the_time_of_completion_back_revives_no_file(database,
     with database.write() as session:
         session.get_one(tables.Run, run.id).completed_at += timedelta(seconds=1)
         session.query(tables.Game).filter_by(unit=2).update({"plies": 99})
-    merge(database, Store.create(tmp_path / "store"), str(copy))
+    merge_source(database, Store.create(tmp_path / "store"), str(copy))
     with database.read() as session, Database.open(copy, create=False) as there, there.read() as theirs:
         assert len({sql.get_one(tables.Run, run.id).completed_at for sql in (session, theirs)}) == 1
     assert sorted(row["plies"] for row in rows(database)) == [1, 1, 99]

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from chessreg import child, folders
 from chessreg.cli.root import run_command_line
-from chessreg.entities.merge import places
+from chessreg.entities.merge import find_merge_sources
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.queries import run_sql
 from chessreg.registry import migrations
@@ -61,7 +61,7 @@ def test_folders_of_any_name_have_a_registry_each(tmp_path: Path, monkeypatch: p
             assert read.rows == [{"n": 0}]
             environment = {**child.child_environment(), "CHESSREG_REGISTRY": session.database.reference}
         assert migrations.back_up_registry().parent == folder / ".chessreg" / "backups"
-        assert places(str(folder))[0] == resolve_place(folder / ".chessreg" / "registry.db")
+        assert find_merge_sources(str(folder))[0] == resolve_place(folder / ".chessreg" / "registry.db")
         if name in ODD[:2]:
             other = [sys.executable, "-P", "-c", print_id]
             done = subprocess.run(other, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True)

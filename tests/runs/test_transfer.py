@@ -6,7 +6,7 @@ import shutil
 
 import pytest
 
-from chessreg.entities.merge import export_rows, merge
+from chessreg.entities.merge import export_rows, merge_source
 from chessreg.errors import NotFoundError
 from chessreg.experiments.probe import ProbeSpec
 from chessreg.registry import names, tables
@@ -30,7 +30,7 @@ def bare(full, tmp_path):
     """A second home that knows of everything, and has no bytes."""
     (tmp_path / "bare").mkdir()
     with open_session(str(tmp_path / "bare" / "registry.db"), tmp_path / "bare" / "store") as session:
-        merge(session.database, session.store, full.database.reference)
+        merge_source(session.database, session.store, full.database.reference)
         yield session
 
 
@@ -62,7 +62,7 @@ def test_a_probe_and_its_cache_go_over_and_are_verified(full, bare, somewhere):
 def test_bytes_are_found_where_the_registry_knows_them(full, bare, somewhere):
     wanted = transfer.find_items(full.database, ["skill"], inputs=False)
     transfer.push_items(full.database, full.store, somewhere, wanted)
-    merge(bare.database, bare.store, full.database.reference)  # now it knows the place
+    merge_source(bare.database, bare.store, full.database.reference)  # now it knows the place
     assert len(transfer.pull_items(bare.database, bare.store, wanted).moved) == len(wanted)
 
 
@@ -92,7 +92,7 @@ def test_a_folder_with_rows_is_a_home_that_merges(full, tmp_path):
     export_rows(full.database, tmp_path / "bundle.db", ["skill"])
     (tmp_path / "third").mkdir()
     with open_session(str(tmp_path / "third" / "registry.db"), tmp_path / "third" / "store") as third:
-        report = merge(third.database, third.store, str(tmp_path / "bundle.db"))
+        report = merge_source(third.database, third.store, str(tmp_path / "bundle.db"))
         assert report.facts["run"] == 2  # the vector and the cache that it was made from, not the probe
         with third.database.read() as session:
             assert set(names.read_noun_names(session, "run").values()) == {"skill", "reference-fit"}
@@ -109,7 +109,7 @@ def test_an_experiment_pulls_its_inputs_from_where_they_are_known_to_be(full, ba
     wanted = transfer.find_items(full.database, ["reference-board", "reference-fit"], inputs=True)
     transfer.push_items(full.database, full.store, somewhere, wanted)
     shutil.rmtree(full.store.root)
-    merge(bare.database, bare.store, full.database.reference)
+    merge_source(bare.database, bare.store, full.database.reference)
     with bare.database.write() as session:  # where the world was made is out of reach
         location = tables.ArtifactLocation
         session.query(location).filter(location.uri.contains("/world")).delete(synchronize_session=False)

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from chessreg.entities.merge import export_rows, merge
+from chessreg.entities.merge import export_rows, merge_source
 from chessreg.errors import ChessregError
 from chessreg.experiments.train import TrainOptions
 from chessreg.registry import tables
@@ -55,7 +55,7 @@ def carried(one, two, run_id, share):
     there = open_place(str(share / "store"), create=True)
     sent = unfinished.carry_states_of(one.database, one.store, there, [run_id.hex])
     export_rows(one.database, share / "registry.db", [run_id.hex])
-    merge(two.database, two.store, str(share / "registry.db"))
+    merge_source(two.database, two.store, str(share / "registry.db"))
     return sent, unfinished.carry_states_of(two.database, there, two.store, [run_id.hex])
 
 

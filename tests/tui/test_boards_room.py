@@ -190,7 +190,7 @@ async def test_a_square_that_is_clicked_is_told_of(drive) -> None:
 async def test_position_game_and_link_are_copied_as_the_command_prints_them(
     drive, session: Session, world: Path
 ) -> None:
-    from chessreg.entities.game import stored_games
+    from chessreg.entities.game import read_stored_games
 
     run = run_of(session, "sure")["id"]
     async with drive(size=(120, 40)) as driver:
@@ -202,7 +202,7 @@ async def test_position_game_and_link_are_copied_as_the_command_prints_them(
         assert driver.app.clipboard.startswith("https://lichess.org/analysis/")
         assert printed(world, "board", "sure:0", "--ply", "3", "--as", "lichess").strip() == driver.app.clipboard
         await driver.press("P")
-        assert driver.app.clipboard == format_game(next(stored_games(session.database, [(run, 0)])).record())
+        assert driver.app.clipboard == format_game(next(read_stored_games(session.database, [(run, 0)])).record())
         await driver.press("c")
         assert isinstance(driver.screen, PairScreen)
         await driver.press("home", "F")

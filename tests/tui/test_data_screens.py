@@ -12,7 +12,7 @@ from sqlalchemy import event
 from sqlalchemy.engine import Engine
 
 from chessreg.cli.root import run_command_line
-from chessreg.entities import entity
+from chessreg.entities import load_entity
 from chessreg.entities.adding import add_dataset
 from chessreg.entities.checkpoint import import_checkpoint
 from chessreg.experiments.sae import SaeSpec
@@ -184,7 +184,7 @@ async def test_a_cache_is_verified_byte_by_byte(drive, studied: Path, tmp_path: 
         assert "every byte is as it was published" in driver.notices
         with open_session(str(tmp_path / "own" / "registry.db"), tmp_path / "own" / "store") as session:
             with session.database.read() as sql:
-                (row,) = entity("cache").rows(sql, "cache-fit")
+                (row,) = load_entity("cache").rows(sql, "cache-fit")
             chunk = next(p for p in (session.store.root / row["groups"][0]["path"]).rglob("c.*"))
         chunk.chmod(0o644)
         chunk.write_bytes(b"x" + chunk.read_bytes()[1:])
@@ -204,7 +204,7 @@ async def test_words_about_a_dataset_are_its_own(drive, studied: Path, tmp_path:
         assert "★ games" in driver.text
     place = str(tmp_path / "own" / "registry.db"), tmp_path / "own" / "store"
     with open_session(*place) as session, session.database.read() as sql:
-        (row,) = entity("dataset").rows(sql, "games")
+        (row,) = load_entity("dataset").rows(sql, "games")
     assert (row["starred"], row["tags"]) == (True, ["best"])
 
 

@@ -498,7 +498,7 @@ def test_a_grid_of_the_command_line_is_refused_in_one_line() -> None:
 
 
 def test_pickers_offer_the_starred_then_the_complete_then_the_newest(world: Path, tmp_path: Path) -> None:
-    from chessreg.entities.checkpoint import random_init_control
+    from chessreg.entities.checkpoint import register_random_init_control
     from chessreg.experiments.cache import CacheSpec
     from chessreg.registry import names
 
@@ -509,7 +509,7 @@ def test_pickers_offer_the_starred_then_the_complete_then_the_newest(world: Path
             names.add_annotation(sql, "run", session.id("run", "cut"), "star")
         assert [row["value"] for row in list_candidates(session, "run:toy")] == ["cut", "toy"]
         assert list_candidates(session, "run:toy")[0]["about"].startswith("★ toy")
-        random_init_control(session.database, session.store, "bigram", name="untrained")
+        register_random_init_control(session.database, session.store, "bigram", name="untrained")
         spec = CacheSpec(checkpoint="untrained", dataset="games:test", games=1, max_sites=1)
         session.run(spec, name="newest")
         caches = list_candidates(session, "run:cache")

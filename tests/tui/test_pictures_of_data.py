@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from chessreg.entities import entity
+from chessreg.entities import load_entity
 from chessreg.queries.compare import compare_runs
 from chessreg.session import Session
 
@@ -86,7 +86,7 @@ def test_checkpoints(picture: Any, study: Session) -> None:
         await driver.press(*tabs(1))
 
     with study.database.read() as sql:
-        rows = entity("checkpoint").rows(sql)
+        rows = load_entity("checkpoint").rows(sql)
     picture(steps, "[checkpoints 5]", *(f"{row['parameters']:,}" for row in rows), "untrained", start="data")
 
 
@@ -96,7 +96,7 @@ def test_probes(picture: Any, study: Session) -> None:
         await driver.press(*tabs(3))
 
     with study.database.read() as sql:
-        row = next(row for row in entity("probe").rows(sql) if row["name"] == "board")
+        row = next(row for row in load_entity("probe").rows(sql) if row["name"] == "board")
     picture(steps, "[probes 3]", f"{100 * row['test_accuracy']:.2f} %", start="data")
 
 
@@ -108,7 +108,7 @@ def test_accuracy_by_layer(picture: Any, study: Session) -> None:
         await driver.press("enter")
 
     with study.database.read() as sql:
-        rows = [row for row in entity("probe").rows(sql) if row["name"] == "deep-board"]
+        rows = [row for row in load_entity("probe").rows(sql) if row["name"] == "deep-board"]
     shares = [f"{100 * row['test_accuracy']:.2f} %" for row in rows]
     picture(steps, "● validation", "■ test", *shares, start="data")
 
@@ -131,7 +131,7 @@ def test_norms_by_layer(picture: Any, study: Session) -> None:
         await driver.press("enter")
 
     with study.database.read() as sql:
-        vectors = entity("vector").rows(sql, "skill")
+        vectors = load_entity("vector").rows(sql, "skill")
     picture(steps, "● vector", "■ high side", *(f"{row['norm']:.4g}" for row in vectors), start="data")
 
 

@@ -137,7 +137,7 @@ def studied(world: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def study_world(world: Path, root: Path) -> None:
     from chessreg.encodings.pgn_char import PgnChar
-    from chessreg.entities.checkpoint import random_init_control
+    from chessreg.entities.checkpoint import register_random_init_control
     from chessreg.experiments.cache import CacheSpec
     from chessreg.experiments.legality import LegalitySpec
     from chessreg.experiments.probe import ProbeSpec
@@ -152,7 +152,7 @@ def study_world(world: Path, root: Path) -> None:
     place = ["--registry", str(root / "registry.db"), "--store", str(root / "store")]
     assert run_command_line([*place, "import", "checkpoint", str(root / "deep"), "--name", "deep"]) == 0
     with same_code(), open_session(str(root / "registry.db"), root / "store") as session:
-        random_init_control(session.database, session.store, "deep", name="untrained")
+        register_random_init_control(session.database, session.store, "deep", name="untrained")
         session.run(ProbeSpec(cache="cache-fit", test_cache="cache-test", epochs=2), name="longer")
         for part in ("fit", "test"):
             session.run(

@@ -16,7 +16,7 @@ from tui.data.result_rows import DATASET_GAME, RESULT_TABLES, find_row, flatten_
 from tui.data.result_rows import format_points as game_points
 
 if TYPE_CHECKING:
-    from chessreg.entities.game import Partner, StoredGame
+    from chessreg.entities.game import PartnerGame, StoredGame
     from chessreg.experiments.edit.three_boards import StoredCase
     from chessreg.games.boards.boardframe import BoardFrame
     from chessreg.lab.question import StoredEdit
@@ -51,9 +51,9 @@ def load_boards(session: Session, row: Mapping[str, Any]) -> Boards:
     from chessreg.runs.kind import kind_of_record
 
     if row.get("result_table") == DATASET_GAME:
-        from chessreg.entities.dataset import board_views
+        from chessreg.entities.dataset import build_dataset_frames
 
-        views = board_views(session.inputs, row["dataset_id"].hex, row["unit"])
+        views = build_dataset_frames(session.inputs, row["dataset_id"].hex, row["unit"])
         return Boards(dict(row), views, row["run"], "dataset", checkpoint=find_newest_checkpoint(session))
     run_id = row["run_id"] if isinstance(row["run_id"], UUID) else UUID(str(row["run_id"]))
     with session.database.read() as sql:
@@ -81,10 +81,10 @@ def load_boards(session: Session, row: Mapping[str, Any]) -> Boards:
     if not views:
         raise NotFoundError(f"{run.kind} runs draw no boards", "i shows all fields of the row")
     if whole["result_table"] == "game":
-        from chessreg.entities.game import stored_games
+        from chessreg.entities.game import read_stored_games
         from chessreg.games.boards.pgn import format_game
 
-        game = next(stored_games(session.database, [(whole["run_id"], whole["unit"])]))
+        game = next(read_stored_games(session.database, [(whole["run_id"], whole["unit"])]))
         model = game.match.checkpoint_id
         return Boards(
             whole, views, called, run.kind, game.limit_ply, format_game(game.record()),
@@ -249,7 +249,7 @@ class Sides(NamedTuple):
     """A game, the chosen one of its partners, and the ply where they part."""
 
     sides: tuple[Side, Side]
-    partners: list[Partner]
+    partners: list[PartnerGame]
     chosen: int
     parts: int | None
     moves: str  # what both played there
@@ -257,17 +257,17 @@ class Sides(NamedTuple):
 
 def load_sides(session: Session, row: Mapping[str, Any], chosen: int) -> Sides | None:
     """Return a game next to its partner number `chosen`, or None if no other arm played this opening."""
-    from chessreg.entities.game import paired, partners
+    from chessreg.entities.game import find_partners, read_game_pair
 
     run_id, unit = UUID(str(row["run_id"])), int(row["unit"])
     with session.database.read() as sql:
-        others = partners(sql, run_id, unit)
+        others = find_partners(sql, run_id, unit)
         called = name_runs(sql, {run_id, *(partner.run_id for partner in others)})
     if not others:
         return None
     chosen %= len(others)
     partner = others[chosen]
-    pair = paired(session.database, (run_id, unit), (partner.run_id, partner.unit))
+    pair = read_game_pair(session.database, (run_id, unit), (partner.run_id, partner.unit))
     both = [
         Side(called[game.game.run_id], game.game.run_id, game.game.unit, game.board_views(), game.limit_ply)
         for game in (pair.one, pair.other)

@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from chessreg.entities import entities, entity
-from chessreg.entities.display import FACTS, Thing, written
+from chessreg.entities import load_entities, load_entity
+from chessreg.entities.display import FACTS, Thing, format_display_cell
 from tui import show
 from tui.columns import TableColumn, is_numeric_field
 from tui.data.pages import Row
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 def list_data_nouns() -> dict[str, Entity]:
     """Return the nouns of the data screen in display order."""
-    return {noun: known for noun, known in entities().items() if known.in_data_room}
+    return {noun: known for noun, known in load_entities().items() if known.in_data_room}
 
 
 def list_entities(session: Session) -> dict[str, list[Row]]:
@@ -38,7 +38,7 @@ def list_entities(session: Session) -> dict[str, list[Row]]:
 
 def load_thing(session: Session, noun: str, id: UUID) -> Thing:
     """Return the details of one object. Raises NotFoundError if it does not exist."""
-    return entity(noun).thing(session, id)
+    return load_entity(noun).thing(session, id)
 
 
 def make_entity_columns(declared: Sequence[display.Column], rows: Sequence[Row]) -> list[TableColumn]:
@@ -51,7 +51,7 @@ def make_entity_columns(declared: Sequence[display.Column], rows: Sequence[Row])
 
 def make_entity_column(declared: display.Column, rows: Sequence[Row], write: Callable[[Any], str]) -> TableColumn:
     def text(row: Row) -> str:
-        as_people_read = written(declared, row)
+        as_people_read = format_display_cell(declared, row)
         return write(row.get(declared.field)) if as_people_read is None else as_people_read
 
     right = declared.number or is_numeric_field(declared.field, rows)

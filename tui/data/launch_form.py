@@ -357,14 +357,14 @@ def list_candidates(session: Session, noun: str, filter_text: str = "", model: s
 
 def list_dataset_candidates(sql: SqlSession) -> list[Row]:
     """Return datasets with their number of games or positions, each followed by its parts."""
-    from chessreg.entities.dataset import content_of
+    from chessreg.entities.dataset import get_dataset_content
 
     called, starred = names.read_noun_names(sql, "dataset"), find_starred(sql, "dataset")
     split = tables.Split
     rows: list[Row] = []
     for dataset in sql.scalars(select(tables.Dataset).order_by(tables.Dataset.created_at.desc(), tables.Dataset.id)):
         name = called.get(dataset.id) or dataset.id.hex[-6:]
-        rank, thing = STARRED_RANK if dataset.id in starred else 0, content_of(dataset).removesuffix("s")
+        rank, thing = STARRED_RANK if dataset.id in starred else 0, get_dataset_content(dataset).removesuffix("s")
         held = dataset.plies if thing == "position" else dataset.games
         rows.append({"value": name, "about": f"{format_star(rank)}{show.counted(held, thing)}",
                      "at": dataset.created_at, "rank": rank})  # fmt: skip

@@ -587,7 +587,7 @@ def open_dataset_games(session: Session, only: UUID | None = None) -> DatasetPag
 
     Digests are not verified, because that takes seconds per gigabyte; `dataset verify` does it.
     """
-    from chessreg.entities.dataset import opened
+    from chessreg.entities.dataset import open_dataset_file
 
     dataset = tables.Dataset
     with session.database.read() as sql:
@@ -599,5 +599,11 @@ def open_dataset_games(session: Session, only: UUID | None = None) -> DatasetPag
         if only not in (None, row.id) or not session.store.holds(row.artifact):
             continue
         with suppress(ChessregError, OSError):
-            parts.append((row.id, called.get(row.id) or row.id.hex[-6:], opened(row, session.store.path(row.artifact))))
+            parts.append(
+                (
+                    row.id,
+                    called.get(row.id) or row.id.hex[-6:],
+                    open_dataset_file(row, session.store.path(row.artifact)),
+                )
+            )
     return DatasetPages(parts)

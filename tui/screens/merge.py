@@ -149,9 +149,9 @@ def parse_command_error(err: str) -> str:
 
 
 def build_run_row(row: Mapping[str, Any]) -> Row:
-    from chessreg.entities.merge import change_of
+    from chessreg.entities.merge import describe_run_change
 
-    return {**row, "run": row["name"] or show.abbreviate_id(row["id"]), "change": change_of(row)}
+    return {**row, "run": row["name"] or show.abbreviate_id(row["id"]), "change": describe_run_change(row)}
 
 
 def build_conflict_row(row: Mapping[str, Any]) -> Row:

@@ -13,8 +13,8 @@ from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.widgets import Static
 
-from chessreg.entities import entity
-from chessreg.entities.display import Part, Thing, Verified
+from chessreg.entities import load_entity
+from chessreg.entities.display import Part, Thing, VerifyOutput
 from chessreg.errors import ChessregError
 from tui import show
 from tui.actions import Action, make_bindings
@@ -206,7 +206,7 @@ class ThingScreen(AnnotatingScreen, PartsScreen):
     def __init__(self, noun: str, id: UUID, called: str) -> None:
         super().__init__()
         self.noun, self.thing_id, self.crumb = noun, id, f"{noun} {called}"
-        self.entity = entity(noun)
+        self.entity = load_entity(noun)
         self.called = called
         self.thing: Thing | None = None
 
@@ -305,7 +305,7 @@ def show_dataset_rows(screen: AppScreen, dataset_id: UUID, called: str) -> None:
     screen.app.push_screen(rows)
 
 
-def check_verification(verified: Verified, noun: str) -> str:
+def check_verification(verified: VerifyOutput, noun: str) -> str:
     """Return the outcome in words.
 
     Raises: ChessregError if the check found a problem.

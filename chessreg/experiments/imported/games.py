@@ -12,7 +12,7 @@ import chess
 import numpy as np
 from pydantic import BaseModel, Field
 
-from chessreg.entities.game import stored_games
+from chessreg.entities.game import read_stored_games
 from chessreg.errors import BadInputError
 from chessreg.experiments.imported.file import ImportedFile, ImportOptions, locate_import, record_imported_file
 from chessreg.experiments.imported.players import Arm, Arms, record_arms, resolve_own_checkpoint
@@ -121,7 +121,7 @@ class ImportedGames(ImportedFile):
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
         """Return one board for the start and one for the position after every ply, with the illegal tries."""
         run_id = row["run_id"] if isinstance(row["run_id"], UUID) else UUID(str(row["run_id"]))
-        return next(stored_games(inputs.database, [(run_id, int(row["unit"]))])).board_views()
+        return next(read_stored_games(inputs.database, [(run_id, int(row["unit"]))])).board_views()
 
 
 def read_imported_games(spec: ImportedGamesSpec, inputs: Inputs) -> tuple[ForeignFile, Path]:

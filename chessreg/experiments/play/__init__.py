@@ -9,7 +9,7 @@ from uuid import UUID
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from chessreg.entities.game import stored_games
+from chessreg.entities.game import read_stored_games
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.matches import (
     EarlyStopping,
@@ -381,7 +381,7 @@ class Play(Kind):
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
         """Return one board for the start and one for the position after every ply, with the illegal tries."""
         run_id = row["run_id"] if isinstance(row["run_id"], UUID) else UUID(str(row["run_id"]))
-        return next(stored_games(inputs.database, [(run_id, int(row["unit"]))])).board_views()
+        return next(read_stored_games(inputs.database, [(run_id, int(row["unit"]))])).board_views()
 
 
 # -- the match ---------------------------------------------------------------------------------------------------

@@ -84,10 +84,10 @@ def select_items(spec: GameSelection, inputs: Inputs, field: str = "dataset") ->
 
 def format_dataset(inputs: Inputs, dataset: str) -> str:
     """Return the name that a user types for a dataset, or a part of it, that a spec refers to."""
-    from chessreg.entities.run import as_typed_dataset
+    from chessreg.entities.run import format_typed_dataset
 
     with inputs.database.read() as sql:
-        return as_typed_dataset(sql, dataset)
+        return format_typed_dataset(sql, dataset)
 
 
 def extract_selection(settings: Mapping[str, Any]) -> GameSelection:

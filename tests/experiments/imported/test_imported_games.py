@@ -95,10 +95,10 @@ def test_an_external_model_has_a_name_and_no_weights(session):
 
 
 def test_external_models_are_passed_over_where_weights_are_compared(session):
-    from chessreg.entities.checkpoint import find_content
+    from chessreg.entities.checkpoint import find_checkpoint_content
 
     session.run(ImportedGamesSpec(file="sample"))
-    assert find_content(session.database, session.store, "ab" * 32) is None
+    assert find_checkpoint_content(session.database, session.store, "ab" * 32) is None
 
 
 @pytest.mark.skipif(shutil.which("stockfish", path="/usr/games:/usr/bin") is None, reason="Stockfish is not installed")

@@ -99,9 +99,9 @@ def test_a_control_name_cannot_be_taken_twice():
 
 
 def test_a_vector_of_another_checkpoint_is_refused(session, make_vectors, tmp_path):
-    from chessreg.entities.checkpoint import random_init_control
+    from chessreg.entities.checkpoint import register_random_init_control
 
-    random_init_control(session.database, session.store, "bigram", name="twin")
+    register_random_init_control(session.database, session.store, "bigram", name="twin")
     with pytest.raises(BadInputError, match="another checkpoint"):
         load(session, vector=make_vectors(checkpoint="twin"))
 

@@ -10,7 +10,7 @@ import chess
 import pytest
 from sqlalchemy import select
 
-from chessreg.entities.game import games_of, stored_games
+from chessreg.entities.game import list_game_keys, read_stored_games
 from chessreg.errors import BadInputError
 from chessreg.experiments.matches import MatchRules, PlayedGame
 from chessreg.experiments.move_quality import MoveQualitySpec
@@ -181,7 +181,7 @@ def test_helped_plies_stand_in_rows_boards_and_tables(session, play, stockfish, 
     (tmp_path / "queen.pgn").write_text(f'[Event "x"]\n\n{QUEEN_UP} *\n\n')
     report = play(ladder=("random",), games=2, policy="legal", opening=f"book:{tmp_path / 'queen.pgn'}", move_limit=3,
                   assist="author", color="both")  # fmt: skip
-    helped, alone = stored_games(session.database, games_of(session.database, report.run_id))
+    helped, alone = read_stored_games(session.database, list_game_keys(session.database, report.run_id))
     assert helped.assisted == list(range(6, helped.game.plies, 2))  # White is a queen up
     assert alone.assisted == []
     assert helped.game.turns == 0
@@ -247,5 +247,5 @@ def test_draws_are_told_by_evaluation_from_the_models_side(session, play, stockf
     )
     [row] = session.query("draws by evaluation").rows
     assert (row["evaluation"], row["n"], row["draws"], row["others"], row["games"]) == ("from +100", 1, 1, 0, 1)
-    [stored] = stored_games(session.database, games_of(session.database, played.run_id))
+    [stored] = read_stored_games(session.database, list_game_keys(session.database, played.run_id))
     assert "for the model" in stored.board_views()[-1].caption[-1]

@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from chessreg.entities.checkpoint import import_checkpoint
-from chessreg.entities.run import board_views
+from chessreg.entities.run import build_unit_frames
 from chessreg.errors import BadInputError
 from chessreg.experiments.cache import CacheSpec
 from chessreg.experiments.edit import EditSpec
@@ -123,7 +123,7 @@ def test_edits_and_boards_take_them_and_other_caches_are_read_alike(opened: Sess
     opened.run(ApplySpec(probe=f"by-{source}", cache="reference-test"), name=f"applied-{source}")
     assert scores(opened, f"applied-{source}") == scores(opened, f"by-{source}")
     game = min(scores(opened, f"by-{source}", "validation"))
-    frames = board_views(opened.inputs, opened.id("run", f"by-{source}"), 0, game)
+    frames = build_unit_frames(opened.inputs, opened.id("run", f"by-{source}"), 0, game)
     wrong = sum(len(frame.marks) for frame in frames)
     n, correct, _ = scores(opened, f"by-{source}", "validation")[game]
     assert wrong == n - correct

@@ -19,9 +19,9 @@ import torch.nn.functional as F
 from safetensors.numpy import save_file
 
 from chessreg.cli.root import run_command_line
-from chessreg.entities import entity
+from chessreg.entities import load_entity
 from chessreg.entities.checkpoint import import_checkpoint
-from chessreg.entities.run import board_views
+from chessreg.entities.run import build_unit_frames
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.cache import CacheSpec
 from chessreg.experiments.sae import SaeOptions, SaeSpec
@@ -317,7 +317,7 @@ def test_expansions_of_one_run_are_those_of_runs_of_their_own_bit_for_bit(
     assert [line.split()[-1] for line in shown.splitlines() if line.startswith("features")] == ["96"]
     assert run_command_line([*place, "sae", "show", "several", "--layer", "0"]) != 0
     assert "--expansion" in capsys.readouterr().err
-    thing = entity("sae").thing(opened, several)
+    thing = load_entity("sae").thing(opened, several)
     assert thing.parts[0].chart is not None
     assert len(thing.parts[0].chart.panels[0].series) == 4
     assert {row["hook_point"] for row in thing.parts[1].rows} == {
@@ -422,7 +422,7 @@ def test_it_is_listed_shown_verified_traced_and_asked(
     assert published.count("not comparable: the paper's number is lost") == 6
     boards = typed("board", "streamed:1", "--item", str(latent(opened, streamed)))
     assert boards.count("8  ") == 3
-    thing = entity("sae").thing(opened, streamed)
+    thing = load_entity("sae").thing(opened, streamed)
     assert [part.name.split()[0] for part in thing.parts] == ["SAEs", "metrics", "firing", "latents", "facts"]
     assert thing.parts[3].rows[0]["result_table"] == "prediction"
     l0 = {row["hook_point"]: row["value"] for row in thing.parts[1].rows if row["metric"] == "l0"}
@@ -570,7 +570,7 @@ def test_a_model_of_positions_has_no_cross_entropy_and_its_boards_are_drawn(open
     with opened.database.read() as sql:
         row = sql.query(tables.Prediction).filter_by(run_id=run_id).order_by(tables.Prediction.item).first()
         item, ply = row.item, row.detail["plies"][0]
-    frame = board_views(opened.inputs, run_id, 0, item)[0]
+    frame = build_unit_frames(opened.inputs, run_id, 0, item)[0]
     assert frame.caption[0].split()[0] == chess_board_after(opened, row.detail["games"][0], ply)
 
 

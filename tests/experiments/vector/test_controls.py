@@ -145,6 +145,6 @@ def test_an_imported_vector_has_random_controls_but_no_labels_to_shuffle(world_s
         assert control.norm == pytest.approx(row.norm, rel=1e-5)
         assert control.checkpoint_id == row.checkpoint_id
         assert control.detail["model"] == row.detail["model"]
-        assert "its-random" in {entry["name"] for entry in vectors.cosines(inputs, theirs, layer)}
+        assert "its-random" in {entry["name"] for entry in vectors.list_cosines(inputs, theirs, layer)}
     with pytest.raises(BadInputError, match="no labels to shuffle for vectors from a file"):
         world_session.run(vector_spec(source="shuffled", of="imported"))

@@ -168,7 +168,7 @@ def of_token_legality() -> Spec:
 
 
 def merge(home: Home) -> None:
-    from chessreg.entities.merge import merge as merge_in
+    from chessreg.entities.merge import merge_source as merge_in
 
     with home.open() as session:
         merge_in(session.database, session.store, str(home.folder / "other.db"))
@@ -253,7 +253,9 @@ def facts(home: Home) -> dict[str, list[str]]:
             spans = sql.query(tables.UnitRange).all()
             found["unit_range"] = sorted(f"{s.run_id.hex}:{unit}" for s in spans for unit in range(s.start, s.stop))
         session.store.clean_staging(0)
-        gc.remove(session.store, gc.find(session.database, session.store, now=time.time() + 2 * gc.YOUNG))
+        gc.move_to_bin(
+            session.store, gc.find_unused(session.database, session.store, now=time.time() + 2 * gc.MIN_AGE_S)
+        )
         found["artifacts"] = [session.store.verify(path.name).digest for path in paths(session.store.artifacts, "??/*")]
         found["arrays"] = []
         for path in paths(session.store.arrays, "*"):

@@ -65,13 +65,13 @@ class Commands:
     @cached_property
     def things(self) -> dict[str, list[str]]:
         """Names and ids by noun: dataset, checkpoint, run, run:KIND."""
-        from chessreg.entities.base import entity_rows
+        from chessreg.entities.base import read_entity_rows
         from chessreg.registry import tables
 
         found: dict[str, list[str]] = {}
         with self.session.database.read() as sql:
             for noun, table in (("dataset", tables.Dataset), ("checkpoint", tables.Checkpoint), ("run", tables.Run)):
-                for row in entity_rows(sql, noun, table):
+                for row in read_entity_rows(sql, noun, table):
                     called = [row["id"].hex, row["id"].hex[-6:], *([row["name"]] * 3 if row["name"] else [])]
                     found.setdefault(noun, []).extend(called)
                     if noun == "run":

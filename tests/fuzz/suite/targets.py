@@ -180,11 +180,11 @@ def games_seeds(world: World) -> list[bytes]:
 @target("text csv bytes", games_seeds, MOVE_WORDS + " [FEN [Variant [Result transcript ;1.")
 def games(world: World, data: bytes) -> None:
     """PGN and transcripts in every packing, into a dataset, by both readers; then as results of others."""
-    from chessreg.entities.adding import holds_positions
+    from chessreg.entities.adding import has_positions
     from chessreg.games.datasets import build
 
     path = world.file("games", data)
-    if not holds_positions([path]):
+    if not has_positions([path]):
         for number, reader in enumerate(("rust", "python")):
             build.build_dataset(
                 [path], world.folder / f"made{number}", reader_name=reader, salvage=bool(number), workers=1

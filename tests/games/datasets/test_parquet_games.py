@@ -11,7 +11,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from chessreg.entities.adding import holds_positions
+from chessreg.entities.adding import has_positions
 from chessreg.errors import BadInputError
 from chessreg.games.datasets.build import build_dataset
 from chessreg.games.datasets.dataset import REJECTS_FILE, Games
@@ -106,5 +106,5 @@ def test_a_damaged_file_is_refused_or_salvaged_in_one_line(tmp_path: Path) -> No
 
 def test_a_parquet_with_a_fen_is_of_positions_whatever_else_it_has(tmp_path: Path) -> None:
     both = written(tmp_path / "e.parquet", fen=[chess.STARTING_FEN], transcript=["e2e4"])
-    assert holds_positions([both])
-    assert not holds_positions([written(tmp_path / "f.parquet", Movetext=["1. e4 *"])])
+    assert has_positions([both])
+    assert not has_positions([written(tmp_path / "f.parquet", Movetext=["1. e4 *"])])
