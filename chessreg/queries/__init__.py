@@ -1,4 +1,4 @@
-"""Queries: each table of a paper is one `.sql` file, answered by DuckDB over what it names of the registry."""
+"""Queries: each table of a paper is one `.sql` file, answered by DuckDB over the tables that it names."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PLACES = {
 }
 
 
-def __getattr__(name: str) -> Any:  # imported when first used: `chessreg query --list` needs none of them
+def __getattr__(name: str) -> Any:  # lazy, because `chessreg query --list` needs no names
     if name in PLACES:
         import importlib
 

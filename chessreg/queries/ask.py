@@ -86,8 +86,8 @@ def find_recorded_entry(database: Database, name: str | Entry) -> Entry:
 def load_kind_views(database: Database, engine: QueryEngine, entry: Entry) -> None:
     """Add the views of a user's kind file to the engine, if the query is next to one.
 
-    The recorded schema of earlier runs is enough to query their rows. Raises NotTrustedError if there are no runs yet
-    and the file is not trusted.
+    The recorded schema of earlier runs is enough to query their rows. Raises NotTrustedError if the file is not trusted
+    and has no recorded runs.
     """
     from chessreg.runs.trust import can_load, read_trusted_file
 
@@ -119,7 +119,7 @@ def recorded_kind_files(database: Database) -> set[Path]:
 def query_plot_rows(
     database: Database, entry: Entry, plot: Plot, scope: Scope | None = None, *, scoring: str = "paper"
 ) -> QueryResult:
-    """Return the rows of a catalogue query that a plot of it shows."""
+    """Return the rows of a catalogue query that its plot shows."""
     result = run_query(database, entry, scope, scoring=scoring)
     table = engine_of(database).over(result.table, f"SELECT * FROM result WHERE {plot.where}")
     notes = result.notes
@@ -285,7 +285,7 @@ def excluded_runs_sql(entry: Entry, scope: Scope, stale: list[UUID]) -> str:
 def list_warnings(table: pa.Table, row: str = "row", only: Container[int] | None = None) -> list[str]:
     """Return the texts of the column `warning` (separated by `; `), each once, after the numbers of its rows.
 
-    `row` is the word for a row. `only` limits the numbers of the rows, counted from 1; None is all rows.
+    `row` is the word for a row. `only` selects rows by number, counted from 1. None selects all rows.
     """
     rows: dict[str, list[str]] = {}
     for number, text in enumerate(table["warning"].to_pylist() if "warning" in table.column_names else [], 1):
@@ -297,7 +297,8 @@ def list_warnings(table: pa.Table, row: str = "row", only: Container[int] | None
 def explain_no_rows(question: CatalogueQuestion, timeout: float | None) -> str:
     """Return why the runs in scope give no row: for each reason the number of skipped states, and hints.
 
-    Empty for other runs. The text comes from the entry's statement `none` or, without it, from its statement `skipped`.
+    Returns an empty text if no reason is known. The text comes from the entry's statement `none`, or else from
+    `skipped`.
     """
     if "none" in question.entry.statements:
         reasons_told = question.engine.answer({"": question.statement("none")}, question.parameters, timeout)[""]

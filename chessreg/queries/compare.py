@@ -32,10 +32,10 @@ if TYPE_CHECKING:
     from chessreg.registry.database import Database
 
 
-# One row a metric and cluster: how many of how many. `clusters` carry the dataset or the opening in their names, so
-# that only the same games and the same openings are taken for pairs: the dataset whose rows the items are, not what the
-# run or its model was fitted on. Trials of `legality` are greedy texts, numbered below 0; those of `token-legality` are
-# errors alone, whose rates its scores have.
+# One row per metric and cluster, with hits and trials. The names in `clusters` contain the dataset or the opening, so
+# that only equal games and equal openings are paired. The dataset is the source of the items, not the training data of
+# the run or its model. Trials of `legality` are greedy texts, numbered below 0. Trials of `token-legality` are only the
+# errors; the rates are in its scores.
 CLUSTERS = """
 WITH subject(number, run_id, attempt_id) AS (VALUES {subjects}),
 about AS (
@@ -81,9 +81,9 @@ found AS (
 SELECT number, metric, cluster, sum(hits) AS hits, sum(trials) AS trials
 FROM found GROUP BY ALL ORDER BY ALL
 """
-# The last of a metric's steps is its value. Where steps are squares, classes, bins or places in a search, the last is
-# no better than the first: shares of classes are metrics each, the others have none. Points that go by the name of a
-# statistic are what chance makes of it.
+# A metric's value is its last step. If steps are squares, classes, bins or positions in a search, the last step has no
+# special meaning: each class share becomes a separate metric, and other such metrics are left out. Points with the name
+# of a statistic are its values under chance and are left out.
 VALUES = """
 WITH subject(number, run_id, attempt_id) AS (VALUES {subjects})
 SELECT s.number, m.name || CASE WHEN starts_with(m.name, 'share_of_') THEN ', class ' || m.step ELSE '' END
@@ -115,7 +115,7 @@ CONTROLLED_QUERIES = {
     "play": ("elo by intervention", "score", 1.0),
     "edit": ("board intervention legality", "legal on the modified board", 100.0),
 }
-FEW_CONTROL_DRAWS = 5  # an interval that resamples fewer directions of a control is too narrow
+FEW_CONTROL_DRAWS = 5  # with fewer control directions, the resampled interval is too narrow
 
 
 @dataclass(frozen=True)
@@ -125,7 +125,7 @@ class Subject:
     label: str
     run_id: UUID
     attempt_id: UUID | None = None
-    repeated: bool = False  # its rows equal rows that were ingested earlier, so its numbers are those of the run
+    repeated: bool = False  # its rows equal rows ingested earlier, so it has the run's numbers
 
 
 @dataclass(frozen=True)
@@ -143,7 +143,7 @@ class RunComparison:
 
     subjects: list[Subject]
     kinds: list[str]
-    differing: dict[str, dict[str, list[Any]]] = field(default_factory=dict)  # group → what → a value for each subject
+    differing: dict[str, dict[str, list[Any]]] = field(default_factory=dict)  # group → fact → a value for each subject
     metrics: list[Metric] = field(default_factory=list)
 
     def __repr__(self) -> str:
@@ -177,7 +177,7 @@ class RunComparison:
         return {name: p for name, p in zip(known, adjusted, strict=True) if p is not None}
 
     def as_dict(self) -> dict[str, Any]:
-        """As one JSON document."""
+        """Return the comparison as a JSON document."""
         return {
             "subjects": [
                 {"label": s.label, "run_id": s.run_id.hex, "attempt_id": s.attempt_id.hex if s.attempt_id else None,
@@ -212,11 +212,11 @@ def find_subjects(session: Session, references: list[str]) -> list[Subject]:
     if len(ids) > 1:
         now = names.CURRENT_ANNOTATIONS.c
         pinned = set(session.scalars(select(now.target).where(now.noun == "run", now.word == "pin")))
-        ids.sort(key=lambda id: id.hex not in pinned)  # stable: the order given, but the pinned one first
+        ids.sort(key=lambda id: id.hex not in pinned)  # stable: the pinned run, then the given order
         return [Subject(called.get(id, id.hex[-6:]), id) for id in ids]
     attempt, machine = tables.Attempt, tables.Machine
     run = session.get(tables.Run, ids[0])
-    if run is None:  # launched, and not started
+    if run is None:  # launched but not started
         raise NotFoundError(f"run {references[0]} has not begun", f"chessreg jobs {references[0]}")
     units = run.units
     first = set(session.scalars(select(tables.UnitRange.attempt_id).where(tables.UnitRange.run_id == ids[0])))
@@ -238,7 +238,7 @@ def find_subjects(session: Session, references: list[str]) -> list[Subject]:
     ]
 
 
-# -- what differs -----------------------------------------------------------------------------------------------------
+# -- differences ------------------------------------------------------------------------------------------------------
 
 
 def list_differences(session: Session, subjects: list[Subject]) -> dict[str, dict[str, list[Any]]]:
@@ -337,7 +337,7 @@ def compute_metrics(database: Database, subjects: list[Subject]) -> list[Metric]
 
 
 def beyond_controls(database: Database, comparison: RunComparison) -> list[Metric]:
-    """What an edit does beyond directions in its place, as the catalogue's tables of these runs say it."""
+    """Return the effect of each edit minus that of its control directions, from the queries in CONTROLLED_QUERIES."""
     subjects, controls = comparison.subjects, []
     for kind, (title, measure, unit) in CONTROLLED_QUERIES.items():
         runs = [s.run_id.hex for s, of in zip(subjects, comparison.kinds, strict=True) if of == kind]
@@ -352,7 +352,7 @@ def beyond_controls(database: Database, comparison: RunComparison) -> list[Metri
 
 
 def beyond(rows: list[dict[str, Any]], subject: Subject, column: str, unit: float) -> Estimate:
-    """A difference of a subject's only edit from its controls, in shares of 1."""
+    """Return the difference of a subject's only edit from its controls, as a share of 1. Unknown for several edits."""
     of_run = [row for row in rows if row.get("runs", row.get("run")) == subject.label]
     known = [row for row in of_run if row[column] is not None]
     if len(known) != 1 or subject.attempt_id:
@@ -402,8 +402,8 @@ MACHINE = ("host", "platform", "cpu", "cores", "memory_bytes", "gpus", "driver",
 
 
 def read_curves(session: Session, subjects: list[Subject]) -> dict[str, list[Curve]]:
-    """Return metric → the curve of each subject, empty for a subject without it. Metrics with a single step are left
-    out."""
+    """Return metric → the curve of each subject, empty for a subject without the metric. Metrics with a single step are
+    left out."""
     point = tables.MetricPoint
     points: dict[str, list[Curve]] = {}
     for number, subject in enumerate(subjects):

@@ -21,18 +21,18 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 DEFAULT_TIMEOUT_S = 300.0
-INTERRUPT_TIMEOUT_S = 0.5  # seconds that a statement has to end once it is stopped
+INTERRUPT_TIMEOUT_S = 0.5  # longest wait for an interrupted statement
 BATCH_ROWS = 16_384
-MOST_SORTED_BYTES = 32 << 20  # of a streamed answer without an ORDER BY
+MOST_SORTED_BYTES = 32 << 20  # largest streamed answer that is sorted if it has no ORDER BY
 T = TypeVar("T")
 DEFAULT_MEMORY = "4GB"
 LOCK_STATEMENTS = (
-    "SET temp_directory = ''",  # first: it is refused afterwards
+    "SET temp_directory = ''",  # first, because it is refused afterwards
     "SET TimeZone = 'UTC'",
     "SET autoinstall_known_extensions = false",
     "SET autoload_known_extensions = false",
     "SET allow_community_extensions = false",
-    "SET python_enable_replacements = false",  # else SQL reads any variable of the caller
+    "SET python_enable_replacements = false",  # otherwise SQL can read any variable of the caller
     "SET enable_external_access = false",
     "SET lock_configuration = true",
 )
@@ -58,7 +58,7 @@ def connect_locked(memory: str, threads: int, files: Iterable[Path] = ()) -> duc
 
 
 def hide_progress_bar(connection: duckdb.DuckDBPyConnection) -> None:
-    """Keep DuckDB from drawing on stdout. In a notebook without ipywidgets it has no bar and refuses the setting."""
+    """Keep DuckDB from drawing on stdout. In a notebook without ipywidgets, it draws no bar and refuses the setting."""
     import duckdb
 
     with suppress(duckdb.InvalidInputException):
@@ -198,7 +198,7 @@ def run_until(connection: duckdb.DuckDBPyConnection, until: float, work: Callabl
         ours = not outcome.done()
         patience = time.monotonic() + INTERRUPT_TIMEOUT_S
         while not outcome.done() and time.monotonic() < patience:
-            connection.interrupt()  # one that comes before the statement has begun is not heard
+            connection.interrupt()  # has no effect before the statement has begun, so it is repeated
             thread.join(0.05)
         if ours and isinstance(error, TimeoutError):
             raise gate.timeout_error() from None
@@ -224,7 +224,7 @@ def translate_errors() -> Iterator[None]:
 def _fetch_arrow(connection: duckdb.DuckDBPyConnection, sql: str, parameters: dict[str, Any]) -> pa.Table:
     """Return the rows of a SELECT as Arrow."""
     relation = connection.sql(sql, params=parameters or None)
-    if relation is None:  # a statement without rows; the gate lets none through
+    if relation is None:  # a statement without rows, which the gate rejects
         raise BadInputError("that gives no rows", gate.HINT)
     relation = _with_representable_types(relation)
     return _convert_columns(arrow_table(relation), [str(kind) for kind in relation.types])
@@ -280,7 +280,7 @@ def _representable_numbers(column: pa.ChunkedArray, kind: str) -> pa.ChunkedArra
     values = column.to_pylist()
     if pa.types.is_decimal(column.type) and column.type.scale > 0:
         return pa.array([None if value is None else float(value) for value in values], pa.float64())
-    if any(isinstance(value, float) and abs(value) >= 2**53 for value in values):  # of DuckDB 1: the digits are lost
+    if any(isinstance(value, float) and abs(value) >= 2**53 for value in values):  # DuckDB 1 loses the digits
         return column
     whole = [None if value is None else _whole_number(value, kind) for value in values]
     if all(value is None or -(2**63) <= value < 2**63 for value in whole):
@@ -304,7 +304,7 @@ def _representable_times(column: pa.ChunkedArray) -> pa.ChunkedArray | pa.Array:
     unit: Any = "D" if pa.types.is_date32(column.type) else column.type.unit
     integers = column.cast(pa.int32() if unit == "D" else pa.int64())
     first, last = 2 - 2**63, 2**63 - 2
-    if unit != "ns":  # which has no year that Python lacks
+    if unit != "ns":  # every year of `ns` is within Python's range
         first, last = (int(np.datetime64(day, unit).astype(int)) for day in ("0001-01-01", "9999-12-31"))
     ends = pc.min_max(integers).as_py()
     if ends["min"] is None or first <= ends["min"] <= ends["max"] <= last:
@@ -324,7 +324,7 @@ def _representable_nested(column: pa.ChunkedArray, kind: str) -> pa.ChunkedArray
 
     try:
         values = column.to_pylist()
-    except (ArithmeticError, ValueError):  # a moment
+    except (ArithmeticError, ValueError):  # a time outside of Python's range
         with duckdb.connect() as connection:
             return arrow_table(connection.from_arrow(pa.table({"c": column})).project("c::VARCHAR AS c")).column(0)
     if "HUGEINT" not in kind:

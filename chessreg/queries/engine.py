@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
     from chessreg.registry.database import Database
 
-MOST_CONVERTED_BYTES = 16 << 20  # of a table whose rows are converted once in a snapshot, not at every scan
+MOST_CONVERTED_BYTES = 16 << 20  # smaller tables are converted once per snapshot, larger ones at every scan
 FILE_BYTES_FACTOR = 4  # size of rows in memory, relative to their compressed file
-MOST_KEPT_ROWS = 100_000  # an answer with more is not kept
+MOST_KEPT_ROWS = 100_000  # larger answers are not cached
 T = TypeVar("T")
 
 
@@ -67,25 +67,25 @@ class QueryEngine:
     """The snapshot of one registry. Safe for several threads: statements run one after the other."""
 
     def __init__(self, database: Database, *, threads: int | None = None, memory: str = DEFAULT_MEMORY) -> None:
-        self._database = weakref.ref(database)  # engine_of keeps engines by database: they must not keep it alive
+        self._database = weakref.ref(database)  # weak, because engine_of caches engines by database
         self.memory = memory
         self.threads = threads or max(2, os.cpu_count() or 1)
         self.version = ""
         self._lock = threading.RLock()
-        self._kinds: list[views.KindRow] = []  # as the registry's runs recorded them
-        self._installed: list[views.KindRow] = []  # as this installation has them: read when a query needs them
-        self._files: tuple[Path, ...] | None = None  # of users' kinds among them; None: not read yet
+        self._kinds: list[views.KindRow] = []  # recorded by the registry's runs
+        self._installed: list[views.KindRow] = []  # of this installation, read when a query needs them
+        self._files: tuple[Path, ...] | None = None  # files of users' kinds; None: not read yet
         self._views = views.KindViews()
-        self._damaged: set[str] = set()  # names of files of the mirror that cannot be read
+        self._damaged: set[str] = set()  # names of unreadable mirror files
         self._empty()
 
     def _empty(self) -> None:
         self._data: duckdb.DuckDBPyConnection | None = None
         self._close: Callable[[], object] = lambda: None
         self._mirror: mirror.Mirror | None = None
-        self._read: dict[str, pa.Table] = {}  # tables as SQL has them; of results the rows that the mirror lacks
+        self._read: dict[str, pa.Table] = {}  # tables read from SQL; for results, only rows missing from the mirror
         self._defined: set[str] = set()  # tables, views and macros
-        self._all_listed = False  # tables that were not read are defined too
+        self._all_listed = False  # whether tables that were not read are also defined
         self._answers: dict[Any, QueryAnswer] = {}  # by question
 
     @property
@@ -249,7 +249,7 @@ class QueryEngine:
         with self.database.read() as session:
             try:
                 rows = session.execute(recorded).all()
-            except DAMAGE_ERRORS:  # a row that cannot be read is that of a kind without views
+            except DAMAGE_ERRORS:  # a kind whose row cannot be read has no views
                 keys = session.execute(select(Kind.name, Kind.version)).all()
                 rows = []
                 for name, version in keys:
@@ -362,7 +362,7 @@ class QueryEngine:
                 tables = {name: reader.table(name, [*files.get(name, ())], stop=stop) for name in names}
                 return tables, reader.version(), found
 
-        with ThreadPoolExecutor(1) as aside:  # Python hears Ctrl-C meanwhile
+        with ThreadPoolExecutor(1) as aside:  # a separate thread, so that Python receives Ctrl-C
             try:
                 return wait_for_result(aside.submit(fetch), until)
             except TimeoutError:
@@ -373,7 +373,7 @@ class QueryEngine:
                 raise
 
     def _define(self, names: frozenset[str]) -> None:
-        """Define these tables, views and macros, each after those that it uses.
+        """Define these tables, views and macros in order of dependency.
 
         Skips a kind's view whose recorded columns are not valid names.
         """

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 HINT = "a query may SELECT (or FROM, VALUES, DESCRIBE, SUMMARIZE, SHOW) from the registry; nothing can be changed"
 
 MOST_NESTED_PARENTHESES = (
-    500  # parentheses inside each other: DuckDB's parser takes a second for a thousand, and ever more for each
+    500  # nesting depth; DuckDB's parser takes a second for 1,000 levels, and more for each further one
 )
 
 
@@ -36,7 +36,7 @@ def check_select(sql: str) -> str:
     if kind != duckdb.StatementType.SELECT:
         name = str(kind).rpartition(".")[2].replace("_", " ")
         if kind == duckdb.StatementType.LOAD and statements[0].query.split()[0].upper() != name:
-            name = "INSTALL"  # which DuckDB has as LOAD
+            name = "INSTALL"  # DuckDB parses INSTALL as LOAD
         raise BadInputError(f"{name} is not allowed here", HINT)
     text: str = statements[0].query.strip()
     return text.rstrip(";").rstrip()
@@ -84,7 +84,7 @@ def select_without_order(connection: duckdb.DuckDBPyConnection, sql: str) -> str
 
 
 def parse_select(connection: duckdb.DuckDBPyConnection, sql: str) -> dict[str, Any] | None:
-    """Return DuckDB's syntax tree of a SELECT, or None for statements that have none (SHOW, DESCRIBE)."""
+    """Return DuckDB's syntax tree of a SELECT, or None for statements without a tree (SHOW, DESCRIBE)."""
     row = connection.execute("SELECT json_serialize_sql($sql)", {"sql": sql}).fetchone()
     assert row
     tree: dict[str, Any] = json.loads(row[0])

@@ -1,4 +1,4 @@
-"""Intervals of the results that lists of runs show: estimated as the catalogue's queries estimate theirs."""
+"""Intervals of the results in lists of runs, estimated like those of catalogue queries."""
 
 from __future__ import annotations
 
@@ -19,8 +19,7 @@ Counts = Mapping[tuple[Any, ...], ClusterCount]
 
 def add_intervals(session: Session, run_id: UUID, answer: measures.Row) -> measures.Row:
     """Return an answer of `measures.answers` with the 95 % intervals of its value (`low`, `high`) and of its change
-    (`change_low`, `change_high`), and `n`, the number of games or states behind the value. An end that is not known is
-    None."""
+    (`change_low`, `change_high`), and `n`, the number of games or states behind the value. An unknown end is None."""
     row = {**answer, "n": None, "low": None, "high": None, "change_low": None, "change_high": None}
     own = measures.read_cluster_counts(session, run_id, answer["measure"])
     if not own:
@@ -46,7 +45,7 @@ def add_intervals(session: Session, run_id: UUID, answer: measures.Row) -> measu
 
 
 def find_rate_ends(counts: Counts) -> tuple[float | None, float | None]:
-    """Return the ends, in percent, of the 95 % interval of hits per trial. An end that is not known is None."""
+    """Return the ends, in percent, of the 95 % interval of hits per trial. An unknown end is None."""
     from chessreg.queries import stats
 
     return find_ends(stats.estimate_rate(make_clusters(counts), "hits", "trials"))

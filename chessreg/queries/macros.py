@@ -1,12 +1,12 @@
 """The SQL macros, by name. They use no table and no view."""
 
 MACROS = {
-    # NULL for a value that does not fit, so that one wrong row does not fail a query.
+    # NULL for a value that cannot be cast, so that one invalid row does not fail a query.
     "whole": "(x) AS TRY_CAST(x AS BIGINT)",
     "exact": "(probability) AS TRY_CAST(probability AS DECIMAL(18, 15))",  # sums are the same in any order
-    # A score from the model's side, as `adjudication` scores. `paper` is the rule that Karvonen 2024 states;
-    # `author-2024` is what its code does (specs: draws drop out of the mean, and so does exactly 100 centipawns at the
-    # move limit; there less is lost).
+    # The score of the model's side, scored like `adjudication`. `paper` is the rule in Karvonen 2024. `author-2024` is
+    # the behaviour of the paper's code: draws are left out of the mean, and so is exactly 100 centipawns at the move
+    # limit; fewer centipawns there are a loss.
     "game_score": """(scoring, result, termination, cp, color) AS CASE
     WHEN termination = 'forfeit_illegal' THEN 0.0::DOUBLE
     WHEN result = '1-0' THEN (color = 'white')::INTEGER::DOUBLE
@@ -21,32 +21,32 @@ MACROS = {
     # 1.5 and 2, not 1.500000 and 2.0
     "scale_text": """(scale) AS
     coalesce(CASE WHEN scale = trunc(scale) THEN whole(scale)::VARCHAR END, scale::VARCHAR)""",
-    # the smallest and the largest of some numbers, or the one that all are: 1364-1500
+    # the smallest and the largest number, as 1364-1500, or a single number if they are equal
     "span_text": """(numbers) AS CASE
     WHEN round(list_min(numbers)) = round(list_max(numbers)) THEN whole(round(list_min(numbers)))::VARCHAR
     ELSE whole(round(list_min(numbers))) || '-' || whole(round(list_max(numbers))) END""",
-    # 3-6 for consecutive layers, else 5,7,9
+    # 3-6 for consecutive layers, otherwise 5,7,9
     "layers_text": """(layers) AS CASE
     WHEN len(layers) > 1 AND list_max(layers) - list_min(layers) = len(layers) - 1
         THEN list_min(layers) || '-' || list_max(layers)
     ELSE array_to_string(layers, ',') END""",
-    # The settings of a spec as one text, without those that are named.
+    # The settings of a spec as one text, except the names in `without`.
     "settings_text": """(spec, without) AS list_aggregate(list_transform(
     list_sort(list_filter(json_keys(spec), lambda name: NOT list_contains(without, name))),
     lambda name: name || '=' || coalesce(json_extract(spec, '$."' || name || '"')::VARCHAR, 'null')),
     'string_agg', '; ')""",
-    # Davis's index of a place in the residual stream: 0 the embeddings, L the output of the L-th block; the final
-    # LayerNorm has none.
+    # Davis's index of a position in the residual stream: 0 for the embeddings, L for the output of the L-th block, NULL
+    # for the final LayerNorm.
     "residual_index": """(hook_point, layer) AS CASE
     WHEN ends_with(hook_point, 'hook_resid_pre') OR ends_with(hook_point, 'hook_embed') THEN layer
     WHEN ends_with(hook_point, 'hook_resid_post') THEN layer + 1 END""",
-    # Number `place` of little-endian int32s that are given as hexadecimal digits.
+    # Item `place` of an array of little-endian int32s in hexadecimal digits.
     "int32_of": """(digits, place) AS whole(
     '0x' || substr(digits, 8 * place + 7, 2) || substr(digits, 8 * place + 5, 2)
     || substr(digits, 8 * place + 3, 2) || substr(digits, 8 * place + 1, 2))""",
-    # What a probe's class means. Of pieces: class = value + 6, values -6 (black king) to 6 (white king); mine and the
-    # opponent's follow from the positions: White is to move at `dots`, Black at `even-spaces`, which other encodings
-    # call `white-turns` and `black-turns`.
+    # The name of a probe's class. For pieces, class = value + 6, with values from -6 (black king) to 6 (white king).
+    # The owner (`My`, `Opp.`) follows from the token positions: White is to move at `dots` and Black at `even-spaces`,
+    # which other encodings call `white-turns` and `black-turns`.
     "class_text": """(label, positions, class) AS CASE
     WHEN label = 'color' AND class < 3 THEN ['Black', 'Blank', 'White'][class + 1]
     WHEN label = 'type' AND class < 7 THEN ['Pawn', 'Knight', 'Bishop', 'Rook', 'Queen', 'King', 'Blank'][class + 1]

@@ -3,8 +3,8 @@
 `registry.db` gets a folder `registry.results`. A file holds the rows of one run in one table and is called
 `<table>-<schema>-<run>-<completed>.parquet`: `schema` is 8 hex digits of a digest of the registry's schema and the
 columns' conversions, `completed` is the time of completion (UTC, the digits of year to microsecond). A query reads a
-file only if the state of the registry that it reads says that the run was complete at that time; a run without a file
-is read from SQL, which is also faster for a run with few rows. Deleting files loses nothing.
+file only if the run was complete at that time in the registry state that the query reads. A run without a file is read
+from SQL, which is also faster for a run with few rows. Deleting files loses no data.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ if TYPE_CHECKING:
 
     from chessreg.registry.database import Database
 
-PART_SUFFIX = ".part"  # a folder in which files are being written
+PART_SUFFIX = ".part"  # suffix of a folder with files that are still being written
 STALE_SECONDS = 86_400.0
-LEAST_ROWS = 256  # of a file: to open one takes about as long as to read 100 rows from SQL
-MOST_FILES = 10_000  # of a table that are read: SQLite accepts that many ids in one SELECT
+LEAST_ROWS = 256  # per file: opening a file takes about as long as reading 100 rows from SQL
+MOST_FILES = 10_000  # read per table: SQLite accepts this number of ids in one SELECT
 DUCKDB_PATTERN = re.compile(r"[*?\[\ud800-\udfff]")
 FILE_NAME = re.compile(r"([a-z_]+)-[0-9a-f]{8}-([0-9a-f]{32})-[0-9]{20}\.parquet")
 Extras = Mapping[tuple[str, str], Mapping[str, views.ExtraType]]  # name → type of extra columns, by kind and table
@@ -48,7 +48,7 @@ class Mirror:
         self.folder, self.runs = folder, {run.id: run for run in runs}
         self.files: dict[str, dict[str, Path]] = {table: {} for table in RESULT_TABLES}
         self._schema, self._extras = schema, extras
-        self._digests: dict[tuple[str, str], str] = {}  # of the schema and the SELECT, by table and kind
+        self._digests: dict[tuple[str, str], str] = {}  # digests of the schema and the SELECT, by table and kind
 
     def select(self, table: str, kind: str) -> str:
         """Return the SELECT of typed rows of this kind's runs from the Arrow table `_<table>`."""

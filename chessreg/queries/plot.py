@@ -20,17 +20,16 @@ SUFFIXES = (".svg", ".png", ".pdf")
 MARKERS = "osD^vP*X"
 LINE_STYLES = ("-", "--", ":", "-.")
 PANEL_INCHES = (4.8, 3.6)  # inches
-LEGEND_LETTER_INCHES = 0.08  # inches of a legend's letter
-LEGEND_LINE_INCHES = 0.19  # inches of its line
+LEGEND_LETTER_INCHES = 0.08  # width of a legend's letter
+LEGEND_LINE_INCHES = 0.19  # height of a legend's line
 DOTS_PER_INCH = 150
 SPREAD = "means over {}s, whiskers from the lowest to the highest"
-LINE_KEY = ""  # in a row that is shown: which column its y is
+LINE_KEY = ""  # key in a drawn row: the name of its y column
 Row = Mapping[str, Any]
 
 
 def draw_figure(result: QueryResult, plot: Plot) -> Figure:
-    """Return the figure of a catalogue answer whose rows are those of the plot. Raises BadInputError for an empty
-    answer."""
+    """Return the figure of a catalogue answer that holds the plot's rows. Raises BadInputError for an empty answer."""
     from matplotlib.figure import Figure
 
     rows, label_columns = rows_of_lines(result, plot), (*plot.series, LINE_KEY)
@@ -49,7 +48,7 @@ def draw_figure(result: QueryResult, plot: Plot) -> Figure:
         several |= any(len(points[label]) < len(part) for label, part in parts.items())
         (draw_bars if plot.form == "bars" else draw_lines)(axis, result, plot, points, series)
         axis.set_title(title, fontsize="medium")
-        measured = plot.x in result.intervals  # then it has a unit, as the other axis
+        measured = plot.x in result.intervals  # then x has a unit, like y
         axis.set_xlabel(column_heading(result, plot.x) if measured else result.column(plot.x).name.replace("_", " "))
         axis.grid(axis="y", alpha=0.3)
     axes[0].set_ylabel(column_heading(result, plot.y))

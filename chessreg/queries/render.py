@@ -39,18 +39,18 @@ def write_file(path: Path, data: bytes) -> None:
 DECIMALS = {"%": 1, "Elo": 0, "plies": 1, "cp": 1}
 DASH = ""
 MAX_KEY_LENGTH = 30  # characters of a text that distinguishes rows
-LONGEST_CELL = 60  # a longer cell is a sentence, and stands below the table
+LONGEST_CELL = 60  # a longer cell is a sentence, printed below the table
 
 
 # -- for people -------------------------------------------------------------------------------------------------------
 
 
 def choose_columns(result: QueryResult, wide: bool = False) -> tuple[list[str], dict[str, str]]:
-    """Return the columns of a printed table, and the text of those with the same value in every row.
+    """Return the columns of a printed table, and the text of each column with the same value in every row.
 
-    These are the query's default columns, and those that distinguish rows with equal keys; all columns if `wide`, or if
-    the query declares no defaults. Columns that `--show` names are all shown. Hidden columns, ends of intervals, and
-    empty columns that `--show` does not name are left out.
+    The columns are the query's defaults, and any others that distinguish rows with equal keys. With `wide`, or if the
+    query declares no defaults, they are all columns. Columns that `--show` names are all shown. Hidden columns, ends of
+    intervals, and empty columns that `--show` does not name are left out.
     """
     rows = result.rows
     ends = {f"{name}{end}" for name in result.intervals for end in ("_low", "_high")}
@@ -72,7 +72,7 @@ def choose_columns(result: QueryResult, wide: bool = False) -> tuple[list[str], 
         if empty and name not in result.chosen:
             continue
         describes = isinstance(values[0], str) or result.column(name).unit in ("", "moves")
-        constant = len(rows) > 1 and all(value == values[0] for value in values)  # lists too, which have no hash
+        constant = len(rows) > 1 and all(value == values[0] for value in values)  # a set would fail for lists
         if name not in stays and describes and name not in result.intervals and constant and not empty:
             same[name] = cell_text(result, rows[0], name)
         else:
@@ -106,7 +106,7 @@ def distinguishing_columns(result: QueryResult, defaults: Defaults) -> list[str]
 
 
 def default_columns(result: QueryResult) -> Defaults | None:
-    """The default columns of the table, None where all columns are shown: other columns were chosen or declared."""
+    """Return the table's default columns, or None if all columns are shown because others were chosen or declared."""
     if result.entry is None or result.chosen or result.meta.get("published") or not result.entry.default.names:
         return None
     return result.entry.default
@@ -160,8 +160,8 @@ def number_text(value: Any, decimals: int) -> str:
 def amount_text(value: Any, setting: bool = False) -> str:
     """Return a value without an interval as text.
 
-    It has three decimals; a large whole number has none. A value that three decimals would change or hide has four
-    significant digits. For a `setting`, every whole number is without decimals.
+    Values have three decimals; large whole numbers have no decimals. A value that three decimals would change or hide
+    has four significant digits. For a `setting`, no whole number has decimals.
 
     >>> [amount_text(value) for value in (0.25, 0.1234, 8e-05, 0.000123456, 2000.0)]
     ['0.250', '0.1234', '8e-05', '0.0001235', '2,000']
@@ -248,7 +248,7 @@ def fit_columns(
 
 
 def omitted_columns_line(result: QueryResult, shown: set[str], width: int) -> str:
-    """Return one line with the names of the columns that are not shown, those that differ between rows first."""
+    """Return one line with the names of the columns that are not shown. Columns that differ between rows come first."""
     rows = result.rows
     names, same = choose_columns(result, wide=True)
     rest = [name for name in (*names, *same) if name not in shown]
@@ -294,14 +294,15 @@ def markdown_text(result: QueryResult, *, numbered: bool = False, wide: bool = F
 
 
 def html_text(result: QueryResult) -> str:
-    """Return an HTML table of the default columns, as a notebook shows it: the first rows, and how many more."""
+    """Return an HTML table of the default columns, as a notebook shows it: the first rows, and the number of further
+    ones."""
     headings, cells, same, _ = table_cells(result)
     words = f"<p>{escape(caption_text(same))}</p>" if same else ""
     return words + format_html_table(headings, cells[:MOST_SHOWN], len(cells))
 
 
 def as_markdown(text: str) -> str:
-    """Return the text as one line of Markdown that shows it: no markup, link or HTML of it counts.
+    """Return the text as one line of Markdown, with its markup, links and HTML escaped.
 
     >>> print(as_markdown("a|b <i>*c*</i>\\n# d [e](http://f) [0.4, 0.6] pgn_char"))
     a\\|b \\<i>\\*c\\*\\</i> # d [e\\](http://f) [0.4, 0.6] pgn_char
@@ -319,7 +320,7 @@ TEX = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#"
 
 
 def as_latex(text: str) -> str:
-    """Return the text as one line of LaTeX that shows it."""
+    """Return the text as one line of LaTeX, escaped."""
     return "".join(TEX.get(c, c) for c in one_line(text))
 
 

@@ -52,7 +52,7 @@ class QueryResult:
         return self.table.to_pandas()
 
     def column(self, name: str) -> QueryColumn:
-        """Return the meaning of a column; for the end of an interval, that of its statistic."""
+        """Return the meaning of a column; for the end of an interval, the meaning of its statistic."""
         known = {column.name: column for column in self.described}
         for suffix, text in (("_low", "lower"), ("_high", "upper")):
             stem = name.removesuffix(suffix)

@@ -21,8 +21,8 @@ class Scope:
     """The filters of a query. Values of one option are alternatives; all options must hold.
 
     checkpoint, run: names or ids. tag: of the run or its checkpoint. machine: host names. since: earliest creation of a
-    run, as a date or an age (7d, 12h, 2w). where: an SQL condition over the table's columns, or over those of the rows
-    behind it. partial: include incomplete runs.
+    run, as a date or an age (7d, 12h, 2w). where: an SQL condition over the columns of the table or of the rows behind
+    it. partial: include incomplete runs.
     """
 
     checkpoint: tuple[str, ...] = ()

@@ -1,7 +1,7 @@
 """Significance tests and effect sizes from sums: Welch, paired t, Cohen's d, and Holm's correction.
 
-A p-value of 10^-400 is no float, so tests give its base-10 logarithm. Sums, sums of squares and counts are all that
-the tests need: a query adds them up per cluster.
+A p-value of 10^-400 is not a float, so tests return its base-10 logarithm. Tests need only sums, sums of squares and
+counts, which a query adds up per cluster.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 
 from chessreg.queries.stats import Clusters
 
-ROUNDING_SHARE = 1e-13  # a variance below this share of the mean square is what rounding leaves of zero
+ROUNDING_SHARE = 1e-13  # a variance below this share of the mean square is rounding error
 LOG_10 = math.log(10)
 
 
@@ -57,7 +57,7 @@ def _without_rounding(variance: float, mean_square: float) -> float:
 class TTest(NamedTuple):
     """Student's t, its degrees of freedom, and the base-10 logarithm of the one-sided p-value (H1: the mean is larger).
 
-    `p` underflows to 0 where the logarithm does not.
+    `p` can underflow to 0; the logarithm does not.
     """
 
     t: float

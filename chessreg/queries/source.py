@@ -1,8 +1,8 @@
 """Read tables of the registry through ADBC into Arrow, all as of one moment. Never writes.
 
 SQLite types a column by its first values: an empty table would come back as integers, and NULLs before a number would
-fail. So a first row of typed values goes in front of each table and is cut off again. SQLite also lets any column hold
-any type: values of another type than the column's become NULL.
+fail. So a first row of typed values is prepended to each table and removed afterwards. SQLite also lets any column hold
+any type: values whose type differs from the column's become NULL.
 """
 
 from __future__ import annotations
@@ -47,14 +47,15 @@ FIRST = {TEXT: "''", WHOLE: "0", REAL: "0.5", BYTES: "x'00'"}  # values of the f
 
 
 class ColumnConversion(NamedTuple):
-    """The conversion of a column: how it is read from SQLite, its type in DuckDB, and the cast to that type."""
+    """The conversion of a column: the expression that reads it from SQLite, its type in DuckDB, and the cast to that
+    type."""
 
     read: str
     duckdb: str
     cast: str
 
 
-# Order matters: BigInteger is an Integer. An Integer is what PostgreSQL would accept, as BIGINT: sums never overflow.
+# Order matters: BigInteger is a subclass of Integer. An Integer is read as BIGINT, so that sums never overflow.
 TYPES: list[tuple[type[Any], ColumnConversion]] = [
     (sa.Uuid, ColumnConversion(TEXT, "UUID", "TRY_CAST({} AS UUID)")),
     (sa.Boolean, ColumnConversion(WHOLE, "BOOLEAN", "TRY_CAST({} AS BOOLEAN)")),
@@ -181,7 +182,7 @@ class RegistryReader:
         first = ", ".join(f'{FIRST[type_.read]} AS "{name}"' for name, type_ in types.items())
         values = ", ".join(type_.read.format(f'"{name}"') for name, type_ in types.items())
         where = f" WHERE run_id = '{run}'" if run else ""
-        if without:  # SQLite then finds the others by their key
+        if without:  # SQLite finds the remaining rows by key
             listed = ", ".join(f"'{id}'" for id in without)
             where = f" WHERE run_id IN (SELECT id FROM run WHERE id NOT IN ({listed}))"
         answer = self._answer(f"SELECT {first} UNION ALL SELECT {values} FROM {place}{where}", stop)

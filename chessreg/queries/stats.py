@@ -1,8 +1,8 @@
 """Statistics, in one place for tables and plots: intervals by resampling clusters, Wilson and exact bounds, Elo.
 
-Observations cluster (the squares of a game, the games of an opening), so clusters are what is resampled. Clusters with
-equal counts are drawn together: a bootstrap sample of them is one multinomial draw, exactly as if they had been drawn
-one by one, whose cost does not grow with their number.
+Observations cluster (the squares of a game, the games of an opening), so clusters are resampled. Clusters with equal
+counts are drawn together as one multinomial draw. Its distribution is the same as for drawing them one by one, but its
+cost does not grow with their number.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ CONFIDENCE = 0.95
 Z = NormalDist().inv_cdf(0.5 + CONFIDENCE / 2)
 MOST_NUMBERS_AT_ONCE = 4_000_000  # numbers drawn at once, so that many distinct clusters do not fill the memory
 MOST_KINDS_DRAWN_APART = (
-    400  # more distinct clusters than these take draws that are made once for all cells with as many clusters
+    400  # above this number of distinct clusters, cells with equal numbers of clusters share one set of draws
 )
-SHARED_CLUSTERS = 40_000  # as far as these draws fit the memory: a byte each
+SHARED_CLUSTERS = 40_000  # most clusters of a cell with shared draws, which take a byte each
 
 
 class Estimate(NamedTuple):
@@ -36,7 +36,7 @@ class Estimate(NamedTuple):
     high: float | None
 
     def written(self, sign: str = "") -> str:
-        """The value with its interval, as `1.2 [1.1, 1.3]`; a bound on one side alone is written as such."""
+        """The value with its interval, as `1.2 [1.1, 1.3]`; a one-sided bound is written as such."""
         if self.value is None:
             return ""
         text = f"{self.value:{sign}.4g}"
@@ -47,8 +47,10 @@ class Estimate(NamedTuple):
         return f"{text} [{low}, {high}]" if low and high else f"{text} [{'≥ ' + low if low else '≤ ' + high}]"
 
     def p(self) -> float | None:
-        """The two-sided p of a difference's being 0, were it normal with the spread that its interval has on the side
-        of 0; None without a bound there. An interval that ends at 0 has 0.05.
+        """The two-sided p-value that a difference is 0, by a normal approximation.
+
+        The standard deviation follows from the end of the interval on the side of 0; None without that end. For an
+        interval that ends at 0, p is 0.05.
 
         >>> round(Estimate(0.2, 0.0, 0.5).p(), 3), Estimate(0.2, None, None).p()
         (0.05, None)
@@ -65,10 +67,10 @@ UNKNOWN = Estimate(None, None, None)
 class Clusters:
     """The clusters of one cell: rows of counts, and how many clusters have each.
 
-    `counts` maps a name to float64 [kind of cluster], or to [kind of cluster, draw] where every cluster was met by
+    `counts` maps a name to float64 [kind of cluster], or to [kind of cluster, draw] if every cluster was combined with
     several draws (of a control direction, of a probe's seed, of untrained weights); NaN is missing. `weights` is int64
-    [kind of cluster]. `of` chooses counts; what is then resampled follows from these numbers alone, whatever else the
-    cell holds and in whatever order it came, and from `role`, so that two sides of one difference draw apart.
+    [kind of cluster]. `of` selects counts. Their resamples depend only on these numbers and on `role`, not on the order
+    of clusters or the cell's other counts. Separate roles give the two sides of a difference independent draws.
     """
 
     def __init__(self, counts: dict[str, np.ndarray], weights: np.ndarray, role: str = "") -> None:
@@ -100,9 +102,9 @@ class Clusters:
     def resampled(self, *names: str, side: str = "") -> np.ndarray:
         """Return the totals of the counts in bootstrap samples, float64 [name, resample].
 
-        The clusters of a resample are the same in every call. Draws are resampled too, independently of the clusters
+        The clusters of a resample are the same in every call. Draws are also resampled, independently of the clusters
         (the pigeonhole bootstrap: Owen 2007, Annals of Applied Statistics 1, 386): the same for all names of a call,
-        and different for another `side`.
+        and different for each `side`.
         """
         widths = [self.counts[name].shape[1] for name in names]
         parts = np.split(self._sums, np.cumsum([c.shape[1] for c in self.counts.values()])[:-1])
@@ -116,7 +118,7 @@ class Clusters:
 
     @cached_property
     def key(self) -> str:
-        """The digest of everything that is resampled, which seeds the resampling."""
+        """The digest of the resampled counts, which seeds the resampling."""
         parts = [str(part.shape).encode() + part.tobytes() for part in (*self.counts.values(), self.weights)]
         return hashlib.blake2b(b"".join(parts), digest_size=16).hexdigest() + self.role
 
@@ -199,8 +201,8 @@ def one_sided_bound(n: float) -> float:
 def estimate_rate(clusters: Clusters, hits: str, trials: str) -> Estimate:
     """Return the share of hits among trials (at most one hit per trial), with the interval of resampled clusters.
 
-    At exactly 0 or 1 the bound is one-sided (the other end is None), from the number of clusters. If the resamples do
-    not vary or reach 0 or 1, Wilson's interval over the clusters replaces them.
+    At exactly 0 or 1 the interval has a single end, a bound from the number of clusters. If the resamples do not vary
+    or reach 0 or 1, Wilson's interval over the clusters replaces them.
     """
     clusters = clusters.of(hits, trials)
     n = clusters.total(trials) if clusters.number else 0
@@ -228,7 +230,7 @@ def rate_difference(clusters: Clusters, hits: str, trials: str, base_hits: str, 
         pairs, base_hits, base_trials, Stream.STATISTICS_BASE
     )
     low, high = _central_interval(resamples)
-    if low == high:  # every pair differs by the same: one that does not can still be this frequent
+    if low == high:  # all pairs differ equally: the bound is the possible share of other pairs
         bound = one_sided_bound(pairs.number)
         low, high = max(-1.0, value - bound), min(1.0, value + bound)
     return Estimate(value, low, high)
@@ -241,7 +243,7 @@ def difference_of_independent(ours: Clusters, base: Clusters, hits: str, trials:
         return UNKNOWN
     value = ours.total(hits) / ours.total(trials) - base.total(hits) / base.total(trials)
     low, high = _central_interval(_resampled_ratios(ours, hits, trials) - _resampled_ratios(base, hits, trials))
-    if low == high:  # neither varies: as in `difference`, what so few clusters cannot rule out
+    if low == high:  # neither side varies: use the bound from the number of clusters
         bound = one_sided_bound(min(ours.number, base.number))
         low, high = max(-1.0, value - bound), min(1.0, value + bound)
     return Estimate(value, low, high)
@@ -278,7 +280,8 @@ def mean_difference(clusters: Clusters, total: str, trials: str, base_total: str
 
 
 def estimate_median(clusters: Clusters, value: str) -> Estimate:
-    """Return the median over clusters of a value that each has once, with the interval of resampled clusters."""
+    """Return the median over clusters of a value with one count per cluster, with the interval of resampled
+    clusters."""
     clusters = clusters.of(value)
     if not clusters.number:
         return UNKNOWN
@@ -333,11 +336,11 @@ def elo_difference(clusters: Clusters, points: str, games: str, base_points: str
             np.maximum(pairs.resampled(name, side=side)[0], 1)
             for name, side in ((games, ""), (base_games, Stream.STATISTICS_BASE))
         ]
-        # A resample that happens to hold no win at all counts as half a point, so that its Elo is finite.
+        # A resample without any point counts as half a point, so that its Elo is finite.
         clipped = [np.clip(r, 0.5 / n, 1 - 0.5 / n) for r, n in zip(both, trials, strict=True)]
         elos = [-400 * np.log10(1 / r - 1) for r in clipped]
         low, high = _central_interval(elos[0] - elos[1])
-        if low == high:  # every pair differs by the same, as in `difference`
+        if low == high:  # all pairs differ equally, as in `rate_difference`
             bound, half = one_sided_bound(pairs.number), 0.5 / pairs.total(games)
             ends = (ours.value - bound, ours.value + bound)
             low, high = (elo_of_score(min(max(end, half), 1 - half)) - elo_of_score(base.value) for end in ends)

@@ -13,7 +13,7 @@ from typing import TypeVar
 from chessreg.errors import ChessregError
 
 T = TypeVar("T")
-POLL_INTERVAL_S = 0.05  # seconds between looks whether to stop
+POLL_INTERVAL_S = 0.05  # interval between checks of `stop`
 _STOP: ContextVar[threading.Event | None] = ContextVar("stop", default=None)
 
 

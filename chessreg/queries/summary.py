@@ -23,7 +23,7 @@ def _times_100(estimate: Estimate) -> Estimate:
     return Estimate(*(None if v is None else 100 * v for v in estimate))
 
 
-FUNCTIONS: dict[str, tuple[Callable[..., Estimate], int]] = {  # and the decimals that its interval is kept to
+FUNCTIONS: dict[str, tuple[Callable[..., Estimate], int]] = {  # and the decimals of its interval
     "score": (stats.estimate_rate, 6),
     "percent": (lambda *a: _times_100(stats.estimate_rate(*a)), 4),
     "elo": (lambda *a: stats.estimate_elo(stats.estimate_rate(*a)), 2),
@@ -41,14 +41,14 @@ PLAIN: dict[str, Callable[..., float | None]] = {  # a number without an interva
     "cohens_d": significance.cohens_d_of,
 }
 CORRECTED: dict[str, Callable[[Sequence[float | None]], list[float | None]]] = {
-    # of a column of the table; rows that agree in the columns named after it are one family
+    # of a table column; rows with equal values in the further arguments are one family
     "holm": significance.holm_adjusted,
     "holm_log10": significance.holm_log10,
 }
 
 
 def to_vector(column: pa.ChunkedArray) -> np.ndarray:
-    """Return a column of numbers as float64 [n], NaN for NULL. Arrow's own conversion imports pandas first."""
+    """Return a column of numbers as float64 [n], NaN for NULL. Avoids Arrow's conversion, which imports pandas."""
     return np.array(column.to_pylist(), np.float64)
 
 
@@ -60,7 +60,7 @@ def to_matrix(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def to_doubles(values: Sequence[float | None]) -> pa.Array:
-    """Return float64 [n] with NULL for None. `pyarrow.array` imports pandas first, for 0.3 s."""
+    """Return float64 [n] with NULL for None. Avoids `pyarrow.array`, which imports pandas (0.3 s)."""
     import pyarrow as pa
 
     valid = np.packbits(np.array([value is not None for value in values], bool), bitorder="little")
@@ -82,7 +82,7 @@ def clusters_by_cell(clusters: pa.Table) -> dict[int, Clusters]:
     weights = to_vector(clusters["clusters"])
     return {
         int(cell): Clusters({name: values[mine] for name, values in counts.items()}, weights[mine])
-        for cell, mine in zip(cells, np.split(rows, starts[1:]), strict=False)  # no cell: nothing to pair
+        for cell, mine in zip(cells, np.split(rows, starts[1:]), strict=False)  # without cells there is nothing to pair
     }
 
 
@@ -126,7 +126,7 @@ def compute_statistic(
         return [corrected]
     function, decimals = FUNCTIONS[name]
     made = [function(clusters, *arguments) if clusters else stats.UNKNOWN for clusters in own]
-    ends = [[e.low for e in made], [e.high for e in made]]  # more decimals would be noise of the machine's own rounding
+    ends = [[e.low for e in made], [e.high for e in made]]  # further decimals are rounding noise of the machine
     return [[e.value for e in made], *([None if v is None else round(v, decimals) for v in end] for end in ends)]
 
 

@@ -1,4 +1,4 @@
-"""The views that queries may name in addition to the tables: those of views.sql, and those of each kind."""
+"""The views that queries may name in addition to the tables, from views.sql and from each kind."""
 
 from __future__ import annotations
 
@@ -14,29 +14,29 @@ from chessreg.queries.macros import MACROS
 from chessreg.queries.source import TABLES, table_columns, typed_select
 from chessreg.registry.tables.annotations import ANNOTATION_VIEW_SQL
 
-# Handy views of few rows, which a statement names up to a dozen times, each in the other: computed once a snapshot.
+# Handy views of few rows, computed once per snapshot because a statement uses them up to a dozen times.
 COMPUTED_ONCE = frozenset({"annotated", "named", "tagged", "runs", "run_order", "checkpoints", "datasets",
                            "interventions",                  "probe_caches", "run_checkpoint"})  # fmt: skip
 
-# Macros that read a view, and so are made after the views. A run's place in time: what rows are ordered by, in place of
-# its id.
+# Macros that read a view and are therefore defined after the views. `run_place` orders rows by time, because run ids
+# are not in order of time.
 MACROS_OF_VIEWS = {"run_place": "(run) AS (SELECT o.place FROM run_order AS o WHERE o.run_id = run)"}
 
 JSON_TYPES = {"integer": "BIGINT", "number": "DOUBLE", "boolean": "BOOLEAN", "string": "VARCHAR"}
-# The JSON schema's pattern of a text of hexadecimal numbers with this many digits each, and the list of its numbers.
+# The JSON schema's pattern of a text of fixed-width hexadecimal numbers, and the SQL of the list of its numbers.
 HEX_PATTERN = re.compile(r"\^\(\[0-9a-f\]\{(\d)\}\)\*\$")
 HEX_LIST = """CASE WHEN regexp_full_match({text}, '([0-9a-f]{{{digits}}})*') THEN list_transform(
     range(len({text}) // {digits}), lambda i: ('0x' || substr({text}, {digits} * i + 1, {digits}))::BIGINT) END"""
 RUN_COLUMNS = ("run", "kind", "version", "state", "created_at")
-# Those of runs in a view of a kind's runs, before the settings of its spec.
+# Columns of runs in a view of a kind's runs. The settings of its spec follow.
 RUN_VIEW_COLUMNS = ("run_id", "run", "kind", "version", "state", "done", "planned", "tags", "archived", "invalid",
                     "created_at", "completed_at", "spec_hash")  # fmt: skip
 DETAIL = "detail"
 PLAIN = re.compile(r"[a-z_][a-z0-9_]*")
-SPEC_TABLE = "run"  # what a kind's spec goes by beside its result tables
-PROBE = "probe"  # users' kinds whose names end in -probe are in the views of this kind
+SPEC_TABLE = "run"  # name of a kind's spec among its result tables
+PROBE = "probe"  # its views include users' kinds whose names end in -probe
 IMPORTED = "imported-probe"
-FAMILIES = {"edits": ("edit", "edit-next-token")}  # kinds that queries read through common views, by their name
+FAMILIES = {"edits": ("edit", "edit-next-token")}  # name of common views → kinds whose rows they have
 COMMENT = re.compile(r"--[^\n]*|/\*.*?\*/", re.DOTALL)
 CATALOGUE = re.compile(
     r"(^|\()\s*(show|describe)\b"
@@ -56,7 +56,8 @@ class ExtraType(NamedTuple):
     hex_digits: int = 0
 
     def value_of(self, text: str) -> str:
-        """Return the SQL expression of a column's value from that of its text. A value of another type is NULL."""
+        """Return the SQL expression of a column's value, given the expression of its text. A value of another type is
+        NULL."""
         if self.hex_digits:
             return HEX_LIST.format(text=text, digits=self.hex_digits)
         return f"TRY_CAST({text} AS {self.duckdb})"
@@ -72,7 +73,8 @@ class KindRow(NamedTuple):
 
 
 def kind_row_of_record(name: str, version: int, tables: Any, schemas: Any) -> KindRow:
-    """Return a registry's record of a kind. Parts of another shape, as in a third-party registry, are left out."""
+    """Return a registry's record of a kind. Parts with an unexpected shape, as in a third-party registry, are left
+    out."""
     tables = [table for table in tables if isinstance(table, str)] if isinstance(tables, list) else []
     schemas = {k: v for k, v in schemas.items() if isinstance(v, dict)} if isinstance(schemas, dict) else {}
     return KindRow(name, version, tables, schemas)
@@ -88,11 +90,11 @@ def installed_kind_rows(files: Iterable[Path] = ()) -> list[KindRow]:
 
 @cache
 def handy_views() -> Mapping[str, str]:
-    """Return name → SELECT of the views of views.sql, each after those that it uses."""
+    """Return name → SELECT of the views of views.sql, in order of dependency."""
     text = (Path(__file__).parent / "views.sql").read_text(encoding="utf-8")
     annotations = re.sub(
         r"\bat\b", '"at"', ANNOTATION_VIEW_SQL.partition(" AS\n")[2]
-    )  # DuckDB takes a bare AT for a keyword
+    )  # DuckDB parses a bare AT as a keyword
     views = {"annotation_now": annotations}
     for part in text.split("\n-- view: ")[1:]:
         name, _, body = part.partition("\n")
@@ -116,7 +118,7 @@ def computes_name(sql: str) -> bool:
 
 def find_named(statements: Iterable[str], texts: Mapping[str, str], *, loosely: bool = False) -> frozenset[str]:
     """Return the tables, views and macros that follow FROM or JOIN, or are called, in the statements or in the texts of
-    others found so. With `loosely`, every name that occurs as a word.
+    such tables, views and macros. With `loosely`, return every name that occurs as a word.
 
     >>> texts = {"games": "SELECT * FROM game", "game": "", "score": ""}
     >>> sorted(find_named(["SELECT score FROM Games"], texts)), sorted(find_named(["score"], texts, loosely=True))
@@ -174,8 +176,8 @@ def build_kind_views(recorded: Iterable[KindRow], installed: Iterable[KindRow], 
     A family of kinds has common views, with the rows and columns of all members: `edits_trial`, `edits_run`.
 
     A name of a table or handy view is not replaced (kind `probe`: see `probe_score`). Versions of a kind share one
-    view; the newest decides a column's type. The rows' extra columns are those that the registry recorded, so that
-    every process writes the same files; other extra columns come from `detail`.
+    view; the newest decides a column's type. The rows' extra columns come from the registry's record, so that every
+    process writes the same files. Other extra columns come from `detail`.
     """
     recorded = list(recorded)
     extras = {
@@ -216,14 +218,14 @@ def build_kind_views(recorded: Iterable[KindRow], installed: Iterable[KindRow], 
 
 
 def _extra_types(kinds: Iterable[KindRow]) -> dict[str, dict[str, dict[str, ExtraType]]]:
-    """name → type of the extra columns, by kind and table; `run`: of the settings."""
+    """Return name → type of the extra columns, by kind and table. The table `run` has the settings."""
     found: dict[str, dict[str, dict[str, ExtraType]]] = {}
     for row in sorted(kinds, key=lambda row: row[:2]):
         schemas = found.setdefault(row.name, {})
         for table, schema in row.schemas.items():
             try:
                 schemas[table] = schemas.get(table, {}) | extra_columns(schema)
-            except (AttributeError, TypeError, RecursionError):  # no JSON schema of a row model
+            except (AttributeError, TypeError, RecursionError):  # not the JSON schema of a row model
                 continue
     return found
 
@@ -303,8 +305,8 @@ def _typed_fields(
     prefix: str,
     extras: Mapping[str, ExtraType] = MappingProxyType({}),
 ) -> list[str]:
-    """Return the fields of a JSON column as typed columns. A name that is taken gets the prefix. Fields in `extras` are
-    columns of `f`."""
+    """Return the fields of a JSON column as typed columns. A name already in use gets the prefix. Fields in `extras`
+    are columns of `f`."""
     parts = []
     for name, type_ in fields.items():
         path = '$."' + name.replace('"', '\\"') + '"'

@@ -1,7 +1,7 @@
--- Views over the registry's tables, for the catalogue and for anyone's own SQL. Each begins with a `-- view:` line.
+-- Views over the registry's tables, for the catalogue and for users' SQL. Each begins with a `-- view:` line.
 
 -- view: named
--- The present name of everything that has one; one that several things share is written name@host.
+-- The current name of each named object. A name that several objects share is written name@host.
 SELECT noun, target,
        CASE WHEN count(*) OVER (PARTITION BY noun, value) > 1 THEN value || '@' || host ELSE value END AS name
 FROM (
@@ -13,7 +13,7 @@ FROM (
 WHERE place = 1
 
 -- view: annotated
--- The annotations of things that hold now (annotation_now, as the registry itself has it).
+-- The annotations in effect now, from the registry's view annotation_now.
 SELECT noun, TRY_CAST(target AS UUID) AS target, word, value, host, "at" FROM annotation_now
 
 -- view: tagged
@@ -25,7 +25,7 @@ FROM annotated
 GROUP BY noun, target
 
 -- view: runs
--- Every run with its state and units done, as the registry itself says them (run_now).
+-- Every run with its state and units done, from the registry's view run_now.
 WITH tried AS (
     SELECT a.run_id, count(*) AS attempts, string_agg(DISTINCT m.host, ', ' ORDER BY m.host) AS machines
     FROM attempt AS a JOIN machine AS m ON m.id = a.machine_id
@@ -42,14 +42,15 @@ LEFT JOIN tagged AS t ON t.noun = 'run' AND t.target = r.id
 LEFT JOIN tried ON tried.run_id = r.id
 
 -- view: run_order
--- The place of every run in time. Nothing that is seen is in the order of ids: they are hashes of what was trained.
+-- The place of every run in time. Ids are hashes, so displayed rows are never ordered by id.
 SELECT id AS run_id, row_number() OVER (ORDER BY created_at, id) AS place FROM run
 
 -- view: checkpoints
--- Every checkpoint; its place is by name, then, without one, by time. `flops`: model FLOPs of its training here, forward
--- and backward: 6 for each weight of the blocks and each token that went through them, padding included; products of
--- attention are not counted. A FEN encoder that did not say reads 78 tokens a move. `import_loss`: nats per token on 20
--- sample games when it was imported; `import_entropy`: that of single tokens there; `import_legal`: share of legal moves.
+-- Every checkpoint. `place` orders checkpoints by name; those without a name follow, ordered by time. `flops`: model
+-- FLOPs of training in this registry, forward and backward: 6 per weight of the blocks and token, padding included,
+-- without the products of attention. A FEN encoder without a recorded count reads 78 tokens per move. `import_loss`:
+-- nats per token on 20 sample games at import. `import_entropy`: entropy of single tokens on these games.
+-- `import_legal`: share of legal moves on these games.
 SELECT c.id AS checkpoint_id,
        coalesce(n.name, CASE WHEN c.source_format = 'external' THEN json_extract_string(c.detail, '$.player') END,
                 right(replace(c.id::VARCHAR, '-', ''), 6)) AS checkpoint,
@@ -70,8 +71,8 @@ LEFT JOIN named AS n ON n.noun = 'checkpoint' AND n.target = c.id
 LEFT JOIN tagged AS t ON t.noun = 'checkpoint' AND t.target = c.id
 
 -- view: datasets
--- Every dataset and every part of one, as specs name it (reference) and as people do: NAME or NAME:PART. Of two names
--- of the same games the earlier one is said: what a run read is one row.
+-- Every dataset and every part of one. `reference` is the form in specs, `dataset` the displayed name: NAME or
+-- NAME:PART. If two names refer to the same games, the earlier one is used, so that a run's input is one row.
 WITH called AS (
     SELECT d.id, 'dataset:' || d.identity AS reference, coalesce(n.name, d.source) AS dataset, d.games, d.created_at
     FROM dataset AS d LEFT JOIN named AS n ON n.noun = 'dataset' AND n.target = d.id
@@ -86,10 +87,10 @@ SELECT id AS dataset_id, reference, dataset, games FROM parts
 QUALIFY row_number() OVER (PARTITION BY reference ORDER BY created_at, dataset) = 1
 
 -- view: interventions
--- An intervention in one line, as tables show it: probe:piece L3-6 x1.5 (last token). `blank`: the coefficient of the
--- empty square's direction, where it has one. `vector` is the run whose vectors are added, `stands_for` that whose
--- vectors a control takes the place of; `side` says which class alone a probe's vectors are of. `protocol`: the settings
--- that Davis's paper, published code and corrected differ in, of edits at sites.
+-- Every intervention, with a one-line description for tables: probe:piece L3-6 x1.5 (last token). `blank`: coefficient
+-- of the empty square's direction, if used. `vector`: the run whose vectors are added. `stands_for`: the run whose
+-- vectors a control replaces. `side`: the class of a probe's vectors if they are of a single class. `protocol`: the
+-- settings of edits at sites in which Davis's paper, published code and corrected version differ.
 SELECT i.id AS intervention_id, i.checkpoint_id, i.source, i.scale, i.scale_rule, i.token_mask, i.layers, i.input_references,
        json_extract_string(i.input_references, '$[0]') AS vector,
        CASE WHEN i.source = 'random' THEN json_extract_string(i.input_references, '$[0]')
@@ -106,7 +107,7 @@ FROM intervention AS i
 LEFT JOIN run AS v ON v.kind = 'vector' AND 'run:' || v.spec_hash = json_extract_string(i.input_references, '$[0]')
 
 -- view: skipped_edits
--- What edit runs left out where they left out every state, by reason, and what to do about it.
+-- Edit runs that skipped every state: the number of states per reason, with a hint for each reason.
 SELECT r.run_id, r.run, r.kind, s.states,
        CASE s.reason WHEN 'illegal' THEN 'the model''s most probable move is illegal'
             WHEN 'no square' THEN 'its most probable token names no square'
@@ -127,7 +128,7 @@ FROM (SELECT run_id, json_extract_string(detail, '$.skipped') AS reason, count(*
 JOIN runs AS r ON r.run_id = s.run_id AND r.kind IN ('edit', 'edit-next-token')
 
 -- view: probes
--- Every probe, with the number of the phase that it is of; NULL: of every phase.
+-- Every probe, with the number of its game phase; NULL: all phases.
 SELECT p.* EXCLUDE (detail), TRY_CAST(json_extract_string(p.detail, '$.phase') AS BIGINT) AS phase FROM probe AS p
 
 -- view: saes
@@ -135,10 +136,11 @@ SELECT p.* EXCLUDE (detail), TRY_CAST(json_extract_string(p.detail, '$.phase') A
 SELECT s.* EXCLUDE (detail), TRY_CAST(json_extract_string(s.detail, '$.expansion') AS BIGINT) AS expansion FROM sae AS s
 
 -- view: probe_caches
--- What each probe run was fitted and tested on. `settings`: those of its caches, without the model and the places in it,
--- so that they are the same for seeds and random-init controls; of a cache that is not here its reference. `test_settings`:
--- of the one that it was tested on. `fitted_on` and `tested_on` say them in words: dataset and part, then what is not as
--- `run cache` has it by default; NULL: not known.
+-- The caches that each probe run was fitted and tested on. `settings`: the caches' settings without the model and its
+-- layers and hook points, so that they are equal for seeds and random-init controls. A cache that is not in the
+-- registry is represented by its reference. `test_settings`: the settings of the test cache alone. `fitted_on` and
+-- `tested_on`: dataset and part in words, then the settings that differ from the defaults of `run cache`; NULL:
+-- unknown.
 WITH named AS (
     SELECT id AS run_id, name, json_extract_string(spec, '$.' || name) AS reference
     FROM (SELECT id, spec, unnest(['cache', 'test_cache']) AS name FROM run
@@ -175,8 +177,8 @@ SELECT run_id, unit, player, TRY_CAST(json_extract_string(side, '$[0]') AS UUID)
 FROM (SELECT run_id, unit, player, unnest(TRY_CAST(json_extract(detail, '$.sides') AS JSON[])) AS side FROM rating)
 
 -- view: skill_classes
--- What the classes of skill are that a run's probes were fitted to: strata as they were asked for, and in words the edges
--- of the lowest and of the highest bin, from the smallest to the largest of any stratum.
+-- The skill classes of a run's probes: the requested strata, and in words the edges of the lowest and the highest bin,
+-- each as a range over all strata.
 WITH edged AS (
     SELECT run_id, json_extract_string(any_value(detail), '$.skill.strata') AS strata,
            TRY_CAST(json_extract(any_value(detail), '$.skill.edges.*[1]') AS DOUBLE[]) AS low,
@@ -188,7 +190,7 @@ SELECT run_id, coalesce(strata, 'unknown') AS strata,
 FROM edged
 
 -- view: skill_strata
--- How a run was asked to put games into classes of skill; NULL: it has none.
+-- The strata that a run requested for its skill classes; NULL: not requested.
 SELECT id AS run_id, json_extract_string(spec, '$.skill.strata') AS strata FROM run
 
 -- view: run_checkpoint
@@ -198,8 +200,8 @@ FROM run_input AS i JOIN checkpoint AS c ON c.artifact = i.digest
 WHERE i.name = 'checkpoint'
 
 -- view: shared_games
--- What the games that a run evaluates share with those that its model (and probe) was made from: whole games, openings
--- of 20 plies, distinct positions. No number: not known. `overlap` says of whole games.
+-- The overlap of a run's evaluated games with the training games of its model (and probe): whole games, openings of 20
+-- plies, distinct positions. NULL: unknown. `overlap`: the number of whole games, in words.
 WITH detailed AS (
     SELECT run_id, any_value(detail) AS detail FROM probe GROUP BY run_id
     UNION ALL SELECT run_id, any_value(detail) AS detail FROM vector GROUP BY run_id
@@ -233,7 +235,7 @@ SELECT *, 'model ' || coalesce(model_games::VARCHAR, 'unknown')
 FROM known
 
 -- view: match_rules
--- What of a match's rules is not as `run play` has it by default, in words; NULL: nothing.
+-- The rules of a match that differ from the defaults of `run play`, in words; NULL: all are defaults.
 SELECT run_id, number, nullif(concat_ws(', ',
     CASE WHEN temperatures <> CASE WHEN starts_with(policy, 'retry')
                                    THEN list_transform(range(len(temperatures)), lambda n: round(least(n / 5 + 0.001, 0.5), 6))
@@ -256,10 +258,10 @@ FROM (
 )
 
 -- view: arms
--- One row per arm of a match, with everything that its games share. `opening_stream` is what the opening numbers of its
--- games count: games of one stream and number began alike, in whichever run. From the standard position every game of a
--- match is an opening of its own, paired with the game of its number in matches of this color against this opponent. An
--- import does not tell its openings' seed: what it numbers is in no other run.
+-- One row per arm of a match, with everything that its games share. `opening_stream`: the sequence that the games'
+-- opening numbers refer to. Games with equal stream and number started alike, in any run. From the standard position,
+-- every game of a match is a separate opening, paired with the game of the same number in matches of this color against
+-- this opponent. The opening seed of an import is unknown, so its stream is not shared with another run.
 SELECT m.run_id, m.number AS match, m.checkpoint_id, coalesce(c.checkpoint, m.player) AS checkpoint,
        CASE WHEN m.checkpoint_id IS NULL THEN m.player ELSE c.own_name END AS own_name, c.place AS checkpoint_place,
        m.player, m.intervention_id, coalesce(i.intervention, 'none') AS intervention, i.source, i.layers, i.scale, i.token_mask,
@@ -277,7 +279,7 @@ LEFT JOIN interventions AS i ON i.intervention_id = m.intervention_id
 LEFT JOIN engine AS e ON e.id = m.engine_id
 
 -- view: imported_arms
--- What somebody else's table says of its rows (kinds imported-aggregates and imported-sweep).
+-- Facts about the rows of an imported third-party table (kinds imported-aggregates and imported-sweep).
 SELECT run_id, number AS match, json_extract_string(detail, '$.metric') AS metric,
        json_extract_string(detail, '$.cell') AS "table", json_extract_string(detail, '$.levels') AS bins,
        json_extract_string(detail, '$.name') AS author_name,
@@ -286,7 +288,7 @@ SELECT run_id, number AS match, json_extract_string(detail, '$.metric') AS metri
 FROM "match"
 
 -- view: imported_training
--- What a training script left in an imported checkpoint.
+-- The training script's settings that are stored in an imported checkpoint.
 SELECT c.id AS checkpoint_id, s.config IS NOT NULL AS script_told,
        json_extract_string(s.config, '$.decay_lr') = 'true' AS script_decays,
        TRY_CAST(json_extract_string(s.config, '$.learning_rate') AS DOUBLE) AS script_learning_rate,
@@ -314,8 +316,8 @@ SELECT g.run_id, g.unit, a.* EXCLUDE (run_id, planned, own_name, checkpoint_plac
 FROM game AS g JOIN arms AS a ON a.run_id = g.run_id AND a.match = g.match
 
 -- view: ply
--- Every ply of every game: who moved, the move in UCI, and how many tries a turn of the model took. `assist`: Stockfish
--- moved in the model's place, after no try of its own.
+-- Every ply of every game: the side that moved, the move in UCI, and the number of tries in a turn of the model.
+-- `assist`: Stockfish moved in the model's place, and the model made no try.
 WITH packed AS (
     SELECT g.run_id, g.unit, g.opening_plies, g.tries, a.color, r.assist, hex(g.moves) AS digits,
            unnest(range(octet_length(g.moves) // 2)) AS ply

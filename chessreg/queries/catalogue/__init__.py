@@ -1,11 +1,11 @@
-"""The catalogue: every `.sql` file is one table of a paper, with a header that says what it holds.
+"""The catalogue: every `.sql` file is one table of a paper, described by its header.
 
-Tables of several kinds of experiment are in this folder, those of one kind in its package or beside its file: of a
-kind in `markov.py` they are `markov.sql` and `markov_*.sql`. A file has a header and named statements:
+Tables of several experiment kinds are in this folder. Tables of one kind are in its package or next to its file: a kind
+in `markov.py` has `markov.sql` and `markov_*.sql`. A file has a header and named statements:
 
     -- title: games by termination
     -- topic: play                     `chessreg query --list` groups by it
-    -- question: How do games end?     what the table answers
+    -- question: How do games end?     the question that the table answers
     -- aliases: terminations, how games end
     -- paper: Karvonen 2024, section 2.2
     -- kinds: play, engine-match
@@ -13,37 +13,37 @@ kind in `markov.py` they are `markov.sql` and `markov_*.sql`. A file has a heade
     -- default: checkpoint, termination; share; n      columns of a printed table: keys; answers; counts. At most eight
     -- columns:
     --   checkpoint: the model
-    --   n [games]: games that ended so
+    --   n [games]: games with this termination
     -- statistics:
     --   share = percent(ended, games)          of clusters' counts, with its interval
-    --   log10_p = paired_log10_p(sum, squares, n)      of clusters' counts, a number alone
-    --   p_holm = holm(p, run)                  of columns of the table: of p, a family for each run
+    --   log10_p = paired_log10_p(sum, squares, n)      of clusters' counts, a number without interval
+    --   p_holm = holm(p, run)                  of columns of the table: of p, with one family per run
     -- plot: win rate by level
     --   aliases: karvonen figure 2
     --   form: lines             or bars, or board: x is a square, and each panel of a series a board
     --   x: level
-    --   y: score                with its interval, where it has one
-    --   beside: null_mean       further columns, each drawn as y is
+    --   y: score                with its interval, if it has one
+    --   beside: null_mean       additional columns, each drawn like y
     --   series: checkpoint      columns; one line or color for each combination
     --   spread: run             rows of a series that differ in this are one point, from their lowest to their highest
     --   panels: opening         columns; one panel for each combination
     --   where: level IS NOT NULL
-    -- statements of: games.sql to cells       those of the file beside this one, up to that name, before its own
+    -- statements of: games.sql to cells       prepends the statements of the sibling file up to that name
     -- statement: cells        relations that the following statements may name; `scoped` is the runs in scope
     -- statement: base         one row per result, with cell, run_id, unit and attempt_id
-    -- statement: sources      where a row is computed from more runs than those of `base`: cell, run_id
+    -- statement: sources      if a row is computed from more runs than `base` has: cell, run_id
     -- statement: table        one row per cell, ORDER BY cell
-    -- statement: clusters     per cell: distinct (counts of a cluster), and how many clusters have them
-    -- statement: rows         what lies behind a cell; `board` is what `chessreg board` takes
-    -- statement: skipped      where there is no row: run, reason, states and hint of runs that skipped every state
-    -- statement: none         where there is no row: why, one text
+    -- statement: clusters     per cell: the distinct counts of a cluster, and the number of clusters with them
+    -- statement: rows         the rows behind a cell; `board` is an argument for `chessreg board`
+    -- statement: skipped      for an empty table: run, reason, states and hint of runs that skipped every state
+    -- statement: none         for an empty table: the reason, as one text
 
-A column `warning` is also printed as a note beside the table, with its rows.
+A column `warning` is also printed as a note below the table, with its row numbers.
 
-The first of `cells` and `base` that is there must have checkpoint_id: --checkpoint narrows it.
+The statement `cells`, or else `base`, must have checkpoint_id, because --checkpoint filters it.
 
-`columns` is the shown order; a column that a statistic adds brings its `_low` and `_high`. `[hidden]` columns are in
-JSON, CSV and Parquet only. Nothing here imports more than the standard library.
+`columns` gives the display order. A statistic's column includes its `_low` and `_high`. `[hidden]` columns are in JSON,
+CSV and Parquet only. This module imports only the standard library.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ HEADER = re.compile(rf"^-- ({PARTS}):\s*(.*)$")
 COLUMN = re.compile(r"^--   (\w+)(?: \[([^\]]*)\])?: (.+)$")
 STATISTIC = re.compile(r"^--   (\w+) = (\w+)\(([\w, ]+)\)$")
 PLOTTED = re.compile(r"^--   (aliases|form|x|y|beside|series|spread|panels|where): (.+)$")
-LISTED = ("aliases", "beside", "series", "panels")  # of these, the words of several
+LISTED = ("aliases", "beside", "series", "panels")  # keys whose value is a list of words
 SHARED = re.compile(r"^([\w.-]+\.sql) to (\w+)$")
 MORE = re.compile(r"^--       ?(\S.*)$")
 SQL = re.compile(r"\s*(select|with|from)\s", re.IGNORECASE)
@@ -143,10 +143,10 @@ class Entry:
     question: str
     aliases: tuple[str, ...]
     paper: str
-    kinds: tuple[str, ...]  # of experiments whose runs it shows
+    kinds: tuple[str, ...]  # experiment kinds whose runs it shows
     made_by: str  # the command that produces its rows
     columns: tuple[QueryColumn, ...]
-    default: Defaults  # without names if the file declares none: then all columns are printed
+    default: Defaults  # empty if the file declares no defaults: then all columns are printed
     statistics: tuple[DeclaredStatistic, ...]
     statements: dict[str, str]
     path: Path
@@ -185,8 +185,7 @@ def read_query_file(path: Path) -> str:
 
 
 def parse_entry(text: str, path: Path) -> Entry:
-    """Parse one file. Raises ChessregError with the line that is not understood or the shared statement that is
-    missing."""
+    """Parse one file. Raises ChessregError with the line that cannot be parsed or the missing shared statement."""
     fields: dict[str, str] = {}
     columns: list[QueryColumn] = []
     statistics: list[DeclaredStatistic] = []
@@ -276,8 +275,8 @@ def parse_defaults(header: str, columns: Sequence[QueryColumn], path: Path) -> D
 
 
 def shared_statements(header: str, path: Path) -> dict[str, str]:
-    """Return the shared statements of `-- statements of: FILE.sql to NAME` as name → SQL: those of FILE from the first
-    to NAME.
+    """Return the shared statements of `-- statements of: FILE.sql to NAME` as name → SQL: the statements of FILE up to
+    and including NAME.
 
     Raises ChessregError for another form, a missing file or statement, and a file that shares statements itself.
     """
@@ -324,7 +323,7 @@ def query_files() -> tuple[Path, ...]:
     for point in entry_points(group="chessreg.kinds"):
         try:
             module = find_spec(point.module)
-        except Exception:  # `chessreg run --help` names a package that is broken
+        except Exception:  # `chessreg run --help` reports broken packages
             continue
         if module is not None and module.origin is not None:
             paths += query_files_of_kind(Path(module.origin))
@@ -353,7 +352,7 @@ def parse_files(paths: Iterable[Path]) -> list[Entry]:
 
 
 def check_unique_names(candidates: Sequence[Entry]) -> tuple[Entry, ...]:
-    """These queries by title, each once. Raises ChessregError when two answer to one name."""
+    """Return the distinct queries, sorted by title. Raises ChessregError if two share a name."""
     unique = list({entry.path: entry for entry in candidates}.values())
     taken: dict[str, str] = {}
     for entry in unique:
@@ -365,11 +364,11 @@ def check_unique_names(candidates: Sequence[Entry]) -> tuple[Entry, ...]:
 
 
 def find_entry(name: str, beside: tuple[Path, ...] = ()) -> Entry:
-    """Return the query with this title or alias, in any case, that of a file `./markov.sql`, or else the one that
-    matches the words of `name` best (chessreg.queries.catalogue.search).
+    """Return the query with this title or alias (in any case) or file name (`./markov.sql`), or else the best match for
+    the words of `name` (chessreg.queries.catalogue.search).
 
-    `beside`: files of kinds whose queries are looked at too. Raises NotFoundError with the near misses, or for SQL with
-    the command that takes it.
+    `beside`: files of kinds whose queries are included. Raises NotFoundError with similar names, or with the command
+    that accepts SQL if `name` is SQL.
 
     >>> find_entry("Elo by Intervention").title
     'elo by intervention'
@@ -395,7 +394,7 @@ def find_entry(name: str, beside: tuple[Path, ...] = ()) -> Entry:
 
 
 def word_weights(entry: Entry) -> dict[str, float]:
-    """Return how much each word that describes a query counts in a search."""
+    """Return the search weight of each word that describes a query."""
     columns = " ".join(column.name.replace("_", " ") for column in entry.columns if not column.hidden)
     return weigh_words([
         (columns, COLUMN_WORD_WEIGHT), (f"{entry.question} {entry.topic}", 2.0), (" ".join(entry.aliases), 2.5),
@@ -404,10 +403,10 @@ def word_weights(entry: Entry) -> dict[str, float]:
 
 
 def find_plot(name: str, beside: tuple[Path, ...] = ()) -> tuple[Entry, Plot]:
-    """Return the plot with this title or alias, of the only plot's query, or else the one that matches the words of
-    `name` best, and the query that it shows.
+    """Return a plot and its query. `name` is the plot's title or alias, the name of a query with a single plot, or
+    words, for which the best match is returned.
 
-    `beside`: files of kinds whose plots are included. Raises NotFoundError with the near misses.
+    `beside`: files of kinds whose plots are included. Raises NotFoundError with similar names.
     """
     catalogue = catalogue_entries(beside)
     known = {
@@ -427,7 +426,7 @@ def find_plot(name: str, beside: tuple[Path, ...] = ()) -> tuple[Entry, Plot]:
 
 
 def _near_misses(name: str, titles: dict[str, str]) -> str:
-    """`did you mean …?` of the titles (by key) that are spelled like this; empty if none is."""
+    """Return `did you mean …?` with the similarly spelled titles (by key), or an empty text."""
     wanted = _name_key(name)
     near = difflib.get_close_matches(wanted, titles, n=5, cutoff=0.6)
     near += [key for key in titles if wanted and (wanted in key or key in wanted)]

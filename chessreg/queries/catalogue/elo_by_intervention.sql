@@ -78,7 +78,7 @@
 --   panels: policy
 
 -- statement: cells
--- One row per arm. Arms of one protocol differ in their intervention alone; arms of one cell in nothing shown.
+-- One row per arm. Arms of one protocol differ only in their intervention; arms of one cell differ in no shown column.
 SELECT *,
        dense_rank() OVER (ORDER BY own_name, checkpoint_place, color, engine, engine_version, engine_id,
                                    level, opponent,
@@ -91,7 +91,7 @@ FROM arms
 JOIN (SELECT run_id, run, machines FROM scoped) USING (run_id)
 
 -- statement: controls
--- The control directions of each edit, numbered: they stand for its vector, at its layers, scale and positions.
+-- The numbered control directions of each edit. They replace its vector at the same layers, scale and positions.
 SELECT cell, control_cell, kind, row_number() OVER (PARTITION BY cell, kind ORDER BY control_id) AS draw
 FROM (
     SELECT DISTINCT e.cell, c.cell AS control_cell, c.intervention_id AS control_id,
@@ -187,9 +187,9 @@ LEFT JOIN unedited AS u ON u.protocol = arm.protocol LEFT JOIN stops USING (cell
 ORDER BY cell
 
 -- statement: clusters
--- A cluster is one opening; beside its points stand those of the plain model and of each control from the same opening.
--- Openings on which the same happened in every cell of a protocol are counted together. A game is written as 8 * cell +
--- twice its score, or + 3 without a score, or + 4 plus its score when it was forfeited.
+-- A cluster is one opening: its points, and the points of the plain model and of each control from the same opening.
+-- Openings with equal outcomes in every cell of a protocol are counted together. A game is encoded as 8 * cell + twice
+-- its score, or + 3 without a score, or + 4 plus its score if it was forfeited.
 WITH opened AS (
     SELECT protocol, list_sort(list(8 * cell + CASE WHEN score IS NULL THEN 3
                                                     WHEN termination IN ('forfeit_illegal', 'opponent_forfeit')

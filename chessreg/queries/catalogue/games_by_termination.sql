@@ -70,7 +70,8 @@ FROM ended JOIN described USING (arm)
 ORDER BY cell
 
 -- statement: clusters
--- A cluster is one opening: how many of its games ended so, of how many. Openings whose games ended alike are counted.
+-- A cluster is one opening: the number of its games with this termination, and of all its games. Openings whose games
+-- have equal terminations are counted together.
 WITH opened AS (
     SELECT arm, list_sort(list(cell)) AS ends
     FROM base

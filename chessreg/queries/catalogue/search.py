@@ -1,7 +1,7 @@
 """Find a query by the words of a phrase that is neither its title nor an alias.
 
-Each word of the phrase counts by how few queries have it (its inverse document frequency, as in text retrieval) and by
-where a query has it: title and aliases before the question that it answers, before the names of its columns.
+A word's weight is its inverse document frequency over the queries, as in text retrieval. A match in the title or an
+alias counts more than one in the question, which counts more than one in a column name.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 
 LEAST_WEIGHT_SHARE = 0.6  # share of the phrase's weight that a query must have
-COLUMN_WORD_WEIGHT = 1.0  # weight of a word that only columns have: not enough alone
+COLUMN_WORD_WEIGHT = 1.0  # weight of a word in column names only: too small for a match by itself
 UNKNOWN_WORD_WEIGHT = 2.5  # weight of a word that no query has
 ABBREVIATIONS = {
     "acc": "accuracy", "avg": "average", "baseline": "control", "caa": "steering", "cpl": "centipawn",
@@ -38,7 +38,7 @@ def word_stems(text: str) -> frozenset[str]:
 
 
 def weigh_words(texts: Sequence[tuple[str, float]]) -> dict[str, float]:
-    """Return the weight of each word of some texts: that of the last text with the word."""
+    """Return the weight of each word in the texts. For a word in several texts, the last text's weight applies."""
     weights: dict[str, float] = {}
     for text, weight in texts:
         weights |= dict.fromkeys(word_stems(text), weight)
@@ -46,7 +46,7 @@ def weigh_words(texts: Sequence[tuple[str, float]]) -> dict[str, float]:
 
 
 def rank_descriptions(phrase: str, described: Sequence[Mapping[str, float]]) -> list[int]:
-    """Return the places of those descriptions that have enough of the phrase's words, the best first.
+    """Return the indices of the descriptions with enough of the phrase's words, the best first.
 
     A description is the weight of each of its words (`weighted`). At equal scores the earlier one comes first.
     """

@@ -31,7 +31,7 @@
 --   minus_baseline = percent_difference(hits, counted, paired_hits, paired_counted)
 
 -- statement: fitted
--- Every probe of skill at the layer that its validation games choose.
+-- Every skill probe, at the layer with the largest validation share.
 SELECT p.run_id, p.unit, p.layer, p.checkpoint_id, c.checkpoint, c.place, s.run, k.labels, u.test_settings,
        p.label || ', ' || k.strata || CASE WHEN q.batch_games IS NULL THEN '' ELSE ', whole games' END AS of_probe
 FROM probe AS p
@@ -49,8 +49,8 @@ JOIN (
 WHERE p.label IN ('skill', 'skill-shuffled')
 
 -- statement: measured
--- One row per game: what it counts, out of what, and what its baseline does. `item` numbers the games, or openings, that
--- `among` names.
+-- One row per game: its hits, the count that they are a share of, and the same for its baseline. `item` numbers the games
+-- or openings of `among`.
 SELECT f.checkpoint_id, f.checkpoint, f.place, '1 source' AS cause, 'test games read right' AS measured, f.of_probe AS "of",
        f.labels, f.layer, f.run, s.run_id, s.unit, s.attempt_id, s.item, f.test_settings AS among,
        s.correct::DOUBLE AS hits, s.n::DOUBLE AS counted, s.n * (s.source_class = s.game_class)::DOUBLE AS base_hits,

@@ -38,7 +38,7 @@
 --   where: metric = 'heldout_accuracy'
 
 -- statement: cells
--- The model of a training run is the one that it made, not the one that it began with; of an import, the one it names.
+-- The model of a training run is its output, not its input. The model of an import is the named one.
 SELECT r.run_id, r.run, CASE WHEN r.kind IN ('train', 'finetune') THEN 'ours' ELSE 'imported' END AS origin, c.checkpoint_id, c.checkpoint
 FROM scoped AS r
 LEFT JOIN (
@@ -51,7 +51,7 @@ LEFT JOIN (
 WHERE r.kind IN ('train', 'finetune', 'imported-curves')
 
 -- statement: base
--- Every point, with its place among those of its curve.
+-- Every point, with its place in its curve.
 SELECT dense_rank() OVER (ORDER BY run_place(run_id), name, unit, part) AS cell, *
 FROM (
     SELECT p.run_id, p.unit, p.attempt_id, p.name, p.step, p.value, c.run, c.origin, c.checkpoint_id, c.checkpoint,

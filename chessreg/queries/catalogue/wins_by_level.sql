@@ -50,7 +50,7 @@
 --   where: level >= 0
 
 -- statement: cells
--- One row per arm. The two colors of one ladder are one cell, and apart from a match of one color alone.
+-- One row per arm. The two colors of a ladder share a cell, separate from matches with a single color.
 SELECT *, dense_rank() OVER (ORDER BY own_name, checkpoint_place, intervention_id IS NOT NULL, intervention, intervention_id,
                                       origin DESC, assist <> 'none', assist, colors, engine_version, engine_id,
                                       level IS NOT NULL, level, opponent DESC, opening, policy, move_limit, rules) AS cell
@@ -64,7 +64,7 @@ FROM (
 )
 
 -- statement: base
--- Games, and counts of games that are told without them: `n` alike.
+-- Games, and imported counts without single games: `n` equal games per row.
 SELECT c.cell, g.run_id, g.unit, g.attempt_id, c.run, c.checkpoint_id, c.checkpoint, c.intervention, c.opponent, c.color,
        c.opening_stream, g.opening_number,
        game_score($scoring, g.result, g.termination, g.adjudication_cp, c.color) AS score, 1::BIGINT AS n,
@@ -101,7 +101,7 @@ FROM arm JOIN played USING (cell) LEFT JOIN helped USING (cell)
 ORDER BY cell
 
 -- statement: clusters
--- A cluster is one opening, with the model's games of both colors; of counts it is one game.
+-- A cluster is one opening, with the model's games of both colors. For imported counts it is one game.
 WITH opened AS (
     SELECT cell, count(*) FILTER (score = 1) AS won, count(*) FILTER (score = 0.5) AS drawn,
            count(*) FILTER (score = 0) AS lost, count(score) AS scored, 1 AS openings

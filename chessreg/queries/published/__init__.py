@@ -1,18 +1,18 @@
 """The papers' own numbers, with ours next to them.
 
-A TOML file holds the values of one paper. A series names the query that recomputes it, the column that is the same
-quantity (`measure`), and the rows of ours that are compared with each value (`role`, an SQL condition).
+A TOML file holds the values of one paper. A series names the query that recomputes it, the column with the same
+quantity (`measure`), and our rows to compare with each value (`role`, an SQL condition).
 
 Our number is comparable if every recorded setting of every run behind its row equals the paper's. `run` names the
-paper's run that gave the value (`paper_runs`), with its full settings; `with` changes some of them for a series or a
-value. Every difference is listed. Other conditions are on facts of a row that are not settings: `facts` (columns with
-the paper's values), `counts` (the same within 1 %) and `versions` (the same, or a minor release of it). `layers` (each
-reading of the paper's text, as 3-6 or 5,7,9) and `scale` are such conditions on an edit. Scales of contrastive vectors
-are compared as those of sums over eight positions, which the paper's are. `not_comparable` is the reason why no run can
-give the paper's number.
+paper's run behind the value (`paper_runs`), with its full settings; `with` changes some of them for a series or a
+value. Every difference is listed. Other conditions concern facts of a row that are not settings: `facts` (columns with
+the paper's values), `counts` (equal within 1 %) and `versions` (equal, or a minor release of the same version).
+`layers` (each reading of the paper's text, as 3-6 or 5,7,9) and `scale` are such conditions on an edit. As in the
+paper, scales of contrastive vectors refer to sums over eight positions. `not_comparable` is the reason why no run can
+reproduce the paper's number.
 
-The values of a series with `settings` are not measurements: they are the same as ours or differ. The bytes do not show
-that a checkpoint or dataset is the paper's own, because most are not public. A user marks them with a tag, for example
+The values of a series with `settings` are not measurements: each equals ours or differs. The bytes do not show that a
+checkpoint or dataset is the paper's own, because most are not public. A user marks them with a tag, for example
 `chessreg checkpoint tag CHECKPOINT karvonen-2024:8-layer`.
 """
 
@@ -51,8 +51,8 @@ class Condition:
 
 
 EDITED = ("layers", "scale")  # keys of a value that are conditions on its edit
-AUTHORS_POSITIONS = 8  # that Karvonen's contrastive vectors are sums over (specification 5.1)
-RELATIVE_TOLERANCE = 0.01  # of scales and of numbers of games: within this they are the paper's
+AUTHORS_POSITIONS = 8  # Karvonen's contrastive vectors are sums over this number of positions
+RELATIVE_TOLERANCE = 0.01  # of scales and game counts: closer values count as equal
 
 
 @dataclass(frozen=True)
@@ -78,10 +78,10 @@ class PublishedValue:
     setting: bool = False
     tolerance: float = 1e-6
     alike: tuple[Condition, ...] = ()
-    runs: tuple[str, ...] = ()  # the runs of the paper that gave it, one for each kind of experiment
-    changes: Mapping[str, Any] = field(default_factory=dict)  # of their settings
+    runs: tuple[str, ...] = ()  # the paper's runs behind it, one per experiment kind
+    changes: Mapping[str, Any] = field(default_factory=dict)  # changes to the settings of `runs`
     described: PaperRuns = field(default_factory=lambda: PaperRuns())
-    columns: frozenset[str] = frozenset()  # of the row, that have conditions or change nothing
+    columns: frozenset[str] = frozenset()  # columns of the row that have conditions or have no effect
 
     @property
     def paper_runs(self) -> list[PaperRun]:
@@ -253,7 +253,7 @@ HIDDEN = ("not_stated",)  # in JSON, CSV and Parquet only
 
 
 def compare_with_published(database: Database, result: QueryResult, only: Sequence[str] = ()) -> QueryResult:
-    """Return the published numbers that a query recomputes, each next to ours; with `only`, those of these tables.
+    """Return the published numbers that a query recomputes, each next to ours. `only` limits them to these tables.
 
     Raises NotFoundError if no published numbers are known.
     """
@@ -331,7 +331,7 @@ def find_matching_rows(
     if not known or not ours.num_rows:
         return {}
     parts = ", ".join(f'coalesce(bool_or({has_part(value)}), false) AS "{n}"' for n, value in known.items())
-    [played] = engine.over(ours, f"SELECT {parts} FROM result").to_pylist()  # one pass: most have nothing of ours
+    [played] = engine.over(ours, f"SELECT {parts} FROM result").to_pylist()  # one pass: most values have no match
     selects = [select_matching_rows(number, value, ours) for number, value in known.items() if played[str(number)]]
     rows_of: dict[int, list[dict[str, Any]]] = {}
     if selects:
@@ -346,7 +346,7 @@ def has_part(value: PublishedValue) -> str:
 
 
 def reason_in_sql(condition: Condition) -> str:
-    """The reason where a condition does not hold, also where something that the reason names is not known."""
+    """Return the SQL of the reason for a failed condition, also if a value named in the reason is unknown."""
     unknown = "'not known here: what the paper''s number depends on'"
     return f"CASE WHEN NOT coalesce(({condition.holds}), false) THEN coalesce({condition.otherwise}, {unknown}) END"
 
@@ -362,7 +362,7 @@ def select_matching_rows(number: int, value: PublishedValue, ours: pa.Table) -> 
 
 
 def comparison_lines(value: PublishedValue, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return one line for each of our matching rows, or one without ours if there are none."""
+    """Return one line for each of our matching rows, or a single line without our number."""
     line: dict[str, Any] = {
         "paper": value.paper,
         "table": value.table,
@@ -402,14 +402,14 @@ def comparison_word(value: PublishedValue, ours: float | None, differs: str) -> 
 
 
 def describe_rows(engine: QueryEngine, result: QueryResult) -> pa.Table:
-    """Return our rows with the columns that conditions and roles name in addition: of their models and edits."""
+    """Return our rows with the additional columns of models and edits that conditions and roles name."""
     import pyarrow as pa
 
     answer = engine.answer(
         {
             "checkpoints": """SELECT checkpoint_id, layers, random_init, tags, parent_id, architecture,
                 attention, tokenizer AS encoding FROM checkpoints""",
-            # of a vector that is no probe's, the scale at which a sum over eight positions does the same
+            # for vectors that are not from a probe: the equivalent scale of a sum over eight positions
             "interventions": f"""SELECT i.intervention_id, i.source,
                 layers_text(TRY_CAST(i.layers AS BIGINT[])) AS layers,
                 i.scale * CASE WHEN i.source LIKE 'probe:%' THEN 1 ELSE coalesce(v.summed, {AUTHORS_POSITIONS})

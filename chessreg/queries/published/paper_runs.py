@@ -10,13 +10,13 @@ The TOML files of a paper's numbers describe each run behind them in a table `[r
     shown = { layers = "layers" }        # settings that a column of the query shows, with the column
 
 A run that several models share has `{model}` in its name. It is described once for each entry of the file's table
-`[models]`: in all its texts `{model}` stands for the entry's name and `{checkpoint}` for its value.
+`[models]`. In all its texts, `{model}` is replaced by the entry's name and `{checkpoint}` by its value.
 
-Every setting of the kind that is not listed has its default. So the description is always complete: a setting that is
-added to a kind later is part of it. A setting is not compared only if the file lists it in `free` or `shown`. A seed
-that the file does not state is not compared.
+Every setting of the kind that is not listed has its default. The description is therefore always complete: it includes
+settings that are added to the kind later. A setting is not compared only if the file lists it in `free` or `shown`. A
+seed that the file does not state is not compared.
 
-A reference in `settings` is one of these
+A reference in `settings` is one of these:
 
     tag:T              a checkpoint with tag T, or a whole dataset with that tag
     part:T             a dataset with tag T, or a part of it
@@ -66,16 +66,16 @@ class RecordedRun:
 
 @dataclass(frozen=True)
 class World:
-    """The inputs of recorded runs: the run behind a reference (None if there is none), and the tags of a checkpoint or
-    dataset. Tags of a random-init control are those of the model that it imitates, with `untrained:` before each."""
+    """The inputs of recorded runs: the run behind a reference, or None, and the tags of a checkpoint or dataset. A
+    random-init control has the tags of the model that it imitates, each prefixed with `untrained:`."""
 
     run_at: Callable[[str], RecordedRun | None]
     tags_of: Callable[[str], frozenset[str]]
 
 
 class PaperRuns:
-    """The runs and the lists of files that the TOML files of one paper describe. Runs are read when they are needed,
-    because their kinds must be loaded. Raises ChessregError for two of one name."""
+    """The runs and the lists of files that the TOML files of one paper describe. Runs are read on demand, because
+    reading them loads their kinds. Raises ChessregError if two share a name."""
 
     def __init__(self, documents: Sequence[Mapping[str, Any]] = ()) -> None:
         self.entries: dict[str, Mapping[str, Any]] = {}
@@ -148,7 +148,7 @@ def paper_run(name: str, entry: Mapping[str, Any]) -> PaperRun:
     kind = find_kind(entry["kind"])
     preset = kind.preset(entry["preset"]) if "preset" in entry else {}
     known = describe_settings(kind.spec)
-    literal = {each.path for each in known if isinstance(each.default, str)}  # its `none` is a value like others
+    literal = {each.path for each in known if isinstance(each.default, str)}  # text settings: `none` is a value
     typed = {
         key: None if value == "none" and key not in literal else value
         for key, value in entry.get("settings", {}).items()
@@ -192,7 +192,7 @@ class PaperComparison:
     def of_settings(
         self, ours: Mapping[str, Any], wanted: Mapping[str, Any], paper: PaperRun, prefix: str = ""
     ) -> list[str]:
-        """Return the differences of (nested) settings. `prefix` begins their dotted names."""
+        """Return the differences of (nested) settings. `prefix` is prepended to their dotted names."""
         texts: list[str] = []
         for name in dict.fromkeys((*wanted, *ours)):
             setting = prefix + name
@@ -250,12 +250,12 @@ class PaperComparison:
 
 
 def is_selector(value: Any) -> bool:
-    """Whether a setting of the paper names an input."""
+    """Return whether a setting of the paper names an input."""
     return isinstance(value, str) and value.startswith(SELECTORS)
 
 
 def is_equal(ours: Any, wanted: Any) -> bool:
-    """Whether two JSON values are the same setting: 1 and 1.0 are, True and 1 are not."""
+    """Return whether two JSON values are the same setting: 1 equals 1.0, but True does not equal 1."""
     if isinstance(ours, list | tuple) and isinstance(wanted, list | tuple):
         return len(ours) == len(wanted) and all(map(is_equal, ours, wanted))
     return isinstance(ours, bool) == isinstance(wanted, bool) and bool(ours == wanted)

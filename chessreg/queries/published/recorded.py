@@ -26,8 +26,10 @@ FROM dataset AS d JOIN tagged AS t ON t.noun = 'dataset' AND t.target = d.id
 
 
 def runs_by_row(database: Database, result: QueryResult) -> list[list[RecordedRun]]:
-    """Return the runs whose results each row of a catalogue query is computed from, in the order of its rows: those of
-    the query's relation `sources`, or else of `base`."""
+    """Return the runs behind each row of a catalogue query, in row order.
+
+    They come from the query's relation `sources`, or else from `base`.
+    """
     from chessreg.queries.ask import compose_question
     from chessreg.queries.scope import Scope
 
