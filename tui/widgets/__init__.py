@@ -1,1 +1,1 @@
-"""Widgets, one a file, each with its CSS."""
+"""Widgets, one per file, each with its CSS."""

@@ -1,4 +1,4 @@
-"""The lines above and below a screen: where one is, rooms and registry; keys; what is wrong; filters and parts."""
+"""The bars above and below a screen: navigation, keys, errors, filters and pane names."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tui.entries import ENTRIES
 
 
 class Piece(NamedTuple):
-    """A part of the top bar: its text, its style, and what a click on it leads to."""
+    """A part of the top bar: its text, its style, and the message that a click on it posts."""
 
     text: str
     style: str
@@ -31,8 +31,8 @@ class Piece(NamedTuple):
 
 
 class TopBar(Widget):
-    """The rooms by their keys and names, which always stay, and the registry at the right; in a room's inner screens a
-    second line with the way there. Where not all fits, the registry gives way first."""
+    """The screens by key and name, and the registry at the right. Inner screens add a second line with breadcrumbs. If
+    the width is too small, the registry is cut first."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "top-bar--crumb", "top-bar--here", "top-bar--key", "top-bar--room", "top-bar--registry", "top-bar--held",
@@ -51,11 +51,11 @@ class TopBar(Widget):
     crumbs: reactive[tuple[str, ...]] = reactive(())
     room: reactive[str] = reactive("")
     registry: reactive[str] = reactive("")
-    held: reactive[int] = reactive(0)  # changes that could not be written yet
-    at_work: reactive[str] = reactive("")  # commands that were begun here
+    held: reactive[int] = reactive(0)  # changes not written yet
+    at_work: reactive[str] = reactive("")  # commands started by this app
 
     class Chosen(Message):
-        """A room, or the breadcrumb at a depth; without both: what is held."""
+        """A click on a screen's name, or on the breadcrumb at `depth`. With neither, on the number of held changes."""
 
         def __init__(self, room: str = "", depth: int | None = None) -> None:
             super().__init__()
@@ -65,7 +65,7 @@ class TopBar(Widget):
         self.set_class(len(crumbs) > 2, "-deep")
 
     def rooms(self, gap: int, named: bool = True) -> list[Piece]:
-        """The rooms by key and name; the current one stands out. Without names they are keys alone."""
+        """Return the screens by key and name, the current one highlighted. If `named` is false, return keys alone."""
         pieces = []
         for entry in ENTRIES:
             go = self.Chosen(entry.name)
@@ -78,7 +78,7 @@ class TopBar(Widget):
         return pieces[:-1]
 
     def pieces(self) -> list[Piece]:
-        """What stands in the first line, from left to right, in exactly its width."""
+        """Return the pieces of the first line from left to right. They fill its width exactly."""
         busy = f" at work: {self.at_work} " if self.at_work else ""
         held = f" ! {self.held} not written: ^n " if self.held else busy
         told = Piece(held, "held" if self.held else "key", self.Chosen())
@@ -95,7 +95,7 @@ class TopBar(Widget):
         return [*pieces[:at], gap, *pieces[at:]]
 
     def way(self) -> list[Piece]:
-        """The second line: the breadcrumbs, of which the first give way where not all fit."""
+        """Return the pieces of the second line: the breadcrumbs. If they do not fit, the first ones are dropped."""
         before = [
             piece
             for depth, crumb in enumerate(self.crumbs[1:-1], 1)
@@ -127,7 +127,7 @@ def count_cells(pieces: Sequence[Piece]) -> int:
 
 
 class Banner(Static):
-    """`say` shows a line, `hush` takes it away."""
+    """A message above the screen. `say` shows it and `hush` hides it."""
 
     DEFAULT_CSS = """
     Banner { height: auto; max-height: 3; padding: 0 1; display: none; color: $foreground; }
@@ -154,7 +154,7 @@ class Banner(Static):
 
 
 class KeyBar(Widget):
-    """Key and word of each action that has one; those that do not fit are left to the help."""
+    """The key and label of each action that has a label. Actions that do not fit appear only in the help."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"key-bar--key", "key-bar--word"}
     DEFAULT_CSS = """
@@ -166,7 +166,7 @@ class KeyBar(Widget):
     actions: reactive[tuple[Action, ...]] = reactive(())
 
     def fitting(self) -> list[tuple[int, int, Action]]:
-        """(first cell, last cell + 1, action) of what fits."""
+        """Return (first cell, last cell + 1, action) for each action that fits."""
         at, fitting = 1, []
         for action in self.actions:
             wide = cell_len(action.shown_key) + 1 + cell_len(action.short)
@@ -189,11 +189,11 @@ class KeyBar(Widget):
                 self.app.simulate_key(action.keys.split(",")[0])
 
 
-FOOTER_FIRST = ("help", "quit", "back", "open")  # in this order, whatever else there is
+FOOTER_FIRST = ("help", "quit", "back", "open")  # in this order
 
 
 def choose_footer_actions(actions: Sequence[Action]) -> tuple[Action, ...]:
-    """The actions of a footer: those with a word, those that one needs everywhere first so that a narrow one has
+    """Return the actions that have a label. Actions needed on every screen come first, so that a narrow footer shows
     them."""
     named = [action for action in actions if action.short]
     everywhere = [
@@ -204,7 +204,7 @@ def choose_footer_actions(actions: Sequence[Action]) -> tuple[Action, ...]:
 
 
 class PaneStrip(Widget):
-    """Names of parts; the current one is in brackets too, so that it is seen without color."""
+    """Names of panes. The current one is also in brackets, so that it is recognizable without color."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"pane-strip--name", "pane-strip--here"}
     DEFAULT_CSS = """
@@ -226,7 +226,7 @@ class PaneStrip(Widget):
 
     @property
     def left(self) -> int:
-        """The cell that stands at the left end: as far right as the current name needs to be seen whole."""
+        """The first visible cell, chosen so that the current name is fully visible."""
         cells = self.cells()
         before = 1 + sum(cell_len(cell) + 1 for cell in cells[: self.place])
         here = cell_len(cells[self.place]) + 1 if self.place < len(cells) else 0
@@ -247,12 +247,12 @@ class PaneStrip(Widget):
             at += len(cell) + 1
 
 
-TYPING_PAUSE_S = 0.12  # seconds without a key before it is acted on
+TYPING_PAUSE_S = 0.12
 
 
 class FilterBar(Input):
-    """Enter and ↓ go back to the list, Esc clears and goes back. `hides`: rows that do not fit the words are not shown;
-    then Esc on the screen clears the words before it leaves."""
+    """A filter line. Enter and ↓ return to the list; Esc also clears the filter. If `hides` is true, the filter hides
+    rows, and Esc on the screen clears it before leaving."""
 
     BINDINGS = make_bindings(FILTER)
 
@@ -266,14 +266,14 @@ class FilterBar(Input):
     """
 
     class Typed(Message):
-        """The words are these now."""
+        """The filter text changed."""
 
         def __init__(self, text: str, bar: FilterBar) -> None:
             super().__init__()
             self.text, self.bar = text, bar
 
     class Left(Message):
-        """Back to the list."""
+        """The focus returns to the list."""
 
     def __init__(
         self,
@@ -288,25 +288,25 @@ class FilterBar(Input):
         self.border_title = title
         if offered:
             self.suggester = ColumnSuggester(offered)
-        self.leads = leads  # what Enter does, in the footer
+        self.leads = leads  # label of Enter in the footer
         self.display = False
         self._timer: Timer | None = None
         self._said = ""
         self.hides = hides
 
-    told: reactive[str] = reactive("")  # how many rows fit
+    told: reactive[str] = reactive("")  # number of matching rows
 
     def watch_told(self, told: str) -> None:
         self.border_subtitle = told.strip()
 
     def open(self) -> None:
-        """Show the line. Words of before are selected: what is typed replaces them, → keeps them."""
+        """Show and focus the line. Existing text is selected: typing replaces it, → keeps it."""
         self.display = True
-        self.screen.set_focus(self)  # at once: what is typed next is for this line
+        self.screen.set_focus(self)  # immediately, so that the next key reaches this line
         self.action_select_all()
 
     def set_text(self, text: str) -> None:
-        """Have these words, as if they had been typed and acted on."""
+        """Set the text and apply it, as if it had been typed."""
         self.value = self._said = text
         self.cursor_position = len(text)
         self.display = bool(text) or self.has_focus
@@ -331,7 +331,7 @@ class FilterBar(Input):
         self.post_message(self.Left())
 
     def action_complete(self) -> None:
-        """Take what is offered."""
+        """Accept the suggestion."""
         self.action_cursor_right()
 
     def action_clear_words(self) -> None:
@@ -342,7 +342,7 @@ class FilterBar(Input):
 
 
 class ColumnSuggester(Suggester):
-    """Offers the columns of a table for the word that is being written, with the sign that follows."""
+    """Suggests column names, with the operator that follows, for the word being typed."""
 
     def __init__(self, known: Sequence[str] = ()) -> None:
         super().__init__(use_cache=False, case_sensitive=True)
@@ -356,7 +356,7 @@ class ColumnSuggester(Suggester):
 
 
 class FindBar(FilterBar):
-    """The words that narrow a table: `elo>1900 result:1-0`. Tab and → take the column that is offered."""
+    """The search terms that filter a table: `elo>1900 result:1-0`. Tab and → accept the suggested column."""
 
     def __init__(self) -> None:
         super().__init__("words, or a column: elo>1900 result:1-0 !draw", id="find")
@@ -364,7 +364,7 @@ class FindBar(FilterBar):
 
 
 class ScopeSuggester(Suggester):
-    """Offers the names that there are, for the last word."""
+    """Suggests existing names for the last word."""
 
     def __init__(self) -> None:
         super().__init__(use_cache=False, case_sensitive=True)
@@ -375,7 +375,7 @@ class ScopeSuggester(Suggester):
 
 
 class ScopeBar(FilterBar):
-    """A FilterBar that acts on Enter, not while one types: a query may take a while. → takes what is offered."""
+    """A FilterBar that acts on Enter rather than on each key, because a query may be slow. → accepts the suggestion."""
 
     def __init__(self, id: str | None = "scope") -> None:
         super().__init__(SCOPE_GRAMMAR, id=id, hides=False, title="scope of all queries")

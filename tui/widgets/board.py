@@ -1,4 +1,4 @@
-"""The board: a BoardFrame as cells of text, and the widget that draws it in the colors of the theme."""
+"""The board: a BoardFrame drawn as cells of text, and the widget that draws it in the theme's colors."""
 
 from __future__ import annotations
 
@@ -28,19 +28,19 @@ from chessreg.games.boards.picture import (
     MARK_SIGNS,
     format_evaluation,
     format_readings,
-)  # as `chessreg board` prints them
+)  # the functions that `chessreg board` prints with
 from tui.board_colors import PIECES_OF_16, ColorSystem, choose_square_color, get_color_system
 from tui.widgets.pieces import MIN_PIECE_LINES, draw_piece_lines
 
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-SIZES = range(1, 13)  # lines of a square, which is twice as many cells wide
-FONT_SIZES = range(1, 5)  # of squares whose piece is one character of the font
-LABEL_CELLS = 2  # cells left of the ranks
+SIZES = range(1, 13)  # lines per square; its width in cells is twice that
+FONT_SIZES = range(1, 5)  # sizes at which a piece is one character of the font
+LABEL_CELLS = 2
 Glyphs = Literal["solid", "outline", "letters"]
-# Solid pieces are drawn from quadrant blocks where a square has room for them. Of the font's characters, solid ones
-# read best where White and Black differ in color, outlines where they cannot, letters everywhere.
+# Solid pieces are drawn from quadrant blocks on squares that are large enough. Smaller pieces are characters: solid
+# ones if White and Black differ in color, outlines if they cannot, letters if the font has no chess pieces.
 GLYPHS: dict[Glyphs, dict[str, str]] = {
     "solid": dict(zip("KQRBNPkqrbnp.", "♚♛♜♝♞♟♚♛♜♝♞♟·", strict=True)),
     "outline": dict(zip("KQRBNPkqrbnp.", "♔♕♖♗♘♙♚♛♜♝♞♟·", strict=True)),
@@ -55,30 +55,30 @@ MARK_WORDS = {
     "to": "moves to",
     "check": "in check",
 }
-LAST_SIGN = "'"  # beside the squares of the last move
-CURSOR_SIGN = "<"  # beside the square that keys stand on
-BEST_SIGN, PLAYED_SIGN = "=", "~"  # beside the squares that the best move, and the one that was played, go to
-MAX_ARROWS = 5  # that are drawn and listed, the strongest
+LAST_SIGN = "'"  # next to the squares of the last move
+CURSOR_SIGN = "<"  # next to the square that keys act on
+BEST_SIGN, PLAYED_SIGN = "=", "~"  # next to the target squares of the best and the played move
+MAX_ARROWS = 5
 Shade = Mark | Literal["last", "arrow", "best", "played", "cursor"]
 Ink = Literal["white", "black", "faint", "sign", "arrow", "corner"]
 
 
 class Look(NamedTuple):
-    """How a cell looks, in words that the widget turns into colors."""
+    """The appearance of a cell, which the widget turns into colors."""
 
-    square: int | None  # None: beside the board
+    square: int | None  # None: outside the squares
     dark: bool
     mark: Shade | None
     heat: float | None
     ink: Ink
-    weight: float = 1.0  # of the arrow that shades the square
-    path: float = 0.0  # weight of the arrow that the ink is of
-    doubt: bool = False  # whether the heat grows with what is missing: the color of errors
+    weight: float = 1.0  # weight of the arrow that shades the square
+    path: float = 0.0  # weight of the arrow drawn in this cell
+    doubt: bool = False  # shade 1 - heat, in the color of errors
 
 
 @dataclass(frozen=True)
 class CellRun:
-    """Some cells of one look."""
+    """Consecutive cells with one appearance."""
 
     text: str
     look: Look
@@ -88,22 +88,22 @@ LABEL_LOOK = Look(None, False, None, None, "faint")
 
 
 def compute_board_extent(size: int) -> tuple[int, int]:
-    """Return the cells wide and lines high of the whole board with its labels, with squares of `size` lines."""
+    """Return the width in cells and the height in lines of the board with its labels, for squares of `size` lines."""
     return LABEL_CELLS + 16 * size, 8 * size + 1
 
 
 def list_sizes(glyphs: Glyphs) -> range:
-    """Return the sizes in which a board of these glyphs is worth drawing, from the smallest."""
+    """Return the useful sizes of a board with these glyphs, in ascending order."""
     return SIZES if glyphs == "solid" else FONT_SIZES
 
 
 def draw_board_lines(
     frame: BoardFrame, size: int = 1, glyphs: Glyphs = "outline", cursor: int | None = None, flat: bool = False
 ) -> list[list[CellRun]]:
-    """Return the lines of the board from the top: eight ranks of `size` lines each, then the files' letters.
+    """Return the lines of the board from the top: eight ranks of `size` lines each, then the file letters.
 
-    Keys act on the square `cursor`. `flat`: light and dark squares have the same color, so dark ones get a dot.
-    """
+    `cursor` is the square that keys act on. If `flat` is true, light and dark squares have the same color, so dark ones
+    get a dot."""
     wide, signs, shades = 2 * size, sign_squares(frame, cursor), shade_squares(frame, cursor)
     numbers = (
         {square: number for square in range(64) if (number := format_square_number(frame, square))} if size > 1 else {}
@@ -111,11 +111,11 @@ def draw_board_lines(
     high = size - 1 if numbers else size
     if (
         glyphs == "solid" and size == MIN_PIECE_LINES
-    ):  # no room for both: pieces hide numbers, what is read hides pieces
+    ):  # one line has no space for both: a piece hides the number, a wrong reading hides the piece
         numbers = {s: number for s, number in numbers.items() if s in frame.read or frame.squares[s] == EMPTY}
         high = size
     figures = glyphs == "solid" and high >= MIN_PIECE_LINES
-    if figures and cursor is not None:  # its corners are marked, its color stays
+    if figures and cursor is not None:  # mark the corners and keep the color of the heat
         signs.pop(cursor)
         shades = shade_squares(frame, None)
     lines = trace_arrows(frame, size, glyphs)
@@ -132,7 +132,7 @@ def draw_board_lines(
             for column, (square, look) in enumerate(zip(rank, looks, strict=True)):
                 letter = frame.squares[square]
                 ink: Ink = "faint" if letter == EMPTY else "white" if letter.isupper() else "black"
-                marks = dict[int, tuple[str, Ink]]()  # cell of the line → what is drawn over the piece
+                marks = dict[int, tuple[str, Ink]]()  # cell of the line → sign drawn over the piece
                 if figures:
                     text = draw_piece_lines(letter, high)[line] if letter != EMPTY and line < high else " " * high * 2
                     text = text.center(wide)
@@ -171,12 +171,12 @@ def draw_board_lines(
     return drawn
 
 
-CORNERS = (("▛", "▜"), ("▙", "▟"))  # of the square that keys act on, above and below
+CORNERS = (("▛", "▜"), ("▙", "▟"))  # of the cursor's square: top and bottom
 
 
 def format_square_number(frame: BoardFrame, square: int) -> str:
-    """Return the text in the last line of a square, in percent: the class that is read instead, or the heat. Zeros
-    are left out, and certainty where the heat is of doubt."""
+    """Return the text in the last line of a square, in percent: the wrongly read class, or the heat. Omit values that
+    round to zero. If heat is a probability of the truth, omit values that round to certainty."""
     if square in frame.read:
         return format_reading(*frame.read[square])
     heat = None if frame.heat is None else frame.heat.get(square)
@@ -185,7 +185,7 @@ def format_square_number(frame: BoardFrame, square: int) -> str:
 
 
 def format_reading(name: str, probability: float) -> str:
-    """What is read on a square in at most four cells: the class's letter, a low line for none, and per cent.
+    """Return a reading in at most four cells: the class's letter (`_` for empty) and the probability in percent.
 
     >>> format_reading("b", 0.56), format_reading(".", 1.0)
     ('b56', '_100')
@@ -194,7 +194,7 @@ def format_reading(name: str, probability: float) -> str:
 
 
 def select_arrows(frame: BoardFrame) -> list[Arrow]:
-    """The arrows that are drawn, from the strongest on: that of the move played among them, wherever it stands."""
+    """Return the arrows to draw, strongest first. The played move is always included."""
     order = sorted(
         frame.arrows, key=lambda arrow: (-arrow.weight, arrow.role == "played", arrow.start, arrow.end, arrow.label)
     )
@@ -204,7 +204,8 @@ def select_arrows(frame: BoardFrame) -> list[Arrow]:
 
 
 def shade_squares(frame: BoardFrame, cursor: int | None) -> dict[int, tuple[Shade, float]]:
-    """Square → how it is shaded, and how strongly: what is marked before arrows, the strongest of these first."""
+    """Return each shaded square's shade and strength. Marks override arrows, and stronger arrows override weaker
+    ones."""
     shades: dict[int, tuple[Shade, float]] = {}
     for square in frame.last_move or ():
         shades[square] = "last", 1.0
@@ -216,7 +217,7 @@ def shade_squares(frame: BoardFrame, cursor: int | None) -> dict[int, tuple[Shad
 
 
 def sign_squares(frame: BoardFrame, cursor: int | None) -> dict[int, str]:
-    """Square → the sign beside its piece."""
+    """Return the sign next to the piece of each square that has one."""
     signs = dict.fromkeys(frame.last_move or (), LAST_SIGN)
     signs |= {arrow.end: sign for arrow, sign in reversed(number_arrows(frame))}
     signs |= {square: MARK_SIGNS[mark] for square, mark in frame.marks.items()}
@@ -224,13 +225,13 @@ def sign_squares(frame: BoardFrame, cursor: int | None) -> dict[int, str]:
 
 
 def number_arrows(frame: BoardFrame) -> list[tuple[Arrow, str]]:
-    """The arrows that are drawn, each with the sign at its end: its number, or that of a best or a played move."""
+    """Return the drawn arrows, each with the sign at its end: a number, or the sign of the best or the played move."""
     own = {"best": BEST_SIGN, "played": PLAYED_SIGN}
     return [(arrow, own.get(arrow.role, str(number))) for number, arrow in enumerate(select_arrows(frame), 1)]
 
 
 class Path(NamedTuple):
-    """What a cell shows of an arrow's line."""
+    """The part of an arrow's line in one cell."""
 
     sign: str
     weight: float
@@ -239,14 +240,14 @@ class Path(NamedTuple):
         return look._replace(ink="arrow", path=round(self.weight, 1))
 
 
-# The dots of a braille cell, two wide and four high, as bits; and the lines that letters allow.
+# The bits of the dots of a braille cell, four rows of two, and the ASCII strokes used with letters.
 BRAILLE_DOTS = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 PLAIN_STROKES = {(1, 0): "-", (0, 1): "|", (1, 1): "\\", (1, -1): "/"}
 
 
 def trace_arrows(frame: BoardFrame, size: int, glyphs: Glyphs) -> dict[tuple[int, int], Path]:
-    """Cell (from the left, from the top) → what is drawn there of the arrows, and the weight of the strongest: lines
-    from piece to piece, of dots or of plain signs. On small boards there is no room for any."""
+    """Return the line sign and the strongest arrow's weight for each cell (x from the left, y from the top). Lines run
+    from piece to piece. Boards with one line per square show no arrows."""
     if size == 1 or not frame.arrows:
         return {}
     wide, high = 2 * size, size
@@ -272,7 +273,7 @@ def trace_arrows(frame: BoardFrame, size: int, glyphs: Glyphs) -> dict[tuple[int
 
 
 def list_legend(frame: BoardFrame) -> list[str]:
-    """The squares of each mark, what is read instead, and the arrows from the strongest to the fifth."""
+    """Return the squares of each mark, the wrong readings, and the five strongest arrows."""
     import chess
 
     lines = []
@@ -294,7 +295,7 @@ def list_legend(frame: BoardFrame) -> list[str]:
 
 
 def list_signs(frame: BoardFrame, size: int) -> list[tuple[str, Shade | Literal["heat"], str]]:
-    """Every sign and color on the board: the sign, what shades it, and what it means."""
+    """Return every sign and color on the board: the sign, its shade, and its meaning."""
     used: list[tuple[str, Shade | Literal["heat"], str]] = []
     if frame.last_move:
         used.append((LAST_SIGN, "last", "last move"))
@@ -313,7 +314,7 @@ def list_signs(frame: BoardFrame, size: int) -> list[tuple[str, Shade | Literal[
     own = [sign for arrow, sign in number_arrows(frame) if not arrow.role]
     if own:
         used.append((own[0] if len(own) == 1 else f"{own[0]}-{own[-1]}", "arrow", "the model's moves"))
-    # of a prediction or a puzzle: nobody has played it
+    # in a prediction or a puzzle, the move was not played in a game
     models = any(arrow.role == "played" and arrow.label.endswith("(model)") for arrow in frame.arrows)
     for sign, role, words in ROLE_SIGNS:
         if role in roles:
@@ -330,7 +331,8 @@ PIECE_NAMES = {"p": "pawn", "n": "knight", "b": "bishop", "r": "rook", "q": "que
 
 
 def describe_square(frame: BoardFrame, square: int) -> str:
-    """What a square holds: `e4: white pawn, read wrongly: n 0.56, probability of the truth 0.120`."""
+    """Return the contents of a square in words: `e4: white pawn, read wrongly: n 0.56, probability of the truth
+    0.120`."""
     import chess
 
     letter, facts = frame.squares[square], list[str]()
@@ -350,14 +352,14 @@ def describe_square(frame: BoardFrame, square: int) -> str:
     return f"{chess.square_name(square)}: {', '.join(facts)}"
 
 
-# A square's mark → the color that its ground is blended with, and how much of it.
+# A square's mark → the color blended into its background, and the share of that color.
 MARK_TINTS = {"last": ("last", 0.55), "from": ("last", 0.6), "to": ("last", 0.75), "arrow": ("arrow", 0.35),
          "best": ("best", 0.75), "played": ("last", 0.6), "target": ("arrow", 0.6), "illegal": ("wrong", 0.65),
          "wrong": ("wrong", 0.85), "removed": ("wrong", 0.65), "check": ("wrong", 0.7),
          "cursor": ("last", 0.9)}  # fmt: skip
-WEIGHTED_MARKS = ("arrow", "best")  # marks whose shade follows the weight of the arrow
-MIN_SHADE = 0.35  # of their strength, that the faintest arrow has
-HEAT_SHADE, DOUBT_SHADE = 0.85, 0.45  # of the strongest; doubt leaves the shade of errors apart
+WEIGHTED_MARKS = ("arrow", "best")
+MIN_SHADE = 0.35  # share of the full tint that the weakest arrow has
+HEAT_SHADE, DOUBT_SHADE = 0.85, 0.45  # share of the full tint; lower for doubt, to differ from the shade of errors
 
 
 class Squares(Widget):
@@ -407,7 +409,7 @@ class Squares(Widget):
         return compute_board_extent(self.square_size)[1]
 
     def watch_frame(self) -> None:
-        """Paint the lines that differ: of a move those of two ranks."""
+        """Repaint the lines that differ, which for a move are the lines of two ranks."""
         before, self._drawn = self._drawn, None
         if before is None or self.frame is None or len(after := self.lines()) != len(before):
             self.refresh()
@@ -445,7 +447,7 @@ class Squares(Widget):
     _drawn: list[list[CellRun]] | None = None
 
     def signs(self) -> list[tuple[Text, str]]:
-        """The signs and colors in use, each sign on its own ground, with what it means."""
+        """Return the signs and colors in use with their meanings, each sign on its background."""
         signs, doubt = [], self.frame is not None and self.frame.doubts
         for sign, shade, meaning in list_signs(self.frame, self.square_size) if self.frame is not None else ():
             heat, mark = (0.7, None) if shade == "heat" else (None, shade)
@@ -453,7 +455,7 @@ class Squares(Widget):
         return signs
 
     def legend(self) -> Text:
-        """The same in one line."""
+        """Return `signs` in one line."""
         line = Text()
         for sign, meaning in self.signs():
             line.append(" · " if line.plain else "").append_text(sign).append(f" {meaning}")
@@ -466,7 +468,7 @@ class Squares(Widget):
 
     @property
     def system(self) -> ColorSystem:
-        """How many colors the terminal has."""
+        """The number of colors that the terminal supports."""
         return get_color_system(self.app.console.color_system)
 
     def piece(self, side: Literal["white", "black"]) -> Color:
@@ -491,12 +493,12 @@ class Squares(Widget):
             if look.mark in WEIGHTED_MARKS:
                 strength *= MIN_SHADE + (1 - MIN_SHADE) * look.weight
             color = color.blend(of(tint), strength)
-        if tint and self.system is not ColorSystem.TRUECOLOR:  # too few colors for a mixture
+        if tint and self.system is not ColorSystem.TRUECOLOR:  # too few colors to blend
             color = of(tint)
         return choose_square_color(color, tint, self.system, self.piece("white"), self.piece("black"))
 
     def image(self) -> Image:
-        """The same board as an image."""
+        """Return the same board as an image."""
         from tui.widgets.images import draw_board_image
 
         frame = self.frame
@@ -533,7 +535,8 @@ def to_rich_color(color: Color) -> RichColor:
 
 
 class BoardPane(Vertical):
-    """A board under its title, with a line of its signs and colors, its caption and its squares in words below."""
+    """A board under its title. Below it are the legend of its signs and colors, its caption and its squares in
+    words."""
 
     DEFAULT_CSS = """
     BoardPane { width: auto; height: auto; margin: 0 2 0 1; }
@@ -546,7 +549,7 @@ class BoardPane(Vertical):
     def __init__(self, id: str | None = None, classes: str | None = None) -> None:
         super().__init__(id=id, classes=classes)
         self.title, self.squares = Static("", classes="board-title", markup=False), Squares()
-        self.picture: Any = None  # an image of the squares, where the terminal draws them
+        self.picture: Any = None  # image of the squares, if the terminal supports images
         self.legend = Static("", classes="board-legend", markup=False)
         self.caption = Static("", classes="board-caption", markup=False)
 
@@ -574,7 +577,7 @@ class BoardPane(Vertical):
         self.caption.update("\n".join(list_captions(frame)))
 
     def on_click(self, event: events.Click) -> None:
-        """A click on the image is one on its square."""
+        """Treat a click on the image as a click on the square below it."""
         frame, picture = self.squares.frame, self.picture
         if frame is not None and picture is not None and picture.display:
             x, y = int(event.screen_x - picture.region.x), int(event.screen_y - picture.region.y)
@@ -586,11 +589,11 @@ class BoardPane(Vertical):
     def notify_style_update(self) -> None:
         super().notify_style_update()
         if self.is_mounted:
-            self.legend.update(self.squares.legend())  # in the colors of another theme
+            self.legend.update(self.squares.legend())  # the theme may have changed
 
 
 def align_titles(panes: Sequence[BoardPane], wide: int) -> None:
-    """Begin boards of this width that stand beside each other on one line: each title is as high as the highest."""
+    """Align boards of this width that are next to each other: give each title the height of the highest."""
     titles = [Text(pane.squares.frame.title) for pane in panes if pane.squares.frame is not None]
     high = max((len(title.wrap(panes[0].app.console, wide)) for title in titles), default=1)
     for pane in panes:
@@ -598,5 +601,5 @@ def align_titles(panes: Sequence[BoardPane], wide: int) -> None:
 
 
 def list_captions(frame: BoardFrame) -> list[str]:
-    """What stands below a board: caption, then legend."""
+    """Return the lines below a board: caption, then legend."""
     return [*frame.caption, *list_legend(frame)]

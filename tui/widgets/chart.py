@@ -1,5 +1,5 @@
-"""A chart in the terminal: lines in braille dots with marks and whiskers, or bars that lie. It tells its series by
-marks and words too, so that it can be read without color."""
+"""A chart in the terminal: lines of braille dots with marks and whiskers, or horizontal bars. Series differ in marks
+and names as well as in color."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ MAX_TICKS = 5
 
 
 def find_value_range(points: Iterable[Point]) -> tuple[float, float]:
-    """The lowest and highest value, intervals and all."""
+    """Return the lowest and the highest value, including intervals."""
     values = [v for p in points for v in (p.y, p.low, p.high) if v is not None and math.isfinite(v)]
     return (min(values), max(values)) if values else (0.0, 1.0)
 
 
 def choose_ticks(low: float, high: float, number: int = MAX_TICKS) -> list[float]:
-    """Round numbers, evenly spaced, the first at or below `low` and the last at or above `high`.
+    """Return evenly spaced round numbers, from at or below `low` to at or above `high`.
 
     >>> choose_ticks(0, 97), choose_ticks(0.31, 0.44)
     ([0.0, 20.0, 40.0, 60.0, 80.0, 100.0], [0.3, 0.35, 0.4, 0.45])
@@ -45,7 +45,7 @@ def choose_ticks(low: float, high: float, number: int = MAX_TICKS) -> list[float
 
 
 def format_ticks(values: Sequence[float]) -> list[str]:
-    """Ticks with as many decimals as tell them apart.
+    """Return the ticks with as few decimals as distinguish them.
 
     >>> format_ticks([0.0, 0.5, 1.0]), format_ticks([0.0, 20.0])
     (['0.0', '0.5', '1.0'], ['0', '20'])
@@ -59,12 +59,12 @@ def format_ticks(values: Sequence[float]) -> list[str]:
 
 MARKS = "●■▲◆○□△◇"
 SERIES_COLORS = 6
-MIN_PANEL_CELLS, MIN_PANEL_LINES = 46, 12  # cells of a panel
-MAX_LABEL_SHARE = 0.4  # of the width, at most, for the names of bars
+MIN_PANEL_CELLS, MIN_PANEL_LINES = 46, 12
+MAX_LABEL_SHARE = 0.4  # maximum share of the width used by the names of bars
 
 
 class ChartView(Widget):
-    """`show` a chart; its height follows from what it shows and the space there is."""
+    """A chart, drawn by `show`. Its height depends on its content and the available space."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "chart-view--axis", "chart-view--title", *(f"chart-view--{n}" for n in range(SERIES_COLORS)),
@@ -93,7 +93,7 @@ class ChartView(Widget):
         self._draw()
 
     def on_mount(self) -> None:
-        self.screen.screen_layout_refresh_signal.subscribe(self, lambda _: self._draw())  # there may be more space
+        self.screen.screen_layout_refresh_signal.subscribe(self, lambda _: self._draw())  # more space
 
     def _draw(self) -> None:
         scroll = self.parent
@@ -117,7 +117,7 @@ class ChartView(Widget):
 
 
 def draw_chart(chart: Chart, width: int, height: int) -> list[list[tuple[str, str]]]:
-    """The chart's lines as runs of (text, style); a style is `axis`, `title`, a series' number, or empty."""
+    """Return the chart's lines as runs of (text, style). A style is `axis`, `title`, a series' number, or empty."""
     if not chart.points():
         return [[("nothing to draw", "axis")]]
     legend = [] if chart.form == "bars" else draw_legend(chart.labels, width)
@@ -142,7 +142,7 @@ def get_series_mark(place: int) -> str:
 
 
 def draw_legend(labels: list[str], width: int) -> list[list[tuple[str, str]]]:
-    """Mark and name of each series, in as many lines as it takes; a lone one without a name has none."""
+    """Return the lines of the legend: mark and name of each series. A single unnamed series has no legend."""
     if len(labels) < 2 and not any(labels):
         return []
     legend: list[list[tuple[str, str]]] = [[]]
@@ -158,7 +158,7 @@ def draw_legend(labels: list[str], width: int) -> list[list[tuple[str, str]]]:
 
 
 def draw_line_panel(chart: Chart, panel: Panel, width: int, height: int) -> list[list[tuple[str, str]]]:
-    """One panel of lines: title, axes with ticks, dots between the marks, whiskers where there are intervals."""
+    """Draw a panel of lines: title, axes with ticks, dotted lines between the marks, and whiskers for intervals."""
     low, high = find_value_range(chart.points())
     top, bottom, right = 2, height - 3, width - 3
     marks_y = choose_ticks(low, high, max(1, min(MAX_TICKS, (bottom - 1 - top) // 3)))
@@ -178,7 +178,7 @@ def draw_line_panel(chart: Chart, panel: Panel, width: int, height: int) -> list
 
     canvas.text(left, 0, fit_text(panel.title, min(cell_len(panel.title), width - left)), "title")
     canvas.text(0, 1, fit_text(chart.y, min(cell_len(chart.y), width - 1)), "axis")
-    every = -(-2 * (len(marks_y) - 1) // (bottom - 1 - top))  # a line between two at least
+    every = -(-2 * (len(marks_y) - 1) // (bottom - 1 - top))  # at least one line between two ticks
     for value, text in list(zip(marks_y, tick_texts, strict=True))[::every]:
         y = round(row(value))
         canvas.text(left - 2 - cell_len(text), y, text, "axis")
@@ -210,7 +210,7 @@ def draw_line_panel(chart: Chart, panel: Panel, width: int, height: int) -> list
 
 
 def round_to_cells(length: float) -> int:
-    """Return a signed length in whole cells, a half rounded away from zero: as far up as down.
+    """Return a signed length in whole cells, with halves rounded away from zero, so that both directions match.
 
     >>> round_to_cells(0.5), round_to_cells(-0.5), round_to_cells(1.4)
     (1, -1, 1)
@@ -219,8 +219,8 @@ def round_to_cells(length: float) -> int:
 
 
 def draw_whisker(canvas: Canvas, x: int, row: object, point: Point, style: str) -> None:
-    """From one end of the interval to the other; an end that falls on the mark is not drawn. Lengths are rounded, not
-    the ends: an interval that is as long above the mark as below it looks so."""
+    """Draw the interval from end to end, except an end that falls on the mark. Lengths are rounded, not positions, so
+    that a symmetric interval looks symmetric."""
     assert callable(row)
     middle = round(row(point.y))
     for end, cap in ((point.high, "┬"), (point.low, "┴")):
@@ -234,7 +234,7 @@ def draw_whisker(canvas: Canvas, x: int, row: object, point: Point, style: str) 
 
 
 def place_values(chart: Chart) -> dict[float | str, float]:
-    """Where each x lies: numbers where they are, words one after the other."""
+    """Return the position of each x: numbers by value, words at equal distances in their order."""
     seen = dict.fromkeys(point.x for point in chart.points())
     if all(isinstance(x, (int, float)) for x in seen):
         return {x: float(x) for x in sorted(seen, key=float)}
@@ -246,7 +246,7 @@ def format_x_values(values: list[float | str]) -> list[str]:
 
 
 def draw_bar_panel(chart: Chart, panel: Panel, width: int) -> list[list[tuple[str, str]]]:
-    """One panel of bars, one below the other, each with its interval over its end and its value at the right."""
+    """Draw a panel of horizontal bars, each with its interval over its end and its value at the right."""
     low, high = find_value_range(chart.points())
     low, high = min(0.0, low), max(0.0, high)
     labels = chart.labels
@@ -287,7 +287,7 @@ def draw_bar_panel(chart: Chart, panel: Panel, width: int) -> list[list[tuple[st
 
 
 def draw_bar_interval(canvas: Canvas, ends: list[int], value: int) -> None:
-    """The interval over a bar: double inside it, a cross at the value. One end alone is a lone cap."""
+    """Draw the interval over a bar: a double line inside the bar, a cross at the value. A single end is a cap."""
     for x in range(min(ends), max(ends) + 1) if len(ends) == 2 else ends:
         canvas.put(x, 0, "├" if x == ends[0] else "┤" if x == ends[-1] else "═" if x < value else "─")
     if len(ends) == 2 and ends[0] < value < ends[1]:
@@ -300,7 +300,7 @@ EIGHTHS = " ▏▎▍▌▋▊▉█"
 
 
 class Canvas:
-    """`width` x `height` cells, each a character and the name of its style. What lies outside is not drawn."""
+    """`width` x `height` cells, each a character and the name of its style. Drawing outside the canvas is ignored."""
 
     def __init__(self, width: int, height: int) -> None:
         self.width, self.height = width, height
@@ -314,12 +314,12 @@ class Canvas:
             self._cells[y][x] = (character, style)
 
     def text(self, x: int, y: int, text: str, style: str = "") -> None:
-        """Text of single cells from (x, y) to the right."""
+        """Write text of single-cell characters from (x, y) to the right."""
         for n, character in enumerate(text):
             self.put(x + n, y, character, style)
 
     def line(self, x0: float, y0: float, x1: float, y1: float, style: str) -> None:
-        """Dots from the middle of one cell to the middle of another; only over blanks and dots."""
+        """Draw dots from the middle of one cell to the middle of another, only over blanks and dots."""
         steps = int(max(2 * abs(x1 - x0), 4 * abs(y1 - y0), 1))
         for n in range(steps + 1):
             share = n / steps
@@ -337,12 +337,12 @@ class Canvas:
             self._cells[row][column] = (chr(ord(before) | BRAILLE_DOTS[y % 4][x % 2]), style)
 
     def bar(self, begin: float, end: float, style: str, y: int = 0) -> None:
-        """A bar from `begin` to `end` in cells; its end is exact to an eighth, its beginning to a cell."""
+        """Draw a bar from `begin` to `end` in cells. The end is exact to 1/8 cell, the beginning to one cell."""
         for x in range(int(begin), min(self.width, int(end) + 1)):
             self.put(x, y, EIGHTHS[max(0, min(8, round(8 * (end - x))))], style)
 
     def lines(self) -> list[list[tuple[str, str]]]:
-        """Each line as runs of (text, style)."""
+        """Return each line as runs of (text, style)."""
         return [
             [("".join(character for character, _ in run), style) for style, run in groupby(line, lambda cell: cell[1])]
             for line in self._cells

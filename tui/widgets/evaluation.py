@@ -18,7 +18,7 @@ LICHESS_SLOPE = 0.00368208  # Lichess's: https://lichess.org/page/accuracy
 
 
 def compute_white_share(centipawns: float) -> float:
-    """White's chances as Lichess draws them, 0..1, of an evaluation in centipawns.
+    """Return White's winning chances in 0..1 for an evaluation in centipawns, by Lichess's formula.
 
     >>> compute_white_share(0), round(compute_white_share(300), 2), round(compute_white_share(-10_000), 2)
     (0.5, 0.75, 0.0)
@@ -27,7 +27,7 @@ def compute_white_share(centipawns: float) -> float:
 
 
 def compute_span(count: int, width: int) -> int:
-    """How many plies a cell stands for.
+    """Return the number of plies per cell.
 
     >>> compute_span(40, 48), compute_span(49, 48)
     (1, 2)
@@ -36,7 +36,7 @@ def compute_span(count: int, width: int) -> int:
 
 
 def draw_column(share: float | None, lines: int, letters: bool) -> str:
-    """Return a column of `lines` cells, from the top, filled to a share 0..1; one that is not known has a dot below.
+    """Return a column of `lines` cells, from the top, filled to a share in 0..1. An unknown share is a dot.
 
     >>> draw_column(0.75, 2, False), draw_column(None, 2, True), draw_column(0.0, 1, False)
     ('▄█', ' .', '▁')
@@ -49,8 +49,8 @@ def draw_column(share: float | None, lines: int, letters: bool) -> str:
 
 
 class PlyStrip(Widget):
-    """A share of every ply as columns under a heading, the column of the shown ply marked. What is not known yet is a
-    dot. Where there are more plies than cells, a column is the last known of its plies. A click goes to the ply.
+    """A share of every ply as columns under a heading, with the shown ply's column marked. An unknown share is a dot.
+    If there are more plies than cells, a column shows the last known share of its plies. A click selects the ply.
 
     `heated` columns are colored from low to high.
     """
@@ -90,7 +90,7 @@ class PlyStrip(Widget):
 
     @property
     def cells(self) -> int:
-        """How wide a column is."""
+        """The width of a column in cells."""
         return max(1, self.size.width // max(1, len(self.shares)))
 
     def render_line(self, y: int) -> Strip:
@@ -113,7 +113,7 @@ class PlyStrip(Widget):
         return Strip(segments).simplify().crop_extend(0, width, self.rich_style)
 
     def heat_style(self, share: float) -> Style:
-        """Return the style of a column, by its place 0..1 between the lowest and the highest."""
+        """Return the style of a column by its position between the lowest (0) and the highest (1) value."""
         low, high = (self.get_component_styles(f"ply-strip--{name}") for name in ("low", "high"))
         return Style(color=low.color.blend(high.color, share).rich_color, bgcolor=high.background.rich_color)
 
@@ -124,7 +124,7 @@ class PlyStrip(Widget):
 
 
 class EvaluationBar(Widget):
-    """White's chances in the shown position: White's part at White's side of the board."""
+    """White's winning chances in the shown position. White's part of the bar is on White's side of the board."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"evaluation-bar--white", "evaluation-bar--black"}
     DEFAULT_CSS = """

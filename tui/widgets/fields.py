@@ -1,4 +1,4 @@
-"""The launch form's parts: a setting on one line, what it means, what is wrong with it; what launching would do."""
+"""The parts of the launch form: a setting per line, its help and errors, and the plan of the run."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ if TYPE_CHECKING:
 
 
 GUTTER_CELLS = 2
-SOURCE_CELLS = 9  # cells for given, changed, default, preset, needed, and a gap
+SOURCE_CELLS = 9  # fits given, changed, default, preset, needed, and a gap
 
 
 class FieldInput(Input):
-    """Where a value is typed. Enter keeps it, Esc takes it back."""
+    """The input of a value. Enter keeps the value, Esc restores the previous one."""
 
     BINDINGS = make_bindings("field")
     DEFAULT_CSS = """
@@ -39,7 +39,7 @@ class FieldInput(Input):
     """
 
     class Left(Message):
-        """`kept`: what was typed stays; `way`: to the field after it or before it."""
+        """The input lost the focus. `kept`: the text is kept. `way`: move to the next or the previous field."""
 
         def __init__(self, kept: bool, way: int = 0) -> None:
             super().__init__()
@@ -54,7 +54,7 @@ class FieldInput(Input):
 
 @dataclass(frozen=True)
 class FieldState:
-    """What a row shows."""
+    """The contents of a row."""
 
     text: str = ""
     source: str = ""
@@ -62,12 +62,12 @@ class FieldState:
     note: str = ""
 
 
-MAX_VALUE_CELLS = 44  # cells of a value
+MAX_VALUE_CELLS = 44
 
 
 class FieldList(VerticalScroll, can_focus=False, inherit_bindings=False):
-    """Rows of fields. Their colors are worked out here once, not by each of fifty rows: a form opens at once. The
-    arrows are not its own: they go from field to field."""
+    """Rows of fields. Colors are computed once for all rows, so that a form of fifty fields opens quickly. The form
+    handles the arrow keys, which move between fields."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {
         "field-row--name", "field-row--value", "field-row--default", "field-row--source", "field-row--note",
@@ -82,16 +82,17 @@ class FieldList(VerticalScroll, can_focus=False, inherit_bindings=False):
     FieldList > .field-row--error { color: $text-error; text-style: bold; }
     """
 
-    longest = MAX_VALUE_CELLS  # cells of the longest value that is shown
+    longest = MAX_VALUE_CELLS  # cells of the longest visible value
 
     def ink(self, name: str) -> Style:
-        """A component's color, which suits the list's background, without that: a row has its own."""
+        """Return the color of a component on the list's background, but without a background, because rows have their
+        own."""
         style = self.get_component_rich_style(name)
         return Style(color=style.color, bold=style.bold)
 
 
 class FieldRow(Horizontal, can_focus=True):
-    """A field, in a FieldList. The form around it says what it shows; it says what is done to it."""
+    """A field in a FieldList. The form sets its contents; the row posts messages about user actions."""
 
     DEFAULT_CSS = """
     FieldRow { height: 1; width: 1fr; background: $background; }
@@ -101,21 +102,21 @@ class FieldRow(Horizontal, can_focus=True):
     seen: reactive[FieldState] = reactive(FieldState())
 
     class Typed(Message):
-        """The text of the field is this now, while one types."""
+        """The text of the field changed while the user types."""
 
         def __init__(self, row: FieldRow, text: str | None) -> None:
             super().__init__()
             self.row, self.text = row, text
 
     class Entered(Message):
-        """The row has the focus."""
+        """The row received the focus."""
 
         def __init__(self, row: FieldRow) -> None:
             super().__init__()
             self.row = row
 
     class Wanted(Message):
-        """Enter, or a second click."""
+        """Enter or a second click on the row."""
 
         def __init__(self, row: FieldRow) -> None:
             super().__init__()
@@ -131,7 +132,7 @@ class FieldRow(Horizontal, can_focus=True):
 
     @property
     def value_width(self) -> int:
-        """No wider than the longest value: what is left is the help's."""
+        """The width of the value in cells: that of the longest value. The help uses the remaining width."""
         space = self.size.width - GUTTER_CELLS - self.name_width - SOURCE_CELLS - 4
         assert isinstance(self.parent, FieldList)
         return max(10, min(MAX_VALUE_CELLS, space // 2, self.parent.longest))
@@ -164,7 +165,7 @@ class FieldRow(Horizontal, can_focus=True):
         return next(iter(self.query(FieldInput)), None)
 
     def edit(self, typed: str | None) -> None:
-        """Type here; what was typed before comes back with Esc."""
+        """Start editing the value. Esc restores the previous one."""
         if self.input is not None:
             return
         self._before = typed
@@ -216,11 +217,11 @@ class FieldRow(Horizontal, can_focus=True):
 
 
 def format_field_note(field: Field) -> str:
-    """What the field is, and what it may be."""
+    """Return the field's type and its accepted values."""
     return f"{', '.join(field.choices)}: {field.text}" if field.form == "choice" else field.text
 
 
-MAX_COMMAND_CHARS = 500  # characters of the command that are shown
+MAX_COMMAND_CHARS = 500
 PLAN_STATUS = {
     "complete": "complete already: nothing to do, v views it",
     "already_queued": "queued already",
@@ -228,7 +229,7 @@ PLAN_STATUS = {
 
 
 def format_field_help(field: Field, error: str) -> Text:
-    """A field: what it may be, what is wrong with it, and what it means."""
+    """Return the field's accepted values, its error, and its help."""
     text = Text(field.path, style="bold")
     text.append(f"  {describe_input(field)}", style="dim")
     if error:
@@ -240,7 +241,7 @@ def format_field_help(field: Field, error: str) -> Text:
 
 
 def describe_input(field: Field) -> str:
-    """What one may type."""
+    """Return a description of the accepted input."""
     if field.form == "choice":
         return f"one of {', '.join(field.choices)}"
     if field.form == "reference":
@@ -253,7 +254,7 @@ def describe_input(field: Field) -> str:
 
 
 def format_plan(form: Form, checked: FormCheck, outlook: FormPlan | None, wide: bool) -> Text:
-    """The plan in a few lines, or why there is none yet; then the command."""
+    """Return the plan in a few lines, or the reason why no plan is available yet, followed by the command."""
     text = Text()
     if not checked.right:
         needed = [form.by_key[key].path for key in checked.errors if checked.errors[key] == "it is needed"]
@@ -285,7 +286,7 @@ def format_plan(form: Form, checked: FormCheck, outlook: FormPlan | None, wide: 
 
 
 def format_plan_facts(plan: Row, checked: FormCheck, wide: bool) -> Text:
-    """Units, rows, bytes and time: each on a line of its own where there is room."""
+    """Return units, rows, bytes and time, one per line if there is enough space."""
     units = "not known before its inputs are made"
     if plan["units"] is not None:
         units = f"{plan['units']:,}" + (
@@ -328,7 +329,7 @@ def format_plan_facts(plan: Row, checked: FormCheck, wide: bool) -> Text:
 
 
 def format_command_lines(form: Form) -> str:
-    """The command with an option a line, as one would paste it."""
+    """Return the command with one option per line, ready to paste into a shell."""
     arguments = form.arguments()
     lines, line = [], [*arguments[:3]]
     for word in arguments[3:]:

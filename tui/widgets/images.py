@@ -1,4 +1,4 @@
-"""Boards and figures as images, in terminals that draw them, with `textual-image` installed (the extra `images`)."""
+"""Boards and figures as images, in terminals that support them, with `textual-image` installed (the extra `images`)."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ if TYPE_CHECKING:
 
     from chessreg.games.boards.boardframe import BoardFrame
 
-SQUARE_PIXELS = 64  # pixels of a square
+SQUARE_PIXELS = 64
 FIGURES = dict(zip("kqrbnp", "♚♛♜♝♞♟", strict=True))
-ANSWER_TIMEOUT_S = 1.0  # seconds that a terminal has for its answers
-PLACEHOLDER = "\U0010eeee"  # what kitty draws parts of an image in place of
+ANSWER_TIMEOUT_S = 1.0
+PLACEHOLDER = "\U0010eeee"  # kitty replaces this character with a part of an image
 
 
-GRAPHICS_QUERY = "\x1b_Gi=31,s=1,v=1,a=q,t=d,f=24;AAAA\x1b\\"  # whether it has kitty's images
+GRAPHICS_QUERY = "\x1b_Gi=31,s=1,v=1,a=q,t=d,f=24;AAAA\x1b\\"  # does the terminal support kitty's image protocol?
 TERMINAL_QUERIES = (
-    f"\x1b[c{GRAPHICS_QUERY}\x1b[16t\x1b[5n"  # attributes, images, size of a cell; its status, which all tell
+    f"\x1b[c{GRAPHICS_QUERY}\x1b[16t\x1b[5n"  # attributes, images, cell size, and status, which every terminal reports
 )
 ANSWER_PATTERN = re.compile(
     r"\x1b(?:\[\?(?P<attributes>[\d;]*)c|_G[^\x1b]*?(?P<kitty>;OK)?\x1b\\|\[6;(?P<high>\d+);(?P<wide>\d+)t|\[[\d;]*[nt])"
@@ -44,14 +44,14 @@ ANSWER_PATTERN = re.compile(
 
 
 class Terminal(NamedTuple):
-    """What draws images here, if anything does, and what was typed while the terminal was asked."""
+    """The terminal's image support, if any, and the keys typed during the query."""
 
     widget: type[Any] | None = None
     typed: str = ""
 
 
 def ask_terminal() -> Terminal:
-    """Ask the terminal what it draws, before an app runs. Nothing is asked where textual-image is not installed."""
+    """Query the terminal's image support before an app runs. Skipped if textual-image is not installed."""
     if find_spec("textual_image") is None:
         return Terminal()
     keyboard = sys.stdin.fileno()
@@ -70,8 +70,8 @@ def ask_terminal() -> Terminal:
 
 
 def read_answers(keyboard: int) -> str:
-    """What the terminal answers to QUESTIONS, and what is typed meanwhile. Answers come in order, so all is read until
-    that to the last question. Left there, an answer would be taken for keys."""
+    """Return the terminal's answers to QUESTIONS, and the keys typed meanwhile. Answers arrive in order, so read until
+    the last one. An unread answer would be mistaken for keys."""
     assert sys.__stdout__ is not None
     os.write(sys.__stdout__.fileno(), TERMINAL_QUERIES.encode())
     said, deadline = b"", time.monotonic() + ANSWER_TIMEOUT_S
@@ -82,7 +82,7 @@ def read_answers(keyboard: int) -> str:
 
 
 def find_cell_size(keyboard: int, found: Sequence[re.Match[str]]) -> tuple[int, int] | None:
-    """Width and height of a cell in pixels, as the system or the terminal tells."""
+    """Return the width and height of a cell in pixels, as reported by the system or the terminal."""
     rows, columns, wide, high = struct.unpack("HHHH", fcntl.ioctl(keyboard, termios.TIOCGWINSZ, b"\0" * 8))
     if wide and high:
         return wide // columns, high // rows
@@ -90,8 +90,8 @@ def find_cell_size(keyboard: int, found: Sequence[re.Match[str]]) -> tuple[int, 
 
 
 def load_image_widget(sixel: bool, cell: tuple[int, int] | None) -> type[Any]:
-    """textual-image's widget. On a terminal its import asks all over again, drops what is typed meanwhile and waits:
-    it is told that stdout is none, and the size of a cell as textual-serve tells it."""
+    """Return textual-image's widget class. On a terminal, its import queries the terminal again, discards typed keys
+    and waits. To prevent this, hide the terminal and set the cell size as textual-serve does."""
     told = {} if cell is None else {"TEXTUAL_CELL_WIDTH": str(cell[0]), "TEXTUAL_CELL_HEIGHT": str(cell[1])}
     stdout, environment = sys.__stdout__, dict(os.environ)
     vars(sys)["__stdout__"] = io.StringIO()
@@ -107,7 +107,7 @@ def load_image_widget(sixel: bool, cell: tuple[int, int] | None) -> type[Any]:
 
 @cache
 def load_font(size: int) -> FreeTypeFont:
-    """DejaVu Sans, which matplotlib brings along and which has figurines."""
+    """Return DejaVu Sans, which ships with matplotlib and contains chess pieces."""
     from PIL import ImageFont
 
     spec = find_spec("matplotlib")
@@ -120,8 +120,8 @@ def load_font(size: int) -> FreeTypeFont:
 def draw_board_image(
     frame: BoardFrame, grounds: Mapping[int, Color], signs: Mapping[int, str], numbers: Mapping[int, str], arrow: Color
 ) -> Image:
-    """A board of 8 × SIDE pixels: each square's ground, sign and number as the text board has them, pieces, ranks and
-    files at its edges, and arrows as broad as they weigh."""
+    """Draw a board of 8 × SIDE pixels. Backgrounds, signs and numbers match the text board. The ranks and files are at
+    the edges, and an arrow's width is proportional to its weight."""
     from PIL import Image, ImageDraw
 
     from chessreg.games.boards.boardframe import EMPTY
@@ -164,7 +164,7 @@ def draw_board_image(
 
 
 def render_figure(figure: Figure) -> Image:
-    """A figure of matplotlib as an image."""
+    """Return a matplotlib figure as an image."""
     from PIL import Image
 
     buffer = io.BytesIO()

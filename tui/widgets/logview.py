@@ -1,4 +1,4 @@
-"""A log: its end while it grows, or any place in it; words are searched for and lit."""
+"""A log viewer that follows the end of a growing log, scrolls anywhere in it, and highlights search matches."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from textual.strip import Strip
 
 from tui.actions import make_bindings
 
-MAX_LINES = 50_000  # lines in memory
-SCROLL_SIDE_CELLS = 20  # cells
+MAX_LINES = 50_000
+SCROLL_SIDE_CELLS = 20
 
 
 class LogView(ScrollView, can_focus=True):
-    """Lines of text. It follows the end until one scrolls up, and again when one is back there."""
+    """Lines of text. Follows the end until the user scrolls up, and again once the user scrolls back to it."""
 
     BINDINGS = make_bindings("log")
     COMPONENT_CLASSES: ClassVar[set[str]] = {"log-view--line", "log-view--hit", "log-view--here", "log-view--faint"}
@@ -45,7 +45,7 @@ class LogView(ScrollView, can_focus=True):
     follows: reactive[bool] = reactive(True)
 
     class Changed(Message):
-        """Another place, another hit, or it follows no more."""
+        """The position, the current match or the follow mode changed."""
 
     def __init__(self, id: str | None = None) -> None:
         super().__init__(id=id)
@@ -64,7 +64,7 @@ class LogView(ScrollView, can_focus=True):
         self._resize_virtual()
 
     def add(self, lines: list[str], begun: str) -> None:
-        """What was read further: whole lines and the one that is being written."""
+        """Append the lines read since the last call: complete lines and the unfinished last one."""
         if not lines and begun == self.begun:
             return
         at = len(self.lines)
@@ -85,11 +85,11 @@ class LogView(ScrollView, can_focus=True):
         wide = max(map(cell_len, [*self.lines[-2000:], self.begun]), default=0)
         self.virtual_size = Size(max(wide, self.virtual_size.width if self.lines else 0), self.height)
         self._to_end()
-        self.call_after_refresh(self._to_end)  # once the layout knows how long it is
+        self.call_after_refresh(self._to_end)  # after the layout has measured the new lines
         self.refresh()
 
     def _to_end(self) -> None:
-        """To the end, if it is followed; forced, because the first lines come before there is a scrollbar."""
+        """Scroll to the end if following. Forced, because the first lines arrive before the scrollbar exists."""
         if self.follows:
             self.scroll_to(y=self.max_scroll_y, animate=False, immediate=True, force=True)
 
@@ -109,7 +109,7 @@ class LogView(ScrollView, can_focus=True):
         return Strip(self._lit(line, place)).crop_extend(x, x + width, style)
 
     def _lit(self, line: str, place: int) -> list[Segment]:
-        """The line, the words that are searched for set off."""
+        """Return the line with the search terms highlighted."""
         plain = self.get_component_rich_style("log-view--line")
         if not self._fits(line):
             return [Segment(line, plain)]
@@ -125,7 +125,7 @@ class LogView(ScrollView, can_focus=True):
     # -- searching ------------------------------------------------------------------------------------------------
 
     def search(self, search_text: str) -> None:
-        """Light these words, capital letters or not, and go to the last line that has them."""
+        """Highlight these words, ignoring case, and scroll to the last matching line."""
         self.search_text = search_text.lower()
         self.hits = [n for n, line in enumerate(self.lines) if self._fits(line)]
         self.hit = len(self.hits) - 1

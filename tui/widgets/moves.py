@@ -1,4 +1,4 @@
-"""Lists of moves: those of a game beside its board, and those that a model would make, as bars."""
+"""Lists of moves: a game's moves next to its board, and a model's most probable moves as bars."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ if TYPE_CHECKING:
 
 
 PLY_PATTERN = re.compile(r"(\d+)(\.+) ?(\S+)")
-NUMBER_CELLS, SIDE_CELLS = 7, 16  # cells of a move's number, and at most of a side's move
+NUMBER_CELLS, SIDE_CELLS = 7, 16
 
 
 class MoveLine(NamedTuple):
-    """A line of the list: its number, and the frames after White's and after Black's move; or one frame, in words."""
+    """A line of the list: its number and the frames after White's and after Black's move, or one frame in words."""
 
     label: str
     places: tuple[int | None, ...]
 
 
 def make_move_lines(views: Sequence[BoardFrame]) -> list[MoveLine]:
-    """Two moves a line where the frames are of a game, else a frame a line."""
+    """Return two moves per line if the frames are of a game, else one frame per line."""
     plies = [PLY_PATTERN.match(frame.caption[0]) if frame.caption else None for frame in views]
     if len(views) < 2 or not all(plies[1:]) or plies[0] is not None:
         return [MoveLine("", (place,)) for place in range(len(views))]
@@ -49,13 +49,14 @@ def make_move_lines(views: Sequence[BoardFrame]) -> list[MoveLine]:
             lines.append(MoveLine(f"{ply[1]}.", (place, None)))
         elif len(lines[-1].places) == 2 and lines[-1].places[1] is None:
             lines[-1] = MoveLine(lines[-1].label, (lines[-1].places[0], place))
-        else:  # a game that Black begins
+        else:  # Black moves first in this game
             lines.append(MoveLine(f"{ply[1]}.", (None, place)))
     return lines
 
 
 class MoveList(Widget):
-    """The moves of a game, White's and Black's beside each other; of other frames one a line. A click goes to one."""
+    """The moves of a game, White's and Black's in two columns. Other frames have one line each. A click selects a
+    frame."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"move-list--line", "move-list--here", "move-list--wrong"}
     DEFAULT_CSS = """
@@ -82,12 +83,12 @@ class MoveList(Widget):
 
     @property
     def side(self) -> int:
-        """Cells of a move."""
+        """The width of a move in cells."""
         return max(8, min(SIDE_CELLS, (self.size.width - NUMBER_CELLS) // 2))
 
     @property
     def first(self) -> int:
-        """The line on top."""
+        """The index of the top line."""
         high = self.size.height
         here = next((n for n, line in enumerate(self.lines) if self.place in line.places), 0)
         return max(0, min(here - high // 2, len(self.lines) - high))
@@ -112,7 +113,7 @@ class MoveList(Widget):
         return Strip(segments).crop_extend(0, width, self.rich_style)
 
     def move(self, place: int) -> str:
-        """A move, with a sign where one stands on it, and where illegal ones were tried first."""
+        """Return a move with its sign, if any, and a mark if illegal moves were tried first."""
         frame = self.views[place]
         ply = PLY_PATTERN.match(frame.caption[0])
         assert ply is not None
@@ -133,19 +134,19 @@ class MoveList(Widget):
 
 
 def format_frame_line(frame: BoardFrame) -> str:
-    """A frame in a line: its first line of caption, or its title, and its illegal tries."""
+    """Return a frame as one line: its first caption line or its title, and its illegal tries."""
     line = frame.caption[0] if frame.caption else frame.title
     return f"{line}   ! {find_illegal_tries(frame)}" if find_illegal_tries(frame) else line
 
 
 def find_illegal_tries(frame: BoardFrame) -> str:
-    """The illegal tries that a frame tells of."""
+    """Return the illegal tries reported in a frame's captions."""
     texts = [line.partition(":")[2].strip() for line in frame.caption if "illegal" in line.partition(":")[0]]
     return ", ".join(texts)
 
 
 def find_wrong_views(views: Sequence[BoardFrame]) -> list[int]:
-    """The views that show something that is not so: an illegal try in the caption, or a square marked as such."""
+    """Return the views that show an error: an illegal try in the caption, or a square marked as wrong."""
     return [
         n
         for n, frame in enumerate(views)
@@ -153,14 +154,14 @@ def find_wrong_views(views: Sequence[BoardFrame]) -> list[int]:
     ]
 
 
-HEAD_LINES = 2  # lines above the moves
-MOVE_CELLS, PROBABILITY_CELLS, CHANGE_CELLS = 9, 7, 8  # cells of a line
-MIN_MARKED_CHANGE = 0.005  # of a probability: smaller ones are muted
+HEAD_LINES = 2
+MOVE_CELLS, PROBABILITY_CELLS, CHANGE_CELLS = 9, 7, 8
+MIN_MARKED_CHANGE = 0.005  # changes in probability below this are muted
 
 
 class Rankings(Horizontal):
-    """Legal move mass, the greedy text and the most probable moves of both models, in one order; beside the edited
-    one's how much each has changed."""
+    """Legal move mass, greedy text and the most probable moves of both models, in the same order. The edited model's
+    moves include the change in probability."""
 
     DEFAULT_CSS = """
     Rankings { height: 1fr; width: 1fr; }
@@ -181,7 +182,7 @@ class Rankings(Horizontal):
             self.show(*self.shown)
 
     def show(self, answer: LabAnswer, chosen: str | None = None) -> None:
-        """Draw these numbers; `chosen` is the move (UCI) that is pointed at."""
+        """Draw these numbers. `chosen` is the selected move (UCI)."""
         from chessreg.lab.answer import compare_moves
 
         self.shown = answer, chosen
@@ -207,11 +208,12 @@ class Rankings(Horizontal):
 def format_ranking(
     name: str, side: ModelSide, moves: Sequence[tuple[bool, MoveComparison]], wide: int, colors: Mapping[str, str]
 ) -> Text:
-    """One model's numbers: mass on the board and on the one aimed at, greedy text, moves with bars, of the edited model
-    with their change. `moves`: whether it is pointed at, and the move. `colors`: the variables of the theme."""
+    """Return one model's numbers: legal move mass on the board and on the target board, greedy text, and moves with
+    bars. The edited model's moves include the change. `moves`: whether a move is selected, and the move. `colors`: the
+    theme's variables."""
     both = "" if side.modified is None else f", target {side.modified:.3f}"
     mass, writes = f"{name} legal mass {side.original:.3f}{both}", "writes"
-    if len(mass) > wide:  # the name stands in the line below then
+    if len(mass) > wide:  # the name moves to the next line
         mass, writes = f"mass {side.original:.3f}{both.replace(',', '')}", f"{name} writes"
     text = Text(fit_text(mass, wide) + "\n", style="bold")
     text.append(
@@ -228,8 +230,8 @@ def format_ranking(
 
 
 def format_move_line(move: MoveComparison, edited: bool, here: bool, wide: int) -> str:
-    """`= Nf3     0.412 ━━━━━`, of the edited model with the change, `= Nf3     0.812 Δ+0.400 ━━━`: the first sign says
-    that the move is legal on the board aimed at too."""
+    """Return `= Nf3     0.412 ━━━━━`, or for the edited model, with the change, `= Nf3     0.812 Δ+0.400 ━━━`. The
+    first sign marks a move that is also legal on the target board."""
     sign = "›" if here else "=" if move.legal_modified else " "
     value = move.edited if edited else move.clean
     text = f"{sign} {move.san:<7} {'  –  ' if value is None else f'{value:.3f}'} "

@@ -1,4 +1,4 @@
-"""The notes of an answer: what restricts its rows, what is the same in all of them, and where its numbers are from."""
+"""The notes of a query result: filters on its rows, values shared by all of them, and provenance."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tui.actions import make_bindings
 
 
 class NotesPane(VerticalScroll, can_focus=True):
-    """As high as its text, at most a third of the screen: Tab leads to it, and it scrolls."""
+    """A pane as high as its text, at most a third of the screen. It can be focused with Tab, and it scrolls."""
 
     BINDINGS = make_bindings("notes")
     DEFAULT_CSS = """
@@ -36,7 +36,7 @@ class NotesPane(VerticalScroll, can_focus=True):
         self.watch(self.app, "theme", lambda: self.show(*self.shown))
 
     def show(self, notes: Sequence[str], provenance: str, facts: Sequence[str] = ()) -> None:
-        """Show notes, each with a mark; then facts and the provenance, without."""
+        """Show notes, each with a mark, then facts and the provenance without marks."""
         self.shown = notes, provenance, facts
         color = self.app.theme_variables["text-warning"]
         table = Table.grid(padding=(0, 1))

@@ -1,16 +1,15 @@
 """Chess pieces as quadrant blocks that fill their square: bitmaps for small squares, outlines for larger ones.
 
-A square of N lines is 2 N cells wide. A cell has two by two points, so a piece has 4 N by 2 N points, each half as wide
-as it is high. Points outside the piece, also those of its holes, show the square.
-"""
+A square of N lines is 2 N cells wide. A cell has two by two points, so a piece has 4 N by 2 N points. Each point is
+half as wide as it is high. Points outside the piece and in its holes show the square."""
 
 from __future__ import annotations
 
 from functools import cache
 
-MIN_PIECE_LINES = 3  # of a square; in a smaller one a piece is a character of the font
-# Bit 0 is the upper left point, bit 1 the upper right, bit 2 the lower left, bit 3 the lower right. No sextants: many
-# fonts have none.
+MIN_PIECE_LINES = 3  # on smaller squares, a piece is a character of the font
+# Bit 0 is the upper left point, bit 1 the upper right, bit 2 the lower left, bit 3 the lower right. Sextants are
+# missing from many fonts.
 QUADRANTS = " ▘▝▀▖▌▞▛▗▚▐▜▄▙▟█"
 
 BITMAPS = {
@@ -141,12 +140,12 @@ KNIGHT: Polygon = (
     (-4, 8), (2, 14), (16, 18), (28, 34), (33, 56), (32, 80), (37, 84), (37, 92), (-30, 92), (-30, 84), (-24, 80),
     (-20, 68), (0, 52), (-2, 46), (-14, 52), (-26, 60), (-36, 56), (-38, 48), (-26, 30), (-18, 18), (-10, 16),
 )  # fmt: skip
-SCAN_LINES = 8  # lines through a point at which its share of the piece is measured
+SCAN_LINES = 8  # scan lines per point for measuring the piece's share of it
 
 
 @cache
 def draw_piece_lines(letter: str, lines: int) -> tuple[str, ...]:
-    """Return the piece of `letter` (`K` or `k`: of either side) as `lines` strings of 2 * `lines` quadrant blocks."""
+    """Return the piece `letter` (either case, for either side) as `lines` strings of 2 * `lines` quadrant blocks."""
     rows = rasterize_piece(letter.upper(), lines)
     return tuple(
         "".join(
@@ -157,7 +156,7 @@ def draw_piece_lines(letter: str, lines: int) -> tuple[str, ...]:
 
 
 def rasterize_piece(letter: str, lines: int) -> list[list[bool]]:
-    """Return 2 * `lines` rows of 4 * `lines` points: whether the piece covers at least half of each."""
+    """Return 2 * `lines` rows of 4 * `lines` points. A point is true if the piece covers at least half of it."""
     if lines in BITMAPS:
         return [[point == "#" for point in row] for row in BITMAPS[lines][letter].split()]
     half = HALVES.get(letter)

@@ -1,4 +1,4 @@
-"""A table of any length: only the rows on the screen are drawn, only the pages around them are read."""
+"""A table of any length. Only visible rows are drawn, and only the pages around them are read."""
 
 from __future__ import annotations
 
@@ -35,19 +35,18 @@ from tui.data.table_filter import View
 
 MAX_PAGES = 16  # pages in memory
 GUTTER_CELLS = 2
-BORDER_CELLS = 4  # cells of a line of the border next to its text
-MORE_MARK = " »"  # at the right end of the headings where columns go on
-SHORT_CELLS = 8  # cells of an id or a number
+BORDER_CELLS = 4  # border cells next to the text
+MORE_MARK = " »"  # at the right end of the headings, if there are more columns
+SHORT_CELLS = 8  # maximum width of an id or a number
 
 
 class PageTable(ScrollView, can_focus=True):
-    """Rows of `Pages`. It asks for pages with `Wanted` and is given them with `give`; it never reads by itself.
+    """Rows of `Pages`. The table never reads: it requests pages with `Wanted` and receives them in `give`.
 
-    A `view` narrows and sorts them: `Narrow` asks for the rows that fit, `show_narrowed` brings them.
+    A `view` filters and sorts the rows: `Narrow` requests the matching rows, and `show_narrowed` delivers them.
 
-    The frame has its title and the number of its rows. Columns that are empty or the same in all rows are left out; the
-    frame names them at the bottom.
-    """
+    The frame shows the title and the number of rows. Columns that are empty or constant are left out and listed at the
+    bottom of the frame."""
 
     BINDINGS = make_bindings(TABLE)
     COMPONENT_CLASSES: ClassVar[set[str]] = {
@@ -90,28 +89,28 @@ class PageTable(ScrollView, can_focus=True):
     cursor: reactive[int] = reactive(0, repaint=False)
 
     class Wanted(Message):
-        """A page is needed for what is to be drawn."""
+        """A page to be drawn has not been read yet."""
 
         def __init__(self, table: PageTable, pages: Pages, number: int) -> None:
             super().__init__()
             self.table, self.pages, self.number = table, pages, number
 
     class Counting(Message):
-        """More of the rows that are shown are to be counted."""
+        """The count of the shown rows is not complete yet."""
 
         def __init__(self, table: PageTable, pages: JoinedPages) -> None:
             super().__init__()
             self.table, self.pages = table, pages
 
     class Moved(Message):
-        """The cursor stands on another row."""
+        """The cursor moved to another row."""
 
         def __init__(self, table: PageTable, place: int) -> None:
             super().__init__()
             self.table, self.place = table, place
 
     class Opened(Message):
-        """Enter, or a second click, on a row that is here."""
+        """Enter, or a second click, on a row in memory."""
 
         def __init__(self, table: PageTable, place: int, row: Mapping[str, Any]) -> None:
             super().__init__()
@@ -121,15 +120,15 @@ class PageTable(ScrollView, can_focus=True):
         """All fields of a row are requested."""
 
     class Narrow(Message):
-        """The rows that fit the view are wanted."""
+        """The rows that match the view are requested."""
 
         def __init__(self, table: PageTable, whole: Pages, keep: bool) -> None:
             super().__init__()
             self.table, self.whole, self.keep = table, whole, keep
 
     class Act(Message):
-        """Something that its screen does: `find`, `sort` (`way` 1: by the next column, 0: turned round), `number`; or
-        `reset`: the view is none any more."""
+        """An action of the screen: `find`, `sort` (`way` 1: by the next column, 0: reverse the order), `number`, or
+        `reset` (the view was cleared)."""
 
         def __init__(self, table: PageTable, what: str, way: int = 0) -> None:
             super().__init__()
@@ -158,15 +157,15 @@ class PageTable(ScrollView, can_focus=True):
         self.empty = empty
         self.loaded = False
         self.view = View()
-        self.whole: Pages | None = None  # what the view narrows
+        self.whole: Pages | None = None  # the rows before the view filters them
         self._source: Pages | None = None
         self._pages: OrderedDict[int, Sequence[Mapping[str, Any]]] = OrderedDict()
         self._asked: set[int] = set()
-        self._held: Any = None  # the id of the row that the cursor stays on, until it is found among those read again
-        self._folded: dict[str, str] = {}  # columns that are left out, with the text of all their cells
+        self._held: Any = None  # id of the cursor's row during a reload
+        self._folded: dict[str, str] = {}  # columns left out, with their constant text
         self._widths: list[int] = [len(column.heading) for column in self.columns]
-        self._longest: dict[str, Mapping[str, Any]] = {}  # rows with the longest number of a field, of later pages
-        self.is_marked: Callable[[Mapping[str, Any]], bool] = lambda row: False  # marked in the gutter
+        self._longest: dict[str, Mapping[str, Any]] = {}  # field → row of a later page with its longest number
+        self.is_marked: Callable[[Mapping[str, Any]], bool] = lambda row: False  # whether a row is marked in the gutter
 
     # -- rows -----------------------------------------------------------------------------------------------------
 
@@ -187,13 +186,13 @@ class PageTable(ScrollView, can_focus=True):
         keep: bool = False,
         number: int = 0,
     ) -> None:
-        """Show these rows from the top, or (`keep`) with the cursor on the row that it is on. `first` is page `number`,
-        if it is here already: then nothing blinks."""
+        """Show these rows from the top. With `keep`, keep the cursor on its row. `first` is page `number` if already
+        read, which avoids flicker."""
         if columns is not None:
             if {column.field for column in columns} != {column.field for column in self.columns}:
                 if self.view.active:
                     self.post_message(self.Act(self, "reset"))
-                self.view = View()  # the words were about other columns
+                self.view = View()  # the filter referred to other columns
                 self._folded = {}
             self.columns = tuple(columns)
         self.whole = source
@@ -204,39 +203,39 @@ class PageTable(ScrollView, can_focus=True):
 
     @property
     def rows_in_sight(self) -> list[Mapping[str, Any]]:
-        """The rows on the screen that are here."""
+        """Return the visible rows that are in memory."""
         top = self.scroll_offset.y
         places = range(top, min(self.count, top + self.visible_rows))
         return [row for place in places if (row := self.row(place)) is not None]
 
     @property
     def source_rows(self) -> Sequence[Mapping[str, Any]]:
-        """The rows that are here, of the first page."""
+        """Return the rows of the first page that are in memory."""
         return self._pages.get(0, ())
 
     @property
     def room(self) -> int:
-        """Cells of a line that its columns have."""
+        """The cells of a line available to columns."""
         return self.size.width - GUTTER_CELLS - 1
 
     def reorder(self, columns: Sequence[TableColumn]) -> None:
-        """The same columns in another order."""
+        """Show the same columns in another order."""
         self.columns = tuple(columns)
         self._fit()
         self.refresh()
 
     @property
     def shown_columns(self) -> list[TableColumn]:
-        """The columns that are not left out."""
+        """Return the columns that are not left out."""
         return [column for column in self.columns if column.field not in self._folded]
 
     def set_title(self, title: str) -> None:
-        """Write a title, with a capital letter, into the frame."""
+        """Set the frame's title, with its first letter capitalized."""
         self.title = title[:1].upper() + title[1:]
         self._entitle()
 
     def _entitle(self) -> None:
-        """Write the title with the number of rows, and below the columns that are left out."""
+        """Write the title with the number of rows, and at the bottom the columns that are left out."""
         count = self.told_count.strip() or (f"{self.count:,}" if self.count or not self.title else "")
         if not self.title and self.loaded:
             count = count if " " in count else f"{count} {'row' if self.count == 1 else 'rows'}"
@@ -246,7 +245,7 @@ class PageTable(ScrollView, can_focus=True):
 
     @property
     def _alike(self) -> str:
-        """The text below the table: the columns left out and the text of all their cells."""
+        """The text below the table: the columns left out and the value of each."""
         headings = {column.field: column.heading.rstrip(" ▲▼") for column in self.columns}
         alike = [f"{headings[field]} {text}" for field, text in self._folded.items() if text and field in headings]
         return f"alike in all: {' · '.join(alike)}" if alike else ""
@@ -254,13 +253,13 @@ class PageTable(ScrollView, can_focus=True):
     unread = "reading…"
 
     def fail(self) -> None:
-        """Its rows could not be read: the banner says why."""
+        """Record that the rows could not be read. The banner shows the reason."""
         if not self.loaded:
             self.unread = "not read"
             self.refresh()
 
     def narrow(self, keep: bool = False) -> None:
-        """Have the rows that fit the view; those that are shown stay until then."""
+        """Request the rows that match the view. The current rows remain visible until they arrive."""
         if self.whole is None:
             return
         self.view = replace(self.view, columns=self.columns)
@@ -270,7 +269,7 @@ class PageTable(ScrollView, can_focus=True):
             self._show(self.whole, None, keep, 0, True)
 
     def show_narrowed(self, whole: Pages, pages: Pages, first: Sequence[Mapping[str, Any]], keep: bool) -> None:
-        """Rows that were requested; those of a list that is not shown any more are dropped."""
+        """Show the matching rows. Ignored if the table shows another list by now."""
         if whole is self.whole:
             self._show(pages, first, keep, 0, True)
 
@@ -303,14 +302,14 @@ class PageTable(ScrollView, can_focus=True):
         self._count_on(source)
 
     def _id_at(self, place: int) -> Any:
-        """What tells a row from all others, also after a reading; None where it is not here or nothing does."""
+        """Return an id of the row that is stable across reloads, or None if the row is not in memory or has no id."""
         number, line = divmod(place, PAGE_ROWS)
         rows = self._pages.get(number, ())
         return (rows[line].get("id") or rows[line].get("thing")) if line < len(rows) else None
 
     def _stay(self) -> None:
-        """Put the cursor on the row that it was on before the rows were read again, if that is on this page or on one
-        beside it. Where these are not here there is no current row until they are."""
+        """Restore the cursor to its row after a reload, if the row is on this page or an adjacent one. Until these
+        pages are read, no row is current."""
         if self._held is None or self._id_at(self.cursor) == self._held:
             self._held = None
             return
@@ -319,7 +318,7 @@ class PageTable(ScrollView, can_focus=True):
         places = (number * PAGE_ROWS + line for number in near for line in range(len(self._pages.get(number, ()))))
         place = next((place for place in places if self._id_at(place) == self._held), None)
         if place is not None:
-            self.cursor = place  # which ends the search
+            self.cursor = place  # watch_cursor ends the search
         elif all(number in self._pages for number in near):
             self._held = None
         else:
@@ -327,7 +326,7 @@ class PageTable(ScrollView, can_focus=True):
                 self.row(number * PAGE_ROWS)
 
     def grow(self, source: Pages, more: bool) -> None:
-        """There are more rows of it now, after those that were counted, and there may be `more`."""
+        """Accept additional counted rows at the end. `more`: the count is not complete yet."""
         if source is self._source:
             whole = [n for n, rows in self._pages.items() if len(rows) == min(PAGE_ROWS, source.count - n * PAGE_ROWS)]
             self._pages = OrderedDict((n, self._pages[n]) for n in whole)
@@ -342,12 +341,12 @@ class PageTable(ScrollView, can_focus=True):
             self.post_message(self.Counting(self, source))
 
     def give(self, source: Pages, number: int, rows: Sequence[Mapping[str, Any]]) -> None:
-        """A page that was wanted. One of rows that are not shown any more is dropped."""
+        """Accept a requested page. Ignored if the table shows other rows by now."""
         if source is not self._source:
             return
         self._asked.discard(number)
         if len(rows) < min(PAGE_ROWS, source.count - number * PAGE_ROWS) and not is_counted(source):
-            self.refresh()  # it was read before more of it was counted
+            self.refresh()  # read before the count was complete: request it again
             return
         self._pages[number] = rows
         self._pages.move_to_end(number)
@@ -360,13 +359,13 @@ class PageTable(ScrollView, can_focus=True):
         self.refresh()
 
     def refuse(self, source: Pages, number: int) -> None:
-        """A page that was wanted could not be read; it is requested again when it is drawn again."""
+        """Record that a requested page could not be read. It is requested again on the next drawing."""
         if source is self._source:
             self._asked.discard(number)
             self._held = None
 
     def row(self, place: int) -> Mapping[str, Any] | None:
-        """A row, if it is here; else its page is requested."""
+        """Return a row, or None if it is not in memory, in which case its page is requested."""
         if not 0 <= place < self.count:
             return None
         number = place // PAGE_ROWS
@@ -392,8 +391,8 @@ class PageTable(ScrollView, can_focus=True):
         self._resize_virtual()
 
     def _fold(self, rows: Sequence[Mapping[str, Any]]) -> None:
-        """Leave out the columns that all rows do not need; while words narrow the rows the same stay left out. Keep
-        columns whose text the border would cut if the table has room for them."""
+        """Leave out empty and constant columns. While a filter is active, keep the previous choice. Keep columns whose
+        text would be cut in the border if the table is wide enough."""
         if not self.folds or self.view.text:
             return
         columns = [column for column in self.columns if column.field != self.view.sort]
@@ -410,7 +409,7 @@ class PageTable(ScrollView, can_focus=True):
                     del self._folded[column.field]
 
     def _unfolded(self, rows: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether these rows of a later page need a column that the first page did not: it is shown from now on."""
+        """Return whether rows of a later page need a column that was left out. Such columns are shown from now on."""
         needed = {c.field for c in self.columns if c.field in self._folded
                   and any(c.of(row) != self._folded[c.field] for row in rows)}  # fmt: skip
         for row in rows[:1]:
@@ -418,7 +417,7 @@ class PageTable(ScrollView, can_focus=True):
         return bool(needed)
 
     def _widened(self, rows: Sequence[Mapping[str, Any]]) -> bool:
-        """Whether numbers of these rows are wider than their columns: they are never cut."""
+        """Return whether numbers in these rows are wider than their columns. Numbers are never cut."""
         wider = False
         for column, wide in zip(self.shown_columns, self._widths, strict=True):
             if (column.right or column.whole) and rows:
@@ -429,7 +428,7 @@ class PageTable(ScrollView, can_focus=True):
 
     @property
     def headed(self) -> list[TableColumn]:
-        """The columns, the one that the view sorts by with an arrow."""
+        """The visible columns, with an arrow on the sorted one."""
         arrow = "▼" if self.view.descending else "▲"
         return [
             replace(column, heading=f"{column.heading} {arrow}") if column.field == self.view.sort else column
@@ -441,7 +440,7 @@ class PageTable(ScrollView, can_focus=True):
         self.virtual_size = Size(wide, self.count + 1)
 
     def on_show(self) -> None:
-        """A table that was out of sight lost the focus; keys go to it again unless something else has them."""
+        """Restore the focus that a hidden table lost, unless another widget has it."""
         if self.screen.focused is None:
             self.focus()
 
@@ -477,13 +476,13 @@ class PageTable(ScrollView, can_focus=True):
         return self._reversed(line) if here and self.has_focus and few_colors else line
 
     def _reversed(self, line: Strip) -> Strip:
-        """Return a line in black on white, or white on black in a light theme: of 16 colors the nearest one to that of
-        the cursor's row is a gray on which texts of other colors cannot be read."""
+        """Return a line in black on white, or white on black in a light theme. With 16 colors, the cursor row's color
+        becomes a gray on which colored text is illegible."""
         color, background = ("#000000", "#ffffff") if self.app.current_theme.dark else ("#ffffff", "#000000")
         return Strip([Segment(line.text, Style(color=color, bgcolor=background, bold=True))], line.cell_length)
 
     def _message(self, text: str) -> Strip:
-        """A line without a row."""
+        """Return a line that shows a message instead of a row."""
         width = self.size.width
         style = self.get_component_rich_style("page-table--even") + self._toned("detail")
         return Strip([Segment(fit_text(text, width), style)], width)
@@ -492,15 +491,15 @@ class PageTable(ScrollView, can_focus=True):
         return self.get_component_rich_style(f"page-table--{tone}", partial=True)
 
     def _parts(self, column: TableColumn, row: Mapping[str, Any], style: Style) -> list[tuple[str, Style]]:
-        """A cell as texts and their styles: the interval behind a value, or what explains it, is muted."""
+        """Return a cell as texts with styles. The interval or the explanation after a value is muted."""
         text, tone = column.of(row), column.tone_of(row)
         value, bracket, interval = text.partition(column.split) if column.role == "value" else (text, "", "")
         parts = [(value, style + self._toned(tone))]
         return [*parts, (bracket + interval, style + self._toned("detail"))] if interval else parts
 
     def _line(self, gutter: str, cells: Sequence[Sequence[tuple[str, Style]]], style: Style) -> Strip:
-        """A line of the screen: the first columns, which stay, and those that the table is scrolled to. A text that is
-        cut at the right edge ends in an ellipsis; a number is not shown in part."""
+        """Return a screen line: the fixed first columns and the scrolled ones. Text cut at the right edge ends in an
+        ellipsis, and numbers that do not fit are omitted."""
         x, stays, width = self.scroll_offset.x, self.stays, self.size.width
         seen = min(width, self.scrollable_content_region.width)
         seen -= len(MORE_MARK) if self.virtual_size.width > x + seen else 0
@@ -523,8 +522,8 @@ class PageTable(ScrollView, can_focus=True):
 
     @property
     def stays(self) -> int:
-        """Cells at the left that are not scrolled: the cursor's mark and the first column, behind a short one (an id, a
-        number) the second too, if they take no more than half of the line."""
+        """Return the width in cells of the fixed part: the cursor's mark and the first column. If the first column is
+        short (an id or a number), the second is included. At most half of the line is fixed."""
         if not self._widths:
             return 0
         ends = [GUTTER_CELLS + self._widths[0] + GAP_CELLS]
@@ -533,7 +532,7 @@ class PageTable(ScrollView, can_focus=True):
         return next((end for end in reversed(ends) if 2 * end <= self.size.width), GUTTER_CELLS)
 
     def _hinted(self, line: Strip, width: int, style: Any) -> Strip:
-        """Return the headings with « and » at the edges beyond which there are more columns."""
+        """Return the headings with « and » at edges beyond which there are more columns."""
         x, stays = self.scroll_offset.x, self.stays
         if x > 0:
             line = Strip.join([line.crop(0, stays - 1), Strip([Segment("«", style)]), line.crop(stays)])
@@ -543,7 +542,7 @@ class PageTable(ScrollView, can_focus=True):
 
     @property
     def told_count(self) -> str:
-        """How many rows fit, of how many; or how many are counted so far."""
+        """Return the number of matching rows and the total, or the number counted so far."""
         if self._source is None or self.whole is None:
             return ""
         if not is_counted(self._source):
@@ -559,7 +558,7 @@ class PageTable(ScrollView, can_focus=True):
         return max(1, self.scrollable_content_region.height - 1)
 
     def move(self, place: int) -> None:
-        """Put the cursor on a row; past either end it stays on the last one there."""
+        """Move the cursor to a row, or to the nearest one if `place` is out of range."""
         self.cursor = min(max(0, place), max(0, self.count - 1))
 
     def watch_cursor(self, before: int, after: int) -> None:
@@ -595,7 +594,7 @@ class PageTable(ScrollView, can_focus=True):
         self.move(self.count - 1)
 
     def action_scroll_columns(self, way: str) -> None:
-        """To where the next column on that side begins."""
+        """Scroll to the beginning of the next column on that side."""
         begins, at, stays = [0], GUTTER_CELLS, self.stays
         for wide in self._widths[:-1]:
             at += wide + GAP_CELLS
@@ -616,7 +615,7 @@ class PageTable(ScrollView, can_focus=True):
         self.post_message(self.Act(self, "number"))
 
     def sort_by(self, field: str, descending: bool = False) -> None:
-        """By a field; by none in the list's own order."""
+        """Sort by a field. None restores the list's order."""
         self.view = replace(self.view, sort=field, descending=descending)
         self.narrow()
 
@@ -629,7 +628,7 @@ class PageTable(ScrollView, can_focus=True):
             self.post_message(self.Inspected(self, self.cursor, row))
 
     def column_at(self, x: int) -> TableColumn | None:
-        """The column at this cell of a line."""
+        """Return the column at this cell of a line."""
         x += self.scroll_offset.x if x >= self.stays else 0
         at = GUTTER_CELLS
         for column, wide in zip(self.shown_columns, self._widths, strict=True):
@@ -656,7 +655,7 @@ class PageTable(ScrollView, can_focus=True):
 def fit_segments(
     parts: Sequence[tuple[str, Style]], width: int, right: bool, ends: bool, style: Style
 ) -> list[Segment]:
-    """Texts with their styles in exactly this many cells, as `fit_text` fits their text."""
+    """Return styled texts cut or padded to exactly this many cells, like `fit_text`."""
     text = "".join(part for part, _ in parts)
     room = width - cell_len(text)
     if room < 0 and (ends or right):

@@ -1,4 +1,4 @@
-"""An editor with vim's commonest keys: a normal mode, in which letters move and change, and one in which they type."""
+"""An editor with common vim keys: a normal mode for moving and editing, and an insert mode for typing."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ INSERT_COMMANDS = {
 
 
 class VimEditor(TextArea):
-    """An editor that may have vim's keys (`vim`): then Esc enters the normal mode, and a key of INSERTS leaves it."""
+    """An editor with optional vim keys (`vim`): Esc enters normal mode, and a key in INSERTS leaves it."""
 
     DEFAULT_CSS = """
     VimEditor.-vim, VimEditor.-vim:focus { border-bottom: solid $panel; }
@@ -56,7 +56,7 @@ class VimEditor(TextArea):
             )
 
     async def type_command(self, key: str) -> None:
-        """Run the command that `key` completes, or keep it as the beginning of one."""
+        """Run the command that `key` completes, or keep `key` as the beginning of one."""
         keys = self._begun + key
         known = NORMAL_COMMANDS | INSERT_COMMANDS
         self._begun = keys if keys not in known and any(name.startswith(keys) for name in known) else ""
@@ -73,7 +73,7 @@ class VimEditor(TextArea):
         self.move_cursor((self.document.line_count - 1, 0))
 
     def action_put(self) -> None:
-        """Paste at the cursor; whole lines, which `dd` copies, above the cursor's line."""
+        """Paste at the cursor. Whole lines, as copied by `dd`, are pasted above the cursor's line."""
         if self.app.clipboard.endswith("\n"):
             self.action_cursor_line_start()
         self.action_paste()
