@@ -476,7 +476,7 @@ HARMLESS_APP_ACTIONS = (
     "command_palette",
     "help_quit",
     "bell",
-)  # of textual's App: they only show
+)  # actions of textual's App that only display something
 
 
 @cache

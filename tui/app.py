@@ -213,7 +213,7 @@ class ChessregApp(Host):
             await self.hand_on(self.typed.waiting.popleft())
 
     def on_mount(self) -> None:
-        self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))  # the shell has drawn over it
+        self.app_resume_signal.subscribe(self, lambda _: self.refresh(layout=True))  # redraw after the shell
         self.look()
         self.set_interval(TICK_S, self.tick)
 

@@ -8,9 +8,9 @@ from rich.color import Color as RichColor
 from rich.color import ColorSystem
 from textual.color import Color
 
-WHITE_CONTRAST = 4.5  # of white pieces, signs and numbers to their square: WCAG 2.2, 1.4.3
-BLACK_CONTRAST = 3.0  # of black pieces to their square: WCAG 2.2, 1.4.11
-CONTRAST_MARGIN = 0.04  # of a contrast, lost where a color is rounded to 8 bits
+WHITE_CONTRAST = 4.5  # white pieces, signs and numbers on their square: WCAG 2.2, 1.4.3
+BLACK_CONTRAST = 3.0  # black pieces on their square: WCAG 2.2, 1.4.11
+CONTRAST_MARGIN = 0.04  # contrast lost by rounding colors to 8 bits
 COLOR_SYSTEMS = {"standard": ColorSystem.STANDARD, "windows": ColorSystem.STANDARD, "256": ColorSystem.EIGHT_BIT}
 # With 16 colors squares are black: white pieces are white, black ones yellow, and only marked squares have a color.
 BLACK, RED, BLUE = Color(0, 0, 0), Color(170, 0, 0), Color(0, 0, 170)
@@ -47,8 +47,8 @@ def compute_contrast_ratio(one: Color, other: Color) -> float:
 
 @cache
 def compute_luminance_range(white: Color, black: Color, margin: float = 0.0) -> tuple[float, float]:
-    """Return the lowest and highest luminance of a square on which both pieces have their contrast. Where no square
-    gives both, white pieces have theirs."""
+    """Return the lowest and highest luminance of a square that gives the pieces of both sides their contrast. If none
+    does, only white pieces have theirs."""
     high = (compute_luminance(white) + 0.05) / (WHITE_CONTRAST + margin) - 0.05
     low = (BLACK_CONTRAST + margin) * (compute_luminance(black) + 0.05) - 0.05
     return min(low, high), high
@@ -58,7 +58,7 @@ def compute_luminance_range(white: Color, black: Color, margin: float = 0.0) -> 
 def choose_square_color(color: Color, tint: str, system: ColorSystem, white: Color, black: Color) -> Color:
     """Return the color of a square nearest to `color` on which pieces of these colors are readable.
 
-    `tint` names what shades the square, if anything does: with 16 colors it alone decides.
+    `tint` names the square's shade, if any. With 16 colors, `tint` alone decides.
     """
     if system is ColorSystem.STANDARD:
         return RED if tint == "wrong" else BLUE if tint else BLACK
@@ -81,7 +81,7 @@ def compute_color_distance(one: Color, other: Color) -> int:
 
 @cache
 def list_readable_256(white: Color, black: Color) -> tuple[Color, ...]:
-    """Return the colors of the 256 that are as light as squares must be."""
+    """Return the colors of the 256-color palette with the luminance that squares need."""
     low, high = compute_luminance_range(to_256(white), to_256(black))
     shown = (Color(*RichColor.from_ansi(number).get_truecolor()) for number in range(16, 256))
     return tuple(one for one in dict.fromkeys(map(to_256, shown)) if low <= compute_luminance(one) <= high)

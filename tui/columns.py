@@ -14,7 +14,7 @@ MAX_WIDTH_CELLS = 48
 GAP_CELLS = 2
 MIN_CUT_CELLS = 18
 MIN_FOLD_ROWS = 3
-BOOKKEEPING = ("runs", "machines")  # headings
+BOOKKEEPING = ("runs", "machines")  # headings of bookkeeping columns
 MAX_MEASURED_CHARS = 1000  # measured characters of a text; no screen is wider
 
 
@@ -55,13 +55,13 @@ class TableColumn:
     right: bool = False
     text: Callable[[Mapping[str, Any]], str] | None = None
     widest: int = MAX_WIDTH_CELLS
-    least: int = 8  # cells that it keeps where space is short
+    least: int = 8  # minimum width in cells if space is short
     whole: bool = False  # never cut, as numbers are
     ends: bool = False  # cut in the middle: its texts differ at their ends
     role: Role = "text"
     stays: bool = False  # show it even if it is empty or the same in all rows
-    tone: Callable[[Mapping[str, Any]], Tone] | None = None  # of a cell that shows a state
-    split: str = " ["  # with which the interval behind a value begins, or what else explains it
+    tone: Callable[[Mapping[str, Any]], Tone] | None = None  # tone of a cell that shows a state
+    split: str = " ["  # beginning of the interval or explanation after a value
 
     def of(self, row: Mapping[str, Any]) -> str:
         return self.text(row) if self.text is not None else show.format_cell_value(row.get(self.field))
@@ -125,7 +125,7 @@ def compute_widths(columns: Sequence[TableColumn], rows: Iterable[Mapping[str, A
     over, kept = sum(wide) + gaps - space, len(wide)
     while over > 0 and kept > 1 and columns[kept - 1].role == "detail":
         kept -= 1
-        over -= wide[kept] + GAP_CELLS - 2 * (kept == len(wide) - 1)  # the mark of what is scrolled to needs two cells
+        over -= wide[kept] + GAP_CELLS - 2 * (kept == len(wide) - 1)  # " »" needs two cells
     if sum(floor[:kept]) + GAP_CELLS * (kept - 1) > space:
         floor = [min(cells, max(least, MIN_CUT_CELLS)) for cells, least in zip(wide, floor, strict=True)]
     while over > 0:

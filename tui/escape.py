@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 ESC = "\x1b"
 SEQUENCE_INTRODUCERS = "[OP]X^_\\"  # second characters of escape sequences
-EDITING_KEYS = {"alt+b": "ctrl+left", "alt+f": "ctrl+right", "alt+backspace": "ctrl+w"}  # as a shell has them
+EDITING_KEYS = {"alt+b": "ctrl+left", "alt+f": "ctrl+right", "alt+backspace": "ctrl+w"}  # as in shells
 
 
 class AltKey(Key):
@@ -64,7 +64,7 @@ def resolve_alt_key(key: Key, bound: Container[str], vim: bool) -> list[Key]:
     """
     bare = key.key.removeprefix("alt+")
     letter = bare[-1].upper() if bare.startswith("shift+") and len(bare) == 7 else bare
-    if bare == key.key or not (key.character or len(letter) == 1):  # alt+left is a sequence of its own
+    if bare == key.key or not (key.character or len(letter) == 1):  # alt+left has a separate escape sequence
         return [key]
     if not vim and not getattr(key, "apart", False):
         for name in (EDITING_KEYS.get(key.key), key.key):

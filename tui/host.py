@@ -122,8 +122,8 @@ class Host(App[Exception | None]):
     ) -> None:
         """Write a `change` of `what` by `function(sql)` in a separate transaction, after earlier changes.
 
-        While the registry cannot be written, the change waits and is tried again every 2 s. Afterwards
-        `message(answer)` is shown under the title `what`.
+        While the registry cannot be written, the change waits and is retried every 2 s. Afterwards, `message(answer)`
+        is shown under the title `what`.
         """
         self.writes.add(Write(what, change, function, message))
         self.write_on()
@@ -146,7 +146,7 @@ class Host(App[Exception | None]):
                         )  # fmt: skip
                     first.error = error.message
                     return
-                except Exception as error:  # a name that is taken, or a fault of ours: not to be tried again
+                except Exception as error:  # a name conflict or a bug: do not retry
                     self.writes.drop(first)
                     if self.top_screen is not None and not first.dropped:
                         self.trouble(self.top_screen, error)
@@ -230,8 +230,8 @@ class Host(App[Exception | None]):
                           ) -> None:  # fmt: skip
         """Run a command of chessreg on this registry in a separate process, and call `succeeded` if it succeeds.
 
-        The notice has its last line, or `told` and its last remark. `words` are shown; `exact` are run, where a person
-        would write them differently. Every key works meanwhile.
+        The notice shows the last line of the output, or `told` and the last remark. `words` are displayed. `exact` are
+        the arguments to run, if they differ from the displayed ones. The UI stays responsive meanwhile.
         """
         if self.read_only:
             self.notify(READ_ONLY_MESSAGE, severity="warning")

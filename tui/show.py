@@ -156,7 +156,7 @@ def seconds_to_start(row: Mapping[str, Any]) -> float | None:
 
 
 def format_result_words(found: Mapping[str, Any]) -> str:
-    """A run's result in words, and how it differs from that of an earlier run of its kind.
+    """Return a run's result in words, and its difference from an earlier run of the same kind.
 
     >>> format_result_words({"measure": "test %", "value": 93.256, "change": 1.5, "than": "board-1"})
     '93.3 % test · Δ +1.5 to board-1'
@@ -181,7 +181,7 @@ def format_measured_value(found: Mapping[str, Any]) -> str:
 
 
 def format_signed_change(found: Mapping[str, Any]) -> str:
-    """Return the difference between two runs' results; empty if there is no earlier run.
+    """Return the difference between two runs' results, or an empty string if no earlier run exists.
 
     >>> format_signed_change({"measure": "test %", "change": -1.25, "change_low": -3.0, "change_high": 0.5})
     '−1.2 [−3.0, +0.5]'

@@ -26,7 +26,7 @@ from chessreg.errors import BadInputError
 from chessreg.folders import config_folder
 from tui.board_colors import compute_contrast_ratio
 
-# Squares dark enough for white pieces and light enough for black ones. Those of a user's theme are made so.
+# Squares dark enough for white pieces and light enough for black ones. User themes are adjusted to match.
 BOARD_DARK = {
     "board-light": "#687589", "board-dark": "#535f72", "board-white": "#fffdf6", "board-black": "#060709",
     "board-last": "#83722f", "board-arrow": "#3f7d4c", "board-best": "#2f6fb8", "board-wrong": "#b4531c",
@@ -57,10 +57,10 @@ THEMES = (
         variables={**BOARD_CONTRAST, "text-muted": "#d0d0d0", "selection": "#003a8c", "edge": "#ffffff"},
     ),
 )  # fmt: skip
-DIM_SHARE = 0.75  # how much of a dim text's color is left, the rest is its background's
-MIN_CONTRAST = 4.5  # the least contrast of a text with its background (WCAG 2, level AA)
+DIM_SHARE = 0.75  # share of the text's color in dim text; the rest is the background's
+MIN_CONTRAST = 4.5  # minimum contrast of text with its background (WCAG 2, level AA)
 BACKGROUND_VARIABLES = ("background", "surface", "panel", "selection")
-TEXT_VARIABLES = {  # variables that color text, and the color of the theme that each is made of
+TEXT_VARIABLES = {  # text color variables, and the theme color that each derives from
     "foreground": "foreground", "text-muted": "text-muted", "text-accent": "accent", "text-success": "success",
     "text-warning": "warning", "text-error": "error", "text-primary": "primary", "text-secondary": "secondary",
 }  # fmt: skip
@@ -71,9 +71,9 @@ ON_COLOR = (  # texts on other backgrounds
 
 
 def make_readable(text: Color, grounds: Sequence[Color], dim: float = 1.0) -> Color:
-    """Return `text`, or the nearest shade of it that is READABLE on each of the backgrounds, also when it is dim.
+    """Return `text`, or the nearest shade that is READABLE on each of the backgrounds, also when dimmed.
 
-    Where neither lighter nor darker shades reach that, return the one of white and black with more contrast.
+    If no lighter or darker shade is readable, return white or black, whichever has more contrast.
     """
     worst = lambda color: min(compute_contrast_ratio(ground.blend(color, dim), ground) for ground in grounds)
     for step in range(11):
@@ -85,9 +85,9 @@ def make_readable(text: Color, grounds: Sequence[Color], dim: float = 1.0) -> Co
 
 
 def make_legible(variables: Mapping[str, str], theme: Theme) -> dict[str, str]:
-    """Return a theme's variables with those that chessreg adds (selection, edge), and every text color readable.
+    """Return a theme's variables and chessreg's additions (selection, edge), with every text color readable.
 
-    The ANSI themes are left as they are, because the terminal chooses their colors.
+    The ANSI themes are returned unchanged, because the terminal chooses their colors.
     """
     found = {"selection": variables["panel"], "edge": variables["foreground"], **variables}
     background = Color.parse(found["background"])
@@ -109,7 +109,7 @@ def make_legible(variables: Mapping[str, str], theme: Theme) -> dict[str, str]:
     found["block-cursor-foreground"] = make_readable(background, [Color.parse(found["primary"])]).hex
     found |= {"scrollbar": found["edge"], "scrollbar-hover": found["text-muted"], "scrollbar-active": found["accent"]}
     found |= {f"scrollbar-background{state}": found["surface"] for state in ("", "-hover", "-active")}
-    for name in ("accent", "warning"):  # under text in the color of the background
+    for name in ("accent", "warning"):  # backgrounds of text in the theme's background color
         found[name] = make_readable(Color.parse(found[name]), [background]).hex
     return found
 

@@ -1,7 +1,7 @@
-"""Keys in the order in which they were typed: each is handed on when all that the one before led to is done.
+"""Handles keys in typing order: each key waits until everything triggered by the previous key is done.
 
-Textual gives a letter to a widget at once, but runs what a key is bound to when the key has bubbled up to the app, and
-a dialog that is being mounted takes no keys. Keys that come faster than that, of a macro or over a slow line, would be
+Textual passes a letter to a widget immediately, but runs a key's action only after the key has bubbled up to the app. A
+dialog that is being mounted accepts no keys. Without this queue, fast keys (macros, slow connections) would be
 reordered or lost.
 """
 
@@ -27,11 +27,11 @@ if TYPE_CHECKING:
 
     from tui.host import Host
 
-ECHO_ROUNDS = 4  # of an echo: what a key is bound to sends messages on its part, and their handlers do
-ECHO_TIMEOUT_S = 0.1  # seconds after which an echo comes no more: who was to hand it on is gone
-KEY_TIMEOUT_S = 1.0  # seconds that a key waits at most for what is being read, or for a focus that does not rest
-WORKER_POLL_S = 0.02  # seconds between looks at what is being read
-HELD_KEY_REPEATS = 8  # times that a key is waiting from which on it is held down
+ECHO_ROUNDS = 4  # echoes per key, because actions and their handlers post further messages
+ECHO_TIMEOUT_S = 0.1  # after this, the widget that would forward the echo has been removed
+KEY_TIMEOUT_S = 1.0  # maximum wait for workers and for a changing focus
+WORKER_POLL_S = 0.02
+HELD_KEY_REPEATS = 8  # waiting repeats above which a key counts as held down
 KEY_WORKER_GROUPS = {
     "load",
     "narrow",
@@ -41,11 +41,11 @@ KEY_WORKER_GROUPS = {
     "row",
     "run",
     "typed",
-}  # groups of workers that keys begin
+}  # groups of workers that keys start
 
 
 class Echo(Message):
-    """Goes the way of a key after it, from what has the focus up to the app."""
+    """Follows a key on the same path, from the focused widget up to the app."""
 
     def __init__(self, number: int) -> None:
         super().__init__()
@@ -53,15 +53,16 @@ class Echo(Message):
 
 
 def is_text(key: Key | Paste) -> bool:
-    """Whether a key is a sign to be written."""
+    """Return whether a key is a printable character."""
     return isinstance(key, Key) and key.is_printable and not key.key.startswith("alt+")
 
 
 class TypedKeys:
-    """Keys and pasted text that wait for the key before them."""
+    """Keys and pasted text that wait for the previous key."""
 
     def __init__(self, app: Host, text: str = "") -> None:
-        """`text`: what the terminal sent before the app began. It waits until that hands on the first key of it."""
+        """Queue `text`, the terminal input received before the app started. The queue waits for the app to forward its
+        first key."""
         self.app = app
         self.waiting: deque[Key | Paste] = deque(
             key for key in AltKeyParser().feed(text) if isinstance(key, Key | Paste)
@@ -70,24 +71,25 @@ class TypedKeys:
         self._number = self._rounds = 0
         self._until = 0.0
         self._focus: DOMNode = app
-        self._text: Input | None = None  # where the last key was text
-        self._in_flight = False  # an echo
+        self._text: Input | None = None  # the input that received the last key, if it was text
+        self._in_flight = False  # whether an echo is pending
         self._lost: asyncio.TimerHandle | None = None
         self._slow: WeakSet[Worker[Any]] = WeakSet()
 
     def keep(self, key: Key | Paste) -> bool:
-        """Whether this key has to wait; it is kept then. Text behind text of the same line does not."""
+        """Queue the key if it must wait, and return whether it was queued. Text that follows text in the same input
+        does not wait."""
         if self.under_way and (self.waiting or not self._goes_on(key)):
             self.waiting.append(key)
             return True
         return False
 
     def _goes_on(self, key: Key | Paste) -> bool:
-        """Whether a key is text behind text: one line takes them in their order."""
+        """Return whether a key is text that follows text in the same input, which preserves the order itself."""
         return is_text(key) and self._text is not None and self.focus() is self._text
 
     def first_of(self, key: Key | Paste) -> Key | Paste:
-        """The key that this one means where it is typed now; where it means two, the second waits."""
+        """Return the key that this one means at the current focus. If it means two keys, queue the second."""
         if isinstance(key, Key) and key.key.startswith("alt+") and self.app.screen_stack:
             first, *more = resolve_alt_key(
                 key, self.app.screen.active_bindings, bool(getattr(self.focus(), "vim", False))
@@ -97,7 +99,7 @@ class TypedKeys:
         return key
 
     def follow(self, key: Key | Paste) -> None:
-        """A key has been handed on: wait for what it leads to."""
+        """Start waiting for the effects of a key that was forwarded."""
         focus = self.focus()
         self._text = focus if isinstance(focus, Input) and is_text(key) else None
         self.under_way, self._rounds, self._until = True, 0, time.monotonic() + KEY_TIMEOUT_S
@@ -105,11 +107,11 @@ class TypedKeys:
             self._send()
 
     def more(self) -> Key | Paste | None:
-        """What waits and goes on with the text of the key that has just been handed on."""
+        """Return the next waiting key if it continues the text of the forwarded key, else None."""
         return self.waiting.popleft() if self.waiting and self._goes_on(self.waiting[0]) else None
 
     def focus(self) -> DOMNode:
-        """What the next key would be given to."""
+        """Return the receiver of the next key."""
         stack = self.app.screen_stack
         return (stack[-1].focused or stack[-1]) if stack else self.app
 
@@ -121,7 +123,7 @@ class TypedKeys:
         self._focus.post_message(Echo(self._number))
 
     def next(self, echo: Echo) -> Key | Paste | None:
-        """The key to be handed on now that this echo has come."""
+        """Return the key to forward after this echo, or None."""
         if echo.number != self._number or not self.under_way:
             return None
         if self._lost is not None:
@@ -136,7 +138,7 @@ class TypedKeys:
             return None
         reading = self._read_for(self.waiting[0]) if self.waiting and not self._held_down() else []
         if reading and patient:
-            self._in_flight = True  # soon
+            self._in_flight = True  # scheduled below
             asyncio.get_running_loop().call_later(WORKER_POLL_S, self._send)
             return None
         self._slow.update(reading)
@@ -146,16 +148,16 @@ class TypedKeys:
         return None
 
     def _held_down(self) -> bool:
-        """Whether one key comes again and again, faster than what it leads to: none of these is waited for, or they
-        would go on after it is let go."""
+        """Return whether a key is held down: it repeats faster than it is handled. Such keys do not wait for workers,
+        because a backlog would continue after the key is released."""
         return (
             len(self.waiting) > HELD_KEY_REPEATS and len({key.key for key in self.waiting if isinstance(key, Key)}) == 1
         )
 
     def _read_for(self, key: Key | Paste) -> list[Worker[Any]]:
-        """Who reads what a key is for, as keys before it led to: a screen, rows that are filtered, a form. Text, and
-        keys that work everywhere, are for none of these; a screen that is read again keeps no key waiting, nor does who
-        took too long once."""
+        """Return the workers that `key` must wait for. These load a screen, filtered rows or a form because of earlier
+        keys. Text and keys that work everywhere wait for none of them. Reloads and workers that once exceeded the
+        timeout are excluded."""
         screen = self.app.screen
         if not isinstance(screen, AppScreen) or not isinstance(key, Key) or isinstance(self.focus(), Input):
             return []

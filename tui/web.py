@@ -1,8 +1,8 @@
-"""The terminal UI in a browser, by textual-serve: each page that is opened gets a process of its own.
+"""The terminal UI in a browser, by textual-serve. Each open page has a separate process.
 
-Who has the URL has the page: a random token is its first part, and nothing at all is answered without it. Only the page
-itself may open the socket (Origin), and only under a name that cannot have been made to point here by somebody else
-(Host), so that another page in the same browser reaches nothing even where the token has leaked.
+Anyone with the URL can use the page. The URL starts with a random token, and requests that lack the token get no
+answer. If the token leaks, other pages in the same browser still have no access: the socket checks Origin (only this
+page) and Host (only names that cannot be redirected to this machine).
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ HEADERS = {
     "X-Frame-Options": "DENY",
     "X-Content-Type-Options": "nosniff",
 }
-# textual-serve leaves the keys to the page until one has clicked on the terminal
+# textual-serve does not focus the terminal until the user clicks on it
 FOCUS_SCRIPT = """<script>
 const focus = setInterval(() => {
   const keys = document.querySelector(".xterm-helper-textarea");
@@ -65,7 +65,7 @@ def serve_pages(registry: str, store_path: Path, options: Sequence[str], host: s
         return await handler(request)
 
     class Guarded(Server):
-        """textual-serve below the token. Its page names addresses as the browser that asks for it knows them."""
+        """textual-serve below the token. Its page uses the host name and port of the browser's request."""
 
         async def _make_app(self) -> web.Application:
             outer = web.Application(middlewares=[guard])
@@ -91,12 +91,12 @@ def serve_pages(registry: str, store_path: Path, options: Sequence[str], host: s
             return page
 
         async def handle_websocket(self, request: web.Request) -> web.WebSocketResponse:
-            if "Origin" not in request.headers:  # a browser always says it of a socket
+            if "Origin" not in request.headers:  # browsers always send Origin when opening a socket
                 raise web.HTTPForbidden(text="only the page that is served here may connect", headers=HEADERS)
             return await super().handle_websocket(request)
 
         def initialize_logging(self) -> None:
-            """Requests are not logged: their paths hold the token."""
+            """Disable request logging, because paths contain the token."""
 
     title = html.escape(f"chessreg · {show.shorten_place(mask(registry))}")
 
@@ -117,13 +117,13 @@ def serve_pages(registry: str, store_path: Path, options: Sequence[str], host: s
     os.environ |= child.child_environment() | {
         "CHESSREG_REGISTRY": registry,
         "CHESSREG_STORE": str(store_path),
-    }  # a URL may hold a password
+    }  # a URL may contain a password
     command = child.python_command("chessreg.cli", "tui", *options)
     Guarded(shlex.join(command), host=host, port=port, title="chessreg").serve()
 
 
 def is_loopback(name: str) -> bool:
-    """Whether a host's name or address leads to this machine alone.
+    """Return whether a host's name or address is reachable from this machine only.
 
     >>> [is_loopback(name) for name in ("localhost", "127.0.0.1", "::1", "0.0.0.0", "", "box")]
     [True, True, True, False, False, False]
@@ -135,8 +135,9 @@ def is_loopback(name: str) -> bool:
 
 
 def is_local_host(requested: str, host: str) -> bool:
-    """Whether the Host of a request is this machine's, so that no foreign name was made to point here (DNS rebinding):
-    served on the loopback, a loopback's (on any port: a tunnel has its own); else any address, or a name of ours.
+    """Return whether the Host of a request names this machine, as protection against DNS rebinding. On a loopback
+    address, accept loopback names with any port, because tunnels change the port. Otherwise, accept any IP address and
+    this machine's names.
 
     >>> [is_local_host(asked, "127.0.0.1") for asked in ("127.0.0.1:8000", "localhost:9", "[::1]:8000", "x:8000", "")]
     [True, True, True, False, False]
@@ -156,7 +157,7 @@ def is_local_host(requested: str, host: str) -> bool:
 
 
 def is_own_origin(origin: str | None, requested: str) -> bool:
-    """Whether a request comes from our page, by its Origin; a browser leaves that out of what a person asks for.
+    """Return whether a request comes from our page, by its Origin. Browsers omit Origin if the user opens the URL.
 
     >>> origins = ("http://127.0.0.1:8000", "http://evil.example", None)
     >>> [is_own_origin(origin, "127.0.0.1:8000") for origin in origins]

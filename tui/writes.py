@@ -26,8 +26,8 @@ class Write:
     what: str
     change: str
     function: Callable[[SqlSession], Any]
-    message: Callable[[Any], str]  # of the function's answer
-    error: str = ""  # why it was not written when it was last tried
+    message: Callable[[Any], str]  # formats the function's return value
+    error: str = ""  # error of the last attempt
     dropped: bool = False
     at: datetime = field(default_factory=lambda: datetime.now(UTC))
 

@@ -73,7 +73,7 @@ class Look(NamedTuple):
     ink: Ink
     weight: float = 1.0  # weight of the arrow that shades the square
     path: float = 0.0  # weight of the arrow drawn in this cell
-    doubt: bool = False  # shade 1 - heat, in the color of errors
+    doubt: bool = False  # the shade is 1 - heat, in the color of errors
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,8 @@ def draw_board_lines(
     """Return the lines of the board from the top: eight ranks of `size` lines each, then the file letters.
 
     `cursor` is the square that keys act on. If `flat` is true, light and dark squares have the same color, so dark ones
-    get a dot."""
+    get a dot.
+    """
     wide, signs, shades = 2 * size, sign_squares(frame, cursor), shade_squares(frame, cursor)
     numbers = (
         {square: number for square in range(64) if (number := format_square_number(frame, square))} if size > 1 else {}

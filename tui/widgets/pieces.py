@@ -1,7 +1,8 @@
 """Chess pieces as quadrant blocks that fill their square: bitmaps for small squares, outlines for larger ones.
 
 A square of N lines is 2 N cells wide. A cell has two by two points, so a piece has 4 N by 2 N points. Each point is
-half as wide as it is high. Points outside the piece and in its holes show the square."""
+half as wide as it is high. Points outside the piece and in its holes show the square.
+"""
 
 from __future__ import annotations
 

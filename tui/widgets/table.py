@@ -46,7 +46,8 @@ class PageTable(ScrollView, can_focus=True):
     A `view` filters and sorts the rows: `Narrow` requests the matching rows, and `show_narrowed` delivers them.
 
     The frame shows the title and the number of rows. Columns that are empty or constant are left out and listed at the
-    bottom of the frame."""
+    bottom of the frame.
+    """
 
     BINDINGS = make_bindings(TABLE)
     COMPONENT_CLASSES: ClassVar[set[str]] = {
