@@ -190,7 +190,7 @@ def counted(number: int, noun: str, plural: str = "") -> str:
 def format_share(share: float | None) -> str:
     """Return a fraction of 1 as a percentage with two decimals.
 
-    >>> percent(0.12345), percent(None)
+    >>> format_share(0.12345), format_share(None)
     ('12.35 %', '')
     """
     return "" if share is None else f"{100 * share:.2f} %"

@@ -156,7 +156,7 @@ def describe_intervention(row: tables.Intervention) -> str:
 def find_target_square(text: str) -> int | None:
     """Return the last square in the text of a move, or None: `Nf3+` → f3.
 
-    >>> chess.square_name(target_square("Raxd1+") or 0), target_square("O-O")
+    >>> chess.square_name(find_target_square("Raxd1+") or 0), find_target_square("O-O")
     ('d1', None)
     """
     names = [text[i : i + 2] for i in range(len(text) - 1) if text[i : i + 2] in chess.SQUARE_NAMES]
@@ -293,7 +293,7 @@ def find_first_difference(one: Sequence[object], other: Sequence[object]) -> int
 
     The end of the shorter game counts as a difference.
 
-    >>> parting(["e2e4", "e7e5"], ["e2e4", "c7c5"]), parting(["e2e4"], ["e2e4"])
+    >>> find_first_difference(["e2e4", "e7e5"], ["e2e4", "c7c5"]), find_first_difference(["e2e4"], ["e2e4"])
     (1, None)
     """
     for ply, (mine, yours) in enumerate(zip(one, other, strict=False)):

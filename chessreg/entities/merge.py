@@ -137,8 +137,10 @@ def preview_merge(database: Database, store: Store, other: str) -> MergePreview:
 def describe_run_change(row: Mapping[str, Any]) -> str:
     """Return the effect of a merge on a run as text.
 
-    >>> change_of({"done_before": None, "done": 3, "units": 8}), change_of({"done_before": 3, "done": 8, "units": 8})
-    ('new, 3/8 units', '3 to 8 of 8 units')
+    >>> describe_run_change({"done_before": None, "done": 3, "units": 8})
+    'new, 3/8 units'
+    >>> describe_run_change({"done_before": 3, "done": 8, "units": 8})
+    '3 to 8 of 8 units'
     """
     if row["done_before"] is None:
         return f"new, {row['done']:,}/{row['units']:,} units"
