@@ -72,7 +72,7 @@ def ours(model: LanguageModel, games: list[dict[int, tuple[int, ...]]], vectors:
         patch = unit(tokens.residual(layer)[len(sites) :])[:, None]
         own = torch.cat([fixed, patch], 1).reshape(len(sites) * KINDS, -1)
         edit = ResidualEdit(layer, own, ALPHA, "last", reference=model.network.norm().forward)
-        made.append(tokens.edited(np.repeat(sites, KINDS), [edit]).exp().numpy())
+        made.append(tokens.predict_edited(np.repeat(sites, KINDS), [edit]).exp().numpy())
     shape = len(games), len(PREFIXES), KINDS, -1
     return np.stack([layer.reshape(shape) for layer in made], 2)
 

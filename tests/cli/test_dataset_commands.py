@@ -470,7 +470,7 @@ def test_the_overlap_of_games_is_by_moves_and_with_positions_by_id(here: Any, pg
     (tmp_path / "unknown.pgn").write_text("1. e4 e5 *\n")
     here.json("dataset", "add", tmp_path / "unknown.pgn", "--name", "unknown")
     assert here("dataset", "overlap", "some", "unknown") == 4
-    assert "no game of unknown has an id" in here.err
+    assert "no game of unknown has a Lichess id" in here.err
 
 
 def test_a_position_is_drawn_by_its_number(here: Any, positions: Path) -> None:

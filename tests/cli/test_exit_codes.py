@@ -31,7 +31,7 @@ def without_json(group: click.Group, context: click.Context) -> Iterator[str]:
 
 
 def test_the_page_lists_the_commands_without_json() -> None:
-    listed = PAGE.partition("These commands have no `--json`:")[2].partition(", and those")[0]
+    listed = PAGE.partition("These commands have no `--json`:")[2].partition(", and the commands")[0]
     commands = without_json(root, click.Context(root, info_name="chessreg", obj=Home()))
     assert re.findall(r"`([^`]+)`", listed) == sorted(commands)
 

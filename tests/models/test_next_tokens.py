@@ -68,7 +68,7 @@ def test_edits_of_many_tokens_equal_full_passes(
     ])  # fmt: skip
     assert float((tokens.logprobs - clean).abs().max()) < 1e-5
     edits = edits_of(squares, layers)
-    found = tokens.edited(WHICH, edits)
+    found = tokens.predict_edited(WHICH, edits)
     assert float((found - one_by_one(squares, edits)).abs().max()) < 1e-5
     assert float((found - tokens.logprobs[WHICH]).abs().amax(1).min()) > 0.05  # each of them does something
 
@@ -103,10 +103,10 @@ def test_length_0_is_the_clean_model_bit_for_bit(squares: LanguageModel) -> None
     assert bool((squares.logits(tokens, edits=still) == squares.logits(tokens)).all())
     sites = NextTokens(squares, ROWS, SITES, range(LAYERS))
     scale = torch.tensor([0.0, 0.5] * len(WHICH))[: len(WHICH)]
-    found = sites.edited(WHICH, [ResidualEdit(1, draw(3, len(WHICH), WIDTH), scale, "last")])
+    found = sites.predict_edited(WHICH, [ResidualEdit(1, draw(3, len(WHICH), WIDTH), scale, "last")])
     same = (found == sites.logprobs[WHICH]).all(1)
     assert same.tolist() == (scale == 0).tolist()
-    tiny = sites.edited(WHICH, [ResidualEdit(1, draw(3, len(WHICH), WIDTH), 1e-12, "last")])  # computed all the way
+    tiny = sites.predict_edited(WHICH, [ResidualEdit(1, draw(3, len(WHICH), WIDTH), 1e-12, "last")])  # computed all the way
     assert float((tiny - sites.logprobs[WHICH]).abs().max()) < 1e-5
 
 
@@ -125,9 +125,9 @@ def test_without_an_edit_it_is_hugging_faces_pass_of_the_same_weights(squares: L
 
 def test_a_model_without_a_cache_gives_the_same(squares: LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     edits = edits_of(squares, (0, 2))
-    fast = NextTokens(squares, ROWS, SITES, range(LAYERS)).edited(WHICH, edits)
+    fast = NextTokens(squares, ROWS, SITES, range(LAYERS)).predict_edited(WHICH, edits)
     monkeypatch.setattr(type(squares.network), "cached", False)
-    assert float((NextTokens(squares, ROWS, SITES, range(LAYERS)).edited(WHICH, edits) - fast).abs().max()) < 1e-5
+    assert float((NextTokens(squares, ROWS, SITES, range(LAYERS)).predict_edited(WHICH, edits) - fast).abs().max()) < 1e-5
 
 
 def test_the_fen_encoder_sees_the_edit_of_its_last_token() -> None:
@@ -135,7 +135,7 @@ def test_the_fen_encoder_sees_the_edit_of_its_last_token() -> None:
     model = LanguageModel(network, CheckpointInfo.of(network, "fen-77"))
     row = model.encoding.prompt([])
     edit = ResidualEdit(0, 3 * draw(1, 16), 1.0, "last", reference=network.norm().forward)
-    found = NextTokens(model, [row], [(0, 76)], [0]).edited([0, 0], [edit])
+    found = NextTokens(model, [row], [(0, 76)], [0]).predict_edited([0, 0], [edit])
     full = model.logits(torch.tensor([row]), edits=[edit])[0, -1].log_softmax(-1)
     assert float((found - full).abs().max()) < 1e-5
     assert float((found - model.logits(torch.tensor([row]))[0, -1].log_softmax(-1)).abs().max()) > 1e-3
@@ -148,9 +148,9 @@ def test_what_does_not_fit_is_refused(squares: LanguageModel) -> None:
         NextTokens(squares, ROWS, [(0, 9)], [0])
     sites = NextTokens(squares, ROWS, SITES, [1])
     with pytest.raises(BadInputError, match="4 directions for 2 sites"):
-        sites.edited([0, 1], [ResidualEdit(1, draw(0, 4, WIDTH), token_mask="last")])
+        sites.predict_edited([0, 1], [ResidualEdit(1, draw(0, 4, WIDTH), token_mask="last")])
     with pytest.raises(BadInputError, match="layer 0 was not kept"):
-        sites.edited([0], [ResidualEdit(0, draw(0, WIDTH), token_mask="last")])
+        sites.predict_edited([0], [ResidualEdit(0, draw(0, WIDTH), token_mask="last")])
     with pytest.raises(DivergedError, match="edited"):
-        sites.edited([0], [ResidualEdit(1, torch.full((WIDTH,), float("nan")), token_mask="last")])
-    assert sites.edited(np.zeros(0, np.int64), [ResidualEdit(1, draw(0, WIDTH), token_mask="last")]).shape == (0, 72)
+        sites.predict_edited([0], [ResidualEdit(1, torch.full((WIDTH,), float("nan")), token_mask="last")])
+    assert sites.predict_edited(np.zeros(0, np.int64), [ResidualEdit(1, draw(0, WIDTH), token_mask="last")]).shape == (0, 72)

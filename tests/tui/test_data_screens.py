@@ -181,7 +181,7 @@ async def test_a_cache_is_verified_byte_by_byte(drive, studied: Path, tmp_path: 
         await driver.press("tab", "tab")
         await driver.stand_on("cache-fit")
         await driver.press("enter", "V")
-        assert "every byte is as it was published" in driver.notices
+        assert "every byte matches the published digests" in driver.notices
         with open_session(str(tmp_path / "own" / "registry.db"), tmp_path / "own" / "store") as session:
             with session.database.read() as sql:
                 (row,) = load_entity("cache").rows(sql, "cache-fit")

@@ -74,7 +74,7 @@ def test_kinds_to_launch(picture: Any, tmp_path: Path) -> None:
         await driver.press("j")
 
     picture(
-        steps, *(name[:7] for name in sorted(load_kinds())[:20]), "Board-state edits", folder=tmp_path, start="launch"
+        steps, *(name[:7] for name in sorted(load_kinds())[:20]), "Board edits", folder=tmp_path, start="launch"
     )
 
 
