@@ -273,17 +273,17 @@ def test_the_terminal_ui_runs_nothing_of_theirs(ours, look):
     script.write_text(f"""
 import sys
 from pathlib import Path
-from tui.registry import open_session
+from tui.registry import open_tui_session
 from tui.data import board_views, launch_form
 from chessreg.registry import names
-with open_session("sqlite:///{ours.registry}", Path("{ours.registry.parent}/store"), {{read_only}}) as session:
+with open_tui_session("sqlite:///{ours.registry}", Path("{ours.registry.parent}/store"), {{read_only}}) as session:
     if "{look}" == "kinds":
-        print(*[row["name"] for row in launch_form.kinds(session)])
+        print(*[row["name"] for row in launch_form.list_kind_rows(session)])
     else:
         with session.database.read() as sql:
             run = names.resolve_id(sql, "run", "evil")
         try:
-            print(len(board_views.boards(session, {{{{"run_id": run, "unit": 0}}}}).frames))
+            print(len(board_views.load_boards(session, {{{{"run_id": run, "unit": 0}}}}).frames))
         except Exception as error:
             print(type(error).__name__, error)
 """)

@@ -106,7 +106,9 @@ def test_length_0_is_the_clean_model_bit_for_bit(squares: LanguageModel) -> None
     found = sites.predict_edited(WHICH, [ResidualEdit(1, draw(3, len(WHICH), WIDTH), scale, "last")])
     same = (found == sites.logprobs[WHICH]).all(1)
     assert same.tolist() == (scale == 0).tolist()
-    tiny = sites.predict_edited(WHICH, [ResidualEdit(1, draw(3, len(WHICH), WIDTH), 1e-12, "last")])  # computed all the way
+    tiny = sites.predict_edited(
+        WHICH, [ResidualEdit(1, draw(3, len(WHICH), WIDTH), 1e-12, "last")]
+    )  # computed all the way
     assert float((tiny - sites.logprobs[WHICH]).abs().max()) < 1e-5
 
 
@@ -127,7 +129,9 @@ def test_a_model_without_a_cache_gives_the_same(squares: LanguageModel, monkeypa
     edits = edits_of(squares, (0, 2))
     fast = NextTokens(squares, ROWS, SITES, range(LAYERS)).predict_edited(WHICH, edits)
     monkeypatch.setattr(type(squares.network), "cached", False)
-    assert float((NextTokens(squares, ROWS, SITES, range(LAYERS)).predict_edited(WHICH, edits) - fast).abs().max()) < 1e-5
+    assert (
+        float((NextTokens(squares, ROWS, SITES, range(LAYERS)).predict_edited(WHICH, edits) - fast).abs().max()) < 1e-5
+    )
 
 
 def test_the_fen_encoder_sees_the_edit_of_its_last_token() -> None:
@@ -153,4 +157,7 @@ def test_what_does_not_fit_is_refused(squares: LanguageModel) -> None:
         sites.predict_edited([0], [ResidualEdit(0, draw(0, WIDTH), token_mask="last")])
     with pytest.raises(DivergedError, match="edited"):
         sites.predict_edited([0], [ResidualEdit(1, torch.full((WIDTH,), float("nan")), token_mask="last")])
-    assert sites.predict_edited(np.zeros(0, np.int64), [ResidualEdit(1, draw(0, WIDTH), token_mask="last")]).shape == (0, 72)
+    assert sites.predict_edited(np.zeros(0, np.int64), [ResidualEdit(1, draw(0, WIDTH), token_mask="last")]).shape == (
+        0,
+        72,
+    )

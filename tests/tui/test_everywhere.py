@@ -161,7 +161,7 @@ def test_stars_and_pins_look_like_themselves_in_ascii() -> None:
 )
 def test_the_locale_says_whether_there_are_figurines(locale: dict[str, str], figurines: bool) -> None:
     clean = {name: value for name, value in os.environ.items() if name not in ("LANG", "LC_ALL", "LC_CTYPE", "TERM")}
-    code = "from tui.command import speaks_unicode; print(speaks_unicode())"
+    code = "from tui.command import has_unicode; print(has_unicode())"
     told = subprocess.run([sys.executable, "-c", code], env=clean | locale, capture_output=True, text=True, check=True)
     assert told.stdout.strip() == str(figurines)
 

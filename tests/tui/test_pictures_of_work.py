@@ -73,9 +73,7 @@ def test_kinds_to_launch(picture: Any, tmp_path: Path) -> None:
     async def steps(driver: Any) -> None:
         await driver.press("j")
 
-    picture(
-        steps, *(name[:7] for name in sorted(load_kinds())[:20]), "Board edits", folder=tmp_path, start="launch"
-    )
+    picture(steps, *(name[:7] for name in sorted(load_kinds())[:20]), "Board edits", folder=tmp_path, start="launch")
 
 
 def test_a_form(picture: Any) -> None:

@@ -144,11 +144,11 @@ def test_a_thread_that_is_still_at_work_is_not_broken_off_at_the_end(name: str, 
     """Ctrl-C while DuckDB is asked: Python's own end would abort the process."""
     code = f"""
 import atexit, threading
-from tui.command import end
+from tui.command import end_process
 
 atexit.register(print, "Python ended")
 threading.Thread(target=threading.Event().wait, name={name!r}, daemon=True).start()
-end()
+end_process()
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=300)
     assert (done.returncode, done.stdout.strip(), done.stderr) == (0, printed, "")
