@@ -96,7 +96,7 @@ SELECT k.cell, s.run_id, s.unit, s.attempt_id, s.split, s.item, s.layer, s.n, s.
                        = s.game_class)::BIGINT) AS majority,
        s.unseen_correct AS unseen_correct,
        s.unseen * s.n
-           // s.positions AS unseen_n,
+           // nullif(s.positions, 0) AS unseen_n,
        (s.vote_class = s.game_class)::BIGINT AS by_vote,
        s.n * (s.source_class
               = s.game_class)::BIGINT AS by_source,

@@ -47,7 +47,7 @@ FROM cells
 -- statement: base
 -- One row per test game and position that was read. right_at has the number of right squares at each.
 SELECT 10000 * k.place + m.ply AS cell, s.run_id, s.unit, s.attempt_id, s.split, s.item, m.ply, k.layer,
-       s.n // s.positions AS n, s.right_at[s.i + 1] AS correct, k.place, k.label, k.run,
+       s.n // nullif(s.positions, 0) AS n, s.right_at[s.i + 1] AS correct, k.place, k.label, k.run,
        k.checkpoint_id, k.checkpoint
 FROM (
     SELECT *, unnest(range(len(right_at))) AS i
