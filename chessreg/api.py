@@ -318,7 +318,7 @@ class Registry(Session):
         self.annotate(reference, "pin", noun=noun)
 
     def archive(self, reference: str, *, noun: str = "run") -> None:
-        """Hide a thing from lists. Queries still count it."""
+        """Hide a thing from lists and leave it out of queries. `annotate(…, "archive", withdrawn=True)` restores it."""
         self.annotate(reference, "archive", noun=noun)
 
     def invalidate(self, reference: str, why: str, *, noun: str = "run") -> None:
