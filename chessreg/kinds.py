@@ -27,7 +27,7 @@ from chessreg.noise import generator, uniform
 from chessreg.runs.activations import CachedActivations
 from chessreg.runs.fitted import Direction, FittedProbe, make_class_directions
 from chessreg.runs.inputs import Inputs
-from chessreg.runs.kind import Estimate, Kind
+from chessreg.runs.kind import Kind, RunEstimate
 from chessreg.runs.spec import (
     CheckpointRef,
     DatasetRef,
@@ -53,7 +53,6 @@ __all__ = [
     "ChessregError",
     "DatasetRef",
     "Direction",
-    "Estimate",
     "ExecutionOptions",
     "FittedProbe",
     "GameBatches",
@@ -71,6 +70,7 @@ __all__ = [
     "ProbeTraining",
     "Ref",
     "ResidualEdit",
+    "RunEstimate",
     "Settings",
     "Spec",
     "Task",

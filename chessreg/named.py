@@ -15,11 +15,11 @@ T = TypeVar("T")
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Registry(dict[str, T]):
+class NameRegistry(dict[str, T]):
     """A dict that refuses a second value for a name, keeps the order of registration, and suggests names for an unknown
     one.
 
-    >>> rules: Registry[int] = Registry("scale rule")
+    >>> rules: NameRegistry[int] = NameRegistry("scale rule")
     >>> rules.register("single", 1)
     1
     >>> rules["singel"]

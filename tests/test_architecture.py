@@ -7,6 +7,7 @@ import re
 import subprocess
 import sys
 import tomllib
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -111,6 +112,17 @@ def functions() -> Iterator[tuple[str, int]]:
                     known = [arg.arg for arg in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
                     count = len(set(known) - {"self", "cls"}) + bool(node.args.vararg) + bool(node.args.kwarg)
                     yield f"{path.relative_to(ROOT)}:{node.name}", count
+
+
+def class_names() -> Iterator[str]:
+    """Yield the name of each class of the product that is not nested in another: a nested one has its owner's name."""
+    for package in ("chessreg", "store", "tui"):
+        for path in sorted((ROOT / package).rglob("*.py")):
+            yield from (node.name for node in ast.parse(path.read_text("utf-8")).body if isinstance(node, ast.ClassDef))
+
+
+def test_a_class_name_means_one_thing() -> None:
+    assert [name for name, count in Counter(class_names()).items() if count > 1] == []
 
 
 def test_no_function_has_more_than_ten_parameters() -> None:

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pytest
 
 from chessreg.errors import NotFoundError
-from chessreg.named import Registry
+from chessreg.named import NameRegistry
 
 
-def labels() -> Registry[int]:
-    made: Registry[int] = Registry("label", "piece, color")
+def labels() -> NameRegistry[int]:
+    made: NameRegistry[int] = NameRegistry("label", "piece, color")
     made["piece"] = 13
     made["color"] = 3
     return made
@@ -37,7 +37,7 @@ def test_it_is_a_mapping_in_the_order_of_addition() -> None:
 
 
 def test_a_decorator_returns_what_it_decorates() -> None:
-    made: Registry[object] = Registry("rule")
+    made: NameRegistry[object] = NameRegistry("rule")
 
     @made.named("double")
     def double(value: int) -> int:

@@ -16,7 +16,7 @@ from chessreg.encodings.pgn_char import PgnChar
 from chessreg.encodings.prompts import PREFIX, PromptEncoding
 from chessreg.encodings.uci_square import davis, lcb
 from chessreg.errors import ChessregError, NotFoundError
-from chessreg.named import Registry, clipped
+from chessreg.named import NameRegistry, clipped
 
 __all__ = [
     "Alignment",
@@ -30,7 +30,7 @@ __all__ = [
     "register_encoding",
 ]
 
-_encodings: Registry[Encoding] = Registry("encoding")
+_encodings: NameRegistry[Encoding] = NameRegistry("encoding")
 _broken: list[str] = []  # errors of files here that cannot be loaded
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from chessreg.errors import BadInputError
 from chessreg.games.boards.typed import moves_to_sans, play_sans
-from chessreg.named import Registry
+from chessreg.named import NameRegistry
 
 if TYPE_CHECKING:
     from chessreg.games.datasets.dataset import Games
@@ -222,7 +222,7 @@ Select = Callable[[TokenView], np.ndarray]
 """Returns which tokens are sites: bool [n]."""
 
 
-def select_sites(registry: Registry[tuple[Select, int]], name: str, tokens: Tokens, view: TokenView) -> Sites:
+def select_sites(registry: NameRegistry[tuple[Select, int]], name: str, tokens: Tokens, view: TokenView) -> Sites:
     """Return the sites with this name. `view` holds the ply and phase of each token.
 
     A registered site has an offset: the site is that many tokens after the selected one, with the same ply and phase.

@@ -33,7 +33,7 @@ from chessreg.encodings.base import (
 )
 from chessreg.errors import BadInputError
 from chessreg.games.boards.fields import compute_fen_fields
-from chessreg.named import Registry
+from chessreg.named import NameRegistry
 
 if TYPE_CHECKING:
     from chessreg.games.datasets.dataset import Games
@@ -61,7 +61,7 @@ class FenError(BadInputError):
     """Raised when a FEN cannot be written as 77 characters."""
 
 
-SITES: Registry[tuple[range, str]] = Registry("site of fen-77")
+SITES: NameRegistry[tuple[range, str]] = NameRegistry("site of fen-77")
 """Site name → (token positions, sides to move of the boards that have the site: "w", "b" or "wb")."""
 for _name, _tokens in {
     "last": range(FEN77_TOKENS - 1, FEN77_TOKENS),

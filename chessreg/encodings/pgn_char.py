@@ -32,7 +32,7 @@ from chessreg.encodings.base import (
 )
 from chessreg.errors import BadInputError
 from chessreg.games.datasets.movetext import number_sans
-from chessreg.named import Registry
+from chessreg.named import NameRegistry
 
 if TYPE_CHECKING:
     from chessreg.games.datasets.dataset import Games
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 _CHARACTERS = " #+-.0123456789;=BKNOQRabcdefghx"
 _SPACE, _DOT = _CHARACTERS.index(" "), _CHARACTERS.index(".")
 
-SITES: Registry[tuple[Select, int]] = Registry("site of pgn-char-32")
+SITES: NameRegistry[tuple[Select, int]] = NameRegistry("site of pgn-char-32")
 """Site name → (function that selects characters, offset of the site from the selected character)."""
 
 for _name, _select in {

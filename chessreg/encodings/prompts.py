@@ -42,13 +42,13 @@ from chessreg.encodings.pgn_char import list_spellings, make_san_forms
 from chessreg.errors import DAMAGE_ERRORS, BadInputError, NotFoundError, first_line
 from chessreg.folders import expanded
 from chessreg.games.boards.moves import replay_boards
-from chessreg.named import Registry, clipped
+from chessreg.named import NameRegistry, clipped
 from chessreg.registry.file_gate import refuse_registry
 
 if TYPE_CHECKING:
     from chessreg.games.datasets.dataset import Games
 
-TEMPLATES: Registry[str] = Registry("prompt template")
+TEMPLATES: NameRegistry[str] = NameRegistry("prompt template")
 """Template name → text with {FEN}, {LM} (the legal moves) and {BM} (the best move, which is the answer)."""
 _FIRST = "You are a chess grandmaster. This is the board position in FEN notation: {FEN}"
 _FIRST_OF_CODE = _FIRST + "The legal moves are: {LM}Which of these is the best move? Best move: "

@@ -34,7 +34,7 @@ from chessreg.encodings.base import (
 )
 from chessreg.encodings.fen77 import make_uci_forms
 from chessreg.errors import BadInputError
-from chessreg.named import Registry
+from chessreg.named import NameRegistry
 
 if TYPE_CHECKING:
     from chessreg.games.datasets.dataset import Games
@@ -75,7 +75,7 @@ def _select_phases(*wanted: int) -> Callable[[TokenView], np.ndarray]:
     return lambda view: np.isin(view.phase, wanted)
 
 
-SITES: Registry[tuple[Select, int]] = Registry("site of UCI squares")
+SITES: NameRegistry[tuple[Select, int]] = NameRegistry("site of UCI squares")
 for _name, _select in {
     "turns": lambda view: view.turn,
     "white-turns": lambda view: view.turn & (view.after % 2 == 0),

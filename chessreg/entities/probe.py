@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 class Probes(Entity):
     """Probes: list, show. `chessreg run probe` fits them, `chessreg import probe` imports existing ones."""
 
-    table = tables.Probe
+    table = tables.ProbeRecord
     plural = "probes"
     place = 40
     columns = (
@@ -144,7 +144,7 @@ def read_probe_accuracies(sql: SqlSession, split: str = "test") -> dict[tuple[UU
     score = tables.Score
     scores = sql.execute(
         select(score.run_id, score.unit, func.sum(score.correct), func.sum(score.n))
-        .join(tables.Probe, (tables.Probe.run_id == score.run_id) & (tables.Probe.unit == score.unit))
+        .join(tables.ProbeRecord, (tables.ProbeRecord.run_id == score.run_id) & (tables.ProbeRecord.unit == score.unit))
         .where(score.split == split, score.item >= 0)
         .group_by(score.run_id, score.unit)
     )

@@ -45,7 +45,7 @@ def brief_value(value: float | None) -> str:
 class Saes(Entity):
     """Sparse autoencoders: list, show, verify. `chessreg run sae` makes them."""
 
-    table = tables.Sae
+    table = tables.SaeRecord
     plural = "SAEs"
     place = 60
     columns = (

@@ -54,9 +54,9 @@ def list_cosines(inputs: Inputs, reference: str, layer: int) -> list[dict[str, A
     return sorted(cosine_rows, key=lambda entry: -abs(entry["cosine"]))  # stable, so newer ones come first
 
 
-def read_other_vectors(inputs: Inputs, mine: tables.Vector) -> Iterator[tuple[tables.Vector, np.ndarray]]:
+def read_other_vectors(inputs: Inputs, mine: tables.VectorRecord) -> Iterator[tuple[tables.VectorRecord, np.ndarray]]:
     """Yield the other vectors of the same model and layer with their values [d_model], newest first."""
-    vector = tables.Vector
+    vector = tables.VectorRecord
     with inputs.database.read() as session:
         rows = session.execute(
             select(vector, tables.Run.spec_hash)
@@ -93,7 +93,7 @@ def compare_vector_runs(inputs: Inputs, one: str, other: str) -> dict[int, float
 class Vectors(Entity):
     """Directions: list, show. `chessreg run vector` fits them, `chessreg import vector` imports existing ones."""
 
-    table = tables.Vector
+    table = tables.VectorRecord
     plural = "vectors"
     place = 50
     columns = (

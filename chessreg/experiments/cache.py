@@ -17,7 +17,7 @@ from chessreg.models.hook_points import PATTERNS, RESID_POST, list_hook_points
 from chessreg.registry import tables
 from chessreg.runs.activations import describe_unit_gaps
 from chessreg.runs.cost import reading_operations
-from chessreg.runs.kind import Estimate, Kind
+from chessreg.runs.kind import Kind, RunEstimate
 from chessreg.runs.spec import CheckpointRef, Distinct, Layers
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ class Cache(Kind):
                 f"lower --skip-sites, or choose other tokens than --sites {spec.sites}",
             )
 
-    def estimate(self, spec: CacheSpec, inputs: Inputs) -> Estimate:
+    def estimate(self, spec: CacheSpec, inputs: Inputs) -> RunEstimate:
         games, places = select_items(spec, inputs)
         checkpoint, _ = inputs.checkpoint(spec.checkpoint)
         points = resolve_hook_points(spec, inputs)
@@ -160,7 +160,7 @@ class Cache(Kind):
         rows = len(encoded.sites) * len(places) // len(sample)
         size = rows * len(points) * checkpoint.d_model * BYTES_PER_VALUE[spec.dtype]
         texts = len(places) if inputs.encoding(spec.checkpoint).content == "history" else rows
-        return Estimate(
+        return RunEstimate(
             {"metric_point": len(places)},
             size,
             (f"{rows:,} token positions at {len(points)} hook points (from a sample)",),

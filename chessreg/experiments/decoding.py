@@ -19,7 +19,7 @@ from chessreg.games.boards.boardframe import BoardFrame, Role
 from chessreg.noise import Stream, uniform
 from chessreg.registry import tables
 from chessreg.runs.cost import TOKENS_PER_MOVE, reading_operations
-from chessreg.runs.kind import Estimate, Kind
+from chessreg.runs.kind import Kind, RunEstimate
 from chessreg.runs.spec import AtMost, CheckpointRef, DatasetRef, ExecutionOptions
 
 if TYPE_CHECKING:
@@ -111,11 +111,11 @@ class Decoding(Kind):
     def units(self, spec: DecodingSpec, inputs: Inputs) -> int:
         return min(len(load_labelled_positions((spec.dataset,), inputs, "dataset")["fen"]), spec.positions)
 
-    def estimate(self, spec: DecodingSpec, inputs: Inputs) -> Estimate:
+    def estimate(self, spec: DecodingSpec, inputs: Inputs) -> RunEstimate:
         positions = self.units(spec, inputs)
         written = positions * (1 + spec.samples) * TOKENS_PER_MOVE
         operations = reading_operations(spec.checkpoint, inputs, positions, written)
-        return Estimate({"prediction": (2 + min(spec.samples, 3)) * positions}, operations=operations)
+        return RunEstimate({"prediction": (2 + min(spec.samples, 3)) * positions}, operations=operations)
 
     def check(self, spec: DecodingSpec, inputs: Inputs) -> None:
         """Raise an error for a model of games, and for prompt settings of a model without prompts."""

@@ -35,7 +35,7 @@ from chessreg.games.boards.openings import Opening
 from chessreg.games.engines.opponents import EngineSpec, Limit, find_stockfish, parse_engine, parse_limit
 from chessreg.games.engines.pool import EnginePool, count_free_cores
 from chessreg.runs.cost import MOVES_PER_GAME, search_seconds
-from chessreg.runs.kind import Estimate, Kind
+from chessreg.runs.kind import Kind, RunEstimate
 from chessreg.runs.spec import ExecutionOptions, Moves, Processes, Ref
 
 if TYPE_CHECKING:
@@ -105,11 +105,11 @@ class EngineMatch(Kind):
         if judged or any(parse_engine(engine).needs_process for engine in (spec.player, spec.opponent)):
             find_stockfish()
 
-    def estimate(self, spec: EngineMatchSpec, inputs: Inputs) -> Estimate:
+    def estimate(self, spec: EngineMatchSpec, inputs: Inputs) -> RunEstimate:
         moves = min(spec.move_limit or MOVES_PER_GAME, MOVES_PER_GAME)
         searched = moves * (search_seconds(spec.player) + search_seconds(spec.opponent))
         judged = search_seconds(spec.adjudication) if spec.move_limit and spec.adjudication != "none" else 0.0
-        return Estimate(
+        return RunEstimate(
             {"game": spec.games}, spec.games * BYTES_PER_GAME, describe_stopping(spec),
             cpu_seconds=spec.games * (searched + judged),
         )  # fmt: skip

@@ -21,7 +21,7 @@ from chessreg.experiments.train import emit_train_point
 from chessreg.noise import Stream
 from chessreg.runs.cost import PROMPT_TOKENS, forward_operations, reading_operations
 from chessreg.runs.inputs import Inputs
-from chessreg.runs.kind import Estimate, Kind
+from chessreg.runs.kind import Kind, RunEstimate
 from chessreg.runs.spec import AtMost, Beta, ExecutionOptions, Ref, Share
 
 if TYPE_CHECKING:
@@ -200,14 +200,14 @@ class Finetune(Kind):
             own = PromptEncoding.load(folder, row.tokenizer)
             check_prompt_room(own.with_settings(spec.prompt_settings(own.settings)), int(row.block_size or 0))
 
-    def estimate(self, spec: FinetuneSpec, inputs: Inputs) -> Estimate:
+    def estimate(self, spec: FinetuneSpec, inputs: Inputs) -> RunEstimate:
         remark = f"{spec.steps * spec.batch_positions:,} supervised moves"
         moves = spec.steps * spec.batch_positions
         if spec.checkpoint is not None:
             operations = 3 * reading_operations(spec.checkpoint, inputs, moves)
         else:
             operations = 3 * forward_operations(spec.n_layer, spec.n_embd, moves * min(spec.block_size, PROMPT_TOKENS))
-        return Estimate({"metric_point": spec.steps // 20 * 3}, 0, (remark,), operations)
+        return RunEstimate({"metric_point": spec.steps // 20 * 3}, 0, (remark,), operations)
 
     def run(self, task: Task[FinetuneSpec, FinetuneOptions]) -> None:
         with task.lock_states(*self.states):

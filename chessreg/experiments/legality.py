@@ -23,7 +23,7 @@ from chessreg.noise import Stream
 from chessreg.registry import tables
 from chessreg.runs.cost import choosing_operations
 from chessreg.runs.inputs import Inputs
-from chessreg.runs.kind import Estimate, Kind
+from chessreg.runs.kind import Kind, RunEstimate
 from chessreg.runs.spec import CheckpointRef, Plies
 
 if TYPE_CHECKING:
@@ -80,12 +80,12 @@ class Legality(Kind):
         inputs.checkpoint(spec.checkpoint)
         return len(select_games(spec, inputs)[1])
 
-    def estimate(self, spec: LegalitySpec, inputs: Inputs) -> Estimate:
+    def estimate(self, spec: LegalitySpec, inputs: Inputs) -> RunEstimate:
         games, places = select_games(spec, inputs)
         plies = column_to_numpy(games.table(["plies"]).column("plies"))[places].astype(np.int64)
         turns = int((plies // (STRIDE_PLIES * spec.every) + 1).sum())
         operations = choosing_operations(spec.checkpoint, inputs, len(places), turns)
-        return Estimate({"trial": turns}, operations=operations)
+        return RunEstimate({"trial": turns}, operations=operations)
 
     def run(self, task: Task[LegalitySpec, GameBatches]) -> None:
         spec = task.spec

@@ -30,7 +30,7 @@ from chessreg.models.decoding.policies import ModelTurn, choose_moves, make_poli
 from chessreg.noise import Stream
 from chessreg.registry import tables
 from chessreg.runs.cost import LEGAL_MOVE_TOKENS, reading_operations
-from chessreg.runs.kind import Estimate, Kind
+from chessreg.runs.kind import Kind, RunEstimate
 from chessreg.runs.spec import CheckpointRef, DatasetRef, ExecutionOptions, Ref, Spec
 from chessreg.steering import interventions
 from chessreg.steering.interventions import InterventionSettings, select_vector_rows
@@ -135,10 +135,10 @@ class MoveAccuracy(Kind):
     def units(self, spec: MoveAccuracySpec, inputs: Inputs) -> int:
         return int(select_decisions(spec, inputs).groups().max()) + 1
 
-    def estimate(self, spec: MoveAccuracySpec, inputs: Inputs) -> Estimate:
+    def estimate(self, spec: MoveAccuracySpec, inputs: Inputs) -> RunEstimate:
         positions = len(select_decisions(spec, inputs))
         operations = reading_operations(spec.checkpoint, inputs, positions, positions * LEGAL_MOVE_TOKENS)
-        return Estimate({"prediction": positions}, operations=operations)
+        return RunEstimate({"prediction": positions}, operations=operations)
 
     def check(self, spec: MoveAccuracySpec, inputs: Inputs) -> None:
         """Raise an error for a model of games without the games of the positions, for a model of moves on positions

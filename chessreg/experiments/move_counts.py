@@ -9,7 +9,7 @@ from pydantic import Field
 
 from chessreg.errors import BadInputError
 from chessreg.experiments.settings.games import format_dataset
-from chessreg.runs.kind import Estimate, Kind
+from chessreg.runs.kind import Kind, RunEstimate
 from chessreg.runs.spec import DatasetRef, ExecutionOptions, Spec
 
 if TYPE_CHECKING:
@@ -43,9 +43,9 @@ class MoveCounts(Kind):
     def units(self, spec: MoveCountsSpec, inputs: Inputs) -> int:
         return -(-len(select_counted_positions(spec, inputs)[1]) // BLOCK_POSITIONS)
 
-    def estimate(self, spec: MoveCountsSpec, inputs: Inputs) -> Estimate:
+    def estimate(self, spec: MoveCountsSpec, inputs: Inputs) -> RunEstimate:
         seconds = len(select_counted_positions(spec, inputs)[1]) / POSITIONS_PER_SECOND
-        return Estimate({"metric_point": 60 * self.units(spec, inputs)}, cpu_seconds=seconds)
+        return RunEstimate({"metric_point": 60 * self.units(spec, inputs)}, cpu_seconds=seconds)
 
     def run(self, task: Task[MoveCountsSpec, ExecutionOptions]) -> None:
         positions, places = select_counted_positions(task.spec, task.inputs)

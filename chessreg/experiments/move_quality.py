@@ -25,7 +25,7 @@ from chessreg.games.engines.opponents import find_stockfish, parse_engine, parse
 from chessreg.games.engines.pool import EnginePool, Evaluation
 from chessreg.registry import tables
 from chessreg.runs.cost import choosing_operations, search_seconds
-from chessreg.runs.kind import Estimate, Kind
+from chessreg.runs.kind import Kind, RunEstimate
 from chessreg.runs.spec import Plies, Processes, Ref
 from chessreg.steering import interventions
 from chessreg.steering.interventions import InterventionSettings, select_vector_rows
@@ -152,10 +152,10 @@ class MoveQuality(Kind):
             if spec.intervention.active:
                 select_vector_rows(spec.intervention, checkpoint, inputs)
 
-    def estimate(self, spec: MoveQualitySpec, inputs: Inputs) -> Estimate:
+    def estimate(self, spec: MoveQualitySpec, inputs: Inputs) -> RunEstimate:
         games = self.units(spec, inputs)
         turns = games * TURNS_PER_GAME // spec.every
-        return Estimate(
+        return RunEstimate(
             {"prediction": games * (1 + TURNS_PER_GAME // spec.every)},
             operations=choosing_operations(spec.checkpoint, inputs, games, turns) if spec.checkpoint else 0.0,
             cpu_seconds=2 * turns * search_seconds(spec.judge_limit),

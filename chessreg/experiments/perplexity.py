@@ -15,7 +15,7 @@ from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
 from chessreg.games.boards.moves import unpack_moves
 from chessreg.games.datasets.dataset import column_to_numpy
 from chessreg.runs.cost import MOVES_PER_GAME, reading_operations
-from chessreg.runs.kind import Estimate, Kind
+from chessreg.runs.kind import Kind, RunEstimate
 from chessreg.runs.spec import CheckpointRef
 
 if TYPE_CHECKING:
@@ -74,10 +74,10 @@ class Perplexity(Kind):
         inputs.checkpoint(spec.checkpoint)
         return len(select_games(spec, inputs)[1])
 
-    def estimate(self, spec: PerplexitySpec, inputs: Inputs) -> Estimate:
+    def estimate(self, spec: PerplexitySpec, inputs: Inputs) -> RunEstimate:
         games = self.units(spec, inputs)
         turns = games * 2 * MOVES_PER_GAME if inputs.encoding(spec.checkpoint).content == "position" else games
-        return Estimate({"prediction": games}, operations=reading_operations(spec.checkpoint, inputs, turns))
+        return RunEstimate({"prediction": games}, operations=reading_operations(spec.checkpoint, inputs, turns))
 
     def check(self, spec: PerplexitySpec, inputs: Inputs) -> None:
         """Raise an error for games that the model was trained on, and for an end token of a model of positions."""

@@ -20,7 +20,7 @@ from chessreg.registry import tables
 from chessreg.runs.activations import CachedActivations, load_cache
 from chessreg.runs.fitted import FittedProbe, load_probe, read_probe_rows, select_cached_layers
 from chessreg.runs.inputs import Inputs, is_fitted_probe
-from chessreg.runs.kind import Estimate, Kind
+from chessreg.runs.kind import Kind, RunEstimate
 from chessreg.runs.spec import ExecutionOptions, Layers, Ref, Spec
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class ProbeApply(Kind):
     def units(self, spec: ApplySpec, inputs: Inputs) -> int:
         return len(resolve_applied_layers(spec, inputs))
 
-    def estimate(self, spec: ApplySpec, inputs: Inputs) -> Estimate:
+    def estimate(self, spec: ApplySpec, inputs: Inputs) -> RunEstimate:
         run, probe = (
             inputs.run(spec.cache, "cache"),
             load_probe(inputs, spec.probe, resolve_applied_layers(spec, inputs)[0]),
@@ -69,7 +69,7 @@ class ProbeApply(Kind):
         caches: list[tables.ActivationCache] = inputs.rows(tables.ActivationCache, run)
         positions = self.units(spec, inputs) * sum(cache.rows for cache in caches)
         operations = 2.0 * positions * probe.weight.size
-        return Estimate(
+        return RunEstimate(
             {"score" if get_label(probe.label).source == "position" else "prediction": rows}, operations=operations
         )
 
@@ -82,7 +82,7 @@ class ProbeApply(Kind):
         row: tables.ActivationCache = inputs.rows(tables.ActivationCache, run)[0]
         if probe.weight.shape[0] != row.d_model:
             raise BadInputError(f"the probe reads d_model {probe.weight.shape[0]}, but the cache holds {row.d_model}")
-        fitted_on = inputs.rows(tables.Probe, inputs.run(spec.probe))[0].checkpoint_id
+        fitted_on = inputs.rows(tables.ProbeRecord, inputs.run(spec.probe))[0].checkpoint_id
         if fitted_on not in (None, row.checkpoint_id):
             raise BadInputError("the probe was fitted on another checkpoint than that of the cache")
         is_centring_needed(probe, load_cache(inputs, spec.cache, pattern=to_hook_pattern(probe.hook_point)))

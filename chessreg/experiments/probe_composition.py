@@ -15,7 +15,7 @@ from chessreg.models.hook_points import to_hook_pattern
 from chessreg.registry import tables
 from chessreg.runs.fitted import ClassDirection, FittedProbe, load_probe, make_class_directions, read_probe_rows
 from chessreg.runs.inputs import Inputs
-from chessreg.runs.kind import Estimate, Kind, SparseRow
+from chessreg.runs.kind import Kind, RunEstimate, SparseRow
 from chessreg.runs.spec import ExecutionOptions, Layers, Ref, Spec
 
 if TYPE_CHECKING:
@@ -80,10 +80,10 @@ class ProbeComposition(Kind):
     def units(self, spec: CompositionSpec, inputs: Inputs) -> int:
         return len(resolve_composed_layers(spec, inputs))
 
-    def estimate(self, spec: CompositionSpec, inputs: Inputs) -> Estimate:
+    def estimate(self, spec: CompositionSpec, inputs: Inputs) -> RunEstimate:
         layers = self.units(spec, inputs)
         rows = layers * 64 * (len(PIECE_LETTERS) + (spec.color_probe is not None))
-        return Estimate({"prediction": rows}, cpu_seconds=layers * SECONDS_PER_LAYER)
+        return RunEstimate({"prediction": rows}, cpu_seconds=layers * SECONDS_PER_LAYER)
 
     def check(self, spec: CompositionSpec, inputs: Inputs) -> None:
         resolve_composed_layers(spec, inputs)

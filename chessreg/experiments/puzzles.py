@@ -18,7 +18,7 @@ from chessreg.models.decoding.policies import ModelTurn, choose_moves, compute_d
 from chessreg.noise import Stream
 from chessreg.registry import tables
 from chessreg.runs.cost import choosing_operations
-from chessreg.runs.kind import Estimate, Kind
+from chessreg.runs.kind import Kind, RunEstimate
 from chessreg.runs.spec import CheckpointRef, DatasetRef, ExecutionOptions
 from chessreg.steering import interventions
 from chessreg.steering.interventions import InterventionSettings, select_vector_rows
@@ -92,10 +92,10 @@ class Puzzles(Kind):
     def units(self, spec: PuzzlesSpec, inputs: Inputs) -> int:
         return len(select_puzzles(spec, inputs)[1])
 
-    def estimate(self, spec: PuzzlesSpec, inputs: Inputs) -> Estimate:
+    def estimate(self, spec: PuzzlesSpec, inputs: Inputs) -> RunEstimate:
         puzzles = self.units(spec, inputs)
         operations = choosing_operations(spec.checkpoint, inputs, puzzles, 2 * puzzles)  # two moves of the solver each
-        return Estimate({"prediction": puzzles}, operations=operations)
+        return RunEstimate({"prediction": puzzles}, operations=operations)
 
     def check(self, spec: PuzzlesSpec, inputs: Inputs) -> None:
         """Raise an error for a model of games, positions without solutions, and a vector of another model."""

@@ -20,7 +20,7 @@ from chessreg.games.boards.moves import unpack_moves
 from chessreg.games.datasets.dataset import column_to_numpy
 from chessreg.registry import tables
 from chessreg.runs.cost import reading_operations
-from chessreg.runs.kind import Estimate, Kind
+from chessreg.runs.kind import Kind, RunEstimate
 from chessreg.runs.spec import CheckpointRef
 
 if TYPE_CHECKING:
@@ -96,10 +96,10 @@ class TokenLegality(Kind):
         inputs.checkpoint(spec.checkpoint)
         return len(select_scored_games(spec, inputs)[1])
 
-    def estimate(self, spec: TokenLegalitySpec, inputs: Inputs) -> Estimate:
+    def estimate(self, spec: TokenLegalitySpec, inputs: Inputs) -> RunEstimate:
         games = self.units(spec, inputs)
         rows = games * len(inputs.encoding(spec.checkpoint).phases)
-        return Estimate({"score": rows}, operations=reading_operations(spec.checkpoint, inputs, games))
+        return RunEstimate({"score": rows}, operations=reading_operations(spec.checkpoint, inputs, games))
 
     def check(self, spec: TokenLegalitySpec, inputs: Inputs) -> None:
         """Raise an error for a model of positions, and for games that the model was trained on."""

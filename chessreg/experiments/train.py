@@ -25,7 +25,7 @@ from chessreg.models.train_config import (
 from chessreg.noise import Stream
 from chessreg.runs.cost import POSITION_TOKENS
 from chessreg.runs.inputs import Inputs
-from chessreg.runs.kind import Estimate, Kind
+from chessreg.runs.kind import Kind, RunEstimate
 from chessreg.runs.spec import AtMost, ExecutionOptions, Ref, Spec
 
 if TYPE_CHECKING:
@@ -266,7 +266,7 @@ class Train(Kind):
             )
             raise BadInputError(f"the games have {there:,} tokens, but --packing {spec.packing} needs {needed:,}", hint)
 
-    def estimate(self, spec: TrainSpec, inputs: Inputs) -> Estimate:
+    def estimate(self, spec: TrainSpec, inputs: Inputs) -> RunEstimate:
         parameters = count_parameters(spec)
         if isinstance(spec, TextSpec):
             tokens = spec.steps * spec.batch_tokens
@@ -274,7 +274,7 @@ class Train(Kind):
         else:
             tokens = spec.steps * spec.batch_moves * (1 if isinstance(spec, BranchSpec) else POSITION_TOKENS)
             remark = f"about {spec.steps * spec.batch_moves:,} moves to predict"
-        return Estimate({"metric_point": spec.steps // 20 * 3}, parameters * 4, (remark,), 6.0 * parameters * tokens)
+        return RunEstimate({"metric_point": spec.steps // 20 * 3}, parameters * 4, (remark,), 6.0 * parameters * tokens)
 
     def run(self, task: Task[TrainSpec, TrainOptions]) -> None:
         with task.lock_states(*self.states):

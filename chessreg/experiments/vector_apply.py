@@ -17,7 +17,7 @@ from chessreg.models.hook_points import to_hook_pattern
 from chessreg.registry import tables
 from chessreg.runs.activations import load_cache
 from chessreg.runs.fitted import load_vector, read_vector_rows, select_cached_layers
-from chessreg.runs.kind import Estimate, Kind
+from chessreg.runs.kind import Kind, RunEstimate
 from chessreg.runs.spec import ExecutionOptions, Layers, Plies, Ref, Spec
 
 if TYPE_CHECKING:
@@ -66,11 +66,11 @@ class VectorApply(Kind):
     def units(self, spec: VectorApplySpec, inputs: Inputs) -> int:
         return len(resolve_projected_layers(spec, inputs))
 
-    def estimate(self, spec: VectorApplySpec, inputs: Inputs) -> Estimate:
+    def estimate(self, spec: VectorApplySpec, inputs: Inputs) -> RunEstimate:
         layers, run = self.units(spec, inputs), inputs.run(spec.cache, "cache")
         caches: list[tables.ActivationCache] = inputs.rows(tables.ActivationCache, run)
         operations = 2.0 * layers * sum(cache.rows * cache.d_model for cache in caches)
-        return Estimate({"score": layers * run.units}, operations=operations)
+        return RunEstimate({"score": layers * run.units}, operations=operations)
 
     def check(self, spec: VectorApplySpec, inputs: Inputs) -> None:
         run = inputs.run(spec.cache, "cache")

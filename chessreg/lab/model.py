@@ -155,7 +155,7 @@ class Lab:
     def _check_probe(self, question: LabPosition, reference: str, checkpoint: tables.Checkpoint) -> None:
         """Raise BadInputError for a probe of another model, or without the layers to edit."""
         probes = self.probes(reference)
-        fitted_on = self.inputs.rows(tables.Probe, self.inputs.run(reference, "probe"))[0].checkpoint_id
+        fitted_on = self.inputs.rows(tables.ProbeRecord, self.inputs.run(reference, "probe"))[0].checkpoint_id
         width = probes[0].weight.shape[0]
         if fitted_on not in (None, checkpoint.id):
             raise BadInputError("the probe was fitted on another checkpoint", "chessreg probe list")

@@ -360,11 +360,11 @@ def find_strongest_edit(inputs: Inputs) -> StoredEdit | None:
 def list_checkpoint_choices(session: Session) -> list[CheckpointChoice]:
     """Return the checkpoints with weights. Checkpoints with most tools come first, then the newest."""
     tools: dict[UUID, list[Tool]] = defaultdict(list)
-    for kind, table in (("probe", tables.Probe), ("vector", tables.Vector)):
+    for kind, table in (("probe", tables.ProbeRecord), ("vector", tables.VectorRecord)):
         query = select(table.run_id, table.checkpoint_id, table.layer).join(tables.Run, tables.Run.id == table.run_id)
         query = query.where(tables.Run.completed_at.is_not(None))
         if kind == "probe":
-            query = query.where(tables.Probe.label == "piece", tables.Probe.classes == 13)
+            query = query.where(tables.ProbeRecord.label == "piece", tables.ProbeRecord.classes == 13)
         layers: dict[tuple[UUID, UUID], list[int]] = defaultdict(list)
         for run_id, checkpoint_id, layer in session.execute(
             query.order_by(tables.Run.created_at.desc(), tables.Run.id, table.layer)

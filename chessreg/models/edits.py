@@ -15,7 +15,7 @@ import numpy as np
 from torch import Tensor, nn
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.named import Registry
+from chessreg.named import NameRegistry
 
 if TYPE_CHECKING:
     from chessreg.encodings import Encoding
@@ -35,7 +35,7 @@ class TokenMask:
     of: Callable[[np.ndarray, Encoding], np.ndarray]
 
 
-TOKEN_MASKS: Registry[TokenMask] = Registry("token mask")
+TOKEN_MASKS: NameRegistry[TokenMask] = NameRegistry("token mask")
 
 
 def register_token_mask(mask: TokenMask) -> None:

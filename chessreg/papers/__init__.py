@@ -9,7 +9,7 @@ import importlib
 import pkgutil
 from typing import TYPE_CHECKING
 
-from chessreg.named import Registry
+from chessreg.named import NameRegistry
 
 if TYPE_CHECKING:
     from chessreg.papers.plan import Paper
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
 __all__ = ["find_paper", "list_papers"]
 
 
-def list_papers() -> Registry[Paper]:
+def list_papers() -> NameRegistry[Paper]:
     """Every paper by name. Raises ValueError when two have one name."""
-    registry: Registry[Paper] = Registry("paper")
+    registry: NameRegistry[Paper] = NameRegistry("paper")
     for info in pkgutil.iter_modules(__path__):
         paper = getattr(importlib.import_module(f"{__name__}.{info.name}"), "PAPER", None)
         if paper is not None:

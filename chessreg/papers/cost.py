@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from chessreg.papers.plan import Request, Step
 from chessreg.runs.cost import cpu_seconds, forward_operations
-from chessreg.runs.kind import Estimate
+from chessreg.runs.kind import RunEstimate
 
 
 def count_forward_operations(request: Request, tokens: float) -> float:
@@ -14,6 +14,6 @@ def count_forward_operations(request: Request, tokens: float) -> float:
 
 def estimate_step_seconds(step: Step, rate: float, missing_share: float = 1.0) -> float | None:
     """Return the CPU seconds of the missing share of a step at `rate` operations per second, or None if uncounted."""
-    counted = Estimate(operations=step.operations, cpu_seconds=step.engine_seconds)
+    counted = RunEstimate(operations=step.operations, cpu_seconds=step.engine_seconds)
     seconds = cpu_seconds(step.kind, counted, step.share, lambda: rate)
     return None if seconds is None else missing_share * seconds

@@ -26,7 +26,7 @@ from chessreg.entities.game import list_game_keys, read_stored_games
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.games.boards.pgn import save_pgn
 from chessreg.models.devices import release_memory
-from chessreg.named import Registry
+from chessreg.named import NameRegistry
 from chessreg.papers.plan import (
     CompleteSteps,
     Paper,
@@ -570,7 +570,7 @@ def name_games_file(settings: Values) -> str:
     return f"{settings['name']} {settings['play'].removeprefix('run:')[:12]}.pgn"
 
 
-PREPARATIONS: Registry[Preparation] = Registry("preparation")
+PREPARATIONS: NameRegistry[Preparation] = NameRegistry("preparation")
 PREPARATIONS["twin"] = Preparation(find_control, make_control)
 PREPARATIONS["split"] = Preparation(find_parts, make_parts)
 PREPARATIONS["played-games"] = Preparation(find_played_games, add_played_games)

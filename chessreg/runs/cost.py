@@ -17,7 +17,7 @@ from chessreg import child
 
 if TYPE_CHECKING:
     from chessreg.runs.inputs import Inputs
-    from chessreg.runs.kind import Estimate
+    from chessreg.runs.kind import RunEstimate
 
 # Measured on a model of 8 × 192: cache, edit, play, legality (by legal moves), probe (0.6 to 1.2 of residuals and of
 # latents). Measured elsewhere: sae (`make bench`), train (a FEN encoder of 4 × 128 in bfloat16), finetune (a Llama of
@@ -67,7 +67,7 @@ def multiplication_rate() -> float:
 
 
 def cpu_seconds(
-    kind: str, estimate: Estimate, share: float | None = None, rate: Callable[[], float] = multiplication_rate
+    kind: str, estimate: RunEstimate, share: float | None = None, rate: Callable[[], float] = multiplication_rate
 ) -> float | None:
     """Return the CPU seconds of a whole run on one thread, or None if its kind counts no work.
 

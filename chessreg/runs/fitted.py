@@ -105,7 +105,7 @@ def make_class_directions(weight: np.ndarray, direction: ClassDirection, empty: 
 
 
 def select_cached_layers(
-    inputs: Inputs, rows: Mapping[int, tables.Probe | tables.Vector], cache: str, wanted: tuple[int, ...]
+    inputs: Inputs, rows: Mapping[int, tables.ProbeRecord | tables.VectorRecord], cache: str, wanted: tuple[int, ...]
 ) -> tuple[int, ...]:
     """Return the layers in `wanted`, or without any all layers that are both in `rows` and in the cache.
 
@@ -125,9 +125,9 @@ def select_cached_layers(
     return wanted or there
 
 
-def read_probe_rows(inputs: Inputs, reference: str) -> dict[int, tables.Probe]:
+def read_probe_rows(inputs: Inputs, reference: str) -> dict[int, tables.ProbeRecord]:
     """Return layer → row of a probe run."""
-    rows: list[tables.Probe] = inputs.rows(tables.Probe, inputs.run(reference))
+    rows: list[tables.ProbeRecord] = inputs.rows(tables.ProbeRecord, inputs.run(reference))
     return {row.layer: row for row in rows}
 
 
@@ -180,10 +180,10 @@ def find_best_layer(inputs: Inputs, reference: str) -> int:
         ).first()
         if layer is None:
             layer = session.execute(
-                select(tables.Probe.layer)
-                .join(metric, (metric.run_id == tables.Probe.run_id) & (metric.unit == tables.Probe.unit))
+                select(tables.ProbeRecord.layer)
+                .join(metric, (metric.run_id == tables.ProbeRecord.run_id) & (metric.unit == tables.ProbeRecord.unit))
                 .where(metric.run_id == run.id, metric.name == "validation_mae")
-                .order_by(metric.value, tables.Probe.layer)
+                .order_by(metric.value, tables.ProbeRecord.layer)
             ).first()
     if layer is None or layer[0] is None:
         raise BadInputError(f"probe run {run.id.hex[-6:]} has no validation scores", "choose one with --layer")
@@ -231,9 +231,9 @@ def cosine_similarity(one: np.ndarray, other: np.ndarray, centre: bool = False) 
     return float(a @ b / size) if size else 0.0
 
 
-def read_vector_rows(inputs: Inputs, reference: str) -> dict[int, tables.Vector]:
+def read_vector_rows(inputs: Inputs, reference: str) -> dict[int, tables.VectorRecord]:
     """Return layer → row of a vector run."""
-    rows: list[tables.Vector] = inputs.rows(tables.Vector, inputs.run(reference, "vector"))
+    rows: list[tables.VectorRecord] = inputs.rows(tables.VectorRecord, inputs.run(reference, "vector"))
     return {row.layer: row for row in rows}
 
 
@@ -245,7 +245,7 @@ def load_direction(inputs: Inputs, reference: str, layer: int) -> Direction:
     return load_vector_row(inputs, reference, rows[layer])
 
 
-def load_vector_row(inputs: Inputs, reference: str, row: tables.Vector) -> Direction:
+def load_vector_row(inputs: Inputs, reference: str, row: tables.VectorRecord) -> Direction:
     """Return the direction of a row of the table `vector`."""
     folder = inputs.locate_bytes(f"vector layer {row.layer}", reference, row.artifact, row.run_id).path
     arrays = read_layer(folder / "vector.safetensors", vector=1)

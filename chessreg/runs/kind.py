@@ -20,7 +20,7 @@ from pydantic import BaseModel, model_serializer
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.masking import is_secret_name
-from chessreg.named import Registry, checked_name
+from chessreg.named import NameRegistry, checked_name
 from chessreg.registry.result_tables import RESULT_TABLES
 from chessreg.runs.exits import FILE_MODULE_PREFIX, guard_process_exit
 from chessreg.runs.spec import ExecutionOptions, Spec, describe_settings, models_of, setting_names, tag_of, variants_of
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class RunEstimate:
     """An estimate of a run: rows by result table, bytes in the store, and remarks for a dry run."""
 
     rows: Mapping[str, int] = field(default_factory=dict)
@@ -89,9 +89,9 @@ class Kind:
         """Return the number of units of a spec, at least 1."""
         raise NotImplementedError
 
-    def estimate(self, spec: Any, inputs: Inputs) -> Estimate:
+    def estimate(self, spec: Any, inputs: Inputs) -> RunEstimate:
         """Return the estimated rows, bytes and computing time of a run, for dry runs."""
-        return Estimate()
+        return RunEstimate()
 
     def check(self, spec: Any, inputs: Inputs) -> None:
         """Raise an error for a problem that `run` would find only later. Called before anything is recorded."""
@@ -316,16 +316,16 @@ def load_file_module(path: Path, content: bytes) -> ModuleType:
     return module
 
 
-def load_kinds() -> Registry[Kind]:
+def load_kinds() -> NameRegistry[Kind]:
     """Return every kind by name: built-in kinds and the entry points `chessreg.kinds`. Broken kinds are skipped."""
     return load_kinds_and_failures()[0]
 
 
-def load_kinds_and_failures() -> tuple[Registry[Kind], dict[str, ChessregError]]:
+def load_kinds_and_failures() -> tuple[NameRegistry[Kind], dict[str, ChessregError]]:
     """Return every kind by name, and the errors of broken kinds by module or entry point."""
     from chessreg import plugins
 
-    registry: Registry[Kind] = Registry("kind of experiment")
+    registry: NameRegistry[Kind] = NameRegistry("kind of experiment")
     classes, failed = [], {}
     for info in pkgutil.iter_modules(importlib.import_module(OWN_PACKAGE).__path__):
         try:

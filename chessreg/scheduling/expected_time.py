@@ -21,7 +21,7 @@ from store.process import is_this_machine
 if TYPE_CHECKING:
     from sqlalchemy import Row
 
-    from chessreg.runs.kind import Estimate, Kind
+    from chessreg.runs.kind import Kind, RunEstimate
     from chessreg.runs.spec import Spec
 
 NEWEST_ATTEMPTS = 50  # of a kind, among which the nearest are chosen
@@ -51,7 +51,7 @@ class ExpectedTime:
 def expected_time(
     kind: Kind,
     spec: Spec,
-    estimate: Estimate | None,
+    estimate: RunEstimate | None,
     units: int | None,
     missing: int | None,
     inputs: Inputs,

@@ -16,7 +16,7 @@ class EditSetting:
 
 
 @dataclass(frozen=True)
-class Condition:
+class EditCondition:
     """One way to edit a state: a setting with the probe's own direction (`edit`), or with another direction in its
     place."""
 
@@ -28,7 +28,7 @@ class Condition:
 
 def list_conditions(
     settings: Sequence[EditSetting], others: Mapping[str, tuple[str, int]], draws: Mapping[str, int]
-) -> list[Condition]:
+) -> list[EditCondition]:
     """Return every edit, each followed by its other directions and its controls.
 
     `others` are source and number by name; `draws` counts the draws of each control. Edits of a single setting have no
@@ -38,8 +38,8 @@ def list_conditions(
     for setting in settings:
         behind = "" if len(settings) == 1 else f"-{setting.number}"
         named = {"edit": ("edit", 0), **others}
-        listed += [Condition(name + behind, setting, source, number) for name, (source, number) in named.items()]
+        listed += [EditCondition(name + behind, setting, source, number) for name, (source, number) in named.items()]
         for source, count in draws.items():
             first = setting.number * count
-            listed += [Condition(f"{source}-{first + draw}", setting, source, draw) for draw in range(count)]
+            listed += [EditCondition(f"{source}-{first + draw}", setting, source, draw) for draw in range(count)]
     return listed

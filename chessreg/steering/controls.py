@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 
 import numpy as np
 
-from chessreg.named import Registry
+from chessreg.named import NameRegistry
 from chessreg.noise import Stream, generator
 from chessreg.steering.directions import EMPTY, Change, normalize_rows, scale_to_norm
 
@@ -21,7 +21,7 @@ WRONG_LAYER, SHAM, ENCODE_DECODE = "wrong-layer", "sham", "encode-decode"
 Control = Callable[[np.ndarray, int, int], np.ndarray]
 """(direction float32 [d_model], layer, seed) → the direction that replaces it, float32 [d_model]."""
 
-CONTROLS: Registry[Control] = Registry("control")
+CONTROLS: NameRegistry[Control] = NameRegistry("control")
 """Controls of a vector that is added at every token."""
 
 CONTROLS.register("none", lambda direction, layer, seed: direction)

@@ -175,7 +175,7 @@ def read_intervention_settings(row: tables.Intervention) -> InterventionSettings
 
 def select_vector_rows(
     settings: InterventionSettings, checkpoint: tables.Checkpoint, inputs: Inputs
-) -> dict[int, tables.Vector]:
+) -> dict[int, tables.VectorRecord]:
     """Return the rows of the vector run that the settings use, by layer.
 
     Checks everything that can be checked without reading a file. Raises NotFoundError for a layer that the run does not

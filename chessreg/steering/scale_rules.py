@@ -19,7 +19,7 @@ from chessreg.errors import ChessregError
 from chessreg.models.adapters.base import Network
 from chessreg.models.decoding.session import group_by_length
 from chessreg.models.edits import ResidualEdit
-from chessreg.named import Registry
+from chessreg.named import NameRegistry
 
 if TYPE_CHECKING:
     from chessreg.models.language_model import LanguageModel
@@ -42,7 +42,7 @@ class ScaleRule:
     reference: Reference | None = None
 
 
-SCALE_RULES: Registry[ScaleRule] = Registry("scale rule")
+SCALE_RULES: NameRegistry[ScaleRule] = NameRegistry("scale rule")
 SCALE_RULES |= {
     "single_scale": ScaleRule(),  # length of the subtracted vector
     "single_target": ScaleRule(lambda value, mean: torch.full_like(mean, value)),  # logit of the piece

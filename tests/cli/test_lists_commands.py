@@ -106,7 +106,7 @@ def test_a_probe_is_listed_with_its_accuracy_over_all_games(here: Any, database:
         names.add_annotation(session, "checkpoint", checkpoint, "name", "tiny")
         for unit, layer in enumerate((3, 5)):
             session.add(
-                tables.Probe(
+                tables.ProbeRecord(
                     run_id=run_id, unit=unit, artifact=add_artifact(session, "probe", unit), checkpoint_id=checkpoint,
                     hook_point=f"blocks.{layer}.hook_resid_post", layer=layer, label="piece", positions="dots",
                     classes=13, train_games=20, train_positions=900, epochs=1.0, norm=2.5, detail={},
@@ -120,7 +120,7 @@ def test_a_probe_is_listed_with_its_accuracy_over_all_games(here: Any, database:
                                      n=n, correct=correct)
                     )  # fmt: skip
     first, second = here.json("probe", "list")
-    assert set(tables.Probe.__table__.columns.keys()) <= first.keys()
+    assert set(tables.ProbeRecord.__table__.columns.keys()) <= first.keys()
     assert (first["name"], first["checkpoint"], first["layer"]) == ("board", "tiny", 3)
     assert first["test_accuracy"] == pytest.approx(160 / 256)
     assert second["test_accuracy"] == pytest.approx(161 / 256)
@@ -159,7 +159,7 @@ def test_vectors_are_chosen_by_layer(here: Any, database: Database) -> None:
         names.add_annotation(session, "run", run_id, "name", "skill")
         for unit, layer in enumerate((2, 4)):
             session.add(
-                tables.Vector(
+                tables.VectorRecord(
                     run_id=run_id, unit=unit, artifact=add_artifact(session, "vector", unit), checkpoint_id=run_id,
                     hook_point=f"blocks.{layer}.hook_resid_post", layer=layer, source="contrastive:skill",
                     positions="dots", norm=1.5, detail={},

@@ -116,7 +116,7 @@ def test_what_is_removed_comes_back_until_the_bin_is_emptied(session):
     for name in ("reference-board", "skill"):
         archive(session, "run", name)
     with session.database.read() as sql:
-        rows = sql.scalar(select(func.count()).select_from(tables.Probe))
+        rows = sql.scalar(select(func.count()).select_from(tables.ProbeRecord))
     rubbish = found(session)
     digest = session.store.list("probe")[0].digest
     assert gc.move_to_bin(session.store, rubbish) == sum(item.bytes for item in rubbish) > 0
@@ -128,7 +128,7 @@ def test_what_is_removed_comes_back_until_the_bin_is_emptied(session):
     assert gc.empty_bin(session.store, older_than=0) > 0
     assert gc.restore_from_bin(session.store) == []
     with session.database.read() as sql:
-        assert sql.scalar(select(func.count()).select_from(tables.Probe)) == rows
+        assert sql.scalar(select(func.count()).select_from(tables.ProbeRecord)) == rows
 
 
 def test_other_names_in_the_bin_stay_and_stop_nobody(session):

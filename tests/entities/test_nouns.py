@@ -109,7 +109,7 @@ def add_saes(session: Session, content: str, seed: int = 0) -> None:
                 tables.Output(run_id=uuid_from_digest(spec_hash), name=f"layer-{unit}", unit=unit, digest=made.digest)
             )
             sql.add(
-                tables.Sae(
+                tables.SaeRecord(
                     run_id=uuid_from_digest(spec_hash), unit=unit, artifact=made.digest, checkpoint_id=checkpoint,
                     layer=unit, hook_point=f"blocks.{unit}.hook_resid_post", architecture="topk", features=64,
                     detail={},

@@ -346,7 +346,9 @@ def test_a_probe_of_shuffled_labels_says_so_and_is_tested_on_true_ones(world_ses
         report = world_session.run(spec)
         with world_session.database.read() as sql:
             rows = sql.scalars(select(tables.Score).where(tables.Score.run_id == report.run_id)).all()
-            [label] = set(sql.scalars(select(tables.Probe.label).where(tables.Probe.run_id == report.run_id)))
+            [label] = set(
+                sql.scalars(select(tables.ProbeRecord.label).where(tables.ProbeRecord.run_id == report.run_id))
+            )
         assert {row.detail["label"] for row in rows} == {label}
         truth = {(row.split, row.item): (row.detail["game_class"], row.detail["source_class"]) for row in rows}
         found[draw] = label, truth, load_probe(inputs, inputs.reference("run:probe", report.run_id.hex), 1).weight

@@ -215,7 +215,7 @@ def test_test_games_that_were_fitted_on_are_refused(world_session):
     with pytest.raises(BadInputError, match="the probe was made from"):
         probed(world_session, test_cache="reference-fit")
     run, _ = probed(world_session, test_cache="reference-fit", allow_overlap=True)
-    (row,) = rows_of(world_session, tables.Probe, run)
+    (row,) = rows_of(world_session, tables.ProbeRecord, run)
     shared = row.detail["overlap"]
     assert shared["probe"]["games"] == row.train_games
     assert shared["probe"]["of_games"] > row.train_games  # the held-out games were not fitted on
@@ -267,7 +267,7 @@ def test_black_probes_see_the_board_after_whites_move(world_session):
     with world_session.database.read() as sql:
         cache = f"run:{sql.get_one(tables.Run, report.run_id).spec_hash}"
     run, _ = probed(world_session, cache=cache, test_cache=None)
-    (row,) = rows_of(world_session, tables.Probe, run)
+    (row,) = rows_of(world_session, tables.ProbeRecord, run)
     assert row.positions == "even-spaces"
     assert {r.detail["ply_first"] for r in rows_of(world_session, tables.Score, run)} == {1}
 

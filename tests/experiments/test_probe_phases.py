@@ -114,7 +114,7 @@ def test_a_probe_of_a_phase_is_fitted_and_scored_at_its_tokens_alone(session):
     report = session.run(spec, name="black-origin")
     inputs = session.inputs
     with session.database.read() as sql:
-        row = sql.scalars(select(tables.Probe).where(tables.Probe.run_id == report.run_id)).one()
+        row = sql.scalars(select(tables.ProbeRecord).where(tables.ProbeRecord.run_id == report.run_id)).one()
         scores = sql.scalars(select(tables.Score).where(tables.Score.run_id == report.run_id)).all()
         points = sql.scalars(select(tables.MetricPoint).where(tables.MetricPoint.run_id == report.run_id)).all()
     assert (row.positions, row.classes, row.detail["phase"]) == ("black-origins", 7, 2)

@@ -9,7 +9,7 @@ import time
 import chess
 from pydantic import BaseModel, Field
 
-from chessreg.kinds import Arrow, BoardFrame, Estimate, Kind, Spec, generator
+from chessreg.kinds import Arrow, BoardFrame, Kind, RunEstimate, Spec, generator
 
 
 class ToySpec(Spec):
@@ -37,7 +37,7 @@ class Toy(Kind):
         return spec.positions
 
     def estimate(self, spec, inputs):
-        return Estimate(rows={"score": spec.positions})
+        return RunEstimate(rows={"score": spec.positions})
 
     def run(self, task):
         for unit in task.units:

@@ -134,7 +134,7 @@ def test_an_import_names_place_and_phase_and_refuses_what_does_not_go_together(s
         "phase": 2, "alignment": "pre-ply", "last_sites": 5,
     }  # fmt: skip
     with session.database.read() as sql:
-        row = sql.get_one(tables.Probe, (report.run_id, 0))
+        row = sql.get_one(tables.ProbeRecord, (report.run_id, 0))
     assert (row.positions, row.layer, row.checkpoint_id) == ("black-origins", 0, None)
     embeddings = saved(tmp_path, "to_piece_by_color/layer-00/phase-2/model.safetensors")
     other = saved(tmp_path, "to_piece_by_color/layer-03/phase-1/model.safetensors")

@@ -135,7 +135,7 @@ class Maker:
         digest = canonical_digest(["vector", next(self.count)])
         artifact = tables.Artifact(digest=digest, kind="vector", bytes=1, state="complete", created_at=START)
         rows = [
-            tables.Vector(
+            tables.VectorRecord(
                 run_id=run.id, unit=unit, artifact=digest, checkpoint_id=checkpoint.id, layer=layer, source=source,
                 hook_point=f"blocks.{layer}.hook_resid_post", positions="dots", norm=1.0, detail={},
             )
@@ -200,7 +200,7 @@ class Maker:
         digest = canonical_digest(["probe", next(self.count)])
         artifact = tables.Artifact(digest=digest, kind="probe", bytes=1, state="complete", created_at=START)
         rows = [
-            tables.Probe(
+            tables.ProbeRecord(
                 run_id=run.id, unit=unit, artifact=digest, checkpoint_id=checkpoint.id, layer=layer,
                 hook_point=f"blocks.{layer}.hook_resid_post", label=label, positions=positions, classes=13,
                 train_games=10, train_positions=330, epochs=5.0, norm=1.0, detail=detail or {},

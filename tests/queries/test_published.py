@@ -16,7 +16,7 @@ from chessreg.queries.catalogue import find_entry
 from chessreg.queries.engine import engine_of
 from chessreg.queries.published import (
     TYPES,
-    Condition,
+    RowCondition,
     compare_with_published,
     describe_rows,
     drop_unmatched,
@@ -172,7 +172,7 @@ class Karvonen:
         id = uuid_from_digest(reference.removeprefix("run:"))
         digest = canonical_digest(["vector", str(id)])
         artifact = tables.Artifact(digest=digest, kind="vector", bytes=1, state="complete", created_at=START)
-        row = tables.Vector(
+        row = tables.VectorRecord(
             run_id=id, unit=0, artifact=digest, checkpoint_id=self.checkpoint.id, layer=3,
             hook_point="blocks.3.hook_resid_post", source="x", positions="dots", norm=1.0,
             detail={"positions_summed": summed},
@@ -194,7 +194,7 @@ class Karvonen:
         fit = self.run(name, **changes)
         run = self.make.probe(self.checkpoint, scores, layers=(5,), label=label, detail=detail, **fit)
         with self.make.database.write() as sql:
-            sql.get(tables.Probe, (run.id, 0)).train_games = train_games
+            sql.get(tables.ProbeRecord, (run.id, 0)).train_games = train_games
         return run
 
 
@@ -406,7 +406,7 @@ def test_one_tag_makes_a_model_davis_own_in_all_his_tables():
 
 
 def test_a_row_that_lacks_what_a_reason_names_is_not_comparable_all_the_same(database):
-    condition = Condition("layers = 12", "'layers ' || layers || ', the paper''s 12'")
+    condition = RowCondition("layers = 12", "'layers ' || layers || ', the paper''s 12'")
     value = replace(published_values()[0], role="true", measure="mean", conditions=(condition,), alike=())
     ours = pa.table({"place": [0, 1, 2], "mean": [0.5] * 3, "checkpoint": ["m"] * 3, "layers": [12, 8, None]})
     rows = engine_of(database).over(ours, select_matching_rows(0, value, ours) + " ORDER BY place").to_pylist()

@@ -216,7 +216,7 @@ def test_a_probe_goes_by_the_name_of_its_run(database: Database, rows: Any) -> N
     with database.write() as session:
         run, other, data = rows.run(session, 1), rows.run(session, 2), rows.dataset(session)
         session.add(
-            tables.Probe(
+            tables.ProbeRecord(
                 run_id=run.id, unit=3, artifact=data.artifact, checkpoint_id=new_id(), hook_point="h",
                 layer=3, label="piece", positions="dots", classes=13, train_games=1, train_positions=1, epochs=1.0,
                 norm=1.0, detail={},

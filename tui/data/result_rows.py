@@ -56,7 +56,7 @@ RESULT_TABLES: dict[str, Any] = {
     "trial": tables.Trial,
     "score": tables.Score,
     "illegal_attempt": tables.IllegalAttempt,
-    "rating": tables.Rating,
+    "rating": tables.RatingRecord,
     "prediction": tables.Prediction,
     "metric_point": tables.MetricPoint,
     "statistic": tables.Statistic,

@@ -33,7 +33,7 @@ from chessreg.games.boards.boardframe import BoardFrame
 from chessreg.games.datasets.dataset import column_to_numpy
 from chessreg.runs.cost import LEGAL_MOVE_TOKENS, TOKENS_PER_MOVE, reading_operations
 from chessreg.runs.inputs import Inputs
-from chessreg.runs.kind import Estimate, Kind
+from chessreg.runs.kind import Kind, RunEstimate
 
 if TYPE_CHECKING:
     from chessreg.runs.task import Task
@@ -54,13 +54,13 @@ class EditKind(Kind):
         check_edit_spec(spec, inputs)
         return 1 if spec.moves else len(selections.select_games(spec, inputs)[1]) * spec.states_per_game
 
-    def estimate(self, spec: EditSettings, inputs: Inputs) -> Estimate:
+    def estimate(self, spec: EditSettings, inputs: Inputs) -> RunEstimate:
         tried = len(list_edit_settings(spec, inputs))
         each = 1 + len(spec.other_directions) + sum(spec.control_draws.values())
         remarks = (f"{tried} edits of every state: layers x scales",) if tried > 1 else ()
         states = self.units(spec, inputs)
         edits = states * (1 + tried * each)
-        return Estimate({"trial": edits}, 0, remarks, self.operations(spec, inputs, states, edits))
+        return RunEstimate({"trial": edits}, 0, remarks, self.operations(spec, inputs, states, edits))
 
     def operations(self, spec: Any, inputs: Inputs, states: int, edits: int) -> float:
         """Return the operations of `edits` edits of `states` states; each edit reads half of the game again."""
@@ -116,7 +116,7 @@ class BoardEdit(EditKind):
         "author-2024": {**PAPER, "token_mask": "all", "layers": (5,), "scale": 1.5},
     }
 
-    def estimate(self, spec: EditSpec, inputs: Inputs) -> Estimate:  # type: ignore[override]
+    def estimate(self, spec: EditSpec, inputs: Inputs) -> RunEstimate:  # type: ignore[override]
         greedy = super().estimate(spec, inputs)
         return replace(greedy, rows={"trial": greedy.rows["trial"] * (1 + spec.samples)})
 
@@ -183,7 +183,7 @@ class NextTokenEdit(EditKind):
     )  # fmt: skip
     presets: ClassVar[Mapping[str, Mapping[str, Any]]] = DAVIS_PRESETS
 
-    def estimate(self, spec: EditSettings, inputs: Inputs) -> Estimate:
+    def estimate(self, spec: EditSettings, inputs: Inputs) -> RunEstimate:
         made = super().estimate(spec, inputs)
         return replace(made, bytes=4 * made.rows["trial"] * inputs.encoding(spec.checkpoint).answer_size)
 

@@ -39,7 +39,7 @@ def check_edit_spec(spec: EditSettings, inputs: Inputs) -> None:
         raise BadInputError(f"--black-probe edits the tokens of {BLACK_SEGMENTS}, which {encoding.name} does not have")
     fitted: list[set[int]] = []
     for option, reference in spec.probes.items():
-        probes: Sequence[tables.Probe] = inputs.rows(tables.Probe, inputs.run(reference, "probe"))
+        probes: Sequence[tables.ProbeRecord] = inputs.rows(tables.ProbeRecord, inputs.run(reference, "probe"))
         check_edit_probe(option, probes[0], checkpoint, encoding)
         reads_centred = checkpoint.residual == "raw" and probes[0].detail["centred"]
         if isinstance(spec, EditSpec) and rule.reference is not None and reads_centred:
@@ -65,7 +65,7 @@ def check_edit_spec(spec: EditSettings, inputs: Inputs) -> None:
         check_saes(inputs, spec.sae, spec.expansion, layers, checkpoint)
 
 
-def check_edit_probe(name: str, probe: tables.Probe, checkpoint: tables.Checkpoint, encoding: Encoding) -> None:
+def check_edit_probe(name: str, probe: tables.ProbeRecord, checkpoint: tables.Checkpoint, encoding: Encoding) -> None:
     """Raise BadInputError if the probe given by the option `name` does not fit the model."""
     if probe.checkpoint_id is None:
         raise ProbeMismatchError(
@@ -195,7 +195,7 @@ def check_probe_tokens(spec: NextTokenEditSpec, inputs: Inputs, encoding: Encodi
     tokens = Tokens.from_items([prompt])
     fitted = [(option, reference) for option, own in references.items() for reference in own if reference is not None]
     for option, reference in fitted:
-        probe = inputs.rows(tables.Probe, inputs.run(reference, "probe"))[0]
+        probe = inputs.rows(tables.ProbeRecord, inputs.run(reference, "probe"))[0]
         site = resolve_site_name(probe.positions, encoding)
         known = site in encoding.site_names
         if known and len(prompt) - 1 in encoding.sites(site, tokens).token:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from chessreg.models.language_model import LanguageModel
     from chessreg.runs.fitted import FittedProbe
     from chessreg.runs.inputs import Inputs
-    from chessreg.steering.conditions import Condition
+    from chessreg.steering.conditions import EditCondition
 
 Measure = Literal["probability", "logprob", "logit"]
 MODEL_SIDES: tuple[Literal["clean", "edited"], ...] = ("clean", "edited")
@@ -74,7 +74,7 @@ class LoadedState:
 
     spec: EditSpec
     edited: PieceRemovals
-    condition: Condition
+    condition: EditCondition
     state: State
     removed: Removal
     edits: list[ResidualEdit]

@@ -31,7 +31,7 @@ from chessreg.models.language_model import LanguageModel
 from chessreg.named import clipped
 from chessreg.runs.fitted import FittedProbe, load_probe
 from chessreg.steering import controls
-from chessreg.steering.conditions import Condition, list_conditions
+from chessreg.steering.conditions import EditCondition, list_conditions
 from chessreg.steering.controls import ENCODE_DECODE, RANDOM, SHAM, SHUFFLED, WRONG_LAYER
 from chessreg.steering.directions import EMPTY, classify_piece, compute_piece_directions, find_known_pieces
 from chessreg.steering.interventions import add_row_id
@@ -76,11 +76,11 @@ class EditedModel(Generic[S]):
 
     # -- conditions -------------------------------------------------------------------------------------------------
 
-    def conditions(self) -> list[Condition]:
+    def conditions(self) -> list[EditCondition]:
         """Return every edit, each followed by its controls. A single edit has no number in its name."""
         return list_conditions(self.settings, self.spec.other_directions, self.spec.control_draws)
 
-    def condition(self, name: str | None) -> Condition:
+    def condition(self, name: str | None) -> EditCondition:
         """Return the condition of this name; without a name the first edit. Raises NotFoundError for an unknown
         name."""
         known = {condition.name: condition for condition in self.conditions()}
@@ -91,7 +91,7 @@ class EditedModel(Generic[S]):
             )
         return known[wanted]
 
-    def layers_of(self, condition: Condition) -> tuple[int, ...]:
+    def layers_of(self, condition: EditCondition) -> tuple[int, ...]:
         """Return the layers that a condition edits, ascending."""
         layers = condition.setting.layers
         return tuple(sorted(map(self.wrong_layer, layers))) if condition.source == WRONG_LAYER else layers
@@ -115,7 +115,7 @@ class EditedModel(Generic[S]):
             interventions[condition.name] = row["id"]
         return interventions
 
-    def intervention_row(self, condition: Condition) -> dict[str, Any]:
+    def intervention_row(self, condition: EditCondition) -> dict[str, Any]:
         """Return a condition's row of the intervention table. The id derives from the other columns."""
         spec = self.spec
         source, references = self.origin(condition)
@@ -137,7 +137,7 @@ class EditedModel(Generic[S]):
         """Return further settings that identify an intervention."""
         return {}
 
-    def origin(self, condition: Condition) -> tuple[str, list[str]]:
+    def origin(self, condition: EditCondition) -> tuple[str, list[str]]:
         """Return the source of a condition's directions, and the references that they come from."""
         spec, source, layers = self.spec, condition.source, condition.setting.layers
         black = [] if spec.black_probe is None else [spec.black_probe]
@@ -168,7 +168,7 @@ class PieceRemovals(EditedModel[EditSpec]):
         on, reference, expansion = str(self.model.device), str(self.spec.sae), self.spec.expansion
         return {n: load_sae(self.inputs, reference, None, hook_point(n), expansion, on) for n in self.layers}
 
-    def origin(self, condition: Condition) -> tuple[str, list[str]]:
+    def origin(self, condition: EditCondition) -> tuple[str, list[str]]:
         if condition.source == ENCODE_DECODE:
             from chessreg.experiments.sae.stored import build_output_name
 
@@ -193,7 +193,7 @@ class PieceRemovals(EditedModel[EditSpec]):
 
     def edits(
         self,
-        condition: Condition,
+        condition: EditCondition,
         prompts: Sequence[Sequence[int]],
         removals: Sequence[Removal],
         real: Sequence[ResidualEdit] | None = None,
@@ -222,13 +222,13 @@ class PieceRemovals(EditedModel[EditSpec]):
         drawn = [self.edit(condition, edit.layer, removals, edit.token_mask) for edit in real]
         return [replace(own, scale=edit.scale) for own, edit in zip(drawn, real, strict=True)]
 
-    def edit(self, condition: Condition, layer: int, removals: Sequence[Removal], token_mask: str) -> ResidualEdit:
+    def edit(self, condition: EditCondition, layer: int, removals: Sequence[Removal], token_mask: str) -> ResidualEdit:
         """Return the unscaled edit of a layer with a condition's directions at these tokens."""
         vectors = self.vectors(condition, layer, removals, token_mask)
         on_device = torch.from_numpy(vectors).to(self.model.device)
         return ResidualEdit(layer, on_device, 1.0, token_mask, op="subtract", reference=self.reference(layer))
 
-    def vectors(self, condition: Condition, layer: int, removals: Sequence[Removal], token_mask: str) -> np.ndarray:
+    def vectors(self, condition: EditCondition, layer: int, removals: Sequence[Removal], token_mask: str) -> np.ndarray:
         """Return the directions that a condition subtracts, before scaling: unit vectors float32 [states, d_model]."""
         spec, draw = self.spec, condition.draw
         weight = self.probe(layer, token_mask).weight

@@ -41,7 +41,7 @@ from chessreg.models.edits import ResidualEdit
 from chessreg.runs.fitted import FittedProbe
 from chessreg.runs.task import Task
 from chessreg.steering import controls
-from chessreg.steering.conditions import Condition
+from chessreg.steering.conditions import EditCondition
 from chessreg.steering.controls import OTHER, PATCH, RANDOM, SHAM, SHUFFLED, WRONG_LAYER
 from chessreg.steering.directions import PIECES, Change, compute_change_directions, normalize_rows
 
@@ -81,7 +81,7 @@ class CaseEdits(EditedModel[NextTokenEditSpec]):
         pairs = zip(self.spec.other_probes, blacks, strict=True)
         return [(self.probes_of(white), self.probes_of(black)) for white, black in pairs]
 
-    def origin(self, condition: Condition) -> tuple[str, list[str]]:
+    def origin(self, condition: EditCondition) -> tuple[str, list[str]]:
         spec, layers = self.spec, condition.setting.layers
         if condition.source == PATCH:
             later = spec.later or f"{spec.future}-{spec.future_unit}"
@@ -96,7 +96,7 @@ class CaseEdits(EditedModel[NextTokenEditSpec]):
     def detail(self) -> dict[str, Any]:
         return {name: getattr(self.spec, name) for name in PROTOCOL}
 
-    def edits(self, case: Case, condition: Condition) -> list[ResidualEdit]:
+    def edits(self, case: Case, condition: EditCondition) -> list[ResidualEdit]:
         """Return one case's edits under a condition, one per layer.
 
         Raises BadInputError for a patch that does not fit the model's context, and if the probe has no direction for
@@ -127,7 +127,7 @@ class CaseEdits(EditedModel[NextTokenEditSpec]):
             reference=self.reference(layer),
         )
 
-    def scales(self, condition: Condition, cases: Sequence[Case]) -> np.ndarray:
+    def scales(self, condition: EditCondition, cases: Sequence[Case]) -> np.ndarray:
         """Return the value of the scale rule at the edited token of each case, float64 [cases]. With --decay it falls
         with the token's index."""
         value = 0.0 if condition.source == SHAM else condition.setting.value
@@ -140,7 +140,7 @@ class CaseEdits(EditedModel[NextTokenEditSpec]):
         cases: Sequence[Case],
         sites: np.ndarray,
         later: np.ndarray,
-        condition: Condition,
+        condition: EditCondition,
         layer: int,
         cached: dict[tuple[str, int, int], np.ndarray],
     ) -> np.ndarray:
@@ -174,7 +174,7 @@ class CaseEdits(EditedModel[NextTokenEditSpec]):
         shape = self.model.n_layers, self.model.d_model
         return controls.draw_uniform_matrix_directions(seed, draw, layer, units, shape)
 
-    def of_probes(self, cases: Sequence[Case], condition: Condition, layer: int) -> np.ndarray:
+    def of_probes(self, cases: Sequence[Case], condition: EditCondition, layer: int) -> np.ndarray:
         """Return a probe's directions for the changes of each board float32 [cases, d_model], by the side to move."""
         spec, draw = self.spec, condition.draw
         if condition.source == WRONG_LAYER:
@@ -320,7 +320,7 @@ class SiteEditor(CaseEdits):
         """Return the outcomes of all conditions except the clean one. Conditions with equal layers share a pass."""
         if self.spec.token_mask != "last":
             return [self.several(tokens, cases, sites, later, condition) for condition in self.all_conditions]
-        together: dict[tuple[int, ...], list[Condition]] = {}
+        together: dict[tuple[int, ...], list[EditCondition]] = {}
         for condition in self.all_conditions:
             together.setdefault(self.layers_of(condition), []).append(condition)
         made: dict[str, Outcome] = {}
@@ -340,7 +340,7 @@ class SiteEditor(CaseEdits):
         return [made[condition.name] for condition in self.all_conditions]
 
     def several(
-        self, tokens: NextTokens, cases: Sequence[Case], sites: np.ndarray, later: np.ndarray, condition: Condition
+        self, tokens: NextTokens, cases: Sequence[Case], sites: np.ndarray, later: np.ndarray, condition: EditCondition
     ) -> Outcome:
         """Return the outcome of a condition that edits several tokens of each prefix. Equation 1 gives the length at
         each token."""

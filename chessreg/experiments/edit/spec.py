@@ -504,7 +504,7 @@ def list_edit_settings(spec: EditSettings, inputs: Inputs) -> list[EditSetting]:
 
 def list_probed_layers(reference: str, inputs: Inputs) -> list[int]:
     """Return the layers for which a probe run has probes."""
-    return sorted({row.layer for row in inputs.rows(tables.Probe, inputs.run(reference, "probe"))})
+    return sorted({row.layer for row in inputs.rows(tables.ProbeRecord, inputs.run(reference, "probe"))})
 
 
 def list_editable_layers(spec: EditSettings, inputs: Inputs) -> list[int]:

@@ -20,7 +20,7 @@ from chessreg.experiments.imported.file import (
 from chessreg.games.foreign import FORMATS, grid
 from chessreg.games.foreign.game import read_source_text
 from chessreg.runs.cost import parse_seconds
-from chessreg.runs.kind import Estimate
+from chessreg.runs.kind import RunEstimate
 from chessreg.steering.interventions import add_row_id
 
 if TYPE_CHECKING:
@@ -70,10 +70,12 @@ class ImportedAggregates(ImportedFile):
     def units(self, spec: ImportedAggregatesSpec, inputs: Inputs) -> int:
         return len(read_aggregates(spec, inputs)[0])
 
-    def estimate(self, spec: ImportedAggregatesSpec, inputs: Inputs) -> Estimate:
+    def estimate(self, spec: ImportedAggregatesSpec, inputs: Inputs) -> RunEstimate:
         rows, path = read_aggregates(spec, inputs)
         size = path.stat().st_size
-        return Estimate({"metric_point": sum(len(row.values) for row in rows)}, size, cpu_seconds=parse_seconds(size))
+        return RunEstimate(
+            {"metric_point": sum(len(row.values) for row in rows)}, size, cpu_seconds=parse_seconds(size)
+        )
 
     def run(self, task: Task[ImportedAggregatesSpec, ImportOptions]) -> None:
         rows, _ = read_aggregates(task.spec, task.inputs)

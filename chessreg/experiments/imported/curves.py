@@ -18,7 +18,7 @@ from chessreg.experiments.imported.file import (
 from chessreg.games.foreign import training_log
 from chessreg.games.foreign.game import read_source_text
 from chessreg.runs.cost import parse_seconds
-from chessreg.runs.kind import Estimate
+from chessreg.runs.kind import RunEstimate
 from chessreg.runs.spec import Ref
 
 if TYPE_CHECKING:
@@ -57,10 +57,10 @@ class ImportedCurves(ImportedFile):
             inputs.checkpoint(spec.checkpoint)
         super().check(spec, inputs)
 
-    def estimate(self, spec: ImportedCurvesSpec, inputs: Inputs) -> Estimate:
+    def estimate(self, spec: ImportedCurvesSpec, inputs: Inputs) -> RunEstimate:
         log, path = read_log(spec, inputs)
         size = path.stat().st_size
-        return Estimate({"metric_point": len(log.points)}, size, cpu_seconds=parse_seconds(size))
+        return RunEstimate({"metric_point": len(log.points)}, size, cpu_seconds=parse_seconds(size))
 
     def run(self, task: Task[ImportedCurvesSpec, ImportOptions]) -> None:
         log, _ = read_log(task.spec, task.inputs)

@@ -33,7 +33,7 @@ from chessreg.models.importers.directions import VectorFile
 from chessreg.runs.cost import parse_seconds
 from chessreg.runs.fitted import Direction, cosine_similarity
 from chessreg.runs.inputs import Inputs
-from chessreg.runs.kind import Estimate, Kind
+from chessreg.runs.kind import Kind, RunEstimate
 from chessreg.runs.spec import ExecutionOptions
 
 if TYPE_CHECKING:
@@ -54,9 +54,9 @@ class _ImportedDirections(Kind):
     def units(self, spec: Any, inputs: Inputs) -> int:
         return len(spec.files)
 
-    def estimate(self, spec: Any, inputs: Inputs) -> Estimate:
+    def estimate(self, spec: Any, inputs: Inputs) -> RunEstimate:
         size = sum(inputs.artifact("files", reference).path.stat().st_size for reference in spec.files)
-        return Estimate({"metric_point": 4 * len(spec.files)}, size, cpu_seconds=parse_seconds(size))
+        return RunEstimate({"metric_point": 4 * len(spec.files)}, size, cpu_seconds=parse_seconds(size))
 
 
 class ImportedProbe(_ImportedDirections):

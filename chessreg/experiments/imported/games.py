@@ -24,7 +24,7 @@ from chessreg.games.engines.pool import EnginePool
 from chessreg.games.foreign import ForeignFile, ForeignGame, read_games
 from chessreg.runs.cost import parse_seconds
 from chessreg.runs.inputs import Inputs
-from chessreg.runs.kind import Estimate
+from chessreg.runs.kind import RunEstimate
 from chessreg.runs.task import Task
 
 
@@ -84,12 +84,12 @@ class ImportedGames(ImportedFile):
         if spec.adjudication != "none":
             find_stockfish()
 
-    def estimate(self, spec: ImportedGamesSpec, inputs: Inputs) -> Estimate:
+    def estimate(self, spec: ImportedGamesSpec, inputs: Inputs) -> RunEstimate:
         file, path = read_imported_games(spec, inputs)
         tries = sum(len(game.illegal) for game in file.games)
         size = path.stat().st_size
         rows = {"game": len(file.games), "illegal_attempt": tries}
-        return Estimate(rows, size, cpu_seconds=parse_seconds(size))
+        return RunEstimate(rows, size, cpu_seconds=parse_seconds(size))
 
     def run(self, task: Task[ImportedGamesSpec, ImportOptions]) -> None:
         file, _ = read_imported_games(task.spec, task.inputs)

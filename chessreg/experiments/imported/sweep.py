@@ -23,7 +23,7 @@ from chessreg.games.foreign import sweep
 from chessreg.games.foreign.game import UNKNOWN, make_engine_player, read_source_text
 from chessreg.registry.names import read_name
 from chessreg.runs.cost import parse_seconds
-from chessreg.runs.kind import Estimate
+from chessreg.runs.kind import RunEstimate
 from chessreg.runs.spec import Ref
 
 if TYPE_CHECKING:
@@ -94,10 +94,10 @@ class ImportedSweep(ImportedFile):
     def units(self, spec: ImportedSweepSpec, inputs: Inputs) -> int:
         return len(read_counts(spec, inputs)[0])
 
-    def estimate(self, spec: ImportedSweepSpec, inputs: Inputs) -> Estimate:
+    def estimate(self, spec: ImportedSweepSpec, inputs: Inputs) -> RunEstimate:
         counts, path = read_counts(spec, inputs)
         size = path.stat().st_size
-        return Estimate({"metric_point": 3 * len(counts)}, size, cpu_seconds=parse_seconds(size))
+        return RunEstimate({"metric_point": 3 * len(counts)}, size, cpu_seconds=parse_seconds(size))
 
     def run(self, task: Task[ImportedSweepSpec, ImportOptions]) -> None:
         counts, _ = read_counts(task.spec, task.inputs)

@@ -24,7 +24,7 @@ from chessreg.models.hook_points import get_hook_layer
 from chessreg.registry import tables
 from chessreg.runs.cost import reading_operations
 from chessreg.runs.inputs import Inputs
-from chessreg.runs.kind import Estimate, Kind
+from chessreg.runs.kind import Kind, RunEstimate
 
 if TYPE_CHECKING:
     from chessreg.experiments.markov.similarity import Population, SimilarityTest
@@ -124,7 +124,7 @@ class Markov(Kind):
         games, classes = find_classes(spec, inputs)
         overlap.refuse_overlap(inputs, spec.checkpoint, games, list_class_games(classes), spec.allow_overlap)
 
-    def estimate(self, spec: MarkovSpec, inputs: Inputs) -> Estimate:
+    def estimate(self, spec: MarkovSpec, inputs: Inputs) -> RunEstimate:
         checkpoint, _ = inputs.checkpoint(spec.checkpoint)
         points, (_, classes) = resolve_hook_points(spec, inputs), find_classes(spec, inputs)
         needed, members = len(classes.needed(0, len(classes))), len(classes.member)
@@ -139,7 +139,7 @@ class Markov(Kind):
         )
         states = f"{needed:,} states at {len(points)} hook points, including the partners of the controls"
         operations = reading_operations(spec.checkpoint, inputs, needed)
-        return Estimate(rows, needed * len(points) * checkpoint.d_model * 4, (reached, states), operations)
+        return RunEstimate(rows, needed * len(points) * checkpoint.d_model * 4, (reached, states), operations)
 
     def run(self, task: Task[MarkovSpec, MarkovOptions]) -> None:
 

@@ -41,7 +41,7 @@ from chessreg.models.checkpoint import read_info
 from chessreg.models.decoding.policies import check_policy, make_policy
 from chessreg.registry import tables
 from chessreg.runs.cost import MOVES_PER_GAME, choosing_operations, search_seconds
-from chessreg.runs.kind import Estimate, Kind
+from chessreg.runs.kind import Kind, RunEstimate
 from chessreg.runs.spec import CheckpointRef, ExecutionOptions, Moves, Processes, Ref
 from chessreg.steering import interventions
 from chessreg.steering.interventions import InterventionSettings, select_vector_rows
@@ -352,7 +352,7 @@ class Play(Kind):
                     f"{error.hint}; or give --adjudication none",
                 ) from error
 
-    def estimate(self, spec: PlaySpec, inputs: Inputs) -> Estimate:
+    def estimate(self, spec: PlaySpec, inputs: Inputs) -> RunEstimate:
         remarks: tuple[str, ...] = (
             f"at most {2 * spec.move_limit} plies per game; the number of illegal tries depends on the model",
         )
@@ -364,7 +364,7 @@ class Play(Kind):
         turns = games * min(spec.move_limit, MOVES_PER_GAME)
         thought = sum(search_seconds(opponent.text) for opponent in spec.opponents) / len(spec.opponents)
         judged = search_seconds(spec.adjudication) if spec.adjudication != "none" else 0.0
-        return Estimate(
+        return RunEstimate(
             {"game": games}, games * BYTES_PER_GAME, (*remarks, *describe_stopping(spec)),
             choosing_operations(spec.checkpoint, inputs, games, turns), turns * thought + games * judged,
         )  # fmt: skip

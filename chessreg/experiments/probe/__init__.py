@@ -15,7 +15,7 @@ from chessreg.runs.activations import list_cached_layers, load_cache
 from chessreg.runs.cost import probe_operations
 from chessreg.runs.fitted import Reader, linear_reader
 from chessreg.runs.inputs import Inputs
-from chessreg.runs.kind import Estimate, Kind
+from chessreg.runs.kind import Kind, RunEstimate
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,7 +74,7 @@ class Probe(Kind):
     def units(self, spec: ProbeSpec, inputs: Inputs) -> int:
         return len(resolve_probe_layers(spec, inputs))
 
-    def estimate(self, spec: ProbeSpec, inputs: Inputs) -> Estimate:
+    def estimate(self, spec: ProbeSpec, inputs: Inputs) -> RunEstimate:
         wanted, layers = get_label(spec.label), resolve_probe_layers(spec, inputs)
         run = inputs.run(spec.cache, "cache")
         tested, remarks = run.units * spec.validation, []
@@ -87,7 +87,7 @@ class Probe(Kind):
         table = "prediction" if wanted.source == "rating" else "score"
         positions = sum(row.rows for row in rows) * spec.epochs * len(layers)
         operations = probe_operations(positions, wanted.squares * max(len(wanted.classes), 1), rows[0].d_model)
-        return Estimate({table: int(tested * len(layers))}, size * len(layers), tuple(remarks), operations)
+        return RunEstimate({table: int(tested * len(layers))}, size * len(layers), tuple(remarks), operations)
 
     def check(self, spec: ProbeSpec, inputs: Inputs) -> None:
         """Raise an error if evaluated games are training games of the model, or test games are among the fitted

@@ -24,7 +24,7 @@ from chessreg.games.engines.estimators import (
     select_pair,
 )
 from chessreg.games.engines.opponents import ANCHOR_ERROR
-from chessreg.runs.kind import Estimate, Kind
+from chessreg.runs.kind import Kind, RunEstimate
 
 if TYPE_CHECKING:
     from chessreg.runs.inputs import Inputs
@@ -92,12 +92,12 @@ class Rating(Kind):
     def check(self, spec: RatingSpec, inputs: Inputs) -> None:
         load_rating_pool(spec, inputs)
 
-    def estimate(self, spec: RatingSpec, inputs: Inputs) -> Estimate:
+    def estimate(self, spec: RatingSpec, inputs: Inputs) -> RunEstimate:
         loaded = load_rating_pool(spec, inputs)
         remarks = (f"{len(loaded.pool.first):,} games; the rating of {len(loaded.sources)} of the players is known",)
         units = self.units(spec, inputs)
         seconds = units * (1 + spec.resamples) * len(loaded.players) ** 2 / FITTED_PAIRS_PER_SECOND
-        return Estimate({"rating": len(loaded.players) * units}, 0, remarks, cpu_seconds=seconds)
+        return RunEstimate({"rating": len(loaded.players) * units}, 0, remarks, cpu_seconds=seconds)
 
     def run(self, task: Task[RatingSpec, Any]) -> None:
         spec = task.spec

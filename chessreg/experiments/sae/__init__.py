@@ -15,7 +15,7 @@ from chessreg.experiments.settings import overlap
 from chessreg.games.boards.boardframe import BoardFrame
 from chessreg.games.datasets import labels
 from chessreg.registry import tables
-from chessreg.runs.kind import Estimate, Kind
+from chessreg.runs.kind import Kind, RunEstimate
 
 if TYPE_CHECKING:
     from chessreg.encodings import Encoding
@@ -72,7 +72,7 @@ class Sae(Kind):
             [(origin.items, origin.places)], items.hashes[places], spec.allow_overlap, "the SAE"
         )
 
-    def estimate(self, spec: SaeSpec, inputs: Inputs) -> Estimate:
+    def estimate(self, spec: SaeSpec, inputs: Inputs) -> RunEstimate:
         origin = SaeOrigin.of(spec, inputs)
         saes, width = len(origin.saes(spec)), origin.row.d_model
         features = [expansion * width for expansion in spec.expansions]
@@ -84,7 +84,7 @@ class Sae(Kind):
             f"about {operations:.2g} floating-point operations; {len(origin.held_places):,} held-out games",
         )
         rows = {"statistic": 13 * saes, "metric_point": 520 * saes, "prediction": latents}
-        return Estimate(rows, 2 * 4 * width * latents, remarks, operations)
+        return RunEstimate(rows, 2 * 4 * width * latents, remarks, operations)
 
     def run(self, task: Task[SaeSpec, SaeOptions]) -> None:
         from chessreg.experiments.sae.work import SaeWork, build_state_name
@@ -111,7 +111,7 @@ def build_latent_frames(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]
     with inputs.database.read() as session:
         run = session.get_one(tables.Run, run_id)
         spec = SaeSpec(**run.spec)
-        sae = session.get_one(tables.Sae, (run_id, unit))
+        sae = session.get_one(tables.SaeRecord, (run_id, unit))
         if "item" not in row:
             prediction = tables.Prediction
             best = session.scalars(

@@ -82,7 +82,7 @@ class Features:
         cls, inputs: Inputs, source: str, sae: str | None, expansion: int | None, layers: Sequence[int], pattern: str
     ) -> Features:
         """Load the autoencoders of a source for these layers. `sae` and `expansion` choose them; None for `means`."""
-        rows: dict[str, tables.Sae] = (
+        rows: dict[str, tables.SaeRecord] = (
             {row.hook_point: row for row in select_sae_rows(inputs, sae, expansion)} if sae else {}
         )
         saes = {layer: rows[hook_point(layer, pattern)] for layer in layers} if sae else {}

@@ -44,12 +44,12 @@ def read_sae_folder(folder: Path, scale: float, device: str = "cpu") -> GatedSae
     return GatedSae(**tensors, scale=scale)
 
 
-def select_sae_rows(inputs: Inputs, reference: str, expansion: int | None = None) -> list[tables.Sae]:
+def select_sae_rows(inputs: Inputs, reference: str, expansion: int | None = None) -> list[tables.SaeRecord]:
     """Return the rows of one expansion of an SAE run, one per hook point; without `expansion`, of the only one.
 
     Raises NotFoundError for an expansion that the run lacks, and BadInputError if it has several and none is named.
     """
-    rows: list[tables.Sae] = inputs.rows(tables.Sae, inputs.run(reference, "sae"))
+    rows: list[tables.SaeRecord] = inputs.rows(tables.SaeRecord, inputs.run(reference, "sae"))
     there = list(dict.fromkeys(row.detail.get("expansion") for row in rows))
     if expansion is None and len(there) > 1:
         raise BadInputError(f"this SAE run has the expansions {', '.join(map(str, there))}", "choose with --expansion")
@@ -84,7 +84,7 @@ def load_sae(
     return read_sae(inputs, reference, fitting[0], device)
 
 
-def read_sae(inputs: Inputs, reference: str, row: tables.Sae, device: str = "cpu") -> GatedSae:
+def read_sae(inputs: Inputs, reference: str, row: tables.SaeRecord, device: str = "cpu") -> GatedSae:
     """Return the autoencoder behind a row of the table `sae`."""
     located = inputs.locate_bytes(f"sae {row.hook_point}", reference, row.artifact, row.run_id)
     sae = read_sae_folder(located.path, float(row.detail["scale"]), device)

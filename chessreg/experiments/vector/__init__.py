@@ -32,7 +32,7 @@ from chessreg.models.hook_points import hook_point
 from chessreg.runs.cost import reading_operations
 from chessreg.runs.fitted import Direction, load_direction, load_vector, read_vector_rows
 from chessreg.runs.inputs import Inputs
-from chessreg.runs.kind import Estimate, Kind
+from chessreg.runs.kind import Kind, RunEstimate
 
 if TYPE_CHECKING:
     from chessreg.runs.task import Task
@@ -77,11 +77,11 @@ class Vector(Kind):
     def units(self, spec: VectorSettings, inputs: Inputs) -> int:
         return len(resolve_vector_layers(spec, inputs))
 
-    def estimate(self, spec: VectorSettings, inputs: Inputs) -> Estimate:
+    def estimate(self, spec: VectorSettings, inputs: Inputs) -> RunEstimate:
         layers = resolve_vector_layers(spec, inputs)
         if not isinstance(spec, Contrast):
             seconds = len(layers) * SECONDS_PER_LAYER
-            return Estimate({"metric_point": len(layers)}, len(layers) * 4096, cpu_seconds=seconds)
+            return RunEstimate({"metric_point": len(layers)}, len(layers) * 4096, cpu_seconds=seconds)
         games = gather_games(spec, inputs)
         kept = isinstance(spec, UncachedContrast)
         sums = len(games.places) * games.checkpoint.d_model * 4 if kept else 0
@@ -90,7 +90,7 @@ class Vector(Kind):
             operations = passes * reading_operations(spec.model(inputs), inputs, len(games.places))
         else:
             operations = 2.0 * passes * len(layers) * int(games.positions.sum()) * games.checkpoint.d_model
-        return Estimate(
+        return RunEstimate(
             {"metric_point": 6 * len(layers)}, len(layers) * (sums + 8192), (str(games.report),), operations
         )
 

@@ -30,7 +30,7 @@ from chessreg.experiments.vector.spec import (
     resolve_vector_layers,
 )
 from chessreg.models.hook_points import RESID_POST, to_hook_pattern
-from chessreg.named import Registry
+from chessreg.named import NameRegistry
 from chessreg.registry import tables
 from chessreg.runs.fitted import (
     Direction,
@@ -70,7 +70,7 @@ Made = tuple[VectorOrigin, Iterator[tuple[int, Direction]]]
 """The origin, and an iterator over (layer, direction) of the requested layers, in order."""
 
 Maker = Callable[["Task[Any, VectorOptions]", list[int]], Made]
-MAKERS: Registry[Maker] = Registry("source of vectors")
+MAKERS: NameRegistry[Maker] = NameRegistry("source of vectors")
 
 
 def build_contrast_origin(spec: Contrast, source: str, games: ClassedGames) -> VectorOrigin:
@@ -216,7 +216,9 @@ def load_stored_vector(task: Task[Any, VectorOptions], layer: int) -> np.ndarray
 
     with task.inputs.database.read() as session:
         kept = session.scalars(
-            select(tables.Vector).where(tables.Vector.run_id == task.run_id, tables.Vector.layer == layer)
+            select(tables.VectorRecord).where(
+                tables.VectorRecord.run_id == task.run_id, tables.VectorRecord.layer == layer
+            )
         ).first()
         if kept is None:
             return None
@@ -326,7 +328,7 @@ def check_shuffled_probe(spec: ShuffledProbeVector, real: OfProbe, inputs: Input
             )
 
 
-def copy_origin(row: tables.Probe | tables.Vector, source: str, detail: dict[str, Any]) -> VectorOrigin:
+def copy_origin(row: tables.ProbeRecord | tables.VectorRecord, source: str, detail: dict[str, Any]) -> VectorOrigin:
     """Return the origin of directions made from another run's rows: the same model, sites and hook point."""
     return VectorOrigin(
         row.checkpoint_id, source[:64], row.positions, detail, hook_point=to_hook_pattern(row.hook_point)

@@ -14,7 +14,7 @@ from enum import StrEnum
 import chess
 
 from chessreg.errors import BadInputError
-from chessreg.named import Registry
+from chessreg.named import NameRegistry
 
 WIN_CP = 100
 """Centipawns above which an unfinished game is won at the move limit (Karvonen)."""
@@ -115,7 +115,7 @@ def _score_author_2024(color: chess.Color, result: str, cp: int | None) -> float
     return None if own == WIN_CP else float(own > WIN_CP)  # exactly 100 was written as "1/2" and dropped too
 
 
-SCORING: Registry[Callable[[chess.Color, str, int | None], float | None]] = Registry("scoring policy")
+SCORING: NameRegistry[Callable[[chess.Color, str, int | None], float | None]] = NameRegistry("scoring policy")
 SCORING["paper"] = _score_paper
 SCORING["author-2024"] = _score_author_2024
 

@@ -26,7 +26,7 @@ import chess
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games.boards.typed import find_shortest_game
-from chessreg.named import Registry, clipped
+from chessreg.named import NameRegistry, clipped
 from chessreg.noise import Stream, generator
 
 CHECKED_LINES = 100  # lines of a book that are checked before it is used
@@ -263,7 +263,7 @@ class OpeningSource(Protocol):
     def __call__(self, argument: str, seed: int, numbers: Iterable[int]) -> list[Opening]: ...
 
 
-SOURCES: Registry[OpeningSource] = Registry("opening source", "standard, random:20, book:FILE")
+SOURCES: NameRegistry[OpeningSource] = NameRegistry("opening source", "standard, random:20, book:FILE")
 
 
 def parse_opening(text: str) -> OpeningSpec:

@@ -18,7 +18,7 @@ import numpy as np
 from chessreg.errors import BadInputError
 from chessreg.games.boards import attacks
 from chessreg.games.boards.moves import boards_after, hash_positions
-from chessreg.named import Registry
+from chessreg.named import NameRegistry
 
 if TYPE_CHECKING:
     from chessreg.games.datasets.dataset import Games
@@ -129,7 +129,7 @@ class Label:
     about: str = ""
 
 
-LABELS: Registry[Label] = Registry("label")
+LABELS: NameRegistry[Label] = NameRegistry("label")
 
 
 def register_label(label: Label) -> None:

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from chessreg.named import Registry
+from chessreg.named import NameRegistry
 from chessreg.noise import Stream, generator
 
 WIN, DRAW, LOSS = 0, 1, 2
@@ -82,7 +82,7 @@ class Options(NamedTuple):
 Estimator = Callable[[PairCounts, Options], np.ndarray]
 """Counts → ratings, float64 [sample, player]: infinite after only wins or losses, NaN if unknown."""
 
-ESTIMATORS: Registry[Estimator] = Registry("rating estimator")
+ESTIMATORS: NameRegistry[Estimator] = NameRegistry("rating estimator")
 JOINT = frozenset({"bradley-terry", "davidson"})
 """Estimators that need no opponents of known rating."""
 RULES = frozenset({"junkin-batched", "sequential"})

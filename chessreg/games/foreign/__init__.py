@@ -12,7 +12,7 @@ from typing import Literal
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games.foreign import chess_gpt_eval, grid, sweep, tournament, training_log
 from chessreg.games.foreign.game import ForeignFile, ForeignGame, Oddity, Rejected, read_source_text
-from chessreg.named import Registry
+from chessreg.named import NameRegistry
 
 __all__ = [
     "FORMATS",
@@ -37,7 +37,7 @@ class Format:
     games: Callable[[str], ForeignFile] | None = None
 
 
-FORMATS: Registry[Format] = Registry("format of results")
+FORMATS: NameRegistry[Format] = NameRegistry("format of results")
 for _format in (
     Format(
         "chess_gpt_eval",

@@ -19,7 +19,7 @@ from torch.overrides import TorchFunctionMode
 
 from chessreg.errors import BadInputError
 from chessreg.models.hook_points import EMBED, LN_FINAL, PATTERNS, RESID_POST, RESID_PRE, hook_point
-from chessreg.named import Registry
+from chessreg.named import NameRegistry
 
 AttentionKind = Literal["causal", "bidirectional"]
 HeadKind = Literal["next-token", "action", "action-value", "state-value"]
@@ -225,7 +225,7 @@ class WithoutInitialization(TorchFunctionMode):
         return func(*args, **kwargs)
 
 
-ADAPTERS: Registry[type[Network]] = Registry("architecture")
+ADAPTERS: NameRegistry[type[Network]] = NameRegistry("architecture")
 
 
 def check_weights(weights: Mapping[str, Tensor], expected: Mapping[str, tuple[int, ...]], what: str) -> None:

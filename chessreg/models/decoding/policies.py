@@ -21,7 +21,7 @@ import numpy as np
 
 from chessreg.errors import BadInputError
 from chessreg.models.decoding.sampling import Key, draw_tokens
-from chessreg.named import Registry
+from chessreg.named import NameRegistry
 from chessreg.noise import uniform
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ Maker = Callable[[str, tuple[float, ...], bool, int], Policy]
 """Makes a policy from (the text after the colon, temperatures or () for the default, whether a game result written as a
 move resigns, maximum tokens per try or 0 for the encoding's). Raises BadInputError for invalid arguments."""
 
-POLICIES: Registry[Maker] = Registry("policy", "retry:5, legal, trie, free, value")
+POLICIES: NameRegistry[Maker] = NameRegistry("policy", "retry:5, legal, trie, free, value")
 
 
 def make_policy(text: str, temperatures: tuple[float, ...] = (), resigns: bool = True, move_tokens: int = 0) -> Policy:

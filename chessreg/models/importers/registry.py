@@ -26,7 +26,7 @@ from chessreg.models.importers.vocabulary import (
     match_encoding,
     read_vocabulary,
 )
-from chessreg.named import Registry
+from chessreg.named import NameRegistry
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -87,7 +87,7 @@ class ImportReport:
     remarks: Sequence[str]
 
 
-FORMATS: Registry[ImportFormat] = Registry("import format")
+FORMATS: NameRegistry[ImportFormat] = NameRegistry("import format")
 
 
 def register_format(format: ImportFormat) -> None:

@@ -242,7 +242,7 @@ def measure_mean_norm(made: CompleteSteps, layers: tuple[int, ...]) -> float:
     from chessreg.registry import tables
 
     inputs = made.session.inputs
-    rows = inputs.rows(tables.Vector, inputs.run(made.references[SKILL_STEP], "vector"))
+    rows = inputs.rows(tables.VectorRecord, inputs.run(made.references[SKILL_STEP], "vector"))
     norms = [row.norm for row in rows if row.layer in layers]
     return float(sum(norms) / len(norms))
 

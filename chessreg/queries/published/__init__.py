@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Condition:
+class RowCondition:
     """A condition on a row of ours (SQL) for comparing two numbers, and the reason (SQL of a text) if it fails."""
 
     holds: str
@@ -71,13 +71,13 @@ class PublishedValue:
     query: str
     measure: str
     role: str
-    conditions: tuple[Condition, ...]
+    conditions: tuple[RowCondition, ...]
     factor: float = 1.0
     note: str = ""
     lost: bool = False
     setting: bool = False
     tolerance: float = 1e-6
-    alike: tuple[Condition, ...] = ()
+    alike: tuple[RowCondition, ...] = ()
     runs: tuple[str, ...] = ()  # the paper's runs behind it, one per experiment kind
     changes: Mapping[str, Any] = field(default_factory=dict)  # changes to the settings of `runs`
     described: PaperRuns = field(default_factory=lambda: PaperRuns())
@@ -106,7 +106,7 @@ def expand_values(document: dict[str, Any], described: PaperRuns) -> list[Publis
             )
             of_row = conditions_on_row(facts, counts, versions)
             if never := item.get("not_comparable", series.get("not_comparable")):
-                of_row.append(Condition("false", text_literal(never)))
+                of_row.append(RowCondition("false", text_literal(never)))
             of_edit, runs = conditions_on_edit(item), item.get("run", series.get("run", []))
             values.append(
                 PublishedValue(
@@ -145,19 +145,19 @@ def expand_values(document: dict[str, Any], described: PaperRuns) -> list[Publis
 
 def conditions_on_row(
     facts: Mapping[str, Any], counts: Mapping[str, float], versions: Mapping[str, str]
-) -> list[Condition]:
+) -> list[RowCondition]:
     """Return the conditions that columns of our row have the paper's values, counts within 1 %."""
     conditions = []
     for column, value in facts.items():
         wanted, name = sql_literal(value), f'"{column}"'
         holds = f"abs({name} - {wanted}) <= 1e-9" if isinstance(value, float) else f"{name} = {wanted}"
-        conditions.append(Condition(holds, difference_in_sql(column, value)))
+        conditions.append(RowCondition(holds, difference_in_sql(column, value)))
     for column, number in counts.items():
         holds = f'abs("{column}" / {number} - 1) <= {RELATIVE_TOLERANCE}'
-        conditions.append(Condition(holds, difference_in_sql(column, number)))
+        conditions.append(RowCondition(holds, difference_in_sql(column, number)))
     for column, version in versions.items():
         holds = f"""regexp_matches("{column}", '(^| ){version}(\\.|$)')"""
-        conditions.append(Condition(holds, difference_in_sql(column, version)))
+        conditions.append(RowCondition(holds, difference_in_sql(column, version)))
     return conditions
 
 
@@ -174,16 +174,16 @@ def sql_literal(value: Any) -> str:
     return text_literal(value) if isinstance(value, str) else str(value).lower()
 
 
-def conditions_on_edit(item: dict[str, Any]) -> list[Condition]:
+def conditions_on_edit(item: dict[str, Any]) -> list[RowCondition]:
     """Return the conditions that the edit of our row has the layers and the scale of the published one."""
     conditions = []
     if layers := item.get("layers"):
         named = ", ".join(map(text_literal, layers))
         otherwise = f"'layers ' || edit_layers || ', the paper''s ' || '{' or '.join(layers)}'"
-        conditions.append(Condition(f"edit_layers IN ({named})", otherwise))
+        conditions.append(RowCondition(f"edit_layers IN ({named})", otherwise))
     if scale := item.get("scale"):
         otherwise = f"'scale ' || round(edit_scale, 6) || ', the paper''s {scale}'"
-        conditions.append(Condition(f"abs(edit_scale / {scale} - 1) <= {RELATIVE_TOLERANCE}", otherwise))
+        conditions.append(RowCondition(f"abs(edit_scale / {scale} - 1) <= {RELATIVE_TOLERANCE}", otherwise))
     return conditions
 
 
@@ -345,7 +345,7 @@ def has_part(value: PublishedValue) -> str:
     return f'({value.role}) AND "{value.measure}" IS NOT NULL'
 
 
-def reason_in_sql(condition: Condition) -> str:
+def reason_in_sql(condition: RowCondition) -> str:
     """Return the SQL of the reason for a failed condition, also if a value named in the reason is unknown."""
     unknown = "'not known here: what the paper''s number depends on'"
     return f"CASE WHEN NOT coalesce(({condition.holds}), false) THEN coalesce({condition.otherwise}, {unknown}) END"

@@ -123,7 +123,7 @@ class ActivationCache(Base):
     bytes: Mapped[int] = mapped_column(BigInteger)
 
 
-class Probe(Base):
+class ProbeRecord(Base):
     """A linear probe: one unit of a probe run, or of a run that imported files.
 
     Values that an imported file lacks are NULL, including its model if no checkpoint was named.
@@ -148,7 +148,7 @@ class Probe(Base):
     detail: Mapped[dict[str, Any]] = mapped_column(Json)
 
 
-class Vector(Base):
+class VectorRecord(Base):
     """A direction in a residual stream, float32 [d_model]. checkpoint_id is NULL if an import's model is unknown."""
 
     __tablename__ = "vector"
@@ -166,7 +166,7 @@ class Vector(Base):
     detail: Mapped[dict[str, Any]] = mapped_column(Json)
 
 
-class Sae(Base):
+class SaeRecord(Base):
     """A sparse autoencoder of one hook point."""
 
     __tablename__ = "sae"

@@ -133,7 +133,7 @@ class IllegalAttempt(Base):
     text: Mapped[str] = mapped_column(ModelText(32))
 
 
-class Rating(Base):
+class RatingRecord(Base):
     """An estimated rating of a player in a pool of games."""
 
     __tablename__ = "rating"

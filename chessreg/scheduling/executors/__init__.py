@@ -16,10 +16,10 @@ from typing import Any, Literal, NamedTuple, Protocol
 from uuid import UUID
 
 from chessreg.errors import BadInputError
-from chessreg.named import Registry
+from chessreg.named import NameRegistry
 from chessreg.registry.tables import Cause
 
-EXECUTORS: Registry[str] = Registry("executor", "--on local, slurm:PROFILE, ray:ADDRESS")
+EXECUTORS: NameRegistry[str] = NameRegistry("executor", "--on local, slurm:PROFILE, ray:ADDRESS")
 """Executor name in `--on` → its class, which is called with the text after the colon."""
 EXECUTORS["local"] = "chessreg.scheduling.executors.local:LocalExecutor"
 EXECUTORS["slurm"] = "chessreg.scheduling.executors.slurm:SlurmExecutor"

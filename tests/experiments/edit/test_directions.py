@@ -18,7 +18,7 @@ from chessreg.games.datasets.labels import classify_pieces
 from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
 from chessreg.models.language_model import LanguageModel
 from chessreg.runs.fitted import FittedProbe
-from chessreg.steering.conditions import Condition, EditSetting
+from chessreg.steering.conditions import EditCondition, EditSetting
 from chessreg.steering.controls import shuffle_pieces
 from chessreg.steering.directions import compute_change_directions, find_known_pieces
 from chessreg.steering.scale_rules import SCALE_RULES, ScaleRule, solve_target_scale
@@ -62,8 +62,8 @@ def edited_model(centred: bool = False, **settings) -> PieceRemovals:
     return made
 
 
-def edit_of(setting: EditSetting) -> Condition:
-    return Condition("edit", setting, "edit")
+def edit_of(setting: EditSetting) -> EditCondition:
+    return EditCondition("edit", setting, "edit")
 
 
 def logits(edited: PieceRemovals, layer: int, edits, row: int, centred: bool) -> np.ndarray:
@@ -132,7 +132,7 @@ def test_directions_are_unit_vectors_of_the_right_class():
         blend = 2.0 * weight[:, removed.square, removed.label] - 0.5 * weight[:, removed.square, 6]
         assert vector == pytest.approx(blend / np.linalg.norm(blend), abs=1e-6)
     for source in ("random", "shuffled"):
-        first, second = (Condition(f"{source}-{draw}", setting, source, draw) for draw in range(2))
+        first, second = (EditCondition(f"{source}-{draw}", setting, source, draw) for draw in range(2))
         drawn = edited.vectors(first, 1, taken, "all")
         assert np.linalg.norm(drawn, axis=1) == pytest.approx(1, abs=1e-5)
         assert drawn == pytest.approx(edited.vectors(first, 1, taken, "all"))
@@ -140,7 +140,7 @@ def test_directions_are_unit_vectors_of_the_right_class():
         assert edited.vectors(first, 1, taken[1:], "all") == pytest.approx(drawn[1:])  # whatever the batch
     plain = edited_model()
     for draw in range(20):  # another piece on the same square, never the one that stands there and never empty
-        condition = Condition("shuffled", setting, "shuffled", draw)
+        condition = EditCondition("shuffled", setting, "shuffled", draw)
         for vector, removed in zip(plain.vectors(condition, 1, taken, "all"), taken, strict=True):
             on_square = weight[:, removed.square] / np.linalg.norm(weight[:, removed.square], axis=0)
             [label] = np.flatnonzero(np.abs(on_square.T @ vector - 1) < 1e-4)
@@ -186,7 +186,7 @@ def test_with_black_probes_each_side_s_characters_are_edited_by_its_own():
     by_white = torch.tensor([GAMES[row][0][: end + 1].count(" ") % 2 == 0 for end in range(tokens.shape[1])])
     expected = torch.where(by_white[:, None], own[0].vector, own[1].vector)
     assert torch.allclose(moved, -1.5 * expected, atol=1e-4)
-    for condition in (Condition("random-0", setting, "random"), Condition("shuffled-0", setting, "shuffled")):
+    for condition in (EditCondition("random-0", setting, "random"), EditCondition("shuffled-0", setting, "shuffled")):
         control = edited.edits(condition, [], taken, real)
         assert [(c.layer, c.token_mask, c.scale) for c in control] == [(e.layer, e.token_mask, e.scale) for e in real]
         assert not torch.allclose(control[0].vector, real[0].vector)

@@ -31,7 +31,7 @@ from chessreg.models.edits import ResidualEdit
 from chessreg.registry import tables
 from chessreg.runs.fitted import load_probe
 from chessreg.session import open_session
-from chessreg.steering.conditions import Condition, EditSetting
+from chessreg.steering.conditions import EditCondition, EditSetting
 from chessreg.steering.scale_rules import SCALE_RULES
 
 
@@ -461,7 +461,9 @@ def test_damage_is_what_one_state_computed_by_itself_gives(edited, world_session
     with world_session.database.read() as sql:
         last = max(
             sql.scalars(
-                select(tables.Probe.layer).where(tables.Probe.run_id == world_session.id("run", "bigram-board"))
+                select(tables.ProbeRecord.layer).where(
+                    tables.ProbeRecord.run_id == world_session.id("run", "bigram-board")
+                )
             )
         )
     chosen = {}
@@ -571,7 +573,7 @@ def test_a_wrong_layer_is_half_the_depth_away_and_takes_the_same_direction(edite
     made = PieceRemovals.__new__(PieceRemovals)
     made.model, made.rule = SimpleNamespace(n_layers=16), SCALE_RULES["single_scale"]
     real = [ResidualEdit(layer, torch.full((3, 4), float(layer)), 2.0, op="subtract") for layer in (5, 7, 9, 11, 13)]
-    wrong = made.edits(Condition("wrong-layer-0", EditSetting(0, (), 2.0), "wrong-layer"), [], [], real)
+    wrong = made.edits(EditCondition("wrong-layer-0", EditSetting(0, (), 2.0), "wrong-layer"), [], [], real)
     assert [edit.layer for edit in wrong] == [13, 15, 1, 3, 5]
     assert all(
         (one.vector is other.vector, one.scale, one.op) == (True, 2.0, "subtract")

@@ -40,7 +40,7 @@ def opened(world: Path) -> Iterator[Session]:
 
 def tensors(session: Session, name: str) -> dict[str, np.ndarray]:
     with session.database.read() as sql:
-        (row,) = sql.query(tables.Probe).filter_by(run_id=session.id("run", name)).all()
+        (row,) = sql.query(tables.ProbeRecord).filter_by(run_id=session.id("run", name)).all()
     return read_layer(session.store.path(row.artifact) / "probe.safetensors", weight=3)
 
 

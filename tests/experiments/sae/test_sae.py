@@ -69,7 +69,7 @@ def another(pristine_world: Path, tmp_path: Path) -> Iterator[Session]:
 
 def digests(session: Session, run_id: Any) -> dict[int, str]:
     with session.database.read() as sql:
-        return {row.unit: row.artifact for row in sql.query(tables.Sae).filter_by(run_id=run_id)}
+        return {row.unit: row.artifact for row in sql.query(tables.SaeRecord).filter_by(run_id=run_id)}
 
 
 def values(session: Session, run_id: Any, unit: int) -> dict[str, float]:
