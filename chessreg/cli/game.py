@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 from uuid import UUID
 
 import click
 
-from chessreg.cli.base import FilePath, Group, Home, json_option, open_with_waiting_results, pass_home, print_output
+from chessreg.cli.base import (
+    FilePath,
+    Group,
+    Home,
+    json_option,
+    open_with_waiting_results,
+    pass_home,
+    print_output,
+    progress_line,
+)
 from chessreg.terminal import for_data
 
 if TYPE_CHECKING:
+    from chessreg.games.boards.pgn import GameRecord
     from chessreg.registry.database import Database
 
 LISTED = {
@@ -106,22 +117,31 @@ def part(home: Home, reference: str, other: str | None) -> None:
     "--pgn",
     type=FilePath(dir_okay=False, path_type=Path),
     required=True,
-    help="File to write. Left out: a dated file in backups/ next to the registry.",
+    help="File to write. A path that ends in .zst is compressed.",
 )
 @click.option(
     "--row",
     type=click.IntRange(min=1),
     help="Export the games behind this row of the query's table. Left out: the games of all rows.",
 )
+@click.option(
+    "--probabilities",
+    is_flag=True,
+    help="Run the model again, and write its probabilities as a comment after each of its moves.",
+)
 @json_option
 @pass_home
-def export(home: Home, source: str, pgn: Path, row: int | None) -> None:
+def export(home: Home, source: str, pgn: Path, row: int | None, probabilities: bool) -> None:
     """Write the games of a run, or behind a query's rows, as PGN.
 
     Headers name model, intervention, engine, limit, opening and seeds; illegal tries and adjudication are comments.
 
+    With --probabilities a comment such as `p=0.2710 legal=0.9954 best=Nf3 0.4312` gives the probability of the move
+    among the legal moves, that of all legal moves, and the most probable move if another was played.
+
     \b
     chessreg game export plain --pgn plain.pgn
+    chessreg game export plain --probabilities --pgn commented.pgn
     chessreg game export "elo by intervention" --row 2 --pgn second.pgn
     """
     from chessreg.entities.game import read_stored_games
@@ -129,11 +149,28 @@ def export(home: Home, source: str, pgn: Path, row: int | None) -> None:
 
     database = open_with_waiting_results(home)
     keys = choose_games(database, source, row)
-    count = save_pgn((stored.record() for stored in read_stored_games(database, keys)), pgn)
+    games = read_stored_games(database, keys)
+    if probabilities:
+        from chessreg.lab.annotate import annotate_games
+
+        with progress_line("games", home.json) as report:
+            records = annotate_games(home.session().inputs, games)
+            count = save_pgn(show_progress(records, len(keys), report), pgn)
+    else:
+        count = save_pgn((stored.record() for stored in games), pgn)
     if home.json:
         print_output(home, {"path": str(pgn), "games": count})
     else:
         click.echo(f"{pgn}: {count:,} games", err=True)
+
+
+def show_progress(
+    records: Iterable[GameRecord], total: int, report: Callable[[float, str], None]
+) -> Iterator[GameRecord]:
+    """Yield the records, and report after each how many of `total` are written."""
+    for number, record in enumerate(records, 1):
+        yield record
+        report(number / total, f"{number:,} of {total:,}")
 
 
 def choose_games(database: Database, source: str, row: int | None) -> list[tuple[UUID, int]]:

@@ -62,6 +62,7 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
         "probe": LazyCommand(OF_NOUN, "List and show probes.", "probe"),
         "vector": LazyCommand(OF_NOUN, "List and show steering vectors.", "vector"),
         "sae": LazyCommand(OF_NOUN, "List, show and verify sparse autoencoders.", "sae"),
+        "elo": LazyCommand("chessreg.cli.elo:elo", "Print Elo and a sequential test from wins, draws and losses."),
         "game": LazyCommand("chessreg.cli.game:game", "List, show and export games that were played."),
     },
     "Boards and play": {

@@ -140,6 +140,20 @@ class LabPlayer:
 
     # -- moves ----------------------------------------------------------------------------------------------------
 
+    def score(self, board: chess.Board) -> MoveDistribution:
+        """Return the model's probabilities of the legal moves on this board, which has at least one.
+
+        The board's stack holds the game as far as it is known. Raises the errors of `load`, and ChessregError if the
+        model cannot read the position.
+        """
+        turn, _ = self._turn(self.load(), board, (Stream.UCI,))
+        return self._distribution(turn)
+
+    def _distribution(self, turn: ModelTurn) -> MoveDistribution:
+        assert self._session is not None
+        [known] = compute_distributions(self._session, self.load().encoding, [turn])
+        return known
+
     def find(
         self,
         board: chess.Board,
@@ -160,9 +174,7 @@ class LabPlayer:
             return PlayerMove(None, {}, None)
         try:
             turn, notes = self._turn(model, board, key)
-            assert self._session is not None
-            [known] = compute_distributions(self._session, model.encoding, [turn])
-            return self._chosen(turn, known, policy, temperatures, among, notes)
+            return self._chosen(turn, self._distribution(turn), policy, temperatures, among, notes)
         except ChessregError as error:
             self._session = None  # it may hold half a prompt
             moves = sorted(among or board.legal_moves, key=chess.Move.uci)

@@ -282,7 +282,8 @@ def format_info_lines(found: PlayerMove, board: chess.Board, settings: UciSettin
     drawn and another is more probable, an info string reports it.
 
     `p` is the model's probability of a move among the legal ones. GUIs show no variation without a score, so the score
-    repeats it in hundredths of a pawn (0.43 is 43 %). It is not an evaluation.
+    repeats it in hundredths of a pawn (0.43 is 43 %). It is not an evaluation. A fallback move of which the model's
+    probability is unknown has the score 0.
     """
     if found.move is None:
         yield f"info depth 0 score {'mate' if board.is_check() else 'cp'} 0"
@@ -295,11 +296,12 @@ def format_info_lines(found: PlayerMove, board: chess.Board, settings: UciSettin
     if likeliest not in (None, played) and played in found.shares:
         more = f"{likeliest} has p={found.shares[likeliest]:.4f}"
         yield f"info string {played} was drawn with p={found.shares[played]:.4f}; {more}"
-    shares = {uci: found.shares[uci] for uci in dict.fromkeys((played, *found.shares)) if uci in found.shares}
-    for number, (uci, share) in enumerate(list(shares.items())[: settings.multipv], 1):
-        score = f"score cp {round(100 * share)} " if settings.probability_as_score else ""
+    for number, uci in enumerate(list(dict.fromkeys((played, *found.shares)))[: settings.multipv], 1):
+        share = found.shares.get(uci)
+        score = f"score cp {round(100 * (share or 0.0))} " if settings.probability_as_score else ""
         size = f"nodes {len(found.shares)} time {milliseconds}"
-        yield f"info depth 1 seldepth 1 multipv {number} {score}{size} pv {uci} string p={share:.4f}"
+        probability = "" if share is None else f" string p={share:.4f}"
+        yield f"info depth 1 seldepth 1 multipv {number} {score}{size} pv {uci}{probability}"
 
 
 def parse_position(words: list[str]) -> tuple[chess.Board, list[str]]:

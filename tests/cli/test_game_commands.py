@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from pathlib import Path
 
 import chess
@@ -12,6 +13,9 @@ import pytest
 from chessreg.encodings.pgn_char import PgnChar
 from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
+from chessreg.models.decoding.legal import MoveDistribution, score_legal_moves
+from chessreg.models.decoding.session import DecodingSession
+from chessreg.models.language_model import LanguageModel
 
 PLAY = ["run", "play", "--checkpoint", "tiny", "--opponent", "random", "--adjudication", "none", "--threads", "1"]
 PLAY += ["--device", "cpu", "--opening", "random:3", "--opening-seed", "7"]
@@ -102,6 +106,51 @@ def test_illegal_tries_are_comments(played, tmp_path):
     comment = " ".join(game.end().comment.split())
     assert comment.startswith("Black to move; illegal: ")
     assert all(" ".join(text.split()) in comment for text in texts)
+
+
+PROBABILITIES = re.compile(r"p=(\d\.\d{4}) legal=(\d\.\d{4})(?: best=(\S+) (\d\.\d{4}))?")
+
+
+def test_the_probabilities_of_the_model_are_comments_of_its_moves(played, checkpoint, tmp_path):
+    path = tmp_path / "commented.pgn"
+    assert played("game", "export", "legal", "--pgn", path, "--probabilities") == 0, played.err
+    model = LanguageModel.load(checkpoint)
+    with path.open() as file:
+        games = list(iter(lambda: chess.pgn.read_game(file), None))
+    assert len(games) == 3
+    compared = 0
+    for unit, game in enumerate(games):
+        color, opening = chess.WHITE, played.json("game", "show", "legal", unit)["opening_plies"]
+        for node in game.mainline():
+            board = node.parent.board()
+            if board.turn != color or board.ply() < opening:
+                assert not node.comment
+                continue
+            match = PROBABILITIES.fullmatch(node.comment)
+            assert match, node.comment
+            session = DecodingSession(model, 1)
+            session.sync([model.encoding.prompt(board)])
+            [logprobs] = score_legal_moves(session, [board], model.encoding)
+            known = MoveDistribution(logprobs)
+            shares = known.shares()
+            assert float(match[1]) == pytest.approx(shares[node.move.uci()], abs=1e-4)
+            assert float(match[2]) == pytest.approx(known.legal_mass, abs=1e-4)
+            best = max(shares, key=shares.get)
+            assert (match[3] is None) == (shares[best] == shares[node.move.uci()])
+            if match[3]:
+                assert board.parse_san(match[3]).uci() == best
+                assert float(match[4]) == pytest.approx(shares[best], abs=1e-4)
+            compared += 1
+    assert compared == 9
+
+
+def test_imported_games_have_no_probabilities(here, tmp_path):
+    source, path = tmp_path / "other.pgn", tmp_path / "out.pgn"
+    source.write_text('[White "a"]\n[Black "b"]\n[Result "1-0"]\n\n1. e4 e5 2. Qh5 Ke7 3. Qxe5# 1-0\n' * 2)
+    assert here("import", "results", source, "--players", "a", "--name", "other") == 0, here.err
+    assert here("game", "export", "other", "--pgn", path, "--probabilities") == 4, here.err
+    assert "external model" in here.err
+    assert not path.exists()
 
 
 def test_the_games_behind_a_query_are_exported(played, tmp_path):

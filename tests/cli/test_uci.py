@@ -162,6 +162,37 @@ def test_score_stands_for_the_probability_unless_it_shall_not(talk: Any) -> None
     assert not any("score" in line for line in engine("setoption name ProbabilityAsScore value false", "go"))
 
 
+COMPLIANCE = (
+    ("ucinewgame", "position startpos"),
+    ("position fen 3r2k1/p5n1/1pq1p2p/2p3p1/2P1P1n1/1P1P2pP/PN1Q2K1/5R2 w - - 0 27",),
+    ("go wtime 100",),
+    ("go btime 100",),
+    ("go wtime 100 winc 100 btime 100 binc 100",),
+    ("go btime 100 binc 100 wtime 100 winc 100",),
+    ("ucinewgame", "position startpos"),
+    ("go wtime 100 btime 100",),
+    ("position startpos moves e2e4 e7e5",),
+    ("go wtime 100 btime 100",),
+)  # the steps of fastchess's compliance check
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_the_steps_of_fastchess_compliance_check_pass(talk: Any, name: str) -> None:
+    engine = talk(name)
+    greeting = engine("uci")
+    assert {line.split()[1] for line in greeting if line.startswith("id ")} == {"name", "author"}
+    assert greeting[-1] == "uciok"
+    for lines in COMPLIANCE:
+        if not lines[-1].startswith("go"):
+            assert engine(*lines, "isready")[-1] == "readyok"
+            continue
+        *before, best = engine(*lines)
+        assert re.fullmatch(r"bestmove [a-h1-8]{4}[qrbn]?", best)
+        last = [line for line in before if line.startswith("info ")][-1]
+        assert re.search(r" score cp -?\d+ ", last), before
+        assert re.search(r" depth \d+ .* time \d+ pv [a-h1-8]{4}", last), before
+
+
 def test_positions_are_read_as_guis_write_them(talk: Any) -> None:
     engine = talk("fen-77")
     castled = "e2e4 e7e5 g1f3 g8f6 f1c4 f8c5"

@@ -38,8 +38,9 @@ class GameRecord:
     """One played game.
 
     `moves` are UCI from `fen` (the standard start if None), including the opening. `tries` maps a ply (0-based) to its
-    rejected texts; the last key may be len(moves), a turn without a legal move. `adjudication_cp` is from White's view.
-    `headers` are additional tags; the named fields override them.
+    rejected texts; the last key may be len(moves), a turn without a legal move. `comments` maps a ply to another
+    comment after its move. `adjudication_cp` is from White's view. `headers` are additional tags; the named fields
+    override them.
     """
 
     moves: Sequence[str]
@@ -48,6 +49,7 @@ class GameRecord:
     result: str
     termination: Termination | None = None
     tries: Mapping[int, Sequence[str]] = field(default_factory=dict)
+    comments: Mapping[int, str] = field(default_factory=dict)
     adjudication_cp: int | None = None
     model: str | None = None
     intervention: str | None = None
@@ -94,6 +96,8 @@ def format_game(record: GameRecord) -> str:
         except ValueError as error:
             raise BadInputError(f"ply {ply}: {text} is not legal in {board.fen()}") from error
     comments = {ply: f"illegal: {', '.join(tries)}" for ply, tries in record.tries.items() if tries}
+    for ply, text in record.comments.items():
+        comments[ply] = f"{text}; {comments[ply]}" if ply in comments else text
     ending = []
     if unfinished := comments.pop(len(sans), None):
         ending.append(f"{'White' if board.turn else 'Black'} to move; {unfinished}")
