@@ -4,8 +4,9 @@
 # make slow   the tests that make test has no time for
 # make bench  timings, as ratios; make faults: long rounds of induced crashes; make wheel: the wheel in dist/
 # make docs   the documentation site in site/, with its links checked
+# make figures  the figures and tables of docs/results, from the rows in tests/fixtures
 # make gpu    correctness and speed on a GPU, and a model trained with the time left; needs only torch, numpy, safetensors
-.PHONY: demo test slow docs deps bench gpu faults wheel setup stockfish format clean
+.PHONY: demo test slow docs figures deps bench gpu faults wheel setup stockfish format clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -35,6 +36,9 @@ bench: $(VENV)/.installed-dev
 docs: $(VENV)/.installed
 	@$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[docs]'
 	@NO_MKDOCS_2_WARNING=1 DISABLE_MKDOCS_2_WARNING=true $(BIN)/python -m mkdocs build -q $(ARGS)
+
+figures: $(VENV)/.installed-dev
+	@$(BIN)/python docs/figures.py
 
 gpu:
 	@python=$(BIN)/python; test -x $$python || python=python3; $$python tests/gpu/run.py $(ARGS)

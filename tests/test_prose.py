@@ -88,7 +88,7 @@ PACKAGES = [
     "tui",
     *(f"chessreg/{path.parent.name}" for path in (ROOT / "chessreg").glob("*/__init__.py")),
 ]
-PAGES = sorted(str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *(ROOT / "docs").glob("*.md")))
+PAGES = sorted(str(path.relative_to(ROOT)) for path in (*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")))
 
 
 def require_few(words: int, found: list[str]) -> None:

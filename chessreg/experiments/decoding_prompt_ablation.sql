@@ -43,7 +43,7 @@
 --   list_legal = percent_difference(listed_legal, plain_n, plain_legal, plain_n)
 --   list_best = percent_difference(listed_best, plain_n, plain_best, plain_n)
 -- plot: prompt ablation
---   form: bars
+--   form: dots
 --   x: prompt
 --   y: legal
 --   series: checkpoint, dataset, length, run

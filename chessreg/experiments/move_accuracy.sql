@@ -48,12 +48,12 @@
 --   rank = mean(ranks, n)
 --   uniform = percent(uniform, n)
 -- plot: move accuracy by model
---   form: bars
+--   form: dots
 --   x: model
 --   y: legal_best
 --   series: intervention, dataset, of_games, run
 -- plot: cross-entropy by model
---   form: bars
+--   form: dots
 --   x: model
 --   y: nats
 --   series: intervention, dataset, of_games, run

@@ -40,7 +40,7 @@
 --   mass = percent_difference(mass, n, other_mass, n)
 --   nats = mean_difference(nats, n, other_nats, n)
 -- plot: mask ablation
---   form: bars
+--   form: dots
 --   x: differs
 --   y: legal_best
 --   series: layers, d_model, seed, minus

@@ -28,7 +28,7 @@
 --   ppl_ply = exp_mean(nll, plies)
 --   nll_ply = mean(nll, plies)
 -- plot: perplexity
---   form: bars
+--   form: dots
 --   x: checkpoint
 --   y: ppl_ply
 --   series: dataset, end_token, run

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 Row = Mapping[str, Any]
 Judge = Callable[[Sequence[Row], "CompleteSteps"], Sequence[Finding]]
 RESULT_FILE, RESULT_TITLE = "reference-result", "Reference result: expectations and outcomes"
-OUTCOMES = ("met", "not decided", "missed", "open", "not run")
+OUTCOMES = ("met", "not decided", "missed", "not run")
 HEADINGS = ("quantity", "expected", "what", "ours", "low", "high", "outcome", "query")
 
 
@@ -30,7 +30,8 @@ def make_column_judge(
     least: float | None = None,
     most: float | None = None,
 ) -> Judge:
-    """Return a judge of one column: rows that `of` accepts must be within `least` and `most`; without bounds: open.
+    """Return a judge of one column: rows that `of` accepts must be within `least` and `most`. Without
+    bounds they have no outcome.
 
     A statistic without an interval, such as that of one game, is not decided. Nor is a difference whose interval ends
     at 0: then more than one resample in forty has no game that differs, so at most three games do.
@@ -44,7 +45,7 @@ def make_column_judge(
             value, low, high = (row.get(column + end) for end in ("", "_low", "_high"))
             outcome = judge_interval(value, low, high, least, most)
             unknown = value is not None and low is high is None and f"{column}_low" in row
-            if outcome != "open" and (unknown or (value and 0.0 in (low, high))):
+            if outcome and (unknown or (value and 0.0 in (low, high))):
                 outcome = "not decided"
             found.append(Finding(what(row), value, low, high, outcome, number))
         return found
@@ -55,7 +56,9 @@ def make_column_judge(
 def judge_interval(
     value: float | None, low: float | None, high: float | None, least: float | None = None, most: float | None = None
 ) -> str:
-    """Return the outcome of a value with its interval. An unknown end is the value; without a value it is missed.
+    """Return the outcome of a value with its interval, or an empty text without bounds.
+
+    An unknown end is the value. Without a value the outcome is `missed`.
 
     >>> judge_interval(0.3, 0.2, 0.4, least=0.25), judge_interval(0.3, 0.26, 0.4, least=0.25)
     ('not decided', 'met')
@@ -63,7 +66,7 @@ def judge_interval(
     'missed'
     """
     if least is most is None:
-        return "open"
+        return ""
     if value is None:
         return "missed"
     low, high = value if low is None else low, value if high is None else high

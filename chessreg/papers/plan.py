@@ -172,7 +172,7 @@ class Finding:
     """A measured value for an expectation: its interval, the outcome, and its row in the query's answer.
 
     The outcome is `met` or `missed` if the whole interval is on one side of the bound, else `not decided`; without a
-    bound it is `open`.
+    bound it is empty.
     """
 
     what: str

@@ -1,4 +1,4 @@
-"""Figures of query answers: lines or bars with 95 % intervals, drawn by matplotlib, with reproducible bytes."""
+"""Figures of query answers: lines, bars or dots with 95 % intervals, drawn by matplotlib, with reproducible bytes."""
 
 from __future__ import annotations
 
@@ -18,12 +18,18 @@ if TYPE_CHECKING:
 
 SUFFIXES = (".svg", ".png", ".pdf")
 MARKERS = "osD^vP*X"
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F")
+"""Okabe and Ito's palette, which readers with any color vision can tell apart, with gray for its black."""
 LINE_STYLES = ("-", "--", ":", "-.")
 PANEL_INCHES = (4.8, 3.6)  # inches
+MAX_PANELS_IN_ROW = 3
+DOTS_WIDTH_INCHES = 6.0  # with the labels of the rows
+DOT_INCHES = 0.15  # height of a dot's line, in a row with one dot per series
 LEGEND_LETTER_INCHES = 0.08  # width of a legend's letter
 LEGEND_LINE_INCHES = 0.19  # height of a legend's line
 DOTS_PER_INCH = 150
-SPREAD = "means over {}s, whiskers from the lowest to the highest"
+SPREAD = "lines are means over {}s, small dots are single {}s"
+INTERVALS = "whiskers are 95 % intervals"
 LINE_KEY = ""  # key in a drawn row: the name of its y column
 Row = Mapping[str, Any]
 
@@ -38,35 +44,70 @@ def draw_figure(result: QueryResult, plot: Plot) -> Figure:
     if plot.form == "board":
         return heat_figure(result, plot)
     panels = group_rows(rows, plot.panels)
-    series = list(group_rows(rows, differing_columns(rows, label_columns)))
-    figure = Figure(figsize=(PANEL_INCHES[0] * len(panels), PANEL_INCHES[1]), layout="constrained")
-    axes = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
-    several = False  # whether a point combines several rows
+    differing = differing_columns(rows, label_columns)
+    series = list(group_rows(rows, differing))
+    columns = 1 if plot.form == "dots" else min(len(panels), MAX_PANELS_IN_ROW)
+    lines_of_panels = -(-len(panels) // columns)
+    width, height = PANEL_INCHES
+    if plot.form == "dots":
+        width, height = DOTS_WIDTH_INCHES, 0.8 + DOT_INCHES * len(category_labels(rows, plot)) * (len(series) + 1)
+    figure = Figure(figsize=(width * columns, height * lines_of_panels), layout="constrained")
+    grid = figure.subplots(lines_of_panels, columns, squeeze=False, sharex=plot.form == "dots", sharey=True).flatten()
+    for axis in grid[len(panels) :]:
+        axis.set_visible(False)
+    axes, whiskers = grid[: len(panels)], INTERVALS if plot.y in result.intervals else ""
     for axis, (title, panel) in zip(axes, panels.items(), strict=True):
-        parts = group_rows(panel, differing_columns(rows, label_columns))
+        parts = group_rows(panel, differing)
         points = {label: pool_rows(plot, part) for label, part in parts.items()}
-        several |= any(len(points[label]) < len(part) for label, part in parts.items())
-        (draw_bars if plot.form == "bars" else draw_lines)(axis, result, plot, points, series)
+        if any(len(points[label]) < len(part) for label, part in parts.items()):
+            whiskers = SPREAD.format(plot.spread, plot.spread)
+            draw_single_values(axis, plot, parts, series)
         axis.set_title(title, fontsize="medium")
-        measured = plot.x in result.intervals  # then x has a unit, like y
-        axis.set_xlabel(column_heading(result, plot.x) if measured else result.column(plot.x).name.replace("_", " "))
+        if plot.form == "dots":
+            draw_dots(axis, result, plot, points, series, category_labels(rows, plot))
+            if axis is axes[-1]:
+                axis.set_xlabel(axis_label(result, plot.y))
+            continue
+        (draw_bars if plot.form == "bars" else draw_lines)(axis, result, plot, points, series)
+        axis.set_xlabel(axis_label(result, plot.x))
         axis.grid(axis="y", alpha=0.3)
-    axes[0].set_ylabel(column_heading(result, plot.y))
+        mark_zero(axis, "y")
+    if plot.form != "dots":
+        for axis in axes[::columns]:
+            axis.set_ylabel(axis_label(result, plot.y))
     if len(series) > 1:
-        handles, labels = axes[0].get_legend_handles_labels()
-        for axis in axes[1:]:  # a panel may lack a series
+        handles = {}
+        for axis in axes:  # a panel may lack a series
             for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
-                if label not in labels:
-                    handles.append(handle)
-                    labels.append(label)
+                handles.setdefault(label, handle)
+        labels = [label for label in series if label in handles]
         columns = int(figure.get_figwidth() / (LEGEND_LETTER_INCHES * max(map(len, labels)) + 0.5))
         lines_of_legend = -(-len(labels) // max(1, columns))
-        figure.set_figheight(
-            PANEL_INCHES[1] + LEGEND_LINE_INCHES * max(0, lines_of_legend - 8)
-        )  # axes keep their height
-        figure.legend(handles, labels, loc="outside lower center", ncols=max(1, columns), fontsize="small")
-    figure.suptitle(f"{plot.title}\n{SPREAD.format(plot.spread)}" if several else plot.title, fontsize="medium")
+        figure.set_figheight(height * lines_of_panels + LEGEND_LINE_INCHES * lines_of_legend)  # axes keep their height
+        handles_in_order = [handles[label] for label in labels]
+        figure.legend(handles_in_order, labels, loc="outside lower center", ncols=max(1, columns), fontsize="small")
+    title = plot.title[:1].upper() + plot.title[1:]
+    figure.suptitle(f"{title}\n({whiskers})" if whiskers else title, fontsize="medium")
     return figure
+
+
+def axis_label(result: QueryResult, name: str) -> str:
+    """Return a column's name with its unit, such as `accuracy (%)`."""
+    column = result.column(name)
+    text, unit = name.replace("_", " "), column.unit
+    return f"{text} ({unit})" if unit and unit.lower() != text.lower() else text
+
+
+def category_labels(rows: Sequence[Row], plot: Plot) -> list[str]:
+    """Return the values of the x column as labels, in order of appearance."""
+    return list(dict.fromkeys(number_text(row[plot.x], 3) for row in rows))
+
+
+def mark_zero(axis: Axes, direction: str) -> None:
+    """Draw a line at zero if values on both sides of it are shown."""
+    low, high = axis.get_ylim() if direction == "y" else axis.get_xlim()
+    if min(low, high) < 0 < max(low, high):
+        (axis.axhline if direction == "y" else axis.axvline)(0, color="0.4", linewidth=0.8, zorder=0)
 
 
 class HeatBoard(NamedTuple):
@@ -163,6 +204,14 @@ def pool_rows(plot: Plot, rows: Sequence[Row]) -> list[Row]:
     return pools
 
 
+def draw_single_values(axis: Axes, plot: Plot, parts: Mapping[str, list[Row]], series: Sequence[str]) -> None:
+    """Draw every row as a small dot, in the color of its series."""
+    for label, rows in parts.items():
+        color = COLORS[series.index(label) % len(COLORS)]
+        values = [[row[name] for row in rows] for name in (plot.x, plot.y)]
+        axis.plot(*values, linestyle="none", marker=".", markersize=3, color=color, alpha=0.6)
+
+
 def draw_lines(
     axis: Axes, result: QueryResult, plot: Plot, parts: Mapping[str, list[Row]], series: Sequence[str]
 ) -> None:
@@ -175,9 +224,9 @@ def draw_lines(
             [row[plot.y] for row in ordered],
             yerr=error_bars(result, plot, ordered),
             label=label,
-            color=f"C{place % 10}",
+            color=COLORS[place % len(COLORS)],
             marker=MARKERS[place % len(MARKERS)],
-            linestyle=LINE_STYLES[place // 10 % len(LINE_STYLES)],
+            linestyle=LINE_STYLES[place // len(COLORS) % len(LINE_STYLES)],
             markersize=4,
             capsize=2,
         )
@@ -190,7 +239,7 @@ def draw_bars(
     axis: Axes, result: QueryResult, plot: Plot, parts: Mapping[str, list[Row]], series: Sequence[str]
 ) -> None:
     """Draw groups of bars: one group per x in order of appearance, one bar per series."""
-    places = list(dict.fromkeys(number_text(row[plot.x], 3) for rows in parts.values() for row in rows))
+    places = category_labels([row for rows in parts.values() for row in rows], plot)
     width = 0.8 / len(series)
     for label, rows in parts.items():
         place = series.index(label)
@@ -200,12 +249,43 @@ def draw_bars(
             width,
             yerr=error_bars(result, plot, rows),
             label=label,
-            color=f"C{place % 10}",
+            color=COLORS[place % len(COLORS)],
             capsize=2,
             error_kw={"linewidth": 1},
         )
     wide = max(map(len, places)) > 12
     axis.set_xticks(range(len(places)), places, rotation=20 * wide, ha="right" if wide else "center")
+
+
+def draw_dots(
+    axis: Axes,
+    result: QueryResult,
+    plot: Plot,
+    parts: Mapping[str, list[Row]],
+    series: Sequence[str],
+    places: Sequence[str],
+) -> None:
+    """Draw values along the horizontal axis: one row per x, from top to bottom, with one dot per series."""
+    step = 0.8 / len(series)
+    for label, rows in parts.items():
+        place = series.index(label)
+        axis.errorbar(
+            [row[plot.y] for row in rows],
+            [places.index(number_text(row[plot.x], 3)) + (place - (len(series) - 1) / 2) * step for row in rows],
+            xerr=error_bars(result, plot, rows),
+            label=label,
+            color=COLORS[place % len(COLORS)],
+            marker=MARKERS[place % len(MARKERS)],
+            linestyle="none",
+            markersize=4,
+            capsize=2,
+        )
+    axis.set_yticks(range(len(places)), places)
+    axis.set_ylim(len(places) - 0.5, -0.5)
+    axis.grid(axis="x", alpha=0.3)
+    for row in range(1, len(places)):
+        axis.axhline(row - 0.5, color="0.5", linewidth=0.3)
+    mark_zero(axis, "x")
 
 
 def error_bars(result: QueryResult, plot: Plot, rows: Sequence[Row]) -> list[list[float]] | None:

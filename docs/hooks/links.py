@@ -16,5 +16,6 @@ def on_page_markdown(markdown: str, *, page: Any, **context: Any) -> str:
     up = "../" * page.file.src_uri.count("/")
     for name, target in PAGES.items():
         markdown = markdown.replace(f"](../{name}.md", f"]({up}{target}")
+    markdown = markdown.replace("](../../tests/", "](../tests/")  # of the pages in docs/results
     markdown = markdown.replace("](../tui/pictures/", f"]({up}pictures/")
     return re.sub(r"\[([^\]]+)\]\(\.\./(?:tests|chessreg|migrations)/[^)]*\)", r"\1", markdown)

@@ -128,7 +128,7 @@ def test_how_far_compute_is_apart_is_told_and_decides_nothing_where_it_is_far():
     [finding] = judge([decisions, near], None)
     assert (finding.what, finding.outcome, finding.row) == ("4x128, seed 1, +6 % compute", "met", 2)
     [finding] = judge([decisions, far], None)
-    assert (finding.what, finding.outcome, finding.value) == ("4x128, seed 1, +14 % compute", "open", 3.0)
+    assert (finding.what, finding.outcome, finding.value) == ("4x128, seed 1, +14 % compute", "", 3.0)
     assert judge([decisions, far | {"twin_flops": None}], None) == []
 
 

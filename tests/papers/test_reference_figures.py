@@ -1,12 +1,7 @@
-"""RESULTS.md's figures of Karvonen's reference result, computed again from the counts per cluster that are kept of it.
-
-The arithmetic here is its own: scores are means over games, differences are of the same openings, intervals resample
-openings. tests/fixtures/karvonen/clusters.py writes the counts.
-"""
+"""Every number in the text of docs/results/karvonen.md equals the one computed from the counts per cluster."""
 
 from __future__ import annotations
 
-import functools
 import json
 import re
 from pathlib import Path
@@ -21,15 +16,31 @@ import pytest
 from chessreg.papers.karvonen.sizes import SIZES
 
 from ..fixtures.karvonen.clusters import OF_ONE
+from ..fixtures.karvonen.figures import (
+    ARMS,
+    EDITS_PUBLISHED,
+    FOLDER,
+    GAMES,
+    OF_PROBE,
+    PLAIN,
+    RETRIED,
+    SKILLS,
+    accuracy,
+    beside_clean,
+    beyond,
+    by_game,
+    fewer_legal,
+    first_tries,
+    interval,
+    points,
+    squares,
+    texts,
+    unpaired,
+)
 from ..fixtures.kept import beside
 
 ROOT = Path(__file__).resolve().parents[2]
-RESULTS = re.sub(r"\s+", " ", (ROOT / "RESULTS.md").read_text()).replace("−", "-")
-FOLDER = ROOT / "tests" / "fixtures" / "karvonen"
-GAMES, PROBES, EDITS, SKILLS = (
-    pq.read_table(FOLDER / f"{name}.parquet").to_pylist() for name in ("games", "probes", "edits", "skills")
-)
-BOARDS = pq.read_table(FOLDER / "boards.parquet")
+PAGE = re.sub(r"\s+", " ", (ROOT / "docs" / "results" / "karvonen.md").read_text()).replace("−", "-")
 
 
 @pytest.mark.parametrize("name", ["games", "probes", "edits", "skills"])
@@ -45,41 +56,8 @@ def test_a_slice_takes_the_place_of_its_own_rows_alone(name):
     )
 
 
-def points(
-    choice: bool, source: str, layers: str | None = None, scale: float | None = None, opening: str = "random:20"
-) -> dict[int, float]:
-    """Opening → points of one arm against the random mover; of the standard opening game → points."""
-    mine = [
-        game for game in GAMES
-        if (game["choice"], game["source"], game["layers"], game["scale"]) == (choice, source, layers, scale)
-        and (game["opponent"], game["opening"], game["policy"]) == ("random", opening, "legal")
-        and (not choice or game["opening_seed"] == 1)
-    ]  # fmt: skip
-    found = {game["opening_number"]: game["points"] for game in mine}
-    assert len(found) == len(mine)
-    return found
-
-
-def interval(values: np.ndarray) -> np.ndarray:
-    """The 95 % of the means of 4,000 resamples."""
-    drawn = np.random.default_rng(0).integers(0, len(values), (4000, len(values)))
-    return np.quantile(values[drawn].mean(1), [0.025, 0.975])
-
-
-def test_what_stands_at_a_glance_stands_below():
-    """Where the tests of each paper compute it again."""
-    _, glance, below = re.split(r"## At a glance|## Karvonen 2024", RESULTS)
-    figures = re.findall(r"-?\d+\.\d+ \[[^\]]+\]|\d+\.\d+ %", glance)
-    assert len(figures) == 12
-    assert [figure for figure in figures if figure not in below] == []
-
-
 def says(*parts: Any) -> bool:
-    return " ".join(map(str, parts)) in RESULTS
-
-
-PLAIN = points(False, "none")
-ARMS = [("[3,4,5,6]", -0.8, "L3-6, scale -0.8"), ("[5,6]", 0.8, "L5-6, scale 0.8")]
+    return " ".join(map(str, parts)) in PAGE
 
 
 def test_the_unedited_model_scores_what_is_printed():
@@ -113,7 +91,7 @@ def test_neither_sign_changes_the_score(layers, scale, name):
     low, high = interval(difference)
     assert low < 0 < high
     [(printed, bounds)] = re.findall(
-        rf"\({name}\)(?: scores)? {score}(?: on the same openings, a difference of|,) (-?[\d.]+) \[([^\]]+)\]", RESULTS
+        rf"\({name}\)(?: scores)? {score}(?: on the same openings, a difference of|,) (-?[\d.]+) \[([^\]]+)\]", PAGE
     )
     assert printed == f"{difference.mean():.3f}"
     assert [float(bound) for bound in bounds.split(", ")] == pytest.approx([low, high], abs=0.0006)
@@ -132,7 +110,7 @@ def test_nor_from_the_standard_opening():
                                 [0.025, 0.975])  # fmt: skip
         assert low < 0 < high
         sign = "negative" if scale < 0 else "positive"
-        [numbers] = re.findall(rf"the {sign} vector ([\d.]+), (-?[\d.]+) \[(-?[\d.]+), (-?[\d.]+)\]", RESULTS)
+        [numbers] = re.findall(rf"the {sign} vector ([\d.]+), (-?[\d.]+) \[(-?[\d.]+), (-?[\d.]+)\]", PAGE)
         values = [arm.mean(), arm.mean() - plain.mean(), low, high]
         assert [float(number) for number in numbers] == pytest.approx(values, abs=0.0011)
 
@@ -148,30 +126,6 @@ def test_strong_edits_of_either_sign_cost_points():
         assert interval(np.array([score[opening] - plain[opening] for opening in plain]))[1] < 0
 
 
-def beyond(
-    layers: str, scale: float, control: str, opening: str, source: str = "contrastive"
-) -> tuple[float, float, float]:
-    """The vector's score less that of its control's five directions of 80 games. Directions are resampled, and games:
-    from random openings those of one opening together, with the vector's first 80."""
-    drawn: dict[int, dict[int, float]] = {}
-    of = (False, "legal", "random", opening, control, layers, scale)
-    for game in GAMES:
-        if tuple(game[c] for c in ("choice", "policy", "opponent", "opening", "source", "layers", "scale")) == of:
-            drawn.setdefault(game["draw"], {})[game["opening_number"]] = game["points"]
-    assert {draw: len(scores) for draw, scores in drawn.items()} == dict.fromkeys(range(1, 6), 80)
-    arm = np.array([score for _, score in sorted(points(False, source, layers, scale, opening).items())])
-    controls = np.array([[scores[number] for number in sorted(scores)] for _, scores in sorted(drawn.items())])
-    rng = np.random.default_rng(0)
-    directions, games = rng.integers(0, 5, (4000, 5, 1)), rng.integers(0, 80, (4000, 1, 80))
-    if opening == "standard":
-        resampled = rng.choice(arm, (4000, len(arm))).mean(1)
-    else:
-        arm = arm[:80]
-        resampled = arm[games].mean((1, 2))
-    low, high = np.quantile(resampled - controls[directions, games].mean((1, 2)), [0.025, 0.975])
-    return arm.mean() - controls.mean(), low, high
-
-
 @pytest.mark.parametrize("opening", ["random:20", "standard"])
 @pytest.mark.parametrize("control", ["random", "shuffled"])
 @pytest.mark.parametrize(("layers", "scale", "name"), ARMS)
@@ -179,12 +133,9 @@ def test_neither_sign_is_apart_from_its_controls(layers, scale, name, control, o
     value, low, high = beyond(layers, scale, control, opening)
     sign = "negative" if scale < 0 else "positive"
     line = rf"\| {opening.partition(':')[0]} \| {sign} \({name}\) minus {control} \| "
-    [cells] = re.findall(line + r"(-?[\d.]+) \[(-?[\d.]+), (-?[\d.]+)\] \|", RESULTS)
+    [cells] = re.findall(line + r"(-?[\d.]+) \[(-?[\d.]+), (-?[\d.]+)\] \|", PAGE)
     assert [float(cell) for cell in cells] == pytest.approx([value, low, high], abs=0.0006)
     assert low < 0 < high
-
-
-OF_PROBE = [("[3,4,5,6]", -17.5, "negative (L3-6, scale -17.5)"), ("[5,6]", 21.4, "positive (L5-6, scale 21.4)")]
 
 
 @pytest.mark.parametrize(("layers", "scale", "name"), OF_PROBE)
@@ -204,53 +155,6 @@ def test_nor_the_direction_of_the_skill_probe(layers, scale, name):
     assert says(line), line
 
 
-PUBLISHED = [
-    ("Table 3, negative", "contrastive", "[2,3,4,5,6]", -0.2),
-    ("Table 3, positive", "contrastive", "[3,4,5,6]", 0.1),
-    ("Table 7, negative", "probe", "[4,5,6]", -1.2),
-    ("Table 7, positive", "probe", "[4,5,6]", 0.6),
-]
-RETRIED = [game for game in GAMES if not game["choice"] and game["policy"] == "retry:5"]
-LEVEL_0 = "stockfish:0@nodes=1000"
-
-
-def first_tries(
-    opening: str, source: str, layers: str | None = None, scale: float | None = None, opponent: str = LEVEL_0
-) -> list[np.ndarray]:
-    """Of each direction of a source the games against an opponent, by opening: its number, legal first tries, turns."""
-    drawn: dict[int, list[tuple[int, int, int]]] = {}
-    of = (opponent, opening, source, layers, scale)
-    for game in RETRIED:
-        if tuple(game[column] for column in ("opponent", "opening", "source", "layers", "scale")) == of:
-            counts = game["opening_number"], game["first_try_legal"], game["turns"]
-            drawn.setdefault(game["draw"], []).append(counts)
-    return [np.array(sorted(games), np.float64) for _, games in sorted(drawn.items())]
-
-
-def fewer_legal(opening: str, arm: np.ndarray, others: list[np.ndarray]) -> str:
-    """Legal first tries of an arm less those of its controls, points. Directions are resampled, and games: from random
-    openings those of one opening together."""
-    rng, paired = np.random.default_rng(0), opening != "standard"
-    if paired:
-        arm = arm[: len(others[0])]
-        assert all((arm[:, 0] == other[:, 0]).all() for other in others)
-
-    def share(games: np.ndarray, chosen: Any = slice(None)) -> float:
-        return 100 * float(np.divide(*games[chosen, 1:].sum(0)))
-
-    def drawn(games: np.ndarray) -> np.ndarray:
-        return rng.integers(0, len(games), len(games))
-
-    differences = []
-    for _ in range(1000):
-        together = drawn(arm)
-        chosen = [others[each] for each in rng.integers(0, len(others), len(others))]
-        controls = [share(other, together if paired else drawn(other)) for other in chosen]
-        differences.append(share(arm, together) - np.mean(controls))
-    low, high = np.quantile(differences, [0.025, 0.975])
-    return f"{share(arm) - np.mean([share(other) for other in others]):.1f} [{low:.1f}, {high:.1f}]"
-
-
 def test_as_published_every_game_is_lost():
     games = [game for game in RETRIED if game["opponent"].startswith("stockfish:")]
     ours = [game for game in games if game["source"] in ("contrastive", "probe")]
@@ -266,7 +170,7 @@ def test_as_published_every_game_is_lost():
 
 
 @pytest.mark.parametrize("opening", ["standard", "random:20"])
-@pytest.mark.parametrize(("name", "source", "layers", "scale"), PUBLISHED)
+@pytest.mark.parametrize(("name", "source", "layers", "scale"), EDITS_PUBLISHED)
 def test_first_tries_that_published_edits_leave_legal(opening, name, source, layers, scale):
     [plain], [arm] = first_tries(opening, "none"), first_tries(opening, source, layers, scale)
     controls = {control: first_tries(opening, control, layers, scale) for control in ("random", "shuffled")}
@@ -312,17 +216,10 @@ def test_tuned_edits_of_a_model_that_writes_its_moves(opponent, opening, name, s
     line = f"| {opening.partition(':')[0]} | {name} | {' | '.join(shown)} |"
     assert says(line), line
     assert low < 0 < high
-    assert says("their scores are all within the controls")
+    assert says("No score is shown to differ from the unedited one")
     ended = [game["termination"] for game in RETRIED if game["opponent"] == opponent and game["source"] == "none"]
     assert len(ended) == 400
     assert says(f"{ended.count('forfeit_illegal')} of 400")
-
-
-def unpaired(one: dict[Any, float], other: dict[Any, float]) -> np.ndarray:
-    """The 95 % of the difference of two means, of games that are not paired."""
-    rng = np.random.default_rng(0)
-    first, second = (rng.choice([*of.values()], (4000, len(of))).mean(1) for of in (one, other))
-    return np.quantile(first - second, [0.025, 0.975])
 
 
 def test_level_0_is_worth_more_with_more_nodes():
@@ -334,8 +231,8 @@ def test_level_0_is_worth_more_with_more_nodes():
         scores[nodes] = np.array(found), interval(np.array(found))
     (one, _), *others = scores.values()
     assert says(f"scores {one.mean():.2f} in 60 games against itself")
-    for points, (low, high) in others:
-        assert says(f"{points.mean():.2f} [{low:.2f}, {high:.2f}]")
+    for against, (low, high) in others:
+        assert says(f"{against.mean():.2f} [{low:.2f}, {high:.2f}]")
         assert high < 0.5
 
 
@@ -359,28 +256,6 @@ def test_the_earlier_runs_vector_does_what_shuffled_labels_do():
     assert says("of which the model takes", f"{plain['score']:.3f}", "of the points")
 
 
-def accuracy(untrained: bool, published: bool = False) -> tuple[set[int], list[float], dict[int, np.ndarray]]:
-    """Of every seed the layer that its validation games choose, and the share of squares of the test games that its
-    board probe reads there; and game → squares that are right, and all, by all seeds."""
-    layers, shares, games = set(), [], {}
-    for run in sorted({row["run"] for row in PROBES if (row["untrained"], row["published"]) == (untrained, published)}):
-        mine = [row for row in PROBES if row["run"] == run]
-        chosen = max((row for row in mine if row["split"] == "validation"), key=lambda row: row["correct"] / row["n"])
-        tested = [row for row in mine if row["split"] == "test" and row["layer"] == chosen["layer"]]
-        assert len(tested) == 5000
-        layers.add(chosen["layer"])
-        shares.append(100 * sum(row["correct"] for row in tested) / sum(row["n"] for row in tested))
-        for row in tested:
-            games[row["game"]] = games.get(row["game"], 0) + np.array([row["correct"], row["n"]])
-    return layers, shares, games
-
-
-def by_game(beyond: np.ndarray) -> np.ndarray:
-    """The 95 % of 1,000 resamples of games, of the ratio of the sums of two columns."""
-    weights = np.random.default_rng(0).multinomial(len(beyond), [1 / len(beyond)] * len(beyond), 1000)
-    return np.quantile(np.divide(*(weights @ beyond).T), [0.025, 0.975])
-
-
 def test_board_probes_read_what_is_printed():
     [layer], ours, games = accuracy(False)
     [layer_of_control], controls, games_of_control = accuracy(True)
@@ -398,19 +273,6 @@ def test_board_probes_read_what_is_printed():
     assert high < 8
     assert paper < min(controls)
     assert says("paper's settings they read", f"{paper:.1f} %, less than the {np.mean(controls):.1f} % of that control")
-
-
-def squares(untrained: bool, thirds: tuple[int, ...], **fit: float) -> np.ndarray:
-    """Squares [5000, 2] of each test game that a board probe reads right, and all, at these thirds of 33 moves."""
-    of = {"untrained": untrained, "epochs": 5, "held_out": 0.1, "first_ply": 0, **fit}
-    chosen = functools.reduce(pc.and_, [pc.equal(BOARDS[column], value) for column, value in of.items()])
-    mine = BOARDS.filter(chosen).filter(pc.field("third").isin(thirds))
-    assert len(mine["layer"].unique()) == 1
-    _, place = np.unique(mine["game"], return_inverse=True)
-    read = np.stack([np.bincount(place, mine[column]) for column in ("correct", "n")], 1)
-    assert len(read) == 5000
-    assert set(read[:, 1]) == {64 * 11 * len(thirds)}
-    return read
 
 
 @pytest.mark.parametrize(
@@ -498,7 +360,7 @@ def test_one_draw_of_shuffled_labels_reads_what_the_labels_do():
             share[0] += row["correct"]
             share[1] += row["n"]
     best, *others = sorted((100 * right / every for right, every in shares.values()), reverse=True)
-    assert says(f"one of the five draws reads {best:.1f}, the others {min(others):.1f} to {max(others):.1f}")
+    assert says(f"One of the five draws reads {best:.1f}, the others {min(others):.1f} to {max(others):.1f}")
 
 
 @pytest.mark.parametrize("opponent", sorted({game["opponent"] for game in GAMES if game["choice"]} - {"random"}))
@@ -510,28 +372,6 @@ def test_eight_opponents_leave_no_room(opponent):
     ])  # fmt: skip
     assert says("eight of nine, against whom the model scores at most 0.125")
     assert score <= 0.125
-
-
-def texts(
-    condition: str, mask: str, published: bool, setting: str = "", layers: str | None = None, scale: float | None = None
-) -> np.ndarray:
-    """Texts [games, 3] that are legal on the modified board and on the original one, and all."""
-    mine = [
-        row for row in EDITS
-        if (row["published"], row["setting"]) == (published, setting)
-        and (row["token_mask"], row["condition"]) == (mask, condition)
-        and layers in (None, row["layers"]) and scale in (None, row["scale"])
-    ]  # fmt: skip
-    games = sorted({row["game"] for row in mine})
-    assert len(mine) == len(games) == 120
-    by_place = sorted(mine, key=lambda row: row["game"])
-    return np.array([[row["modified"], row["original"], row["texts"]] for row in by_place], np.float64)
-
-
-def beside_clean(edit: np.ndarray, clean: np.ndarray) -> str:
-    """Texts legal on the modified board beyond those of the unedited model, points."""
-    low, high = 100 * by_game(np.stack([edit[:, 0] - clean[:, 0], edit[:, 2]], 1))
-    return f"{100 * (edit[:, 0].sum() - clean[:, 0].sum()) / edit[:, 2].sum():.1f} [{low:.1f}, {high:.1f}]"
 
 
 @pytest.mark.parametrize(
@@ -593,7 +433,7 @@ def test_what_a_board_edit_is_worth():
     assert says(
         f"makes {at_last[0]:.0f} texts of a hundred more legal on the board that it aims at, {at_all[0]:.0f} if it is"
     )
-    assert says(f"the best of the controls is worth {best:.0f}. On the real board it takes away {-at_last[1]:.0f} and")
+    assert says(f"The best of the controls is worth {best:.0f}. On the real board it takes away {-at_last[1]:.0f} and")
     others = [-worth("shuffled", mask)[1] for mask in ("last", "all")]
     assert says(
         f"and {-at_all[1]:.0f}, as does a direction for another piece there ({others[0]:.0f} and {others[1]:.0f})"

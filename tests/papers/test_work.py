@@ -267,7 +267,7 @@ def test_what_is_expected_is_held_against_the_rows(work, session, tmp_path):
     assert [(f.value, f.low, f.high, f.outcome, f.row) for f in found] == [
         (50.0, 40.0, 60.0, "met", 1), (None, None, None, "missed", 2), (90.0, None, None, "missed", 3),
     ]  # fmt: skip
-    assert [f.outcome for f in judged()] == ["open", "open", "open"]
+    assert [f.outcome for f in judged()] == ["", "", ""]
     outcomes = {
         (45.0, 60.0): "not decided",
         (60.0, None): "not decided",
@@ -276,7 +276,7 @@ def test_what_is_expected_is_held_against_the_rows(work, session, tmp_path):
     }
     assert {bounds: judged(*bounds)[0].outcome for bounds in outcomes} == outcomes  # by the interval
     rows.append({"share": 50.0, "share_low": None, "share_high": None})  # of one game
-    assert [judged(*bounds)[-1].outcome for bounds in ((), (40.0, 60.0))] == ["open", "not decided"]
+    assert [judged(*bounds)[-1].outcome for bounds in ((), (40.0, 60.0))] == ["", "not decided"]
     expectations = (
         Expectation("checks", "≥ 1", "toy checks", ("a",), lambda rows, made: found),
         Expectation("nothing", "≥ 2", "toy checks", ("x",), lambda rows, made: found),

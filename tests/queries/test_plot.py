@@ -9,7 +9,7 @@ import pytest
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.queries import plot, run_query
 from chessreg.queries.ask import query_plot_rows
-from chessreg.queries.catalogue import Plot, catalogue_entries, find_plot
+from chessreg.queries.catalogue import Plot, QueryColumn, catalogue_entries, find_plot
 from chessreg.queries.result import QueryResult
 
 
@@ -36,7 +36,7 @@ def test_every_plot_names_columns_of_its_query():
         columns = {c.name for c in entry.columns}
         for wanted in entry.plots:
             assert {wanted.x, wanted.y, *wanted.beside, *wanted.series, *wanted.panels} <= columns
-            assert wanted.form in ("lines", "bars", "board")
+            assert wanted.form in ("lines", "bars", "dots", "board")
 
 
 def test_columns_beside_y_are_lines_with_intervals_of_their_own():
@@ -74,12 +74,67 @@ def test_bars_stand_in_groups(played):
     assert [label.get_text() for label in axis.get_xticklabels()] == ["random:20"]
 
 
+def differences():
+    """Differences of two edits at two layers, one of them with an unknown interval."""
+    rows = {"pair": ["a minus b", "a minus b", "a minus c"], "layer": [7, 4, 7], "difference": [0.3, 0.2, -0.1]}
+    rows |= {"difference_low": [0.2, 0.1, None], "difference_high": [0.4, 0.5, None]}
+    return QueryResult(pa.table(rows), {}, described=(QueryColumn("difference", "points", ""),))
+
+
+def test_dots_are_rows_with_a_horizontal_interval():
+    figure = plot.draw_figure(differences(), Plot("pairs", "pair", "difference", form="dots", series=("layer",)))
+    [axis] = figure.axes
+    assert [label.get_text() for label in axis.get_yticklabels()] == ["a minus b", "a minus c"]
+    assert axis.yaxis_inverted()  # the first row is on top
+    assert axis.get_xlabel() == "difference (points)"
+    first, second = axis.containers
+    assert [container.get_label() for container in axis.containers] == ["7", "4"]
+    dots, (low, high), _ = first.lines
+    assert dots.get_xdata().tolist() == [0.3, -0.1]
+    assert low.get_xdata().tolist() == pytest.approx([0.2, -0.1])  # an unknown end has no whisker
+    assert high.get_xdata().tolist() == pytest.approx([0.4, -0.1])
+    assert dots.get_ydata()[0] < second.lines[0].get_ydata()[0] < 0.5  # both are in the first row
+    assert [line.get_xdata() for line in axis.lines if list(line.get_xdata()) == [0, 0]]  # the line at zero
+    assert "(whiskers are 95 % intervals)" in figure.get_suptitle()
+
+
+def test_panels_of_dots_have_the_same_rows_and_the_same_axis():
+    wanted = Plot("pairs", "pair", "difference", form="dots", panels=("layer",))
+    upper, lower = plot.draw_figure(differences(), wanted).axes
+    assert upper.get_xlim() == lower.get_xlim()
+    assert len(upper.get_yticks()) == len(lower.get_yticks()) == 2
+    assert [upper.get_xlabel(), lower.get_xlabel()] == ["", "difference (points)"]
+
+
+def test_no_line_at_zero_where_all_values_are_on_one_side():
+    rows = QueryResult(pa.table({"x": ["a", "b"], "y": [3.0, 4.0]}), {})
+    figure = plot.draw_figure(rows, Plot("both", "x", "y", form="dots"))
+    assert not [line for line in figure.axes[0].lines if list(line.get_xdata()) == [0, 0]]
+    assert figure.get_suptitle() == "Both"  # without whiskers, none are named
+
+
+def test_every_run_behind_a_mean_is_drawn():
+    rows = {"layer": [0, 0, 1, 1], "run": ["a", "b", "a", "b"], "accuracy": [1.0, 3.0, 2.0, 6.0]}
+    figure = plot.draw_figure(QueryResult(pa.table(rows), {}), Plot("runs", "layer", "accuracy", spread="run"))
+    drawn = [line.get_ydata().tolist() for line in figure.axes[0].lines]
+    assert [1.0, 3.0, 2.0, 6.0] in drawn
+    assert [2.0, 4.0] in drawn
+    assert "small dots are single runs" in figure.get_suptitle()
+
+
+def test_many_panels_are_in_rows_of_three():
+    rows = {"x": [1] * 7, "y": [1.0] * 7, "panel": list("abcdefg")}
+    figure = plot.draw_figure(QueryResult(pa.table(rows), {}), Plot("panels", "x", "y", panels=("panel",)))
+    assert [axis.get_title() for axis in figure.axes if axis.get_visible()] == list("abcdefg")
+    assert figure.get_figwidth() == 3 * plot.PANEL_INCHES[0]
+
+
 def test_the_same_bytes_every_time_and_text_that_can_be_searched(played, tmp_path):
     for name in ("a.svg", "b.svg"):
         plot.write_figure(drawn(played, "win rate by level"), tmp_path / name)
     text = (tmp_path / "a.svg").read_text()
     assert text == (tmp_path / "b.svg").read_text()
-    assert re.search(r">win rate by level<", text)
+    assert re.search(r">Win rate by level<", text)
     plot.write_figure(drawn(played, "win rate by level"), tmp_path / "c.png")
     assert (tmp_path / "c.png").read_bytes()[:4] == b"\x89PNG"
 

@@ -68,7 +68,7 @@
 --   delta_shuffled = percent_difference(modified, samples, shuffled_modified, shuffled_samples)
 -- plot: board edits
 --   aliases: karvonen table 2 bars
---   form: bars
+--   form: dots
 --   x: condition
 --   y: modified
 --   series: checkpoint, run

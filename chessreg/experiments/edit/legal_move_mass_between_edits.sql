@@ -31,7 +31,7 @@
 --   paired_log10_p = paired_log10_p(differences, squares, cases)
 --   paired_holm_log10_p = holm_log10(paired_log10_p, run_id)
 -- plot: difference of edits
---   form: bars
+--   form: dots
 --   x: minus
 --   y: difference
 --   series: type, scale, run

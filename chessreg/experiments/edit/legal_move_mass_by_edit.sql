@@ -57,7 +57,7 @@
 --   cohens_d = cohens_d(target, target_squares, cases, none_target, none_squares, paired_cases)
 -- plot: legal move mass by edit
 --   aliases: davis figure 5 bars
---   form: bars
+--   form: dots
 --   x: type
 --   y: target
 --   series: run

@@ -27,7 +27,7 @@
 --   other = mean(other, cases)
 --   difference = mean_difference(target, cases, other, cases)
 -- plot: difference of expansions
---   form: bars
+--   form: dots
 --   x: minus
 --   y: difference
 --   series: type, expansion, scale

@@ -55,7 +55,7 @@
 --   minus_untrained = percent_difference(correct, n, base_correct, base_n)
 -- plot: probe accuracy of the best layer
 --   aliases: karvonen table 1 bars
---   form: bars
+--   form: dots
 --   x: checkpoint
 --   y: accuracy
 --   series: weights

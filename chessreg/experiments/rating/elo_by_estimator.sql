@@ -35,7 +35,7 @@
 --   checkpoint_id [hidden]: id of the checkpoint
 --   intervention_id [hidden]: id of the intervention
 -- plot: elo by estimator
---   form: bars
+--   form: dots
 --   x: estimator
 --   y: rating
 --   series: player, draw_weight

@@ -99,7 +99,7 @@ def judge_sae_expansions(rows: Sequence[Row], made: CompleteSteps) -> list[Findi
         if row is not largest and None not in (row["explained_variance"], largest["explained_variance"]):
             what = f"{get_row_point(row)}: {largest['expansion']}× minus {row['expansion']}×, explained variance"
             difference = largest["explained_variance"] - row["explained_variance"]
-            findings.append(Finding(what, difference, None, None, "open", place))
+            findings.append(Finding(what, difference, None, None, "", place))
     return findings
 
 
@@ -227,7 +227,7 @@ EXPECTATIONS = (
     ),
     Expectation(
         "as published: SAE types barely above None",
-        "open",
+        "",
         MASS_QUERY,
         (EDITS_STEP,),
         make_column_judge(
@@ -238,14 +238,14 @@ EXPECTATIONS = (
     ),
     Expectation(
         "as published: the larger SAE above the smaller",
-        "open",
+        "",
         "sae reconstruction",
         (*SAE_STEPS, "sae-smaller-*"),
         judge_sae_expansions,
     ),
     Expectation(
         "as published: edits by the larger SAE above those by the smaller, target mass",
-        "open",
+        "",
         EXPANSION_QUERY,
         (f"{EDITS_STEP}{CODE_LAYER_SUFFIX}*",),
         make_column_judge(

@@ -20,7 +20,7 @@ in `markov.py` has `markov.sql` and `markov_*.sql`. A file has a header and name
     --   p_holm = holm(p, run)                  of columns of the table: of p, with one family per run
     -- plot: win rate by level
     --   aliases: karvonen figure 2
-    --   form: lines             or bars, or board: x is a square, and each panel of a series a board
+    --   form: lines             or bars; dots: one row per x; board: x is a square, and each panel of a series a board
     --   x: level
     --   y: score                with its interval, if it has one
     --   beside: null_mean       additional columns, each drawn like y
@@ -115,7 +115,8 @@ class DeclaredStatistic:
 class Plot:
     """A figure of a table: `y` with its interval over `x`, with one line or color per series and one axes per panel.
 
-    Each column of `beside` is an additional line. In the form `board`, `x` is a square and `y` the heat of a board, one
+    Each column of `beside` is an additional line. In the form `dots`, each x is a row and y is horizontal. In the form
+    `board`, `x` is a square and `y` the heat of a board, one
     board per panel and series.
 
     Rows of a series that have the same x and differ in `spread` become one point: their mean, from the lowest to the
