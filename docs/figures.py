@@ -545,7 +545,7 @@ def junkin_comparisons() -> Iterator[Comparison]:
     for steps, column in (("4,000 steps", 8.2), ("596,000 steps", 1221)):
         value = of_paper("The author's log", steps, "best move, bidirectional minus causal")
         yield Comparison(f"log, {column:,} M positions: best move, bidirectional minus causal, points", value,
-                         junkin.difference(bidirectional, causal, "best", 100), asked, size, 1)  # fmt: skip
+                         junkin.difference(bidirectional, causal, "best", 100), asked, size, 2)  # fmt: skip
     for model in (bidirectional, causal):
         rows = junkin.of("accuracy", model)
         yield Comparison(f"log: cross-entropy of the best move, {model[0]}, nats",
