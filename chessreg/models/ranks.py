@@ -18,6 +18,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import timedelta
+from multiprocessing import connection
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -25,17 +26,24 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
-from chessreg.models.training import explain_lost_process
+from chessreg.models.training import LostProcessError, explain_lost_process
 
 if TYPE_CHECKING:
+    from torch.multiprocessing.spawn import ProcessContext
+
     from chessreg.models.training import Trainer, TrainerOptions
 
+JOIN_TIMEOUT = timedelta(minutes=5)  # for the group to form, once every process is ready
 GROUP_TIMEOUT = timedelta(hours=6)  # rank 0 may measure the model while the other processes wait
+READY_POLL_S = 0.05
 
 
 @contextmanager
 def run_ranks(trainer: Trainer, devices: int) -> Iterator[None]:
-    """Make the trainer rank 0 of `devices` processes inside the block; with 1 nothing is started."""
+    """Make the trainer rank 0 of `devices` processes inside the block; with 1 nothing is started.
+
+    Raises LostProcessError if one of the processes ends.
+    """
     if devices == 1:
         yield
         return
@@ -51,7 +59,9 @@ def run_ranks(trainer: Trainer, devices: int) -> Iterator[None]:
         torch.set_num_threads(max(1, threads // devices))
         trainer.options = own
         try:
-            join_group(folder, own)
+            store = open_store(folder, own)
+            wait_until_ready(followers, store, own)
+            join_group(store, own)
             yield
         finally:
             torch.set_num_threads(threads)
@@ -62,14 +72,46 @@ def run_ranks(trainer: Trainer, devices: int) -> Iterator[None]:
                 dist.destroy_process_group()
 
 
-def join_group(folder: Path, options: TrainerOptions) -> None:
-    """Join the group of processes. Raises ChessregError if the other processes do not join."""
+def open_store(folder: Path, options: TrainerOptions) -> dist.Store:
+    """Return the key-value store, a file, through which the processes find each other."""
+    return dist.FileStore(str(folder / "rendezvous"), options.devices)
+
+
+def wait_until_ready(followers: ProcessContext, store: dist.Store, options: TrainerOptions) -> None:
+    """Wait until every other process has built its trainer. Raises LostProcessError as soon as one of them has ended.
+
+    Forming the group does not notice such a process: it waits for it until its timeout.
+    """
+    keys = [ready_key(rank) for rank in range(1, options.devices)]
+    while not store.check(keys):
+        ended = connection.wait([process.sentinel for process in followers.processes], READY_POLL_S)
+        for process, error_file in zip(followers.processes, followers.error_files, strict=True):
+            if process.sentinel in ended:
+                process.join()
+                raise LostProcessError(options.devices, describe_end(process.exitcode, Path(error_file)))
+
+
+def describe_end(exit_code: int, error_file: Path) -> str:
+    """Return the error that torch wrote to `error_file` for a process, or its exit status if there is none."""
+    if error_file.exists():
+        traceback: str = pickle.loads(error_file.read_bytes())
+        return traceback.strip().splitlines()[-1]
+    return f"signal {-exit_code}" if exit_code < 0 else f"exit status {exit_code}"
+
+
+def ready_key(rank: int) -> str:
+    """Return the key that process `rank` sets when it can join the group."""
+    return f"ready-{rank}"
+
+
+def join_group(store: dist.Store, options: TrainerOptions) -> None:
+    """Join the group of processes. Raises LostProcessError if the other processes do not join."""
     backend = "nccl" if options.device.startswith("cuda") else "gloo"
-    store = dist.FileStore(str(folder / "rendezvous"), options.devices)
     with explain_lost_process(options.devices):
         dist.init_process_group(
-            backend, store=store, rank=options.rank, world_size=options.devices, timeout=GROUP_TIMEOUT
+            backend, store=store, rank=options.rank, world_size=options.devices, timeout=JOIN_TIMEOUT
         )
+    dist.distributed_c10d._set_pg_timeout(GROUP_TIMEOUT)
 
 
 def follow_rank(
@@ -88,7 +130,9 @@ def follow_rank(
     torch.set_num_threads(max(1, threads))
     device = f"cuda:{number + 1}" if options.device.startswith("cuda") else options.device
     trainer = trainer_type(config, read_corpus(folder), state, replace(options, rank=number + 1, device=device))
-    join_group(folder, trainer.options)
+    store = open_store(folder, trainer.options)
+    store.set(ready_key(trainer.options.rank), "")
+    join_group(store, trainer.options)
     trainer.follow()
 
 

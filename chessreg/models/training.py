@@ -310,20 +310,29 @@ def split_batch(inputs: Tensor, labels: Tensor, options: TrainerOptions) -> Iter
 
 
 def sum_over_processes(tensors: list[Tensor], options: TrainerOptions) -> None:
-    """Replace each tensor by its sum over all processes. Raises ChessregError if one of them has ended."""
+    """Replace each tensor by its sum over all processes. Raises LostProcessError if one of them has ended."""
     with explain_lost_process(options.devices):
         for work in [dist.all_reduce(tensor, async_op=True) for tensor in tensors]:
             work.wait()
 
 
+class LostProcessError(ChessregError):
+    """Raised when one of the `devices` processes of a training has ended. `cause` is the attempt's cause."""
+
+    cause = "lost"
+
+    def __init__(self, devices: int, reason: str) -> None:
+        message = f"one of the {devices} processes of this training has ended ({reason[:200]})"
+        super().__init__(message, "resume the run: it continues from the last saved state")
+
+
 @contextmanager
 def explain_lost_process(devices: int) -> Iterator[None]:
-    """Convert RuntimeError inside the block to the ChessregError of a training that lost a process."""
+    """Convert RuntimeError inside the block to LostProcessError."""
     try:
         yield
     except RuntimeError as error:
-        message = f"one of the {devices} processes of this training has ended ({first_line(error)[:80]})"
-        raise ChessregError(message, "resume the run: it continues from the last saved state") from error
+        raise LostProcessError(devices, first_line(error)) from error
 
 
 STATE = "state.pt"

@@ -50,7 +50,7 @@ def count_units_sql(low: int = 0, high: int | None = None) -> ColumnElement[int]
     return case((longer, covered), else_=counted)
 
 
-CAUSES_AS_STATES = (Cause.PREEMPTED, Cause.WALLTIME, Cause.DIVERGED, Cause.OOM, Cause.ENGINE_DIED)
+CAUSES_AS_STATES = (Cause.PREEMPTED, Cause.WALLTIME, Cause.DIVERGED, Cause.OOM, Cause.ENGINE_DIED, Cause.LOST)
 
 
 def _end_of_last_attempt() -> Any:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +13,14 @@ import psutil
 import pytest
 import torch
 
-from chessreg.errors import BadInputError, ChessregError
+from chessreg.errors import BadInputError
+from chessreg.models import ranks
 from chessreg.models.branches import BranchTrainer
 from chessreg.models.devices import check_device_count
-from chessreg.models.ranks import run_ranks
+from chessreg.models.ranks import JOIN_TIMEOUT, run_ranks
 from chessreg.models.train_config import TextTraining
-from chessreg.models.training import Trainer, TrainPoint
+from chessreg.models.training import LostProcessError, Trainer, TrainPoint
+from chessreg.runs.attempt import failure_cause
 
 from .test_branches import BRANCHED, branched
 from .test_training import CONFIG, HOW, corpus
@@ -75,13 +78,44 @@ def test_a_process_that_is_killed_ends_the_training_which_then_resumes(tmp_path:
         os.kill(follower.pid, signal.SIGKILL)
         follower.wait(20)
 
-    with pytest.raises(ChessregError, match="one of the 2 processes of this training has ended"), run_ranks(trainer, 2):
+    with pytest.raises(LostProcessError, match="one of the 2 processes of this training has"), run_ranks(trainer, 2):
         trainer.run(kill)
     assert trainer.step == HOW.log_steps
     again = Trainer(SHORT, corpus(), tmp_path, HOW)
     assert again.step == HOW.log_steps
     again.run(lambda point: None)
     assert [p.loss for p in again.curve] == pytest.approx(losses(tmp_path / "one", 1)[:-1], abs=1e-5)
+
+
+def test_a_process_that_is_killed_before_it_joins_ends_the_training_at_once(tmp_path: Path) -> None:
+    trainer = Trainer(SHORT, corpus(), tmp_path, HOW)
+    pid = os.getpid()
+
+    def kill() -> None:
+        while not (found := followers(pid)):
+            time.sleep(0.01)
+        found[0].kill()
+
+    killer = threading.Thread(target=kill)
+    killer.start()
+    began = time.monotonic()
+    with pytest.raises(LostProcessError, match=r"of the 3 .* ended \(signal 9\)") as raised, run_ranks(trainer, 3):
+        raise AssertionError("the group was formed")
+    killer.join()
+    assert time.monotonic() - began < JOIN_TIMEOUT.total_seconds()
+    assert failure_cause(raised.value) == "lost"
+    assert trainer.step == 0
+    assert followers() == []
+
+
+def test_the_error_of_a_process_that_cannot_join_is_the_trainings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(ranks, "write_corpus", lambda corpus, folder: (folder / "corpus.pickle").write_bytes(b"."))
+    trainer = Trainer(SHORT, corpus(), tmp_path, HOW)
+    with pytest.raises(LostProcessError, match="UnpicklingError"), run_ranks(trainer, 2):
+        raise AssertionError("the group was formed")
+    assert followers() == []
 
 
 @pytest.mark.slow
