@@ -23,11 +23,11 @@ import sys, termios, time, tty
 from chessreg.terminal import visible_streams
 from tui.widgets import images
 
-images.SLOW = float(sys.argv[1])
+images.ANSWER_TIMEOUT_S = float(sys.argv[1])
 with visible_streams():
     began = time.monotonic()
     widget, typed = images.ask_terminal()
-    waited = time.monotonic() - began > images.SLOW
+    waited = time.monotonic() - began > images.ANSWER_TIMEOUT_S
 print(f"draws {widget and widget.__module__ + '.' + widget.__name__}, typed {typed!r}, waited {waited},", flush=True)
 tty.setcbreak(0, termios.TCSANOW)
 keys = b""
