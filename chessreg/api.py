@@ -36,14 +36,14 @@ class Table(QueryResult):
         return polars.from_arrow(self.table)
 
     def __repr__(self) -> str:
-        from chessreg.queries.render import table_text
+        from chessreg.queries.render import format_table
 
-        return table_text(self, 120).rstrip("\n") if len(self) else "\n".join(["no rows", *self.notes])
+        return format_table(self, 120).rstrip("\n") if len(self) else "\n".join(["no rows", *self.notes])
 
     def _repr_html_(self) -> str:
-        from chessreg.queries.render import html_text
+        from chessreg.queries.render import format_html
 
-        return html_text(self)
+        return format_html(self)
 
 
 def make_table(result: QueryResult) -> Table:
@@ -68,9 +68,9 @@ class Registry(Session):
 
     def rows(self, name: str, row: int, **scope: Any) -> Table:
         """Return the games, trials or scores behind row `row` (from 1) of a catalogue query in the same scope."""
-        from chessreg.queries.ask import rows_behind
+        from chessreg.queries.ask import query_rows_behind
 
-        return make_table(rows_behind(self.database, name, row, **scope))
+        return make_table(query_rows_behind(self.database, name, row, **scope))
 
     def published(self, name: str, **scope: Any) -> Table:
         """Return the papers' numbers for a catalogue query, with this registry's next to each and what differs."""
@@ -90,11 +90,11 @@ class Registry(Session):
     def plot(self, name: str, *, scoring: str = "paper", **scope: Any) -> Figure:
         """Return a catalogue plot, by title, alias or words of a phrase, as a matplotlib figure with 95 % intervals."""
         from chessreg.queries import plot as plots
-        from chessreg.queries.ask import query_plot_rows, trusted_kind_files
+        from chessreg.queries.ask import list_trusted_kind_files, query_plot_rows
         from chessreg.queries.catalogue import find_plot
         from chessreg.queries.scope import Scope
 
-        entry, plot = find_plot(name, trusted_kind_files(self.database))
+        entry, plot = find_plot(name, list_trusted_kind_files(self.database))
         return plots.draw_figure(query_plot_rows(self.database, entry, plot, Scope.of(scope), scoring=scoring), plot)
 
     def compare(self, *runs: str) -> RunComparison:

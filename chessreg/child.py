@@ -9,12 +9,12 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[1]
 
 
-def python_command(module: str, *arguments: str) -> list[str]:
+def build_python_command(module: str, *arguments: str) -> list[str]:
     """Return the command that runs a module. -P keeps the working folder off the import path."""
     return [sys.executable, "-P", "-m", module, *arguments]
 
 
-def child_environment() -> dict[str, str]:
+def build_child_environment() -> dict[str, str]:
     """Return this process's environment, with an absolute PYTHONPATH that includes a checkout that is not installed."""
     folders = [os.path.abspath(folder) for folder in os.environ.get("PYTHONPATH", "").split(os.pathsep) if folder]
     if ROOT.name not in ("site-packages", "dist-packages"):

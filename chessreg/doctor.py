@@ -24,13 +24,13 @@ from chessreg.errors import ChessregError
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
 from chessreg.registry.result_tables import RESULT_TABLES
-from chessreg.registry.run_state import read_complete_units, unit_ranges
+from chessreg.registry.run_state import list_unit_ranges, read_complete_units
 from chessreg.registry.tables import Cause, JobState
 from chessreg.runs import ingest, transfer, watch
 from chessreg.scheduling import queue, worker
 from chessreg.scheduling.presence import Presence
 from store.errors import CorruptError, NotInStoreError, StoreError
-from store.process import ProcessId, is_this_machine, this_process
+from store.process import ProcessId, get_this_process, is_this_machine
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -48,22 +48,22 @@ class Problem:
     fix: Callable[[], object] | None = None
 
 
-def problems(database: Database, store: Store, registry: str, *, digests: bool = False) -> Iterator[Problem]:
+def find_problems(database: Database, store: Store, registry: str, *, digests: bool = False) -> Iterator[Problem]:
     """Yield every problem. With `digests`, every byte of every artifact and array is read again."""
     looks: tuple[Callable[[], Iterator[Problem]], ...] = (
-        partial(waiting, database, store),  # attempts first, then their results
-        partial(forgotten, database, store),
-        partial(orphans, database),
-        partial(promises, database, store),
-        partial(unattended, database, store, registry),
-        partial(leftovers, store),
-        partial(unfinished_artifacts, database, store),
-        partial(missing_files, database, store),
-        partial(torn_groups, database, store),
-        partial(damaged_groups, database, store, digests),
-        partial(beyond_units, database),
-        partial(mirrored, database),
-        *([partial(wrong_digests, database, store)] if digests else []),
+        partial(find_waiting_fragments, database, store),  # attempts first, then their results
+        partial(find_forgotten_files, database, store),
+        partial(find_orphans, database),
+        partial(find_broken_promises, database, store),
+        partial(find_unattended_attempts, database, store, registry),
+        partial(find_leftovers, store),
+        partial(find_unfinished_artifacts, database, store),
+        partial(find_missing_files, database, store),
+        partial(find_torn_groups, database, store),
+        partial(find_damaged_groups, database, store, digests),
+        partial(find_rows_beyond_units, database),
+        partial(find_differing_mirrors, database),
+        *([partial(find_wrong_digests, database, store)] if digests else []),
     )
     for look in looks:
         try:
@@ -72,35 +72,38 @@ def problems(database: Database, store: Store, registry: str, *, digests: bool =
             yield Problem("work", error.message, error.hint)
 
 
-def in_store(session: Session, root: Path) -> list[ColumnElement[bool]]:
+def build_store_conditions(session: Session, root: Path) -> list[ColumnElement[bool]]:
     """Return the conditions for locations in the store at `root`. Machines that share a registry in PostgreSQL may have
     separate stores at the same path; only locations of this machine, or of an unknown one, then count."""
     location = tables.ArtifactLocation
     conditions: list[ColumnElement[bool]] = [location.uri.startswith(f"{root}/", autoescape=True)]
     if session.get_bind().dialect.name == "postgresql":
-        conditions.append(location.machine_id.is_(None) | location.machine_id.in_(rows_of_this_machine()))
+        conditions.append(location.machine_id.is_(None) | location.machine_id.in_(select_own_machine_ids()))
     return conditions
 
 
-def rows_of_this_machine() -> Select[UUID]:
+def select_own_machine_ids() -> Select[UUID]:
     """Return the query for the ids of this machine's rows: one for each state of its hardware and software."""
-    machine, here = tables.Machine, this_process()
+    machine, here = tables.Machine, get_this_process()
     same = machine.system_id.is_not_distinct_from(here.system_id)
     return select(machine.id).where(machine.host == here.host, same)
 
 
-def store_gone(database: Database, root: Path) -> Problem | None:
+def find_missing_store(database: Database, root: Path) -> Problem | None:
     """Return the problem of a missing store, if anything was ever in it."""
     location = tables.ArtifactLocation
     with database.read() as session:
-        lost = session.scalar(select(func.count()).select_from(location).where(*in_store(session, root))) or 0
+        lost = (
+            session.scalar(select(func.count()).select_from(location).where(*build_store_conditions(session, root)))
+            or 0
+        )
     if not lost:
         return None
     hint = "put it back, or give its place: --store FOLDER; `chessreg init` creates an empty one"
     return Problem("store", f"{root} is gone, and {lost} artifacts with it", hint)
 
 
-def orphans(database: Database) -> Iterator[Problem]:
+def find_orphans(database: Database) -> Iterator[Problem]:
     """Yield attempts that are recorded as running here and whose process is gone."""
     for attempt, process in watch.read_running_attempts(database):
         if process.is_gone():
@@ -114,7 +117,7 @@ def orphans(database: Database) -> Iterator[Problem]:
             )
 
 
-def promises(database: Database, store: Store) -> Iterator[Problem]:
+def find_broken_promises(database: Database, store: Store) -> Iterator[Problem]:
     """Yield attempts on other machines whose check-in is overdue, as observed from here."""
     began = time.monotonic()
     for attempt in watch.Watcher(store).overdue(watch.read_running_attempts(database), began):
@@ -127,7 +130,7 @@ def promises(database: Database, store: Store) -> Iterator[Problem]:
         )
 
 
-def unattended(database: Database, store: Store, registry: str) -> Iterator[Problem]:
+def find_unattended_attempts(database: Database, store: Store, registry: str) -> Iterator[Problem]:
     """Yield jobs of this host without a supervisor, and processes that work for no running job."""
     presence = Presence(store)
     with database.read() as session:
@@ -155,7 +158,7 @@ def unattended(database: Database, store: Store, registry: str) -> Iterator[Prob
             )
 
 
-def waiting(database: Database, store: Store) -> Iterator[Problem]:
+def find_waiting_fragments(database: Database, store: Store) -> Iterator[Problem]:
     """Yield results that are not in the registry."""
     from store.fragments import list_foreign_files
 
@@ -179,7 +182,7 @@ def waiting(database: Database, store: Store) -> Iterator[Problem]:
         )
 
 
-def forgotten(database: Database, store: Store) -> Iterator[Problem]:
+def find_forgotten_files(database: Database, store: Store) -> Iterator[Problem]:
     """Yield fragments that were imported once and that the registry lacks, because a backup was restored or a power cut
     took its last transactions. Their rows are added by key, so none is doubled."""
     from store.fragments import list_ingested
@@ -205,17 +208,17 @@ def forgotten(database: Database, store: Store) -> Iterator[Problem]:
     )
 
 
-def mirrored(database: Database) -> Iterator[Problem]:
+def find_differing_mirrors(database: Database) -> Iterator[Problem]:
     """Yield Parquet files of complete runs whose rows differ from the registry's."""
     from chessreg.queries import mirror
-    from chessreg.queries.engine import engine_of
+    from chessreg.queries.engine import open_shared_engine
 
-    for path in mirror.find_differing_files(database, engine_of(database).extras()):
+    for path in mirror.find_differing_files(database, open_shared_engine(database).extras()):
         detail = f"{path} does not hold the registry's rows of its run"
         yield Problem("mirror", detail, "chessreg doctor --fix", partial(path.unlink, missing_ok=True))
 
 
-def leftovers(store: Store) -> Iterator[Problem]:
+def find_leftovers(store: Store) -> Iterator[Problem]:
     """Yield files that ended processes left in `tmp/`."""
     left = gc.list_stale_staging(store)
     if left:
@@ -228,7 +231,7 @@ def leftovers(store: Store) -> Iterator[Problem]:
         )
 
 
-def unfinished_artifacts(database: Database, store: Store) -> Iterator[Problem]:
+def find_unfinished_artifacts(database: Database, store: Store) -> Iterator[Problem]:
     """Yield artifacts that were begun and never completed."""
     staging = tables.ArtifactState.STAGING
     with database.read() as session:
@@ -250,18 +253,18 @@ def unfinished_artifacts(database: Database, store: Store) -> Iterator[Problem]:
         )
 
 
-def missing_files(database: Database, store: Store) -> Iterator[Problem]:
+def find_missing_files(database: Database, store: Store) -> Iterator[Problem]:
     """Yield missing bytes that are recorded in this store and that something registered and not archived needs.
-    Activations that a merge did not copy are `not_pulled`."""
+    Activations that a merge did not copy are `list_unpulled_groups`."""
     with database.read() as session:
         location = tables.ArtifactLocation
         rows = session.execute(
             select(tables.Artifact.digest, tables.Artifact.kind, tables.Artifact.bytes, location.uri)
             .join(location, location.digest == tables.Artifact.digest)
-            .where(*in_store(session, store.root))
+            .where(*build_store_conditions(session, store.root))
         ).all()
-        activations = groups_of_activations(session)
-        away = {item.digest for item in not_pulled(session, store)}
+        activations = list_activation_groups(session)
+        away = {item.digest for item in list_unpulled_groups(session, store)}
         needed, _ = gc.find_used_keys(session)
     items = [item for _, item in activations if item.digest not in away]
     arrays = {item.digest for _, item in activations}
@@ -271,36 +274,36 @@ def missing_files(database: Database, store: Store) -> Iterator[Problem]:
             yield make_missing_problem(database, store, item, uri)
     known = {digest for digest, _, _, _ in rows}
     for item in items:
-        if item.array in needed and not item.is_in(store) and (item.digest in known or written_here(database, item)):
+        if item.array in needed and not item.is_in(store) and (item.digest in known or is_written_here(database, item)):
             yield make_missing_problem(database, store, item, None)
 
 
-def groups_of_activations(session: Session) -> list[tuple[UUID, transfer.TransferItem]]:
+def list_activation_groups(session: Session) -> list[tuple[UUID, transfer.TransferItem]]:
     """Return every registered group of activations, with the run that made it."""
     return [
         (group.run_id, transfer.TransferItem(group.digest, f"activations of run {group.run_id.hex[-6:]}", group.bytes,
                                      array=group.path.removeprefix("arrays/")))
-        for table in names.array_tables(session) for group in session.scalars(select(table))
+        for table in names.list_array_tables(session) for group in session.scalars(select(table))
     ]  # fmt: skip
 
 
-def not_pulled(session: Session, store: Store) -> list[transfer.TransferItem]:
+def list_unpulled_groups(session: Session, store: Store) -> list[transfer.TransferItem]:
     """Return activations of merged runs that were never pulled into this store: a merge copies rows, not bytes. Groups
     that this machine recorded as present were pulled, and are missing if they are gone."""
     location = tables.ArtifactLocation
-    here = *in_store(session, store.root), location.machine_id.in_(rows_of_this_machine())
+    here = *build_store_conditions(session, store.root), location.machine_id.in_(select_own_machine_ids())
     noted, merged = set(session.scalars(select(location.digest).where(*here))), find_merged_runs(session)
     return [
         item
-        for run_id, item in groups_of_activations(session)
+        for run_id, item in list_activation_groups(session)
         if run_id in merged and item.digest not in noted and not item.is_in(store)
     ]
 
 
-def elsewhere(database: Database, store: Store) -> Iterator[Problem]:
+def find_remote_bytes(database: Database, store: Store) -> Iterator[Problem]:
     """Yield bytes that may be missing here: activations of merged runs, which --fix leaves alone."""
     with database.read() as session:
-        away = not_pulled(session, store)
+        away = list_unpulled_groups(session, store)
     if away:
         runs = list(dict.fromkeys(item.what.split()[-1] for item in away))
         several = f"{len(runs)} runs ({', '.join(runs[:3])}{', …' * (len(runs) > 3)})"
@@ -312,7 +315,7 @@ def elsewhere(database: Database, store: Store) -> Iterator[Problem]:
         )
 
 
-def written_here(database: Database, item: transfer.TransferItem) -> bool:
+def is_written_here(database: Database, item: transfer.TransferItem) -> bool:
     """Return whether a group of activations was written on this machine, and so must be present."""
     with database.read() as session:
         return any(is_this_machine(host, system) for host, system in transfer.find_cache_machines(session, item))
@@ -339,19 +342,19 @@ def make_missing_problem(database: Database, store: Store, item: transfer.Transf
     return Problem("files", f"{item.what} is not in {store.root}", again, fetch_or_forget)
 
 
-def torn_groups(database: Database, store: Store) -> Iterator[Problem]:
+def find_torn_groups(database: Database, store: Store) -> Iterator[Problem]:
     """Yield runs whose groups of arrays do not hold each recorded unit exactly once."""
     for run in groups.find_torn_runs(database):
         again = f"chessreg doctor --fix && chessreg run --resume {run.run_id.hex[-6:]}"
         yield Problem("units", run.wrong, again, partial(groups.repair_groups, database, store, run))
 
 
-def damaged_groups(database: Database, store: Store, digests: bool) -> Iterator[Problem]:
+def find_damaged_groups(database: Database, store: Store, digests: bool) -> Iterator[Problem]:
     """Yield groups of arrays that lack a chunk; with `digests`, also those with an altered byte."""
     from store.arrays import ArrayGroup
 
     with database.read() as session:
-        known = [(table, row) for table in names.array_tables(session) for row in session.scalars(select(table))]
+        known = [(table, row) for table in names.list_array_tables(session) for row in session.scalars(select(table))]
         session.expunge_all()
     for table, row in known:
         array = row.path.removeprefix("arrays/")
@@ -386,13 +389,13 @@ def fetch_or_make_again(database: Database, store: Store, of: groups.TornRun, it
     return "fetched again"
 
 
-def beyond_units(database: Database) -> Iterator[Problem]:
+def find_rows_beyond_units(database: Database) -> Iterator[Problem]:
     """Yield rows of units that no attempt recorded as complete."""
     with database.read() as session:
         runs = session.scalars(select(tables.Run.id).where(tables.Run.completed_at.is_(None)).order_by(tables.Run.id))
         for run_id in runs.all():
             for result_table in RESULT_TABLES:
-                if units := units_beyond(session, result_table, run_id):
+                if units := list_units_beyond(session, result_table, run_id):
                     yield Problem(
                         "units",
                         f"run {run_id.hex[-6:]} has {result_table} rows of {len(units)} units that are not done",
@@ -401,7 +404,7 @@ def beyond_units(database: Database) -> Iterator[Problem]:
                     )
 
 
-def units_beyond(session: Session, result_table: str, run_id: UUID) -> set[int]:
+def list_units_beyond(session: Session, result_table: str, run_id: UUID) -> set[int]:
     """Return units of a run that have rows in this result table and are incomplete."""
     table = tables.Base.metadata.tables[result_table]
     there = set(session.scalars(select(table.c.unit).where(table.c.run_id == run_id).distinct()))
@@ -412,12 +415,12 @@ def remove_rows(database: Database, result_table: str, run_id: UUID) -> None:
     """Remove the rows of a run's incomplete units; the next attempt writes them again."""
     table = tables.Base.metadata.tables[result_table]
     with database.write() as session:
-        for start, stop in unit_ranges(units_beyond(session, result_table, run_id)):
+        for start, stop in list_unit_ranges(list_units_beyond(session, result_table, run_id)):
             within = table.c.run_id == run_id, table.c.unit >= start, table.c.unit < stop
             session.execute(delete(table).where(*within))
 
 
-def wrong_digests(database: Database, store: Store) -> Iterator[Problem]:
+def find_wrong_digests(database: Database, store: Store) -> Iterator[Problem]:
     """Yield artifacts with altered bytes. They are kept for inspection."""
     for artifact in store.list():
         try:

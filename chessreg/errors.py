@@ -47,7 +47,7 @@ operating system, and MemoryError."""
 
 
 @contextmanager
-def writing(path: Path) -> Iterator[None]:
+def report_write_errors(path: Path) -> Iterator[None]:
     """Raise BadInputError, with the reason, for a file that the block cannot write."""
     try:
         yield
@@ -73,16 +73,16 @@ def describe_error(error: BaseException) -> tuple[str, str, int]:
     if is_disk_full(error):
         return f"{DISK_FULL}{where}", "free some space and try again", 1
     if (own := find_custom_kind(error)) is not None:
-        message = f"your kind {own.name} raised {type(error).__name__}: {first_line(error)}"
+        message = f"your kind {own.name} raised {type(error).__name__}: {get_first_line(error)}"
         return message, f"{own.file}, line {own.line}; --debug shows more", 1
     if isinstance(error, OSError):
         return f"{describe_os_error(error)}{where}", "", 1
     if isinstance(error, MemoryError):
         return "out of memory", "", 1
     if isinstance(error, FloatingPointError):  # of the trainer, which imports nothing of chessreg
-        return f"training diverged: {first_line(error)}", "a smaller --learning-rate or --grad-clip", 1
+        return f"training diverged: {get_first_line(error)}", "a smaller --learning-rate or --grad-clip", 1
     return (
-        f"unexpected {type(error).__name__}: {first_line(error)}",
+        f"unexpected {type(error).__name__}: {get_first_line(error)}",
         "this is a fault in chessreg; --debug shows where",
         1,
     )
@@ -111,5 +111,5 @@ def find_custom_kind(error: BaseException) -> Raised | None:
     return Raised(name, file, line) if file else None
 
 
-def first_line(error: BaseException) -> str:
+def get_first_line(error: BaseException) -> str:
     return (str(error).strip() or "no message").splitlines()[0]

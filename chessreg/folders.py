@@ -13,25 +13,28 @@ from chessreg.errors import BadInputError
 APPLICATION = Unix("chessreg", appauthor=False)  # the XDG folders on macOS too
 
 
-def config_folder() -> Path:
+def get_config_folder() -> Path:
     """Return the folder of the user's settings: XDG_CONFIG_HOME/chessreg, by default ~/.config/chessreg.
 
     Raises BadInputError if XDG_CONFIG_HOME is not an absolute path, or unset while the home folder is unknown.
     """
-    return _folder("config")
+    return _get_folder("config")
 
 
-def state_folder() -> Path:
-    """Return XDG_STATE_HOME/chessreg, by default ~/.local/state/chessreg. Raises BadInputError as `config_folder`."""
-    return _folder("state")
+def get_state_folder() -> Path:
+    """Return XDG_STATE_HOME/chessreg, by default ~/.local/state/chessreg.
+
+    Raises BadInputError as `get_config_folder`.
+    """
+    return _get_folder("state")
 
 
-def cache_folder() -> Path:
-    """Return XDG_CACHE_HOME/chessreg, by default ~/.cache/chessreg. Raises BadInputError as `config_folder`."""
-    return _folder("cache")
+def get_cache_folder() -> Path:
+    """Return XDG_CACHE_HOME/chessreg, by default ~/.cache/chessreg. Raises BadInputError as `get_config_folder`."""
+    return _get_folder("cache")
 
 
-def expanded(path: str | Path) -> Path:
+def expand_path(path: str | Path) -> Path:
     """Return `path` with a leading `~` or `~user` replaced by that home folder.
 
     Raises BadInputError if the user does not exist or has no home folder.
@@ -43,7 +46,7 @@ def expanded(path: str | Path) -> Path:
         raise BadInputError(f"{path}: the home folder {user} is unknown", "write the path in full") from error
 
 
-def recordable(path: Path) -> Path:
+def get_recordable_path(path: Path) -> Path:
     """Return `path`. Raises BadInputError unless it is UTF-8: registries hold paths as text."""
     try:
         str(path).encode()
@@ -52,7 +55,7 @@ def recordable(path: Path) -> Path:
     return path
 
 
-def _folder(use: Literal["config", "state", "cache"]) -> Path:
+def _get_folder(use: Literal["config", "state", "cache"]) -> Path:
     variable = f"XDG_{use.upper()}_HOME"
     value = os.environ.get(variable, "").strip()
     if value and not os.path.isabs(value):

@@ -194,7 +194,7 @@ class MaskedLines:
 
 
 @contextmanager
-def masked_streams() -> Iterator[None]:
+def mask_streams() -> Iterator[None]:
     """Mask the text written to stdout and stderr in the block, line by line."""
     before = sys.stdout, sys.stderr
     masked = [MaskedLines(stream) for stream in before]

@@ -11,7 +11,7 @@ from chessreg.entities.base import read_entity_rows
 from chessreg.entities.checkpoint import read_checkpoint
 from chessreg.entities.reproduce import list_steps, write_script_lines
 from chessreg.queries import run_query
-from chessreg.queries.render import as_markdown, markdown_text
+from chessreg.queries.render import escape_markdown, format_markdown
 from chessreg.registry import tables
 from chessreg.runs.inputs import require_weights
 
@@ -27,7 +27,7 @@ OF_TRANSFORMERS = ("gpt2", "llama")  # architectures whose folder transformers l
 NOT_RECORDED = "not recorded in the registry that exported it"
 
 
-def model_card(session: Session, reference: str) -> str:
+def format_model_card(session: Session, reference: str) -> str:
     """Return the card of a checkpoint. Missing facts are stated as not recorded.
 
     Raises NotFoundError for an unknown checkpoint, BadInputError for one that is known by its games only.
@@ -35,22 +35,29 @@ def model_card(session: Session, reference: str) -> str:
     with session.database.read() as sql:
         row = read_checkpoint(sql, reference)
         require_weights(sql.get_one(tables.Checkpoint, row["id"]), reference)
-        data = None if row["training_datasets"] is None else training_data(sql, row["training_datasets"])
+        data = None if row["training_datasets"] is None else list_training_data(sql, row["training_datasets"])
         made = list_steps(sql, row["run_id"]) if row["run_id"] else None
-    name = as_markdown(row["name"] or row["id"].hex[-6:])
-    parts = [front_matter(row, data or []), f"# {name}", summary(row), "## Use", usage(row), "## Training data"]
-    parts.append(data_table(data) if data else f"The training games are {NOT_RECORDED}.")
-    parts += ["## Training", training(session, row, made), "## Results", results(session, row)]
+    name = escape_markdown(row["name"] or row["id"].hex[-6:])
+    parts = [
+        format_front_matter(row, data or []),
+        f"# {name}",
+        format_summary(row),
+        "## Use",
+        format_usage(row),
+        "## Training data",
+    ]
+    parts.append(format_data_table(data) if data else f"The training games are {NOT_RECORDED}.")
+    parts += ["## Training", format_training(session, row, made), "## Results", format_results(session, row)]
     return "\n\n".join(filter(None, parts)) + "\n"
 
 
-def training_data(sql: Any, references: list[str]) -> list[dict[str, Any]]:
+def list_training_data(sql: Any, references: list[str]) -> list[dict[str, Any]]:
     """Return the rows of the datasets that a checkpoint was trained on, as far as they are registered."""
     identities = {reference.partition(":")[2].partition(":")[0] for reference in references}
     return [row for row in read_entity_rows(sql, "dataset", tables.Dataset) if row["identity"] in identities]
 
 
-def front_matter(row: dict[str, Any], data: list[dict[str, Any]]) -> str:
+def format_front_matter(row: dict[str, Any], data: list[dict[str, Any]]) -> str:
     """Return the card's YAML; it names a licence only if every dataset has the same one."""
     licences = {dataset["licence"] for dataset in data}
     licence = licences.pop() if len(licences) == 1 else None
@@ -59,14 +66,15 @@ def front_matter(row: dict[str, Any], data: list[dict[str, Any]]) -> str:
     return "\n".join(["---", *lines, "tags: [chess, chessreg]", "---"])
 
 
-def summary(row: dict[str, Any]) -> str:
+def format_summary(row: dict[str, Any]) -> str:
     return (
-        f"{as_markdown(row['architecture'])}, {row['layers']} layers, d_model {row['d_model']}, {row['heads']} heads, "
+        f"{escape_markdown(row['architecture'])}, {row['layers']} layers, d_model {row['d_model']}, "
+        f"{row['heads']} heads, "
         f"{row['parameters']:,} parameters, context of {row['block_size']:,} tokens, encoding `{row['tokenizer']}`."
     )
 
 
-def usage(row: dict[str, Any]) -> str:
+def format_usage(row: dict[str, Any]) -> str:
     """Return the code that loads the folder: with transformers if it supports the architecture and the tokenizer."""
     command = "```sh\nchessreg import checkpoint . --name mine\n```"
     name = row["tokenizer"]
@@ -80,17 +88,17 @@ def usage(row: dict[str, Any]) -> str:
     return f"```python\n{code}\n```\n\n{command}"
 
 
-def data_table(data: list[dict[str, Any]]) -> str:
+def format_data_table(data: list[dict[str, Any]]) -> str:
     lines = ["| dataset | games | plies | file | licence | SHA-256 |", "| --- | ---: | ---: | --- | --- | --- |"]
     for row in data:
         cells = (row["name"] or row["id"].hex[-6:], row["source"] or "", row["licence"] or "not recorded")
-        name, source, licence = map(as_markdown, cells)
+        name, source, licence = map(escape_markdown, cells)
         plies = f"{row['plies']:,}" if row["plies"] is not None else ""
         lines.append(f"| {name} | {row['games']:,} | {plies} | {source} | {licence} | `{row['artifact']}` |")
     return "\n".join(lines)
 
 
-def training(session: Session, row: dict[str, Any], made: list[dict[str, Any]] | None) -> str:
+def format_training(session: Session, row: dict[str, Any], made: list[dict[str, Any]] | None) -> str:
     """Return the origin of the weights: a script of commands for a run of this registry, else their source."""
     if made is not None:
         lines = "\n".join(write_script_lines(made, session.store))
@@ -102,10 +110,10 @@ def training(session: Session, row: dict[str, Any], made: list[dict[str, Any]] |
         "Untrained model of the shape of": row["parent"],
         "Format": row["source_format"],
     }
-    return "\n".join(f"- {label}: {as_markdown(str(value))}" for label, value in known.items() if value)
+    return "\n".join(f"- {label}: {escape_markdown(str(value))}" for label, value in known.items() if value)
 
 
-def results(session: Session, row: dict[str, Any]) -> str:
+def format_results(session: Session, row: dict[str, Any]) -> str:
     """Return the check at import and the rows of `RESULTS` of this checkpoint, each under its question."""
     parts = []
     if row["import_loss"] is not None:
@@ -116,5 +124,5 @@ def results(session: Session, row: dict[str, Any]) -> str:
     for title in RESULTS:
         result = run_query(session.database, title, checkpoint=(UUID(str(row["id"])).hex,))
         if len(result) and result.entry is not None:
-            parts += [f"### {result.entry.question}", markdown_text(result).rstrip("\n")]
+            parts += [f"### {result.entry.question}", format_markdown(result).rstrip("\n")]
     return "\n\n".join(parts) or f"Results are {NOT_RECORDED}."

@@ -61,23 +61,23 @@ class NameRegistry(dict[str, T]):
         near = difflib.get_close_matches(name, self, n=3)
         hint = f"did you mean {' or '.join(near)}?" if near else f"there are {', '.join(self) or 'none'}"
         example = f"; for example {self.example}" if self.example else ""
-        raise NotFoundError(f"there is no {self.noun} {clipped(name)!r}", hint + example)
+        raise NotFoundError(f"there is no {self.noun} {clip_text(name)!r}", hint + example)
 
 
-def clipped(text: str, length: int = 60) -> str:
+def clip_text(text: str, length: int = 60) -> str:
     """Return at most `length` characters of a text, as messages quote it.
 
-    >>> clipped("e2e4 e7e5", 4)
+    >>> clip_text("e2e4 e7e5", 4)
     'e2e4…'
     """
     return text if len(text) <= length else f"{text[:length]}…"
 
 
-def checked_name(what: str, name: str) -> str:
+def check_name(what: str, name: str) -> str:
     """Return the name. Raises BadInputError, which names `what`, for a text that cannot be a name."""
     if not NAME.fullmatch(name):
         raise BadInputError(
-            f"{clipped(name)!a} cannot be the name of {what}",
+            f"{clip_text(name)!a} cannot be the name of {what}",
             "use up to 100 letters, digits and ._+-, a letter or digit first",
         )
     return name

@@ -13,7 +13,7 @@ from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, r
 from types import ModuleType
 from typing import Any
 
-from chessreg.errors import ChessregError, first_line
+from chessreg.errors import ChessregError, get_first_line
 
 
 def list_entry_points(group: str) -> list[EntryPoint]:
@@ -80,4 +80,4 @@ def describe_import_error(error: BaseException) -> str:
     """Return an error of a third-party module in one line; for a syntax error with file and line."""
     if isinstance(error, SyntaxError):
         return f"{type(error).__name__}: {error.msg}, {error.filename} line {error.lineno}"
-    return f"{type(error).__name__}: {first_line(error)}"
+    return f"{type(error).__name__}: {get_first_line(error)}"

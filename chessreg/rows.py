@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from chessreg import text_table
-from chessreg.terminal import visible
+from chessreg.terminal import make_visible
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,7 +61,7 @@ def format_cell(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     value = to_plain(value)
-    return visible(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+    return make_visible(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
 
 
 def format_rows(
@@ -87,7 +87,7 @@ def format_rows(
         while True:
             cells = dict(whole)
             text_table.shorten_to_fit(names, [name for name in names if not numeric[name]], headings, cells, width)
-            if len(names) == 1 or text_table.needed_width(names, headings, cells) <= width:
+            if len(names) == 1 or text_table.measure_table(names, headings, cells) <= width:
                 break
             names.pop()
     lines = text_table.draw_table(

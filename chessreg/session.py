@@ -72,9 +72,9 @@ class Session:
         """
         from chessreg.registry import names
         from chessreg.runs import attempt
-        from chessreg.runs.kind import kind_of_spec
+        from chessreg.runs.kind import find_kind_of_spec
 
-        run_kind = kind_of_spec(spec, kind)
+        run_kind = find_kind_of_spec(spec, kind)
 
         def begin(resolved: Any, missing: int) -> None:
             if name:  # refuse a taken name before anything is done
@@ -114,11 +114,11 @@ class Session:
 
         Returns the launch's id (what `chessreg wait` takes), None when there is nothing to do.
         """
-        from chessreg.runs.kind import kind_of_spec
+        from chessreg.runs.kind import find_kind_of_spec
         from chessreg.scheduling.launch import Order, launch_orders
         from chessreg.scheduling.presence import Presence
 
-        run_kind = kind_of_spec(spec, kind)
+        run_kind = find_kind_of_spec(spec, kind)
         order = Order(
             run_kind, spec, options or run_kind.options(), tuple(sorted(spec.model_fields_set)), name, **queueing
         )

@@ -9,20 +9,20 @@ import json
 from pathlib import Path
 
 from chessreg.errors import BadInputError, ChessregError
-from chessreg.folders import config_folder
+from chessreg.folders import get_config_folder
 from store.files import read_json, write_whole
 
 FILE = "source-text.json"
 
 
-def records_source_text(folder: Path) -> tuple[bool, Path | None]:
+def is_source_text_recorded(folder: Path) -> tuple[bool, Path | None]:
     """Return whether text is recorded in `folder`, and the project (this folder or the nearest above) with the setting.
 
     Without a settings folder, as for a user without a home, nothing is recorded. Raises BadInputError for a settings
     file that cannot be read.
     """
     try:
-        path = settings_file()
+        path = get_settings_file()
     except BadInputError:
         return False, None
     projects, folder = read_projects(path), folder.resolve()
@@ -34,7 +34,7 @@ def records_source_text(folder: Path) -> tuple[bool, Path | None]:
 
 def record_source_text(folder: Path, value: bool) -> None:
     """Change the setting of the project `folder`. Raises BadInputError, and ChessregError if it cannot be written."""
-    path = settings_file()
+    path = get_settings_file()
     projects = read_projects(path) | {str(folder.resolve()): value}
     try:
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
@@ -43,9 +43,9 @@ def record_source_text(folder: Path, value: bool) -> None:
         raise ChessregError(f"cannot write the settings {path}: {error.strerror}", "check that folder") from error
 
 
-def settings_file() -> Path:
+def get_settings_file() -> Path:
     """Return the path of the settings. Raises BadInputError if there is no settings folder."""
-    return config_folder() / FILE
+    return get_config_folder() / FILE
 
 
 def read_projects(path: Path) -> dict[str, bool]:

@@ -14,33 +14,33 @@ from contextlib import contextmanager
 from typing import Any, TextIO
 
 
-def visible(text: str, keep: str = "") -> str:
+def make_visible(text: str, keep: str = "") -> str:
     r"""Return the text with every character that is not printable written as its escape, except those in `keep`.
 
-    >>> print(visible("name\x1b[2J\n"))
+    >>> print(make_visible("name\x1b[2J\n"))
     name\x1b[2J\n
     """
     if text.isprintable():
         return text
-    return "".join(c if shows(c) or c in keep else ascii(c)[1:-1] for c in text)
+    return "".join(c if is_printable(c) or c in keep else ascii(c)[1:-1] for c in text)
 
 
-def shows(character: str) -> bool:
+def is_printable(character: str) -> bool:
     """Return whether a character is printed as itself: any space is, a control or format character is not."""
     return character.isprintable() or unicodedata.category(character) == "Zs"
 
 
-def visible_json(document: str) -> str:
+def make_json_visible(document: str) -> str:
     r"""Return a JSON document with such characters escaped; it parses to the same value.
 
     Control characters occur only in its strings, where JSON has escaped those below 0x20; newlines separate its lines.
     """
     if document.replace("\n", "").isprintable():
         return document
-    return "".join(c if shows(c) or c == "\n" else json_escape(c) for c in document)
+    return "".join(c if is_printable(c) or c == "\n" else escape_json(c) for c in document)
 
 
-def json_escape(character: str) -> str:
+def escape_json(character: str) -> str:
     units = character.encode("utf-16-be", "surrogatepass").hex()
     return "".join(f"\\u{units[place : place + 4]}" for place in range(0, len(units), 4))
 
@@ -56,7 +56,7 @@ class Lines:
 
     def write(self, text: str) -> int:
         encoding = getattr(self.raw, "encoding", None) or "utf-8"
-        self.raw.write(visible(text, "\n\t").encode(encoding, "backslashreplace").decode(encoding))
+        self.raw.write(make_visible(text, "\n\t").encode(encoding, "backslashreplace").decode(encoding))
         return len(text)
 
     def writelines(self, lines: list[str]) -> None:
@@ -68,7 +68,7 @@ class Lines:
 
 
 @contextmanager
-def visible_streams() -> Iterator[None]:
+def make_streams_visible() -> Iterator[None]:
     """Make stdout and stderr write visible text only, until the block ends."""
     before = sys.stdout, sys.stderr
     sys.stdout, sys.stderr = (Lines(stream or io.StringIO()) for stream in before)  # None: it is closed
@@ -78,7 +78,7 @@ def visible_streams() -> Iterator[None]:
         sys.stdout, sys.stderr = before
 
 
-def for_drawing(stream: Any) -> Any:
+def wrap_drawing_stream(stream: Any) -> Any:
     """Return the underlying stream, for drawing with escape sequences (rich, click's colors). Characters that it cannot
     encode are written as escapes."""
     raw = stream.raw if isinstance(stream, Lines) else stream
@@ -87,6 +87,6 @@ def for_drawing(stream: Any) -> Any:
     return raw
 
 
-def for_data(stream: Any) -> Any:
+def wrap_data_stream(stream: Any) -> Any:
     """Return the underlying stream for unchanged data; on a terminal, return `stream` itself."""
     return stream.raw if isinstance(stream, Lines) and not stream.isatty() else stream

@@ -15,7 +15,7 @@ SHORTEST_NAME = 24  # and of a name, which users copy into the next command
 NAMES = frozenset({"name", "checkpoint", "model", "run"})  # columns with names
 
 
-def cell_len(text: str) -> int:
+def measure_cell(text: str) -> int:
     """Return the terminal columns that the text occupies."""
     if text.isascii():
         return len(text)
@@ -24,14 +24,14 @@ def cell_len(text: str) -> int:
     return cell_len(text)
 
 
-def column_width(heading: str, cells: Sequence[str]) -> int:
+def measure_column(heading: str, cells: Sequence[str]) -> int:
     """Return the width of a column whose heading may break between words."""
-    return max((cell_len(text) for text in (*heading.split(), *cells)), default=0)
+    return max((measure_cell(text) for text in (*heading.split(), *cells)), default=0)
 
 
-def needed_width(names: Sequence[str], headings: Mapping[str, str], cells: Mapping[str, Sequence[str]]) -> int:
+def measure_table(names: Sequence[str], headings: Mapping[str, str], cells: Mapping[str, Sequence[str]]) -> int:
     """Return the width of a table of these columns."""
-    return sum(GAP + column_width(headings[name], cells[name]) for name in names) - GAP
+    return sum(GAP + measure_column(headings[name], cells[name]) for name in names) - GAP
 
 
 def shorten_to_fit(
@@ -43,9 +43,9 @@ def shorten_to_fit(
 ) -> None:
     """Shorten the cells of the columns `texts`, the widest first, until the columns `names` fit `width`, or until each
     is as short as its heading or SHORTEST (SHORTEST_NAME in the columns NAMES)."""
-    widths = {name: column_width(headings[name], cells[name]) for name in names}
+    widths = {name: measure_column(headings[name], cells[name]) for name in names}
     shortest = {
-        name: max(SHORTEST_NAME if name in NAMES else SHORTEST, column_width(headings[name], [])) for name in texts
+        name: max(SHORTEST_NAME if name in NAMES else SHORTEST, measure_column(headings[name], [])) for name in texts
     }
     excess = sum(widths.values()) + GAP * (len(names) - 1) - width
     while excess > 0 and (wide := [name for name in texts if widths[name] > shortest[name]]):
@@ -61,7 +61,7 @@ def shorten_text(text: str, length: int) -> str:
     >>> shorten_text("contrastive:white_elo L5-6 x-0.8", 20)
     'contrastiv…5-6 x-0.8'
     """
-    if cell_len(text) <= length:
+    if measure_cell(text) <= length:
         return text
     tail = (length - 1) // 2
     return f"{take_beginning(text, length - 1 - tail)}…{take_beginning(text[::-1], tail)[::-1]}"
@@ -70,20 +70,20 @@ def shorten_text(text: str, length: int) -> str:
 def take_beginning(text: str, width: int) -> str:
     """Return the longest beginning of the text that fits `width` columns."""
     end = min(len(text), width)
-    while cell_len(text[:end]) > width:
+    while measure_cell(text[:end]) > width:
         end -= 1
     return text[:end]
 
 
 def draw_table(headings: Sequence[str], rows: Sequence[Sequence[str]], right: Sequence[bool]) -> list[str]:
     """Return the lines of a table: headings, a rule, one line per row; columns of `right` are aligned to the right."""
-    widths = [column_width(heading, [row[place] for row in rows]) for place, heading in enumerate(headings)]
+    widths = [measure_column(heading, [row[place] for row in rows]) for place, heading in enumerate(headings)]
     broken = [textwrap.wrap(h, max(w, 1), break_long_words=False) for h, w in zip(headings, widths, strict=True)]
     height = max(map(len, broken), default=0)
     heads = [[*[""] * (height - len(lines)), *lines] for lines in broken]
 
     def line(texts: Sequence[str]) -> str:
-        padding = [" " * (width - cell_len(text)) for text, width in zip(texts, widths, strict=True)]
+        padding = [" " * (width - measure_cell(text)) for text, width in zip(texts, widths, strict=True)]
         cells = [f"{p}{t}" if r else f"{t}{p}" for t, p, r in zip(texts, padding, right, strict=True)]
         return (" " * GAP).join(cells).rstrip()
 

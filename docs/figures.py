@@ -27,7 +27,7 @@ sys.path.insert(0, str(ROOT))
 
 from chessreg.queries.catalogue import Plot, QueryColumn  # noqa: E402
 from chessreg.queries.plot import draw_figure, write_figure  # noqa: E402
-from chessreg.queries.published import published_values  # noqa: E402
+from chessreg.queries.published import list_published_values  # noqa: E402
 from chessreg.queries.result import QueryResult  # noqa: E402
 from tests.fixtures.davis import figures as davis  # noqa: E402
 from tests.fixtures.junkin import figures as junkin  # noqa: E402
@@ -104,7 +104,7 @@ def published(paper: str, table: str, row: str, column: str) -> float:
     """Return a published number. Raises ValueError unless exactly one number has this place."""
     [value] = {
         each.value
-        for each in published_values()
+        for each in list_published_values()
         if (each.paper, each.table, each.row, each.column) == (paper, table, row, column) and not each.lost
     }
     assert value is not None

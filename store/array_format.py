@@ -70,22 +70,22 @@ def check_hook_points(hook_points: Sequence[str]) -> tuple[str, ...]:
     return names
 
 
-def hook_point_array(hook_point: str) -> str:
+def get_hook_point_array(hook_point: str) -> str:
     """Return the path of a hook point's array within a group."""
     return f"layers/{hook_point}"
 
 
-def chunk_rows(d_model: int, itemsize: int, chunk_bytes: int = CHUNK_BYTES) -> int:
+def compute_chunk_rows(d_model: int, itemsize: int, chunk_bytes: int = CHUNK_BYTES) -> int:
     """Return the number of rows in a full chunk."""
     return max(1, chunk_bytes // (d_model * itemsize))
 
 
-def chunk_file(array: str, chunk: int) -> str:
+def format_chunk_file(array: str, chunk: int) -> str:
     """Return the path of a chunk in a group: `layers/<hook point>/c.<i>.0`, or `game/c.<i>` for an index array."""
     return f"{array}/c.{chunk}" + (".0" if array.startswith("layers/") else "")
 
 
-def canonical_bytes(value: object) -> bytes:
+def encode_canonical_json(value: object) -> bytes:
     """Return JSON that is identical for equal values: sorted keys, no spaces. Raises StoreError for other values and
     NaN."""
     try:
@@ -94,17 +94,17 @@ def canonical_bytes(value: object) -> bytes:
         raise StoreError(f"the attributes of an array must be plain JSON: {error}") from None
 
 
-def spec_hash(spec: Mapping[str, Any]) -> str:
+def hash_spec(spec: Mapping[str, Any]) -> str:
     """Return the spec's `spec_hash` entry, else the sha256 of its canonical JSON."""
     stored = spec.get("spec_hash")
     if isinstance(stored, str) and re.fullmatch(r"[0-9a-f]{16,128}", stored):
         return stored
-    return hashlib.sha256(canonical_bytes(dict(spec))).hexdigest()
+    return hashlib.sha256(encode_canonical_json(dict(spec))).hexdigest()
 
 
 def group_id(spec: Mapping[str, Any], units: tuple[int, int]) -> str:
     """Return the folder name of the group that holds units [first, last) of this spec."""
-    return f"{spec_hash(spec)[:32]}-{units[0]}-{units[1]}"
+    return f"{hash_spec(spec)[:32]}-{units[0]}-{units[1]}"
 
 
 def group_path(store: Store, spec: Mapping[str, Any], units: tuple[int, int]) -> Path:
@@ -114,13 +114,13 @@ def group_path(store: Store, spec: Mapping[str, Any], units: tuple[int, int]) ->
 
 def list_groups(store: Store, spec: Mapping[str, Any]) -> list[Path]:
     """Return the folders of a spec's published groups, ordered by their first unit."""
-    paths = [path for path in store.arrays.glob(f"{spec_hash(spec)[:32]}-*-*") if (path / "zarr.json").is_file()]
+    paths = [path for path in store.arrays.glob(f"{hash_spec(spec)[:32]}-*-*") if (path / "zarr.json").is_file()]
     return sorted(paths, key=lambda path: tuple(map(int, path.name.rsplit("-", 2)[1:])))
 
 
 def group_digest(attributes: Mapping[str, Any]) -> str:
     """Return the sha256 of a group: the digest of its attributes, which contain the digest of every chunk."""
-    return hashlib.sha256(canonical_bytes({k: v for k, v in attributes.items() if k != "digest"})).hexdigest()
+    return hashlib.sha256(encode_canonical_json({k: v for k, v in attributes.items() if k != "digest"})).hexdigest()
 
 
 def list_group_files(metadata: bytes, digest: str | None) -> dict[str, int]:
@@ -130,7 +130,7 @@ def list_group_files(metadata: bytes, digest: str | None) -> dict[str, int]:
     """
     try:
         attributes = json.loads(metadata)["attributes"]
-        names = [*map(hook_point_array, check_hook_points(attributes["hook_points"])), *INDEX_ARRAYS]
+        names = [*map(get_hook_point_array, check_hook_points(attributes["hook_points"])), *INDEX_ARRAYS]
         rows, width, size = (
             int(attributes["rows"]),
             int(attributes["d_model"]),
@@ -148,7 +148,7 @@ def list_group_files(metadata: bytes, digest: str | None) -> dict[str, int]:
     for name in names:
         bytes_of_row = width * size.storage.itemsize if name.startswith("layers/") else INDEX_TYPE.storage.itemsize
         for chunk in range(chunks[name]):
-            files[chunk_file(name, chunk)] = max(rows, 1) * bytes_of_row
+            files[format_chunk_file(name, chunk)] = max(rows, 1) * bytes_of_row
     return files
 
 

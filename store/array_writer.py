@@ -17,7 +17,7 @@ import numpy as np
 from store import array_format as fmt
 from store.arrays import ActivationArray
 from store.errors import AlreadyPublishedError, StoreError
-from store.files import WriterLock, convert_os_errors, discard_path, fsync_path, fsync_tree, make_staging_path
+from store.files import WriterLock, convert_os_errors, discard_path, make_staging_path, sync_path, sync_tree
 
 if TYPE_CHECKING:
     from store.store import Store
@@ -101,7 +101,7 @@ class ArrayColumn:
     def _begin(self) -> BinaryIO:
         import xxhash
 
-        path = self._folder / fmt.chunk_file(self.name, len(self.digests))
+        path = self._folder / fmt.format_chunk_file(self.name, len(self.digests))
         file = open(path, "xb", buffering=1 << 18)  # noqa: SIM115  open until the chunk is full
         self._hash = xxhash.xxh3_128()
         size = self.chunk_rows * int(np.prod(self.tail, dtype=int)) * self.kind.storage.itemsize
@@ -157,22 +157,22 @@ class ActivationWriter:
         self.d_model, self.rows = d_model, 0
         if d_model < 1 or units[0] < 0 or units[1] < units[0]:
             raise StoreError(f"no array has d_model {d_model} and units {units[0]}..{units[1]}")
-        fmt.canonical_bytes(self.spec)
+        fmt.encode_canonical_json(self.spec)
         self.path = fmt.group_path(store, self.spec, units)
         self._lock = WriterLock(store.tmp, f"array-{self.path.name}")
         if self.path.exists():  # checked under the lock, whose last holder may have published it
             self._lock.release()
             raise AlreadyPublishedError(f"array {self.path.name} is published and never overwritten", self.path)
         self._folder = make_staging_path(store.tmp, "array")
-        per_chunk = fmt.chunk_rows(d_model, self.kind.storage.itemsize, chunk_bytes)
-        index_chunk = fmt.chunk_rows(1, fmt.INDEX_TYPE.storage.itemsize, chunk_bytes)
+        per_chunk = fmt.compute_chunk_rows(d_model, self.kind.storage.itemsize, chunk_bytes)
+        index_chunk = fmt.compute_chunk_rows(1, fmt.INDEX_TYPE.storage.itemsize, chunk_bytes)
         self._columns: dict[str, ArrayColumn] = {}
         self._closer = FileCloser()
         self._open = True
         try:
             with convert_os_errors(f"write array {self.path.name}", self.path.parent):
                 wanted = {
-                    name: (fmt.hook_point_array(name), self.kind, d_model, per_chunk) for name in self.hook_points
+                    name: (fmt.get_hook_point_array(name), self.kind, d_model, per_chunk) for name in self.hook_points
                 }
                 indices = {name: (name, fmt.INDEX_TYPE, None, index_chunk) for name in fmt.INDEX_ARRAYS}
                 for name, shape in (wanted | indices).items():
@@ -269,7 +269,7 @@ class ActivationWriter:
         attributes: dict[str, Any] = {
             "format": fmt.ARRAY_FORMAT,
             "spec": self.spec,
-            "spec_hash": fmt.spec_hash(self.spec),
+            "spec_hash": fmt.hash_spec(self.spec),
             "units": list(self.units),
             "rows": self.rows,
             "d_model": self.d_model,
@@ -279,7 +279,7 @@ class ActivationWriter:
         }
         attributes["digest"] = fmt.group_digest(attributes)
         self._write_metadata(attributes)
-        fsync_tree(self._folder)
+        sync_tree(self._folder)
         return attributes
 
     def _write_metadata(self, attributes: dict[str, Any]) -> None:
@@ -312,4 +312,4 @@ class ActivationWriter:
                 raise AlreadyPublishedError(
                     f"array {self.path.name} was published meanwhile with other content", self.path
                 ) from None
-        fsync_path(self.store.arrays)
+        sync_path(self.store.arrays)

@@ -75,7 +75,7 @@ class ArrayGroup:
             self.digest: str = self.attributes["digest"]
             self.kind = fmt.find_logical_type(self.attributes["logical_dtype"])
             names = [
-                *map(fmt.hook_point_array, fmt.check_hook_points(self.attributes["hook_points"])),
+                *map(fmt.get_hook_point_array, fmt.check_hook_points(self.attributes["hook_points"])),
                 *fmt.INDEX_ARRAYS,
             ]
             self._arrays = {name: PlainArray.load(path / name / "zarr.json") for name in names}
@@ -92,7 +92,7 @@ class ArrayGroup:
                 raise CorruptError(f"the metadata of array {self.path.name} is damaged: {name} is not as described")
             sizes = {entry.name: entry.stat().st_size for entry in os.scandir(self.path / name)}
             for chunk in range(self.chunks(name)):
-                key = fmt.chunk_file(name, chunk)
+                key = fmt.format_chunk_file(name, chunk)
                 if Path(key).name not in sizes:
                     raise CorruptError(f"chunk {key} of array {self.path.name} is missing", FIX_COMMAND)
                 if sizes[Path(key).name] != array.chunk_bytes:
@@ -133,7 +133,7 @@ class ArrayGroup:
         while done < len(out):
             chunk, skip = divmod(low + done, size)
             piece = out[done : done + size - skip]
-            key = fmt.chunk_file(name, chunk)
+            key = fmt.format_chunk_file(name, chunk)
             at, wanted = skip * (piece.nbytes // len(piece)), piece.data.cast("B")
             sound = (f"{self.path}:{self.digest}", key) in self._sound
             whole = piece.nbytes == self._arrays[name].chunk_bytes
@@ -163,7 +163,7 @@ class ArrayGroup:
         """Raise CorruptError unless `content`, a whole chunk, has the published digest."""
         import xxhash
 
-        key = fmt.chunk_file(name, chunk)
+        key = fmt.format_chunk_file(name, chunk)
         if len(content) != self._arrays[name].chunk_bytes:
             raise CorruptError(f"chunk {key} of array {self.path.name} is cut short", FIX_COMMAND)
         if xxhash.xxh3_128_hexdigest(content) != self.attributes["chunks"][name][chunk]:
@@ -174,7 +174,7 @@ class ArrayGroup:
         """Compare every chunk with its digest. Raises CorruptError, naming the first that differs."""
         for name in self._arrays:
             for chunk in range(self.chunks(name)):
-                key = fmt.chunk_file(name, chunk)
+                key = fmt.format_chunk_file(name, chunk)
                 try:
                     self._compare(name, chunk, (self.path / key).read_bytes())
                 except OSError as error:
@@ -326,7 +326,7 @@ class ActivationArray:
         """Return the array name of a hook point in a group. Raises NotInStoreError for an unknown hook point."""
         if hook_point not in self.hook_points:
             raise NotInStoreError(f"array {self.spec_hash[:12]} has no {hook_point!r}", f"has {list(self.hook_points)}")
-        return fmt.hook_point_array(hook_point)
+        return fmt.get_hook_point_array(hook_point)
 
     def chunk_table(self, hook_point: str) -> list[tuple[int, int, int, int]]:
         """Return (group, chunk, first row, last row + 1) of every chunk. It is the same for all hook points."""

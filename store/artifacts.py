@@ -20,15 +20,15 @@ from typing import Any
 
 from store.errors import CorruptError, NotInStoreError, StoreError
 from store.files import (
+    check_safe_name,
     convert_os_errors,
     discard_path,
-    fsync_path,
-    fsync_tree,
+    format_safe_path,
+    get_staged_kind,
+    hash_file,
     make_staging_path,
-    safe_name,
-    safe_path,
-    sha256_file,
-    staged_kind,
+    sync_path,
+    sync_tree,
     write_synced,
 )
 
@@ -72,7 +72,7 @@ def parse_manifest(content: bytes, digest: str) -> Manifest:
     """
     try:
         record = json.loads(content)
-        kind = safe_name("kind", str(record["kind"]))
+        kind = check_safe_name("kind", str(record["kind"]))
         files = tuple((str(name), int(size), str(sha)) for name, size, sha in record["files"])
         actual = _digest_entries(list(files))
     except (ValueError, LookupError, TypeError, OverflowError, RecursionError) as error:
@@ -80,7 +80,7 @@ def parse_manifest(content: bytes, digest: str) -> Manifest:
     if actual != digest:
         raise CorruptError(f"artifact {digest[:12]}: its manifest does not belong to it")
     for name, size, sha in files:
-        safe_path(name)
+        format_safe_path(name)
         if name == MANIFEST or size < 0 or not _DIGEST.match(sha):
             raise CorruptError(f"the manifest of artifact {digest[:12]} is damaged")
     return Manifest(kind, files)
@@ -127,7 +127,7 @@ class ArtifactStore:
         CorruptError (unexpected digest, or the disk returns other bytes than were written); nothing is visible then.
         """
         self.require_writable()
-        kind = staged_kind(folder)
+        kind = get_staged_kind(folder)
         if folder.parent != self.tmp or not folder.is_dir():
             raise StoreError(f"{folder} is not a staging folder of the store {self.root}")
         with convert_os_errors(f"publish an artifact of kind {kind}", self.root):
@@ -135,7 +135,7 @@ class ArtifactStore:
                 raise StoreError(f"{MANIFEST} is reserved for the store and cannot be part of an artifact")
             files = _list_entries(folder)
             for name, _, _ in files:
-                safe_path(name)
+                format_safe_path(name)
             digest = _digest_entries(files)
             if expect is not None and digest != expect:
                 raise CorruptError(
@@ -144,16 +144,16 @@ class ArtifactStore:
             target = self._target(digest)
             if (known := self._known(digest)) is not None:
                 discard_path(folder)
-                fsync_path(target.parent)  # the publishing process may have ended before this sync
-                fsync_path(self.artifacts)
+                sync_path(target.parent)  # the publishing process may have ended before this sync
+                sync_path(self.artifacts)
                 return known
-            fsync_tree(folder)
+            sync_tree(folder)
             if _list_entries(folder, from_disk=True) != files:
                 raise CorruptError(f"the disk returned other bytes than were written to {folder}", "check the disk")
             total = sum(size for _, size, _ in files)
             record = {"chessreg_artifact": 1, "digest": digest, "kind": kind, "bytes": total, "files": files}
             write_synced(folder / MANIFEST, json.dumps(record, indent=1).encode() + b"\n")
-            fsync_path(folder)
+            sync_path(folder)
             target.parent.mkdir(exist_ok=True)
             if target.exists():  # damaged: replace it
                 target.rename(make_staging_path(self.tmp, "damaged"))
@@ -163,8 +163,8 @@ class ArtifactStore:
                 if error.errno not in _TARGET_EXISTS:
                     raise
                 discard_path(folder)  # another process has just published the same content
-            fsync_path(target.parent)
-            fsync_path(self.artifacts)
+            sync_path(target.parent)
+            sync_path(self.artifacts)
         return self.artifact(digest)
 
     def add(self, source: Path, kind: str, expect: str | None = None) -> StoredArtifact:
@@ -189,7 +189,7 @@ class ArtifactStore:
         """
         import shutil
 
-        name = safe_path(name or source.name)
+        name = format_safe_path(name or source.name)
         with self.stage(kind) as folder:
             shutil.copyfile(source, folder / name)
             files = _list_entries(folder)
@@ -252,7 +252,7 @@ class ArtifactStore:
         return artifacts
 
     def _target(self, digest: str) -> Path:
-        return self.root / artifact_key(digest)
+        return self.root / format_artifact_key(digest)
 
     def _known(self, digest: str) -> StoredArtifact | None:
         """Return the artifact if it is in the store and undamaged, else None, and reset its age.
@@ -289,7 +289,7 @@ def discard_lent(lent: dict[str, StoredArtifact]) -> None:
         discard_path(lent.popitem()[1].path)
 
 
-def artifact_key(digest: str) -> str:
+def format_artifact_key(digest: str) -> str:
     """Return the path of an artifact relative to a store's root. Raises NotInStoreError for an invalid digest."""
     if not _DIGEST.match(digest):
         raise NotInStoreError(f"{digest!a} is not a digest: 64 hexadecimal digits")
@@ -331,7 +331,7 @@ def _list_entries(folder: Path, *, from_disk: bool = False) -> list[tuple[str, i
     names = [name for name in _list_files(folder) if name != MANIFEST]
     if not names:
         raise StoreError(f"{folder} contains no files to publish")
-    return [(name, (folder / name).stat().st_size, sha256_file(folder / name, from_disk=from_disk)) for name in names]
+    return [(name, (folder / name).stat().st_size, hash_file(folder / name, from_disk=from_disk)) for name in names]
 
 
 def _digest_entries(files: list[tuple[str, int, str]]) -> str:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from store.errors import DiskFullError, StoreError
-from store.process import ProcessId, machine_name, system_id, this_process
+from store.process import ProcessId, get_machine_name, get_this_process, read_system_id
 
 DISK_FULL = "the disk is full"
 _FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
@@ -164,14 +164,14 @@ def make_file(path: Path) -> None:
             os.close(handle)
 
 
-def safe_name(what: str, name: str) -> str:
+def check_safe_name(what: str, name: str) -> str:
     """Return `name` if it can be part of a file name on any system. Raises StoreError otherwise."""
     if not _NAME.match(name) or len(name) > 120:
         raise StoreError(f"{what} {name!r} cannot be part of a file name", "use letters, digits, - and _")
     return name
 
 
-def safe_path(path: object) -> str:
+def format_safe_path(path: object) -> str:
     """Return `path` if it is a valid relative file path on any system. Raises StoreError otherwise.
 
     Parts are separated by `/`. A part must not be empty, `.` or `..`, begin with a dash, exceed 255 bytes, or contain a
@@ -187,7 +187,7 @@ def safe_path(path: object) -> str:
     return "/".join(parts)
 
 
-def fsync_path(path: Path) -> None:
+def sync_path(path: Path) -> None:
     """Flush one file or folder to disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
@@ -196,7 +196,7 @@ def fsync_path(path: Path) -> None:
         os.close(handle)
 
 
-def fsync_tree(folder: Path) -> None:
+def sync_tree(folder: Path) -> None:
     """Flush every file in `folder` to disk, then all folders, the deepest first."""
     from concurrent.futures import ThreadPoolExecutor
 
@@ -205,12 +205,12 @@ def fsync_tree(folder: Path) -> None:
         folders.append(Path(parent))
         files += [Path(parent) / name for name in names]
     with ThreadPoolExecutor(4) as pool:  # file systems commit concurrent syncs together
-        list(pool.map(fsync_path, files))
+        list(pool.map(sync_path, files))
     for path in folders:
-        fsync_path(path)
+        sync_path(path)
 
 
-def sha256_file(path: Path, *, from_disk: bool = False) -> str:
+def hash_file(path: Path, *, from_disk: bool = False) -> str:
     """Return the sha256 of a file in hex. With `from_disk`, cached pages are dropped first to read the disk itself.
 
     The file must have been synced. Systems that cannot drop pages (macOS) read the cache.
@@ -293,7 +293,7 @@ class StagedPath:
 
     path: Path
     kind: str
-    machine: str  # of the process that made it: `machine_name`, or the host name for a lock
+    machine: str  # of the process that made it: `get_machine_name`, or the host name for a lock
     pid: int
     is_gone: bool | None  # whether that process has ended; None if unknown here
     age: float
@@ -301,12 +301,12 @@ class StagedPath:
 
 def make_staging_path(tmp: Path, kind: str) -> Path:
     """Return a new path in `tmp/` for this process. Creates nothing."""
-    me = this_process()
-    owner = f"{machine_name()}~{me.boot_id}~{me.pid}~{me.started}"
-    return tmp / f"{safe_name('kind', kind)}~{owner}~{os.urandom(8).hex()}"
+    me = get_this_process()
+    owner = f"{get_machine_name()}~{me.boot_id}~{me.pid}~{me.started}"
+    return tmp / f"{check_safe_name('kind', kind)}~{owner}~{os.urandom(8).hex()}"
 
 
-def staged_kind(path: Path) -> str:
+def get_staged_kind(path: Path) -> str:
     """Return the kind encoded in a staging path. Raises StoreError for other paths."""
     parts = path.name.split("~")
     if len(parts) != STAGING_PARTS:
@@ -342,8 +342,8 @@ def _read_staging(path: Path, now: float) -> StagedPath | None:
     kind, machine, boot, pid, start, _ = parts
     gone = None
     with contextlib.suppress(ValueError):
-        if machine == machine_name():
-            gone = ProcessId(socket.gethostname(), system_id(), boot, int(pid), float(start)).is_gone()
+        if machine == get_machine_name():
+            gone = ProcessId(socket.gethostname(), read_system_id(), boot, int(pid), float(start)).is_gone()
     return StagedPath(path, kind, machine, int(pid), gone, age)
 
 
@@ -432,7 +432,7 @@ class WriterLock:
             os.close(handle)
             return False
         os.ftruncate(handle, 0)
-        os.pwrite(handle, json.dumps(this_process().record()).encode(), 0)
+        os.pwrite(handle, json.dumps(get_this_process().record()).encode(), 0)
         self._handle = handle
         return True
 

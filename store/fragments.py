@@ -25,8 +25,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 from store.errors import CorruptError, NotInStoreError, StoreError
-from store.files import convert_os_errors, discard_path, fsync_path, make_staging_path, safe_name, write_synced
-from store.process import machine_name
+from store.files import check_safe_name, convert_os_errors, discard_path, make_staging_path, sync_path, write_synced
+from store.process import get_machine_name
 
 if TYPE_CHECKING:
     from store.store import Store
@@ -135,7 +135,7 @@ def pack_fragment(run_id: str, attempt_id: str, created_ns: int, lines: list[byt
     import zstandard
 
     header = {"chessreg_fragment": FRAGMENT_FORMAT, "run": run_id, "attempt": attempt_id}
-    head = json.dumps({**header, "machine": machine_name(), "created": created_ns / 1e9}).encode()
+    head = json.dumps({**header, "machine": get_machine_name(), "created": created_ns / 1e9}).encode()
     body = b"\n".join([head, *lines]) + b"\n"
     if len(body) > MAX_FRAGMENT_BYTES - 1000 or estimate_memory(body) > MAX_MEMORY_BYTES - 10_000:
         message = f"{len(lines)} rows take more than the {MAX_MEMORY_BYTES >> 30} GiB of memory that a fragment may"
@@ -151,13 +151,13 @@ def place_file(store: Store, data: bytes, target: Path) -> None:
         try:
             write_synced(aside, data)
             aside.rename(target)
-            fsync_path(target.parent)
+            sync_path(target.parent)
         except BaseException:
             discard_path(aside)
             raise
 
 
-def uuid7(nanoseconds: int) -> uuid.UUID:
+def make_uuid7(nanoseconds: int) -> uuid.UUID:
     """Return a UUIDv7 (RFC 9562) with the fraction of the millisecond in `rand_a`, sortable to 0.25 µs."""
     milliseconds, rest = divmod(nanoseconds, 1_000_000)
     random = int.from_bytes(os.urandom(8), "big") & ((1 << 62) - 1)
@@ -259,7 +259,7 @@ def list_foreign_files(store: Store) -> list[Path]:
 
 def list_ingested(store: Store, run_id: str | None = None) -> list[Fragment]:
     """Return the ingested fragments, of one run or of all, ordered by creation."""
-    folders = store.ingested.iterdir() if run_id is None else [store.ingested / safe_name("run id", run_id)]
+    folders = store.ingested.iterdir() if run_id is None else [store.ingested / check_safe_name("run id", run_id)]
     fragments = [fragment for folder in folders if folder.is_dir() for fragment in _list_fragments(folder)]
     return sorted(fragments, key=lambda fragment: fragment.name)
 
@@ -275,9 +275,9 @@ def mark_ingested(store: Store, fragment: Fragment, *, keep: bool = True) -> Non
             folder = store.ingested / fragment.run_id
             folder.mkdir(exist_ok=True)
             if not any(folder.iterdir()):  # new, or created by a process that ended before this sync
-                fsync_path(store.ingested)
+                sync_path(store.ingested)
             fragment.path.rename(folder / fragment.name)
-            fsync_path(folder)
+            sync_path(folder)
         except FileNotFoundError:
             pass
 
@@ -290,7 +290,7 @@ def quarantine_fragment(store: Store, fragment: Fragment, reason: str) -> Path:
         write_synced(target.with_name(target.name + ".reason.txt"), reason.encode() + b"\n")
         if fragment.path.exists():
             fragment.path.rename(target)
-        fsync_path(store.quarantine)
+        sync_path(store.quarantine)
     return target
 
 
@@ -360,7 +360,7 @@ class FragmentWriter:
         flush_seconds: float = 5.0,
     ) -> None:
         store.require_writable()
-        self.store, self.run_id, self.attempt_id = store, safe_name("run id", run_id), attempt_id
+        self.store, self.run_id, self.attempt_id = store, check_safe_name("run id", run_id), attempt_id
         self._limits = (flush_rows, flush_bytes, flush_seconds)
         self._lock = threading.RLock()
         self._lines: list[bytes] = []
@@ -424,7 +424,7 @@ class FragmentWriter:
 
     def _write(self) -> Fragment:
         self._last_ns = max(time.time_ns(), self._last_ns + 1000)  # names of one writer sort by time
-        path = self.store.incoming / f"{uuid7(self._last_ns)}.{self.run_id}{FRAGMENT_SUFFIX}"
+        path = self.store.incoming / f"{make_uuid7(self._last_ns)}.{self.run_id}{FRAGMENT_SUFFIX}"
         place_file(self.store, pack_fragment(self.run_id, self.attempt_id, self._last_ns, self._lines), path)
         return Fragment.at(path)
 

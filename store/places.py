@@ -15,7 +15,7 @@ from urllib.parse import urlsplit
 
 from store import artifacts
 from store.errors import CorruptError, NotInStoreError, StoreError
-from store.files import convert_os_errors, discard_path, fsync_path, fsync_tree, make_staging_path, safe_name
+from store.files import check_safe_name, convert_os_errors, discard_path, make_staging_path, sync_path, sync_tree
 from store.store import Store
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ MAX_METADATA_BYTES = 64 << 20  # of a metadata file
 
 
 def make_array_key(name: str) -> str:
-    return f"arrays/{safe_name('the name of an array', name)}"
+    return f"arrays/{check_safe_name('the name of an array', name)}"
 
 
 class TransferSource(Protocol):
@@ -85,13 +85,13 @@ class ObjectSource(ABC):
         """Yield the bytes of an object in pieces. Raises NotInStoreError."""
 
     def has_artifact(self, digest: str) -> bool:
-        return self._exists(f"{artifacts.artifact_key(digest)}/{artifacts.MANIFEST}")
+        return self._exists(f"{artifacts.format_artifact_key(digest)}/{artifacts.MANIFEST}")
 
     def has_array(self, name: str) -> bool:
         return self._exists(f"{make_array_key(name)}/{GROUP_METADATA}")
 
     def get_artifact(self, store: Store, digest: str) -> None:
-        key = artifacts.artifact_key(digest)
+        key = artifacts.format_artifact_key(digest)
         manifest = artifacts.parse_manifest(self._small(f"{key}/{artifacts.MANIFEST}"), digest)
         self._only(key, {artifacts.MANIFEST, *(name for name, _, _ in manifest.files)})
         with store.stage(manifest.kind) as folder:
@@ -108,7 +108,7 @@ class ObjectSource(ABC):
         store.require_writable()
         target, key = store.array(name), make_array_key(name)
         if (target / GROUP_METADATA).is_file():
-            fsync_path(store.arrays)  # the copying process may have ended before this sync
+            sync_path(store.arrays)  # the copying process may have ended before this sync
             return
         listed = list_group_files(self._small(f"{key}/{GROUP_METADATA}"), digest)
         self._only(key, listed)
@@ -117,7 +117,7 @@ class ObjectSource(ABC):
             try:
                 for file, size in listed.items():
                     self._get(f"{key}/{file}", aside / file, size, exactly=False)
-                fsync_tree(aside)
+                sync_tree(aside)
                 (damaged,) = ActivationArray.open(aside).verify()
                 if digest is not None and damaged != digest:
                     raise CorruptError(f"array {name} has digest {damaged[:12]}, not {digest[:12]} as expected")
@@ -126,7 +126,7 @@ class ObjectSource(ABC):
                 except OSError:
                     if not (target / GROUP_METADATA).is_file():  # otherwise another process has just copied it
                         raise
-                fsync_path(store.arrays)
+                sync_path(store.arrays)
             finally:
                 discard_path(aside)
 
@@ -167,7 +167,7 @@ class FolderPlace(ObjectSource):
         self.store, self.url = store, str(store.root)
 
     def artifact_uri(self, digest: str) -> str:
-        return str(self.store.root / artifacts.artifact_key(digest))
+        return str(self.store.root / artifacts.format_artifact_key(digest))
 
     def array_uri(self, name: str) -> str:
         return str(self.store.array(name))
@@ -225,13 +225,13 @@ class BucketPlace(ObjectSource):
             raise StoreError(f"cannot open {url}: {error}") from error
 
     def artifact_uri(self, digest: str) -> str:
-        return f"{self.url}/{artifacts.artifact_key(digest)}"
+        return f"{self.url}/{artifacts.format_artifact_key(digest)}"
 
     def array_uri(self, name: str) -> str:
         return f"{self.url}/{make_array_key(name)}"
 
     def put_artifact(self, store: Store, digest: str) -> None:
-        self._put(store.path(digest), artifacts.artifact_key(digest), last=artifacts.MANIFEST)
+        self._put(store.path(digest), artifacts.format_artifact_key(digest), last=artifacts.MANIFEST)
 
     def put_array(self, store: Store, name: str) -> None:
         self._put(store.array(name), make_array_key(name), last=GROUP_METADATA)

@@ -49,9 +49,9 @@ class ProcessId:
         """Return True if the process has certainly ended, False if it is running, None if this machine cannot tell."""
         if not is_this_machine(self.host, self.system_id):
             return None
-        here, there = boot_id(), self.boot_id
+        here, there = read_boot_id(), self.boot_id
         if there == here:
-            started = pid_start(self.pid)
+            started = get_process_start(self.pid)
             return None if started is None and is_hidden(self.pid) else started != self.started
         if there.partition(".")[0] == here.partition(".")[0]:
             return None  # another container of this boot
@@ -60,28 +60,28 @@ class ProcessId:
 
 def identify_process(pid: int) -> ProcessId:
     """Return the identity of the process with this id on this machine."""
-    return ProcessId(socket.gethostname(), system_id(), boot_id(), pid, pid_start(pid))
+    return ProcessId(socket.gethostname(), read_system_id(), read_boot_id(), pid, get_process_start(pid))
 
 
-def this_process() -> ProcessId:
+def get_this_process() -> ProcessId:
     """Return the identity of this process."""
     return identify_process(os.getpid())
 
 
 def is_this_machine(host: str, system: str | None) -> bool:
-    """Return whether a host name and a `system_id` both belong to this machine. Either alone may be shared."""
-    return host == socket.gethostname() and system == system_id()
+    """Return whether a host name and a `read_system_id` both belong to this machine. Either alone may be shared."""
+    return host == socket.gethostname() and system == read_system_id()
 
 
-def machine_name() -> str:
-    """Return this machine's host name and the beginning of its `system_id`, valid in a file name."""
+def get_machine_name() -> str:
+    """Return this machine's host name and the beginning of its `read_system_id`, valid in a file name."""
     host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:40] or "unnamed"
-    system = system_id()
+    system = read_system_id()
     return f"{host}-{system[:8]}" if system else host
 
 
 @lru_cache(maxsize=1)
-def boot_id() -> str:
+def read_boot_id() -> str:
     """Return a text that changes at every boot, and differs between containers with separate process ids."""
     try:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="utf-8").strip().replace("-", "")[:16]
@@ -93,7 +93,7 @@ def boot_id() -> str:
 
 
 @lru_cache(maxsize=1)
-def system_id() -> str | None:
+def read_system_id() -> str | None:
     """Return a digest of the id of this installation, constant across boots, or None if it has no id.
 
     The id itself is confidential (man machine-id).
@@ -117,7 +117,7 @@ def _hash_id(id: str) -> str:
     return hashlib.sha256(f"chessreg {id}".encode()).hexdigest()[:32]
 
 
-def pid_start(pid: int) -> float | None:
+def get_process_start(pid: int) -> float | None:
     """Return the start time of a process of this machine (Linux: seconds since boot), or None if it has ended.
 
     Process ids are reused; with boot and start time they are unambiguous. On Linux this is independent of the wall

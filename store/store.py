@@ -24,7 +24,7 @@ from pathlib import Path
 from store import files
 from store.artifacts import ArtifactStore, discard_lent
 from store.errors import StoreError
-from store.files import convert_os_errors, fsync_path, make_folder, safe_name, write_synced
+from store.files import check_safe_name, convert_os_errors, make_folder, sync_path, write_synced
 
 STORE_LAYOUT = 1
 
@@ -59,7 +59,7 @@ class Store(ArtifactStore):
                 aside = files.make_staging_path(tmp, "store")
                 write_synced(aside, json.dumps({"chessreg_store": STORE_LAYOUT}).encode() + b"\n")
                 aside.rename(root / "store.json")
-                fsync_path(root)
+                sync_path(root)
         return cls(root)
 
     @classmethod
@@ -110,7 +110,7 @@ class Store(ArtifactStore):
     def run_folder(self, run_id: str) -> Path:
         """Return `runs/<run id>/`, created if missing, for scratch files, checkpoints and logs of a long unit."""
         self.require_writable()
-        folder = self.runs / safe_name("run id", run_id)
+        folder = self.runs / check_safe_name("run id", run_id)
         with convert_os_errors(f"make the folder of run {run_id}"):
             make_folder(folder)
         return folder
@@ -118,7 +118,7 @@ class Store(ArtifactStore):
     def array(self, name: str) -> Path:
         """Return the folder of the group of activations named `name`. It need not exist. Raises StoreError for an
         invalid name."""
-        return self.arrays / safe_name("the name of an array", name)
+        return self.arrays / check_safe_name("the name of an array", name)
 
     @contextmanager
     def scratch(self, kind: str) -> Iterator[Path]:

@@ -30,7 +30,7 @@ from sqlalchemy.dialects.sqlite.pysqlite import SQLiteDialect_pysqlite
 from sqlalchemy.util import LRUCache
 
 from chessreg.noise import generator
-from chessreg.queries.catalogue import Entry, catalogue_entries
+from chessreg.queries.catalogue import Entry, list_entries
 from chessreg.registry import migrations, sqlite, tables
 from chessreg.registry.database import Database
 from chessreg.registry.place import RegistryPlace
@@ -195,7 +195,7 @@ def queries_with_runs(database: Database) -> list[Entry]:
     """Return the catalogue's queries of kinds that have run here. Others have no rows, which `test_captures` tests."""
     with database.read() as session:
         ran = {*session.scalars(select(tables.Run.kind).distinct())}
-    return [entry for entry in catalogue_entries() if not ran.isdisjoint(entry.kinds)]
+    return [entry for entry in list_entries() if not ran.isdisjoint(entry.kinds)]
 
 
 @pytest.fixture(scope="session")
@@ -218,7 +218,7 @@ def migrated_once(empty_registry: Path, monkeypatch: pytest.MonkeyPatch) -> None
         with lock, engine.connect() as connection, closing(sqlite.dbapi.connect(empty_registry)) as empty:
             made: Any = connection.connection.dbapi_connection
             usual = place.path is not None and made.execute("PRAGMA journal_mode").fetchone() == ("wal",)
-            if usual and migrations.schema_status_of(engine, place).state == "empty":
+            if usual and migrations.read_engine_schema_status(engine, place).state == "empty":
                 empty.backup(made)
                 made.execute("UPDATE registry_state SET registry_id = ?", (uuid4().hex,))
                 made.commit()

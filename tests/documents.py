@@ -102,10 +102,10 @@ def check_command(root: click.Command, shown: Command) -> None:
 def check_values(command: click.Command, context: click.Context, parsed: dict[str, Any], words: list[str]) -> None:
     """Check choices, required parameters and, of a kind of experiment, the settings that the options make."""
     if hasattr(command, "kind"):
-        from chessreg.cli.run import settings
+        from chessreg.cli.run import build_run_settings
 
         made = command.make_context(context.info_name, list(words), parent=context.parent)
-        settings(command.kind, made.params)
+        build_run_settings(command.kind, made.params)
         return
     for parameter in command.get_params(context):
         value = parsed.get(parameter.name or "")

@@ -12,7 +12,7 @@ from typing import Any
 
 from sqlalchemy.orm import configure_mappers
 
-from chessreg.queries.catalogue import catalogue_entries
+from chessreg.queries.catalogue import list_entries
 from chessreg.registry import machine, provenance, tables
 
 gc.set_threshold(100_000, 20, 20)  # as in the command: imports create many objects but no garbage
@@ -36,7 +36,7 @@ def repository_state(folder: Path) -> dict[str, Any] | None:
 
 provenance.read_repository_state, provenance.read_packages = repository_state, lambda: packages(tuple(sys.path))
 provenance.read_packages()
-machine.this_machine()
-catalogue_entries()
+machine.describe_this_machine()
+list_entries()
 configure_mappers()
 assert tables.Run.__mapper__.configured

@@ -6,12 +6,12 @@ from functools import partial
 from typing import Any
 
 from chessreg.runs.kind import find_kind
-from chessreg.runs.spec import settings_from
+from chessreg.runs.spec import parse_settings
 
 
 def spec_of(name: str, **settings: Any) -> Any:
     """Return the spec of a kind with these settings."""
-    return settings_from(find_kind(name).spec, settings)
+    return parse_settings(find_kind(name).spec, settings)
 
 
 train_spec = partial(spec_of, "train")

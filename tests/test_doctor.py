@@ -19,7 +19,7 @@ from store.places import open_place
 
 
 def found(session) -> list[health.Problem]:
-    return list(health.problems(session.database, session.store, session.database.reference, digests=True))
+    return list(health.find_problems(session.database, session.store, session.database.reference, digests=True))
 
 
 def count(session, table) -> int:
@@ -56,7 +56,12 @@ def test_artifacts_that_were_begun_are_completed_if_their_bytes_are_here(session
     here, away = session.store.add(tmp_path / "words.txt", "file").digest, "ab" * 32
     with session.database.write() as sql:
         for digest in (here, away):
-            row = {"kind": "file", "bytes": 12, "state": ArtifactState.STAGING, "created_at": tables.types.utc_now()}
+            row = {
+                "kind": "file",
+                "bytes": 12,
+                "state": ArtifactState.STAGING,
+                "created_at": tables.types.get_utc_now(),
+            }
             sql.add(tables.Artifact(digest=digest, **row))
     problems = {problem.detail.split()[1]: problem for problem in found(session)}
     assert problems.keys() == {here[:12], away[:12]}
@@ -85,11 +90,11 @@ def test_activations_that_a_merge_did_not_bring_are_not_here_and_not_broken(sess
         assert "came by merge" in checks["activations"]["detail"]
         assert "files" not in checks
     assert session.database.data_version() == before
-    [away] = health.elsewhere(session.database, session.store)
+    [away] = health.find_remote_bytes(session.database, session.store)
     assert short in away.detail
     transfer.pull_items(session.database, session.store, arrays, open_place(str(world / "store")))
-    assert short not in "".join(each.detail for each in health.elsewhere(session.database, session.store))
-    assert list(health.missing_files(session.database, session.store)) == []
+    assert short not in "".join(each.detail for each in health.find_remote_bytes(session.database, session.store))
+    assert list(health.find_missing_files(session.database, session.store)) == []
     shutil.rmtree(arrays[0].path(session.store))
-    [gone] = health.missing_files(session.database, session.store)
+    [gone] = health.find_missing_files(session.database, session.store)
     assert gone.detail == f"activations of run {short} is not in {session.store.root}"

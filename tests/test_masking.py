@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from chessreg.masking import is_secret_name, mask, mask_words, masked_streams
+from chessreg.masking import is_secret_name, mask, mask_streams, mask_words
 
 LETTERS, HEX, UPPER = string.ascii_letters + string.digits, "0123456789abcdef", string.ascii_uppercase + string.digits
 
@@ -181,7 +181,7 @@ def test_a_setting_may_not_be_called_as_a_secret_is() -> None:
 
 
 def test_lines_are_masked_whole_however_they_are_written(capsys: pytest.CaptureFixture[str]) -> None:
-    with masked_streams():
+    with mask_streams():
         print("pass" + "word:", WORD, "and", BY_SHAPE["github"])
         sys.stderr.write("the key is ")
         sys.stderr.write(BY_SHAPE["openai"][:20])

@@ -12,7 +12,7 @@ import yaml
 import chessreg
 from chessreg.cli.root import run_command_line
 from chessreg.errors import NotFoundError
-from chessreg.model_card import NOT_RECORDED, model_card
+from chessreg.model_card import NOT_RECORDED, format_model_card
 
 from .queries.test_any_value import DEMO
 
@@ -31,7 +31,7 @@ def blocks(card: str, language: str) -> list[str]:
 
 def test_a_trained_model_has_its_games_script_and_results(demo: Path) -> None:
     with chessreg.open(demo) as reg:
-        card = model_card(reg, "reference")
+        card = format_model_card(reg, "reference")
         [dataset] = [row for row in reg.datasets() if row["name"] == "lessons"]
         share = reg.query("legal moves by ply", checkpoint="reference").rows[0]
     _, matter, text = card.split("---\n", 2)
@@ -60,9 +60,9 @@ def test_what_is_not_known_is_said(tmp_path: Path) -> None:
 
     with chessreg.init(tmp_path / "reg") as reg:
         import_reference(reg.database, reg.store, "mine", "fen")
-        card = model_card(reg, "mine")
+        card = format_model_card(reg, "mine")
         assert "# mine" in card
         assert f"The training games are {NOT_RECORDED}." in card or "## Training data\n\n| dataset" in card
         assert not blocks(card, "python"), "transformers has no such architecture"
         with pytest.raises(NotFoundError):
-            model_card(reg, "none")
+            format_model_card(reg, "none")

@@ -21,12 +21,12 @@ def test_a_setting_holds_for_a_project_and_below_it_and_nowhere_else(tmp_path: P
     project, other = tmp_path / "a project.x", tmp_path / "other"
     (project / "sub" / "own").mkdir(parents=True)
     other.mkdir()
-    assert settings.records_source_text(project) == (False, None)
+    assert settings.is_source_text_recorded(project) == (False, None)
     settings.record_source_text(project, True)
     settings.record_source_text(project / "sub" / "own", False)
-    assert settings.records_source_text(project / "sub") == (True, project)
-    assert settings.records_source_text(project / "sub" / "own") == (False, project / "sub" / "own")
-    assert settings.records_source_text(other) == (False, None)
+    assert settings.is_source_text_recorded(project / "sub") == (True, project)
+    assert settings.is_source_text_recorded(project / "sub" / "own") == (False, project / "sub" / "own")
+    assert settings.is_source_text_recorded(other) == (False, None)
     assert list(project.rglob("*.json")) == [], "a project that is copied brings no setting"
 
 
@@ -48,9 +48,9 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path, config: Path, te
     config.parent.mkdir(parents=True)
     config.write_text(text.replace("{folder}", str(tmp_path)))
     with pytest.raises(BadInputError, match=r"source-text\.json"):
-        settings.records_source_text(tmp_path)
+        settings.is_source_text_recorded(tmp_path)
 
 
 def test_without_a_settings_folder_the_defaults_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CONFIG_HOME", "relative")
-    assert settings.records_source_text(tmp_path) == (False, None)
+    assert settings.is_source_text_recorded(tmp_path) == (False, None)

@@ -20,7 +20,7 @@ from textual.events import Event, Key, Paste
 from textual.filter import DimFilter, LineFilter
 from textual.widgets import Input
 
-from chessreg.terminal import shows
+from chessreg.terminal import is_printable
 from tui import show
 from tui.actions import EVERYWHERE, can_write, make_bindings
 from tui.database_worker import DatabaseWorker
@@ -75,7 +75,8 @@ class PrintableFilter(LineFilter):
             segment
             if segment.control or segment.text.isprintable()
             else Segment(
-                "".join(c if shows(c) or c == PLACEHOLDER else "?" * cell_len(c) for c in segment.text), segment.style
+                "".join(c if is_printable(c) or c == PLACEHOLDER else "?" * cell_len(c) for c in segment.text),
+                segment.style,
             )
             for segment in segments
         ]
@@ -484,7 +485,7 @@ class ChessregApp(Host):
             await asyncio.sleep(TICK_S / 20)
         lost = []
         if self.writes.waits:
-            number = show.counted(len(self.writes.waits), "change")
+            number = show.format_count(len(self.writes.waits), "change")
             lost.append(f"{number} could not be written yet, which quitting loses.")
         if self.model.commands:
             lost.append(f"Still at work, which quitting kills: {show.join_words(self.model.commands)}.")

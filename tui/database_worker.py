@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from chessreg.queries.stop import stopped_by
+from chessreg.queries.stop import stop_queries_on
 
 if TYPE_CHECKING:
     from chessreg.session import Session
@@ -144,7 +144,7 @@ class DatabaseWorker:
             if call.future.cancelled():
                 continue
             try:
-                with stopped_by(call.stop):
+                with stop_queries_on(call.stop):
                     answer, error = call.function(self.session()), None
             except Exception as failure:
                 answer, error = None, failure

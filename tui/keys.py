@@ -10,7 +10,7 @@ from pathlib import Path
 from textual.keys import _character_to_key
 
 from chessreg.errors import BadInputError
-from chessreg.folders import config_folder
+from chessreg.folders import get_config_folder
 from tui.actions import (
     ACTIONS,
     EVERYWHERE,
@@ -27,7 +27,7 @@ KEY_PATTERN = re.compile(r"((ctrl|alt|shift|meta|super)\+)*([a-zA-Z0-9]|[a-z][a-
 
 def get_keys_path() -> Path:
     """Return the path of keys.toml in XDG_CONFIG_HOME/chessreg or ~/.config/chessreg."""
-    return config_folder() / "keys.toml"
+    return get_config_folder() / "keys.toml"
 
 
 def load_keys() -> dict[str, str]:

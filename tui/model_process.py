@@ -30,7 +30,7 @@ class Environment(dict[str, str]):
     @classmethod
     def of(cls, session: Session) -> Environment:
         return cls(
-            child.child_environment(),
+            child.build_child_environment(),
             CHESSREG_REGISTRY=session.database.reference,
             CHESSREG_STORE=str(session.store.root),
         )
@@ -72,7 +72,7 @@ class ModelProcess:
         self.commands.append(command)
         try:
             process = await asyncio.create_subprocess_exec(
-                *child.python_command("chessreg.cli", *words), env=await self.environment(),
+                *child.build_python_command("chessreg.cli", *words), env=await self.environment(),
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
                 start_new_session=True,
             )  # fmt: skip
@@ -124,7 +124,7 @@ class ModelProcess:
         if self._process is None or self._process.returncode is not None:
             environment = await self.environment()
             self._process = await asyncio.create_subprocess_exec(
-                *child.python_command("chessreg.lab.worker", environment["CHESSREG_STORE"]), env=environment,
+                *child.build_python_command("chessreg.lab.worker", environment["CHESSREG_STORE"]), env=environment,
                 stdin=asyncio.subprocess.PIPE, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.DEVNULL,
                 limit=MAX_ANSWER_BYTES, start_new_session=True,
             )  # fmt: skip

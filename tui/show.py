@@ -10,8 +10,8 @@ from datetime import UTC, datetime
 from typing import Any
 from uuid import UUID
 
-from chessreg.entities.display import counted as counted
-from chessreg.entities.display import size as size
+from chessreg.entities.display import format_count as format_count
+from chessreg.entities.display import format_size as format_size
 from tui import show
 
 
@@ -140,13 +140,13 @@ def format_rate(a_second: float | None) -> str:
 
 def format_job_pace(row: Mapping[str, Any]) -> str:
     """Return the rate of a job and its remaining time (12.3/s, 4 min 0 s left), or when its scheduler will start it."""
-    if (starts_in := seconds_to_start(row)) is not None:
+    if (starts_in := measure_seconds_to_start(row)) is not None:
         return f"starts in {show.format_seconds(starts_in)}"
     left = f"{show.format_seconds(row['seconds_left'])} left" if row["seconds_left"] is not None else ""
     return ", ".join(filter(None, [format_rate(row["rate"]), left]))
 
 
-def seconds_to_start(row: Mapping[str, Any]) -> float | None:
+def measure_seconds_to_start(row: Mapping[str, Any]) -> float | None:
     """Return the seconds until a cluster's scheduler expects to start a waiting job. None if it gave no time, or if
     that time has passed."""
     if row["state"] != "waiting" or not row.get("starts_at"):

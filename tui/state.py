@@ -11,13 +11,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from chessreg.folders import state_folder
+from chessreg.folders import get_state_folder
 from store.files import read_json
 
 
-def get_state_folder() -> Path:
+def get_tui_state_folder() -> Path:
     """Return the folder: XDG_STATE_HOME or ~/.local/state."""
-    return state_folder() / "tui"
+    return get_state_folder() / "tui"
 
 
 class RememberedState:
@@ -25,7 +25,7 @@ class RememberedState:
 
     def __init__(self, registry: str, frozen: bool = False) -> None:
         # A hash, because the URL may contain a password and is not a file name.
-        self.path = get_state_folder() / f"{hashlib.sha256(registry.encode()).hexdigest()[:16]}.json"
+        self.path = get_tui_state_folder() / f"{hashlib.sha256(registry.encode()).hexdigest()[:16]}.json"
         self.frozen = frozen
         self._values: dict[str, Any] = {}
         with suppress(OSError, ValueError):

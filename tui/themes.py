@@ -23,7 +23,7 @@ from textual.color import BLACK, WHITE, Color, ColorParseError
 from textual.theme import Theme
 
 from chessreg.errors import BadInputError
-from chessreg.folders import config_folder
+from chessreg.folders import get_config_folder
 from tui.board_colors import compute_contrast_ratio
 
 # Squares dark enough for white pieces and light enough for black ones. User themes are adjusted to match.
@@ -116,7 +116,7 @@ def make_legible(variables: Mapping[str, str], theme: Theme) -> dict[str, str]:
 
 def get_theme_folder() -> Path:
     """Return the folder of the user's themes."""
-    return config_folder() / "themes"
+    return get_config_folder() / "themes"
 
 
 def load_themes() -> list[Theme]:

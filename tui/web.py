@@ -114,11 +114,11 @@ def serve_pages(registry: str, store_path: Path, options: Sequence[str], host: s
     if not is_loopback(host):
         tunnel = f"ssh -L {port}:localhost:{port} {socket.gethostname()}"
         click.echo(f"http is not encrypted: who listens on the way can take the URL; safer: {tunnel}", err=True)
-    os.environ |= child.child_environment() | {
+    os.environ |= child.build_child_environment() | {
         "CHESSREG_REGISTRY": registry,
         "CHESSREG_STORE": str(store_path),
     }  # a URL may contain a password
-    command = child.python_command("chessreg.cli", "tui", *options)
+    command = child.build_python_command("chessreg.cli", "tui", *options)
     Guarded(shlex.join(command), host=host, port=port, title="chessreg").serve()
 
 

@@ -15,7 +15,7 @@ from store.files import keep_private
 __all__ = ["chessreg", "main"]
 
 
-def say_where_it_crashed() -> None:
+def print_crash_location() -> None:
     """Write the Python stack to stderr if the process crashes below Python (SIGSEGV, SIGABRT, SIGFPE)."""
     with suppress(RuntimeError, OSError, ValueError):  # stderr is closed
         faulthandler.enable(sys.__stderr__ or sys.stderr, all_threads=False)
@@ -24,7 +24,7 @@ def say_where_it_crashed() -> None:
 def main() -> None:
     """Run the console script. Exit status: 0 done, 1 failed, 2 usage, 3 not found, 4 bad input, 130 interrupted."""
     keep_private()
-    say_where_it_crashed()
+    print_crash_location()
     if os.environ.get(COMPLETION_VARIABLE):
         from chessreg.cli.completion import answer_completion
 

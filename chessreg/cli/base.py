@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar, cast
 import click
 from click.shell_completion import CompletionItem
 
-from chessreg.terminal import for_drawing, visible, visible_json
+from chessreg.terminal import make_json_visible, make_visible, wrap_drawing_stream
 
 if TYPE_CHECKING:
     from chessreg.registry.database import Database
@@ -35,7 +35,7 @@ def print_json(data: Any) -> None:
     from chessreg.rows import to_plain
 
     document = json.dumps(to_plain(data), indent=2, ensure_ascii=False, allow_nan=False)
-    sys.stdout.write(visible_json(document) + "\n")
+    sys.stdout.write(make_json_visible(document) + "\n")
 
 
 def print_table(rows: list[dict[str, Any]], columns: Columns = None) -> None:
@@ -49,7 +49,7 @@ def print_table(rows: list[dict[str, Any]], columns: Columns = None) -> None:
     from chessreg.rows import format_rows
     from chessreg.text_table import name_hidden_columns
 
-    width = screen_width()
+    width = get_screen_width()
     table, left_out = format_rows(rows, _make_headings(columns, rows[0]), width)
     sys.stdout.write("\n".join(table) + "\n")
     if left_out:
@@ -57,7 +57,7 @@ def print_table(rows: list[dict[str, Any]], columns: Columns = None) -> None:
         print(name_hidden_columns(left_out, width or 120, "--json"), file=sys.stderr)
 
 
-def screen_width() -> int | None:
+def get_screen_width() -> int | None:
     """Return the width of the terminal on stdout in characters, or None if stdout is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
@@ -79,7 +79,7 @@ def _make_headings(columns: Columns, row: Mapping[str, Any]) -> dict[str, str]:
 
 
 @contextmanager
-def progress_line(title: str, quiet: bool = False) -> Iterator[Callable[[float, str], None]]:
+def show_progress_line(title: str, quiet: bool = False) -> Iterator[Callable[[float, str], None]]:
     """Yield a function that reports progress (fraction 0 to 1, text), if stderr is a terminal."""
     if quiet or not sys.stderr.isatty():
         yield lambda fraction, text: None
@@ -89,7 +89,7 @@ def progress_line(title: str, quiet: bool = False) -> Iterator[Callable[[float, 
 
     title_column, note = (TextColumn(f"{{task.{field}}}", markup=False) for field in ("description", "fields[note]"))
     columns = title_column, BarColumn(), TaskProgressColumn(), TimeRemainingColumn(), note
-    with Progress(*columns, console=Console(file=for_drawing(sys.stderr)), transient=True) as progress:
+    with Progress(*columns, console=Console(file=wrap_drawing_stream(sys.stderr)), transient=True) as progress:
         task = progress.add_task(title, total=1.0, note="")
         last = 0.0
 
@@ -98,7 +98,7 @@ def progress_line(title: str, quiet: bool = False) -> Iterator[Callable[[float, 
             now = time.monotonic()
             if now - last > 0.1 or fraction >= 1:
                 last = now
-                progress.update(task, completed=fraction, note=visible(text))
+                progress.update(task, completed=fraction, note=make_visible(text))
 
         yield report
 
@@ -132,9 +132,9 @@ class Home:
 
     def is_registry(self, path: Path) -> bool:
         """Whether `path` leads to a file of the registry."""
-        from chessreg.registry.file_gate import file_key, registry_file_keys
+        from chessreg.registry.file_gate import get_file_key, list_registry_file_keys
 
-        return self.place.path is not None and file_key(path) in registry_file_keys(self.place.path)
+        return self.place.path is not None and get_file_key(path) in list_registry_file_keys(self.place.path)
 
     @property
     def named(self) -> bool:
@@ -164,7 +164,7 @@ class Home:
         Raises NotFoundError if the registry does not exist.
         """
         if self._session is None and self.open(create):
-            click.echo(f"made the registry {visible(self.place.masked)}", err=True)
+            click.echo(f"made the registry {make_visible(self.place.masked)}", err=True)
         assert self._session is not None
         return self._session
 
@@ -263,7 +263,7 @@ class Numbers(click.ParamType):
         return values
 
 
-def json_option(function: Function) -> Function:
+def add_json_option(function: Function) -> Function:
     """Add `--json` to a command; it becomes `home.json`."""
 
     def keep(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chessreg.cli.base import FilePath, Home, json_option, open_with_waiting_results, pass_home, print_output
-from chessreg.errors import BadInputError, writing
-from chessreg.terminal import for_data
+from chessreg.cli.base import FilePath, Home, add_json_option, open_with_waiting_results, pass_home, print_output
+from chessreg.errors import BadInputError, report_write_errors
+from chessreg.terminal import wrap_data_stream
 from store.files import write_whole
 
 if TYPE_CHECKING:
@@ -47,7 +47,7 @@ MAX_BOARDS = 4  # shown without --ply
     metavar="LIMIT",
     help="Evaluate the boards with Stockfish: nodes=N, depth=N or time=S. Left out: no evaluation.",
 )
-@json_option
+@add_json_option
 @pass_home
 def board(
     home: Home,
@@ -86,7 +86,7 @@ def board(
         if not frame.position:
             click.echo("the side to move is unknown: White is assumed", err=True)
         texts = {"fen": frame.whole_fen, "pgn": frame.pgn.strip(), "lichess": frame.lichess}
-        click.echo(texts[form], file=for_data(sys.stdout))
+        click.echo(texts[form], file=wrap_data_stream(sys.stdout))
         return
     if svg is not None:
         write_picture(svg, render_svg(views[-1]))
@@ -151,7 +151,7 @@ def choose_frames(views: list[BoardFrame], ply: int | None, reference: str) -> l
 
 
 def write_picture(path: Path, text: str) -> None:
-    with writing(path):
+    with report_write_errors(path):
         write_whole(path, text.encode())
 
 
@@ -208,7 +208,7 @@ FILES = "abcdefgh"
     type=FilePath(dir_okay=False, path_type=Path),
     help="File to write, .svg or .png. Left out: print the numbers.",
 )
-@json_option
+@add_json_option
 @pass_home
 def heatmap(
     home: Home,

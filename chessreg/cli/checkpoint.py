@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import click
 
-from chessreg.cli.base import Home, NameText, json_option, pass_home, print_output
-from chessreg.cli.noun import group_of, headings
+from chessreg.cli.base import Home, NameText, add_json_option, pass_home, print_output
+from chessreg.cli.noun import get_headings, group_of
 from chessreg.cli.transfer import checkpoint as export_command
 from chessreg.entities import load_entity
 from chessreg.entities.checkpoint import list_import_warnings, read_checkpoint
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 checkpoint = group_of("checkpoint")
 SEED = click.IntRange(-(2**63), 2**63 - 1)  # as torch takes it
-LISTED = headings(load_entity("checkpoint"))
+LISTED = get_headings(load_entity("checkpoint"))
 VERIFIED = ("max_logit_difference", "import_loss", "import_entropy", "import_legal", "vocabulary")
 
 
@@ -37,7 +37,7 @@ def print_checkpoint(home: Home, made: RegisteredCheckpoint) -> None:
 @click.argument("reference", metavar="CHECKPOINT")
 @click.option("--name", type=NameText(), help="Name of the new checkpoint. Left out: no name.")
 @click.option("--seed", type=SEED, default=0, show_default=True, help="Seed of its weights.")
-@json_option
+@add_json_option
 @pass_home
 def twin(home: Home, reference: str, name: str | None, seed: int) -> None:
     """Register an untrained model of the same shape, as the random-init control of probes.

@@ -105,10 +105,10 @@ def complete_names(args: Sequence[str], incomplete: str) -> list[CompletionItem]
 
         names = read_names(resolve_place(registry), list(make_name_statements(noun)))
     elif words in (["query"], ["plot"]):
-        from chessreg.queries.catalogue import catalogue_entries
+        from chessreg.queries.catalogue import list_entries
 
-        plots = [plot.title for entry in catalogue_entries() for plot in entry.plots]
-        titles = [entry.title for entry in catalogue_entries()] if words == ["query"] else plots
+        plots = [plot.title for entry in list_entries() for plot in entry.plots]
+        titles = [entry.title for entry in list_entries()] if words == ["query"] else plots
         names = [title.replace(" ", "-") for title in titles]  # needs no quotes, and means the same
     elif words[-1:] == ["--kind"]:
         names = list_kind_names()

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from chessreg.cli.base import FilePath, Home, json_option, pass_home, print_output
+from chessreg.cli.base import FilePath, Home, add_json_option, pass_home, print_output
 
 SOURCE_TEXT = "source-text"
 
@@ -18,7 +18,7 @@ SOURCE_TEXT = "source-text"
     "--folder", type=FilePath(exists=True, file_okay=False, path_type=Path), default=".",
     help="Project to show or change. Left out: the current folder.",
 )  # fmt: skip
-@json_option
+@add_json_option
 @pass_home
 def config(home: Home, name: str | None, value: str | None, folder: Path) -> None:
     """Show or change the setting of a project.
@@ -36,6 +36,6 @@ def config(home: Home, name: str | None, value: str | None, folder: Path) -> Non
 
     if value is not None:
         settings.record_source_text(folder, value == "on")
-    current, project = settings.records_source_text(folder)
+    current, project = settings.is_source_text_recorded(folder)
     word, origin = "on" if current else "off", "default" if project is None else str(project)
     print_output(home, [{"setting": SOURCE_TEXT, "value": word, "from": origin}])

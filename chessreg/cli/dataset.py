@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chessreg.cli.base import FilePath, Home, NameText, Numbers, json_option, pass_home, print_output
-from chessreg.cli.noun import group_of, headings
+from chessreg.cli.base import FilePath, Home, NameText, Numbers, add_json_option, pass_home, print_output
+from chessreg.cli.noun import get_headings, group_of
 from chessreg.entities import load_entity
 from chessreg.entities.base import read_entity_row
 from chessreg.registry import names
@@ -76,7 +76,7 @@ def print_dataset(home: Home, added: AddedDataset) -> None:
     if not added.created:
         click.echo(f"these bytes are dataset {called} already; nothing was added", err=True)
     content = get_dataset_content(row)
-    print_output(home, {**row, "content": content, "created": added.created}, headings(DATASET))
+    print_output(home, {**row, "content": content, "created": added.created}, get_headings(DATASET))
     if not home.json:
         for line in format_dataset_counts(row):
             click.echo(line)
@@ -123,7 +123,7 @@ def print_dataset(home: Home, added: AddedDataset) -> None:
 )
 @click.option("--licence", help="Licence of the games, such as CC0-1.0. Left out: not recorded.")
 @make_filter_options
-@json_option
+@add_json_option
 @pass_home
 def add(
     home: Home,
@@ -153,7 +153,7 @@ def add(
     Example: chessreg dataset add positions.parquet --within jan --name decisions
     Example: chessreg dataset add behavioral_cloning_data.bag --name chessbench
     """
-    from chessreg.cli.base import progress_line
+    from chessreg.cli.base import show_progress_line
     from chessreg.entities.adding import FileFilter, add_dataset, add_sample, check_dataset_files
     from chessreg.games.datasets.game_filter import GameFilter
 
@@ -164,7 +164,7 @@ def add(
     if sample and (exclude or within or wanted.settings()):
         raise click.UsageError("--exclude, --within and filters of games are of files, not of --sample")
     session = home.adding(needs=(*exclude, *within), check=lambda: check_dataset_files(files, salvage))
-    with progress_line("dataset add", quiet=home.json) as on_progress:
+    with show_progress_line("dataset add", quiet=home.json) as on_progress:
         if sample:
             added = add_sample(session.database, session.store, name=name, on_progress=on_progress)
         else:
@@ -184,7 +184,7 @@ def add(
 @click.argument("reference", metavar="DATASET")
 @click.option("--parts", required=True, metavar="NAME=SHARE,…", help="Such as train=0.5,test=0.5.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Another seed cuts elsewhere.")
-@json_option
+@add_json_option
 @pass_home
 def split(home: Home, reference: str, parts: str, seed: int) -> None:
     """Cut a dataset into named parts by a seeded hash of the moves: equal games are always in the same part.
@@ -202,7 +202,7 @@ def split(home: Home, reference: str, parts: str, seed: int) -> None:
     session = home.session()
     made = split_dataset(session.database, session.store, reference, parts, seed)
     headings = {"name": "name", "games": made.content, "seed": "seed", "low": "low", "high": "high"}
-    print_output(home, [read.row_values(part) for part in made.parts], headings)
+    print_output(home, [read.get_row_values(part) for part in made.parts], headings)
     if not made.created:
         click.echo("these parts were there already; nothing has changed", err=True)
     for overlap in made.overlaps:
@@ -219,7 +219,7 @@ def split(home: Home, reference: str, parts: str, seed: int) -> None:
 @dataset.command()
 @click.argument("reference", metavar="DATASET")
 @click.argument("other", metavar="OTHER")
-@json_option
+@add_json_option
 @pass_home
 def overlap(home: Home, reference: str, other: str) -> None:
     """Count the games and positions that a dataset or part shares with another.
@@ -270,7 +270,7 @@ def overlap(home: Home, reference: str, other: str) -> None:
     help="For --token-file: held-out positions stored with their legal moves; a thousand take about 6 s.  "
     "[default: 2000]",
 )
-@json_option
+@add_json_option
 @pass_home
 def export(
     home: Home,
@@ -371,7 +371,7 @@ def export_tokens(home: Home, reference: str, file: Path | None, options: dict[s
 @click.option("--base-url", help="Mirror with the layout of https://database.lichess.org. Left out: that site.")
 @click.option("--keep", is_flag=True, help="Keep the downloaded file in the store.")
 @make_filter_options
-@json_option
+@add_json_option
 @pass_home
 def fetch(
     home: Home, source: str, month: str, name: str | None, base_url: str | None, keep: bool, **filters: Any
@@ -382,19 +382,19 @@ def fetch(
     Example: chessreg dataset fetch lichess 2013-01 --name jan-2013
     Example: chessreg dataset fetch lichess 2013-01 --time-control bullet,blitz --name jan-2013-fast
     """
-    from chessreg.cli.base import progress_line
+    from chessreg.cli.base import show_progress_line
     from chessreg.entities.adding import check_dataset_files, download_month, fetch_dataset
     from chessreg.games.datasets.game_filter import GameFilter
 
     wanted = GameFilter(**filters)
 
     def arrive() -> None:
-        with progress_line(f"{source} {month}", quiet=home.json) as on_progress:
+        with show_progress_line(f"{source} {month}", quiet=home.json) as on_progress:
             path = download_month(month, home.store_path / "downloads", base_url, on_progress)
         check_dataset_files([path])
 
     session = home.adding(check=arrive)
-    with progress_line(f"{source} {month}", quiet=home.json) as on_progress:
+    with show_progress_line(f"{source} {month}", quiet=home.json) as on_progress:
         added = fetch_dataset(
             session.database,
             session.store,
@@ -432,7 +432,7 @@ def fetch(
     "--pgn", type=FILE, help="Also write the games to this file (.pgn or .pgn.zst). Left out: only the dataset is made."
 )
 @name_option
-@json_option
+@add_json_option
 @pass_home
 def generate(
     home: Home,
@@ -451,13 +451,13 @@ def generate(
     \b
     Example: chessreg dataset generate --games 500 --levels 0-5 --nodes 200 --name engines
     """
-    from chessreg.cli.base import progress_line
+    from chessreg.cli.base import show_progress_line
     from chessreg.entities.adding import check_generation, generate_dataset
     from chessreg.games.engines.selfplay import SelfPlay
 
     chosen = SelfPlay(**settings)
     session = home.adding(check=lambda: check_generation(pgn))
-    with progress_line(f"{engine} plays itself", quiet=home.json) as on_progress:
+    with show_progress_line(f"{engine} plays itself", quiet=home.json) as on_progress:
         added = generate_dataset(
             session.database,
             session.store,

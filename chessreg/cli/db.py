@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chessreg.cli.base import FilePath, Group, Home, json_option, open_with_waiting_results, pass_home, print_output
+from chessreg.cli.base import FilePath, Group, Home, add_json_option, open_with_waiting_results, pass_home, print_output
 
 if TYPE_CHECKING:
     from chessreg.registry.database import Database
@@ -22,7 +22,7 @@ def db() -> None:
 
 @db.command()
 @click.option("--shared", is_flag=True, help="Also in a database that holds other programs' tables.")
-@json_option
+@add_json_option
 @pass_home
 def upgrade(home: Home, shared: bool) -> None:
     """Upgrade the registry to this version's schema, or create it if it does not exist.
@@ -39,7 +39,7 @@ def upgrade(home: Home, shared: bool) -> None:
 
 
 @db.command()
-@json_option
+@add_json_option
 @pass_home
 @click.pass_context
 def status(ctx: click.Context, home: Home) -> None:
@@ -63,7 +63,7 @@ def status(ctx: click.Context, home: Home) -> None:
     type=FilePath(path_type=Path, dir_okay=False),
     help="File to write. Left out: a dated file in backups/ next to the registry.",
 )
-@json_option
+@add_json_option
 @pass_home
 def backup(home: Home, target: Path | None) -> None:
     """Copy the registry to one file, also while it is in use.
@@ -90,7 +90,7 @@ def _describe_schema(home: Home) -> tuple[str | None, str]:
 
 
 @click.command()
-@json_option
+@add_json_option
 @pass_home
 def init(home: Home) -> None:
     """Create the registry and the store of this folder. Existing ones are kept.
@@ -133,7 +133,7 @@ BIN_DAYS = 7.0
 @click.option(
     "--days", type=click.FloatRange(min=0), default=BIN_DAYS, show_default=True, help="How long the bin keeps things."
 )
-@json_option
+@add_json_option
 @pass_home
 def gc(home: Home, remove: bool, restore: bool, empty: bool, days: float) -> None:
     """List unused bytes: leftovers, and files of archived things only. Rows are never removed.
@@ -173,7 +173,7 @@ def gc(home: Home, remove: bool, restore: bool, empty: bool, days: float) -> Non
 @click.command()
 @click.option("--list", "only_list", is_flag=True, help="List what waits or was set aside, and take nothing in.")
 @click.option("--again", is_flag=True, help="Also try those again that were set aside as damaged or not understood.")
-@json_option
+@add_json_option
 @pass_home
 def recover(home: Home, only_list: bool, again: bool) -> None:
     """Import the results that wait in the store, once each, also after an outage or a crash.

@@ -13,7 +13,7 @@ from pathlib import Path
 import click
 
 from chessreg.cli.base import Home, pass_home
-from chessreg.terminal import Lines, for_drawing
+from chessreg.terminal import Lines, wrap_drawing_stream
 
 
 @dataclass(frozen=True)
@@ -172,7 +172,7 @@ class Progress(Lines):
 def silence_output() -> Iterator[None]:
     """Drop the output of a command, but not its progress bars."""
     before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = Progress(for_drawing(sys.stdout)), Progress(for_drawing(sys.stderr))
+    sys.stdout, sys.stderr = Progress(wrap_drawing_stream(sys.stdout)), Progress(wrap_drawing_stream(sys.stderr))
     try:
         yield
     finally:
@@ -201,11 +201,11 @@ def demo(home: Home, size: str) -> None:
         release_memory()
 
     def show(line: str) -> None:
-        click.secho(f"$ chessreg {line}", fg="cyan", file=for_drawing(sys.stderr))
+        click.secho(f"$ chessreg {line}", fg="cyan", file=wrap_drawing_stream(sys.stderr))
 
     began = time.monotonic()
     for step in make_steps(SIZES[size]):
-        click.secho(f"\n{step.title}", bold=True, file=for_drawing(sys.stderr))
+        click.secho(f"\n{step.title}", bold=True, file=wrap_drawing_stream(sys.stderr))
         for line in step.commands:
             show(line)
             with silence_output():
@@ -214,15 +214,15 @@ def demo(home: Home, size: str) -> None:
             show(line)
             run(line)
     click.echo(f"\nDone in {time.monotonic() - began:,.0f} s. The interval in [ ] is 95 %. Next:", err=True)
-    if activate := activation_command():
-        click.secho(f"$ {activate}", fg="cyan", file=for_drawing(sys.stderr), nl=False)
+    if activate := format_activation_command():
+        click.secho(f"$ {activate}", fg="cyan", file=wrap_drawing_stream(sys.stderr), nl=False)
         click.echo("  # makes the command chessreg available in this shell", err=True)
     for line, why in AFTERWARDS:
-        click.secho(f"$ chessreg {line}", fg="cyan", file=for_drawing(sys.stderr), nl=False)
+        click.secho(f"$ chessreg {line}", fg="cyan", file=wrap_drawing_stream(sys.stderr), nl=False)
         click.echo(f"  # {why}", err=True)
 
 
-def activation_command() -> str:
+def format_activation_command() -> str:
     """Return the command that puts this environment on the PATH; empty if it is not needed or does not exist."""
     import shutil
 

@@ -17,7 +17,7 @@ from typing import Literal
 
 import click
 
-from chessreg.cli.base import Home, json_option, pass_home, print_output
+from chessreg.cli.base import Home, add_json_option, pass_home, print_output
 from chessreg.errors import ChessregError
 from chessreg.plugins import install_command
 from store.errors import StoreError
@@ -67,7 +67,7 @@ class Check:
     help="Apply fixes that lose no data. When left out: change nothing.",
 )
 @click.option("--digests", is_flag=True, help="Read every byte of every artifact and array again.")
-@json_option
+@add_json_option
 @pass_home
 @click.pass_context
 def doctor(ctx: click.Context, home: Home, fix: bool, digests: bool) -> None:
@@ -91,11 +91,11 @@ def check_work(home: Home, fix: bool, digests: bool) -> Iterator[Check]:
 
     wrong, database = 0, home.database()
     if not home.store_path.exists():
-        if (gone := health.store_gone(database, home.store_path)) is not None:
+        if (gone := health.find_missing_store(database, home.store_path)) is not None:
             yield Check(gone.check, "broken", gone.detail, gone.hint)
         return
     store = Store.present(home.store_path)
-    for problem in health.problems(database, store, home.registry_reference, digests=digests):
+    for problem in health.find_problems(database, store, home.registry_reference, digests=digests):
         wrong += 1
         if not fix:
             yield Check(problem.check, "broken", problem.detail, problem.hint)
@@ -103,7 +103,7 @@ def check_work(home: Home, fix: bool, digests: bool) -> Iterator[Check]:
         outcome = health.apply_fix(problem)
         state: Literal["ok", "broken"] = "ok" if outcome.startswith("fixed") else "broken"
         yield Check(problem.check, state, f"{problem.detail}: {outcome}", "" if state == "ok" else problem.hint)
-    for away in health.elsewhere(database, store):
+    for away in health.find_remote_bytes(database, store):
         yield Check(away.check, "optional", away.detail, away.hint)
     if not wrong:
         unread = "" if digests else "; bytes were not read: --digests does"
@@ -119,7 +119,7 @@ def run_checks(look: Callable[[Home], Iterator[Check]], home: Home) -> Iterator[
         yield Check(function.__name__.removeprefix("check_"), "broken", error.message, error.hint)
 
 
-def system_install_command(package: str, brew: str | None = None) -> str:
+def format_system_install_command(package: str, brew: str | None = None) -> str:
     """Return the command that installs a system package here."""
     if platform.system() == "Darwin":
         return f"brew install {brew or package}"
@@ -153,7 +153,9 @@ def check_programs(home: Home) -> Iterator[Check]:
 def _check_program(name: str, absent: Literal["missing", "optional"], why: str) -> Check:
     path = shutil.which(name)
     return (
-        Check(name, "ok", path) if path else Check(name, absent, f"not installed: {why}", system_install_command(name))
+        Check(name, "ok", path)
+        if path
+        else Check(name, absent, f"not installed: {why}", format_system_install_command(name))
     )
 
 
@@ -195,11 +197,11 @@ def check_registry(home: Home) -> Iterator[Check]:
 
 def _check_sqlite(path: Path) -> Iterator[Check]:
     """Check the two copies of SQLite in this process, and the integrity of the file's pages."""
-    from chessreg.queries.source import adbc_sqlite_version
+    from chessreg.queries.source import get_adbc_sqlite_version
     from chessreg.registry import sqlite
 
     package = sqlite.dbapi.__name__.partition(".")[0]
-    detail = f"{sqlite.dbapi.sqlite_version} writes ({package}), {adbc_sqlite_version()} reads (ADBC)"
+    detail = f"{sqlite.dbapi.sqlite_version} writes ({package}), {get_adbc_sqlite_version()} reads (ADBC)"
     if sqlite.is_log_safe(sqlite.dbapi.sqlite_version_info):
         yield Check("sqlite", "ok", detail)
     else:
@@ -210,7 +212,7 @@ def _check_sqlite(path: Path) -> Iterator[Check]:
         yield Check("durability", "optional", detail, "unset CHESSREG_SYNCHRONOUS")
     else:
         yield Check("durability", "ok", f"synchronous={level}: a commit is on the disk when it returns")
-    wrong = sqlite.quick_check(path)
+    wrong = sqlite.check_integrity(path)
     if wrong:
         hint = f"put back a copy: `chessreg db backup` made them in {path.parent / 'backups'}"
         yield Check(
@@ -220,7 +222,7 @@ def _check_sqlite(path: Path) -> Iterator[Check]:
         yield Check("pages", "ok", f"PRAGMA quick_check finds nothing wrong in {path}")
 
 
-def store(home: Home) -> Iterator[Check]:
+def check_store(home: Home) -> Iterator[Check]:
     from store import Store, StoreError
 
     root = home.store_path
@@ -279,9 +281,9 @@ def check_extras(home: Home) -> Iterator[Check]:
 
 
 def check_accelerator(home: Home) -> Iterator[Check]:
-    from chessreg.registry.machine import this_machine
+    from chessreg.registry.machine import describe_this_machine
 
-    machine = this_machine()
+    machine = describe_this_machine()
     if machine["gpus"] and not machine["cuda"]:
         detail = f"{', '.join(machine['gpus'])} unused: torch {machine['torch']} is built for the CPU"
         yield Check("gpu", "optional", detail, "install torch for CUDA: https://pytorch.org/get-started/locally")
@@ -293,7 +295,7 @@ LOOKS: tuple[Callable[[Home], Iterator[Check]], ...] = (
     check_python,
     check_programs,
     check_registry,
-    store,
+    check_store,
     check_extras,
     check_accelerator,
 )

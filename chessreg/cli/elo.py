@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chessreg.cli.base import Home, json_option, pass_home, print_output
+from chessreg.cli.base import Home, add_json_option, pass_home, print_output
 from chessreg.errors import BadInputError
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ PAIR_POINTS = ("0", "½", "1", "1½", "2")
 )
 @click.option("--alpha", type=float, default=0.05, show_default=True, help="P(accepting HIGH if LOW is true).")
 @click.option("--beta", type=float, default=0.05, show_default=True, help="P(accepting LOW if HIGH is true).")
-@json_option
+@add_json_option
 @pass_home
 def elo(home: Home, counts: tuple[int, ...], sprt: str | None, alpha: float, beta: float) -> None:
     """Print the Elo difference of a match from its counts, with a 95 % interval. Reads no registry.

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from chessreg.cli.base import Group, Home, json_option, pass_home, print_output
+from chessreg.cli.base import Group, Home, add_json_option, pass_home, print_output
 from chessreg.errors import NotFoundError
 
 
@@ -16,7 +16,7 @@ def engine() -> None:
 
 
 @engine.command("list")
-@json_option
+@add_json_option
 @pass_home
 def list_(home: Home) -> None:
     """List the engines that have played here, and the Stockfish of this machine.
@@ -31,7 +31,7 @@ def list_(home: Home) -> None:
     with open_with_waiting_results(home).read() as session:
         rows = [
             {
-                **read.row_values(row),
+                **read.get_row_values(row),
                 "here": row.binary_sha256 is None or bool(here and row.binary_sha256 == here["binary_sha256"]),
             }
             for row in session.query(tables.Engine).order_by(
@@ -46,7 +46,7 @@ def list_(home: Home) -> None:
 
 
 @engine.command()
-@json_option
+@add_json_option
 @pass_home
 def ladder(home: Home) -> None:
     """List the opponents from weakest to strongest. Measure a model at levels where it scores 20 to 80 %.

@@ -14,13 +14,13 @@ from chessreg.cli.base import (
     FilePath,
     Group,
     Home,
-    json_option,
+    add_json_option,
     open_with_waiting_results,
     pass_home,
     print_output,
-    progress_line,
+    show_progress_line,
 )
-from chessreg.terminal import for_data
+from chessreg.terminal import wrap_data_stream
 
 if TYPE_CHECKING:
     from chessreg.games.boards.pgn import GameRecord
@@ -41,7 +41,7 @@ def game() -> None:
 @game.command("list")
 @click.option("--run", metavar="RUN", help="List only the results of this run. Left out: of all runs.")
 @click.option("--last", "limit", type=click.IntRange(min=0), default=100, show_default=True, help="The last N; 0: all.")
-@json_option
+@add_json_option
 @pass_home
 def list_(home: Home, run: str | None, limit: int) -> None:
     """List games, newest last.
@@ -60,7 +60,7 @@ def list_(home: Home, run: str | None, limit: int) -> None:
 @game.command()
 @click.argument("run", metavar="RUN")
 @click.argument("unit", type=int)
-@json_option
+@add_json_option
 @pass_home
 def show(home: Home, run: str, unit: int) -> None:
     """Show one game: as PGN, or with --json in full.
@@ -79,7 +79,7 @@ def show(home: Home, run: str, unit: int) -> None:
     if home.json:
         print_output(home, build_full_record(stored))
     else:
-        click.echo(format_game(stored.record()), nl=False, file=for_data(sys.stdout))
+        click.echo(format_game(stored.record()), nl=False, file=wrap_data_stream(sys.stdout))
 
 
 PARTNERS = {"run": "run", "unit": "game", "arm": "arm", "plies": "plies", "parts": "plies alike", "moves": "then"}
@@ -88,7 +88,7 @@ PARTNERS = {"run": "run", "unit": "game", "arm": "arm", "plies": "plies", "parts
 @game.command()
 @click.argument("reference", metavar="GAME")
 @click.argument("other", metavar="[GAME]", required=False)
-@json_option
+@add_json_option
 @pass_home
 def part(home: Home, reference: str, other: str | None) -> None:
     """Show the first move at which a game differs from OTHER, or from the games of other arms with the same opening.
@@ -129,7 +129,7 @@ def part(home: Home, reference: str, other: str | None) -> None:
     is_flag=True,
     help="Run the model again, and write its probabilities as a comment after each of its moves.",
 )
-@json_option
+@add_json_option
 @pass_home
 def export(home: Home, source: str, pgn: Path, row: int | None, probabilities: bool) -> None:
     """Write the games of a run, or behind a query's rows, as PGN.
@@ -153,7 +153,7 @@ def export(home: Home, source: str, pgn: Path, row: int | None, probabilities: b
     if probabilities:
         from chessreg.lab.annotate import annotate_games
 
-        with progress_line("games", home.json) as report:
+        with show_progress_line("games", home.json) as report:
             records = annotate_games(home.session().inputs, games)
             count = save_pgn(show_progress(records, len(keys), report), pgn)
     else:
@@ -187,7 +187,7 @@ def choose_games(database: Database, source: str, row: int | None) -> list[tuple
             no_run = missing
         else:
             return list_game_keys(database, run_id)
-    from chessreg.queries.ask import rows_behind, run_query
+    from chessreg.queries.ask import query_rows_behind, run_query
 
     try:
         rows = range(1, len(run_query(database, source)) + 1) if row is None else [row]
@@ -195,7 +195,7 @@ def choose_games(database: Database, source: str, row: int | None) -> list[tuple
         if row is None and " " not in source:
             raise no_run from error
         raise
-    behind = [decision for number in rows for decision in rows_behind(database, source, number).rows]
+    behind = [decision for number in rows for decision in query_rows_behind(database, source, number).rows]
     if behind and not {"run_id", "unit", "termination"} <= behind[0].keys():
         raise BadInputError(f"{source!r} has no games", 'chessreg game export "elo by intervention" --pgn FILE')
     keys = dict.fromkeys((UUID(str(decision["run_id"])), int(decision["unit"])) for decision in behind)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, get_args
 
 import click
 
-from chessreg.cli.base import FilePath, Group, Home, NameText, Numbers, json_option, pass_home, print_output
+from chessreg.cli.base import FilePath, Group, Home, NameText, Numbers, add_json_option, pass_home, print_output
 from chessreg.cli.noun import print_rows
 from chessreg.encodings import list_encodings
 from chessreg.encodings.base import Notation
@@ -86,7 +86,7 @@ def import_() -> None:
     metavar="DATASET",
     help="A dataset it was trained on; may be given several times.  [default: unknown]",
 )
-@json_option
+@add_json_option
 @pass_home
 def checkpoint(
     home: Home,
@@ -183,7 +183,7 @@ def add_direction_options(function: Any) -> Any:
             show_default=True,
             help="auto: centred for models called tf_lens_…",
         ),
-        json_option,
+        add_json_option,
         pass_home,
     ]
     for option in reversed(options):
@@ -285,7 +285,7 @@ def print_known_import(what: str, name: str | None) -> None:
 )
 @click.option("--name", type=NameText(), help="Name of the import.  [default: NAME with a dash]")
 @click.option("--keep", is_flag=True, help="Keep the downloaded file in the store.")
-@json_option
+@add_json_option
 @pass_home
 def fetch(
     home: Home,
@@ -305,7 +305,7 @@ def fetch(
     Example: chessreg fetch chessbench/test/behavioral_cloning
     """
     from chessreg.cli import checkpoint, dataset
-    from chessreg.cli.base import progress_line
+    from chessreg.cli.base import show_progress_line
     from chessreg.entities import adding
     from chessreg.entities.adding import AddedDataset
     from chessreg.models.hub import get_fetch_source, list_fetch_sources
@@ -322,14 +322,14 @@ def fetch(
     def arrive() -> None:
         nonlocal arrived
         downloads = home.store_path / "downloads"
-        with progress_line(source_file.name, quiet=home.json) as on_progress:
+        with show_progress_line(source_file.name, quiet=home.json) as on_progress:
             arrived = adding.download_source(
                 source_file, downloads, file=file, revision=revision, endpoint=endpoint, on_progress=on_progress
             )
         adding.check_downloaded_file(source_file, arrived.path)
 
     session = home.adding(check=arrive)
-    with progress_line(source_file.name, quiet=home.json) as on_progress:
+    with show_progress_line(source_file.name, quiet=home.json) as on_progress:
         made = adding.fetch_source(
             session.database,
             session.store,
@@ -403,7 +403,7 @@ COUNTS = ["run", "format", "rows", "games", "aggregates", "points", "other_lines
     type=click.Choice(["none", "author", "on-repetition", "unknown"]),
     help="Of a sweep: when Stockfish played the model's move.  [default: unknown]",
 )
-@json_option
+@add_json_option
 @pass_home
 def results(home: Home, file: Path, name: str | None, format_: str | None, **settings: Any) -> None:
     """Import published results: a chess_gpt_eval CSV, a tournament's PGN, means of a grid search, a sweep of
@@ -417,13 +417,13 @@ def results(home: Home, file: Path, name: str | None, format_: str | None, **set
              chessreg import results sweep.txt --players fen-600k --color white --limit time=0.1
              chessreg import results train.log --name author
     """
-    from chessreg.cli.base import progress_line
+    from chessreg.cli.base import show_progress_line
     from chessreg.experiments.imported.file import ImportOptions, load_import_report
     from chessreg.experiments.imported.players import name_externals
 
     spec = make_import_spec(file, format_, {key: value for key, value in settings.items() if value})
     session = home.adding(needs=[settings.get("checkpoint")])
-    with progress_line("import results", quiet=home.json) as on_progress:
+    with show_progress_line("import results", quiet=home.json) as on_progress:
         done = session.run(spec, ImportOptions(file_name=file.name), name=name, on_progress=on_progress)
     if done.missing:
         click.echo(f"interrupted; to resume: chessreg import results {shlex.quote(str(file))}", err=True)

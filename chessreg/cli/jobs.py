@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chessreg.cli.base import Group, Home, json_option, open_with_waiting_results, pass_home, print_output
+from chessreg.cli.base import Group, Home, add_json_option, open_with_waiting_results, pass_home, print_output
 from chessreg.errors import ChessregError, NotFoundError
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ POLL_SECONDS = 0.5
 @click.command()
 @click.argument("references", nargs=-1, metavar="[JOB]…")
 @click.option("--all", "everything", is_flag=True, help="Include jobs that ended more than a day ago.")
-@json_option
+@add_json_option
 @pass_home
 def jobs(home: Home, references: tuple[str, ...], everything: bool) -> None:
     """List jobs, newest last: all, or those of a launch or run, by id or name.
@@ -33,31 +33,31 @@ def jobs(home: Home, references: tuple[str, ...], everything: bool) -> None:
     \b
     Example: chessreg jobs
     """
-    rows = job_status(home, references, everything)
+    rows = list_job_rows(home, references, everything)
     print_output(home, rows if home.json else [make_readable_row(row) for row in rows], LISTED)
     warn_without_supervisor(home, rows)
 
 
-def job_status(home: Home, references: tuple[str, ...] | list[str], everything: bool = True) -> list[dict[str, Any]]:
+def list_job_rows(home: Home, references: tuple[str, ...] | list[str], everything: bool = True) -> list[dict[str, Any]]:
     """Import waiting results and return the rows of these jobs."""
     from datetime import timedelta
 
     from sqlalchemy import or_, select
 
     from chessreg.registry.tables import Job
-    from chessreg.registry.tables.types import utc_now
+    from chessreg.registry.tables.types import get_utc_now
     from chessreg.scheduling import status as stand
 
     with open_with_waiting_results(home).read() as session:
         if references:
-            return stand.read_job_rows(session, named_jobs(session, references))
+            return stand.read_job_rows(session, find_named_jobs(session, references))
         query = select(Job).order_by(Job.created_at, Job.shard, Job.id)
         if not everything:
-            query = query.where(or_(Job.ended_at.is_(None), Job.ended_at > utc_now() - timedelta(days=1)))
+            query = query.where(or_(Job.ended_at.is_(None), Job.ended_at > get_utc_now() - timedelta(days=1)))
         return stand.read_job_rows(session, session.scalars(query).all())
 
 
-def named_jobs(session: Any, references: tuple[str, ...] | list[str]) -> list[Job]:
+def find_named_jobs(session: Any, references: tuple[str, ...] | list[str]) -> list[Job]:
     """Return the jobs of these references, each once."""
     from chessreg.scheduling import queue
 
@@ -107,7 +107,7 @@ def job() -> None:
 
 @job.command()
 @click.argument("reference", metavar="JOB")
-@json_option
+@add_json_option
 @pass_home
 def show(home: Home, reference: str) -> None:
     """Show a job in full: its settings, the jobs that it waits for, and every attempt.
@@ -115,11 +115,11 @@ def show(home: Home, reference: str) -> None:
     \b
     Example: chessreg job show 3f2a1c
     """
-    from chessreg.registry.states import word_of
+    from chessreg.registry.states import get_state_word
     from chessreg.scheduling import status as stand
 
     with open_with_waiting_results(home).read() as session:
-        details = [stand.read_full_row(session, each) for each in named_jobs(session, [reference])]
+        details = [stand.read_full_row(session, each) for each in find_named_jobs(session, [reference])]
     if home.json:
         print_output(home, details[0] if len(details) == 1 else details)
         return
@@ -135,14 +135,14 @@ def show(home: Home, reference: str) -> None:
         print_output(home, [{"setting": key, "value": str(value)} for key, value in values.items()])
         if row["attempts"]:
             click.echo("\nattempts")
-            attempts = [{**each, "state": word_of(each["cause"]) if each["cause"] else each["state"]}
+            attempts = [{**each, "state": get_state_word(each["cause"]) if each["cause"] else each["state"]}
                         for each in row["attempts"]]  # fmt: skip
             print_output(
                 home, attempts, ["id", "state", "exit_code", "host", "started_at", "ended_at", "units_done", "message"]
             )
 
 
-def have_ended(rows: list[dict[str, Any]]) -> bool:
+def has_no_open_job(rows: list[dict[str, Any]]) -> bool:
     from chessreg.scheduling.status import FINAL_STATES
 
     return all(row["state"] in FINAL_STATES for row in rows)
@@ -150,7 +150,7 @@ def have_ended(rows: list[dict[str, Any]]) -> bool:
 
 @click.command()
 @click.argument("references", nargs=-1, required=True, metavar="JOB…")
-@json_option
+@add_json_option
 @pass_home
 def cancel(home: Home, references: tuple[str, ...]) -> None:
     """Cancel queued and running jobs. Complete units are kept, and `retry` queues the jobs again.
@@ -166,7 +166,7 @@ def cancel(home: Home, references: tuple[str, ...]) -> None:
 
 @click.command()
 @click.argument("references", nargs=-1, required=True, metavar="JOB…")
-@json_option
+@add_json_option
 @pass_home
 def retry(home: Home, references: tuple[str, ...]) -> None:
     """Queue ended, incomplete jobs again. Complete units are skipped.
@@ -187,7 +187,7 @@ def change_jobs(home: Home, references: tuple[str, ...], do: Any) -> list[str]:
     from store.process import is_this_machine
 
     with open_with_waiting_results(home).write() as session:
-        changed = do(session, named_jobs(session, references))
+        changed = do(session, find_named_jobs(session, references))
         ids = [each.id.hex for each in changed]
         here = any(is_this_machine(each.host, each.system_id) for each in changed)
     if here:
@@ -196,7 +196,7 @@ def change_jobs(home: Home, references: tuple[str, ...], do: Any) -> list[str]:
 
 
 def print_changed_jobs(home: Home, ids: list[str], what: str, nothing: str) -> None:
-    rows = job_status(home, ids) if ids else []
+    rows = list_job_rows(home, ids) if ids else []
     if home.json:
         print_output(home, rows)
     for row in rows:
@@ -213,7 +213,7 @@ def print_changed_jobs(home: Home, ids: list[str], what: str, nothing: str) -> N
     metavar="SECONDS",
     help="Stop waiting after this many seconds. Left out: wait until the jobs end.",
 )
-@json_option
+@add_json_option
 @pass_home
 def wait(home: Home, references: tuple[str, ...], timeout: float | None) -> None:
     """Wait until jobs have ended. Exit status 0 when all are complete, 1 when one failed or cannot begin.
@@ -227,7 +227,7 @@ def wait(home: Home, references: tuple[str, ...], timeout: float | None) -> None
 def wait_until_over(home: Home, references: tuple[str, ...] | list[str], timeout: float | None, as_json: bool) -> None:
     """Wait until the jobs end, print their rows, and exit with 1 unless all are complete."""
     deadline = None if timeout is None else time.monotonic() + timeout
-    while not have_ended(rows := job_status(home, references)):
+    while not has_no_open_job(rows := list_job_rows(home, references)):
         if deadline is not None and time.monotonic() > deadline:
             raise ChessregError(f"not over after {timeout:g} s", f"chessreg jobs {' '.join(references)}")
         start_supervisor_if_needed(home, rows)
@@ -258,7 +258,7 @@ def start_supervisor_if_needed(home: Home, rows: list[dict[str, Any]]) -> None:
     metavar="N",
     help="Change of the priority, which may be negative. Left out: --set gives it.",
 )
-@json_option
+@add_json_option
 @pass_home
 def priority(home: Home, references: tuple[str, ...], to: int | None, by: int) -> None:
     """Set the priority of queued jobs: higher ones start first. Running jobs are not affected.
@@ -271,7 +271,7 @@ def priority(home: Home, references: tuple[str, ...], to: int | None, by: int) -
     if to is None and not by:
         raise click.UsageError("give --set N or --by N")
     with open_with_waiting_results(home).write() as session:
-        ids = [job.id.hex for job in set_priority(session, named_jobs(session, references), to, by)]
+        ids = [job.id.hex for job in set_priority(session, find_named_jobs(session, references), to, by)]
     print_changed_jobs(home, ids, "priority changed", "none of these is queued")
 
 
@@ -281,7 +281,7 @@ def priority(home: Home, references: tuple[str, ...], to: int | None, by: int) -
     "-f", "--follow", is_flag=True, help="Follow the log until the jobs end. Ctrl-C detaches; the jobs continue."
 )
 @click.option("-n", "--lines", type=int, help="Show only the last N lines of each log. Left out: all lines.")
-@json_option
+@add_json_option
 @pass_home
 def logs(home: Home, references: tuple[str, ...], follow: bool, lines: int | None) -> None:
     """Show the logs of jobs, including all tries. With --follow, --json prints one object per line.
@@ -317,11 +317,11 @@ def find_log_files(home: Home, references: tuple[str, ...]) -> dict[str, Path]:
 
     store = home.session().store
     with open_with_waiting_results(home).read() as session:
-        wanted = named_jobs(session, references)
+        wanted = find_named_jobs(session, references)
         files: dict[str, Path] = {}
         for each in wanted:
             if (path := status.find_log(store, each)) is not None:
-                files[f"{queue.job_title(each)} ({each.id.hex[-6:]})"] = path
+                files[f"{queue.format_job_title(each)} ({each.id.hex[-6:]})"] = path
         if not files:
             row = status.read_full_row(session, wanted[0])
             raise NotFoundError(
@@ -344,7 +344,7 @@ def follow_logs(home: Home, references: tuple[str, ...], files: dict[str, Path],
                 print_log_line(home, title if len(files) > 1 else "", line)
         if over:
             return
-        over = have_ended(job_status(home, references))
+        over = has_no_open_job(list_job_rows(home, references))
         time.sleep(0.0 if over else POLL_SECONDS)
         for title, path in find_log_files(home, references).items():
             files.setdefault(title, path)
@@ -384,7 +384,7 @@ def stop(home: Home) -> None:
 
 
 @supervisor.command()
-@json_option
+@add_json_option
 @pass_home
 def status(home: Home) -> None:
     """Show the supervisor's state, its start, and the number of its jobs."""

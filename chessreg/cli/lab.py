@@ -8,14 +8,14 @@ from typing import Any
 
 import click
 
-from chessreg.cli.base import Home, json_option, open_with_waiting_results, pass_home, print_output
-from chessreg.cli.run import collect_given_values, options
+from chessreg.cli.base import Home, add_json_option, open_with_waiting_results, pass_home, print_output
+from chessreg.cli.run import build_options, collect_given_values
 from chessreg.errors import BadInputError
 from chessreg.lab.question import LabPosition, StoredState
-from chessreg.named import clipped
+from chessreg.named import clip_text
 
 
-@click.command(params=[option for option in options(LabPosition) if option.name != "settings"])
+@click.command(params=[option for option in build_options(LabPosition) if option.name != "settings"])
 @click.argument("state", metavar="[STATE]", required=False)
 @click.option(
     "--setting",
@@ -27,7 +27,7 @@ from chessreg.named import clipped
 )
 @click.option("--layer", type=int, help="Of which layer the probe's boards are shown.  [default: the last edited]")
 @click.option("--top", type=click.IntRange(min=0), default=5, show_default=True, help="Moves shown for each model.")
-@json_option
+@add_json_option
 @pass_home
 def lab(home: Home, state: str | None, settings: tuple[str, ...], layer: int | None, top: int, **params: Any) -> None:
     """Compare the clean and the edited model at one position: probe readings, moves, legal move mass.
@@ -71,7 +71,7 @@ def split_pair(text: str) -> tuple[str, str]:
     """Split NAME=VALUE. Raises BadInputError for other texts."""
     name, equals, value = text.partition("=")
     if not (name and equals and value):
-        raise BadInputError(f"{clipped(text)!r} is not NAME=VALUE", "--setting scale-rule=ln-next")
+        raise BadInputError(f"{clip_text(text)!r} is not NAME=VALUE", "--setting scale-rule=ln-next")
     return name.strip().replace("-", "_"), value.strip()
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from chessreg.cli.base import FilePath, Home, print_output
-from chessreg.cli.run import KindCommand, KindGroup, make_kind_command, read_recorded_run, read_toml, settings
+from chessreg.cli.run import KindCommand, KindGroup, build_run_settings, make_kind_command, read_recorded_run, read_toml
 from chessreg.errors import BadInputError, NotFoundError
 
 if TYPE_CHECKING:
@@ -110,7 +110,9 @@ def launch(ctx: click.Context, resume: str | None) -> None:
         from chessreg.scheduling.launch import Order
 
         kind, spec, explicit = read_recorded_run(home, resume)
-        go(home, [Order(kind, spec, kind.options(), explicit)], dry_run=False, wait=False, as_json=False)
+        launch_orders_here(
+            home, [Order(kind, spec, kind.options(), explicit)], dry_run=False, wait=False, as_json=False
+        )
 
 
 class LaunchCommand(KindCommand):
@@ -124,7 +126,7 @@ class LaunchCommand(KindCommand):
         if params["sweep"] or params["grid"]:
             orders = make_sweep_orders(self.kind, params)
         else:
-            spec, execution, sources = settings(self.kind, params)
+            spec, execution, sources = build_run_settings(self.kind, params)
             orders = [make_order(self.kind, spec, execution, tuple(sorted(sources)), params["name"], params)]
         launch_or_print(home, orders, params)
 
@@ -133,7 +135,7 @@ def launch_or_print(home: Home, orders: list[Order], params: dict[str, Any]) -> 
     if params["print"]:
         show_scripts(home, orders, params["json"])
     else:
-        go(home, orders, dry_run=params["dry_run"], wait=params["wait"], as_json=params["json"])
+        launch_orders_here(home, orders, dry_run=params["dry_run"], wait=params["wait"], as_json=params["json"])
 
 
 def make_order(
@@ -203,16 +205,18 @@ def make_cell_orders(
     where: str,
 ) -> list[Order]:
     """Return one order per cell of `table`'s grid and cells, over `base` and a preset; one order if it has neither."""
-    from chessreg.runs.spec import build_settings, merge_settings, nest_settings, setting_names
+    from chessreg.runs.spec import build_settings, list_setting_names, merge_settings, nest_settings
     from chessreg.scheduling.launch import combine_grid, make_cell_name
 
     orders = []
     for number, cell in enumerate(combine_grid(table.get("grid", {}), table.get("cells", ()))):
         values = merge_settings(base, nest_settings(cell))
-        wrong = values.keys() - setting_names(kind.spec) - kind.options.model_fields.keys()
+        wrong = values.keys() - list_setting_names(kind.spec) - kind.options.model_fields.keys()
         if wrong:
             raise BadInputError(f"{where}: {kind.name} has no setting {', '.join(sorted(wrong))}")
-        spec = build_settings(kind.spec, {k: v for k, v in values.items() if k in setting_names(kind.spec)}, preset)
+        spec = build_settings(
+            kind.spec, {k: v for k, v in values.items() if k in list_setting_names(kind.spec)}, preset
+        )
         execution = build_settings(kind.options, {k: v for k, v in values.items() if k in kind.options.model_fields})
         explicit = tuple(sorted({*preset, *values}))
         orders.append(make_order(kind, spec, execution, explicit, make_cell_name(name, cell, number), queueing))
@@ -272,7 +276,7 @@ def resolve_kind_reference(kind: str, file: Path) -> str:
     return str(file.parent / kind) if ".py" in kind and kind_file.is_file() else kind
 
 
-def go(home: Home, orders: list[Order], *, dry_run: bool, wait: bool, as_json: bool) -> None:
+def launch_orders_here(home: Home, orders: list[Order], *, dry_run: bool, wait: bool, as_json: bool) -> None:
     """Plan and queue the orders, start a supervisor if needed, and print the plan."""
     from chessreg.cli.jobs import format_duration
     from chessreg.runs.ingest import ingest_fragments
@@ -347,14 +351,14 @@ def list_needed_references(orders: list[Order]) -> list[str]:
 
 def show_scripts(home: Home, orders: list[Order], as_json: bool) -> None:
     """Print the batch scripts that would be submitted, without queueing or writing anything."""
-    from chessreg.registry.identity import new_id
+    from chessreg.registry.identity import make_id
     from chessreg.scheduling import queue
     from chessreg.scheduling.executors import open_executor
     from chessreg.scheduling.launch import make_jobs, plan_orders
 
     if wrong := next((order.on for order in orders if order.on.partition(":")[0] != "slurm"), None):
         raise BadInputError(f"--print needs --on slurm, not --on {wrong}", "--on slurm:PROFILE --print")
-    session, group, scripts = home.session(), new_id(), []
+    session, group, scripts = home.session(), make_id(), []
     for each in plan_orders(orders, session.database, session.store):
         if each.status == "queued":
             jobs = make_jobs(each, group, session.store, Path.cwd())

@@ -8,7 +8,7 @@ from typing import Any
 
 import click
 
-from chessreg.cli.base import Group, Home, json_option, open_with_waiting_results, pass_home, print_output
+from chessreg.cli.base import Group, Home, add_json_option, open_with_waiting_results, pass_home, print_output
 from chessreg.entities import load_entity
 from chessreg.entities.base import Entity
 from chessreg.entities.display import Option
@@ -30,7 +30,7 @@ def group_of(noun: str) -> Group:
     return group
 
 
-def headings(noun: Entity) -> dict[str, str]:
+def get_headings(noun: Entity) -> dict[str, str]:
     """Return the columns of a noun's list, by field."""
     return {column.field: column.heading for column in noun.columns}
 
@@ -40,14 +40,14 @@ def print_rows(home: Home, noun: Entity, rows: list[dict[str, Any]]) -> None:
     if not home.json:
         texts = {column.field: column.text for column in noun.columns if column.text is not None}
         rows = [{**row, **{field: text(row[field]) for field, text in texts.items()}} for row in rows]
-    print_output(home, rows, headings(noun))
+    print_output(home, rows, get_headings(noun))
 
 
 def list_command(noun: Entity) -> click.Command:
     help = add_example(noun.list_help or f"List the {noun.plural}.", f"chessreg {noun.command or noun.noun} list")
 
     @click.command("list", help=help)
-    @json_option
+    @add_json_option
     @pass_home
     def command(home: Home, run: str | None = None, everything: bool = True) -> None:
         with open_home(home).database.read() as sql:
@@ -70,7 +70,7 @@ def show_command(noun: Entity) -> click.Command:
 
     @click.command("show", help=help)
     @click.argument("reference", metavar="RUN" if noun.of_run else noun.noun.upper())
-    @json_option
+    @add_json_option
     @pass_home
     def command(home: Home, reference: str, **options: Any) -> None:
         printed = noun.show(open_home(home), reference, **options)
@@ -98,7 +98,7 @@ def verify_command(noun: Entity) -> click.Command:
 
     @click.command("verify", help=add_example(noun.verify_help, f"chessreg {noun.noun} verify {example}"))
     @click.argument("reference", metavar="RUN" if noun.of_run else noun.noun.upper())
-    @json_option
+    @add_json_option
     @pass_home
     @click.pass_context
     def command(ctx: click.Context, home: Home, reference: str, **options: Any) -> None:
@@ -185,8 +185,8 @@ def add_annotation_commands(group: click.Group, noun: str) -> None:
     for word, (undo, help, undone) in SWITCHES.items():
         group.add_command(make_switch_command(noun, word, word, help.format(noun=noun)))
         group.add_command(make_switch_command(noun, undo, word, undone, back=True))
-    group.add_command(invalidate(noun))
-    group.add_command(unmark(noun))
+    group.add_command(make_invalidate_command(noun))
+    group.add_command(make_unmark_command(noun))
 
 
 def make_value_command(noun: str, name: str, word: str, value: str, help: str, back: bool = False) -> click.Command:
@@ -217,7 +217,7 @@ def make_switch_command(noun: str, name: str, word: str, help: str, back: bool =
     return command
 
 
-def invalidate(noun: str) -> click.Command:
+def make_invalidate_command(noun: str) -> click.Command:
     """`invalidate THING --why TEXT`, for one noun."""
 
     @click.command("invalidate")
@@ -232,7 +232,7 @@ def invalidate(noun: str) -> click.Command:
     return command
 
 
-def unmark(noun: str) -> click.Command:
+def make_unmark_command(noun: str) -> click.Command:
     """`unmark THING`, for one noun."""
 
     @click.command("unmark", help=f"Clear the invalidation of a {noun}.")
@@ -255,5 +255,5 @@ def print_stale_count(home: Home) -> None:
         click.echo(f"{count} run{'s are' if count > 1 else ' is'} stale: made from something invalid", err=True)
 
 
-invalidate_run = invalidate("run")
-unmark_run = unmark("run")
+invalidate_run = make_invalidate_command("run")
+unmark_run = make_unmark_command("run")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chessreg.cli.base import FilePath, Group, Home, json_option, pass_home, print_output
+from chessreg.cli.base import FilePath, Group, Home, add_json_option, pass_home, print_output
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -54,7 +54,7 @@ def paper() -> None:
 
 
 @click.command("list")
-@json_option
+@add_json_option
 @pass_home
 def list_(home: Home) -> None:
     """List the papers that chessreg can run."""
@@ -238,9 +238,9 @@ def run_paper(
     for line in work.paper.remarks(work.request):
         click.echo(line, err=True)
     if action.load is not None:
-        load(work, action.load)
+        load_saved_paper(work, action.load)
     if action.save is not None:
-        save(work, action.save, action.json)
+        save_paper_file(work, action.save, action.json)
     elif action.dry_run:
         print_paper_plan(work, action.json)
     else:
@@ -254,7 +254,7 @@ def run_paper(
         write_tables(work, action)
 
 
-def load(work: Work, file: Path) -> None:
+def load_saved_paper(work: Work, file: Path) -> None:
     """Import the results that `--save` wrote on another machine."""
     from chessreg.papers import archive
 
@@ -263,7 +263,7 @@ def load(work: Work, file: Path) -> None:
     click.echo(f"{loaded.results:,} new results of {loaded.runs:,} runs{begun} from {file}", err=True)
 
 
-def save(work: Work, file: Path, as_json: bool) -> None:
+def save_paper_file(work: Work, file: Path, as_json: bool) -> None:
     """Write the results so far as one file for another machine."""
     from chessreg.papers import archive
 
@@ -291,10 +291,10 @@ def write_tables(work: Work, action: PaperAction) -> None:
 
 def run_steps(work: Work, quiet: bool) -> bool:
     """Run the missing steps in this process, one line each; return whether the user interrupted them."""
-    from chessreg.cli.base import progress_line
+    from chessreg.cli.base import show_progress_line
 
     total = len(work.steps)
-    with progress_line("", quiet=quiet) as on_progress:
+    with show_progress_line("", quiet=quiet) as on_progress:
 
         def begin(number: int, planned: StepPlan) -> None:
             if not quiet:
@@ -310,7 +310,7 @@ def run_steps(work: Work, quiet: bool) -> bool:
 
 def launch_steps(work: Work, on: str, quiet: bool) -> None:
     """Run the missing steps as jobs, and wait for them."""
-    from chessreg.cli.base import progress_line
+    from chessreg.cli.base import show_progress_line
     from chessreg.papers.launching import PaperLauncher
 
     def on_queued(queued: int) -> None:
@@ -320,7 +320,7 @@ def launch_steps(work: Work, on: str, quiet: bool) -> None:
                 err=True,
             )
 
-    with progress_line("", quiet=quiet) as on_progress:
+    with show_progress_line("", quiet=quiet) as on_progress:
         stopped = PaperLauncher(work, on, on_queued, on_progress).do()
     if stopped:
         click.echo("interrupted: launched jobs continue (chessreg jobs); the same command resumes the paper", err=True)
@@ -331,11 +331,11 @@ def print_paper_plan(work: Work, as_json: bool) -> None:
     """Print every step with its units, rows, bytes and time. Numbers of waiting steps are expectations."""
     from chessreg.papers.cost import estimate_step_seconds
     from chessreg.papers.work import describe_missing_games, sum_step_plans
-    from chessreg.runs.cost import multiplication_rate
+    from chessreg.runs.cost import measure_multiplication_rate
 
     plan = work.plan()
     short = describe_missing_games(work.session, work.steps)
-    rate = multiplication_rate() if any(p.step.operations or p.step.engine_seconds for p in plan) else 0.0
+    rate = measure_multiplication_rate() if any(p.step.operations or p.step.engine_seconds for p in plan) else 0.0
     times = {
         p.step.name: 0.0
         if p.done

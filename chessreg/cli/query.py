@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from chessreg.cli.base import FilePath, Home, pass_home, print_output, screen_width
+from chessreg.cli.base import FilePath, Home, get_screen_width, pass_home, print_output
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
-from chessreg.terminal import for_data, visible_json
+from chessreg.terminal import make_json_visible, wrap_data_stream
 
 if TYPE_CHECKING:
     from chessreg.queries.catalogue import Entry
@@ -62,7 +62,7 @@ class Asked:
     scope: dict[str, Any]
 
 
-def scope_options(function: F) -> F:
+def add_scope_options(function: F) -> F:
     """Return the options that narrow every named query and plot."""
     options: list[Callable[[F], F]] = [
         click.option(
@@ -103,7 +103,7 @@ def scope_options(function: F) -> F:
     help="Run this SELECT statement instead of a catalogue query; - reads it from stdin. Left out: run NAME.",
 )
 @click.option("--explain", is_flag=True, help="Print the tables that the SELECT of --sql would read, and read nothing.")
-@scope_options
+@add_scope_options
 @click.option(
     "--rows",
     type=int,
@@ -153,7 +153,7 @@ def query(home: Home, **options: Any) -> None:
     if asked.explain and asked.sql is None:
         raise click.UsageError("--explain goes with --sql")
     if asked.columns:
-        show_columns(find_entry(home, asked.name), as_json)
+        show_columns(find_named_entry(home, asked.name), as_json)
         return
     if asked.sql is not None:
         if asked.rows is not None or asked.published or any(scope.values()):
@@ -178,10 +178,10 @@ def query(home: Home, **options: Any) -> None:
         raise click.UsageError("--records and --format say different things")
     print_result(result, "json" if as_json else "records" if asked.records else asked.format_, asked)
     if not asked.memory:
-        from chessreg.queries.engine import engine_of
+        from chessreg.queries.engine import open_shared_engine
 
         sys.stdout.flush()
-        engine_of(home.database()).keep()
+        open_shared_engine(home.database()).keep()
 
 
 def print_parts(database: Database, sql: str, asked: Asked) -> None:
@@ -193,14 +193,14 @@ def print_parts(database: Database, sql: str, asked: Asked) -> None:
     last = None
     with closing(stream_sql(database, sql, timeout=asked.timeout, memory=asked.memory)) as parts:
         for number, last in enumerate(parts):
-            for_data(sys.stdout).write(render.STREAMED[asked.format_](last, not number))
+            wrap_data_stream(sys.stdout).write(render.STREAMED[asked.format_](last, not number))
     assert last is not None
     if not last.meta["rows"]:
         click.echo("no rows", err=True)
-    click.echo(render.provenance_line(last), err=True)
+    click.echo(render.format_provenance(last), err=True)
 
 
-def find_entry(home: Home, name: str | None) -> Entry:
+def find_named_entry(home: Home, name: str | None) -> Entry:
     """Find a query in the catalogue, so that a wrong name fails without a registry."""
     from chessreg.queries.catalogue import find_entry as find_in_catalogue
 
@@ -231,16 +231,16 @@ def open_registry_for_query(home: Home) -> Database:
 
 def answer_query(home: Home, asked: Asked) -> QueryResult:
     """Return the table of a named query, or the rows behind one of its rows."""
-    from chessreg.queries.ask import rows_behind, run_query
+    from chessreg.queries.ask import query_rows_behind, run_query
     from chessreg.queries.scope import Scope
 
-    entry = find_entry(home, asked.name)
+    entry = find_named_entry(home, asked.name)
     database, scope = open_registry_for_query(home), Scope.of(asked.scope)
     how: dict[str, Any] = {"scoring": asked.scoring, "timeout": asked.timeout, "memory": asked.memory}
     if asked.rows is not None:
         if asked.published:
             raise click.UsageError("--rows and --published do not go together")
-        return rows_behind(database, entry, asked.rows, scope, **how)
+        return query_rows_behind(database, entry, asked.rows, scope, **how)
     result = run_query(database, entry, scope, **how)
     if asked.name and not entry.is_called(asked.name):
         result = replace(result, notes=[f'this is "{entry.title}": {entry.question}', *result.notes])
@@ -266,21 +266,21 @@ def print_result(result: QueryResult, format_: str | None, asked: Asked) -> None
     elif format_ == "parquet":
         if sys.stdout.isatty():
             raise BadInputError("Parquet is not for a screen", "add --output FILE.parquet")
-        sys.stdout.buffer.write(render.parquet_bytes(result))
+        sys.stdout.buffer.write(render.encode_parquet(result))
     else:
-        text = render.render_result(result, format_ or "table", screen_width(), wide=asked.wide)
+        text = render.render_result(result, format_ or "table", get_screen_width(), wide=asked.wide)
         assert isinstance(text, str)
         if asked.pager:
             click.echo_via_pager(text)
         elif len(result) or format_ not in (None, "table"):
-            (sys.stdout if format_ in (None, "table", "json") else for_data(sys.stdout)).write(
-                visible_json(text) if format_ == "json" else text
+            (sys.stdout if format_ in (None, "table", "json") else wrap_data_stream(sys.stdout)).write(
+                make_json_visible(text) if format_ == "json" else text
             )
     if format_ != "json" or asked.output is not None:
         for note in result.notes:
             click.echo(note, err=True)
         if asked.provenance:
-            click.echo(render.provenance_line(result), err=True)
+            click.echo(render.format_provenance(result), err=True)
 
 
 def list_custom_kind_files(home: Home) -> tuple[Path, ...]:
@@ -293,14 +293,14 @@ def list_custom_kind_files(home: Home) -> tuple[Path, ...]:
         return ()
     if path is not None:  # without SQLAlchemy, whose import takes longer than the list
         with suppress(sqlite.dbapi.Error):
-            sources = sqlite.run_select(
+            sources = sqlite.read_rows(
                 path, "SELECT DISTINCT source FROM kind WHERE typeof(source) = 'text' AND source LIKE '%.py:%'"
             )
             return tuple(sorted(filter(can_load, {Path(source.rpartition(":")[0]) for (source,) in sources})))
-    from chessreg.queries.ask import trusted_kind_files
+    from chessreg.queries.ask import list_trusted_kind_files
 
     try:
-        return trusted_kind_files(home.database())
+        return list_trusted_kind_files(home.database())
     except ChessregError:
         return ()
 
@@ -313,9 +313,9 @@ TOPICS = (
 
 
 def show_list(home: Home, as_json: bool) -> None:
-    from chessreg.queries.catalogue import catalogue_entries
+    from chessreg.queries.catalogue import list_entries
 
-    listed = catalogue_entries(list_custom_kind_files(home))
+    listed = list_entries(list_custom_kind_files(home))
     complete = list_complete_kinds(home)
     if as_json:
         rows = [
@@ -346,7 +346,7 @@ def list_complete_kinds(home: Home) -> frozenset[str] | None:
     path = home.place.path
     if path is not None:  # without SQLAlchemy, whose import takes longer than the list
         with suppress(sqlite.dbapi.Error, OSError):
-            return frozenset(str(kind) for (kind,) in sqlite.run_select(path, wanted)) if path.exists() else None
+            return frozenset(str(kind) for (kind,) in sqlite.read_rows(path, wanted)) if path.exists() else None
         return None
     from sqlalchemy import text
 
@@ -358,14 +358,14 @@ def list_complete_kinds(home: Home) -> frozenset[str] | None:
 
 
 def show_reads(home: Home, sql: str, as_json: bool) -> None:
-    from chessreg.queries.ask import count_rows_read, row_count_text
+    from chessreg.queries.ask import count_rows_read, format_row_count
 
     reads = count_rows_read(open_registry_for_query(home), sql)
     if as_json:
         print_output(True, [{"table": table, "rows": rows, "more": more} for table, (rows, more) in reads.items()])
         return
     for table, number in reads.items():
-        click.echo(f"{table}: {row_count_text(*number)} rows")
+        click.echo(f"{table}: {format_row_count(*number)} rows")
 
 
 def show_columns(entry: Entry, as_json: bool) -> None:
@@ -387,7 +387,7 @@ SUFFIXES = ".svg, .png or .pdf"
 @click.option("--list", "list_", is_flag=True, help="List the plots.")
 @click.option("--output", "--out", "output", type=FilePath(dir_okay=False, path_type=Path), metavar="FILE",
               help=f"Where to draw it ({SUFFIXES})  [default: the plot's name, .svg]")  # fmt: skip
-@scope_options
+@add_scope_options
 @click.option("--provenance", is_flag=True, help="Print the query's hash, the registry's schema and the rows read.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @pass_home
@@ -419,7 +419,7 @@ def plot(
     target = output or Path(f"{plot_spec.title.replace(' ', '-')}.svg")
     from chessreg.queries import plot as plots
     from chessreg.queries.ask import query_plot_rows
-    from chessreg.queries.render import provenance_line
+    from chessreg.queries.render import format_provenance
     from chessreg.queries.scope import Scope
 
     plots.check_suffix(target)
@@ -431,16 +431,16 @@ def plot(
     for note in result.notes:
         click.echo(note, err=True)
     if provenance:
-        click.echo(provenance_line(result), err=True)
+        click.echo(format_provenance(result), err=True)
     click.echo(str(target))
 
 
 def show_plots(home: Home, as_json: bool) -> None:
-    from chessreg.queries.catalogue import catalogue_entries
+    from chessreg.queries.catalogue import list_entries
 
     rows = [
         {"title": p.title, "aliases": list(p.aliases), "query": e.title, "x": p.x, "y": p.y, "form": p.form}
-        for e in catalogue_entries(list_custom_kind_files(home))
+        for e in list_entries(list_custom_kind_files(home))
         for p in e.plots
     ]
     if as_json:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chessreg.cli.base import Home, json_option, open_with_waiting_results, pass_home, print_output
-from chessreg.terminal import for_drawing, visible
+from chessreg.cli.base import Home, add_json_option, open_with_waiting_results, pass_home, print_output
+from chessreg.terminal import make_visible, wrap_drawing_stream
 
 if TYPE_CHECKING:
     from uuid import UUID
@@ -26,7 +26,7 @@ COLORS = {"invalid": "red", "stale": "yellow", "missing": "red", "failed": "red"
 @click.argument("reference", metavar="RUN|DATASET|CHECKPOINT")
 @click.option("--up", "direction", flag_value="up", help="Show only its inputs.")
 @click.option("--down", "direction", flag_value="down", help="Show only the things made from it.")
-@json_option
+@add_json_option
 @pass_home
 def lineage(home: Home, reference: str, direction: str | None) -> None:
     """Show a run, dataset or checkpoint with its inputs and the things made from it, as a tree.
@@ -44,7 +44,7 @@ def lineage(home: Home, reference: str, direction: str | None) -> None:
         return
     from rich.console import Console
 
-    console = Console(file=for_drawing(sys.stdout), highlight=False)
+    console = Console(file=wrap_drawing_stream(sys.stdout), highlight=False)
     for way, node_tree in trees.items():
         console.print(f"[bold]{'made from' if way == 'up' else 'went into'}[/bold]")
         console.print(draw_tree(node_tree))
@@ -56,7 +56,7 @@ def draw_tree(branch: Branch, onto: Tree | None = None) -> Tree:
     from rich.tree import Tree
 
     def escape(text: str) -> str:
-        return escaped(visible(text))
+        return escaped(make_visible(text))
 
     facts = branch.facts
     field = f"[dim]{escape(branch.field)}:[/dim] " if branch.field not in ("", facts["kind"]) else ""
@@ -76,7 +76,7 @@ SIGNIFICANCE_LEVEL = 0.05  # of all metrics of a replicate together
 @click.command()
 @click.argument("reference", metavar="RUN")
 @click.option("--rerun", "do", is_flag=True, help="Do it again, and compare.")
-@json_option
+@add_json_option
 @pass_home
 def reproduce(home: Home, reference: str, do: bool) -> None:
     """Print a shell script that makes a run again on another machine, with its code, versions and machine. With
@@ -120,39 +120,39 @@ def print_script(home: Home, row: dict[str, Any], made: list[dict[str, Any]]) ->
         return
     for line in write_script_lines(made, home.session().store):
         click.echo(line)
-    click.echo(visible(f"# chessreg {last.get('chessreg_version')} on {last.get('host')}"))
+    click.echo(make_visible(f"# chessreg {last.get('chessreg_version')} on {last.get('host')}"))
     for where, state in code.items():
         if isinstance(state, dict) and state.get("commit"):
             changed = f", with changes (sha256 {str(state['patch_sha256'])[:12]})" if state.get("patch_sha256") else ""
             changed += "; --json has them" if state.get("patch") else ""
-            click.echo(visible(f"# {where} at commit {str(state['commit'])[:12]}{changed}"))
+            click.echo(make_visible(f"# {where} at commit {str(state['commit'])[:12]}{changed}"))
     versions = last.get("environment") or {}
     versions_listed = [
         f"{name} {versions[name]}" for name in ("torch", "transformers", "chess", "numpy") if name in versions
     ]
-    click.echo(f"# {visible(', '.join(versions_listed))}; in full: chessreg reproduce {row['id'].hex[-6:]} --json")
+    click.echo(f"# {make_visible(', '.join(versions_listed))}; in full: chessreg reproduce {row['id'].hex[-6:]} --json")
 
 
 def rerun_exactly(home: Home, session: Session, run_id: UUID) -> bool:
     """Rerun, and print whether every row is the same."""
-    from chessreg.cli.base import progress_line
+    from chessreg.cli.base import show_progress_line
     from chessreg.entities.reproduce import repeat_run
 
-    with progress_line("again", quiet=home.json) as on_progress:
+    with show_progress_line("again", quiet=home.json) as on_progress:
         outcome = repeat_run(session.database, session.store, run_id, on_progress)
     if home.json:
         print_output(home, outcome.as_dict())
         return outcome.agrees
     click.echo(f"{outcome.same:,} rows came out the same, {len(outcome.differing):,} did not", err=True)
     for column, differing in outcome.columns.items():
-        click.echo(visible(f"  {column}: {differing.written()}"), err=True)
+        click.echo(make_visible(f"  {column}: {differing.written()}"), err=True)
     if outcome.newer:
         click.echo(f"not compared, as the run does not have them: {', '.join(sorted(outcome.newer))}", err=True)
     made = outcome.outputs_same + len(outcome.outputs_differing)
     if made:
         click.echo(f"{outcome.outputs_same} of {made} outputs have the same bytes", err=True)
     for what in outcome.outputs_kept:
-        click.echo(visible(f"kept, as its bytes were not here: {what}"), err=True)
+        click.echo(make_visible(f"kept, as its bytes were not here: {what}"), err=True)
     return outcome.agrees
 
 
@@ -161,12 +161,12 @@ def rerun_statistically(home: Home, session: Session, run_id: UUID) -> bool:
 
     If no metric has an interval, the agreement is unknown.
     """
-    from chessreg.cli.base import progress_line
+    from chessreg.cli.base import show_progress_line
     from chessreg.entities.reproduce import replicate_run
     from chessreg.queries.compare import compare_runs
 
     with (
-        progress_line("again", quiet=home.json) as on_progress,
+        show_progress_line("again", quiet=home.json) as on_progress,
         replicate_run(session.database, session.store, run_id, on_progress) as (there, replicate),
     ):
         comparison = compare_runs(there, [run_id.hex, replicate.hex])

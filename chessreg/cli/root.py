@@ -13,8 +13,8 @@ import click
 
 from chessreg.cli.base import Home, LazyCommand, LazyGroup
 from chessreg.errors import BadInputError, describe_error, find_custom_kind
-from chessreg.named import clipped
-from chessreg.terminal import visible, visible_json, visible_streams
+from chessreg.named import clip_text
+from chessreg.terminal import make_json_visible, make_streams_visible, make_visible
 
 EXIT_PIPE_CLOSED = 141  # 128 + SIGPIPE, as a shell says it of any program
 EXIT_INTERRUPTED = 130
@@ -182,9 +182,9 @@ def move_options_to_front(args: Sequence[str]) -> list[str]:
 
 def show_version(ctx: click.Context, parameter: click.Parameter, value: bool) -> None:
     if value:
-        from chessreg.registry.provenance import chessreg_version
+        from chessreg.registry.provenance import get_chessreg_version
 
-        click.echo(f"chessreg {chessreg_version()}")
+        click.echo(f"chessreg {get_chessreg_version()}")
         ctx.exit()
 
 
@@ -238,7 +238,7 @@ def root(ctx: click.Context, registry: str | None, store: str | None, debug: boo
 
 def run_command_line(args: Sequence[str]) -> int:
     """Run one command line and return its exit status. Errors become one line on stderr, never a traceback."""
-    with visible_streams():
+    with make_streams_visible():
         return run_root_command(args)
 
 
@@ -297,17 +297,17 @@ def print_error(args: Sequence[str], message: str, hint: str, code: int) -> int:
     """Print an error on stderr, as text or (--json) as JSON; return the exit status."""
     from chessreg.masking import mask
 
-    message, hint = clipped(mask(message), MAX_ERROR_LENGTH), clipped(mask(hint), MAX_ERROR_LENGTH)
+    message, hint = clip_text(mask(message), MAX_ERROR_LENGTH), clip_text(mask(hint), MAX_ERROR_LENGTH)
     with suppress(BrokenPipeError):
         sys.stdout.flush()
     if "--json" in args:
         document = {"error": message, "hint": hint, "code": code}
-        print(visible_json(json.dumps(document, ensure_ascii=False)), file=sys.stderr)
+        print(make_json_visible(json.dumps(document, ensure_ascii=False)), file=sys.stderr)
         return code
-    line = visible(" ".join(message.split()))
+    line = make_visible(" ".join(message.split()))
     print(line if code == EXIT_INTERRUPTED else f"error: {line}", file=sys.stderr)
     if hint:
-        print(f"hint: {visible(hint)}", file=sys.stderr)
+        print(f"hint: {make_visible(hint)}", file=sys.stderr)
     return code
 
 

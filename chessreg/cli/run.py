@@ -14,21 +14,21 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from chessreg.cli.base import FilePath, Group, Home, NameText, Numbers, json_option, pass_home, print_output
+from chessreg.cli.base import FilePath, Group, Home, NameText, Numbers, add_json_option, pass_home, print_output
 from chessreg.errors import BadInputError, NotFoundError, RegistryError
-from chessreg.named import clipped
+from chessreg.named import clip_text
 from chessreg.runs.spec import (
     SettingField,
     describe_settings,
     flatten_settings,
     format_flag,
     format_value,
+    list_setting_names,
+    list_variants,
+    list_visible_settings,
     nest_settings,
-    setting_names,
-    settings_from,
+    parse_settings,
     tag_of,
-    variants_of,
-    visible_settings,
 )
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def make_kind_command(
 ) -> click.Command:
     """Return the command of one kind: its settings, its execution options, and `more` options."""
 
-    settings, execution = options(kind.spec), options(kind.options)
+    settings, execution = build_options(kind.spec), build_options(kind.options)
     preset = click.Option(
         ["--preset"],
         type=click.Choice(list(kind.presets)),
@@ -158,8 +158,8 @@ class KindCommand(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         whole = ctx.meta.get(HELP_ALL, False)
         tag = tag_of(self.kind.spec)
-        value, known = self.typed_tag(ctx) if tag else None, variants_of(self.kind.spec)
-        shown, of = list(visible_settings(self.kind.spec, value)), ""
+        value, known = self.typed_tag(ctx) if tag else None, list_variants(self.kind.spec)
+        shown, of = list(list_visible_settings(self.kind.spec, value)), ""
         if tag and value in known:
             of = f" of {format_flag([tag])} {value}"
         elif tag:
@@ -167,7 +167,7 @@ class KindCommand(click.Command):
             of = f" of every {tag}"
             with formatter.section(f"{format_flag([tag])} is required (give one with --help for its settings)"):
                 formatter.write_dl([(name, each.model_fields[tag].description or "") for name, each in known.items()])
-        sections = setting_sections(self.kind, shown)
+        sections = group_settings(self.kind, shown)
         for title, settings in sections.items() if whole else list(sections.items())[:2]:
             write_options(ctx, formatter, title + of, [make_option(setting) for setting in settings])
         if whole:
@@ -183,7 +183,7 @@ class KindCommand(click.Command):
     def go(self, **params: Any) -> None:
         home = click.get_current_context().find_object(Home)
         assert home
-        spec, execution, sources = settings(self.kind, params)
+        spec, execution, sources = build_run_settings(self.kind, params)
         if params["dry_run"]:
             print_plan(make_plan(home.session(), self.kind, spec, execution, sources), params["json"])
         else:
@@ -202,7 +202,7 @@ def show_help_all(ctx: click.Context, parameter: click.Parameter, value: bool) -
         ctx.exit()
 
 
-def setting_sections(kind: Kind, settings: Sequence[SettingField]) -> dict[str, list[SettingField]]:
+def group_settings(kind: Kind, settings: Sequence[SettingField]) -> dict[str, list[SettingField]]:
     """Return title → settings: the required ones, at most ten main ones, then the others by their table.
 
     The main ones are the kind's `main_settings`; without those, the first ten other than seed and replicate.
@@ -241,7 +241,7 @@ def print_plan(planned: dict[str, Any], as_json: bool) -> None:
     click.echo(f"  bytes  {planned['bytes']:,} in the store")
     for name, setting in sorted(planned["settings"].items(), key=lambda item: item[1]["source"] == "default"):
         for path, value in flatten_settings({name: setting["name"] or setting["value"]}).items():
-            text = clipped(format_value(tuple(value) if isinstance(value, list) else value), 59)
+            text = clip_text(format_value(tuple(value) if isinstance(value, list) else value), 59)
             click.echo(f"  {path:<22} {text:<60} {setting['source']}")
     for remark in planned["remarks"]:
         click.echo(f"  note: {remark}", err=True)
@@ -258,12 +258,12 @@ def format_time(planned: dict[str, Any]) -> str:
     return f"about {format_duration(planned['seconds'])}, from {planned['basis']}"
 
 
-def settings(kind: Kind, params: dict[str, Any]) -> tuple[Any, Any, dict[str, str]]:
+def build_run_settings(kind: Kind, params: dict[str, Any]) -> tuple[Any, Any, dict[str, str]]:
     """Return the spec, the execution options, and the source of each value that is not a default."""
     from chessreg.runs.spec import build_settings, merge_settings
 
     from_file = read_toml(Path(params["spec"])) if params["spec"] else {}
-    wrong = from_file.keys() - setting_names(kind.spec) - kind.options.model_fields.keys() - {"kind", "name"}
+    wrong = from_file.keys() - list_setting_names(kind.spec) - kind.options.model_fields.keys() - {"kind", "name"}
     if wrong:
         raise BadInputError(f"{params['spec']}: {kind.name} has no setting {', '.join(sorted(wrong))}")
     if from_file.get("kind", kind.name) != kind.name:
@@ -272,7 +272,7 @@ def settings(kind: Kind, params: dict[str, Any]) -> tuple[Any, Any, dict[str, st
     sources = {key: str(params["spec"]) for key in from_file} | dict.fromkeys(spec_given | execution_given, "given")
     filled = kind.preset(params["preset"]) if params.get("preset") else {}
     sources = dict.fromkeys(filled, f"preset {params.get('preset')}") | sources
-    in_file = {k: v for k, v in from_file.items() if k in setting_names(kind.spec)}
+    in_file = {k: v for k, v in from_file.items() if k in list_setting_names(kind.spec)}
     spec = build_settings(kind.spec, merge_settings(in_file, spec_given), filled)
     execution = build_settings(
         kind.options,
@@ -297,7 +297,7 @@ def make_plan(session: Session, kind: Kind, spec: Any, execution: Any, sources: 
     """
     from chessreg.runs.ingest import ingest_fragments
     from chessreg.runs.resolve import find_missing_units, require_runnable, resolve_spec
-    from chessreg.scheduling.expected_time import expected_time
+    from chessreg.scheduling.expected_time import estimate_time
 
     ingest_fragments(session.database, session.store)
     inputs = session.inputs
@@ -306,7 +306,7 @@ def make_plan(session: Session, kind: Kind, spec: Any, execution: Any, sources: 
     if missing:
         require_runnable(resolved, execution, inputs)
     estimate = kind.estimate(resolved.spec, inputs)
-    time = expected_time(kind, resolved.spec, estimate, resolved.units, len(missing), inputs)
+    time = estimate_time(kind, resolved.spec, estimate, resolved.units, len(missing), inputs)
     typed, resolved_values = spec.model_dump(mode="json"), resolved.spec.model_dump(mode="json")
     return {
         "run_id": resolved.run_id.hex,
@@ -341,7 +341,7 @@ def resume_run(home: Home, reference: str) -> None:
 def read_recorded_run(home: Home, reference: str) -> tuple[Kind, Any, tuple[str, ...]]:
     """Return the recorded kind, spec and given settings of a run."""
     from chessreg.registry import tables
-    from chessreg.runs.kind import kind_of_record
+    from chessreg.runs.kind import find_kind_of_record
 
     session = home.session()
     run_id = session.id("run", reference)
@@ -349,16 +349,16 @@ def read_recorded_run(home: Home, reference: str) -> tuple[Kind, Any, tuple[str,
         record = sql.get(tables.Run, run_id)
         if record is None:  # named when it was launched, and not begun yet
             raise NotFoundError(f"run {reference} has not begun", f"chessreg jobs {reference}")
-        kind = kind_of_record(sql.get_one(tables.KindRecord, (record.kind, record.version)))
+        kind = find_kind_of_record(sql.get_one(tables.KindRecord, (record.kind, record.version)))
         spec_values, explicit = record.spec, tuple(record.explicit)
-    return kind, settings_from(kind.spec, spec_values), explicit
+    return kind, parse_settings(kind.spec, spec_values), explicit
 
 
 def execute_run(
     home: Home, kind: Kind, spec: Any, execution: Any, explicit: tuple[str, ...], name: str | None, as_json: bool
 ) -> None:
     """Run a spec with a progress line, then print the run's state."""
-    from chessreg.cli.base import progress_line
+    from chessreg.cli.base import show_progress_line
     from chessreg.runs.inputs import FILE_NOUNS, require_user_file
     from chessreg.runs.resolve import iter_named_inputs
     from chessreg.runs.unfinished import list_states
@@ -368,7 +368,7 @@ def execute_run(
         needs=[reference for noun, reference in named if noun not in FILE_NOUNS],
         check=lambda: [require_user_file(path) for noun, path in named if noun in FILE_NOUNS],
     )
-    with progress_line(kind.name, quiet=as_json) as on_progress:
+    with show_progress_line(kind.name, quiet=as_json) as on_progress:
         report = session.run(spec, execution, kind=kind, name=name, explicit=explicit, on_progress=on_progress)
     record = {
         "run_id": report.run_id.hex,
@@ -407,11 +407,11 @@ def execute_run(
 
 def list_query_titles(kind: Kind) -> list[str]:
     """Return the titles of the queries whose header names this kind."""
-    from chessreg.queries.catalogue import catalogue_entries
+    from chessreg.queries.catalogue import list_entries
     from chessreg.runs.kind import is_importable
 
     files = () if is_importable(type(kind).__module__) else (Path(inspect.getfile(type(kind))),)
-    return [entry.title for entry in catalogue_entries(files) if kind.name in entry.kinds]
+    return [entry.title for entry in list_entries(files) if kind.name in entry.kinds]
 
 
 REMOVED = object()
@@ -429,13 +429,13 @@ class OrNone(click.ParamType):
         return REMOVED if str(value).strip().lower() == "none" else self.item.convert(value, param, ctx)
 
 
-def options(model: Any) -> list[click.Option]:
+def build_options(model: Any) -> list[click.Option]:
     """Return an option for every setting, without a click default, to distinguish given from default values."""
     return [make_option(setting) for setting in describe_settings(model)]
 
 
 def make_option(setting: SettingField) -> click.Option:
-    names, text = [setting.flag, parameter(setting.path)], f"{setting.text}{format_default(setting)}"
+    names, text = [setting.flag, name_parameter(setting.path)], f"{setting.text}{format_default(setting)}"
     if setting.form == "yes or no":
         names[0] = f"{setting.flag}/--no-{setting.flag[2:]}"
         return click.Option(names, default=None, help=text)
@@ -459,14 +459,14 @@ def format_default(setting: SettingField) -> str:
     return f"  [default: {setting.default if isinstance(setting.default, bool) else setting.shown_default}]"
 
 
-def parameter(path: str) -> str:
+def name_parameter(path: str) -> str:
     """Return click's name for the option of a setting's path."""
     return path.replace(".", "_").replace("-", "_").lower()
 
 
 def collect_given_values(model: Any, params: dict[str, Any]) -> dict[str, Any]:
     """Return the values given on the command line, nested as the model is."""
-    given = ((setting.path, params.get(parameter(setting.path))) for setting in describe_settings(model))
+    given = ((setting.path, params.get(name_parameter(setting.path))) for setting in describe_settings(model))
     return nest_settings({path: None if value is REMOVED else value for path, value in given if value is not None})
 
 
@@ -476,7 +476,7 @@ def collect_given_values(model: Any, params: dict[str, Any]) -> dict[str, Any]:
 @click.option(
     "--revoke", "remove", metavar="FILE|DIGEST", help="Stop trusting this file or digest. Left out: trust FILE."
 )
-@json_option
+@add_json_option
 @pass_home
 def trust(home: Home, reference: str | None, list_: bool, remove: str | None) -> None:
     """Trust a file with a kind of experiment or with Slurm profiles, so that chessreg loads it.

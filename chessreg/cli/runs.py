@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chessreg.cli.base import Home, json_option, open_with_waiting_results, pass_home, print_output
-from chessreg.cli.noun import group_of, headings
+from chessreg.cli.base import Home, add_json_option, open_with_waiting_results, pass_home, print_output
+from chessreg.cli.noun import get_headings, group_of
 from chessreg.entities import load_entity
 from chessreg.entities.run import format_run_progress
-from chessreg.named import clipped
+from chessreg.named import clip_text
 
 if TYPE_CHECKING:
     from chessreg.queries.stats import Estimate
@@ -30,7 +30,7 @@ runs = group_of("run")
     help="Sort by name, units, tags, spec.SETTING, metric.NAME, …; -COLUMN sorts the largest first. Left out: "
     "by creation time.",
 )
-@json_option
+@add_json_option
 @pass_home
 def list_(home: Home, filter_words: tuple[str, ...], kind: str | None, everything: bool, sort: str | None) -> None:
     """List runs, newest last, or the runs that match all the words.
@@ -56,12 +56,12 @@ def list_(home: Home, filter_words: tuple[str, ...], kind: str | None, everythin
         if home.json
         else [{**row, "progress": format_run_progress(row), "tags": " ".join(row["tags"])} for row in rows]
     )
-    print_output(home, listed, headings(RUN))
+    print_output(home, listed, get_headings(RUN))
 
 
 @runs.command()
 @click.argument("reference", metavar="[RUN]", required=False)
-@json_option
+@add_json_option
 @pass_home
 def conflicts(home: Home, reference: str | None) -> None:
     """List results that arrived again with other values; the first values are used.
@@ -89,7 +89,7 @@ MAX_LABEL_WIDTH = 48  # characters of one value
 @click.argument("references", metavar="RUN...", nargs=-1, required=True)
 @click.option("--curves", "only", flag_value="curves", help="Metrics step by step instead.")
 @click.option("--machines", "only", flag_value="machines", help="Compare the machines and their speed instead.")
-@json_option
+@add_json_option
 @pass_home
 def compare(home: Home, references: tuple[str, ...], only: str | None) -> None:
     """Compare runs: the settings, code and machines that differ, and each metric with its difference and interval.
@@ -160,4 +160,4 @@ def make_metric_row(
 
 def format_metric(value: Any) -> str:
     text = "" if value is None else ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-    return clipped(text, MAX_LABEL_WIDTH - 1)
+    return clip_text(text, MAX_LABEL_WIDTH - 1)

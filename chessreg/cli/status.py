@@ -10,16 +10,16 @@ from typing import Any
 
 import click
 
-from chessreg.cli.base import Home, json_option, open_with_waiting_results, pass_home, print_output
+from chessreg.cli.base import Home, add_json_option, open_with_waiting_results, pass_home, print_output
 from chessreg.cli.jobs import (
     POLL_SECONDS,
     format_duration,
-    have_ended,
-    job_status,
+    has_no_open_job,
+    list_job_rows,
     make_readable_row,
     start_supervisor_if_needed,
 )
-from chessreg.terminal import for_drawing, visible
+from chessreg.terminal import make_visible, wrap_drawing_stream
 
 GOING = {"title": "what", "name": "name", "status": "state", "done": "done", "units": "units", "pace": "pace",
          "executor": "on", "machine": "machine", "why": ""}  # fmt: skip
@@ -29,7 +29,7 @@ ENDED = {"ended_at": "ended", "title": "what", "name": "name", "cause": "how", "
 
 @click.command()
 @click.option("--since", default="1d", show_default=True, help="A date, or how long ago: 12h, 7d, 2w.")
-@json_option
+@add_json_option
 @pass_home
 def status(home: Home, since: str) -> None:
     """Show running jobs and runs on all machines, the load of the machines, and recent ends.
@@ -87,7 +87,7 @@ def format_result(answer: dict[str, Any]) -> str:
 
 
 @click.command()
-@json_option
+@add_json_option
 @pass_home
 def machines(home: Home) -> None:
     """List the machines that ran something: host, processor, GPUs, driver, versions, and when they were last seen.
@@ -137,7 +137,7 @@ def format_gpus(names: list[Any]) -> str:
 
 @click.command()
 @click.argument("references", nargs=-1, metavar="[JOB]…")
-@json_option
+@add_json_option
 @pass_home
 def attach(home: Home, references: tuple[str, ...]) -> None:
     """Follow jobs live: progress, rate, time left. Ctrl-C detaches, and the jobs continue.
@@ -148,13 +148,17 @@ def attach(home: Home, references: tuple[str, ...]) -> None:
     Example: chessreg attach 3f2a1c
     """
     if not references:
-        references = tuple(row["id"].hex for row in job_status(home, ()) if not have_ended([row]))
+        references = tuple(row["id"].hex for row in list_job_rows(home, ()) if not has_no_open_job([row]))
         if not references:
             click.echo("no job waits or runs", err=True)
             return
-    job_status(home, references)  # fails for an unknown job before anything is drawn
+    list_job_rows(home, references)  # fails for an unknown job before anything is drawn
     try:
-        rows = print_changes(home, references) if home.json or not sys.stderr.isatty() else draw_bars(home, references)
+        rows = (
+            print_changes(home, references)
+            if home.json or not sys.stderr.isatty()
+            else draw_status_bars(home, references)
+        )
     except KeyboardInterrupt:
         click.echo("the jobs continue; chessreg attach follows them again", err=True)
         return
@@ -165,9 +169,9 @@ def attach(home: Home, references: tuple[str, ...]) -> None:
 def watch_rows(home: Home, references: tuple[str, ...]) -> Iterator[list[dict[str, Any]]]:
     """Yield the rows repeatedly, until all jobs have ended."""
     while True:
-        rows = job_status(home, references)
+        rows = list_job_rows(home, references)
         yield rows
-        if have_ended(rows):
+        if has_no_open_job(rows):
             return
         start_supervisor_if_needed(home, rows)
         time.sleep(POLL_SECONDS)
@@ -196,7 +200,7 @@ def print_changes(home: Home, references: tuple[str, ...]) -> list[dict[str, Any
     return rows
 
 
-def draw_bars(home: Home, references: tuple[str, ...]) -> list[dict[str, Any]]:
+def draw_status_bars(home: Home, references: tuple[str, ...]) -> list[dict[str, Any]]:
     """Draw a bar for each job."""
     from rich.console import Console
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn
@@ -210,12 +214,12 @@ def draw_bars(home: Home, references: tuple[str, ...]) -> list[dict[str, Any]]:
         TextColumn("{task.fields[why]}", style="dim", markup=False),
     )
     rows: list[dict[str, Any]] = []
-    with Progress(*columns, console=Console(file=for_drawing(sys.stderr))) as progress:
+    with Progress(*columns, console=Console(file=wrap_drawing_stream(sys.stderr))) as progress:
         tasks: dict[Any, Any] = {}
         for rows in watch_rows(home, references):
             for row in map(make_readable_row, rows):
-                fields = {"state": row["state"], "pace": row["pace"], "why": visible(row["why"] or "")}
+                fields = {"state": row["state"], "pace": row["pace"], "why": make_visible(row["why"] or "")}
                 if row["id"] not in tasks:
-                    tasks[row["id"]] = progress.add_task(visible(row["title"]), total=1.0, **fields)
+                    tasks[row["id"]] = progress.add_task(make_visible(row["title"]), total=1.0, **fields)
                 progress.update(tasks[row["id"]], completed=row["progress"] or 0.0, **fields)
     return rows

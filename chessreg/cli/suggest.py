@@ -154,8 +154,8 @@ def suggest_commands(root: click.Group, context: click.Context, words: Sequence[
     first, *others = (word.lower() for word in words[:2] if not word.startswith("-"))
     pairs: list[tuple[str, ...]] = []
     for second in others:
-        for one in _synonyms(first):
-            for other in _synonyms(second):
+        for one in _list_synonyms(first):
+            for other in _list_synonyms(second):
                 pairs += [(one, other), (other, one)]
     found = [pair for pair in pairs if _is_command(root, context, pair)]
     found += [(word,) for word in others if not found and _is_command(root, context, (word,))]
@@ -163,11 +163,11 @@ def suggest_commands(root: click.Group, context: click.Context, words: Sequence[
         return [PHRASES[first]]
     if not found:
         found = [("run", first)] if _is_command(root, context, ("run", first)) else []
-        found += [(noun, "list") for noun in _synonyms(first) if _is_command(root, context, (noun, "list"))]
+        found += [(noun, "list") for noun in _list_synonyms(first) if _is_command(root, context, (noun, "list"))]
     return list(dict.fromkeys(" ".join(pair) for pair in found))[:MAX_SUGGESTIONS]
 
 
-def _synonyms(word: str) -> list[str]:
+def _list_synonyms(word: str) -> list[str]:
     """Return a word, its singular or plural, and its synonyms."""
     forms = [word, *VERB_SYNONYMS.get(word, ()), *NOUN_SYNONYMS.get(word, ())]
     return [*forms, word.removesuffix("s") if word.endswith("s") else f"{word}s"]

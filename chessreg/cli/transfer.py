@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from chessreg.cli.base import FilePath, Group, Home, json_option, open_with_waiting_results, pass_home, print_output
+from chessreg.cli.base import FilePath, Group, Home, add_json_option, open_with_waiting_results, pass_home, print_output
 
 if TYPE_CHECKING:
     from chessreg.entities.merge import MergePreview, MergeReport
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 @click.option(
     "--registry-rows", "rows", is_flag=True, help="Also the registry's rows, for `chessreg merge PLACE` (folders only)."
 )
-@json_option
+@add_json_option
 @pass_home
 def push(home: Home, references: tuple[str, ...], place: str, inputs: bool, rows: bool) -> None:
     """Copy the bytes of runs, datasets and checkpoints to a place that other machines can read.
@@ -33,7 +33,7 @@ def push(home: Home, references: tuple[str, ...], place: str, inputs: bool, rows
     Example: chessreg push reference-board --to /mnt/share/chess --inputs
     """
     from chessreg.errors import BadInputError
-    from chessreg.folders import expanded
+    from chessreg.folders import expand_path
     from chessreg.runs import transfer, unfinished
     from store.places import open_place as place_at
 
@@ -41,7 +41,7 @@ def push(home: Home, references: tuple[str, ...], place: str, inputs: bool, rows
     session = home.session()
     if rows and "://" in place:
         raise BadInputError("--rows needs a folder", "give --to FOLDER")
-    folder = expanded(place)
+    folder = expand_path(place)
     where = str(folder / "store") if rows else place
     wanted = transfer.find_items(database, references, inputs=inputs)
     there = place_at(where, create=True)
@@ -63,7 +63,7 @@ def push(home: Home, references: tuple[str, ...], place: str, inputs: bool, rows
     help="Folder or bucket to copy from. Left out: every place that the registry knows.",
 )
 @click.option("--inputs", is_flag=True, help="Also pull all inputs of these.")
-@json_option
+@add_json_option
 @pass_home
 def pull(home: Home, references: tuple[str, ...], place: str | None, inputs: bool) -> None:
     """Fetch the bytes of runs, datasets and checkpoints that are registered but not here. Each is verified.
@@ -105,7 +105,7 @@ def print_transfer(home: Home, done: TransferReport, states: int, where: str) ->
 @click.command()
 @click.argument("other")
 @click.option("--dry-run", is_flag=True, help="List the runs and conflicts that would be imported; change nothing.")
-@json_option
+@add_json_option
 @pass_home
 def merge(home: Home, other: str, dry_run: bool) -> None:
     """Import the runs, results and annotations of another registry. Repeating it does nothing.
@@ -178,7 +178,7 @@ def export() -> None:
     type=click.Choice(["float32", "float16", "bfloat16"]),
     help="Round the weights to this type.  [default: as they are stored]",
 )
-@json_option
+@add_json_option
 @pass_home
 def checkpoint(home: Home, reference: str, folder: Path, dtype: Any) -> None:
     """Write a checkpoint as a new Hugging Face folder: config.json, model.safetensors, tokenizer files and README.md, a
@@ -190,10 +190,10 @@ def checkpoint(home: Home, reference: str, folder: Path, dtype: Any) -> None:
     Example: chessreg export checkpoint reference ./reference-hf
     """
     from chessreg.entities.checkpoint import export_checkpoint
-    from chessreg.model_card import model_card
+    from chessreg.model_card import format_model_card
 
     session = home.session()
-    card = model_card(session, reference)
+    card = format_model_card(session, reference)
     made = export_checkpoint(session.database, session.store, reference, folder, dtype, card)
     files = {file.name: file.stat().st_size for file in sorted(made.iterdir())}
     print_output(

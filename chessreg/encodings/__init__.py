@@ -16,7 +16,7 @@ from chessreg.encodings.pgn_char import PgnChar
 from chessreg.encodings.prompts import PREFIX, PromptEncoding
 from chessreg.encodings.uci_square import davis, lcb
 from chessreg.errors import ChessregError, NotFoundError
-from chessreg.named import NameRegistry, clipped
+from chessreg.named import NameRegistry, clip_text
 
 __all__ = [
     "Alignment",
@@ -67,7 +67,7 @@ def get_phase_number(name: str) -> int:
     """
     known = {phase: number for made in _encodings.values() for number, phase in enumerate(made.phases)}
     if name not in known:
-        raise NotFoundError(f"no phase is called {clipped(name)!r}", f"known: {', '.join(known)}")
+        raise NotFoundError(f"no phase is called {clip_text(name)!r}", f"known: {', '.join(known)}")
     return known[name]
 
 

@@ -15,7 +15,7 @@ import chess
 import numpy as np
 
 from chessreg.errors import BadInputError
-from chessreg.games.boards.typed import moves_to_sans, play_sans
+from chessreg.games.boards.typed import convert_moves_to_sans, play_sans
 from chessreg.named import NameRegistry
 
 if TYPE_CHECKING:
@@ -257,7 +257,7 @@ def resolve_sans(at: chess.Board | Sequence[str], name: str) -> Sequence[str]:
     if not isinstance(at, chess.Board):
         return at
     check_whole_game(at, name)
-    return moves_to_sans(at.move_stack)
+    return convert_moves_to_sans(at.move_stack)
 
 
 def check_whole_game(board: chess.Board, name: str) -> None:
@@ -274,7 +274,7 @@ def resolve_board(at: chess.Board | Sequence[str]) -> chess.Board:
     return at if isinstance(at, chess.Board) else play_sans(at)
 
 
-def history_encoding_error(name: str) -> BadInputError:
+def make_history_encoding_error(name: str) -> BadInputError:
     """Return the error of a history encoding that receives positions."""
     return BadInputError(
         f"{name} writes games, not positions", "use a dataset of games, or a position encoding such as fen-77"

@@ -26,7 +26,7 @@ from chessreg.encodings.base import (
     TokenView,
     check_alignment,
     check_ids,
-    history_encoding_error,
+    make_history_encoding_error,
     resolve_sans,
     select_sites,
 )
@@ -120,7 +120,7 @@ class PgnChar:
         return self.texts(games.texts(places))
 
     def boards(self, boards: Sequence[str | chess.Board]) -> Tokens:
-        raise history_encoding_error(self.name)
+        raise make_history_encoding_error(self.name)
 
     def sites(self, name: str, tokens: Tokens, alignment: Alignment = "post-ply") -> Sites:
         """Return sites; both alignments are the same, because a move ends with the space that belongs to the

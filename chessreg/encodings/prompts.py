@@ -39,10 +39,10 @@ from chessreg.encodings.base import (
 )
 from chessreg.encodings.fen77 import FEN77_TOKENS, Fen77, make_uci_forms
 from chessreg.encodings.pgn_char import list_spellings, make_san_forms
-from chessreg.errors import DAMAGE_ERRORS, BadInputError, NotFoundError, first_line
-from chessreg.folders import expanded
+from chessreg.errors import DAMAGE_ERRORS, BadInputError, NotFoundError, get_first_line
+from chessreg.folders import expand_path
 from chessreg.games.boards.moves import replay_boards
-from chessreg.named import NameRegistry, clipped
+from chessreg.named import NameRegistry, clip_text
 from chessreg.registry.file_gate import refuse_registry
 
 if TYPE_CHECKING:
@@ -625,7 +625,7 @@ def make_prompt_encoding(
         vocabulary = PretrainedTokenizer.of_folder(folder, end=end, bos=bos)
         return PromptEncoding(vocabulary, PromptSettings(template, **settings))
     except DAMAGE_ERRORS as error:
-        raise BadInputError(f"the tokenizer in {folder} cannot be used: {first_line(error)}") from error
+        raise BadInputError(f"the tokenizer in {folder} cannot be used: {get_first_line(error)}") from error
 
 
 def read_template(given: str) -> str:
@@ -636,7 +636,7 @@ def read_template(given: str) -> str:
     """
     text = TEMPLATES.get(given, given)
     if "{" not in text:
-        path = expanded(given)
+        path = expand_path(given)
         if not os.path.isfile(path):  # also handles texts that are too long for a file name
             raise NotFoundError(f"no prompt template and no file {given[:60]!r}", f"known: {', '.join(TEMPLATES)}")
         refuse_registry(path)
@@ -659,5 +659,5 @@ def check_template(text: str) -> None:
     if text.count("{FEN}") != 1 or not text.endswith("{BM}") or "{LM}" in text.partition("{FEN}")[0]:
         raise BadInputError(
             "a prompt template has one {FEN}, optionally {LM} after it, and ends in {BM}: "
-            f"{clipped(text)!r} does not"
+            f"{clip_text(text)!r} does not"
         )

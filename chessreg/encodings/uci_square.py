@@ -28,7 +28,7 @@ from chessreg.encodings.base import (
     check_alignment,
     check_ids,
     check_whole_game,
-    history_encoding_error,
+    make_history_encoding_error,
     resolve_board,
     select_sites,
 )
@@ -203,7 +203,7 @@ class UciSquare:
         return Tokens(ids, tokens.offsets, tokens.source, tokens.ply)
 
     def boards(self, boards: Sequence[str | chess.Board]) -> Tokens:
-        raise history_encoding_error(self.name)
+        raise make_history_encoding_error(self.name)
 
     def sites(self, name: str, tokens: Tokens, alignment: Alignment = "post-ply") -> Sites:
         """Return sites.

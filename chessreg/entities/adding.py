@@ -20,10 +20,10 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games.datasets.game_filter import EVERY_GAME, GameFilter
 from chessreg.registry import tables
 from chessreg.registry.database import Database
-from chessreg.registry.identity import uuid_from_digest
-from chessreg.registry.tables.types import require_lengths, utc_now
+from chessreg.registry.identity import make_uuid
+from chessreg.registry.tables.types import get_utc_now, require_lengths
 from chessreg.runs.inputs import Inputs
-from store.files import sha256_file
+from store.files import hash_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,12 +110,12 @@ def add_dataset(
     inputs = Inputs(database, store)
     excluded = {} if of_positions else read_move_hashes(inputs, chosen.exclude)
     kept = build_position_filter(inputs, chosen) if of_positions else positions.PositionFilter()
-    digests = [sha256_file(path) for path in paths]
+    digests = [hash_file(path) for path in paths]
     filters = build.describe_filters(chosen.min_plies, excluded, chosen.tags)
     identity = (
         positions.identify_position_dataset(digests, kept) if of_positions else build.identify_dataset(digests, filters)
     )
-    known = uuid_from_digest(identity)
+    known = make_uuid(identity)
     there = find_dataset(database, store, known)
     register.require_unused_name(database, NOUN, name, known)
     if there is not None:
@@ -233,7 +233,7 @@ def record_dataset(
     extra: dict[str, Any],
 ) -> AddedDataset:
     """Insert the rows of a published dataset in one transaction."""
-    dataset_id = uuid_from_digest(report.identity)
+    dataset_id = make_uuid(report.identity)
     with database.write() as session:
         register.record_artifact(session, artifact)
         there = session.get(tables.Dataset, dataset_id)
@@ -252,7 +252,7 @@ def record_dataset(
                     rating_scale=rating_scale,
                     licence=licence,
                     report=asdict(report) | extra,
-                    created_at=utc_now(),
+                    created_at=get_utc_now(),
                 )
             )
             session.flush()
@@ -320,7 +320,7 @@ def fetch_dataset(
     """
     from chessreg.games.foreign import lichess
 
-    lichess.month_name(month)  # raises before the registry or the network is used
+    lichess.format_month_name(month)  # raises before the registry or the network is used
     register.check_registration(database, name)
     path = download_month(month, store.root / "downloads", base_url, on_progress)
     added = add_dataset(

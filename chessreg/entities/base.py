@@ -9,10 +9,19 @@ from uuid import UUID
 
 from sqlalchemy import select
 
-from chessreg.entities.display import Column, Option, Part, ShowOutput, Thing, counted, format_annotations, list_facts
+from chessreg.entities.display import (
+    Column,
+    Option,
+    Part,
+    ShowOutput,
+    Thing,
+    format_annotations,
+    format_count,
+    list_facts,
+)
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import brought, names, tables
-from chessreg.registry.read import NO_ANNOTATIONS, read_annotations, row_values
+from chessreg.registry.read import NO_ANNOTATIONS, get_row_values, read_annotations
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as SqlSession
@@ -112,7 +121,7 @@ class Entity:
     def best(self, rows: list[Row], reference: str, layers: str) -> Row:
         """Return the row to use if the user chose none of several. Raises BadInputError if the choice is ambiguous."""
         hint = f"choose with --layer one of {layers}" if layers else f"chessreg {self.noun} list --run {reference}"
-        raise BadInputError(f"{reference} has {counted(len(rows), self.noun, self.plural)}", hint)
+        raise BadInputError(f"{reference} has {format_count(len(rows), self.noun, self.plural)}", hint)
 
     def thing(self, session: Session, id: UUID) -> Thing:
         """Return one thing in parts for the TUI. Raises NotFoundError if it does not exist."""
@@ -144,13 +153,13 @@ def read_entity_rows(sql: SqlSession, noun: str, table: Any) -> list[Row]:
     annotations = read_annotations(sql, noun)
     order = table.created_at if hasattr(table, "created_at") else table.id
     records = sql.scalars(select(table).order_by(order, table.id)).all()
-    return [{**annotations.get(record.id, NO_ANNOTATIONS), **row_values(record)} for record in records]
+    return [{**annotations.get(record.id, NO_ANNOTATIONS), **get_row_values(record)} for record in records]
 
 
 def read_entity_row(sql: SqlSession, noun: str, table: Any, reference: str) -> Row:
     """Return the row of an entity table that `reference` (a name or id) refers to, with its annotations."""
     record = sql.get_one(table, names.resolve_id(sql, noun, reference))
-    return {**read_annotations(sql, noun, [record.id]).get(record.id, NO_ANNOTATIONS), **row_values(record)}
+    return {**read_annotations(sql, noun, [record.id]).get(record.id, NO_ANNOTATIONS), **get_row_values(record)}
 
 
 def read_produced_rows(sql: SqlSession, noun: str, table: Any, reference: str | None = None) -> list[Row]:
@@ -171,7 +180,7 @@ def read_produced_rows(sql: SqlSession, noun: str, table: Any, reference: str | 
             **row,
         }
         for record in records
-        for row in [row_values(record)]
+        for row in [get_row_values(record)]
     ]
 
 

@@ -10,7 +10,16 @@ from uuid import UUID
 from sqlalchemy import select
 
 from chessreg.entities.base import Entity, Row, format_run_annotations, group_by_run
-from chessreg.entities.display import Column, Part, ShowOutput, Thing, VerifyOutput, counted, list_facts, size
+from chessreg.entities.display import (
+    Column,
+    Part,
+    ShowOutput,
+    Thing,
+    VerifyOutput,
+    format_count,
+    format_size,
+    list_facts,
+)
 from chessreg.errors import ChessregError, NotFoundError
 from chessreg.registry import names, tables
 from chessreg.runs.activations import chain_groups, describe_unit_gaps, require_registered, summarize_hook_points
@@ -134,7 +143,7 @@ class Caches(Entity):
         groups = [{**group, "units": f"{group['start']:,} to {group['stop'] - 1:,}"} for group in row["groups"]]
         return Thing(
             f"cache of {row['checkpoint'] or 'an unnamed model'} · {row['rows']:,} rows × {row['d_model']} · "
-            f"{counted(len(layers), 'layer')} · {row['dtype']} · {size(row['bytes'])}",
+            f"{format_count(len(layers), 'layer')} · {row['dtype']} · {format_size(row['bytes'])}",
             annotations,
             [
                 Part(f"layers {len(layers)}",
@@ -148,7 +157,6 @@ class Caches(Entity):
 
     def verify(self, session: Session, reference: str, **options: Any) -> VerifyOutput:
         counts = verify_cache(session.database, session.store, reference)
-        outcome = (
-            f"every byte matches the published digests: {counted(counts['groups'], 'group')}, {size(counts['bytes'])}"
-        )
+        read = f"{format_count(counts['groups'], 'group')}, {format_size(counts['bytes'])}"
+        outcome = f"every byte matches the published digests: {read}"
         return VerifyOutput(counts, list(counts), outcome)

@@ -21,8 +21,8 @@ from chessreg.entities.display import Column, ShowOutput, Thing, format_annotati
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
-from chessreg.registry.identity import uuid_from_digest
-from chessreg.registry.tables.types import utc_now
+from chessreg.registry.identity import make_uuid
+from chessreg.registry.tables.types import get_utc_now
 from chessreg.runs.inputs import Inputs, require_weights
 from store.files import convert_os_errors
 
@@ -229,7 +229,7 @@ def build_checkpoint_row(
     """Return the columns of a checkpoint's row. `digest` is that of its artifact; the id is derived from it."""
     shape = info.architecture
     return {
-        "id": uuid_from_digest(digest),
+        "id": make_uuid(digest),
         "artifact": digest,
         "architecture": shape["family"],
         "layers": shape["n_layer"],
@@ -246,7 +246,7 @@ def build_checkpoint_row(
         "parent_id": parent_id,
         "run_id": run_id,
         "detail": {"shape": shape, "source": info.source, **(extra or {})},
-        "created_at": utc_now(),
+        "created_at": get_utc_now(),
     }
 
 

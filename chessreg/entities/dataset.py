@@ -15,7 +15,7 @@ from sqlalchemy import select
 
 from chessreg.entities import register
 from chessreg.entities.base import Entity, Row, read_entity_rows
-from chessreg.entities.bundled import SAMPLE_GAMES, bundled_digests
+from chessreg.entities.bundled import SAMPLE_GAMES, list_bundled_digests
 from chessreg.entities.display import (
     Column,
     Option,
@@ -30,10 +30,10 @@ from chessreg.entities.run import format_typed_reference
 from chessreg.errors import BadInputError, ChessregError, NotFoundError, RegistryError
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
-from chessreg.registry.read import row_values as columns_of
-from chessreg.registry.tables.types import utc_now
+from chessreg.registry.read import get_row_values as columns_of
+from chessreg.registry.tables.types import get_utc_now
 from chessreg.runs.inputs import Inputs
-from chessreg.terminal import visible
+from chessreg.terminal import make_visible
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as SqlSession
@@ -100,14 +100,14 @@ class Datasets(Entity):
             lines.append(f"cut           {report['cut']:,} games end inside a move in their source; "
                          "whole moves are kept")  # fmt: skip
         if report.get("salvaged"):
-            lines.append(f"salvaged      {visible(report['salvaged'])}")
+            lines.append(f"salvaged      {make_visible(report['salvaged'])}")
         lines += [f"layout        {note}" for note in report.get("notes", ())]
         for source in report["sources"]:
             lines.append(f"file          {source['name']}  {source['bytes']:,} bytes  sha256 {source['sha256']}")
         for part in row["parts"]:
             bounds = f"seed {part['seed']}, {part['low']:g} to {part['high']:g}"
             lines.append(f"part          {part['name']}  {part['games']:,} {row['content']}  {bounds}")
-        lines += [f"note          {visible(note)}" for note in row["notes"]]
+        lines += [f"note          {make_visible(note)}" for note in row["notes"]]
         return self.printed(row, lines)
 
     def thing(self, session: Session, id: UUID) -> Thing:
@@ -177,7 +177,9 @@ class Datasets(Entity):
 
     def files(self, sql: SqlSession, row: Any) -> list[tuple[str, str]]:
         sources = [(source["name"], source["sha256"]) for source in row.report.get("sources", ())]
-        return [(name, digest) for name, digest in sources if name != SAMPLE_GAMES or digest not in bundled_digests()]
+        return [
+            (name, digest) for name, digest in sources if name != SAMPLE_GAMES or digest not in list_bundled_digests()
+        ]
 
     def afterwards(self, sql: SqlSession, row: Any) -> list[str]:
         name = names.read_name(sql, "dataset", row.id) or row.id.hex[-6:]
@@ -332,7 +334,7 @@ def split_dataset(database: Database, store: Store, reference: str, parts: str, 
                 )
             if old is None:
                 games = int(part.contains(hashes).sum())
-                made = tables.Split(dataset_id=row.id, name=name, created_at=utc_now(), games=games, **asdict(part))
+                made = tables.Split(dataset_id=row.id, name=name, created_at=get_utc_now(), games=games, **asdict(part))
                 session.add(made)
                 recorded[name] = made
         session.flush()
@@ -433,7 +435,7 @@ def build_dataset_frames(inputs: Inputs, dataset: str, number: int) -> list[Boar
 
     `number` is the row of the game or position. Raises NotFoundError if the dataset, its files or the row is missing.
     """
-    from chessreg.games.boards.boardframe import game_views
+    from chessreg.games.boards.boardframe import list_game_views
     from chessreg.games.boards.moves import unpack_moves
 
     record, folder = locate_dataset(inputs.database, inputs.store, dataset)
@@ -452,7 +454,7 @@ def build_dataset_frames(inputs: Inputs, dataset: str, number: int) -> list[Boar
     (row,) = rows.take([number], ["moves", "result", "white_elo", "black_elo"]).to_pylist()
     players = " – ".join("?" if row[side] is None else str(row[side]) for side in ("white_elo", "black_elo"))
     title = f"{called} game {number}: {players}, {row['result']}"
-    return game_views([move.uci() for move in unpack_moves(row["moves"])], title)
+    return list_game_views([move.uci() for move in unpack_moves(row["moves"])], title)
 
 
 def build_dataset_position_frame(row: dict[str, Any], title: str) -> BoardFrame:

@@ -163,10 +163,10 @@ def format_annotations(row: Row) -> str:
 # -- numbers in words -------------------------------------------------------------------------------------------------
 
 
-def size(number: float | None) -> str:
+def format_size(number: float | None) -> str:
     """Return a number of bytes with a suitable binary unit.
 
-    >>> size(0), size(1536), size(3 * 2**30), size(None)
+    >>> format_size(0), format_size(1536), format_size(3 * 2**30), format_size(None)
     ('0 B', '1.5 KiB', '3.0 GiB', '')
     """
     if number is None:
@@ -178,10 +178,10 @@ def size(number: float | None) -> str:
     return f"{number:.1f} TiB"
 
 
-def counted(number: int, noun: str, plural: str = "") -> str:
+def format_count(number: int, noun: str, plural: str = "") -> str:
     """Return a number followed by its noun, in the plural if needed.
 
-    >>> counted(1, "run"), counted(1200, "run"), counted(2, "box", "boxes")
+    >>> format_count(1, "run"), format_count(1200, "run"), format_count(2, "box", "boxes")
     ('1 run', '1,200 runs', '2 boxes')
     """
     return f"{number:,} {noun if number == 1 else plural or noun + 's'}"
@@ -204,7 +204,7 @@ def format_display_cell(column: Column, row: Row) -> str | None:
     if column.text is not None:
         return column.text(value)
     if column.unit:
-        return size(value) if column.unit == "bytes" else format_share(value)
+        return format_size(value) if column.unit == "bytes" else format_share(value)
     if isinstance(value, (list, tuple)) and all(isinstance(item, str) for item in value):
         return " ".join(value)
     return None

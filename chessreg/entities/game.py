@@ -14,8 +14,8 @@ from sqlalchemy import or_, select, tuple_
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games.boards.adjudication import Termination
-from chessreg.games.boards.boardframe import BoardFrame, game_views
-from chessreg.games.boards.moves import packed_to_sans, unpack_moves
+from chessreg.games.boards.boardframe import BoardFrame, list_game_views
+from chessreg.games.boards.moves import convert_packed_to_sans, unpack_moves
 from chessreg.games.boards.pgn import GameRecord
 from chessreg.registry import names, tables
 from chessreg.registry.identity import shorten_id
@@ -122,7 +122,7 @@ class StoredGame:
         """Return a frame for the start and one per ply. Target squares of illegal tries are marked."""
         white, black = self.players
         game = self.game
-        views = game_views(
+        views = list_game_views(
             self.moves,
             f"{white} – {black}, game {game.unit}",
             tries=self.illegal,
@@ -237,7 +237,7 @@ def build_full_record(stored: StoredGame) -> dict[str, Any]:
     return {
         **_read_columns(game, PACKED_COLUMNS),
         "moves": stored.moves,
-        "sans": packed_to_sans(game.moves),
+        "sans": convert_packed_to_sans(game.moves),
         "tries": None if game.tries is None else np.frombuffer(game.tries, np.uint8).tolist(),
         "illegal_attempts": [
             {"ply": ply, "number": number, "text": text}
@@ -368,7 +368,7 @@ class GamePair:
 
 def format_game_move(game: StoredGame, ply: int) -> str:
     """Return the numbered move at a ply, or the game's result if the game ended before it."""
-    moves = packed_to_sans(game.game.moves)
+    moves = convert_packed_to_sans(game.game.moves)
     if ply >= len(moves):
         return f"{game.game.result} by {game.game.termination.replace('_', ' ')}"
     return f"{ply // 2 + 1}.{'' if ply % 2 == 0 else '..'}{moves[ply]}"

@@ -141,14 +141,14 @@ def find_used_keys(session: Session) -> tuple[set[str], dict[str, str]]:
     """
     now = names.CURRENT_ANNOTATIONS.c
     shelved = {
-        lineage.node_of_annotation(noun, target)
+        lineage.make_annotation_node(noun, target)
         for noun, target in session.execute(
             select(now.noun, now.target).where(now.word == tables.AnnotationWord.ARCHIVE.value)
         )
     }
     nodes = [lineage.Node("run", id.hex) for id in session.scalars(select(tables.Run.id).order_by(tables.Run.id))]
-    for table in lineage.tables_with_bytes(session).values():
-        nodes += [node for node in map(lineage.node_of, session.scalars(select(table))) if node.noun != "run"]
+    for table in lineage.list_tables_with_bytes(session).values():
+        nodes += [node for node in map(lineage.make_node, session.scalars(select(table))) if node.noun != "run"]
     live = {node for node in nodes if node not in shelved}
     frontier = set(live)
     while frontier:  # archived inputs of live things are in use
@@ -162,7 +162,7 @@ def find_used_keys(session: Session) -> tuple[set[str], dict[str, str]]:
         item.array or item.digest: f"{node.noun} {node.id[-6:]}"
         for node in nodes
         if node not in live
-        for item in transfer.items_of_node(session, node)
+        for item in transfer.list_node_items(session, node)
     }
     return needed, {key: who for key, who in archived.items() if key not in needed}
 

@@ -19,8 +19,8 @@ from chessreg.errors import ChessregError
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
 from chessreg.registry.result_tables import RESULT_TABLES
-from chessreg.registry.run_state import read_complete_units, unit_ranges
-from chessreg.registry.tables.types import utc_now
+from chessreg.registry.run_state import list_unit_ranges, read_complete_units
+from chessreg.registry.tables.types import get_utc_now
 from chessreg.runs.activations import describe_unit_gaps
 from store.errors import StoreError
 
@@ -43,7 +43,7 @@ def find_torn_runs(database: Database) -> list[TornRun]:
     """Return every run whose complete units are not covered by a chain of its groups."""
     torn_groups = []
     with database.read() as session:
-        for table in names.array_tables(session):
+        for table in names.list_array_tables(session):
             having = select(table.run_id).distinct()
             mine = or_(tables.Run.id.in_(having), tables.Run.kind == table.__noun__.name)
             for run in session.scalars(select(tables.Run).where(mine).order_by(tables.Run.id)).all():
@@ -77,7 +77,7 @@ def repair_groups(database: Database, store: Store, of: TornRun, damaged: Iterab
         session.flush()
         run = session.get_one(tables.Run, of.run_id)
         left = run.units - len(read_complete_units(session, of.run_id))
-        run.completed_at = None if left else run.completed_at or utc_now()
+        run.completed_at = None if left else run.completed_at or get_utc_now()
     for array in arrays:
         move_group_to_bin(store, array)
     return f"to make {left} units again: chessreg run --resume {of.run_id.hex[-6:]}" if left else ""
@@ -146,7 +146,7 @@ def drop_groups(session: Session, of: TornRun, kept: Sequence[Any], dropped: Seq
     gone -= {group.start for group in kept}
     for result_table in RESULT_TABLES:
         table = tables.Base.metadata.tables[result_table]
-        for start, stop in unit_ranges(gone):
+        for start, stop in list_unit_ranges(gone):
             session.execute(
                 delete(table).where(table.c.run_id == of.run_id, table.c.unit >= start, table.c.unit < stop)
             )

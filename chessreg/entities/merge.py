@@ -22,19 +22,19 @@ from sqlalchemy.exc import DataError, IntegrityError
 from sqlalchemy.orm import Session
 from sqlalchemy.types import TypeEngine
 
-from chessreg.errors import DAMAGE_ERRORS, BadInputError, NotFoundError, first_line
-from chessreg.folders import expanded
+from chessreg.errors import DAMAGE_ERRORS, BadInputError, NotFoundError, get_first_line
+from chessreg.folders import expand_path
 from chessreg.registry import brought, lineage, migrations, names, read, tables
 from chessreg.registry.database import Database, select_by_keys
-from chessreg.registry.identity import new_id
+from chessreg.registry.identity import make_id
 from chessreg.registry.place import RegistryPlace, resolve_place
 from chessreg.registry.result_tables import RESULT_TABLES
-from chessreg.registry.tables.types import crop_model_texts, require_admissible, utc_now
+from chessreg.registry.tables.types import crop_model_texts, get_utc_now, require_admissible
 from chessreg.runs.ingest import (
     TABLES,
     IngestReport,
     complete_run_if_done,
-    conflict_text,
+    format_conflict,
     insert_or_compare_rows,
     insert_rows,
     key_conditions,
@@ -190,7 +190,7 @@ def find_merge_sources(other: str) -> tuple[RegistryPlace | None, Path | None]:
     """Return the registry and the folder of fragments at `other`. At least one of them is not None."""
     if "://" in other:
         return resolve_place(other), None
-    path = expanded(other)
+    path = expand_path(other)
     if path.is_file():
         return resolve_place(path), None
     if not path.is_dir():
@@ -299,7 +299,7 @@ def merge_results(database: Database, there: Database, run_id: UUID, origin: UUI
                 continue  # a concurrent merge has inserted it
             taken = IngestReport()
             insert_or_compare_rows(session, results, taken)
-            session.add(tables.FragmentRecord(name=name, run_id=run_id, rows=taken.rows, ingested_at=utc_now()))
+            session.add(tables.FragmentRecord(name=name, run_id=run_id, rows=taken.rows, ingested_at=get_utc_now()))
         report.results += taken.rows
         report.repeated += taken.repeated
         report.conflicts += taken.conflicts
@@ -313,7 +313,7 @@ def convert_row_errors(whose: str) -> Iterator[None]:
     try:
         yield
     except INVALID_ROW_ERRORS as error:
-        why = first_line(getattr(error, "orig", None) or error)
+        why = get_first_line(getattr(error, "orig", None) or error)
         raise BadInputError(
             f"a row of {whose} is refused: {why}", "this row was not written by chessreg, or was changed"
         ) from error
@@ -411,7 +411,7 @@ def find_run_column(table: Table) -> Column[Any] | None:
 
 def list_runless_nouns() -> set[str]:
     """Return the nouns whose things need no run, such as datasets, checkpoints, engines and machines."""
-    known = names.noun_tables().items()
+    known = names.list_noun_tables().items()
     return {noun for noun, table in known if find_run_column(table.__table__) is None and noun not in LOCAL_TABLES}
 
 
@@ -483,13 +483,13 @@ def note_conflict(session: Session, table: Table, key: list[str], row: dict[str,
         return False
     session.add(
         tables.Conflict(
-            id=new_id(),
+            id=make_id(),
             table_name=table.name,
             run_id=run_id or UUID(int=0),
             attempt_id=UUID(int=0),  # facts do not belong to an attempt
             key=key_text,
             row=content,
-            found_at=utc_now(),
+            found_at=get_utc_now(),
         )
     )
     return True
@@ -501,7 +501,7 @@ def filter_new_conflicts(session: Session, conflicts: list[dict[str, Any]]) -> I
         of_table = [row for row in conflicts if row["table_name"] == name]
         listed = read_conflict_texts(session, name, {row["run_id"] for row in of_table})
         for row in of_table:
-            if conflict_text(row["key"], row["row"]) not in listed and not is_current_row(session, row):
+            if format_conflict(row["key"], row["row"]) not in listed and not is_current_row(session, row):
                 yield row
 
 

@@ -23,7 +23,7 @@ from chessreg.entities.display import (
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games.datasets import labels
 from chessreg.registry import tables
-from chessreg.runs.fitted import cosine_similarity, load_probe
+from chessreg.runs.fitted import compute_cosine_similarity, load_probe
 from chessreg.runs.inputs import Inputs
 
 if TYPE_CHECKING:
@@ -168,7 +168,7 @@ def compute_norms_and_cosines(
     norms = np.linalg.norm(weight, axis=0).mean(0)
     cosines = {}
     if weight.shape[1:] == (1, 2):
-        cosines[f"{named[0]} and {named[1]}"] = cosine_similarity(weight[:, 0, 0], weight[:, 0, 1])
+        cosines[f"{named[0]} and {named[1]}"] = compute_cosine_similarity(weight[:, 0, 0], weight[:, 0, 1])
     return dict(zip(named, map(float, norms), strict=True)), cosines
 
 

@@ -11,8 +11,8 @@ from sqlalchemy.orm import Session
 
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
-from chessreg.registry.machine import this_machine
-from chessreg.registry.tables.types import utc_now
+from chessreg.registry.machine import describe_this_machine
+from chessreg.registry.tables.types import get_utc_now
 
 if TYPE_CHECKING:
     from store import StoredArtifact
@@ -57,10 +57,10 @@ def record_artifact(session: Session, artifact: StoredArtifact) -> None:
                 kind=artifact.kind,
                 bytes=artifact.bytes,
                 state=tables.ArtifactState.COMPLETE,
-                created_at=utc_now(),
+                created_at=get_utc_now(),
             )
         )
-    machine = this_machine()
+    machine = describe_this_machine()
     if session.get(tables.Machine, machine["id"]) is None:
         session.add(tables.Machine(**machine))
     session.flush()
@@ -73,8 +73,8 @@ def record_verification(session: Session, artifact: StoredArtifact) -> None:
         tables.ArtifactLocation(
             digest=artifact.digest,
             uri=str(artifact.path),
-            machine_id=this_machine()["id"],
-            verified_at=utc_now(),
+            machine_id=describe_this_machine()["id"],
+            verified_at=get_utc_now(),
         )
     )
 

@@ -15,24 +15,24 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from chessreg.entities import load_entity
-from chessreg.entities.bundled import bundled_digests
+from chessreg.entities.bundled import list_bundled_digests
 from chessreg.entities.merge import MergeReport, merge_registry
 from chessreg.errors import BadInputError
 from chessreg.games.boards.moves import unpack_moves
 from chessreg.models import devices
 from chessreg.registry import lineage, names, tables
 from chessreg.registry.database import Database
-from chessreg.registry.identity import uuid_from_digest
+from chessreg.registry.identity import make_uuid
 from chessreg.registry.result_tables import RESULT_TABLES
 from chessreg.runs import attempt, transfer
 from chessreg.runs.ingest import TABLES
-from chessreg.runs.kind import Kind, kind_of_record
+from chessreg.runs.kind import Kind, find_kind_of_record
 from chessreg.runs.resolve import list_references
-from chessreg.runs.spec import ExecutionOptions, Spec, build_settings, settings_from
-from chessreg.terminal import visible
+from chessreg.runs.spec import ExecutionOptions, Spec, build_settings, parse_settings
+from chessreg.terminal import make_visible
 from store import places
 from store.errors import StoreError
-from store.files import sha256_file
+from store.files import hash_file
 
 if TYPE_CHECKING:
     from store import Store
@@ -179,8 +179,8 @@ def build_step(session: Session, node: lineage.Node, name: str | None) -> dict[s
     line, remark = noun.made_by(session, row)
     named = f" --name {shlex.quote(name)}" if name and line else ""
     files = [{"name": file, "sha256": digest} for file, digest in noun.files(session, row)]
-    afterwards = [visible(command) for command in noun.afterwards(session, row)]
-    command = visible(f"{line}{named}{'  # ' + remark if remark else ''}".strip())
+    afterwards = [make_visible(command) for command in noun.afterwards(session, row)]
+    command = make_visible(f"{line}{named}{'  # ' + remark if remark else ''}".strip())
     return {"command": command, "files": files, "afterwards": afterwards}
 
 
@@ -211,7 +211,7 @@ def write_script_lines(made: list[dict[str, Any]], store: Store) -> list[str]:
     if files:
         lines += ["# These files are read; copy them to this folder first.", SHA256SUM]
         lines += ["sha256sum --check --quiet <<'FILES'"]
-        lines += [f"{digest}  {visible(name)}" for name, digest in files.items()]
+        lines += [f"{digest}  {make_visible(name)}" for name, digest in files.items()]
         lines += ["FILES"]
     return [*lines, "test -e .chessreg/registry.db || chessreg init", *commands]
 
@@ -228,8 +228,8 @@ def resolve_file(name: str, digest: str, store: Store) -> tuple[str, str | None]
         file = store.artifact(digest.removeprefix("sha256:")).file
     except StoreError:
         return name, None
-    content = sha256_file(file)
-    if content in bundled_digests():
+    content = hash_file(file)
+    if content in list_bundled_digests():
         return "sample", None
     return name or f"{content[:12]}{file.suffix}", content
 
@@ -262,8 +262,8 @@ def is_repeatable(database: Database, run_id: UUID) -> bool:
     """Return whether a run's spec gives the same rows again on this machine."""
     with database.read() as session:
         run = session.get_one(tables.Run, run_id)
-        kind = kind_of_record(session.get_one(tables.KindRecord, (run.kind, run.version)))
-        return kind.replays(settings_from(kind.spec, run.spec))
+        kind = find_kind_of_record(session.get_one(tables.KindRecord, (run.kind, run.version)))
+        return kind.replays(parse_settings(kind.spec, run.spec))
 
 
 def repeat_run(
@@ -323,7 +323,7 @@ def open_scratch_home(
         if run.completed_at is None:
             raise BadInputError(f"run {short} is not complete", f"chessreg run --resume {short}")
         kind, version, explicit, recorded_options = (
-            kind_of_record(record),
+            find_kind_of_record(record),
             run.version,
             tuple(run.explicit),
             read_execution_options(session, run_id),
@@ -333,11 +333,11 @@ def open_scratch_home(
                 f"run {short} needs version {version} of kind {kind.name}, but version {kind.version} is installed",
                 "check out the commit that `chessreg reproduce` prints",
             )
-        spec = settings_from(kind.spec, run.spec)
+        spec = parse_settings(kind.spec, run.spec)
         named = [
             ref.removeprefix("run:").partition("/")[0] for ref in list_references(spec).values() if ref[:4] == "run:"
         ]
-        roots = [lineage.Node("run", id.hex) for id in (run_id, *map(uuid_from_digest, named))]
+        roots = [lineage.Node("run", id.hex) for id in (run_id, *map(make_uuid, named))]
         trees = [lineage.build_tree(session, root, up=True) for root in roots]
         inputs = [
             node for node in dict.fromkeys(n for tree in trees for n in lineage.iter_nodes(tree)) if node != roots[0]
@@ -402,7 +402,7 @@ def compare_repetition(database: Database, there: Database, run_id: UUID, clocke
         with home.read() as session:
             outputs = select(tables.Output.name, tables.Output.digest).where(tables.Output.run_id == run_id)
             rows = [*session.execute(outputs)]
-            for table in names.array_tables(session):
+            for table in names.list_array_tables(session):
                 groups = select(table.path, table.digest).where(table.run_id == run_id)
                 rows += session.execute(groups)
             made.append(dict(rows))

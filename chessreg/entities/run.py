@@ -11,10 +11,10 @@ from sqlalchemy import select
 from chessreg.entities.base import Entity, Row
 from chessreg.entities.display import Column, Part, ShowOutput
 from chessreg.errors import NotFoundError
-from chessreg.named import clipped
+from chessreg.named import clip_text
 from chessreg.registry import names, read, tables
 from chessreg.registry.identity import shorten_id
-from chessreg.terminal import visible
+from chessreg.terminal import make_visible
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session as SqlSession
@@ -59,7 +59,7 @@ class Runs(Entity):
             row,
             fields,
             {"progress": format_run_progress(row), "tags": " ".join(row["tags"])},
-            ["\nnote  " + visible(note, "\n").replace("\n", "\n      ") for note in row["notes"]],
+            ["\nnote  " + make_visible(note, "\n").replace("\n", "\n      ") for note in row["notes"]],
             parts=[
                 Part("settings", build_columns("setting", "value", "source"), settings),
                 Part("read", build_columns("name", "reference", "digest", "source_run_id"), row["inputs"]),
@@ -211,7 +211,7 @@ def read_unit_row(
             values = dict(row)
             return {**values, **(values.pop("detail", None) or {})}
     what = f"unit {unit}" if item is None else f"item {item} in unit {unit}"
-    what += "" if condition is None else f" under condition {clipped(condition)!r}"
+    what += "" if condition is None else f" under condition {clip_text(condition)!r}"
     raise NotFoundError(f"run {shorten_id(run_id)} has no row of {what}", "chessreg runs show RUN")
 
 
@@ -222,12 +222,12 @@ def build_unit_frames(
 
     Raises NotFoundError if the row does not exist or the kind draws no boards.
     """
-    from chessreg.runs.kind import kind_of_record
+    from chessreg.runs.kind import find_kind_of_record
 
     with inputs.database.read() as session:
         run = session.get_one(tables.Run, run_id)
         record = session.get_one(tables.KindRecord, (run.kind, run.version))
-        kind = kind_of_record(record, inputs.store.read_only)
+        kind = find_kind_of_record(record, inputs.store.read_only)
         row = read_unit_row(session, kind, run_id, unit, item, condition)
     views = kind.board_views(row, inputs)
     if not views:

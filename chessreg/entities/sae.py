@@ -20,7 +20,7 @@ from chessreg.entities.display import (
     Thing,
     VerifyOutput,
     build_layer_chart,
-    counted,
+    format_count,
     format_share,
     list_facts,
 )
@@ -37,7 +37,7 @@ MAX_LISTED_LATENTS = 200  # listed on the data screen, strongest first
 FREQUENCY_METRIC = "firing_frequency"
 
 
-def brief_value(value: float | None) -> str:
+def format_brief_value(value: float | None) -> str:
     """Return a number with four significant digits, or "" for None."""
     return "" if value is None else f"{value:.4g}"
 
@@ -52,9 +52,9 @@ class Saes(Entity):
         Column("run_id", "run"), Column("name", "name"), Column("checkpoint", "model"),
         Column("hook_point", "hook point"), Column("layer", "layer"), Column("architecture", "architecture"),
         Column("features", "features"), Column("expansion", "expansion"),
-        Column("l0", "L0", text=brief_value, number=True),
-        Column("explained_variance", "explained variance", text=brief_value, number=True),
-        Column("loss_recovered", "loss recovered", text=brief_value, number=True),
+        Column("l0", "L0", text=format_brief_value, number=True),
+        Column("explained_variance", "explained variance", text=format_brief_value, number=True),
+        Column("loss_recovered", "loss recovered", text=format_brief_value, number=True),
         Column("dead_fraction", "dead", "share"),
     )  # fmt: skip
     overview_columns = (*columns[2:4], Column("layers", "layers"), *columns[5:], Column("tags", "tags"))
@@ -90,7 +90,9 @@ class Saes(Entity):
         if len({row["layer"] for row in rows}) > 1:
             return super().best(rows, reference, ", ".join(dict.fromkeys(layers.split(", "))))
         names = ", ".join(f"--hook-point {row['hook_point']} --expansion {row['expansion']}" for row in rows)
-        raise BadInputError(f"{reference} has {counted(len(rows), self.noun, self.plural)}", f"choose one of {names}")
+        raise BadInputError(
+            f"{reference} has {format_count(len(rows), self.noun, self.plural)}", f"choose one of {names}"
+        )
 
     def show(self, session: Session, reference: str, **options: Any) -> ShowOutput:
         with session.database.read() as sql:
@@ -135,7 +137,7 @@ class Saes(Entity):
             rows = self.rows(sql, reference)
         for row in rows:
             session.store.verify(row["artifact"])
-        outcome = f"{counted(len(rows), 'SAE')} as published"
+        outcome = f"{format_count(len(rows), 'SAE')} as published"
         return VerifyOutput({"saes": len(rows)}, ["saes"], outcome)
 
 
@@ -153,8 +155,9 @@ def read_sae_statistics(sql: SqlSession, runs: list[UUID]) -> dict[tuple[UUID, i
 
 
 METRIC_COLUMNS = (
-    Column("metric", "metric"), Column("value", "value", text=brief_value, number=True),
-    Column("low", "95 % from", text=brief_value, number=True), Column("high", "to", text=brief_value, number=True),
+    Column("metric", "metric"), Column("value", "value", text=format_brief_value, number=True),
+    Column("low", "95 % from", text=format_brief_value, number=True),
+    Column("high", "to", text=format_brief_value, number=True),
     Column("tokens", "tokens"),
 )  # fmt: skip
 
@@ -166,7 +169,7 @@ def build_metrics_part(row: Row, name: str = "metrics") -> Part:
 
 LATENT_COLUMNS = (
     Column("board", "board"), Column("hook_point", "hook point"), Column("item", "latent"),
-    Column("value", "strongest", text=brief_value, number=True), Column("frequency", "fires at", "share"),
+    Column("value", "strongest", text=format_brief_value, number=True), Column("frequency", "fires at", "share"),
 )  # fmt: skip
 
 

@@ -10,10 +10,19 @@ import numpy as np
 from sqlalchemy import select
 
 from chessreg.entities.base import Entity, Row, add_model_names, format_run_annotations
-from chessreg.entities.display import Column, Option, Part, ShowOutput, Thing, build_layer_chart, counted, list_facts
+from chessreg.entities.display import (
+    Column,
+    Option,
+    Part,
+    ShowOutput,
+    Thing,
+    build_layer_chart,
+    format_count,
+    list_facts,
+)
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.registry import names, tables
-from chessreg.runs.fitted import cosine_similarity, load_vector_row, read_vector_rows
+from chessreg.runs.fitted import compute_cosine_similarity, load_vector_row, read_vector_rows
 from chessreg.runs.inputs import Inputs
 from store.errors import NotInStoreError
 
@@ -49,7 +58,7 @@ def list_cosines(inputs: Inputs, reference: str, layer: int) -> list[dict[str, A
         centre = row.detail.get("residual") != mine.detail.get("residual")
         cosine_rows.append({
             "run_id": row.run_id, "name": called.get(row.run_id), "source": row.source, "seed": row.detail.get("seed"),
-            "norm": row.norm, "cosine": cosine_similarity(vector, other, centre),
+            "norm": row.norm, "cosine": compute_cosine_similarity(vector, other, centre),
         })  # fmt: skip
     return sorted(cosine_rows, key=lambda entry: -abs(entry["cosine"]))  # stable, so newer ones come first
 
@@ -81,7 +90,7 @@ def compare_vector_runs(inputs: Inputs, one: str, other: str) -> dict[int, float
     """Return layer → cosine between two vector runs, for every layer that both have."""
     left, right = read_vector_rows(inputs, one), read_vector_rows(inputs, other)
     return {
-        layer: cosine_similarity(
+        layer: compute_cosine_similarity(
             load_vector_row(inputs, one, left[layer]).vector,
             load_vector_row(inputs, other, right[layer]).vector,
             left[layer].detail.get("residual") != right[layer].detail.get("residual"),
@@ -169,7 +178,8 @@ class Vectors(Entity):
             Column("source", "source"), Column("norm", "norm"),
         )  # fmt: skip
         return Thing(
-            f"{first['source']} vectors of {first['model']} · {first['positions']} · {counted(len(layers), 'layer')}",
+            f"{first['source']} vectors of {first['model']} · {first['positions']} · "
+            f"{format_count(len(layers), 'layer')}",
             annotations,
             [
                 Part(f"layers {len(layers)}", fields, layers, chart),

@@ -12,11 +12,11 @@ from chessreg.encodings import Alignment, Encoding
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.experiments.settings.games import GameBatches, GameSelection, select_items
 from chessreg.experiments.settings.sites import EncodedGames
-from chessreg.games.datasets.dataset import column_to_numpy
+from chessreg.games.datasets.dataset import convert_column_to_numpy
 from chessreg.models.hook_points import PATTERNS, RESID_POST, list_hook_points
 from chessreg.registry import tables
 from chessreg.runs.activations import describe_unit_gaps
-from chessreg.runs.cost import reading_operations
+from chessreg.runs.cost import count_reading_operations
 from chessreg.runs.kind import Kind, RunEstimate
 from chessreg.runs.spec import CheckpointRef, Distinct, Layers
 
@@ -164,7 +164,7 @@ class Cache(Kind):
             {"metric_point": len(places)},
             size,
             (f"{rows:,} token positions at {len(points)} hook points (from a sample)",),
-            reading_operations(spec.checkpoint, inputs, texts),
+            count_reading_operations(spec.checkpoint, inputs, texts),
         )
 
     def run(self, task: Task[CacheSpec, CacheOptions]) -> None:
@@ -251,7 +251,7 @@ def sample_places(places: np.ndarray) -> np.ndarray:
 def find_longest_items(items: Games | Positions, places: np.ndarray) -> np.ndarray:
     """Return the rows of the longest games among these; of positions, the rows with most plies before them."""
     column = "ply" if items.content == "positions" else "plies"
-    plies = column_to_numpy(items.take(places, [column])[column])
+    plies = convert_column_to_numpy(items.take(places, [column])[column])
     return places[np.sort(np.argsort(-plies.astype(np.int64), kind="stable")[:SAMPLE_GAMES])]
 
 
@@ -332,10 +332,10 @@ def record_activation_group(
 ) -> None:
     """Register a published group and mark all its units as done, in one step."""
     from store.arrays import ArrayGroup
-    from store.files import fsync_path
+    from store.files import sync_path
 
     group = ArrayGroup(path)
-    fsync_path(path.parent)  # an interrupted attempt may have published it without syncing the folder
+    sync_path(path.parent)  # an interrupted attempt may have published it without syncing the folder
     task.record(
         "activation_cache",
         of_unit=low,

@@ -18,7 +18,7 @@ from chessreg.experiments.settings.prompts import PromptSpec, draw_sample, load_
 from chessreg.games.boards.boardframe import BoardFrame, Role
 from chessreg.noise import Stream, uniform
 from chessreg.registry import tables
-from chessreg.runs.cost import TOKENS_PER_MOVE, reading_operations
+from chessreg.runs.cost import TOKENS_PER_MOVE, count_reading_operations
 from chessreg.runs.kind import Kind, RunEstimate
 from chessreg.runs.spec import AtMost, CheckpointRef, DatasetRef, ExecutionOptions
 
@@ -114,7 +114,7 @@ class Decoding(Kind):
     def estimate(self, spec: DecodingSpec, inputs: Inputs) -> RunEstimate:
         positions = self.units(spec, inputs)
         written = positions * (1 + spec.samples) * TOKENS_PER_MOVE
-        operations = reading_operations(spec.checkpoint, inputs, positions, written)
+        operations = count_reading_operations(spec.checkpoint, inputs, positions, written)
         return RunEstimate({"prediction": (2 + min(spec.samples, 3)) * positions}, operations=operations)
 
     def check(self, spec: DecodingSpec, inputs: Inputs) -> None:

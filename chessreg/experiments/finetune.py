@@ -19,7 +19,7 @@ from chessreg.experiments.settings.prompts import (
 )
 from chessreg.experiments.train import emit_train_point
 from chessreg.noise import Stream
-from chessreg.runs.cost import PROMPT_TOKENS, forward_operations, reading_operations
+from chessreg.runs.cost import PROMPT_TOKENS, count_forward_pass_operations, count_reading_operations
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Kind, RunEstimate
 from chessreg.runs.spec import AtMost, Beta, ExecutionOptions, Ref, Share
@@ -204,9 +204,11 @@ class Finetune(Kind):
         remark = f"{spec.steps * spec.batch_positions:,} supervised moves"
         moves = spec.steps * spec.batch_positions
         if spec.checkpoint is not None:
-            operations = 3 * reading_operations(spec.checkpoint, inputs, moves)
+            operations = 3 * count_reading_operations(spec.checkpoint, inputs, moves)
         else:
-            operations = 3 * forward_operations(spec.n_layer, spec.n_embd, moves * min(spec.block_size, PROMPT_TOKENS))
+            operations = 3 * count_forward_pass_operations(
+                spec.n_layer, spec.n_embd, moves * min(spec.block_size, PROMPT_TOKENS)
+            )
         return RunEstimate({"metric_point": spec.steps // 20 * 3}, 0, (remark,), operations)
 
     def run(self, task: Task[FinetuneSpec, FinetuneOptions]) -> None:

@@ -17,11 +17,11 @@ from chessreg.experiments.settings.choosing import GREEDY, ChoosingSpec
 from chessreg.experiments.settings.games import GameBatches, GameSelection, build_turn_prompts, select_games
 from chessreg.games.boards.boardframe import BoardFrame, move_arrows
 from chessreg.games.boards.moves import unpack_moves
-from chessreg.games.datasets.dataset import column_to_numpy
+from chessreg.games.datasets.dataset import convert_column_to_numpy
 from chessreg.models.decoding.policies import ModelTurn, MoveChoice, Policy, choose_moves, make_policy
 from chessreg.noise import Stream
 from chessreg.registry import tables
-from chessreg.runs.cost import choosing_operations
+from chessreg.runs.cost import count_choosing_operations
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Kind, RunEstimate
 from chessreg.runs.spec import CheckpointRef, Plies
@@ -82,16 +82,16 @@ class Legality(Kind):
 
     def estimate(self, spec: LegalitySpec, inputs: Inputs) -> RunEstimate:
         games, places = select_games(spec, inputs)
-        plies = column_to_numpy(games.table(["plies"]).column("plies"))[places].astype(np.int64)
+        plies = convert_column_to_numpy(games.table(["plies"]).column("plies"))[places].astype(np.int64)
         turns = int((plies // (STRIDE_PLIES * spec.every) + 1).sum())
-        operations = choosing_operations(spec.checkpoint, inputs, len(places), turns)
+        operations = count_choosing_operations(spec.checkpoint, inputs, len(places), turns)
         return RunEstimate({"trial": turns}, operations=operations)
 
     def run(self, task: Task[LegalitySpec, GameBatches]) -> None:
         spec = task.spec
         model = task.model(spec.checkpoint)
         games, places = select_games(spec, task.inputs)
-        plies = column_to_numpy(games.table(["plies"]).column("plies"))
+        plies = convert_column_to_numpy(games.table(["plies"]).column("plies"))
         for start in range(0, len(task.units), task.options.batch_games):
             units = task.units[start : start + task.options.batch_games]
             tries = iterate_first_tries(

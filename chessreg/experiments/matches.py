@@ -22,9 +22,9 @@ from chessreg.games.engines.assist import can_take_over
 from chessreg.games.engines.opponents import EngineSpec, identify_engine, parse_engine, parse_limit
 from chessreg.games.engines.sprt import COLOR_PAIR_VALUES, DIFFERENCE_VALUES, compute_log_likelihood_ratio, parse_stop
 from chessreg.registry import tables
-from chessreg.registry.identity import canonical_digest, shorten_id, uuid_from_digest
+from chessreg.registry.identity import hash_canonical_json, make_uuid, shorten_id
 from chessreg.registry.names import read_name
-from chessreg.registry.tables.types import utc_now
+from chessreg.registry.tables.types import get_utc_now
 from chessreg.runs.spec import Spec
 
 if TYPE_CHECKING:
@@ -155,7 +155,7 @@ def record_book(task: Task[Any, Any]) -> str:
     """Record the book of this match, and return the match's name for it."""
     digest, path = find_book(task)
     task.record(
-        "artifact", digest=digest, kind="book", bytes=path.stat().st_size, state="complete", created_at=utc_now()
+        "artifact", digest=digest, kind="book", bytes=path.stat().st_size, state="complete", created_at=get_utc_now()
     )
     task.record(
         "opening_book",
@@ -163,7 +163,7 @@ def record_book(task: Task[Any, Any]) -> str:
         source=path.name,
         format=path.suffix.removeprefix("."),
         openings=len(Book.read(path).lines),
-        created_at=utc_now(),
+        created_at=get_utc_now(),
     )
     return f"book:{digest[:32]}"
 
@@ -474,7 +474,7 @@ def build_engine_row(spec: EngineSpec) -> dict[str, Any]:
         }
     else:
         columns = {"name": spec.kind, "version": "1", "binary_sha256": None, "options": {}}
-    return {"id": uuid_from_digest(canonical_digest(columns)), **columns}
+    return {"id": make_uuid(hash_canonical_json(columns)), **columns}
 
 
 def is_replayable(engines: Sequence[str], *evaluations: str) -> bool:

@@ -29,7 +29,7 @@ from chessreg.models.checkpoint import read_info
 from chessreg.models.decoding.policies import ModelTurn, choose_moves, make_policy
 from chessreg.noise import Stream
 from chessreg.registry import tables
-from chessreg.runs.cost import LEGAL_MOVE_TOKENS, reading_operations
+from chessreg.runs.cost import LEGAL_MOVE_TOKENS, count_reading_operations
 from chessreg.runs.kind import Kind, RunEstimate
 from chessreg.runs.spec import CheckpointRef, DatasetRef, ExecutionOptions, Ref, Spec
 from chessreg.steering import interventions
@@ -137,7 +137,7 @@ class MoveAccuracy(Kind):
 
     def estimate(self, spec: MoveAccuracySpec, inputs: Inputs) -> RunEstimate:
         positions = len(select_decisions(spec, inputs))
-        operations = reading_operations(spec.checkpoint, inputs, positions, positions * LEGAL_MOVE_TOKENS)
+        operations = count_reading_operations(spec.checkpoint, inputs, positions, positions * LEGAL_MOVE_TOKENS)
         return RunEstimate({"prediction": positions}, operations=operations)
 
     def check(self, spec: MoveAccuracySpec, inputs: Inputs) -> None:

@@ -24,7 +24,7 @@ from chessreg.games.boards.moves import unpack_moves
 from chessreg.games.engines.opponents import find_stockfish, parse_engine, parse_limit
 from chessreg.games.engines.pool import EnginePool, Evaluation
 from chessreg.registry import tables
-from chessreg.runs.cost import choosing_operations, search_seconds
+from chessreg.runs.cost import count_choosing_operations, search_seconds
 from chessreg.runs.kind import Kind, RunEstimate
 from chessreg.runs.spec import Plies, Processes, Ref
 from chessreg.steering import interventions
@@ -157,7 +157,7 @@ class MoveQuality(Kind):
         turns = games * TURNS_PER_GAME // spec.every
         return RunEstimate(
             {"prediction": games * (1 + TURNS_PER_GAME // spec.every)},
-            operations=choosing_operations(spec.checkpoint, inputs, games, turns) if spec.checkpoint else 0.0,
+            operations=count_choosing_operations(spec.checkpoint, inputs, games, turns) if spec.checkpoint else 0.0,
             cpu_seconds=2 * turns * search_seconds(spec.judge_limit),
             remarks=(f"about {TURNS_PER_GAME} turns a game; each needs one search, or two if the moves differ",),
         )

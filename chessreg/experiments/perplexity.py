@@ -13,8 +13,8 @@ from chessreg.experiments.settings import overlap
 from chessreg.experiments.settings.games import GameBatches, GameSelection, select_games
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
 from chessreg.games.boards.moves import unpack_moves
-from chessreg.games.datasets.dataset import column_to_numpy
-from chessreg.runs.cost import MOVES_PER_GAME, reading_operations
+from chessreg.games.datasets.dataset import convert_column_to_numpy
+from chessreg.runs.cost import MOVES_PER_GAME, count_reading_operations
 from chessreg.runs.kind import Kind, RunEstimate
 from chessreg.runs.spec import CheckpointRef
 
@@ -77,7 +77,7 @@ class Perplexity(Kind):
     def estimate(self, spec: PerplexitySpec, inputs: Inputs) -> RunEstimate:
         games = self.units(spec, inputs)
         turns = games * 2 * MOVES_PER_GAME if inputs.encoding(spec.checkpoint).content == "position" else games
-        return RunEstimate({"prediction": games}, operations=reading_operations(spec.checkpoint, inputs, turns))
+        return RunEstimate({"prediction": games}, operations=count_reading_operations(spec.checkpoint, inputs, turns))
 
     def check(self, spec: PerplexitySpec, inputs: Inputs) -> None:
         """Raise an error for games that the model was trained on, and for an end token of a model of positions."""
@@ -94,7 +94,7 @@ class Perplexity(Kind):
         for start in range(0, len(task.units), size):
             units = task.units[start : start + size]
             rows = places[units]
-            plies = column_to_numpy(games.take(rows, ["plies"])["plies"]).astype(np.int64)
+            plies = convert_column_to_numpy(games.take(rows, ["plies"])["plies"]).astype(np.int64)
             if model.encoding.content == "history":
                 games_scored = score_games(model, games, rows, spec, task.options.batch_games)
             else:

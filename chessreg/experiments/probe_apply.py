@@ -9,7 +9,7 @@ from pydantic import Field
 
 from chessreg.errors import BadInputError
 from chessreg.experiments.probe.data import Labelling, ProbeData, RowSelection
-from chessreg.experiments.probe.spec import ProbeScore, ReadRow, shared_settings
+from chessreg.experiments.probe.spec import ProbeScore, ReadRow, get_shared_settings
 from chessreg.experiments.settings import overlap
 from chessreg.experiments.settings.games import select_cached_items
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
@@ -152,7 +152,7 @@ def load_fitted_positions(spec: ApplySpec, inputs: Inputs) -> np.ndarray | None:
     run = inputs.run(spec.probe)
     if not is_fitted_probe(run.kind):
         return None
-    fit = shared_settings(run.spec)
+    fit = get_shared_settings(run.spec)
     data = ProbeData.load(
         inputs,
         fit.cache,

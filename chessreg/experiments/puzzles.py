@@ -17,7 +17,7 @@ from chessreg.games.boards.boardframe import BoardFrame, Role
 from chessreg.models.decoding.policies import ModelTurn, choose_moves, compute_distributions
 from chessreg.noise import Stream
 from chessreg.registry import tables
-from chessreg.runs.cost import choosing_operations
+from chessreg.runs.cost import count_choosing_operations
 from chessreg.runs.kind import Kind, RunEstimate
 from chessreg.runs.spec import CheckpointRef, DatasetRef, ExecutionOptions
 from chessreg.steering import interventions
@@ -94,7 +94,9 @@ class Puzzles(Kind):
 
     def estimate(self, spec: PuzzlesSpec, inputs: Inputs) -> RunEstimate:
         puzzles = self.units(spec, inputs)
-        operations = choosing_operations(spec.checkpoint, inputs, puzzles, 2 * puzzles)  # two moves of the solver each
+        operations = count_choosing_operations(
+            spec.checkpoint, inputs, puzzles, 2 * puzzles
+        )  # two moves of the solver each
         return RunEstimate({"prediction": puzzles}, operations=operations)
 
     def check(self, spec: PuzzlesSpec, inputs: Inputs) -> None:

@@ -17,9 +17,9 @@ from chessreg.experiments.settings.games import GameBatches, GameSelection, sele
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
 from chessreg.games.boards.boardframe import Arrow, BoardFrame
 from chessreg.games.boards.moves import unpack_moves
-from chessreg.games.datasets.dataset import column_to_numpy
+from chessreg.games.datasets.dataset import convert_column_to_numpy
 from chessreg.registry import tables
-from chessreg.runs.cost import reading_operations
+from chessreg.runs.cost import count_reading_operations
 from chessreg.runs.kind import Kind, RunEstimate
 from chessreg.runs.spec import CheckpointRef
 
@@ -99,7 +99,7 @@ class TokenLegality(Kind):
     def estimate(self, spec: TokenLegalitySpec, inputs: Inputs) -> RunEstimate:
         games = self.units(spec, inputs)
         rows = games * len(inputs.encoding(spec.checkpoint).phases)
-        return RunEstimate({"score": rows}, operations=reading_operations(spec.checkpoint, inputs, games))
+        return RunEstimate({"score": rows}, operations=count_reading_operations(spec.checkpoint, inputs, games))
 
     def check(self, spec: TokenLegalitySpec, inputs: Inputs) -> None:
         """Raise an error for a model of positions, and for games that the model was trained on."""
@@ -140,7 +140,7 @@ def select_scored_games(spec: TokenLegalitySpec, inputs: Inputs) -> tuple[Games,
     if not spec.shortest:
         return select_games(spec, inputs)
     games, places = select_games(spec.model_copy(update={"games": EVERY_GAME}), inputs)
-    length = column_to_numpy(games.table(["plies"]).column("plies"))[places]
+    length = convert_column_to_numpy(games.table(["plies"]).column("plies"))[places]
     encoding = inputs.encoding(spec.checkpoint)
     if spec.shortest_by == "tokens" and encoding.content != "position":
         length = np.diff(encoding.games(games, places).offsets)

@@ -14,7 +14,7 @@ from chessreg.encodings import get_encoding, list_encodings
 from chessreg.encodings.fen77 import Fen77
 from chessreg.errors import BadInputError
 from chessreg.experiments.settings.decisions import Decisions, load_decisions
-from chessreg.games.datasets.dataset import column_to_numpy
+from chessreg.games.datasets.dataset import convert_column_to_numpy
 from chessreg.models.train_config import (
     BranchTraining,
     PositionTraining,
@@ -404,7 +404,7 @@ def select_training_games(
     """Return the games of a dataset and the rows of those to train on."""
     games, part = inputs.dataset(reference, field)
     places = games.rows(part)
-    places = places[~column_to_numpy(games.table(["duplicate"]).column("duplicate"))[places]]
+    places = places[~convert_column_to_numpy(games.table(["duplicate"]).column("duplicate"))[places]]
     keep = [
         np.array([len(text) >= spec.min_characters for text in games.texts(places[start : start + 10_000])], bool)
         for start in range(0, len(places), 10_000)
@@ -470,9 +470,11 @@ def build_labelled_corpus(
     for reference in references:
         items, part = inputs.items(reference, field)
         table = items.take(items.rows(part), ["fen", "best", "action", "win_prob"])
-        known = np.logical_and.reduce([column_to_numpy(table[name].is_valid()) for name in LABEL_COLUMNS[spec.head]])
+        known = np.logical_and.reduce(
+            [convert_column_to_numpy(table[name].is_valid()) for name in LABEL_COLUMNS[spec.head]]
+        )
         if spec.head == "state-value":
-            known &= column_to_numpy(table["action"].is_null())
+            known &= convert_column_to_numpy(table["action"].is_null())
         chosen = table.take(np.flatnonzero(known))
         tokens.append(fen.boards(chosen["fen"].to_pylist()).ids.reshape(-1, fen.length).astype(np.uint16))
         if spec.head == "action":

@@ -16,7 +16,7 @@ import numpy as np
 
 from chessreg.errors import NotFoundError
 from chessreg.experiments.edit.three_boards import HEAT_LABEL
-from chessreg.games.boards.boardframe import EMPTY, Arrow, BoardFrame, Mark, ProbeReading, board_letters
+from chessreg.games.boards.boardframe import EMPTY, Arrow, BoardFrame, Mark, ProbeReading, get_board_letters
 from chessreg.games.boards.picture import render_text
 from chessreg.games.boards.typed import play_words
 from chessreg.games.datasets.labels import PIECE_CLASSES
@@ -202,7 +202,7 @@ def mark_changes(answer: LabAnswer) -> tuple[dict[int, Mark], dict[int, Mark]]:
     two."""
     if not answer.modified_fen:
         return {}, {}
-    before, after = (board_letters(chess.Board(fen)) for fen in (answer.fen, answer.modified_fen))
+    before, after = (get_board_letters(chess.Board(fen)) for fen in (answer.fen, answer.modified_fen))
     differing = [square for square in range(64) if before[square] != after[square]]
     return (
         {square: "from" for square in differing if before[square] != EMPTY},
@@ -248,7 +248,7 @@ def build_belief_frame(answer: LabAnswer, which: str, place: int, label: int | N
     side = answer.clean if which == "clean" or answer.edited is None else answer.edited
     read = side.board(place)
     edited = which != "clean" and bool(answer.modified_fen)
-    truth = board_letters(chess.Board(answer.modified_fen if edited else answer.fen))
+    truth = get_board_letters(chess.Board(answer.modified_fen if edited else answer.fen))
     wrong = [square for square in range(64) if read[square] != truth[square]]
     heat = None if label is None else {n: min(1.0, float(p)) for n, p in enumerate(side.beliefs[place, :, label])}
     sure = side.beliefs[place].max(1)

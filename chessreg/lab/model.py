@@ -23,7 +23,7 @@ from chessreg.experiments.edit.heat import load_edited_state
 from chessreg.experiments.edit.model import PieceRemovals, compute_square_logits
 from chessreg.experiments.edit.spec import EditSettings, EditSpec, NextTokenEditSpec, list_probed_layers
 from chessreg.experiments.edit.states import NO_GAME, State, build_state_after, remove_moving_piece
-from chessreg.games.boards.moves import pack_moves, packed_to_sans
+from chessreg.games.boards.moves import convert_packed_to_sans, pack_moves
 from chessreg.lab.answer import LabAnswer, ModelSide, RankedMove
 from chessreg.lab.question import EDIT, LabPosition, StoredState
 from chessreg.models.decoding.sampling import SampledText, sample_trees
@@ -33,7 +33,7 @@ from chessreg.models.hook_points import check_editable
 from chessreg.models.language_model import LanguageModel
 from chessreg.registry import tables
 from chessreg.runs.fitted import FittedProbe, load_probe
-from chessreg.runs.spec import field_reference
+from chessreg.runs.spec import get_field_reference
 from chessreg.steering import interventions
 from chessreg.steering.controls import PATCH
 from chessreg.steering.interventions import InterventionSettings
@@ -124,7 +124,7 @@ class Lab:
         board = place.state.board
         removed = place.removed
         scene = Scene(place.edited.model, board, place.state.prompt, probes, False, removed.modified, removed.square)
-        moves = tuple(packed_to_sans(pack_moves(board.move_stack)))
+        moves = tuple(convert_packed_to_sans(pack_moves(board.move_stack)))
         return replace(self._answer(scene, place.edits, place.condition.name), sans=moves)
 
     def _given(self, question: LabPosition) -> LabAnswer:
@@ -236,7 +236,7 @@ class Lab:
         spec = question.spec()
         found: dict[str, Any] = {"checkpoint": reference}
         for name, field in type(spec).model_fields.items():
-            ref, given = field_reference(field), getattr(spec, name)
+            ref, given = get_field_reference(field), getattr(spec, name)
             if ref is None or name in found or not given:
                 continue
             if isinstance(given, tuple):

@@ -16,11 +16,11 @@ from sqlalchemy.orm import aliased
 from chessreg import encodings
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.experiments.edit.spec import EditSettings, EditSpec, NextTokenEditSpec, list_edit_settings
-from chessreg.games.boards.moves import packed_to_sans as all_sans
+from chessreg.games.boards.moves import convert_packed_to_sans as all_sans
 from chessreg.games.boards.typed import INITIAL, continue_typed_sans, parse_typed_sans
 from chessreg.games.datasets.labels import normalize_board_changes
 from chessreg.games.engines.opponents import format_decimal
-from chessreg.named import clipped
+from chessreg.named import clip_text
 from chessreg.registry import names, tables
 from chessreg.registry.identity import shorten_id
 from chessreg.runs.spec import Layers, Settings, format_complaint, format_flag
@@ -103,9 +103,9 @@ class LabPosition(Settings):
         try:
             board = chess.Board(fen.strip())
         except ValueError as error:
-            raise BadInputError(f"{clipped(fen)!r} is not a FEN: {error}") from error
+            raise BadInputError(f"{clip_text(fen)!r} is not a FEN: {error}") from error
         if not board.is_valid():
-            raise BadInputError(f"{clipped(fen)!r} is not a position of a chess game")
+            raise BadInputError(f"{clip_text(fen)!r} is not a position of a chess game")
         return board.fen()
 
     @field_validator("board")
@@ -145,7 +145,7 @@ class LabPosition(Settings):
             known = [setting for setting in EXTRA_EDIT_SETTINGS if setting in self.spec_class.model_fields]
             if name not in known:
                 hint = f"choose one of {', '.join(setting.replace('_', '-') for setting in known)}"
-                raise BadInputError(f"{clipped(name)!r} is not a setting of this edit in the lab", hint)
+                raise BadInputError(f"{clip_text(name)!r} is not a setting of this edit in the lab", hint)
         return self
 
     @property

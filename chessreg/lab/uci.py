@@ -23,7 +23,7 @@ from chessreg.lab.player import LabPlayer, PlayerEdit, PlayerMove
 from chessreg.models.decoding.policies import make_policy
 from chessreg.noise import Stream
 from chessreg.runs.spec import parse_list
-from chessreg.terminal import visible
+from chessreg.terminal import make_visible
 
 MAX_LINE_BYTES = 1 << 20  # longer input is not a command
 MAX_LEGAL_MOVES = 218  # in one position
@@ -254,7 +254,7 @@ class UciEngine:
 
     def info(self, text: str) -> None:
         """Send a text to the GUI as `info string`."""
-        self._say(f"info string {visible(' '.join(text.split()))}")
+        self._say(f"info string {make_visible(' '.join(text.split()))}")
 
     def _say(self, *lines: str) -> None:
         """Write complete lines to the GUI; a lock keeps lines of two threads apart."""
@@ -289,7 +289,7 @@ def format_info_lines(found: PlayerMove, board: chess.Board, settings: UciSettin
         yield f"info depth 0 score {'mate' if board.is_check() else 'cp'} 0"
         return
     for note in found.notes:
-        yield f"info string {visible(' '.join(note.split()))}"
+        yield f"info string {make_visible(' '.join(note.split()))}"
     if found.mass is not None:
         yield f"info string legal mass {found.mass:.4f}"
     played, likeliest = found.move.uci(), next(iter(found.shares), None)

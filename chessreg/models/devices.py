@@ -89,7 +89,7 @@ def flush_denormals() -> Iterator[None]:
 
 
 @contextmanager
-def tf32_products(allowed: bool) -> Iterator[None]:
+def set_tf32_products(allowed: bool) -> Iterator[None]:
     """Allow or forbid CUDA devices to round the factors of float32 matrix products to TF32 inside the block."""
     import torch
 

@@ -22,7 +22,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from chessreg.encodings.fen77 import FenError
-from chessreg.errors import BadInputError, NotFoundError, first_line
+from chessreg.errors import BadInputError, NotFoundError, get_first_line
 from chessreg.models.adapters.bridge import load_hugging_face
 from chessreg.models.adapters.llama import wrap_hugging_face
 from chessreg.models.train_config import TrainConfig
@@ -347,7 +347,7 @@ def require_quantization(device: str) -> None:
         dequantize_4bit(packed, state)
     except Exception as error:  # the library may be built for other devices
         raise BadInputError(
-            f"--tune qlora: bitsandbytes cannot quantize on {device}: {first_line(error)}",
+            f"--tune qlora: bitsandbytes cannot quantize on {device}: {get_first_line(error)}",
             "give --device cuda, or --tune lora",
         ) from error
 

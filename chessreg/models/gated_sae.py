@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from chessreg.models.devices import tf32_products
+from chessreg.models.devices import set_tf32_products
 
 NAMES = ("W_gate", "b_gate", "r_mag", "b_mag", "W_dec", "b_dec")
 CPU_ROWS = 256  # rows of a batch processed at once, so that intermediate results stay in a CPU core's cache
@@ -87,7 +87,7 @@ class Loss(dict[str, Tensor]):
     `auxiliary`, and `l0`, the number of active latents."""
 
 
-def rows_at_once(device: torch.device, features: int) -> int:
+def compute_batch_rows(device: torch.device, features: int) -> int:
     """Return how many rows of a batch a step processes at once: CPU_ROWS, or the number that fits GPU_MEMORY_SHARE of a
     GPU.
 
@@ -113,15 +113,15 @@ def compute_gradients(
     L = |x - x̂(f)|² + coefficient · |ReLU(π)|₁ + |x - x̂'(ReLU(π))|², the mean over the n rows; x̂' has W_dec and b_dec
     detached, so that the decoder learns only from the first term (specification 3.1). `out` receives the gradient of
     each parameter, overwriting previous values. Seven matrix products; everything else happens in place on `rows` rows
-    at a time (default: `rows_at_once`).
+    at a time (default: `compute_batch_rows`).
 
     `precision` of the matrix products: "tf32" lets a GPU round their factors to TF32 (a CPU computes in float32);
     "bfloat16" rounds factors and results, and stores all arrays [rows, features] in it. Parameters, biases, sums over
     rows and the gradients in `out` are always float32.
     """
-    with tf32_products(precision == "tf32"):
+    with set_tf32_products(precision == "tf32"):
         kind = torch.bfloat16 if precision == "bfloat16" else x.dtype
-        return _compute_gradients(sae, x, coefficient, out, rows or rows_at_once(x.device, sae.features), kind)
+        return _compute_gradients(sae, x, coefficient, out, rows or compute_batch_rows(x.device, sae.features), kind)
 
 
 def _compute_gradients(
@@ -143,7 +143,7 @@ def _compute_gradients(
         torch.mm(centred, w_gate.T, out=u)
         torch.add(u, sae.b_gate, out=gate).relu_()
         torch.addcmul(sae.b_mag, u, slope, out=code).relu_()
-        zero_where_inactive(gate, code)
+        clear_inactive_values(gate, code)
         error = torch.addmm(b_dec, both, w_dec).view(2, m, -1) - part
         on = torch.sign(code, out=of_code).sum(dtype=x.dtype)  # count_nonzero takes ten times as long
         l1 = gate.sum(dtype=x.dtype)
@@ -155,8 +155,8 @@ def _compute_gradients(
         add_product(out["W_dec"], code.T, of_codes)
         torch.mm(of_codes, w_dec.T, out=of_code)
         torch.addmm(sparsity, of_gates, w_dec.T, out=of_gate)
-        zero_where_inactive(code, of_code)
-        zero_where_inactive(gate, of_gate)
+        clear_inactive_values(code, of_code)
+        clear_inactive_values(gate, of_gate)
         out["b_mag"] += of_code.sum(0, dtype=x.dtype)
         out["b_gate"] += of_gate.sum(0, dtype=x.dtype)
         out["r_mag"] += u.mul_(of_code).sum(0, dtype=x.dtype)
@@ -177,7 +177,7 @@ def add_product(total: Tensor, a: Tensor, b: Tensor) -> None:
         total += a @ b
 
 
-def zero_where_inactive(positive: Tensor, values: Tensor) -> None:
+def clear_inactive_values(positive: Tensor, values: Tensor) -> None:
     """Set values to 0 where `positive` <= 0: the backward pass of a ReLU, several times faster than a mask."""
     torch.ops.aten.threshold_backward.grad_input(values, positive, 0.0, grad_input=values)
 

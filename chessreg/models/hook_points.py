@@ -24,10 +24,10 @@ PATTERNS = (EMBED, RESID_PRE, RESID_POST, LN_FINAL)
 BLOCK = re.compile(r"blocks\.(\d+)\.")
 
 
-def hook_point(layer: int, pattern: str = RESID_POST) -> str:
+def format_hook_point(layer: int, pattern: str = RESID_POST) -> str:
     """Return the hook point of a layer, or the pattern itself if it has no `*`.
 
-    >>> hook_point(3)
+    >>> format_hook_point(3)
     'blocks.3.hook_resid_post'
     """
     return pattern.replace("*", str(layer))
@@ -70,7 +70,7 @@ def list_hook_points(
         pattern = to_hook_pattern(name)
         if pattern not in available:
             raise NotFoundError(f"experiments have no hook point {name!r}", f"use {', '.join(available)}")
-        points |= dict.fromkeys(hook_point(layer, name) for layer in (layers if "*" in name else (0,)))
+        points |= dict.fromkeys(format_hook_point(layer, name) for layer in (layers if "*" in name else (0,)))
     for name in points:
         if not 0 <= get_hook_layer(name, n_layers) < n_layers:
             raise BadInputError(f"{name} is not of one of the model's layers 0 to {n_layers - 1}")

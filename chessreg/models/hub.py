@@ -72,7 +72,9 @@ def get_fetch_source(name: str) -> HubSource | BenchFile:
     return list_fetch_sources()[name]
 
 
-def hub_url(source: HubSource, file: str | None = None, revision: str = "main", endpoint: str | None = None) -> str:
+def format_hub_url(
+    source: HubSource, file: str | None = None, revision: str = "main", endpoint: str | None = None
+) -> str:
     """Return the URL of a file, on the mirror `endpoint` or HF_ENDPOINT if given."""
     from huggingface_hub import hf_hub_url
 
@@ -116,7 +118,7 @@ def fetch_hub_file(
     """
     if file is not None and (Path(file).is_absolute() or ".." in Path(file).parts):
         raise BadInputError(f"{file!r} is not a file of a repository", "give its path in the repository")
-    url = hub_url(source, file, revision, endpoint)
+    url = format_hub_url(source, file, revision, endpoint)
     missing = f"{url.partition('/resolve/')[0]} lists its files"
     metadata = read_hub_metadata(url, missing)
     published = metadata.etag if re.fullmatch("[0-9a-f]{64}", metadata.etag or "") else None

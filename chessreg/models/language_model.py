@@ -16,7 +16,7 @@ from chessreg.errors import BadInputError, DivergedError, NotFoundError
 from chessreg.models.adapters.base import VALUE_HEADS, AttentionKind, HeadKind, Network
 from chessreg.models.checkpoint import CheckpointInfo, load_model, read_info
 from chessreg.models.edits import ResidualEdit, apply_edits, get_token_mask
-from chessreg.models.hook_points import hook_point
+from chessreg.models.hook_points import format_hook_point
 
 if TYPE_CHECKING:
     from chessreg.encodings import Encoding
@@ -161,7 +161,7 @@ class LanguageModel:
         restricts the result to [layers, batch, n, d_model]. Padding on the right is harmless if attention is causal.
         Edits are applied first, so their own layer is edited in the result. Raises NotFoundError for an unknown layer.
         """
-        wanted = [hook_point(self._layer(layer)) for layer in layers]
+        wanted = [format_hook_point(self._layer(layer)) for layer in layers]
         return self._seen(tokens, wanted, positions, edits, lengths)
 
     @torch.inference_mode()

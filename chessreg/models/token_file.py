@@ -30,7 +30,7 @@ from typing import IO, TYPE_CHECKING, Any, Self
 
 import numpy as np
 
-from chessreg.errors import BadInputError, NotFoundError, first_line
+from chessreg.errors import BadInputError, NotFoundError, get_first_line
 from chessreg.noise import Stream, generator
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ class TokenFile:
             content._check()
         except Exception as error:  # damage can raise nearly anything in zipfile, its decompressors and numpy
             hint = "write it again: chessreg dataset export DATASET FILE --token-file"
-            raise BadInputError(f"{path} is damaged or not a token file: {first_line(error)}", hint) from error
+            raise BadInputError(f"{path} is damaged or not a token file: {get_first_line(error)}", hint) from error
         return content
 
     def write(self, file: IO[bytes]) -> None:
@@ -198,15 +198,15 @@ def export_token_file(
     Returns the contents. Raises as `make_token_file` and `open_new_file` do.
     """
     from chessreg.games.boards.exporting import open_new_file
-    from chessreg.games.datasets.dataset import column_to_numpy
+    from chessreg.games.datasets.dataset import convert_column_to_numpy
 
     if path.suffix != ".npz":
         raise BadInputError(f"{path} does not end in .npz", "chessreg dataset export DATASET games.npz --token-file")
     with open_new_file(path) as file:
-        evaluation_rows = heldout_rows[~column_to_numpy(heldout.table(["duplicate"])["duplicate"])[heldout_rows]][
-            :most_heldout
-        ]
-        unique_rows = rows[~column_to_numpy(games.table(["duplicate"])["duplicate"])[rows]]
+        evaluation_rows = heldout_rows[
+            ~convert_column_to_numpy(heldout.table(["duplicate"])["duplicate"])[heldout_rows]
+        ][:most_heldout]
+        unique_rows = rows[~convert_column_to_numpy(games.table(["duplicate"])["duplicate"])[rows]]
         training_rows = unique_rows[~np.isin(games.hashes[unique_rows], heldout.hashes[evaluation_rows])]
         counts = {
             "duplicates_left_out": len(rows) - len(unique_rows),

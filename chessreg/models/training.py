@@ -22,7 +22,7 @@ import torch.distributed as dist
 import torch.nn.functional as F
 from torch import Tensor
 
-from chessreg.errors import BadInputError, ChessregError, first_line
+from chessreg.errors import BadInputError, ChessregError, get_first_line
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
 from chessreg.models.adapters.gpt2 import GPT2, GPT2Config, attend_fused
 from chessreg.models.adapters.searchless_chess import SearchlessChess, SearchlessConfig
@@ -332,7 +332,7 @@ def explain_lost_process(devices: int) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise LostProcessError(devices, first_line(error)) from error
+        raise LostProcessError(devices, get_first_line(error)) from error
 
 
 STATE = "state.pt"
@@ -444,7 +444,7 @@ class Trainer:
             raise
         except Exception as error:  # torch raises various types for files that it did not write
             raise ChessregError(
-                f"the saved state {self.state_path} cannot be read: {first_line(error)}",
+                f"the saved state {self.state_path} cannot be read: {get_first_line(error)}",
                 "remove it to start from scratch",
             ) from error
         self.batches = self.epoch_batches()

@@ -23,10 +23,17 @@ from zipfile import ZIP_DEFLATED, ZIP_STORED, BadZipFile, ZipFile
 from sqlalchemy import select
 
 from chessreg.entities.merge import MergeReport, export_runs, merge_source
-from chessreg.errors import DAMAGE_ERRORS, BadInputError, ChessregError, NotFoundError, first_line, writing
+from chessreg.errors import (
+    DAMAGE_ERRORS,
+    BadInputError,
+    ChessregError,
+    NotFoundError,
+    get_first_line,
+    report_write_errors,
+)
 from chessreg.papers.work import PREPARATIONS, Work
 from chessreg.registry import lineage, tables
-from chessreg.registry.identity import uuid_from_digest
+from chessreg.registry.identity import make_uuid
 from chessreg.runs import transfer, unfinished
 from store.errors import StoreError
 from store.files import is_disk_full
@@ -131,7 +138,7 @@ def find_begun_runs(work: Work) -> dict[str, UUID]:
         for step in work.steps:
             if step.kind in PREPARATIONS or not step.needs <= work.references.keys():
                 continue
-            run = uuid_from_digest(resolve_and_hash(*work.spec(step), work.session.inputs)[1])
+            run = make_uuid(resolve_and_hash(*work.spec(step), work.session.inputs)[1])
             if sql.get(tables.Run, run) is not None:
                 runs[step.name] = run
     return runs
@@ -149,7 +156,7 @@ def list_needed_artifacts(work: Work, left: list[str], runs: dict[str, UUID]) ->
     with work.session.database.read() as sql:
         for name in sorted(read):
             for node in list_output_nodes(work, work.step(name), runs):
-                items |= {i.digest: i for i in transfer.items_of_node(sql, node) if i.array is None}
+                items |= {i.digest: i for i in transfer.list_node_items(sql, node) if i.array is None}
     return list(items.values())
 
 
@@ -170,7 +177,7 @@ def write_zip(root: Path, path: Path) -> None:
     """Write the files below a folder as a zip file, atomically."""
     aside = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        with writing(path):
+        with report_write_errors(path):
             with ZipFile(aside, "w", ZIP_DEFLATED) as archive:
                 for file in sorted(file for file in root.rglob("*") if file.is_file()):
                     archive.write(file, str(file.relative_to(root)))
@@ -223,5 +230,5 @@ def unpack_paper(path: Path, store: Store) -> Iterator[Path]:
                 raise ChessregError(
                     f"cannot unpack {path}: the disk is full", "free some space and try again"
                 ) from error
-            raise BadInputError(f"{path} is not a saved paper: {first_line(error)}") from error
+            raise BadInputError(f"{path} is not a saved paper: {get_first_line(error)}") from error
         yield folder

@@ -105,9 +105,9 @@ class PaperLauncher:
     # -- states of jobs ---------------------------------------------------------------------------------------
 
     def run_id(self, step: str) -> UUID:
-        from chessreg.registry.identity import uuid_from_digest
+        from chessreg.registry.identity import make_uuid
 
-        return uuid_from_digest(self.coming[step].removeprefix("run:"))
+        return make_uuid(self.coming[step].removeprefix("run:"))
 
     def complete(self, step: str) -> bool:
         from chessreg.registry import tables

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.registry.identity import uuid_from_digest
+from chessreg.registry.identity import make_uuid
 
 if TYPE_CHECKING:
     from chessreg.queries.result import QueryResult
@@ -72,7 +72,7 @@ class CompleteSteps:
 
     def run_id(self, name: str) -> str:
         """Return the id (hex) of the run of a complete step."""
-        return str(uuid_from_digest(self.references[name].removeprefix("run:")).hex)
+        return str(make_uuid(self.references[name].removeprefix("run:")).hex)
 
     def query(self, title: str, *steps: str, **options: Any) -> QueryResult:
         """Return the answer of a catalogue query over the runs of these steps."""

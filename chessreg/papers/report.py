@@ -88,10 +88,10 @@ def format_page(result: QueryResult, title: str, again: str, beside: bool = Fals
         "`chessreg board RUN:UNIT` draws one of them, `chessreg reproduce RUN` prints the commands that repeat the "
         f"run, and `{again} --columns` explains the columns.\n"
     )
-    notes = "".join(f"- {render.as_markdown(note)}\n" for note in result.notes)
+    notes = "".join(f"- {render.escape_markdown(note)}\n" for note in result.notes)
     return "\n".join(
-        [f"# {title}\n", render.markdown_text(result, numbered=not beside), traced, *([notes] if notes else []),
-         render.provenance_line(result) + "\n"]
+        [f"# {title}\n", render.format_markdown(result, numbered=not beside), traced, *([notes] if notes else []),
+         render.format_provenance(result) + "\n"]
     )  # fmt: skip
 
 
@@ -222,7 +222,7 @@ def describe_request_games(request: Request) -> str:
 
 def format_index(work: Work, made: Sequence[ReportEntry]) -> str:
     """Return the page index.md: the written files with the command of each, and the runs of all steps."""
-    from chessreg.queries.render import as_markdown
+    from chessreg.queries.render import escape_markdown
 
     request = work.request
     lines = [
@@ -249,13 +249,13 @@ def format_index(work: Work, made: Sequence[ReportEntry]) -> str:
         rows = "" if written.rows is None else "1 row: " if written.rows == 1 else f"{written.rows:,} rows: "
         lines += [f"## {written.title}", ""]
         lines += [f"{rows}{linked}", "", f"    {written.command}", ""] if written.files else []
-        lines += [f"- {as_markdown(note)}" for note in written.notes] + ([""] if written.notes else [])
+        lines += [f"- {escape_markdown(note)}" for note in written.notes] + ([""] if written.notes else [])
     lines += ["## Runs", "", "| step | kind | run | serves |", "|---|---|---|---|"]
     for step in work.steps:
         reference = work.references.get(step.name, "")
         serves = step.serves
         if step.name in work.refused:
-            serves = f"{serves}: {as_markdown(work.refused[step.name])}"
+            serves = f"{serves}: {escape_markdown(work.refused[step.name])}"
         run = (
             work.made.run_id(step.name)[-6:] if reference.startswith("run:") else reference.removeprefix("sha256:")[:12]
         )

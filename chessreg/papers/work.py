@@ -43,12 +43,12 @@ from chessreg.papers.plan import (
 )
 from chessreg.queries.result import QueryResult
 from chessreg.registry import names, tables
-from chessreg.registry.identity import canonical_digest, uuid_from_digest
+from chessreg.registry.identity import hash_canonical_json, make_uuid
 from chessreg.registry.names import CURRENT_ANNOTATIONS
 from chessreg.runs.ingest import ingest_fragments
 from chessreg.runs.kind import Kind, find_kind
 from chessreg.runs.resolve import find_missing_units, resolve_and_hash, resolve_spec
-from chessreg.runs.spec import settings_from
+from chessreg.runs.spec import parse_settings
 
 if TYPE_CHECKING:
     from chessreg.session import Session
@@ -130,7 +130,7 @@ class Work:
         values = self.settings(step, references)
         preset = step_kind.preset(values.pop("preset")) if "preset" in values else {}
         try:
-            return step_kind, settings_from(step_kind.spec, preset | values)
+            return step_kind, parse_settings(step_kind.spec, preset | values)
         except ValidationError as error:
             wrong = "; ".join(f"{'.'.join(map(str, e['loc']))}: {e['msg']}" for e in error.errors())
             raise BadInputError(f"step {step.name}: {wrong}") from error
@@ -192,7 +192,7 @@ class Work:
     def run_of(self, reference: str) -> tables.Run | None:
         """Return the run of a reference if it is complete, else None."""
         with self.session.database.read() as sql:
-            run = sql.get(tables.Run, uuid_from_digest(reference.removeprefix("run:")))
+            run = sql.get(tables.Run, make_uuid(reference.removeprefix("run:")))
             if run is None or run.completed_at is None:
                 return None
             sql.expunge(run)
@@ -425,7 +425,7 @@ def compute_request_digest(session: Session, request: Request) -> str:
         *(inputs.reference("dataset", name) for name in datasets if name),
         *(str(model.learning_rate) for model in request.language_models if model.learning_rate is not None),
     ]
-    return canonical_digest(references)[:6]
+    return hash_canonical_json(references)[:6]
 
 
 def count_available_games(session: Session, steps: Sequence[Step]) -> dict[str, int]:

@@ -11,11 +11,11 @@ from uuid import UUID
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.queries import gate
-from chessreg.queries.catalogue import Entry, Plot, file_of_kind, find_entry
-from chessreg.queries.engine import QueryAnswer, QueryEngine, engine_of, sql_digest
+from chessreg.queries.catalogue import Entry, Plot, find_entry, find_kind_file
+from chessreg.queries.engine import QueryAnswer, QueryEngine, hash_sql, open_shared_engine
 from chessreg.queries.result import QueryResult
 from chessreg.queries.scope import Filters, Scope, resolve_scope
-from chessreg.queries.summary import add_statistics, added_columns
+from chessreg.queries.summary import add_statistics, list_added_columns
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable, Mapping
@@ -42,11 +42,11 @@ def run_query(
     `options` are the fields of Scope. Raises NotFoundError for an unknown query or an unknown name in `options`,
     BadInputError for a condition that does not bind.
     """
-    question = compose_question(database, name, scope or Scope.of(options), scoring, memory)
+    question = build_question(database, name, scope or Scope.of(options), scoring, memory)
     engine, entry, scope = question.engine, question.entry, question.scope
     names = [n for n in ("table", "clusters") if n in entry.statements]
     statements = {n: question.statement(n) for n in names} | {
-        "left out": excluded_runs_sql(entry, scope, list_stale_runs(database))
+        "left out": build_excluded_runs_sql(entry, scope, list_stale_runs(database))
     }
     answer = engine.answer(statements, question.parameters, timeout)
     if entry.title not in answer.made:
@@ -61,11 +61,11 @@ def run_query(
     return QueryResult(table.drop_columns(["cell"]), meta, notes, entry, cells, entry.columns)
 
 
-def compose_question(
+def build_question(
     database: Database, name: str | Entry, scope: Scope, scoring: str, memory: str | None
 ) -> CatalogueQuestion:
     """Return a catalogue query with its resolved scope. Raises the errors of `run_query`."""
-    entry, engine = find_recorded_entry(database, name), engine_of(database, memory)
+    entry, engine = find_recorded_entry(database, name), open_shared_engine(database, memory)
     load_kind_views(database, engine, entry)
     question = CatalogueQuestion(engine, entry, scope, resolve_scope(database, scope), scoring)
     if scope.where:
@@ -80,7 +80,7 @@ def find_recorded_entry(database: Database, name: str | Entry) -> Entry:
     try:
         return find_entry(name)
     except NotFoundError:
-        return find_entry(name, trusted_kind_files(database))
+        return find_entry(name, list_trusted_kind_files(database))
 
 
 def load_kind_views(database: Database, engine: QueryEngine, entry: Entry) -> None:
@@ -91,21 +91,21 @@ def load_kind_views(database: Database, engine: QueryEngine, entry: Entry) -> No
     """
     from chessreg.runs.trust import can_load, read_trusted_file
 
-    file = file_of_kind(entry.path)
+    file = find_kind_file(entry.path)
     if file is not None and can_load(file):
         engine.beside(file)
-    elif file is not None and file not in recorded_kind_files(database):
+    elif file is not None and file not in list_recorded_kind_files(database):
         read_trusted_file(file)
 
 
-def trusted_kind_files(database: Database) -> tuple[Path, ...]:
+def list_trusted_kind_files(database: Database) -> tuple[Path, ...]:
     """Return the files of user kinds that were run here and are trusted."""
     from chessreg.runs.trust import can_load
 
-    return tuple(sorted(filter(can_load, recorded_kind_files(database))))
+    return tuple(sorted(filter(can_load, list_recorded_kind_files(database))))
 
 
-def recorded_kind_files(database: Database) -> set[Path]:
+def list_recorded_kind_files(database: Database) -> set[Path]:
     """Return the files of user kinds that the registry names."""
     from sqlalchemy import select
 
@@ -121,7 +121,7 @@ def query_plot_rows(
 ) -> QueryResult:
     """Return the rows of a catalogue query that its plot shows."""
     result = run_query(database, entry, scope, scoring=scoring)
-    table = engine_of(database).over(result.table, f"SELECT * FROM result WHERE {plot.where}")
+    table = open_shared_engine(database).over(result.table, f"SELECT * FROM result WHERE {plot.where}")
     notes = result.notes
     if len(result) and not table.num_rows:
         rows = "its row is not" if len(result) == 1 else f"none of its {len(result):,} rows is"
@@ -129,7 +129,7 @@ def query_plot_rows(
     return replace(result, table=table, cells=None, notes=notes, meta=result.meta | {"rows": table.num_rows})
 
 
-def rows_behind(
+def query_rows_behind(
     database: Database,
     name: str | Entry,
     number: int,
@@ -142,7 +142,7 @@ def rows_behind(
 ) -> QueryResult:
     """Return the games or trials behind row `number` (from 1) of a catalogue query in the same scope."""
     result = run_query(database, name, scope, scoring=scoring, timeout=timeout, memory=memory, **options)
-    question = compose_question(database, name, scope or Scope.of(options), scoring, memory)
+    question = build_question(database, name, scope or Scope.of(options), scoring, memory)
     engine, entry = question.engine, question.entry
     question.base_where.append(f"cell = {result.cell(number)}")
     answer = engine.answer({"rows": question.statement("rows")}, question.parameters, timeout)
@@ -157,12 +157,12 @@ def run_sql(database: Database, sql: str, *, timeout: float | None = None, memor
 
     Raises BadInputError for anything but a single SELECT.
     """
-    engine = engine_of(database, memory)
+    engine = open_shared_engine(database, memory)
     text = gate.add_order(engine.parser(), gate.check_select(sql))
     answer = engine.answer({"rows": text}, None, timeout)
     table = answer["rows"]
     notes = [] if table.num_rows else ["no rows"]
-    return QueryResult(table, answer_metadata(engine, answer, table.num_rows, sql_digest(sql), {"query": sql}), notes)
+    return QueryResult(table, answer_metadata(engine, answer, table.num_rows, hash_sql(sql), {"query": sql}), notes)
 
 
 def stream_sql(
@@ -173,20 +173,20 @@ def stream_sql(
     Without an ORDER BY, answers of up to `duck.MOST_SORTED_BYTES` are sorted by value. Longer answers keep the order in
     which DuckDB finds the rows, because sorting would hold all of them in memory.
     """
-    engine = engine_of(database, memory)
+    engine = open_shared_engine(database, memory)
     select = gate.check_select(sql)
     unordered = gate.select_without_order(engine.parser(), select)
     total = 0
     for part in engine.stream(unordered or select, timeout, sort=unordered is not None):
         total += part.table.num_rows
         answer = QueryAnswer({}, part.read, part.version)
-        yield QueryResult(part.table, answer_metadata(engine, answer, total, sql_digest(sql), {"query": sql}))
+        yield QueryResult(part.table, answer_metadata(engine, answer, total, hash_sql(sql), {"query": sql}))
 
 
 MOST_COUNTED_ROWS = 100_000  # rows of a table, at most
 
 
-def row_count_text(rows: int, more: bool) -> str:
+def format_row_count(rows: int, more: bool) -> str:
     return f"{rows:,}{'+' if more else ''}"
 
 
@@ -196,7 +196,7 @@ def count_rows_read(database: Database, sql: str) -> dict[str, tuple[int, bool]]
 
     Raises the errors of `run_sql`.
     """
-    return count_table_rows(database, engine_of(database).tables_of(gate.check_select(sql)))
+    return count_table_rows(database, open_shared_engine(database).tables_of(gate.check_select(sql)))
 
 
 def count_table_rows(database: Database, names: Iterable[str]) -> dict[str, tuple[int, bool]]:
@@ -250,7 +250,9 @@ class CatalogueQuestion:
     def place_where(self, text: str) -> None:
         """Apply --where to the finished table or, if it names other columns, to the rows behind the table."""
         condition = gate.check_condition(self.engine.parser(), text)
-        made = "".join(f', NULL::DOUBLE AS "{column}"' for s in self.entry.statistics for column in added_columns(s))
+        made = "".join(
+            f', NULL::DOUBLE AS "{column}"' for s in self.entry.statistics for column in list_added_columns(s)
+        )
         table = f"SELECT *{made} FROM (\n{self.statement('table')}\n)"
         wrong = self.engine.binds(f"SELECT * FROM ({table}) WHERE {condition}", self.parameters)
         if not wrong:
@@ -270,7 +272,7 @@ def list_stale_runs(database: Database) -> list[UUID]:
         return sorted(find_stale_runs(session))
 
 
-def excluded_runs_sql(entry: Entry, scope: Scope, stale: list[UUID]) -> str:
+def build_excluded_runs_sql(entry: Entry, scope: Scope, stale: list[UUID]) -> str:
     """Return the SELECT that counts the runs excluded from the default scope, and the stale runs that are included."""
     kinds = ", ".join(f"'{kind}'" for kind in entry.kinds)
     in_scope = "NOT archived AND NOT invalid"
@@ -342,14 +344,14 @@ def answer_metadata(
     return {
         **more,
         "query_hash": query_hash[:16],
-        "registry_schema": registry_schema(engine.database),
+        "registry_schema": describe_registry_schema(engine.database),
         "data_version": answer.version,
         "rows": rows,
         "rows_read": dict(sorted(answer.read.items())),
     }
 
 
-def registry_schema(database: Database) -> str:
+def describe_registry_schema(database: Database) -> str:
     """Return the revision of the registry's schema."""
     from sqlalchemy import text
     from sqlalchemy.exc import SQLAlchemyError

@@ -20,8 +20,8 @@ from sqlalchemy import or_, select
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.queries import stats
 from chessreg.queries.ask import run_query
-from chessreg.queries.engine import engine_of
-from chessreg.queries.significance import holm_adjusted
+from chessreg.queries.engine import open_shared_engine
+from chessreg.queries.significance import adjust_holm
 from chessreg.queries.stats import Clusters, Estimate
 from chessreg.registry import names, tables
 from chessreg.rows import Rows
@@ -173,7 +173,7 @@ class RunComparison:
         Without the adjustment, one of many intervals excludes 0 by chance.
         """
         known = {m.name: p for m in self.metrics if (d := m.differences[1]) and (p := d.p()) is not None}
-        adjusted = holm_adjusted(list(known.values()))
+        adjusted = adjust_holm(list(known.values()))
         return {name: p for name, p in zip(known, adjusted, strict=True) if p is not None}
 
     def as_dict(self) -> dict[str, Any]:
@@ -202,7 +202,7 @@ def compare_runs(database: Database, references: list[str]) -> RunComparison:
         subjects = find_subjects(session, references)
         kinds = [session.get_one(tables.Run, s.run_id).kind for s in subjects]
         comparison = RunComparison(subjects, kinds, list_differences(session, subjects))
-    comparison.metrics = compute_metrics(database, subjects) + beyond_controls(database, comparison)
+    comparison.metrics = compute_metrics(database, subjects) + measure_beyond_controls(database, comparison)
     return comparison
 
 
@@ -265,9 +265,9 @@ def read_run_facts(session: Session, subject: Subject) -> dict[str, dict[str, An
     code = attempt.code if attempt else {}
     return {
         "settings": {"kind": run.kind, "version": run.version}
-        | flatten_settings(run.spec, lambda v: describe_reference(session, v)),
-        "execution options": flatten_settings(attempt.execution_options) if attempt else {},
-        "code": {"chessreg": attempt.chessreg_version if attempt else None} | flatten_settings(code),
+        | flatten_shown_settings(run.spec, lambda v: describe_reference(session, v)),
+        "execution options": flatten_shown_settings(attempt.execution_options) if attempt else {},
+        "code": {"chessreg": attempt.chessreg_version if attempt else None} | flatten_shown_settings(code),
         "machine": {
             name: getattr(machine, name, None)
             for name in ("host", "platform", "cpu", "cores", "memory_bytes", "gpus", "driver", "cuda")
@@ -282,12 +282,12 @@ def read_last_attempt(session: Session, run_id: UUID) -> tables.Attempt | None:
     return session.scalars(select(attempt).where(attempt.run_id == run_id).order_by(*newest)).first()
 
 
-def flatten_settings(values: dict[str, Any], show: Any = lambda value: value, under: str = "") -> dict[str, Any]:
+def flatten_shown_settings(values: dict[str, Any], show: Any = lambda value: value, under: str = "") -> dict[str, Any]:
     """Return nested settings under dotted names."""
     flattened: dict[str, Any] = {}
     for key, value in values.items():
         if isinstance(value, dict):
-            flattened |= flatten_settings(value, show, f"{under}{key}.")
+            flattened |= flatten_shown_settings(value, show, f"{under}{key}.")
         else:
             flattened[f"{under}{key}"] = show(value)
     return flattened
@@ -322,7 +322,7 @@ def compute_metrics(database: Database, subjects: list[Subject]) -> list[Metric]
     """Return every metric of any subject, by name."""
     attempts = [f"UUID '{s.attempt_id}'" if s.attempt_id and not s.repeated else "NULL::UUID" for s in subjects]
     listed = ", ".join(f"({n}, UUID '{s.run_id}', {attempts[n]})" for n, s in enumerate(subjects))
-    answer = engine_of(database).answer(
+    answer = open_shared_engine(database).answer(
         {"clusters": CLUSTERS.format(subjects=listed), "values": VALUES.format(subjects=listed)}
     )
     rates: dict[str, dict[int, dict[str, tuple[float, float]]]] = {}
@@ -333,17 +333,17 @@ def compute_metrics(database: Database, subjects: list[Subject]) -> list[Metric]
     plain: dict[str, dict[int, Estimate]] = {}
     for row in answer["values"].to_pylist():
         plain.setdefault(row["metric"], {})[row["number"]] = Estimate(row["value"], row["low"], row["high"])
-    return metrics + [value_metric(name, cells, len(subjects)) for name, cells in plain.items()]
+    return metrics + [build_value_metric(name, cells, len(subjects)) for name, cells in plain.items()]
 
 
-def beyond_controls(database: Database, comparison: RunComparison) -> list[Metric]:
+def measure_beyond_controls(database: Database, comparison: RunComparison) -> list[Metric]:
     """Return the effect of each edit minus that of its control directions, from the queries in CONTROLLED_QUERIES."""
     subjects, controls = comparison.subjects, []
     for kind, (title, measure, unit) in CONTROLLED_QUERIES.items():
         runs = [s.run_id.hex for s, of in zip(subjects, comparison.kinds, strict=True) if of == kind]
         rows = run_query(database, title, run=runs, partial=True).rows if runs else []
         for control in ("random", "shuffled"):
-            values = [beyond(rows, subject, f"delta_{control}", unit) for subject in subjects]
+            values = [estimate_beyond_control(rows, subject, f"delta_{control}", unit) for subject in subjects]
             if any(value.value is not None for value in values):
                 draws = [d for row in rows if (d := row.get(f"{control}_draws")) and d < FEW_CONTROL_DRAWS]
                 few = f" ({min(draws)} of them: the interval is too narrow)" if draws else ""
@@ -351,7 +351,7 @@ def beyond_controls(database: Database, comparison: RunComparison) -> list[Metri
     return controls
 
 
-def beyond(rows: list[dict[str, Any]], subject: Subject, column: str, unit: float) -> Estimate:
+def estimate_beyond_control(rows: list[dict[str, Any]], subject: Subject, column: str, unit: float) -> Estimate:
     """Return the difference of a subject's only edit from its controls, as a share of 1. Unknown for several edits."""
     of_run = [row for row in rows if row.get("runs", row.get("run")) == subject.label]
     known = [row for row in of_run if row[column] is not None]
@@ -370,7 +370,7 @@ def rate_metric(name: str, cells: dict[int, dict[str, tuple[float, float]]], sub
     return Metric(name, values, differences)
 
 
-def value_metric(name: str, cells: dict[int, Estimate], subjects: int) -> Metric:
+def build_value_metric(name: str, cells: dict[int, Estimate], subjects: int) -> Metric:
     values = [cells.get(n, stats.UNKNOWN) for n in range(subjects)]
     base = values[0].value
     differences = [
@@ -393,8 +393,8 @@ def estimate_difference(ours: dict[str, tuple[float, float]], base: dict[str, tu
         table = np.array([(*ours[key], *base[key]) for key in shared]).T
         counts = dict(zip(("hits", "trials", "base_hits", "base_trials"), table, strict=True))
         pairs = Clusters(counts, np.ones(len(shared), np.int64))
-        return stats.rate_difference(pairs, "hits", "trials", "base_hits", "base_trials")
-    return stats.difference_of_independent(to_clusters(ours), to_clusters(base), "hits", "trials")
+        return stats.estimate_rate_difference(pairs, "hits", "trials", "base_hits", "base_trials")
+    return stats.estimate_independent_difference(to_clusters(ours), to_clusters(base), "hits", "trials")
 
 
 Curve = list[tuple[int, float]]  # (step, value), by step

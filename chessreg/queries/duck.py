@@ -50,7 +50,7 @@ def connect_locked(memory: str, threads: int, files: Iterable[Path] = ()) -> duc
     connection = duckdb.connect(":memory:", config={"threads": str(threads)})
     connection.execute(f"SET memory_limit = '{memory}'")
     if files:
-        connection.execute(f"SET allowed_paths = [{', '.join(map(text_literal, files))}]")
+        connection.execute(f"SET allowed_paths = [{', '.join(map(quote_text, files))}]")
     hide_progress_bar(connection)
     for statement in LOCK_STATEMENTS:
         connection.execute(statement)
@@ -75,7 +75,7 @@ def connect_unlocked() -> duckdb.DuckDBPyConnection:
     return connection
 
 
-def text_literal(value: object) -> str:
+def quote_text(value: object) -> str:
     """Return a text or a path as a SQL literal."""
     return "'" + str(value).replace("'", "''") + "'"
 
@@ -99,14 +99,14 @@ def is_busy(connection: duckdb.DuckDBPyConnection) -> bool:
     return False
 
 
-def run_select(
+def run_select_in_batches(
     connection: duckdb.DuckDBPyConnection, sql: str, parameters: Mapping[str, Any] | None, timeout: float | None
 ) -> pa.Table:
     """Return the rows of a SELECT. Raises ChessregError after `timeout` seconds."""
     with translate_errors():
         return run_until(
             connection,
-            deadline_after(timeout),
+            compute_deadline(timeout),
             lambda: _fetch_arrow(connection, sql, select_parameters(sql, parameters)),
         )
 
@@ -154,7 +154,7 @@ def _sort_rows(connection: duckdb.DuckDBPyConnection, rows: pa.Table) -> pa.Tabl
     """Return the rows sorted by value, by the first column, then the second."""
     connection.register("short_answer", rows)
     try:
-        return arrow_table(connection.sql("SELECT * FROM short_answer ORDER BY ALL"))
+        return convert_to_arrow(connection.sql("SELECT * FROM short_answer ORDER BY ALL"))
     finally:
         connection.unregister("short_answer")
 
@@ -168,10 +168,10 @@ def _read_batches(connection: duckdb.DuckDBPyConnection, reader: Any, until: flo
         except StopIteration:
             return
         except pa.ArrowException as error:  # DuckDB's errors come through Arrow here
-            raise gate.error_from_arrow(error) from error
+            raise gate.convert_arrow_error(error) from error
 
 
-def deadline_after(timeout: float | None) -> float:
+def compute_deadline(timeout: float | None) -> float:
     """Return the monotonic time in `timeout` seconds, by default in DEFAULT_TIMEOUT_S."""
     return time.monotonic() + (DEFAULT_TIMEOUT_S if timeout is None else timeout)
 
@@ -201,7 +201,7 @@ def run_until(connection: duckdb.DuckDBPyConnection, until: float, work: Callabl
             connection.interrupt()  # has no effect before the statement has begun, so it is repeated
             thread.join(0.05)
         if ours and isinstance(error, TimeoutError):
-            raise gate.timeout_error() from None
+            raise gate.make_timeout_error() from None
         raise
 
 
@@ -218,7 +218,7 @@ def translate_errors() -> Iterator[None]:
     try:
         yield
     except duckdb.Error as error:
-        raise gate.error_from_duckdb(error) from error
+        raise gate.convert_duckdb_error(error) from error
 
 
 def _fetch_arrow(connection: duckdb.DuckDBPyConnection, sql: str, parameters: dict[str, Any]) -> pa.Table:
@@ -227,7 +227,7 @@ def _fetch_arrow(connection: duckdb.DuckDBPyConnection, sql: str, parameters: di
     if relation is None:  # a statement without rows, which the gate rejects
         raise BadInputError("that gives no rows", gate.HINT)
     relation = _with_representable_types(relation)
-    return _convert_columns(arrow_table(relation), [str(kind) for kind in relation.types])
+    return _convert_columns(convert_to_arrow(relation), [str(kind) for kind in relation.types])
 
 
 AS_TEXT = re.compile(r"BIGNUM|BIT|INTERVAL|TIME|TIME WITH TIME ZONE|TIME_NS|UNION\(.*")
@@ -248,7 +248,7 @@ def _with_representable_types(relation: Any) -> Any:
     return relation.project(", ".join(cells))
 
 
-def arrow_table(relation: Any) -> pa.Table:
+def convert_to_arrow(relation: Any) -> pa.Table:
     return relation.to_arrow_table() if hasattr(relation, "to_arrow_table") else relation.fetch_arrow_table()
 
 
@@ -326,7 +326,7 @@ def _representable_nested(column: pa.ChunkedArray, kind: str) -> pa.ChunkedArray
         values = column.to_pylist()
     except (ArithmeticError, ValueError):  # a time outside of Python's range
         with duckdb.connect() as connection:
-            return arrow_table(connection.from_arrow(pa.table({"c": column})).project("c::VARCHAR AS c")).column(0)
+            return convert_to_arrow(connection.from_arrow(pa.table({"c": column})).project("c::VARCHAR AS c")).column(0)
     if "HUGEINT" not in kind:
         return column
     whole = [_whole_inside(value, kind) for value in values]

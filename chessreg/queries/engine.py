@@ -114,7 +114,7 @@ class QueryEngine:
 
         Raises BadInputError for SQL that does not bind, ChessregError after `timeout` seconds.
         """
-        until = duck.deadline_after(timeout)
+        until = duck.compute_deadline(timeout)
         with self._lock, self._stoppable():
             self.refresh()
             key = (*statements.items(), *sorted((parameters or {}).items()))
@@ -123,7 +123,10 @@ class QueryEngine:
 
             def ask(connection: duckdb.DuckDBPyConnection) -> dict[str, pa.Table]:
                 left = until - time.monotonic()
-                return {name: duck.run_select(connection, sql, parameters, left) for name, sql in statements.items()}
+                return {
+                    name: duck.run_select_in_batches(connection, sql, parameters, left)
+                    for name, sql in statements.items()
+                }
 
             tables = self._with_snapshot(statements.values(), until, ask)
             answer = QueryAnswer(tables, self._rows_read(statements.values()), self.version)
@@ -136,7 +139,7 @@ class QueryEngine:
 
         Raises the errors of `answer`. Holds the engine until the iterator is exhausted or closed.
         """
-        until = duck.deadline_after(timeout)
+        until = duck.compute_deadline(timeout)
         with self._lock, self._stoppable():
             self.refresh()
             self._with_snapshot([sql], until, lambda connection: duck.check_binds(connection, sql, None))
@@ -151,7 +154,7 @@ class QueryEngine:
             self.refresh()
             bind = partial(duck.check_binds, sql=sql, parameters=parameters)
             try:
-                self._with_snapshot([sql], duck.deadline_after(None), bind)
+                self._with_snapshot([sql], duck.compute_deadline(None), bind)
             except BadInputError as error:
                 return error.message
             return ""
@@ -160,10 +163,10 @@ class QueryEngine:
         """Return the rows of a SELECT over one Arrow table, named `result` in the statement."""
         with self._lock:
             self.refresh()
-            connection = self._load(self._names([sql]) & MACROS.keys(), duck.deadline_after(timeout))
+            connection = self._load(self._names([sql]) & MACROS.keys(), duck.compute_deadline(timeout))
             connection.register("result", table)
             try:
-                return duck.run_select(connection, sql, None, timeout)
+                return duck.run_select_in_batches(connection, sql, None, timeout)
             finally:
                 connection.unregister("result")
 
@@ -171,14 +174,14 @@ class QueryEngine:
         """Return a connection for parsing SQL."""
         with self._lock:
             self.refresh()
-            return self._load(frozenset(), duck.deadline_after(None)).cursor()
+            return self._load(frozenset(), duck.compute_deadline(None)).cursor()
 
     def described(self) -> dict[str, list[str]]:
         """Return the columns of every table and view that a query may name."""
         with self._lock:
             self.refresh()
             self._learn()
-            connection = self._load(frozenset(), duck.deadline_after(None), list_all=True)
+            connection = self._load(frozenset(), duck.compute_deadline(None), list_all=True)
             listed = (
                 "SELECT table_name, column_name FROM information_schema.columns ORDER BY table_name, ordinal_position"
             )
@@ -196,7 +199,7 @@ class QueryEngine:
         with self._lock:
             self.refresh()
             self._learn()
-            duck.check_binds(self._load(frozenset(), duck.deadline_after(None), list_all=True), sql)
+            duck.check_binds(self._load(frozenset(), duck.compute_deadline(None), list_all=True), sql)
             return sorted(self._names([sql]) & TABLES.keys())
 
     def extras(self) -> mirror.Extras:
@@ -218,7 +221,7 @@ class QueryEngine:
             runs = {}
             for table in RESULT_TABLES:
                 if len(self._read.get(table, ())) >= mirror.LEAST_ROWS:
-                    runs[table] = mirror.runs_without_file(self._mirror, self._data, table)
+                    runs[table] = mirror.list_runs_without_file(self._mirror, self._data, table)
             if any(runs.values()):
                 mirror.write_files(self._mirror, self._read, runs)
 
@@ -255,21 +258,21 @@ class QueryEngine:
                 for name, version in keys:
                     with suppress(*DAMAGE_ERRORS):
                         rows += session.execute(recorded.where(Kind.name == name, Kind.version == version)).all()
-        return sorted((views.kind_row_of_record(*row) for row in rows), key=lambda row: row[:2])
+        return sorted((views.parse_kind_record(*row) for row in rows), key=lambda row: row[:2])
 
     def beside(self, file: Path) -> None:
         """Add the views of a kind's file, even if the kind never ran here."""
         with self._lock:
             if file not in (self._files or ()):
                 self._files = (*(self._files or ()), file)
-                self._installed = views.installed_kind_rows(self._files)
+                self._installed = views.list_installed_kind_rows(self._files)
                 self._set_views()
 
     def _learn(self) -> bool:
         """Add the views of all installed kinds. Return whether they were missing."""
         if self._files is not None:
             return False
-        self._files, self._installed = (), views.installed_kind_rows()
+        self._files, self._installed = (), views.list_installed_kind_rows()
         self._set_views()
         return True
 
@@ -278,7 +281,7 @@ class QueryEngine:
         if self._all_listed:
             self._forget()
         before = self._views.views
-        self._views = views.build_kind_views(self._kinds, self._installed, {*TABLES, *views.handy_views()})
+        self._views = views.build_kind_views(self._kinds, self._installed, {*TABLES, *views.read_handy_views()})
         self._defined -= {name for name, view in before.items() if self._views.views.get(name) != view}
         self._answers.clear()
 
@@ -293,7 +296,7 @@ class QueryEngine:
         """
         import duckdb
 
-        loosely, list_all = False, any(views.may_list_tables(sql) for sql in statements)
+        loosely, list_all = False, any(views.can_list_tables(sql) for sql in statements)
         while True:
             try:
                 return ask(self._load(self._names(statements, loosely), until, list_all))
@@ -315,8 +318,8 @@ class QueryEngine:
         """Return all tables, views and macros that these statements name, directly or through views; everything if a
         statement computes a name."""
         kinds = {name: f"{view.select} FROM run, {view.table or 'run'}" for name, view in self._views.views.items()}
-        texts = {**MACROS, **dict.fromkeys(TABLES, ""), **views.handy_views(), **views.MACROS_OF_VIEWS, **kinds}
-        if any(views.computes_name(sql) for sql in statements):
+        texts = {**MACROS, **dict.fromkeys(TABLES, ""), **views.read_handy_views(), **views.MACROS_OF_VIEWS, **kinds}
+        if any(views.is_name_computed(sql) for sql in statements):
             return frozenset(texts)
         return views.find_named(statements, texts, loosely=loosely)
 
@@ -367,7 +370,7 @@ class QueryEngine:
                 return wait_for_result(aside.submit(fetch), until)
             except TimeoutError:
                 stop.set()
-                raise gate.timeout_error() from None
+                raise gate.make_timeout_error() from None
             except BaseException:
                 stop.set()
                 raise
@@ -380,7 +383,7 @@ class QueryEngine:
         import duckdb
 
         assert self._data
-        for name in (*MACROS, *TABLES, *views.handy_views(), *views.MACROS_OF_VIEWS, *self._views.views):
+        for name in (*MACROS, *TABLES, *views.read_handy_views(), *views.MACROS_OF_VIEWS, *self._views.views):
             if name in names and name not in self._defined:
                 if name in self._read:
                     self._data.register(f"_{name}", self._read[name])
@@ -394,10 +397,10 @@ class QueryEngine:
             return f'CREATE {self._form(name)} "{name}" AS {self._rows(name)}'
         if macro := MACROS.get(name) or views.MACROS_OF_VIEWS.get(name):
             return f"CREATE MACRO {name}{macro}"
-        if name in views.handy_views():
-            bases = self._names([views.handy_views()[name]]) & TABLES.keys()
+        if name in views.read_handy_views():
+            bases = self._names([views.read_handy_views()[name]]) & TABLES.keys()
             form = "TABLE" if name in COMPUTED_ONCE and bases <= self._read.keys() else "VIEW"
-            return f'CREATE {form} "{name}" AS {views.handy_views()[name]}'
+            return f'CREATE {form} "{name}" AS {views.read_handy_views()[name]}'
         select, kind, table = self._views.views[name]
         if table is None:
             return f'CREATE OR REPLACE VIEW "{name}" AS {select}'
@@ -423,16 +426,16 @@ class QueryEngine:
         are read.
         """
         extras = self._views.extras.get((kind, table), {}) if kind else {}
-        types = {**source.column_types(table), **{name: extra.duckdb for name, extra in extras.items()}}
+        types = {**source.list_column_types(table), **{name: extra.duckdb for name, extra in extras.items()}}
         if table not in self._read:
             columns = ", ".join(f'NULL::{type_} AS "{name}"' for name, type_ in types.items())
             return f"SELECT {columns} WHERE error('{table} was not read')"
         columns = ", ".join(f'"{name}"' for name in types)
-        of_kind = f" WHERE run_id IN (SELECT id FROM run WHERE kind = {duck.text_literal(kind)})" if kind else ""
-        parts = [f"SELECT {columns} FROM ({views.typed_rows(table, self.database.dialect, extras)}){of_kind}"]
+        of_kind = f" WHERE run_id IN (SELECT id FROM run WHERE kind = {duck.quote_text(kind)})" if kind else ""
+        parts = [f"SELECT {columns} FROM ({views.build_typed_rows_sql(table, self.database.dialect, extras)}){of_kind}"]
         for each, paths in sorted(self._mirror.by_kind(table).items()) if self._mirror else ():
             if kind in (None, each):
-                parts.append(mirror.parquet_select(f"SELECT {columns}", paths))
+                parts.append(mirror.build_parquet_select(f"SELECT {columns}", paths))
         return " UNION ALL ".join(parts)
 
     def _rows_read(self, statements: Collection[str]) -> dict[str, int]:
@@ -446,7 +449,7 @@ class QueryEngine:
         return counts
 
 
-def engine_of(database: Database, memory: str | None = None) -> QueryEngine:
+def open_shared_engine(database: Database, memory: str | None = None) -> QueryEngine:
     """Return the engine of an open registry: one per Database, so that a process reads its snapshot once.
 
     A memory limit other than the default creates a separate engine.
@@ -464,5 +467,5 @@ _ENGINES: weakref.WeakKeyDictionary[Any, QueryEngine] = weakref.WeakKeyDictionar
 _ENGINES_LOCK = threading.Lock()
 
 
-def sql_digest(sql: str) -> str:
+def hash_sql(sql: str) -> str:
     return hashlib.sha256(sql.encode()).hexdigest()

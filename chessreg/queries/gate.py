@@ -27,7 +27,7 @@ def check_select(sql: str) -> str:
     try:
         statements = duckdb.extract_statements(sql)
     except duckdb.Error as error:
-        raise BadInputError(error_message(error), HINT) from error
+        raise BadInputError(get_error_message(error), HINT) from error
     if not statements:
         raise BadInputError("the SQL is empty", HINT)
     if len(statements) > 1:
@@ -91,7 +91,7 @@ def parse_select(connection: duckdb.DuckDBPyConnection, sql: str) -> dict[str, A
     return None if tree.get("error") else tree
 
 
-def error_message(error: Exception) -> str:
+def get_error_message(error: Exception) -> str:
     """Return DuckDB's message in one line, without its copy of the statement."""
     lines = [line.strip() for line in str(error).strip().splitlines() if line.strip()]
     kept: list[str] = []
@@ -102,28 +102,28 @@ def error_message(error: Exception) -> str:
     return " ".join(kept) or type(error).__name__
 
 
-def timeout_error() -> ChessregError:
+def make_timeout_error() -> ChessregError:
     return ChessregError("the query was stopped: it took longer than allowed", "--timeout SECONDS gives it more")
 
 
-def error_from_arrow(error: Exception) -> ChessregError:
+def convert_arrow_error(error: Exception) -> ChessregError:
     """Return the ChessregError for a DuckDB error that Arrow raised, whose class is lost."""
-    message = error_message(error)
+    message = get_error_message(error)
     if "INTERRUPT" in message.upper():
-        return timeout_error()
+        return make_timeout_error()
     if "Out of Memory" in message:
         return ChessregError("the query needs more memory than it is allowed", "--memory 8GB gives it more")
     return BadInputError(message)
 
 
-def error_from_duckdb(error: Exception) -> ChessregError:
+def convert_duckdb_error(error: Exception) -> ChessregError:
     """Return the ChessregError for a DuckDB error."""
     import duckdb
 
     if isinstance(error, duckdb.InterruptException):
-        return timeout_error()
+        return make_timeout_error()
     if isinstance(error, duckdb.OutOfMemoryException):
         return ChessregError("the query needs more memory than it is allowed", "--memory 8GB gives it more")
     if isinstance(error, duckdb.CatalogException | duckdb.BinderException):
-        return BadInputError(error_message(error), 'chessreg query --sql "SHOW TABLES"')
-    return BadInputError(error_message(error))
+        return BadInputError(get_error_message(error), 'chessreg query --sql "SHOW TABLES"')
+    return BadInputError(get_error_message(error))

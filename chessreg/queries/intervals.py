@@ -36,10 +36,10 @@ def add_intervals(session: Session, run_id: UUID, answer: measures.Row) -> measu
         before = measures.find_earlier_measure(session, run_id, answer["measure"])
         base = {} if before is None else measures.read_cluster_counts(session, before[0], answer["measure"])
     if base.keys() == own.keys():
-        paired = stats.rate_difference(make_clusters(own, base), "hits", "trials", "base_hits", "base_trials")
+        paired = stats.estimate_rate_difference(make_clusters(own, base), "hits", "trials", "base_hits", "base_trials")
         row["change_low"], row["change_high"] = find_ends(paired)
     elif base:
-        apart = stats.difference_of_independent(make_clusters(own), make_clusters(base), "hits", "trials")
+        apart = stats.estimate_independent_difference(make_clusters(own), make_clusters(base), "hits", "trials")
         row["change_low"], row["change_high"] = find_ends(apart)
     return row
 

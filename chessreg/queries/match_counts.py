@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from chessreg.errors import BadInputError
 from chessreg.games.engines.sprt import COLOR_PAIR_VALUES, Sprt, compute_log_likelihood_ratio
-from chessreg.queries.stats import Estimate, Z, estimate_elo, one_sided_bound
+from chessreg.queries.stats import Estimate, Z, compute_one_sided_bound, estimate_elo
 
 GAME_VALUES = (-0.5, 0.0, 0.5)  # points less ½ of a loss, a draw and a win
 NORMALIZED_ELO = 800 / math.log(10)  # per standard deviation of one game's result
@@ -72,7 +72,7 @@ class MatchCounts:
         were lost or won."""
         value = 0.5 + self.mean
         if value in (0.0, 1.0):
-            bound = one_sided_bound(self.number)
+            bound = compute_one_sided_bound(self.number)
             return Estimate(value, None, bound) if value == 0 else Estimate(value, 1 - bound, None)
         half = Z * self.deviation / math.sqrt(self.number)
         return Estimate(value, max(0.0, value - half), min(1.0, value + half))
@@ -102,7 +102,7 @@ class MatchCounts:
 
 
 def score_of_elo(elo: float) -> float:
-    """Return the expected score of a rating difference: the inverse of `chessreg.queries.stats.elo_of_score`.
+    """Return the expected score of a rating difference: the inverse of `chessreg.queries.stats.convert_score_to_elo`.
 
     >>> round(score_of_elo(190.85), 4)
     0.75

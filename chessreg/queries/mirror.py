@@ -23,7 +23,7 @@ from uuid import uuid4
 from chessreg.queries import duck, views
 from chessreg.queries.source import CompleteRun, RegistryReader, open_reader
 from chessreg.registry.result_tables import RESULT_TABLES
-from store.files import fsync_path
+from store.files import sync_path
 
 if TYPE_CHECKING:
     import duckdb
@@ -52,7 +52,7 @@ class Mirror:
 
     def select(self, table: str, kind: str) -> str:
         """Return the SELECT of typed rows of this kind's runs from the Arrow table `_<table>`."""
-        return views.typed_rows(table, "sqlite", self._extras.get((kind, table), {}))
+        return views.build_typed_rows_sql(table, "sqlite", self._extras.get((kind, table), {}))
 
     def path(self, table: str, id: str) -> Path:
         """Return the path of the file with a complete run's rows of a table."""
@@ -98,7 +98,7 @@ def read_mirror(
     return mirror
 
 
-def runs_without_file(mirror: Mirror, connection: duckdb.DuckDBPyConnection, table: str) -> list[str]:
+def list_runs_without_file(mirror: Mirror, connection: duckdb.DuckDBPyConnection, table: str) -> list[str]:
     """Return the ids of complete runs without a file that have enough rows in the Arrow table `_<table>`."""
     select = f'SELECT run_id FROM "_{table}" GROUP BY run_id HAVING count(*) >= {LEAST_ROWS}'
     ids = [id for (id,) in connection.execute(select).fetchall() if id in mirror.runs and id not in mirror.files[table]]
@@ -139,18 +139,18 @@ def _write_table(
         select, listed = mirror.select(table, kind), ", ".join(f"'{id}'" for id in ids)
         connection.execute(
             f"COPY (SELECT *, replace(run_id::VARCHAR, '-', '') AS id FROM ({select} WHERE run_id IN ({listed}))) "
-            f"TO {duck.text_literal(aside)} (FORMAT parquet, COMPRESSION zstd, PARTITION_BY (id), OVERWRITE_OR_IGNORE)"
+            f"TO {duck.quote_text(aside)} (FORMAT parquet, COMPRESSION zstd, PARTITION_BY (id), OVERWRITE_OR_IGNORE)"
         )
         for id in ids:
             written = list((aside / f"id={id}").iterdir())
             if len(written) == 1:  # if DuckDB split the rows of a run, they stay in SQL only
-                fsync_path(written[0])
+                sync_path(written[0])
                 written[0].rename(mirror.path(table, id))
 
 
-def parquet_select(select: str, paths: Sequence[Path]) -> str:
+def build_parquet_select(select: str, paths: Sequence[Path]) -> str:
     """Return the SELECT of columns from files of one SELECT."""
-    return f"{select} FROM read_parquet([{', '.join(map(duck.text_literal, paths))}])"
+    return f"{select} FROM read_parquet([{', '.join(map(duck.quote_text, paths))}])"
 
 
 def remove_damaged_files(mirror: Mirror, tables: Iterable[str]) -> set[str]:
@@ -161,7 +161,9 @@ def remove_damaged_files(mirror: Mirror, tables: Iterable[str]) -> set[str]:
     with closing(duck.connect_unlocked()) as connection:
         for path in (path for table in tables for path in mirror.files.get(table, {}).values()):
             try:
-                connection.execute(f"SELECT sum(hash(f)) FROM ({parquet_select('SELECT *', [path])}) AS f").fetchall()
+                connection.execute(
+                    f"SELECT sum(hash(f)) FROM ({build_parquet_select('SELECT *', [path])}) AS f"
+                ).fetchall()
             except duckdb.Error:
                 found.add(path.name)
                 with suppress(OSError):
@@ -185,7 +187,7 @@ def find_differing_files(database: Database, extras: Extras) -> Iterator[Path]:
             count = f"SELECT count(*), sum(hash(r)) FROM (SELECT {listed} FROM ({{}})) AS r"
             wanted = connection.execute(count.format(select)).fetchall()
             try:
-                same = connection.execute(count.format(parquet_select("SELECT *", [path]))).fetchall() == wanted
+                same = connection.execute(count.format(build_parquet_select("SELECT *", [path]))).fetchall() == wanted
             except duckdb.Error:
                 same = False
             if not same:

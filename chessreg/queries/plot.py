@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from chessreg.errors import BadInputError
 from chessreg.queries.catalogue import Plot
-from chessreg.queries.render import column_heading, number_text, write_file
+from chessreg.queries.render import format_heading, format_number, write_file
 from chessreg.queries.result import QueryResult
 
 if TYPE_CHECKING:
@@ -38,13 +38,13 @@ def draw_figure(result: QueryResult, plot: Plot) -> Figure:
     """Return the figure of a catalogue answer that holds the plot's rows. Raises BadInputError for an empty answer."""
     from matplotlib.figure import Figure
 
-    rows, label_columns = rows_of_lines(result, plot), (*plot.series, LINE_KEY)
+    rows, label_columns = list_line_rows(result, plot), (*plot.series, LINE_KEY)
     if not rows:
         raise BadInputError(f"there is nothing to plot for {plot.title!r}", *result.notes[:1])
     if plot.form == "board":
-        return heat_figure(result, plot)
+        return draw_heat_figure(result, plot)
     panels = group_rows(rows, plot.panels)
-    differing = differing_columns(rows, label_columns)
+    differing = list_differing_columns(rows, label_columns)
     series = list(group_rows(rows, differing))
     columns = 1 if plot.form == "dots" else min(len(panels), MAX_PANELS_IN_ROW)
     lines_of_panels = -(-len(panels) // columns)
@@ -100,7 +100,7 @@ def axis_label(result: QueryResult, name: str) -> str:
 
 def category_labels(rows: Sequence[Row], plot: Plot) -> list[str]:
     """Return the values of the x column as labels, in order of appearance."""
-    return list(dict.fromkeys(number_text(row[plot.x], 3) for row in rows))
+    return list(dict.fromkeys(format_number(row[plot.x], 3) for row in rows))
 
 
 def mark_zero(axis: Axes, direction: str) -> None:
@@ -118,33 +118,33 @@ class HeatBoard(NamedTuple):
     values: dict[int, float]
 
 
-def heat_boards(result: QueryResult, plot: Plot) -> list[HeatBoard]:
+def build_heat_boards(result: QueryResult, plot: Plot) -> list[HeatBoard]:
     """Return the boards of a plot, by series and then by panel."""
     import chess
 
-    rows = rows_of_lines(result, plot)
+    rows = list_line_rows(result, plot)
     boards = []
-    for series, of_series in group_rows(rows, differing_columns(rows, plot.series)).items():
+    for series, of_series in group_rows(rows, list_differing_columns(rows, plot.series)).items():
         for panel, here in group_rows(of_series, plot.panels).items():
             values = {chess.parse_square(row[plot.x]): float(row[plot.y]) for row in here}
             boards.append(HeatBoard(series, panel, values))
     return boards
 
 
-def heat_range(boards: Sequence[HeatBoard]) -> tuple[float, float]:
+def compute_heat_range(boards: Sequence[HeatBoard]) -> tuple[float, float]:
     """Return the lowest and the highest value of all boards, for a shared scale."""
     values = [value for board in boards for value in board.values.values()]
     return min(values), max(values)
 
 
-def heat_figure(result: QueryResult, plot: Plot) -> Figure:
+def draw_heat_figure(result: QueryResult, plot: Plot) -> Figure:
     """Return a figure of the boards in gray, on one scale."""
     import numpy as np
 
     from chessreg.games.boards.picture import HeatPanel, draw_heatmaps
 
-    boards = heat_boards(result, plot)
-    low, high = heat_range(boards)
+    boards = build_heat_boards(result, plot)
+    low, high = compute_heat_range(boards)
     name = plot.panels[0] if len(plot.panels) == 1 else ""
     panels = []
     for board in boards:
@@ -153,10 +153,10 @@ def heat_figure(result: QueryResult, plot: Plot) -> Figure:
         panels.append(
             HeatPanel(" · ".join(filter(None, [board.series, f"{name} {board.panel}".strip()])), values, low, high)
         )
-    return draw_heatmaps(panels, f"{plot.title}: {column_heading(result, plot.y)}", min(len(panels), 4))
+    return draw_heatmaps(panels, f"{plot.title}: {format_heading(result, plot.y)}", min(len(panels), 4))
 
 
-def rows_of_lines(result: QueryResult, plot: Plot) -> list[Row]:
+def list_line_rows(result: QueryResult, plot: Plot) -> list[Row]:
     """Return the rows that a plot draws.
 
     Each column of `beside` gives additional rows with its value as y. The column's name is in LINE_KEY.
@@ -170,7 +170,7 @@ def rows_of_lines(result: QueryResult, plot: Plot) -> list[Row]:
     return rows
 
 
-def differing_columns(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
+def list_differing_columns(rows: Sequence[Row], names: Sequence[str]) -> list[str]:
     """Return the columns whose values differ between rows: constant ones would repeat in every legend entry."""
     return [name for name in names if len({str(row[name]) for row in rows}) > 1]
 
@@ -179,7 +179,7 @@ def group_rows(rows: Sequence[Row], names: Sequence[str]) -> dict[str, list[Row]
     """Group rows by the values of these columns, in order of appearance."""
     groups: dict[str, list[Row]] = {}
     for row in rows:
-        groups.setdefault(", ".join(number_text(row[name], 3) for name in names if row[name] is not None), []).append(
+        groups.setdefault(", ".join(format_number(row[name], 3) for name in names if row[name] is not None), []).append(
             row
         )
     return groups
@@ -222,7 +222,7 @@ def draw_lines(
         axis.errorbar(
             [row[plot.x] for row in ordered],
             [row[plot.y] for row in ordered],
-            yerr=error_bars(result, plot, ordered),
+            yerr=compute_error_bars(result, plot, ordered),
             label=label,
             color=COLORS[place % len(COLORS)],
             marker=MARKERS[place % len(MARKERS)],
@@ -244,10 +244,10 @@ def draw_bars(
     for label, rows in parts.items():
         place = series.index(label)
         axis.bar(
-            [places.index(number_text(row[plot.x], 3)) + (place - (len(series) - 1) / 2) * width for row in rows],
+            [places.index(format_number(row[plot.x], 3)) + (place - (len(series) - 1) / 2) * width for row in rows],
             [row[plot.y] for row in rows],
             width,
-            yerr=error_bars(result, plot, rows),
+            yerr=compute_error_bars(result, plot, rows),
             label=label,
             color=COLORS[place % len(COLORS)],
             capsize=2,
@@ -271,8 +271,8 @@ def draw_dots(
         place = series.index(label)
         axis.errorbar(
             [row[plot.y] for row in rows],
-            [places.index(number_text(row[plot.x], 3)) + (place - (len(series) - 1) / 2) * step for row in rows],
-            xerr=error_bars(result, plot, rows),
+            [places.index(format_number(row[plot.x], 3)) + (place - (len(series) - 1) / 2) * step for row in rows],
+            xerr=compute_error_bars(result, plot, rows),
             label=label,
             color=COLORS[place % len(COLORS)],
             marker=MARKERS[place % len(MARKERS)],
@@ -288,7 +288,7 @@ def draw_dots(
     mark_zero(axis, "x")
 
 
-def error_bars(result: QueryResult, plot: Plot, rows: Sequence[Row]) -> list[list[float]] | None:
+def compute_error_bars(result: QueryResult, plot: Plot, rows: Sequence[Row]) -> list[list[float]] | None:
     """Return the distances to both ends of the interval, 0 for an unknown end; None for a column without interval."""
     if plot.y not in result.intervals:
         return None

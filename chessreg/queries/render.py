@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from chessreg import text_table
-from chessreg.errors import BadInputError, first_line, writing
+from chessreg.errors import BadInputError, get_first_line, report_write_errors
 from chessreg.queries.catalogue import Defaults
 from chessreg.queries.result import QueryResult
 from chessreg.registry.file_gate import refuse_registry
 from chessreg.rows import MOST_SHOWN, format_html_table
-from chessreg.terminal import visible
+from chessreg.terminal import make_visible
 from store.files import write_whole
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ def write_file(path: Path, data: bytes) -> None:
     Raises BadInputError if the path cannot be written or is a file of the open registry.
     """
     refuse_registry(path)
-    with writing(path):
+    with report_write_errors(path):
         write_whole(path, data)
 
 
@@ -55,8 +55,8 @@ def choose_columns(result: QueryResult, wide: bool = False) -> tuple[list[str], 
     rows = result.rows
     ends = {f"{name}{end}" for name in result.intervals for end in ("_low", "_high")}
     columns = [n for n in result.columns if n not in ends and not result.column(n).hidden]
-    if not wide and (defaults := default_columns(result)):
-        columns = [*defaults.keys, *distinguishing_columns(result, defaults), *defaults.answers, *defaults.counts]
+    if not wide and (defaults := get_default_columns(result)):
+        columns = [*defaults.keys, *list_distinguishing_columns(result, defaults), *defaults.answers, *defaults.counts]
         columns = [n for n in columns if n in result.columns]
     if not result.described or not rows:
         return columns, {}
@@ -74,13 +74,13 @@ def choose_columns(result: QueryResult, wide: bool = False) -> tuple[list[str], 
         describes = isinstance(values[0], str) or result.column(name).unit in ("", "moves")
         constant = len(rows) > 1 and all(value == values[0] for value in values)  # a set would fail for lists
         if name not in stays and describes and name not in result.intervals and constant and not empty:
-            same[name] = cell_text(result, rows[0], name)
+            same[name] = format_cell(result, rows[0], name)
         else:
             kept.append(name)
     return kept, same
 
 
-def distinguishing_columns(result: QueryResult, defaults: Defaults) -> list[str]:
+def list_distinguishing_columns(result: QueryResult, defaults: Defaults) -> list[str]:
     """Return the columns, in the query's order, that distinguish rows whose default keys are equal.
 
     Only short texts, switches and whole numbers without a unit can distinguish rows.
@@ -105,14 +105,14 @@ def distinguishing_columns(result: QueryResult, defaults: Defaults) -> list[str]
     return chosen
 
 
-def default_columns(result: QueryResult) -> Defaults | None:
+def get_default_columns(result: QueryResult) -> Defaults | None:
     """Return the table's default columns, or None if all columns are shown because others were chosen or declared."""
     if result.entry is None or result.chosen or result.meta.get("published") or not result.entry.default.names:
         return None
     return result.entry.default
 
 
-def cell_text(result: QueryResult, row: dict[str, Any], name: str) -> str:
+def format_cell(result: QueryResult, row: dict[str, Any], name: str) -> str:
     """Return a value as text with its interval; a single bound as ≤ or ≥."""
     value = row[name]
     unit = result.column(name).unit
@@ -120,23 +120,25 @@ def cell_text(result: QueryResult, row: dict[str, Any], name: str) -> str:
     is_key = result.entry is not None and name in result.entry.default.keys
     setting = is_key or (bool(result.meta.get("published")) and row.get("unit") == "")
     if name not in result.intervals:
-        return number_text(value, decimals) if unit in DECIMALS else amount_text(value, setting)
+        return format_number(value, decimals) if unit in DECIMALS else format_amount(value, setting)
     low, high = row[f"{name}_low"], row[f"{name}_high"]
     if value is None:
-        bounds = [f"{sign} {number_text(end, decimals)}" for sign, end in (("≥", low), ("≤", high)) if end is not None]
+        bounds = [
+            f"{sign} {format_number(end, decimals)}" for sign, end in (("≥", low), ("≤", high)) if end is not None
+        ]
         return " ".join(bounds)
     if low is None and high is None:
-        return number_text(value, decimals) if unit in DECIMALS else amount_text(value, setting)
+        return format_number(value, decimals) if unit in DECIMALS else format_amount(value, setting)
     if low is None or high is None:
-        bound = f"≤ {number_text(high, decimals)}" if low is None else f"≥ {number_text(low, decimals)}"
-        return f"{number_text(value, decimals)} [{bound}]"
-    return f"{number_text(value, decimals)} [{number_text(low, decimals)}, {number_text(high, decimals)}]"
+        bound = f"≤ {format_number(high, decimals)}" if low is None else f"≥ {format_number(low, decimals)}"
+        return f"{format_number(value, decimals)} [{bound}]"
+    return f"{format_number(value, decimals)} [{format_number(low, decimals)}, {format_number(high, decimals)}]"
 
 
-def number_text(value: Any, decimals: int) -> str:
+def format_number(value: Any, decimals: int) -> str:
     """Return one value as text.
 
-    >>> number_text(0.12345, 3), number_text(12345, 0), number_text(None, 1), number_text(True, 1)
+    >>> format_number(0.12345, 3), format_number(12345, 0), format_number(None, 1), format_number(True, 1)
     ('0.123', '12,345', '', 'yes')
     """
     if value is None:
@@ -157,40 +159,40 @@ def number_text(value: Any, decimals: int) -> str:
     return str(value)
 
 
-def amount_text(value: Any, setting: bool = False) -> str:
+def format_amount(value: Any, setting: bool = False) -> str:
     """Return a value without an interval as text.
 
     Values have three decimals; large whole numbers have no decimals. A value that three decimals would change or hide
     has four significant digits. For a `setting`, no whole number has decimals.
 
-    >>> [amount_text(value) for value in (0.25, 0.1234, 8e-05, 0.000123456, 2000.0)]
+    >>> [format_amount(value) for value in (0.25, 0.1234, 8e-05, 0.000123456, 2000.0)]
     ['0.250', '0.1234', '8e-05', '0.0001235', '2,000']
-    >>> amount_text(2.0, setting=True)
+    >>> format_amount(2.0, setting=True)
     '2'
     """
     if not isinstance(value, float) or not isfinite(value):
-        return number_text(value, 3)
+        return format_number(value, 3)
     if value.is_integer() and (setting or abs(value) >= 1000):
-        return number_text(value, 0)
+        return format_number(value, 0)
     digits = f"{value:.4g}"
     exact = float(digits) == value and abs(value) < 1
-    return digits if round(value, 3) != value and (exact or abs(value) < 5e-4) else number_text(value, 3)
+    return digits if round(value, 3) != value and (exact or abs(value) < 5e-4) else format_number(value, 3)
 
 
-def column_heading(result: QueryResult, name: str) -> str:
+def format_heading(result: QueryResult, name: str) -> str:
     unit = result.column(name).unit
     text = name.replace("_", " ")
     return f"{text} {unit}" if unit in ("%", "Elo", "cp") and unit.lower() != text else text
 
 
-def table_cells(
+def format_cells(
     result: QueryResult, wide: bool = False
 ) -> tuple[list[str], list[list[str]], dict[str, str], list[bool]]:
     """Return headings, cells, the columns with the same value in every row, and which columns are numeric."""
     names, same = choose_columns(result, wide)
     rows = result.rows
-    cells = [[cell_text(result, row, name) for name in names] for row in rows]
-    return [column_heading(result, n) for n in names], cells, same, [is_numeric(result, rows, n) for n in names]
+    cells = [[format_cell(result, row, name) for name in names] for row in rows]
+    return [format_heading(result, n) for n in names], cells, same, [is_numeric(result, rows, n) for n in names]
 
 
 def is_numeric(result: QueryResult, rows: list[dict[str, Any]], name: str) -> bool:
@@ -199,11 +201,11 @@ def is_numeric(result: QueryResult, rows: list[dict[str, Any]], name: str) -> bo
     )
 
 
-def caption_text(same: dict[str, str]) -> str:
+def format_caption(same: dict[str, str]) -> str:
     return "; ".join(f"{name.replace('_', ' ')} {value}" for name, value in same.items())
 
 
-def table_text(result: QueryResult, width: int | None = None, wide: bool = False) -> str:
+def format_table(result: QueryResult, width: int | None = None, wide: bool = False) -> str:
     """Return a table with one line per row for a terminal of `width` columns, or of any width.
 
     If the default columns do not fit, counts are left out from the right, then all answers but the first; then long
@@ -212,23 +214,23 @@ def table_text(result: QueryResult, width: int | None = None, wide: bool = False
     """
     names, same = choose_columns(result, wide)
     rows = result.rows
-    cells = {name: [visible(cell_text(result, row, name)) for row in rows] for name in names}
+    cells = {name: [make_visible(format_cell(result, row, name)) for row in rows] for name in names}
     notes = move_sentences(cells)
-    headings = {name: column_heading(result, name) for name in names}
-    defaults = None if wide else default_columns(result)
+    headings = {name: format_heading(result, name) for name in names}
+    defaults = None if wide else get_default_columns(result)
     if width is not None and defaults is not None:
         names = fit_columns(names, defaults, headings, cells, width - len(str(len(rows))) - text_table.GAP)
     numeric = {name: is_numeric(result, rows, name) for name in names}
-    lines = text_table.wrap_text(visible(caption_text(same)), width or 120) if same else []
+    lines = text_table.wrap_text(make_visible(format_caption(same)), width or 120) if same else []
     lines += text_table.draw_table(
         ["#", *(headings[name] for name in names)],
         [[str(place), *row] for place, row in enumerate(zip(*(cells[name] for name in names), strict=True), 1)],
         [True, *(numeric[name] for name in names)],
     )
     for place, note in enumerate(notes, 1):
-        lines += text_table.wrap_text(f"[{place}] {visible(note)}", width or 120)
+        lines += text_table.wrap_text(f"[{place}] {make_visible(note)}", width or 120)
     if defaults is not None:
-        lines.append(omitted_columns_line(result, {*names, *same}, width or 120))
+        lines.append(format_omitted_columns(result, {*names, *same}, width or 120))
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
@@ -240,14 +242,14 @@ def fit_columns(
     answers = [name for name in names if name in defaults.answers]
     counts = [name for name in names if name in defaults.counts]
     for name in (*reversed(counts), *reversed(answers[1:])):
-        if text_table.needed_width(names, headings, cells) > width:
+        if text_table.measure_table(names, headings, cells) > width:
             names.remove(name)
     keys = [name for name in names if name in defaults.keys]
     text_table.shorten_to_fit(names, keys, headings, cells, width)
     return names
 
 
-def omitted_columns_line(result: QueryResult, shown: set[str], width: int) -> str:
+def format_omitted_columns(result: QueryResult, shown: set[str], width: int) -> str:
     """Return one line with the names of the columns that are not shown. Columns that differ between rows come first."""
     rows = result.rows
     names, same = choose_columns(result, wide=True)
@@ -256,16 +258,16 @@ def omitted_columns_line(result: QueryResult, shown: set[str], width: int) -> st
     return text_table.name_hidden_columns(rest, width, "--wide")
 
 
-def records_text(result: QueryResult) -> str:
+def format_records(result: QueryResult) -> str:
     """Return each row with one line per column, as psql's expanded display."""
     names, same = choose_columns(result, wide=True)
     shown = [name for name in result.columns if name in {*names, *same}]
-    headings = {name: column_heading(result, name) for name in shown}
+    headings = {name: format_heading(result, name) for name in shown}
     width = max(map(len, headings.values()), default=0)
     lines = []
     for place, row in enumerate(result.rows, 1):
         lines.append(f"── row {place} ──")
-        lines += [f"{headings[name]:<{width}}  {visible(cell_text(result, row, name))}" for name in shown]
+        lines += [f"{headings[name]:<{width}}  {make_visible(format_cell(result, row, name))}" for name in shown]
     return "\n".join(line.rstrip() for line in lines) + "\n"
 
 
@@ -278,41 +280,41 @@ def move_sentences(cells: dict[str, list[str]]) -> list[str]:
     return list(notes)
 
 
-def markdown_text(result: QueryResult, *, numbered: bool = False, wide: bool = False) -> str:
+def format_markdown(result: QueryResult, *, numbered: bool = False, wide: bool = False) -> str:
     """Return a GitHub table, with numbered rows on request."""
-    headings, cells, same, numeric = table_cells(result, wide)
+    headings, cells, same, numeric = format_cells(result, wide)
     if numbered:
         headings, numeric = ["#", *headings], [True, *numeric]
         cells = [[str(number), *row] for number, row in enumerate(cells, 1)]
 
     def line(values: list[str]) -> str:
-        return "| " + " | ".join(map(as_markdown, values)) + " |"
+        return "| " + " | ".join(map(escape_markdown, values)) + " |"
 
     rule = ["---:" if right else "---" for right in numeric]
     lines = [line(headings), line(rule), *(line(row) for row in cells)]
-    return (as_markdown(caption_text(same)) + "\n\n" if same else "") + "\n".join(lines) + "\n"
+    return (escape_markdown(format_caption(same)) + "\n\n" if same else "") + "\n".join(lines) + "\n"
 
 
-def html_text(result: QueryResult) -> str:
+def format_html(result: QueryResult) -> str:
     """Return an HTML table of the default columns, as a notebook shows it: the first rows, and the number of further
     ones."""
-    headings, cells, same, _ = table_cells(result)
-    words = f"<p>{escape(caption_text(same))}</p>" if same else ""
+    headings, cells, same, _ = format_cells(result)
+    words = f"<p>{escape(format_caption(same))}</p>" if same else ""
     return words + format_html_table(headings, cells[:MOST_SHOWN], len(cells))
 
 
-def as_markdown(text: str) -> str:
+def escape_markdown(text: str) -> str:
     """Return the text as one line of Markdown, with its markup, links and HTML escaped.
 
-    >>> print(as_markdown("a|b <i>*c*</i>\\n# d [e](http://f) [0.4, 0.6] pgn_char"))
+    >>> print(escape_markdown("a|b <i>*c*</i>\\n# d [e](http://f) [0.4, 0.6] pgn_char"))
     a\\|b \\<i>\\*c\\*\\</i> # d [e\\](http://f) [0.4, 0.6] pgn_char
     """
-    return re.sub(r"[\\`*|<~]|&(?=[#\w])|\](?=[(\[:])|(?<![^\W_])_|_(?![^\W_])", r"\\\g<0>", one_line(text))
+    return re.sub(r"[\\`*|<~]|&(?=[#\w])|\](?=[(\[:])|(?<![^\W_])_|_(?![^\W_])", r"\\\g<0>", join_lines(text))
 
 
-def one_line(text: str) -> str:
+def join_lines(text: str) -> str:
     """Return the text with each run of spaces and line ends as one space, and control characters as their escapes."""
-    return visible(" ".join(text.split()))
+    return make_visible(" ".join(text.split()))
 
 
 TEX = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#", "_": r"\_", "{": r"\{", "}": r"\}",
@@ -321,12 +323,12 @@ TEX = {"\\": r"\textbackslash{}", "&": r"\&", "%": r"\%", "$": r"\$", "#": r"\#"
 
 def as_latex(text: str) -> str:
     """Return the text as one line of LaTeX, escaped."""
-    return "".join(TEX.get(c, c) for c in one_line(text))
+    return "".join(TEX.get(c, c) for c in join_lines(text))
 
 
-def latex_text(result: QueryResult, *, wide: bool = False) -> str:
+def format_latex(result: QueryResult, *, wide: bool = False) -> str:
     """Return a LaTeX tabular with booktabs rules and its caption as a comment."""
-    headings, cells, same, numeric = table_cells(result, wide)
+    headings, cells, same, numeric = format_cells(result, wide)
 
     def line(values: list[str]) -> str:
         return " & ".join(map(as_latex, values)) + r" \\"
@@ -334,7 +336,7 @@ def latex_text(result: QueryResult, *, wide: bool = False) -> str:
     title = [f"% {as_latex(f'{result.entry.title}: {result.entry.paper}')}"] if result.entry else []
     lines = [
         *title,
-        *([f"% {as_latex(caption_text(same))}"] if same else []),
+        *([f"% {as_latex(format_caption(same))}"] if same else []),
         r"\begin{tabular}{" + "".join("r" if right else "l" for right in numeric) + "}",
         r"\toprule",
         line(headings),
@@ -349,7 +351,7 @@ def latex_text(result: QueryResult, *, wide: bool = False) -> str:
 # -- for programs -----------------------------------------------------------------------------------------------------
 
 
-def json_value(value: Any) -> Any:
+def convert_json_value(value: Any) -> Any:
     """Return a value for JSON and CSV: times in ISO 8601, bytes in hex, NaN and infinities as null."""
     if isinstance(value, datetime | date):
         return value.isoformat()
@@ -358,65 +360,67 @@ def json_value(value: Any) -> Any:
     if isinstance(value, float):
         return value if abs(value) < float("inf") else None
     if isinstance(value, list):
-        return [json_value(v) for v in value]
+        return [convert_json_value(v) for v in value]
     if isinstance(value, dict):
-        return {str(k): json_value(v) for k, v in value.items()}
+        return {str(k): convert_json_value(v) for k, v in value.items()}
     return value if value is None or isinstance(value, bool | int | str) else str(value)
 
 
-def csv_text(result: QueryResult) -> str:
+def format_csv(result: QueryResult) -> str:
     """Return CSV of all columns, including hidden ones. NULL is an empty field."""
-    return csv_rows(result, heading=True)
+    return format_csv_rows(result, heading=True)
 
 
-def csv_rows(result: QueryResult, heading: bool) -> str:
+def format_csv_rows(result: QueryResult, heading: bool) -> str:
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
     if heading:
         writer.writerow(result.columns)
-    columns = [column_values(result.table.column(place)) for place in range(result.table.num_columns)]
+    columns = [list_column_values(result.table.column(place)) for place in range(result.table.num_columns)]
     writer.writerows(zip(*columns, strict=True))
     return out.getvalue()
 
 
-def column_values(column: pa.ChunkedArray) -> list[Any]:
+def list_column_values(column: pa.ChunkedArray) -> list[Any]:
     """Return the values of a column for CSV. Whole numbers and texts need no conversion."""
     import pyarrow as pa
 
     values: list[Any] = column.to_pylist()
     if pa.types.is_integer(column.type) or pa.types.is_string(column.type):
         return values
-    values_plain = map(json_value, values)
+    values_plain = map(convert_json_value, values)
     return [
         json.dumps(value, ensure_ascii=False) if isinstance(value, list | dict) else value for value in values_plain
     ]
 
 
-def json_lines(result: QueryResult) -> str:
+def format_json_lines(result: QueryResult) -> str:
     """Return one JSON object per row and line, without metadata."""
-    return "".join(f"{json.dumps(json_value(row), ensure_ascii=False, allow_nan=False)}\n" for row in result.rows)
+    return "".join(
+        f"{json.dumps(convert_json_value(row), ensure_ascii=False, allow_nan=False)}\n" for row in result.rows
+    )
 
 
-STREAMED = {"csv": csv_rows, "jsonl": lambda result, heading: json_lines(result)}
+STREAMED = {"csv": format_csv_rows, "jsonl": lambda result, heading: format_json_lines(result)}
 """Formats that are written some rows at a time; `heading` with the first ones."""
 
 
-def json_document(result: QueryResult) -> dict[str, Any]:
+def build_json_document(result: QueryResult) -> dict[str, Any]:
     """Return the document of `--json`: metadata, notes, columns with unit and meaning, rows."""
     described = [result.column(name) for name in result.columns]
     return {
         "meta": result.meta,
         "notes": result.notes,
         "columns": [{"name": c.name, "unit": c.unit, "text": c.text} for c in described],
-        "rows": [json_value(row) for row in result.rows],
+        "rows": [convert_json_value(row) for row in result.rows],
     }
 
 
-def json_text(result: QueryResult) -> str:
-    return json.dumps(json_document(result), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
+def format_json(result: QueryResult) -> str:
+    return json.dumps(build_json_document(result), indent=2, ensure_ascii=False, allow_nan=False) + "\n"
 
 
-def parquet_bytes(result: QueryResult) -> bytes:
+def encode_parquet(result: QueryResult) -> bytes:
     """Return zstd-compressed Parquet, with the answer's metadata in the schema under `chessreg`."""
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -426,19 +430,19 @@ def parquet_bytes(result: QueryResult) -> bytes:
     try:
         pq.write_table(result.table.replace_schema_metadata({b"chessreg": meta}), out, compression="zstd")
     except pa.ArrowNotImplementedError as error:
-        raise BadInputError(f"Parquet cannot hold that: {first_line(error)}", "leave that column out") from error
+        raise BadInputError(f"Parquet cannot hold that: {get_first_line(error)}", "leave that column out") from error
     return out.getvalue().to_pybytes()
 
 
 # -- all --------------------------------------------------------------------------------------------------------------
 
 TEXTS: dict[str, Callable[[QueryResult], str]] = {
-    "records": records_text,
-    "csv": csv_text,
-    "json": json_text,
-    "jsonl": json_lines,
+    "records": format_records,
+    "csv": format_csv,
+    "json": format_json,
+    "jsonl": format_json_lines,
 }
-TABLES: dict[str, Callable[..., str]] = {"markdown": markdown_text, "latex": latex_text}
+TABLES: dict[str, Callable[..., str]] = {"markdown": format_markdown, "latex": format_latex}
 FORMATS = ("table", *TABLES, *TEXTS, "parquet")
 PRINTED, MOST_PRINTED = ("table", "records", "markdown", "latex"), 100_000
 SUFFIXES = {
@@ -458,11 +462,11 @@ def render_result(result: QueryResult, format: str, width: int | None = None, wi
     `wide` prints all columns in the formats for people. Formats for programs always have all columns.
     """
     if format == "parquet":
-        return parquet_bytes(result)
+        return encode_parquet(result)
     if format in PRINTED and len(result) > MOST_PRINTED:
         raise BadInputError(f"{len(result):,} rows are too many to print", "--format csv or jsonl, or LIMIT 100")
     if format == "table":
-        return table_text(result, width, wide)
+        return format_table(result, width, wide)
     if format in TABLES:
         return TABLES[format](result, wide=wide)
     if format not in TEXTS:
@@ -481,7 +485,7 @@ def write_result(result: QueryResult, path: Path, format: str | None = None, wid
     return chosen
 
 
-def provenance_line(result: QueryResult) -> str:
+def format_provenance(result: QueryResult) -> str:
     """Return one line of provenance: query, schema, data version, rows read."""
     meta = result.meta
     read = ", ".join(f"{count:,} {name}" for name, count in meta["rows_read"].items() if count) or "no rows"

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.queries.duck import text_literal
+from chessreg.queries.duck import quote_text
 from chessreg.registry.run_filter import parse_moment
 
 if TYPE_CHECKING:
@@ -73,18 +73,18 @@ def resolve_scope(database: Database, scope: Scope) -> Filters:
     if scope.checkpoint:
         cells.append(f"checkpoint_id IN ({_resolve_ids(database, 'checkpoint', scope.checkpoint)})")
     if scope.since:
-        runs.append(f"created_at >= TIMESTAMPTZ {text_literal(parse_moment(scope.since).isoformat())}")
+        runs.append(f"created_at >= TIMESTAMPTZ {quote_text(parse_moment(scope.since).isoformat())}")
     if scope.run or scope.since:
         cells.append("run_id IS NOT NULL")  # cells without a run are excluded by a scope of runs
     if scope.tag:
         _check_known(scope.tag, _read_values(database, "tag"), "tag", "chessreg checkpoint tag CHECKPOINT TAG")
-        wanted = f"word = 'tag' AND value IN ({', '.join(map(text_literal, scope.tag))})"
+        wanted = f"word = 'tag' AND value IN ({', '.join(map(quote_text, scope.tag))})"
         tagged = "SELECT target FROM annotated WHERE noun = '{}' AND " + wanted
         cells.append(f"(run_id IN ({tagged.format('run')}) OR checkpoint_id IN ({tagged.format('checkpoint')}))")
     if scope.machine:
         there = _read_hosts(database)
         _check_known(scope.machine, there, "machine", f"there are {', '.join(there) or 'none yet'}")
-        hosts = ", ".join(map(text_literal, scope.machine))
+        hosts = ", ".join(map(quote_text, scope.machine))
         on = f"SELECT a.id FROM attempt AS a JOIN machine AS m ON m.id = a.machine_id WHERE m.host IN ({hosts})"
         base.append(f"attempt_id IN ({on})")
     return Filters(*(" AND ".join(part) or "true" for part in (runs, cells, base)))

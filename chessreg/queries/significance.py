@@ -69,7 +69,7 @@ class TTest(NamedTuple):
         return 10.0**self.log10_p
 
 
-def welch_test(ours: Moments, base: Moments) -> TTest | None:
+def run_welch_test(ours: Moments, base: Moments) -> TTest | None:
     """Return Welch's test that our mean is larger than the baseline's, for independent samples (Davis 2026, section
     4.8).
 
@@ -83,19 +83,19 @@ def welch_test(ours: Moments, base: Moments) -> TTest | None:
         return None
     df = error * error / (mine * mine / (ours.n - 1) + theirs * theirs / (base.n - 1))
     t = (ours.mean - base.mean) / math.sqrt(error)
-    return TTest(t, df, log10_upper_tail(t, df))
+    return TTest(t, df, compute_log10_upper_tail(t, df))
 
 
-def paired_test(differences: Moments) -> TTest | None:
+def run_paired_test(differences: Moments) -> TTest | None:
     """Return the paired t test that the mean difference is larger than 0, or None for fewer than two or equal
     differences."""
     if differences.n < 2 or differences.variance <= 0:
         return None
     t = differences.mean / math.sqrt(differences.variance / differences.n)
-    return TTest(t, differences.n - 1, log10_upper_tail(t, differences.n - 1))
+    return TTest(t, differences.n - 1, compute_log10_upper_tail(t, differences.n - 1))
 
 
-def cohens_d(ours: Moments, base: Moments) -> float | None:
+def compute_cohens_d(ours: Moments, base: Moments) -> float | None:
     """Return the difference of the means in pooled standard deviations (Cohen 1988, 2.5), or None if nothing varies."""
     if ours.n < 2 or base.n < 2:
         return None
@@ -103,23 +103,23 @@ def cohens_d(ours: Moments, base: Moments) -> float | None:
     return (ours.mean - base.mean) / math.sqrt(pooled) if pooled > 0 else None
 
 
-def holm_adjusted(p: Sequence[float | None]) -> list[float | None]:
+def adjust_holm(p: Sequence[float | None]) -> list[float | None]:
     """Return Holm's adjusted p-values of one family of tests, in the given order; None is not a member.
 
     The k-th smallest of m p-values is multiplied by m - k + 1 and raised to at least the one before it (Holm 1979).
 
-    >>> holm_adjusted([0.01, 0.04, None, 0.03])
+    >>> adjust_holm([0.01, 0.04, None, 0.03])
     [0.03, 0.06, None, 0.06]
     """
-    return _in_steps(p, lambda value, left: min(1.0, value * left))
+    return _adjust_stepwise(p, lambda value, left: min(1.0, value * left))
 
 
-def holm_log10(log10_p: Sequence[float | None]) -> list[float | None]:
-    """Return `holm_adjusted` of base-10 logarithms, for p-values that underflow."""
-    return _in_steps(log10_p, lambda value, left: min(0.0, value + math.log10(left)))
+def adjust_holm_log10(log10_p: Sequence[float | None]) -> list[float | None]:
+    """Return `adjust_holm` of base-10 logarithms, for p-values that underflow."""
+    return _adjust_stepwise(log10_p, lambda value, left: min(0.0, value + math.log10(left)))
 
 
-def _in_steps(p: Sequence[float | None], corrected: Callable[[float, int], float]) -> list[float | None]:
+def _adjust_stepwise(p: Sequence[float | None], corrected: Callable[[float, int], float]) -> list[float | None]:
     """Return each p corrected for the number of remaining tests, smallest first, as a running maximum."""
     order = sorted((value, place) for place, value in enumerate(p) if value is not None)
     adjusted: list[float | None] = [None] * len(p)
@@ -130,23 +130,23 @@ def _in_steps(p: Sequence[float | None], corrected: Callable[[float, int], float
     return adjusted
 
 
-def log10_upper_tail(t: float, df: float) -> float:
+def compute_log10_upper_tail(t: float, df: float) -> float:
     """Return log10 P(T > t) of Student's t with `df` degrees of freedom, also if the probability underflows.
 
     Uses the continued fraction of the incomplete beta function (DLMF 8.17.22), to ten digits for df up to a million.
 
-    >>> round(log10_upper_tail(0.0, 5), 6), round(10 ** log10_upper_tail(2.228138852, 10), 6)
+    >>> round(compute_log10_upper_tail(0.0, 5), 6), round(10 ** compute_log10_upper_tail(2.228138852, 10), 6)
     (-0.30103, 0.025)
     """
     if t < 0:
-        return math.log1p(-math.exp(log10_upper_tail(-t, df) * LOG_10)) / LOG_10
+        return math.log1p(-math.exp(compute_log10_upper_tail(-t, df) * LOG_10)) / LOG_10
     a, b, square = df / 2, 0.5, t * t / df
     x = 1 / (1 + square)
     front = a * -math.log1p(square) + b * (math.log(square) - math.log1p(square) if square else -math.inf)
     front += _log_half_step(a) - math.lgamma(b)
     if x < (a + 1) / (a + b + 2):
-        return (front - math.log(a) + math.log(_beta_fraction(a, b, x)) - math.log(2)) / LOG_10
-    other = math.exp(front - math.log(b) + math.log(_beta_fraction(b, a, square * x)))
+        return (front - math.log(a) + math.log(_evaluate_beta_fraction(a, b, x)) - math.log(2)) / LOG_10
+    other = math.exp(front - math.log(b) + math.log(_evaluate_beta_fraction(b, a, square * x)))
     return math.log((1 - other) / 2) / LOG_10
 
 
@@ -158,7 +158,7 @@ def _log_half_step(a: float) -> float:
     return 0.5 * math.log(a) - 1 / (8 * a) + 1 / (192 * a**3) - 1 / (640 * a**5) + 17 / (14336 * a**7)
 
 
-def _beta_fraction(a: float, b: float, x: float) -> float:
+def _evaluate_beta_fraction(a: float, b: float, x: float) -> float:
     """Return the continued fraction of the incomplete beta function by Lentz's method, x < (a + 1) / (a + b + 2)."""
     tiny = 1e-300
     c, d = 1.0, 1 / (1 - (a + b) * x / (a + 1) or tiny)
@@ -175,18 +175,18 @@ def _beta_fraction(a: float, b: float, x: float) -> float:
     return value
 
 
-def welch_log10_p(clusters: Clusters, total: str, squares: str, n: str, *base: str) -> float | None:
+def compute_welch_log10_p(clusters: Clusters, total: str, squares: str, n: str, *base: str) -> float | None:
     """Return log10 p of Welch's test, from sum, sum of squares and number of our values and of the baseline's."""
-    test = welch_test(Moments.of_clusters(clusters, total, squares, n), Moments.of_clusters(clusters, *base))
+    test = run_welch_test(Moments.of_clusters(clusters, total, squares, n), Moments.of_clusters(clusters, *base))
     return test.log10_p if test else None
 
 
-def paired_log10_p(clusters: Clusters, total: str, squares: str, n: str) -> float | None:
+def compute_paired_log10_p(clusters: Clusters, total: str, squares: str, n: str) -> float | None:
     """Return log10 p of the paired t test, from the same counts of the differences."""
-    test = paired_test(Moments.of_clusters(clusters, total, squares, n))
+    test = run_paired_test(Moments.of_clusters(clusters, total, squares, n))
     return test.log10_p if test else None
 
 
-def cohens_d_of(clusters: Clusters, total: str, squares: str, n: str, *base: str) -> float | None:
+def compute_cohens_d_of_clusters(clusters: Clusters, total: str, squares: str, n: str, *base: str) -> float | None:
     """Return Cohen's d, from the same counts of our values and of the baseline's."""
-    return cohens_d(Moments.of_clusters(clusters, total, squares, n), Moments.of_clusters(clusters, *base))
+    return compute_cohens_d(Moments.of_clusters(clusters, total, squares, n), Moments.of_clusters(clusters, *base))

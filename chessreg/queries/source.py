@@ -77,7 +77,7 @@ class CompleteRun(NamedTuple):
     completed_at: str
 
 
-def column_conversion(column: sa.Column[Any]) -> ColumnConversion:
+def get_column_conversion(column: sa.Column[Any]) -> ColumnConversion:
     kind = column.type.impl_instance if isinstance(column.type, sa.types.TypeDecorator) else column.type
     for type_, found in TYPES:
         if isinstance(kind, type_):
@@ -85,20 +85,20 @@ def column_conversion(column: sa.Column[Any]) -> ColumnConversion:
     raise ChessregError(f"queries cannot read {column.table.name}.{column.name} of type {column.type}")
 
 
-def table_columns(table: str) -> dict[str, sa.Column[Any]]:
+def list_table_columns(table: str) -> dict[str, sa.Column[Any]]:
     return {column.name: column for column in TABLES[table].columns}
 
 
-def column_types(table: str) -> dict[str, str]:
+def list_column_types(table: str) -> dict[str, str]:
     """Return column name → DuckDB type."""
-    return {name: column_conversion(column).duckdb for name, column in table_columns(table).items()}
+    return {name: get_column_conversion(column).duckdb for name, column in list_table_columns(table).items()}
 
 
-def typed_select(table: str, dialect: str) -> str:
+def build_typed_select(table: str, dialect: str) -> str:
     """Return the SELECT of the rows of the Arrow table `_<table>` with their declared types."""
     parts = []
-    for name, column in table_columns(table).items():
-        _, kind, cast = column_conversion(column)
+    for name, column in list_table_columns(table).items():
+        _, kind, cast = get_column_conversion(column)
         value = cast.format(f'"{name}"') if dialect == "sqlite" else f'"{name}"::{kind}'
         parts.append(f'{value} AS "{name}"')
     return f'SELECT {", ".join(parts)} FROM "_{table}"'
@@ -168,7 +168,7 @@ class RegistryReader:
 
         Raises StoppedError soon after `stop` is set.
         """
-        names = list(table_columns(table))
+        names = list(list_table_columns(table))
         place = f'"{table}"'
         if table == RUN_NOW.name:
             dialect: sa.Dialect = sa.make_url(f"{self._dialect}://").get_dialect()()
@@ -178,7 +178,7 @@ class RegistryReader:
         if self._dialect != "sqlite":
             listed = ", ".join(f'"{name}"' for name in names)
             return self._answer(f"SELECT {listed} FROM {place}", stop)
-        types = {name: column_conversion(column) for name, column in table_columns(table).items()}
+        types = {name: get_column_conversion(column) for name, column in list_table_columns(table).items()}
         first = ", ".join(f'{FIRST[type_.read]} AS "{name}"' for name, type_ in types.items())
         values = ", ".join(type_.read.format(f'"{name}"') for name, type_ in types.items())
         where = f" WHERE run_id = '{run}'" if run else ""
@@ -227,7 +227,7 @@ def _text_or_none(value: bytes | None) -> str | None:
         return None
 
 
-def adbc_sqlite_version() -> str:
+def get_adbc_sqlite_version() -> str:
     """Return the version of ADBC's SQLite library."""
     import adbc_driver_manager as adbc
     import adbc_driver_sqlite

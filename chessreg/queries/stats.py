@@ -178,10 +178,10 @@ def _sums_of_shared(table: np.ndarray, role: str) -> np.ndarray:
     return sums.T.astype(np.float64) + means * table.shape[1]
 
 
-def wilson_interval(rate: float, n: float) -> tuple[float, float]:
+def compute_wilson_interval(rate: float, n: float) -> tuple[float, float]:
     """Return Wilson's score interval for a rate of n independent observations.
 
-    >>> [round(x, 3) for x in wilson_interval(0.5, 100)]
+    >>> [round(x, 3) for x in compute_wilson_interval(0.5, 100)]
     [0.404, 0.596]
     """
     centre = (rate + Z * Z / (2 * n)) / (1 + Z * Z / n)
@@ -189,10 +189,10 @@ def wilson_interval(rate: float, n: float) -> tuple[float, float]:
     return max(0.0, centre - half), min(1.0, centre + half)
 
 
-def one_sided_bound(n: float) -> float:
+def compute_one_sided_bound(n: float) -> float:
     """Return the rate that n observations without a success exclude: 1 - 0.05^(1/n), about 3/n.
 
-    >>> round(one_sided_bound(100), 4)
+    >>> round(compute_one_sided_bound(100), 4)
     0.0295
     """
     return 1 - (1 - CONFIDENCE) ** (1 / n)
@@ -210,17 +210,17 @@ def estimate_rate(clusters: Clusters, hits: str, trials: str) -> Estimate:
         return UNKNOWN
     value, number = clusters.total(hits) / n, clusters.number
     if value <= 0:
-        return Estimate(0.0, None, one_sided_bound(number))
+        return Estimate(0.0, None, compute_one_sided_bound(number))
     if value >= 1:
-        return Estimate(1.0, 1 - one_sided_bound(number), None)
+        return Estimate(1.0, 1 - compute_one_sided_bound(number), None)
     low, high = _central_interval(_resampled_ratios(clusters, hits, trials))
-    safe_low, safe_high = wilson_interval(value, number)
+    safe_low, safe_high = compute_wilson_interval(value, number)
     if low == high:
         low, high = safe_low, safe_high
     return Estimate(value, safe_low if low <= 0 else low, safe_high if high >= 1 else high)
 
 
-def rate_difference(clusters: Clusters, hits: str, trials: str, base_hits: str, base_trials: str) -> Estimate:
+def estimate_rate_difference(clusters: Clusters, hits: str, trials: str, base_hits: str, base_trials: str) -> Estimate:
     """Return the share minus the baseline's, over the clusters of both sides, resampled together."""
     pairs = clusters.of(hits, trials, base_hits, base_trials)
     if not pairs.number or not pairs.total(trials) or not pairs.total(base_trials):
@@ -231,12 +231,12 @@ def rate_difference(clusters: Clusters, hits: str, trials: str, base_hits: str, 
     )
     low, high = _central_interval(resamples)
     if low == high:  # all pairs differ equally: the bound is the possible share of other pairs
-        bound = one_sided_bound(pairs.number)
+        bound = compute_one_sided_bound(pairs.number)
         low, high = max(-1.0, value - bound), min(1.0, value + bound)
     return Estimate(value, low, high)
 
 
-def difference_of_independent(ours: Clusters, base: Clusters, hits: str, trials: str) -> Estimate:
+def estimate_independent_difference(ours: Clusters, base: Clusters, hits: str, trials: str) -> Estimate:
     """Return the share minus that of a baseline with other clusters. Each side is resampled separately."""
     ours, base = ours.of(hits, trials), base.of(hits, trials, role=Stream.STATISTICS_BASE)
     if not all(side.number and side.total(trials) for side in (ours, base)):
@@ -244,7 +244,7 @@ def difference_of_independent(ours: Clusters, base: Clusters, hits: str, trials:
     value = ours.total(hits) / ours.total(trials) - base.total(hits) / base.total(trials)
     low, high = _central_interval(_resampled_ratios(ours, hits, trials) - _resampled_ratios(base, hits, trials))
     if low == high:  # neither side varies: use the bound from the number of clusters
-        bound = one_sided_bound(min(ours.number, base.number))
+        bound = compute_one_sided_bound(min(ours.number, base.number))
         low, high = max(-1.0, value - bound), min(1.0, value + bound)
     return Estimate(value, low, high)
 
@@ -265,7 +265,9 @@ def estimate_exp_mean(clusters: Clusters, total: str, trials: str) -> Estimate:
     return Estimate(*(None if v is None or v > 700 else math.exp(v) for v in estimate_mean(clusters, total, trials)))
 
 
-def mean_difference(clusters: Clusters, total: str, trials: str, base_total: str, base_trials: str) -> Estimate:
+def estimate_mean_difference(
+    clusters: Clusters, total: str, trials: str, base_total: str, base_trials: str
+) -> Estimate:
     """Return the mean minus the baseline's, over the clusters of both sides, resampled together."""
     pairs = clusters.of(total, trials, base_total, base_trials)
     if not pairs.number or not pairs.total(trials) or not pairs.total(base_trials):
@@ -303,10 +305,10 @@ def _weighted_medians(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
     return medians
 
 
-def elo_of_score(score: float) -> float:
+def convert_score_to_elo(score: float) -> float:
     """Return the rating difference of an expected score strictly between 0 and 1.
 
-    >>> round(elo_of_score(0.75), 1)
+    >>> round(convert_score_to_elo(0.75), 1)
     190.8
     """
     return -400 * math.log10(1 / score - 1)
@@ -316,12 +318,14 @@ def estimate_elo(score: Estimate) -> Estimate:
     """Return Elo relative to the opponent, from a score with its interval. At 0 or 1 only a bound is known."""
     if score.value is None:
         return UNKNOWN
-    value = elo_of_score(score.value) if 0 < score.value < 1 else None
-    low, high = (elo_of_score(end) if end is not None and 0 < end < 1 else None for end in (score.low, score.high))
+    value = convert_score_to_elo(score.value) if 0 < score.value < 1 else None
+    low, high = (
+        convert_score_to_elo(end) if end is not None and 0 < end < 1 else None for end in (score.low, score.high)
+    )
     return Estimate(value, low, high)
 
 
-def elo_difference(clusters: Clusters, points: str, games: str, base_points: str, base_games: str) -> Estimate:
+def estimate_elo_difference(clusters: Clusters, points: str, games: str, base_points: str, base_games: str) -> Estimate:
     """Return Elo minus the baseline's on the same openings. At a score of 0 or 1 only a one-sided bound is known."""
     pairs = clusters.of(points, games, base_points, base_games)
     ours, base = estimate_rate(pairs, points, games), estimate_rate(pairs, base_points, base_games)
@@ -340,11 +344,13 @@ def elo_difference(clusters: Clusters, points: str, games: str, base_points: str
         clipped = [np.clip(r, 0.5 / n, 1 - 0.5 / n) for r, n in zip(both, trials, strict=True)]
         elos = [-400 * np.log10(1 / r - 1) for r in clipped]
         low, high = _central_interval(elos[0] - elos[1])
-        if low == high:  # all pairs differ equally, as in `rate_difference`
-            bound, half = one_sided_bound(pairs.number), 0.5 / pairs.total(games)
+        if low == high:  # all pairs differ equally, as in `estimate_rate_difference`
+            bound, half = compute_one_sided_bound(pairs.number), 0.5 / pairs.total(games)
             ends = (ours.value - bound, ours.value + bound)
-            low, high = (elo_of_score(min(max(end, half), 1 - half)) - elo_of_score(base.value) for end in ends)
-        return Estimate(elo_of_score(ours.value) - elo_of_score(base.value), low, high)
+            low, high = (
+                convert_score_to_elo(min(max(end, half), 1 - half)) - convert_score_to_elo(base.value) for end in ends
+            )
+        return Estimate(convert_score_to_elo(ours.value) - convert_score_to_elo(base.value), low, high)
     mine, theirs = estimate_elo(ours), estimate_elo(base)
     low_end = mine.low - theirs.high if mine.low is not None and theirs.high is not None else None
     high_end = mine.high - theirs.low if mine.high is not None and theirs.low is not None else None

@@ -22,7 +22,7 @@ class StoppedError(ChessregError):
 
 
 @contextmanager
-def stopped_by(stop: threading.Event) -> Iterator[None]:
+def stop_queries_on(stop: threading.Event) -> Iterator[None]:
     """End the queries of this thread within the block soon after `stop` is set, with StoppedError."""
     before = _STOP.set(stop)
     try:

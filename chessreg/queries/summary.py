@@ -27,23 +27,23 @@ FUNCTIONS: dict[str, tuple[Callable[..., Estimate], int]] = {  # and the decimal
     "score": (stats.estimate_rate, 6),
     "percent": (lambda *a: _times_100(stats.estimate_rate(*a)), 4),
     "elo": (lambda *a: stats.estimate_elo(stats.estimate_rate(*a)), 2),
-    "score_difference": (stats.rate_difference, 6),
-    "percent_difference": (lambda *a: _times_100(stats.rate_difference(*a)), 4),
+    "score_difference": (stats.estimate_rate_difference, 6),
+    "percent_difference": (lambda *a: _times_100(stats.estimate_rate_difference(*a)), 4),
     "mean": (stats.estimate_mean, 4),
     "exp_mean": (stats.estimate_exp_mean, 4),
-    "mean_difference": (stats.mean_difference, 4),
+    "mean_difference": (stats.estimate_mean_difference, 4),
     "median": (stats.estimate_median, 4),
-    "elo_difference": (stats.elo_difference, 2),
+    "elo_difference": (stats.estimate_elo_difference, 2),
 }
 PLAIN: dict[str, Callable[..., float | None]] = {  # a number without an interval
-    "welch_log10_p": significance.welch_log10_p,
-    "paired_log10_p": significance.paired_log10_p,
-    "cohens_d": significance.cohens_d_of,
+    "welch_log10_p": significance.compute_welch_log10_p,
+    "paired_log10_p": significance.compute_paired_log10_p,
+    "cohens_d": significance.compute_cohens_d_of_clusters,
 }
 CORRECTED: dict[str, Callable[[Sequence[float | None]], list[float | None]]] = {
     # of a table column; rows with equal values in the further arguments are one family
-    "holm": significance.holm_adjusted,
-    "holm_log10": significance.holm_log10,
+    "holm": significance.adjust_holm,
+    "holm_log10": significance.adjust_holm_log10,
 }
 
 
@@ -68,7 +68,7 @@ def to_doubles(values: Sequence[float | None]) -> pa.Array:
     return pa.Array.from_buffers(pa.float64(), len(data), [pa.py_buffer(valid), pa.py_buffer(data)])
 
 
-def clusters_by_cell(clusters: pa.Table) -> dict[int, Clusters]:
+def group_clusters(clusters: pa.Table) -> dict[int, Clusters]:
     """Return the rows of a `clusters` statement (cell, counts…, clusters) by cell. A list has a value per draw."""
     known = to_vector(clusters["cell"])
     rows = np.flatnonzero(~np.isnan(known))
@@ -86,7 +86,7 @@ def clusters_by_cell(clusters: pa.Table) -> dict[int, Clusters]:
     }
 
 
-def added_columns(statistic: DeclaredStatistic) -> tuple[str, ...]:
+def list_added_columns(statistic: DeclaredStatistic) -> tuple[str, ...]:
     """Return the columns that a statistic adds: its value, and the ends of its interval if it has one."""
     name = statistic.name
     return (name, f"{name}_low", f"{name}_high") if statistic.function in FUNCTIONS else (name,)
@@ -96,14 +96,14 @@ def add_statistics(entry: Entry, table: pa.Table, clusters: pa.Table | None) -> 
     """Return the table with every declared statistic and its interval, in the header's column order."""
     import pyarrow as pa
 
-    by_cell = clusters_by_cell(clusters) if clusters is not None else {}
+    by_cell = group_clusters(clusters) if clusters is not None else {}
     own = [by_cell.get(cell) for cell in table["cell"].to_pylist()]
     columns = {name: table[name] for name in table.column_names}
     for statistic in entry.statistics:
         columns |= zip(
-            added_columns(statistic), map(to_doubles, compute_statistic(statistic, own, columns)), strict=True
+            list_added_columns(statistic), map(to_doubles, compute_statistic(statistic, own, columns)), strict=True
         )
-    order = column_order(entry, columns)
+    order = order_columns(entry, columns)
     return pa.Table.from_arrays([columns[name] for name in order], names=order)
 
 
@@ -130,12 +130,12 @@ def compute_statistic(
     return [[e.value for e in made], *([None if v is None else round(v, decimals) for v in end] for end in ends)]
 
 
-def column_order(entry: Entry, columns: Mapping[str, object]) -> list[str]:
+def order_columns(entry: Entry, columns: Mapping[str, object]) -> list[str]:
     """Return the header's column order, each statistic followed by its interval; `cell` first.
 
     Raises ChessregError for a column that the header lacks.
     """
-    made = {s.name: added_columns(s) for s in entry.statistics}
+    made = {s.name: list_added_columns(s) for s in entry.statistics}
     order = ["cell", *(name for column in entry.columns for name in made.get(column.name, (column.name,)))]
     if set(order) != set(columns):
         odd = ", ".join(sorted(set(order) ^ set(columns)))

@@ -9,9 +9,9 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
 
-from chessreg.queries.duck import text_literal
+from chessreg.queries.duck import quote_text
 from chessreg.queries.macros import MACROS
-from chessreg.queries.source import TABLES, table_columns, typed_select
+from chessreg.queries.source import TABLES, build_typed_select, list_table_columns
 from chessreg.registry.tables.annotations import ANNOTATION_VIEW_SQL
 
 # Handy views of few rows, computed once per snapshot because a statement uses them up to a dozen times.
@@ -72,7 +72,7 @@ class KindRow(NamedTuple):
     schemas: dict[str, Any]
 
 
-def kind_row_of_record(name: str, version: int, tables: Any, schemas: Any) -> KindRow:
+def parse_kind_record(name: str, version: int, tables: Any, schemas: Any) -> KindRow:
     """Return a registry's record of a kind. Parts with an unexpected shape, as in a third-party registry, are left
     out."""
     tables = [table for table in tables if isinstance(table, str)] if isinstance(tables, list) else []
@@ -80,7 +80,7 @@ def kind_row_of_record(name: str, version: int, tables: Any, schemas: Any) -> Ki
     return KindRow(name, version, tables, schemas)
 
 
-def installed_kind_rows(files: Iterable[Path] = ()) -> list[KindRow]:
+def list_installed_kind_rows(files: Iterable[Path] = ()) -> list[KindRow]:
     """Return the kinds of this installation and of these trusted files. Imports all of them."""
     from chessreg.runs.kind import load_kinds, load_trusted_kind
 
@@ -89,7 +89,7 @@ def installed_kind_rows(files: Iterable[Path] = ()) -> list[KindRow]:
 
 
 @cache
-def handy_views() -> Mapping[str, str]:
+def read_handy_views() -> Mapping[str, str]:
     """Return name → SELECT of the views of views.sql, in order of dependency."""
     text = (Path(__file__).parent / "views.sql").read_text(encoding="utf-8")
     annotations = re.sub(
@@ -102,16 +102,16 @@ def handy_views() -> Mapping[str, str]:
     return MappingProxyType({name: views[name] for name in _in_order(views)})
 
 
-def may_list_tables(sql: str) -> bool:
+def can_list_tables(sql: str) -> bool:
     """Return whether a SELECT may list tables and views.
 
-    >>> may_list_tables("SHOW TABLES"), may_list_tables("SELECT 'as tables show'")
+    >>> can_list_tables("SHOW TABLES"), can_list_tables("SELECT 'as tables show'")
     (True, False)
     """
     return bool(CATALOGUE.search(COMMENT.sub(" ", sql)))
 
 
-def computes_name(sql: str) -> bool:
+def is_name_computed(sql: str) -> bool:
     """Return whether a SELECT may read a table or view without writing its name."""
     return bool(COMPUTED.search(COMMENT.sub(" ", sql)))
 
@@ -184,7 +184,7 @@ def build_kind_views(recorded: Iterable[KindRow], installed: Iterable[KindRow], 
         (kind, table): {name: type_ for name, type_ in fields.items() if _is_plain(table, name, type_)}
         for kind, tables in _extra_types(recorded).items()
         for table, fields in tables.items()
-        if table in TABLES and DETAIL in table_columns(table)
+        if table in TABLES and DETAIL in list_table_columns(table)
     }
     rows = [*recorded, *installed]
     made: dict[str, KindView] = {}
@@ -224,7 +224,7 @@ def _extra_types(kinds: Iterable[KindRow]) -> dict[str, dict[str, dict[str, Extr
         schemas = found.setdefault(row.name, {})
         for table, schema in row.schemas.items():
             try:
-                schemas[table] = schemas.get(table, {}) | extra_columns(schema)
+                schemas[table] = schemas.get(table, {}) | list_extra_columns(schema)
             except (AttributeError, TypeError, RecursionError):  # not the JSON schema of a row model
                 continue
     return found
@@ -232,15 +232,15 @@ def _extra_types(kinds: Iterable[KindRow]) -> dict[str, dict[str, dict[str, Extr
 
 def _is_plain(table: str, name: str, type_: ExtraType) -> bool:
     """Return whether an extra column becomes a column of the rows: not an object or list, and with an unused name."""
-    return bool(PLAIN.fullmatch(name)) and type_.duckdb != "JSON" and name not in table_columns(table)
+    return bool(PLAIN.fullmatch(name)) and type_.duckdb != "JSON" and name not in list_table_columns(table)
 
 
-def typed_rows(table: str, dialect: str, extras: Mapping[str, ExtraType]) -> str:
+def build_typed_rows_sql(table: str, dialect: str, extras: Mapping[str, ExtraType]) -> str:
     """Return the SELECT of the rows of the Arrow table `_<table>` with their declared types and these extra columns.
 
     DuckDB parses the JSON of a row once for all columns.
     """
-    select = typed_select(table, dialect)
+    select = build_typed_select(table, dialect)
     if not extras:
         return f"SELECT * FROM ({select})"
     paths = ", ".join(f"""'$."{name}"'""" for name in extras)
@@ -252,12 +252,12 @@ def typed_rows(table: str, dialect: str, extras: Mapping[str, ExtraType]) -> str
     return f'SELECT * EXCLUDE ("all extra"), {", ".join(values)} FROM ({found})'
 
 
-def extra_columns(schema: Mapping[str, Any]) -> dict[str, ExtraType]:
+def list_extra_columns(schema: Mapping[str, Any]) -> dict[str, ExtraType]:
     """Return name → type of the columns in a JSON schema of a row model. Objects and lists stay JSON.
 
-    >>> extra_columns({"properties": {"cp": {"anyOf": [{"type": "integer"}, {"type": "null"}]}}})
+    >>> list_extra_columns({"properties": {"cp": {"anyOf": [{"type": "integer"}, {"type": "null"}]}}})
     {'cp': ExtraType(duckdb='BIGINT', hex_digits=0)}
-    >>> extra_columns({"properties": {"right_at": {"type": "string", "pattern": "^([0-9a-f]{2})*$"}}})
+    >>> list_extra_columns({"properties": {"right_at": {"type": "string", "pattern": "^([0-9a-f]{2})*$"}}})
     {'right_at': ExtraType(duckdb='BIGINT[]', hex_digits=2)}
     """
     definitions = schema.get("$defs", {})
@@ -283,19 +283,19 @@ def extra_columns(schema: Mapping[str, Any]) -> dict[str, ExtraType]:
 
 
 def _result_view(kind: str, table: str, fields: Mapping[str, ExtraType], extras: Mapping[str, ExtraType]) -> str:
-    own = [name for name in table_columns(table) if name != DETAIL]
+    own = [name for name in list_table_columns(table) if name != DETAIL]
     parts = [f'f."{name}"' for name in own]
     parts += [f'r."{name}" AS "{name}"' for name in RUN_COLUMNS if name not in own]
     parts += _typed_fields(f"f.{DETAIL}", fields, {*own, *RUN_COLUMNS}, DETAIL, extras)
     joined = "result_rows AS f JOIN runs AS r ON r.run_id = f.run_id"
-    return f"SELECT {', '.join(parts)} FROM {joined} WHERE r.kind = {text_literal(kind)}"
+    return f"SELECT {', '.join(parts)} FROM {joined} WHERE r.kind = {quote_text(kind)}"
 
 
 def _run_view(kind: str, settings: Mapping[str, ExtraType]) -> str:
     parts = [f'r."{name}"' for name in RUN_VIEW_COLUMNS] + _typed_fields(
         "r.spec", settings, set(RUN_VIEW_COLUMNS), "spec"
     )
-    return f"SELECT {', '.join(parts)} FROM runs AS r WHERE r.kind = {text_literal(kind)}"
+    return f"SELECT {', '.join(parts)} FROM runs AS r WHERE r.kind = {quote_text(kind)}"
 
 
 def _typed_fields(
@@ -314,7 +314,7 @@ def _typed_fields(
         function = "json_extract" if type_.duckdb == "JSON" else "json_extract_string"
         quoted = column.replace('"', '""')
         is_column = extras.get(name) == type_
-        value = f'f."{name}"' if is_column else type_.value_of(f"{function}({source}, {text_literal(path)})")
+        value = f'f."{name}"' if is_column else type_.value_of(f"{function}({source}, {quote_text(path)})")
         parts.append(f'{value} AS "{quoted}"')
     return parts
 

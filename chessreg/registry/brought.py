@@ -13,7 +13,7 @@ from sqlalchemy import inspect, text
 from sqlalchemy.exc import DBAPIError
 
 from chessreg import plugins
-from chessreg.errors import ChessregError, RegistryError, first_line
+from chessreg.errors import ChessregError, RegistryError, get_first_line
 from chessreg.registry.tables import OWN_TABLES, Base
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ def create_missing_tables(session: Session) -> None:
     except DBAPIError as error:
         names = ", ".join(table.name for table in tables)
         raise RegistryError(
-            f"the tables {names} cannot be created: {first_line(error.orig or error)}",
+            f"the tables {names} cannot be created: {get_first_line(error.orig or error)}",
             "run `chessreg db upgrade` as a database user that may create tables",
         ) from error
     session.info.pop(SEEN_TABLES_KEY, None)

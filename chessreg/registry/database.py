@@ -24,7 +24,7 @@ from chessreg.registry.engines import (
     create_writer_engine,
     require_registry_file,
 )
-from chessreg.registry.file_gate import gate_at, register_user
+from chessreg.registry.file_gate import get_file_gate, register_user
 from chessreg.registry.place import RegistryPlace, resolve_place
 from chessreg.registry.sqlite import RegistryCopies
 from chessreg.registry.tables import RegistryState
@@ -99,7 +99,7 @@ class Database:
             database.made = made
             database._await_server()
             with allow_connections(place):
-                status = migrations.schema_status_of(database._reader, place)
+                status = migrations.read_engine_schema_status(database._reader, place)
             if status.state == "empty" and create:
                 status = migrations.upgrade_registry(place)
                 database.made = True
@@ -236,7 +236,7 @@ class Database:
     def foreign_reader(self) -> AbstractContextManager[None]:
         """Return a context manager to hold while ADBC's SQLite library has the file open in this process (see
         file_gate)."""
-        return gate_at(self.place.path).foreign() if self.place.path is not None else nullcontext()
+        return get_file_gate(self.place.path).foreign() if self.place.path is not None else nullcontext()
 
     def _await_server(self) -> None:
         """Return once the server responds. Return immediately for SQLite, and if no `on_wait` callback is set."""

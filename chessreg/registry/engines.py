@@ -22,7 +22,7 @@ from sqlalchemy.pool import NullPool, Pool
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError, RegistryError
 from chessreg.registry import sqlite
-from chessreg.registry.file_gate import create_file, gate_at
+from chessreg.registry.file_gate import create_file, get_file_gate
 from chessreg.registry.place import PROJECT_FOLDER, REGISTRY_FILE, RegistryPlace
 
 
@@ -166,7 +166,7 @@ def allow_connections(place: RegistryPlace, *, create: bool = False) -> Iterator
     if create:
         with suppress(OSError):  # SQLite reports the reason later
             create_file(place.path)  # SQLite's other files inherit its mode
-    with gate_at(place.path).own():
+    with get_file_gate(place.path).own():
         yield
 
 
@@ -196,7 +196,7 @@ def create_reader_engine(place: RegistryPlace, *, copies: sqlite.RegistryCopies 
         return _create_postgresql_engine(place, READ_ONLY_OPTIONS)
     path, copies = place.path, copies or sqlite.RegistryCopies()
     # With a rollback journal, an idle connection would prevent writers from changing the journal mode.
-    pool = None if sqlite.uses_write_ahead_log(place.on_network) else NullPool
+    pool = None if sqlite.is_write_ahead_log_used(place.on_network) else NullPool
     engine = _create_sqlite_engine(place, lambda: _open_existing(path, copies), "DEFERRED", pool)
     weakref.finalize(engine, copies.remove)
     return engine

@@ -102,12 +102,12 @@ _in_use: set[FileKey] = set()  # files in use when a fork begins
 _inherited: set[FileKey] = set()  # files that this process's parent was using when it forked
 
 
-def gate_at(path: Path) -> FileGate:
+def get_file_gate(path: Path) -> FileGate:
     """Return the gate of the file that `path` leads to. All names of one file share one gate.
 
     Raises RuntimeError in a forked child whose parent was using the file at the moment of the fork.
     """
-    key = file_key(path)
+    key = get_file_key(path)
     with _guard:
         if key is None:
             return FileGate()  # a missing file cannot be open
@@ -120,8 +120,11 @@ def gate_at(path: Path) -> FileGate:
 
 
 def require_entered(path: Path) -> None:
-    """Raise RuntimeError unless this thread is inside `gate_at(path).own()`. Every connection must be opened there."""
-    if file_key(path) is not None and not gate_at(path).is_entered():
+    """Raise RuntimeError unless this thread is inside `get_file_gate(path).own()`.
+
+    Every connection must be opened there.
+    """
+    if get_file_key(path) is not None and not get_file_gate(path).is_entered():
         raise RuntimeError(f"{path} is opened outside its FileGate")
 
 
@@ -146,24 +149,24 @@ def close_idle_connections() -> None:
             close()
 
 
-def registry_file_keys(registry: Path) -> set[FileKey]:
+def list_registry_file_keys(registry: Path) -> set[FileKey]:
     """Return the keys of a registry's existing files: database, write-ahead log, shared memory and journal."""
-    keys = (file_key(registry.with_name(registry.name + suffix)) for suffix in FILE_SUFFIXES)
+    keys = (get_file_key(registry.with_name(registry.name + suffix)) for suffix in FILE_SUFFIXES)
     return {key for key in keys if key is not None}
 
 
 def open_file_keys() -> set[FileKey]:
     """Return the keys of all files of the registries that this process uses. Only SQLite may open these files."""
-    return set().union(*(registry_file_keys(registry) for registry, close in list(_users) if close() is not None))
+    return set().union(*(list_registry_file_keys(registry) for registry, close in list(_users) if close() is not None))
 
 
 def refuse_registry(path: Path) -> None:
     """Raise BadInputError if `path`, under any name, is a file of a registry that this process uses."""
-    if file_key(path) in open_file_keys():
+    if get_file_key(path) in open_file_keys():
         raise BadInputError(f"{path} belongs to the registry that is open here", "name another file")
 
 
-def file_key(path: Path) -> FileKey | None:
+def get_file_key(path: Path) -> FileKey | None:
     """Return the device and inode that `path` leads to, or None if no such file exists."""
     try:
         status = os.stat(path)

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 SHORT_ID_DIGITS = 6  # shown of an id if unique
 
 
-def canonical_json(value: Any) -> str:
+def format_canonical_json(value: Any) -> str:
     """Return the JSON text of `value`, identical on every machine: sorted keys, no spaces, 1.0 written as 1.
 
-    >>> canonical_json({"lr": 1.0, "layers": (3, 5)})
+    >>> format_canonical_json({"lr": 1.0, "layers": (3, 5)})
     '{"layers":[3,5],"lr":1}'
 
     Raises BadInputError for NaN, infinities, text with lone surrogates, keys that are not text, and types without a
@@ -70,17 +70,17 @@ def _require_unicode(text: str, where: str) -> None:
         raise BadInputError(f"{where} contains {text[error.start]!r}, which is not a character") from error
 
 
-def canonical_digest(value: Any) -> str:
-    """Return the SHA-256 of `canonical_json(value)` as 64 hex digits. Raises the same errors."""
-    return hashlib.sha256(canonical_json(value).encode()).hexdigest()
+def hash_canonical_json(value: Any) -> str:
+    """Return the SHA-256 of `format_canonical_json(value)` as 64 hex digits. Raises the same errors."""
+    return hashlib.sha256(format_canonical_json(value).encode()).hexdigest()
 
 
-def uuid_from_digest(digest: str) -> UUID:
+def make_uuid(digest: str) -> UUID:
     """Return the id derived from a hex digest: its first 16 bytes."""
     return UUID(hex=digest[:32])
 
 
-def new_id() -> UUID:
+def make_id() -> UUID:
     """Return a new UUIDv7. Ids created later sort later."""
     from uuid_utils.compat import uuid7
 

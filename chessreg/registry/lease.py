@@ -20,7 +20,7 @@ from typing import Any
 
 from chessreg.errors import RegistryError
 from store.files import describe_os_error, read_json
-from store.process import ProcessId, machine_name, this_process
+from store.process import ProcessId, get_machine_name, get_this_process
 
 
 class Lease:
@@ -93,8 +93,8 @@ class Lease:
 
     def _write(self) -> bool:
         """Create the lease file atomically. Return False if it exists already."""
-        aside = self.file.with_name(f"{self.file.name}.{machine_name()}.{os.getpid()}")
-        record = json.dumps(this_process().record())
+        aside = self.file.with_name(f"{self.file.name}.{get_machine_name()}.{os.getpid()}")
+        record = json.dumps(get_this_process().record())
         try:
             aside.write_text(record, encoding="utf-8")
             try:
@@ -130,7 +130,7 @@ class Lease:
 
 
 def _is_this_process(holder: dict[str, Any]) -> bool:
-    return ProcessId.of(holder) == this_process()
+    return ProcessId.of(holder) == get_this_process()
 
 
 def _is_gone(holder: dict[str, Any]) -> bool:

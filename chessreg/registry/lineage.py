@@ -65,24 +65,24 @@ class Branch:
         return own | ({"again": True} if self.again else {"branches": [b.as_dict() for b in self.branches]})
 
 
-def tables_with_bytes(session: Session) -> dict[str, Any]:
+def list_tables_with_bytes(session: Session) -> dict[str, Any]:
     """Return noun → table for the registry's entities with an id and an artifact: datasets and checkpoints."""
     return {
         noun: table
-        for noun, table in names.noun_tables(session).items()
+        for noun, table in names.list_noun_tables(session).items()
         if not names.is_keyed_by_run(table) and "artifact" in table.__table__.columns
     }
 
 
-def node_of(row: Any) -> Node:
+def make_node(row: Any) -> Node:
     """Return the node that represents a row: the run that made it, else the row itself."""
     maker = getattr(row, "run_id", None)
     return Node("run", maker.hex) if maker else Node(row.__noun__.name, row.id.hex)
 
 
-def node_of_annotation(noun: str, target: str) -> Node:
+def make_annotation_node(noun: str, target: str) -> Node:
     """Return the node that an annotation refers to."""
-    table = names.noun_tables().get(noun)
+    table = names.list_noun_tables().get(noun)
     return Node("run" if table is not None and names.is_keyed_by_run(table) else noun, target)
 
 
@@ -92,16 +92,16 @@ def find_node(session: Session, reference: str) -> Node:
     Raises NotFoundError if nothing matches, and BadInputError if several nodes match.
     """
     nodes: dict[Node, str] = {}
-    own = {"run": tables.Run, **tables_with_bytes(session)}
+    own = {"run": tables.Run, **list_tables_with_bytes(session)}
     for noun, table in {
         **own,
-        **{noun: t for noun, t in names.noun_tables(session).items() if names.is_keyed_by_run(t)},
+        **{noun: t for noun, t in names.list_noun_tables(session).items() if names.is_keyed_by_run(t)},
     }.items():
         try:
             id = names.resolve_id(session, noun, reference)
         except NotFoundError:
             continue
-        node = node_of(session.get_one(table, id)) if noun in tables_with_bytes(session) else Node("run", id.hex)
+        node = make_node(session.get_one(table, id)) if noun in list_tables_with_bytes(session) else Node("run", id.hex)
         nodes.setdefault(node, noun)
     if not nodes:
         near = [n for noun in own for n in names.suggest_names(session, noun, reference)]
@@ -160,7 +160,7 @@ def find_stale_runs(session: Session) -> dict[UUID, list[Node]]:
     """Return run id → the invalid nodes that the run depends on. An invalid run is not stale because of itself."""
     now, annotation = names.CURRENT_ANNOTATIONS.c, tables.Annotation
     invalid = (
-        annotation.noun.in_(names.noun_tables()),
+        annotation.noun.in_(names.list_noun_tables()),
         annotation.word == tables.AnnotationWord.INVALID,
     )  # uses the index of both
     if session.scalar(select(annotation.id).where(*invalid).limit(1)) is None:
@@ -173,7 +173,7 @@ def find_stale_runs(session: Session) -> dict[UUID, list[Node]]:
             .group_by(now.noun, now.target)
             .order_by(func.min(now.at), now.target)
         )
-        if (node := node_of_annotation(noun, target)).noun == "run" or noun in tables_with_bytes(session)
+        if (node := make_annotation_node(noun, target)).noun == "run" or noun in list_tables_with_bytes(session)
     ]
     stale_inputs: dict[UUID, list[Node]] = defaultdict(list)
     for source in wrong:
@@ -195,35 +195,35 @@ def read_parents(session: Session, of_these: Iterable[Node]) -> Edges:
     """Return the direct inputs of each node."""
     edges: Edges = {node: [] for node in of_these}
     read = tables.RunInput
-    runs = ids_of_noun(edges, "run")
+    runs = list_ids_of_noun(edges, "run")
     rows = [row for (row,) in select_by_keys(session, select(read).order_by(read.name), read.run_id, runs)]
     by_digest = find_makers(session, {row.digest for row in rows if row.source_run_id is None})
     for row in rows:
         made_by = Node("run", row.source_run_id.hex) if row.source_run_id else by_digest[row.digest]
         add_edge(edges, Node("run", row.run_id.hex), Edge(row.name, made_by))
-    for noun, table in tables_with_bytes(session).items():
-        for row in read_rows_by_key(session, table.id, ids_of_noun(edges, noun)):
-            for edge in edges_to_sources(session, row):
+    for noun, table in list_tables_with_bytes(session).items():
+        for row in read_rows_by_key(session, table.id, list_ids_of_noun(edges, noun)):
+            for edge in list_source_edges(session, row):
                 add_edge(edges, Node(noun, row.id.hex), edge)
     return edges
 
 
-def edges_to_sources(session: Session, row: Any) -> list[Edge]:
+def list_source_edges(session: Session, row: Any) -> list[Edge]:
     """Return the sources of an entity that no run made: its foreign keys and the datasets that it was trained on."""
     edges = []
-    for field, source in source_tables(session, type(row)):
+    for field, source in list_source_tables(session, type(row)):
         if (id := getattr(row, f"{field}_id")) is not None:
-            edges.append(Edge(field, node_of(session.get_one(source, id))))
+            edges.append(Edge(field, make_node(session.get_one(source, id))))
     for reference in getattr(row, "training_datasets", None) or ():
         identity = reference.removeprefix("dataset:").partition("[")[0]
         if dataset := session.scalar(select(tables.Dataset).where(tables.Dataset.identity == identity)):
-            edges.append(Edge("training data", node_of(dataset)))
+            edges.append(Edge("training data", make_node(dataset)))
     return edges
 
 
-def source_tables(session: Session, table: Any) -> list[tuple[str, Any]]:
+def list_source_tables(session: Session, table: Any) -> list[tuple[str, Any]]:
     """Return (`parent`, table) for each foreign key `parent_id` of `table` that refers to an entity."""
-    named = {known.__table__: known for known in tables_with_bytes(session).values()}
+    named = {known.__table__: known for known in list_tables_with_bytes(session).values()}
     return [
         (column.name.removesuffix("_id"), named[key.column.table])
         for column in table.__table__.columns
@@ -235,48 +235,48 @@ def source_tables(session: Session, table: Any) -> list[tuple[str, Any]]:
 def read_children(session: Session, of_these: Iterable[Node]) -> Edges:
     """Return the direct results of each node."""
     edges: Edges = {node: [] for node in of_these}
-    read, runs = tables.RunInput, ids_of_noun(edges, "run")
-    reads = select(read).join(tables.Run, tables.Run.id == read.run_id).order_by(*time_order(tables.Run), read.name)
+    read, runs = tables.RunInput, list_ids_of_noun(edges, "run")
+    reads = select(read).join(tables.Run, tables.Run.id == read.run_id).order_by(*get_time_order(tables.Run), read.name)
     for (row,) in select_by_keys(session, reads, read.source_run_id, runs):
         add_edge(edges, Node("run", row.source_run_id.hex), Edge(row.name, Node("run", row.run_id.hex)))
     digests = {node.id: node for node in edges if node.noun == "file"}
-    for noun, table in tables_with_bytes(session).items():
-        rows = read_rows_by_key(session, table.id, ids_of_noun(edges, noun))
+    for noun, table in list_tables_with_bytes(session).items():
+        rows = read_rows_by_key(session, table.id, list_ids_of_noun(edges, noun))
         if hasattr(table, "run_id"):
             rows += read_rows_by_key(session, table.run_id, runs)
         for row in rows:
-            for edge in edges_to_results(session, row):
-                add_edge(edges, node_of(row), edge)
-            if row.artifact and node_of(row).noun != "run":
-                digests[row.artifact] = node_of(row)
+            for edge in iter_result_edges(session, row):
+                add_edge(edges, make_node(row), edge)
+            if row.artifact and make_node(row).noun != "run":
+                digests[row.artifact] = make_node(row)
     outside = reads.where(read.source_run_id.is_(None))
     for (row,) in select_by_keys(session, outside, read.digest, digests):
         add_edge(edges, digests[row.digest], Edge(row.name, Node("run", row.run_id.hex)))
     return edges
 
 
-def edges_to_results(session: Session, row: Any) -> Iterator[Edge]:
+def iter_result_edges(session: Session, row: Any) -> Iterator[Edge]:
     """Yield edges to the entities that refer to this row by a foreign key or, for a dataset, as training data."""
-    for table in tables_with_bytes(session).values():
-        for field, source in source_tables(session, table):
+    for table in list_tables_with_bytes(session).values():
+        for field, source in list_source_tables(session, table):
             if source is type(row):
                 key = getattr(table, f"{field}_id")
-                for child in session.scalars(select(table).where(key == row.id).order_by(*time_order(table))):
-                    yield Edge(field, node_of(child))
+                for child in session.scalars(select(table).where(key == row.id).order_by(*get_time_order(table))):
+                    yield Edge(field, make_node(child))
     if isinstance(row, tables.Dataset):
         checkpoint = tables.Checkpoint
-        imported = select(checkpoint).where(checkpoint.run_id.is_(None)).order_by(*time_order(checkpoint))
+        imported = select(checkpoint).where(checkpoint.run_id.is_(None)).order_by(*get_time_order(checkpoint))
         for trained in session.scalars(imported):
             if any(row.identity in reference for reference in trained.training_datasets or ()):
-                yield Edge("training data", node_of(trained))
+                yield Edge("training data", make_node(trained))
 
 
 def find_makers(session: Session, digests: set[str]) -> dict[str, Node]:
     """Return artifact digest → node for artifacts that no run made."""
     maker_of = {digest: Node("file", digest) for digest in digests}
-    for table in tables_with_bytes(session).values():
+    for table in list_tables_with_bytes(session).values():
         for row in read_rows_by_key(session, table.artifact, sorted(digests)):
-            maker_of[row.artifact] = node_of(row)
+            maker_of[row.artifact] = make_node(row)
     return maker_of
 
 
@@ -290,9 +290,9 @@ def describe_nodes(session: Session, which: Iterable[Node]) -> dict[Node, dict[s
     stale_runs = find_stale_runs(session)
     now = names.CURRENT_ANNOTATIONS.c
     wrong = set(session.execute(select(now.noun, now.target).where(now.word == tables.AnnotationWord.INVALID.value)))
-    runs = read_kinds_and_states(session, ids_of_noun(wanted, "run"))
-    nouns = ("run", *tables_with_bytes(session))
-    called = {noun: names.read_names_of(session, noun, ids_of_noun(wanted, noun)) for noun in nouns}
+    runs = read_kinds_and_states(session, list_ids_of_noun(wanted, "run"))
+    nouns = ("run", *list_tables_with_bytes(session))
+    called = {noun: names.read_names_of(session, noun, list_ids_of_noun(wanted, noun)) for noun in nouns}
     facts = {}
     for node in wanted:
         kind, state = runs.get(node.id, (node.noun, "missing" if node.noun == "run" else "complete"))
@@ -318,7 +318,7 @@ def read_kinds_and_states(session: Session, ids: Sequence[UUID]) -> dict[str, tu
 # -- small ------------------------------------------------------------------------------------------------------------
 
 
-def ids_of_noun(edges: Iterable[Node], noun: str) -> list[UUID]:
+def list_ids_of_noun(edges: Iterable[Node], noun: str) -> list[UUID]:
     """Return the ids of the nodes of one noun. Ids that are not 32 hex digits, as in another registry's annotations,
     are skipped."""
     return [UUID(hex=node.id) for node in edges if node.noun == noun and re.fullmatch("[0-9a-f]{32}", str(node.id))]
@@ -330,12 +330,12 @@ def add_edge(edges: Edges, at: Node, edge: Edge) -> None:
         edges[at].append(edge)
 
 
-def time_order(table: Any) -> tuple[Any, ...]:
+def get_time_order(table: Any) -> tuple[Any, ...]:
     """Return the columns that sort rows by creation time. Ids are hashes, so their order is meaningless to users."""
     return (table.created_at, table.id) if hasattr(table, "created_at") else (table.id,)
 
 
 def read_rows_by_key(session: Session, column: Any, keys: list[Any]) -> list[Any]:
     """Return the rows of a column's table in which the column is one of `keys`."""
-    query = select(column.class_).order_by(*time_order(column.class_))
+    query = select(column.class_).order_by(*get_time_order(column.class_))
     return [row for (row,) in select_by_keys(session, query, column, keys)]

@@ -20,25 +20,25 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from chessreg.registry.identity import canonical_digest, uuid_from_digest
-from store.process import this_process
+from chessreg.registry.identity import hash_canonical_json, make_uuid
+from store.process import get_this_process
 
 Load = dict[str, Any]
 GPU_COLUMNS = ("index", "name", "memory.total", "memory.used", "utilization.gpu")
 
 
-def this_machine() -> dict[str, Any]:
+def describe_this_machine() -> dict[str, Any]:
     """Return a row of the table `machine` for this host. The id derives from all columns except `last_seen`."""
     row = dict(_describe_machine())
     row["gpus"] = list(row["gpus"])
-    return {"id": uuid_from_digest(canonical_digest(row)), **row, "last_seen": datetime.now(UTC)}
+    return {"id": make_uuid(hash_canonical_json(row)), **row, "last_seen": datetime.now(UTC)}
 
 
 @lru_cache(maxsize=1)
 def _describe_machine() -> dict[str, Any]:
     import psutil
 
-    me, (gpus, driver) = this_process(), _gpu_names_and_driver()
+    me, (gpus, driver) = get_this_process(), _gpu_names_and_driver()
     torch, cuda = _torch_versions()
     return {
         "host": me.host,

@@ -55,7 +55,7 @@ def read_measures(session: Session, run_id: UUID) -> list[Measure]:
     return found
 
 
-def game_points_sql(white: ColumnElement[bool]) -> ColumnElement[float | None]:
+def build_game_points_sql(white: ColumnElement[bool]) -> ColumnElement[float | None]:
     """Return the SQL expression of a game's points for the model, NULL without a result or an evaluation.
 
     `white` is the condition that the model plays White. The rule is `paper` of chessreg.games.boards.adjudication.
@@ -75,7 +75,7 @@ def measure_games(session: Session, run_id: UUID) -> list[Measure]:
     """Return the mean score of a run's games in percent, if it has any."""
     game, match = tables.Game, tables.Match
     mean = (
-        select(func.avg(game_points_sql(match.color == "white")))
+        select(func.avg(build_game_points_sql(match.color == "white")))
         .select_from(game)
         .join(match, and_(match.run_id == game.run_id, match.number == game.match))
         .where(game.run_id == run_id)
@@ -155,7 +155,10 @@ def read_cluster_counts(
     split = measure.removesuffix(" %").removeprefix("best layer, ")
     if measure == "score %":
         game, match = tables.Game, tables.Match
-        key, points = (match.opening, match.opening_seed, game.opening_number), game_points_sql(match.color == "white")
+        key, points = (
+            (match.opening, match.opening_seed, game.opening_number),
+            build_game_points_sql(match.color == "white"),
+        )
         where = (game.run_id == run_id, points.is_not(None))
         source = select(*key, func.count(), func.sum(points), func.count()).select_from(game)
         source = source.join(match, and_(match.run_id == game.run_id, match.number == game.match))

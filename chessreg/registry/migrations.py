@@ -108,7 +108,7 @@ def _parse_revisions(folder: Path) -> dict[str, str | None]:
     return revisions
 
 
-def head_revision() -> str:
+def get_head_revision() -> str:
     """Return the newest known revision."""
     known = read_revisions()
     newest = known.keys() - set(known.values())
@@ -125,23 +125,23 @@ def read_schema_status(url: str | Path | RegistryPlace | None = None) -> SchemaS
     with allow_connections(place):
         engine = create_reader_engine(place)
         try:
-            return schema_status_of(engine, place)
+            return read_engine_schema_status(engine, place)
         finally:
             engine.dispose()
 
 
-def schema_status_of(engine: Engine, place: RegistryPlace) -> SchemaStatus:
+def read_engine_schema_status(engine: Engine, place: RegistryPlace) -> SchemaStatus:
     """Return the schema status of the registry that `engine` connects to."""
     with convert_database_errors(place), engine.connect() as connection:
         names = set(inspect(connection).get_table_names())
         if VERSION_TABLE not in names:
-            return SchemaStatus(None, head_revision(), "foreign" if names else "empty")
+            return SchemaStatus(None, get_head_revision(), "foreign" if names else "empty")
         current: str | None = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
     if current is None:
-        return SchemaStatus(None, head_revision(), "empty")
-    if current == head_revision():
-        return SchemaStatus(current, head_revision(), "equal")
-    return SchemaStatus(current, head_revision(), "behind" if current in read_revisions() else "unknown")
+        return SchemaStatus(None, get_head_revision(), "empty")
+    if current == get_head_revision():
+        return SchemaStatus(current, get_head_revision(), "equal")
+    return SchemaStatus(current, get_head_revision(), "behind" if current in read_revisions() else "unknown")
 
 
 def require_schema(schema: SchemaStatus, place: RegistryPlace) -> None:
@@ -184,7 +184,7 @@ def upgrade_registry(url: str | Path | RegistryPlace | None = None, *, shared: b
         _make_registry_folder(place.path)
     new = place.path is not None and not place.path.exists()
     schema = (
-        SchemaStatus(None, head_revision(), "empty") if new else read_schema_status(place)
+        SchemaStatus(None, get_head_revision(), "empty") if new else read_schema_status(place)
     )  # read before anything opens the file
     if schema.state == "unknown" or (schema.state == "foreign" and not shared):
         require_schema(schema, place)
@@ -199,7 +199,7 @@ def upgrade_registry(url: str | Path | RegistryPlace | None = None, *, shared: b
                     _create_registry(engine, place)
                 elif schema.state != "equal":
                     _run_migrations(engine, place, saved)
-                return schema_status_of(engine, place)
+                return read_engine_schema_status(engine, place)
             finally:
                 engine.dispose()
     finally:
@@ -219,7 +219,7 @@ def _create_registry(engine: Engine, place: RegistryPlace) -> None:
             Base.metadata.create_all(connection)
             connection.execute(insert(RegistryState), of_this_one)
             connection.execute(CreateTable(VERSION))
-            connection.execute(VERSION.insert().values(version_num=head_revision()))
+            connection.execute(VERSION.insert().values(version_num=get_head_revision()))
             return
     _run_migrations(engine, place, None)
 

@@ -23,8 +23,8 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.named import NAME
 from chessreg.registry import tables
 from chessreg.registry.database import select_by_keys
-from chessreg.registry.identity import find_by_suffix, new_id, shorten_id
-from chessreg.registry.tables.types import utc_now
+from chessreg.registry.identity import find_by_suffix, make_id, shorten_id
+from chessreg.registry.tables.types import get_utc_now
 
 LOOKS_LIKE_ID = re.compile(r"[0-9a-f]{6,}|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}")
 ID_PART = re.compile(r"[0-9a-f-]{2,}")
@@ -35,27 +35,27 @@ CURRENT_ANNOTATIONS = view(
 )
 
 
-def declared_nouns() -> dict[str, Any]:
+def list_declared_nouns() -> dict[str, Any]:
     """Return noun → table for the entities that this process has imported."""
     classes = {mapper.class_.__noun__.name: mapper.class_ for mapper in tables.Base.registry.mappers
              if mapper.class_.__noun__ is not None}  # fmt: skip
     return dict(sorted(classes.items()))
 
 
-def noun_tables(session: Session | None = None) -> dict[str, Any]:
+def list_noun_tables(session: Session | None = None) -> dict[str, Any]:
     """Return noun → table, including entities of installed packages. With a session, only tables in that registry."""
     from chessreg.registry import brought
 
     brought.load_package_nouns()
-    return {noun: table for noun, table in declared_nouns().items()
+    return {noun: table for noun, table in list_declared_nouns().items()
             if session is None or brought.has_table(session, table.__table__)}  # fmt: skip
 
 
-def table_of_noun(noun: str) -> Any:
+def get_noun_table(noun: str) -> Any:
     """Return the table of a noun. Raises BadInputError for an unknown noun."""
-    known = declared_nouns()
+    known = list_declared_nouns()
     if noun not in known:
-        known = noun_tables()
+        known = list_noun_tables()
     if noun not in known:
         raise BadInputError(f"unknown noun {noun!r}", f"nouns are {', '.join(known)}")
     return known[noun]
@@ -71,14 +71,16 @@ def has_run_column(table: Any) -> bool:
     return "run_id" in table.__table__.columns
 
 
-def array_tables(session: Session | None = None) -> list[Any]:
+def list_array_tables(session: Session | None = None) -> list[Any]:
     """Return the tables whose rows own groups of arrays. With a session, only tables in that registry."""
     return [
-        table for table in noun_tables(session).values() if is_keyed_by_run(table) and "path" in table.__table__.columns
+        table
+        for table in list_noun_tables(session).values()
+        if is_keyed_by_run(table) and "path" in table.__table__.columns
     ]
 
 
-def id_column(table: Any) -> Any:
+def get_id_column(table: Any) -> Any:
     """Return the column with the id that identifies an entity: the run's id, or its own."""
     return table.run_id if is_keyed_by_run(table) else table.id
 
@@ -119,7 +121,7 @@ def add_annotation(
         raise BadInputError(
             f"{word!r} is not an annotation", f"annotations are {', '.join(tables.AnnotationWord)}"
         ) from None
-    table_of_noun(noun)
+    get_noun_table(noun)
     target_hex = target.hex if isinstance(target, UUID) else UUID(target).hex
     if annotated is tables.AnnotationWord.NAME and not withdrawn:
         require_free_name(session, noun, target_hex, value)
@@ -152,11 +154,11 @@ def _append_annotation(
     session: Session, noun: str, target: str, word: tables.AnnotationWord, value: str, withdrawn: bool
 ) -> None:
     """Append a row to the log, with a time later than all earlier rows of the same entity and word."""
-    log, now = tables.Annotation, utc_now()
+    log, now = tables.Annotation, get_utc_now()
     same = log.noun == noun, log.target == target, without_index(log.word) == word
     newest = session.scalar(select(func.max(log.at)).where(*same))
     row = tables.Annotation(
-        id=new_id(),
+        id=make_id(),
         noun=noun,
         target=target,
         word=word,
@@ -262,8 +264,8 @@ def resolve_id(session: Session, noun: str, reference: str) -> UUID:
     beginning of a digest. The first that matches decides. Raises BadInputError if several entities match, and
     NotFoundError with similar names if none does.
     """
-    table = table_of_noun(noun)
-    if table.__table__.name not in tables.OWN_TABLES and noun not in noun_tables(session):
+    table = get_noun_table(noun)
+    if table.__table__.name not in tables.OWN_TABLES and noun not in list_noun_tables(session):
         raise NotFoundError(f"{noun} {reference!r} was not found: the registry has none yet", table.__noun__.command)
     reference = reference.strip()
     lookups: tuple[Callable[[], list[UUID]], ...] = (
@@ -291,7 +293,7 @@ def resolve_id(session: Session, noun: str, reference: str) -> UUID:
 def suggest_names(session: Session, noun: str, reference: str) -> list[str]:
     """Return up to three names of this noun that are spelled like `reference`."""
     called = set(read_noun_names(session, noun).values())
-    if has_run_column(table_of_noun(noun)):
+    if has_run_column(get_noun_table(noun)):
         called |= set(read_noun_names(session, "run").values())
     return difflib.get_close_matches(reference, sorted(called), n=3, cutoff=0.5)
 
@@ -303,10 +305,10 @@ def find_by_name(session: Session, noun: str, reference: str) -> list[UUID]:
     if not holders and "@" in reference:
         name, _, host = reference.rpartition("@")
         holders = [(target, where) for target, where in _find_holders(session, noun, name) if where == host]
-    table = table_of_noun(noun)
+    table = get_noun_table(noun)
     if not holders and has_run_column(table):
         runs = find_by_name(session, "run", reference)
-        return list(session.scalars(select(id_column(table)).where(table.run_id.in_(runs)).distinct()))
+        return list(session.scalars(select(get_id_column(table)).where(table.run_id.in_(runs)).distinct()))
     return [UUID(hex=target) for target, _ in holders]
 
 
@@ -320,7 +322,7 @@ def _find_holders(session: Session, noun: str, name: str) -> list[tuple[str, str
 
 def _find_by_id(session: Session, table: Any, reference: str) -> list[UUID]:
     lowered = reference.lower()
-    return find_by_suffix(session, id_column(table), lowered) if ID_PART.fullmatch(lowered) else []
+    return find_by_suffix(session, get_id_column(table), lowered) if ID_PART.fullmatch(lowered) else []
 
 
 def _find_by_digest(session: Session, table: Any, reference: str) -> list[UUID]:
@@ -330,5 +332,5 @@ def _find_by_digest(session: Session, table: Any, reference: str) -> list[UUID]:
     ids: list[UUID] = []
     for digest in table.__noun__.digests:
         begins: ColumnElement[bool] = getattr(table, digest).like(f"{lowered}%")
-        ids += session.scalars(select(id_column(table)).where(begins).limit(10))
+        ids += session.scalars(select(get_id_column(table)).where(begins).limit(10))
     return ids

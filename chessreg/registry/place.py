@@ -9,7 +9,7 @@ from pathlib import Path
 from urllib.parse import unquote_to_bytes
 
 from chessreg.errors import BadInputError
-from chessreg.folders import expanded, recordable
+from chessreg.folders import expand_path, get_recordable_path
 
 PROJECT_FOLDER = ".chessreg"
 REGISTRY_FILE = "registry.db"
@@ -104,11 +104,11 @@ def resolve_store_path(path: str | Path | None, registry: RegistryPlace) -> Path
     Raises BadInputError for a path that is not UTF-8.
     """
     beside = Path(PROJECT_FOLDER) if registry.path is None else registry.path.parent
-    return recordable(expanded(path or os.environ.get("CHESSREG_STORE") or beside / "store").absolute())
+    return get_recordable_path(expand_path(path or os.environ.get("CHESSREG_STORE") or beside / "store").absolute())
 
 
 def _place_of_file(path: Path) -> RegistryPlace:
-    path = recordable(expanded(path).absolute())
+    path = get_recordable_path(expand_path(path).absolute())
     if path.is_dir() or not (path.suffix or path.exists()):
         within = path / PROJECT_FOLDER / REGISTRY_FILE
         path = within if within.is_file() and not (path / REGISTRY_FILE).is_file() else path / REGISTRY_FILE

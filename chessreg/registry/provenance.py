@@ -16,7 +16,7 @@ from typing import Any
 
 from chessreg import settings
 from chessreg.masking import mask
-from chessreg.registry.file_gate import file_key, open_file_keys
+from chessreg.registry.file_gate import get_file_key, open_file_keys
 
 MAX_UNTRACKED_BYTES = 2**20  # of the texts of all untracked files
 MAX_PATCH_BYTES = 2**22
@@ -40,7 +40,7 @@ def read_repository_state(folder: Path) -> dict[str, Any] | None:
         return None
     top = Path(root.removesuffix("\n"))
     commit = _run_git(top, "rev-parse", "--verify", "--quiet", "HEAD")
-    with_text, _ = settings.records_source_text(folder)
+    with_text, _ = settings.is_source_text_recorded(folder)
     state: dict[str, Any] = {
         "root": _make_storable(str(top)),
         "commit": commit.strip() if commit else None,
@@ -77,7 +77,7 @@ def _read_untracked(top: Path, names: list[str], with_text: bool) -> tuple[dict[
     files = [
         (path.stat().st_size, name, path)
         for name in names
-        if (path := top / name).is_file() and file_key(path) not in in_use
+        if (path := top / name).is_file() and get_file_key(path) not in in_use
     ]
     for size, name, path in sorted(files)[:MAX_FILES]:
         printable = _make_storable(name)
@@ -132,7 +132,7 @@ def _run_git(folder: Path, *arguments: str) -> str | None:
     return done.stdout.decode(errors="surrogateescape")
 
 
-def chessreg_version() -> str:
+def get_chessreg_version() -> str:
     """Return the installed version, or in a checkout that was never installed the version in pyproject.toml."""
     try:
         return metadata.version("chessreg")
@@ -154,7 +154,7 @@ def read_code_state(folder: Path | None = None) -> dict[str, Any]:
     """
     folder = (folder or Path.cwd()).resolve()
     own = read_repository_state(Path(__file__).parent) if _is_checkout() else None
-    state: dict[str, Any] = {"chessreg": {"version": chessreg_version(), **(own or {})}}
+    state: dict[str, Any] = {"chessreg": {"version": get_chessreg_version(), **(own or {})}}
     nearest = next((str(path) for path in (folder, *folder.parents) if (path / ".git").exists()), None)
     if own is None or own["root"] != nearest:  # otherwise it is the same repository
         here = read_repository_state(folder)

@@ -18,7 +18,7 @@ from chessreg.registry.run_state import END, STATE, UNITS_DONE
 Row = dict[str, Any]
 
 
-def row_values(record: Any) -> Row:
+def get_row_values(record: Any) -> Row:
     """Return a table row as a dict of its columns, in order."""
     return {column.key: getattr(record, column.key) for column in record.__table__.columns}
 
@@ -90,7 +90,7 @@ def read_run_rows(
     rows = {
         record.id: {
             **annotations.get(record.id, NO_ANNOTATIONS),
-            **row_values(record),
+            **get_row_values(record),
             "state": state,
             "done": done,
             "end": end,
@@ -129,7 +129,7 @@ def list_attempts(session: Session, run_id: UUID) -> list[Row]:
     attempt, machine = tables.Attempt, tables.Machine
     query = select(attempt, machine.host).join(machine, machine.id == attempt.machine_id, isouter=True)
     query = query.where(attempt.run_id == run_id).order_by(attempt.started_at, attempt.id)
-    return [{**row_values(record), "host": host} for record, host in session.execute(query)]
+    return [{**get_row_values(record), "host": host} for record, host in session.execute(query)]
 
 
 def read_run(session: Session, reference: str) -> Row:
@@ -150,8 +150,8 @@ def read_run(session: Session, reference: str) -> Row:
         **rows[0],
         "rests_on_invalid": [f"{node.noun} {node.id[-6:]}" for node in stale.get(record.id, [])],
         "defaulted": sorted(record.spec.keys() - {name.partition(".")[0] for name in record.explicit}),
-        "inputs": [row_values(row) for row in inputs],
-        "outputs": [row_values(row) for row in outputs],
+        "inputs": [get_row_values(row) for row in inputs],
+        "outputs": [get_row_values(row) for row in outputs],
         "conflicts": session.scalar(
             select(func.count()).select_from(tables.Conflict).where(tables.Conflict.run_id == record.id)
         ),
@@ -171,7 +171,7 @@ def list_conflicts(session: Session, reference: str | None = None) -> list[Row]:
         read_attempt_hosts(session),
     )
     return [
-        {"run": called.get(record.run_id), "kind": kind, "host": hosts.get(record.attempt_id), **row_values(record)}
+        {"run": called.get(record.run_id), "kind": kind, "host": hosts.get(record.attempt_id), **get_row_values(record)}
         for record, kind in records
     ]
 
@@ -212,7 +212,7 @@ def list_machines(session: Session) -> list[Row]:
             its = {"runs": attempts - repeated.get(record.id, 0), "running": running_on.get(record.id, 0)}
             last_seen = max(filter(None, [record.last_seen, seen]))
             load = load_of.get(record.id, {"load": None, "load_at": None})
-            rows.append({**row_values(record), "last_seen": last_seen, **its, **load})
+            rows.append({**get_row_values(record), "last_seen": last_seen, **its, **load})
     return sorted(rows, key=lambda row: row["last_seen"], reverse=True)
 
 

@@ -100,7 +100,7 @@ def match_run_word(session: Session, word: str) -> ColumnElement[bool]:
         if field.startswith("spec.") and len(field) > 5:
             return match_setting(session, field[5:], sign, value)
         if field.startswith("metric.") and len(field) > 7:
-            return match_number(field, last_metric_value(field[7:]), sign, value)
+            return match_number(field, select_last_metric_value(field[7:]), sign, value)
         return match_run_field(session, field, sign, value)
 
     fields = (*FIELDS, *FIELD_ALIASES, "spec.SETTING", "metric.NAME")
@@ -153,7 +153,7 @@ def match_run_field(session: Session, field: str, sign: str, value: str) -> Colu
         return (
             match_state(session, sign, value)
             if field == "state"
-            else match_pattern(session, field, like_pattern(sign, value))
+            else match_pattern(session, field, build_like_pattern(sign, value))
         )
     order = {"tag": "tags", "note": "notes"}.get(field, field)
     return match_text(sort_value(session, order), sign, value)
@@ -199,7 +199,7 @@ def match_time(time: Any, sign: str, value: str) -> ColumnElement[bool]:
     return func.coalesce(fits.get(sign, and_(time >= start, time < end)), false())
 
 
-def like_pattern(sign: str, value: str) -> str:
+def build_like_pattern(sign: str, value: str) -> str:
     """Return the LIKE pattern for `value`: exact for `=`, else anywhere in the text."""
     return escape_like(value) if sign == "=" else f"%{escape_like(value)}%"
 
@@ -250,7 +250,7 @@ def match_like(session: Session, column: Any, pattern: str) -> ColumnElement[boo
 
 def match_setting(session: Session, name: str, sign: str, value: str) -> ColumnElement[bool]:
     """Return the condition on a setting: `=` tests equality, `:` also finds part of a text, others compare."""
-    text = func.lower(setting_value(session, name, text=True))
+    text = func.lower(select_setting_value(session, name, text=True))
     if not value:
         return text.is_not(None)
     wanted = value.lower()
@@ -263,10 +263,10 @@ def match_setting(session: Session, name: str, sign: str, value: str) -> ColumnE
         contains = [text.like(f"%{escape_like(wanted)}%", escape="\\")] if sign == ":" else []
         return func.coalesce(or_(*contains, text == wanted, text == truth.get(wanted, wanted)), false())
     if sign not in "=:":
-        return func.coalesce(COMPARISONS[sign](setting_number(session, name), number), false())
+        return func.coalesce(COMPARISONS[sign](select_setting_number(session, name), number), false())
     written = text.in_({wanted, repr(number), f"{number:.0f}" if number.is_integer() else wanted})
     # As a number too: SQLite writes 1e-05 as 1.0e-05.
-    return func.coalesce(or_(written, setting_number(session, name) == number), false())
+    return func.coalesce(or_(written, select_setting_number(session, name) == number), false())
 
 
 def escape_like(value: str) -> str:
@@ -288,17 +288,17 @@ def match_annotation(session: Session, word: str, pattern: str | None) -> Column
     page of results fills quickly.
     """
     if pattern is None:
-        return run_id_hex(session).in_(annotated_targets(word))
+        return run_id_hex(session).in_(select_annotated_targets(word))
     run, annotation = tables.Run, tables.Annotation
     fits = match_like(session, annotation.value, pattern)
-    few = session.scalars(annotated_targets(word).where(fits).limit(MAX_LISTED_RUNS + 1)).all()
+    few = session.scalars(select_annotated_targets(word).where(fits).limit(MAX_LISTED_RUNS + 1)).all()
     if len(few) <= MAX_LISTED_RUNS:
         return run.id.in_({UUID(hex=target) for target in few}) if few else false()
     its = annotation.noun == "run", annotation.target == run_id_hex(session), without_index(annotation.word) == word
     return exists().where(*its, fits, *is_current()).correlate(run)
 
 
-def annotated_targets(word: str) -> Select[Any]:
+def select_annotated_targets(word: str) -> Select[Any]:
     """Return the statement that selects the targets of current annotations of runs with this word.
 
     Equals the view annotation_now but uses the index; the view numbers every annotation of the registry first.
@@ -309,28 +309,28 @@ def annotated_targets(word: str) -> Select[Any]:
     )
 
 
-def setting_value(session: Session, name: str, *, text: bool = False) -> Any:
+def select_setting_value(session: Session, name: str, *, text: bool = False) -> Any:
     """Return the SQL expression of a setting, as text or as a sortable value. A dotted name is a nested setting."""
     path = name.split(".")
     if session.get_bind().dialect.name == "postgresql":
         get: Any = getattr(func, "jsonb_extract_path_text" if text else "jsonb_extract_path")
         return get(tables.Run.spec, *path)
-    value = func.json_extract(tables.Run.spec, json_path(name))
+    value = func.json_extract(tables.Run.spec, build_json_path(name))
     return cast(value, String) if text else value
 
 
-def json_path(name: str) -> str:
+def build_json_path(name: str) -> str:
     """Return the JSON path of a dotted setting name, for SQLite."""
     return "$" + "".join(f'."{key}"' for key in name.split("."))
 
 
-def setting_number(session: Session, name: str) -> Any:
+def select_setting_number(session: Session, name: str) -> Any:
     """Return the SQL expression of a numeric setting, NULL if it is not a number."""
     if session.get_bind().dialect.name == "postgresql":
-        is_number = func.jsonb_typeof(setting_value(session, name)) == "number"
-        return case((is_number, cast(setting_value(session, name, text=True), Float)))
-    kind = func.json_type(tables.Run.spec, json_path(name))
-    return case((kind.in_(("integer", "real")), type_coerce(setting_value(session, name), Float)))
+        is_number = func.jsonb_typeof(select_setting_value(session, name)) == "number"
+        return case((is_number, cast(select_setting_value(session, name, text=True), Float)))
+    kind = func.json_type(tables.Run.spec, build_json_path(name))
+    return case((kind.in_(("integer", "real")), type_coerce(select_setting_value(session, name), Float)))
 
 
 # -- order ------------------------------------------------------------------------------------------------------------
@@ -354,9 +354,9 @@ def sort_value(session: Session, key: str) -> ColumnElement[Any]:
     """Return the SQL expression of a sort key. Raises BadInputError for an unknown key."""
     run, attempt, machine = tables.Run, tables.Attempt, tables.Machine
     if key.startswith("spec.") and len(key) > 5:
-        return type_coerce(setting_value(session, key[5:]), String)
+        return type_coerce(select_setting_value(session, key[5:]), String)
     if key.startswith("metric.") and len(key) > 7:
-        return last_metric_value(key[7:])
+        return select_last_metric_value(key[7:])
     if key in ("created", "completed", "id", "kind"):
         columns: dict[str, Any] = {
             "created": run.created_at,
@@ -385,7 +385,7 @@ def sort_value(session: Session, key: str) -> ColumnElement[Any]:
     raise BadInputError(f"runs cannot be sorted by {key!r}", f"by {', '.join(SORT_KEYS)}, spec.SETTING or metric.NAME")
 
 
-def last_metric_value(name: str) -> ColumnElement[Any]:
+def select_last_metric_value(name: str) -> ColumnElement[Any]:
     """Return the SQL expression of a metric's last value, in the first unit of the run that has the metric."""
     point = tables.MetricPoint
     query = select(point.value).where(point.run_id == tables.Run.id, point.name == name)
@@ -394,7 +394,7 @@ def last_metric_value(name: str) -> ColumnElement[Any]:
 
 def read_last_metrics(session: Session, runs: list[UUID], names: Sequence[str]) -> dict[UUID, dict[str, float | None]]:
     """Return run id → metric name → last value, in the first unit that has the metric. None without a value."""
-    values = [last_metric_value(name) for name in names]
+    values = [select_last_metric_value(name) for name in names]
     rows = session.execute(select(tables.Run.id, *values).where(tables.Run.id.in_(runs)))
     return {run_id: dict(zip(names, last, strict=True)) for run_id, *last in rows}
 

@@ -114,10 +114,10 @@ def read_complete_units(session: Session, run_id: UUID, low: int = 0, high: int 
     }
 
 
-def unit_ranges(units: Iterable[int]) -> list[tuple[int, int]]:
+def list_unit_ranges(units: Iterable[int]) -> list[tuple[int, int]]:
     """Return the units as sorted ranges [start, stop).
 
-    >>> unit_ranges([3, 0, 1, 4, 9])
+    >>> list_unit_ranges([3, 0, 1, 4, 9])
     [(0, 2), (3, 5), (9, 10)]
     """
     ranges: list[tuple[int, int]] = []

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from chessreg.errors import BadInputError, RegistryError
-from chessreg.registry.file_gate import gate_at, require_entered
+from chessreg.registry.file_gate import get_file_gate, require_entered
 from store.files import DISK_FULL, has_space, is_disk_full
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def is_log_safe(version: tuple[int, ...]) -> bool:
     )
 
 
-def uses_write_ahead_log(network: bool) -> bool:
+def is_write_ahead_log_used(network: bool) -> bool:
     """Return whether to use a write-ahead log: not on a network file system, and not with an unsafe SQLite version."""
     return not network and is_log_safe(dbapi.sqlite_version_info)
 
@@ -64,7 +64,7 @@ def make_sqlite_uri(path: Path, mode: str) -> str:
 
 
 def _open_gated(path: Path, mode: str) -> Connection:
-    """Open a registry. The caller must be inside `gate_at(path).own()`."""
+    """Open a registry. The caller must be inside `get_file_gate(path).own()`."""
     require_entered(path)
     return _open_connection(path, mode)
 
@@ -89,9 +89,9 @@ def open_writable(path: Path, network: bool) -> Connection:
     return connection
 
 
-def run_select(path: Path, sql: str) -> list[tuple[Any, ...]]:
+def read_rows(path: Path, sql: str) -> list[tuple[Any, ...]]:
     """Return the rows of a SELECT from a registry. Raises dbapi.Error if it cannot be read."""
-    with gate_at(path).own():
+    with get_file_gate(path).own():
         connection = _open_gated(path, "ro")
         try:
             return connection.execute(sql).fetchall()
@@ -99,9 +99,9 @@ def run_select(path: Path, sql: str) -> list[tuple[Any, ...]]:
             connection.close()
 
 
-def quick_check(path: Path) -> list[str]:
+def check_integrity(path: Path) -> list[str]:
     """Return the problems that SQLite's own check finds in a file. Reads the whole file."""
-    with gate_at(path).own():
+    with get_file_gate(path).own():
         connection = _open_gated(path, "ro")
         try:
             rows = connection.execute("PRAGMA quick_check(20)").fetchall()
@@ -125,7 +125,7 @@ def _set_journal(connection: Connection, path: Path, network: bool) -> None:
 
     Changing the mode needs exclusive access, for which SQLite itself does not wait.
     """
-    wanted = "wal" if uses_write_ahead_log(network) else "delete"
+    wanted = "wal" if is_write_ahead_log_used(network) else "delete"
     deadline = time.monotonic() + BUSY_TIMEOUT_S
     while True:
         try:

@@ -40,10 +40,10 @@ MEANINGS: Mapping[str, str] = MappingProxyType(
 )
 
 
-def word_of(cause: Cause) -> str:
+def get_state_word(cause: Cause) -> str:
     """Return the state that an attempt or job ends in.
 
-    >>> word_of(Cause.FINISHED), word_of(Cause.OOM)
+    >>> get_state_word(Cause.FINISHED), get_state_word(Cause.OOM)
     ('complete', 'oom')
     """
     return "complete" if cause is Cause.FINISHED else str(cause)

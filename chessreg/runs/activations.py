@@ -12,7 +12,7 @@ from sqlalchemy import select
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.models.hook_points import RESID_POST, get_hook_layer, to_hook_pattern
 from chessreg.registry import tables
-from chessreg.registry.run_state import read_complete_units, unit_ranges
+from chessreg.registry.run_state import list_unit_ranges, read_complete_units
 from chessreg.runs.inputs import Inputs
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ class CachedActivations:
         pattern: str = RESID_POST,
     ) -> None:
         self.run, self.groups, self.array = run, groups, array
-        self.pattern, self._points = pattern, hook_points_by_layer(groups[0], n_layers, pattern)
+        self.pattern, self._points = pattern, map_hook_points(groups[0], n_layers, pattern)
 
     @property
     def layers(self) -> list[int]:
@@ -138,7 +138,7 @@ class CachedActivations:
         return self.array.iter_batches(self.hook_point(layer), batch_rows, seed=seed, epoch=epoch)
 
 
-def hook_points_by_layer(group: tables.ActivationCache, n_layers: int, pattern: str = RESID_POST) -> dict[int, str]:
+def map_hook_points(group: tables.ActivationCache, n_layers: int, pattern: str = RESID_POST) -> dict[int, str]:
     """Return layer → cached hook point of this pattern (`models.hook_points`), in cached order.
 
     Raises NotFoundError if no hook point matches.
@@ -193,7 +193,7 @@ def list_cached_layers(inputs: Inputs, reference: str, pattern: str = RESID_POST
     Reads only the registry.
     """
     rows: list[tables.ActivationCache] = inputs.rows(tables.ActivationCache, inputs.run(reference, "cache"))
-    return tuple(hook_points_by_layer(rows[0], count_layers(inputs, rows[0]), pattern))
+    return tuple(map_hook_points(rows[0], count_layers(inputs, rows[0]), pattern))
 
 
 # -- groups: two machines may divide a run differently, so groups may overlap ------------------------------------------
@@ -242,7 +242,7 @@ def choose_groups(run: tables.Run, groups: Sequence[Any]) -> list[Any]:
 def describe_unit_gaps(session: SqlSession, table: Any, run_id: UUID) -> str:
     """Return how a run's groups differ from its complete units. Empty if they agree."""
     groups = session.scalars(select(table).where(table.run_id == run_id)).all()
-    for start, stop in unit_ranges(read_complete_units(session, run_id)):
+    for start, stop in list_unit_ranges(read_complete_units(session, run_id)):
         if chain_groups(groups, start, stop) is None:
             inside = [group for group in groups if group.start < stop and group.stop > start]
             held = sum(min(group.stop, stop) - max(group.start, start) for group in inside)

@@ -17,9 +17,9 @@ from chessreg.errors import ChessregError
 from chessreg.masking import mask, mask_words
 from chessreg.registry import provenance
 from chessreg.registry.database import Database
-from chessreg.registry.identity import new_id, uuid_from_digest
-from chessreg.registry.machine import read_load, this_machine
-from chessreg.registry.tables.types import utc_now
+from chessreg.registry.identity import make_id, make_uuid
+from chessreg.registry.machine import describe_this_machine, read_load
+from chessreg.registry.tables.types import get_utc_now
 from chessreg.runs.background import Ingester
 from chessreg.runs.ingest import ingest_fragments
 from chessreg.runs.inputs import Inputs
@@ -35,8 +35,8 @@ from chessreg.runs.resolve import (
 from chessreg.runs.spec import ExecutionOptions, Spec
 from chessreg.runs.task import StopRequest, Task, to_fragment_row
 from chessreg.runs.watch import mark_dead_attempts
-from chessreg.terminal import visible
-from store.process import this_process
+from chessreg.terminal import make_visible
+from store.process import get_this_process
 
 if TYPE_CHECKING:
     from store import Store
@@ -73,7 +73,7 @@ class RunAttempt:
     ) -> None:
         from store.fragments import FragmentWriter
 
-        self.id = new_id()
+        self.id = make_id()
         self.resolved, self.options, self.inputs = resolved, options, inputs
         self.explicit, self.missing, self.where = explicit, missing, where
         self.state, self.cause, self.code = "running", "", 0  # how the attempt ended
@@ -113,7 +113,7 @@ class RunAttempt:
                 state, cause, code = "killed", "killed", 130
                 return True
             except BaseException as error:
-                state, cause, code = "failed", failure_cause(error), getattr(error, "exit_code", 1)
+                state, cause, code = "failed", classify_failure(error), getattr(error, "exit_code", 1)
                 message = f"{type(error).__name__}: {error}"
                 raise
             finally:
@@ -166,7 +166,7 @@ class RunAttempt:
 
     def begin(self) -> None:
         """Write the rows of machine, kind, run and attempt. Raises ChessregError if the registry is unavailable."""
-        machine = this_machine()
+        machine = describe_this_machine()
         self.add("machine", **machine)
         kind = self.resolved.kind
         self.add(
@@ -187,9 +187,9 @@ class RunAttempt:
             spec_hash=self.resolved.spec_hash,
             explicit=list(self.explicit),
             units=self.resolved.units,
-            created_at=utc_now(),
+            created_at=get_utc_now(),
         )
-        process = this_process()
+        process = get_this_process()
         self.add(
             "attempt",
             id=self.id,
@@ -202,13 +202,13 @@ class RunAttempt:
             pid=process.pid,
             pid_started=process.started,
             boot_id=process.boot_id,
-            started_at=utc_now(),
-            checked_in_at=utc_now(),
+            started_at=get_utc_now(),
+            checked_in_at=get_utc_now(),
             next_check_in_seconds=CHECK_IN_TIMEOUT_S,
             state="running",
             units_done=0,
             log=self.where.log,
-            chessreg_version=provenance.chessreg_version(),
+            chessreg_version=provenance.get_chessreg_version(),
             code=provenance.read_code_state(),
             environment=provenance.read_packages(),
         )
@@ -225,9 +225,7 @@ class RunAttempt:
         read = [
             (name, reference, digest, located.run_id) for (name, digest, reference), located in self.inputs.read.items()
         ]
-        read += [
-            (name, reference, spec_hash, uuid_from_digest(spec_hash)) for name, reference, spec_hash in self.rows_read()
-        ]
+        read += [(name, reference, spec_hash, make_uuid(spec_hash)) for name, reference, spec_hash in self.rows_read()]
         for name, reference, digest, source in read:
             self.add(
                 "run_input",
@@ -240,13 +238,13 @@ class RunAttempt:
         self.add(
             "attempt_end",
             id=self.id,
-            ended_at=utc_now(),
+            ended_at=get_utc_now(),
             state=state,
             cause=cause,
             message=message and mask(message),
             exit_code=code,
             units_done=self.task.units_done,
-            checked_in_at=utc_now(),
+            checked_in_at=get_utc_now(),
             execution_options=self.recorded_options | self.threads(),
         )
         self.task.flush()
@@ -273,7 +271,7 @@ class RunAttempt:
         seen = {located.run_id for located in self.inputs.read.values()}
         named = [(name, ref, ref.removeprefix("run:").partition("/")[0])
                  for name, ref in list_references(self.resolved.spec).items() if ref.startswith("run:")]  # fmt: skip
-        return [row for row in named if uuid_from_digest(row[2]) not in seen]
+        return [row for row in named if make_uuid(row[2]) not in seen]
 
     def add(self, table: str, **columns: Any) -> None:
         """Add a row to the attempt's fragment."""
@@ -299,10 +297,10 @@ class RunAttempt:
 
 def print_warning(text: str) -> None:
     """Print a message to stderr."""
-    print(f"chessreg: {visible(text)}", file=sys.stderr, flush=True)
+    print(f"chessreg: {make_visible(text)}", file=sys.stderr, flush=True)
 
 
-def failure_cause(error: BaseException) -> str:
+def classify_failure(error: BaseException) -> str:
     """Return the cause recorded for an error: oom, diverged, the error's own `cause`, or failed."""
     if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
         return "oom"
@@ -380,7 +378,7 @@ class Heartbeat(threading.Thread):
     def _check_in(self, writer: FragmentWriter) -> None:
         row = {
             "id": self.task.attempt_id,
-            "checked_in_at": utc_now(),
+            "checked_in_at": get_utc_now(),
             "next_check_in_seconds": CHECK_IN_TIMEOUT_S,
             "units_done": self.task.units_done,
             "progress": min(max(float(self.task.fraction), 0.0), 1.0),

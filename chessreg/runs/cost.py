@@ -54,20 +54,23 @@ ONE_THREAD = dict.fromkeys(
 
 
 @lru_cache(maxsize=1)
-def multiplication_rate() -> float:
+def measure_multiplication_rate() -> float:
     """Return the operations per second of float32 matrix products on one thread, the best of nine measurements.
 
     A separate process measures it, because the number of threads of a BLAS library cannot be changed once it is loaded.
     """
     measured = subprocess.run(
         [sys.executable, "-P", "-c", MEASURE_RATE],
-        env=child.child_environment() | ONE_THREAD, capture_output=True, encoding="utf-8", check=True,
+        env=child.build_child_environment() | ONE_THREAD, capture_output=True, encoding="utf-8", check=True,
     )  # fmt: skip
     return float(measured.stdout)
 
 
-def cpu_seconds(
-    kind: str, estimate: RunEstimate, share: float | None = None, rate: Callable[[], float] = multiplication_rate
+def estimate_cpu_seconds(
+    kind: str,
+    estimate: RunEstimate,
+    share: float | None = None,
+    rate: Callable[[], float] = measure_multiplication_rate,
 ) -> float | None:
     """Return the CPU seconds of a whole run on one thread, or None if its kind counts no work.
 
@@ -79,27 +82,27 @@ def cpu_seconds(
     return (estimate.operations / (rate() * share) if estimate.operations else 0.0) + estimate.cpu_seconds
 
 
-def forward_operations(layers: int, d_model: int, tokens: float) -> float:
+def count_forward_pass_operations(layers: int, d_model: int, tokens: float) -> float:
     """Return the operations of forward passes over `tokens` tokens: two per weight of the blocks and token."""
     return 24.0 * layers * d_model**2 * tokens
 
 
-def reading_operations(checkpoint: str, inputs: Inputs, texts: float, more_tokens: float = 0.0) -> float:
+def count_reading_operations(checkpoint: str, inputs: Inputs, texts: float, more_tokens: float = 0.0) -> float:
     """Return the operations of a checkpoint that reads `texts` games (a model of positions: positions), and
     `more_tokens` tokens in addition."""
     row = inputs.checkpoint_row(checkpoint)
     tokens = texts * min(row.block_size, TOKENS_PER_GAME) + more_tokens
-    return forward_operations(row.layers, row.d_model, tokens)
+    return count_forward_pass_operations(row.layers, row.d_model, tokens)
 
 
-def choosing_operations(checkpoint: str, inputs: Inputs, games: float, turns: float) -> float:
+def count_choosing_operations(checkpoint: str, inputs: Inputs, games: float, turns: float) -> float:
     """Return the operations of a checkpoint that compares the legal moves of `turns` positions in `games` games."""
     if inputs.encoding(checkpoint).content == "history":
-        return reading_operations(checkpoint, inputs, games, turns * LEGAL_MOVE_TOKENS)
-    return reading_operations(checkpoint, inputs, turns, turns * LEGAL_MOVE_TOKENS)
+        return count_reading_operations(checkpoint, inputs, games, turns * LEGAL_MOVE_TOKENS)
+    return count_reading_operations(checkpoint, inputs, turns, turns * LEGAL_MOVE_TOKENS)
 
 
-def probe_operations(positions: float, outputs: int, width: int, is_fitted: bool = True) -> float:
+def count_probe_operations(positions: float, outputs: int, width: int, is_fitted: bool = True) -> float:
     """Return the operations of fitting a probe with `outputs` logits to `width` numbers at `positions` positions.
 
     Positions count once per epoch. If nothing is fitted: the operations of the mean of each class.

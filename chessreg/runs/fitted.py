@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 from sqlalchemy import func, select
 
-from chessreg.errors import BadInputError, first_line
+from chessreg.errors import BadInputError, get_first_line
 from chessreg.models.hook_points import to_hook_pattern
 from chessreg.registry import tables
 from chessreg.runs.activations import list_cached_layers
@@ -37,7 +37,7 @@ def read_layer(path: Path, **dimensions: int) -> dict[str, np.ndarray]:
     try:
         arrays = load_file(path)
     except (SafetensorError, KeyError, ValueError, TypeError, OverflowError) as error:
-        raise BadInputError(f"{path} is damaged: {first_line(error)}", "chessreg doctor --digests") from error
+        raise BadInputError(f"{path} is damaged: {get_first_line(error)}", "chessreg doctor --digests") from error
     for name, count in dimensions.items():
         if name not in arrays or arrays[name].ndim != count or arrays[name].dtype.kind not in "fiu":
             raise BadInputError(
@@ -53,7 +53,7 @@ Reader = Callable[["torch.Tensor"], "torch.Tensor"]
 """Logits float32 [n, squares, classes] that a probe computes from residuals float32 [n, d_model]."""
 
 
-def linear_reader(weight: np.ndarray, device: str = "cpu") -> Reader:
+def make_linear_reader(weight: np.ndarray, device: str = "cpu") -> Reader:
     """Return the reader of a linear probe without bias: logits[square, class] = residual · weight[:, square, class]."""
     import torch
 
@@ -81,7 +81,7 @@ class FittedProbe:
     def reader(self, device: str = "cpu") -> Reader:
         """Return the function from residuals on `device` to the probe's logits."""
         if self.load_kind is None:
-            return linear_reader(self.weight, device)
+            return make_linear_reader(self.weight, device)
         reader: Reader = self.load_kind().reader(self.tensors, device)
         return reader
 
@@ -157,10 +157,10 @@ def load_probe(inputs: Inputs, reference: str, layer: int | None = None) -> Fitt
 
 
 def _load_kind(inputs: Inputs, run: tables.Run) -> Kind:
-    from chessreg.runs.kind import kind_of_record
+    from chessreg.runs.kind import find_kind_of_record
 
     with inputs.database.read() as session:
-        return kind_of_record(session.get_one(tables.KindRecord, (run.kind, run.version)), inputs.store.read_only)
+        return find_kind_of_record(session.get_one(tables.KindRecord, (run.kind, run.version)), inputs.store.read_only)
 
 
 def find_best_layer(inputs: Inputs, reference: str) -> int:
@@ -218,7 +218,7 @@ class Direction:
         return {name: np.ascontiguousarray(value, np.float32) for name, value in tensors.items() if value is not None}
 
 
-def cosine_similarity(one: np.ndarray, other: np.ndarray, centre: bool = False) -> float:
+def compute_cosine_similarity(one: np.ndarray, other: np.ndarray, centre: bool = False) -> float:
     """Return the cosine of two directions [d_model], or 0 if one of them is 0.
 
     `centre` subtracts the mean of each first, to compare raw with centred residual streams (Karvonen

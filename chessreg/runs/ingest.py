@@ -26,14 +26,14 @@ from sqlalchemy.exc import (
 )
 from sqlalchemy.orm import Session
 
-from chessreg.errors import DAMAGE_ERRORS, ChessregError, RegistryError, first_line
+from chessreg.errors import DAMAGE_ERRORS, ChessregError, RegistryError, get_first_line
 from chessreg.registry import tables
 from chessreg.registry.database import Database, select_by_keys
 from chessreg.registry.engines import FOREIGN_KEY, SchemaError
-from chessreg.registry.identity import new_id
+from chessreg.registry.identity import make_id
 from chessreg.registry.result_tables import RESULT_TABLES
 from chessreg.registry.run_state import count_done, read_complete_units
-from chessreg.registry.tables.types import UtcDateTime, crop_model_texts, replace_nul, require_admissible, utc_now
+from chessreg.registry.tables.types import UtcDateTime, crop_model_texts, get_utc_now, replace_nul, require_admissible
 from store.errors import StoreError
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ def ingest_fragment(database: Database, store: Store, fragment: Fragment, report
                 ingest_rows(session, fragment, rows, taken)
             except Exception as error:
                 if is_row_error(error, database.dialect):
-                    raise ChessregError(f"its rows cannot be read: {first_line(error)}") from error
+                    raise ChessregError(f"its rows cannot be read: {get_first_line(error)}") from error
                 raise
     except (RegistryError, SchemaError):
         raise
@@ -164,7 +164,9 @@ def ingest_rows(
         report.fragments += 1
         return
     session.add(
-        tables.FragmentRecord(name=fragment.name, run_id=UUID(fragment.run_id), rows=len(rows), ingested_at=utc_now())
+        tables.FragmentRecord(
+            name=fragment.name, run_id=UUID(fragment.run_id), rows=len(rows), ingested_at=get_utc_now()
+        )
     )
     for run_id in {row["run_id"] for row in by_table["unit_range"]}:
         complete_run_if_done(session, run_id)
@@ -297,7 +299,7 @@ def compare_rows(session: Session, table: Table, rows: list[dict[str, Any]], rep
             report.repeated += 1
             continue
         key_json, row_json = make_json_value({name: row.get(name) for name in key}), make_json_value(row)
-        known_by = conflict_text(key_json, row_json)
+        known_by = format_conflict(key_json, row_json)
         if known_by in listed:
             report.repeated += 1
             continue
@@ -305,25 +307,25 @@ def compare_rows(session: Session, table: Table, rows: list[dict[str, Any]], rep
         report.conflicts += 1
         session.add(
             tables.Conflict(
-                id=new_id(),
+                id=make_id(),
                 table_name=table.name,
                 run_id=row["run_id"],
                 attempt_id=row["attempt_id"],
                 key=key_json,
                 row=row_json,
-                found_at=utc_now(),
+                found_at=get_utc_now(),
             )
         )
 
 
 def read_conflict_texts(session: Session, table_name: str, runs: Collection[UUID]) -> set[str]:
-    """Return the `conflict_text` of each conflict of these runs in one table."""
+    """Return the `format_conflict` of each conflict of these runs in one table."""
     conflict = tables.Conflict
     query = select(conflict.key, conflict.row).where(conflict.table_name == table_name)
-    return {conflict_text(key, row) for key, row in select_by_keys(session, query, conflict.run_id, sorted(runs))}
+    return {format_conflict(key, row) for key, row in select_by_keys(session, query, conflict.run_id, sorted(runs))}
 
 
-def conflict_text(key: Any, row: Any) -> str:
+def format_conflict(key: Any, row: Any) -> str:
     """Return a text that is equal for conflicts with equal keys and rows."""
     return json.dumps([key, row], sort_keys=True)
 
@@ -339,7 +341,7 @@ def complete_run_if_done(session: Session, run_id: UUID) -> None:
     if run is None or run.completed_at is not None:
         return
     if count_done(session, run_id) >= run.units:
-        run.completed_at = utc_now()
+        run.completed_at = get_utc_now()
 
 
 # -- fragments that are not in the registry ---------------------------------------------------------------------------

@@ -20,12 +20,12 @@ from uuid import UUID
 from sqlalchemy import select
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.folders import expanded
-from chessreg.named import clipped
+from chessreg.folders import expand_path
+from chessreg.named import clip_text
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
 from chessreg.registry.file_gate import refuse_registry
-from chessreg.registry.identity import uuid_from_digest
+from chessreg.registry.identity import make_uuid
 
 if TYPE_CHECKING:
     from chessreg.encodings import Encoding
@@ -84,14 +84,14 @@ class LocatedInput:
 def require_user_file(name: str) -> Path:
     """Return the path of a user's file. Raises NotFoundError if it is not a file, BadInputError for a registry in
     use."""
-    path = expanded(name)
+    path = expand_path(name)
     try:
         is_file, is_folder, is_there = path.is_file(), path.is_dir(), path.exists()
     except OSError as error:
-        raise NotFoundError(f"{clipped(name)}: {error.strerror}") from error
+        raise NotFoundError(f"{clip_text(name)}: {error.strerror}") from error
     if not is_file:
         what = "is a folder, not a file" if is_folder else "is not a file" if is_there else "does not exist"
-        raise NotFoundError(f"{path if is_folder else clipped(name)} {what}")
+        raise NotFoundError(f"{path if is_folder else clip_text(name)} {what}")
     refuse_registry(path)
     return path
 
@@ -136,7 +136,7 @@ class Inputs:
             if match["form"] in expected:
                 return name
             raise BadInputError(
-                f"{clipped(name)} is not a {noun.removeprefix('run:')}", f"give a name or {expected[0]}:…"
+                f"{clip_text(name)} is not a {noun.removeprefix('run:')}", f"give a name or {expected[0]}:…"
             )
         if noun == "dataset":
             return self._dataset_reference(name)
@@ -224,7 +224,7 @@ class Inputs:
         another kind."""
         spec_hash = reference.removeprefix("run:").partition("/")[0]
         with self.database.read() as session:
-            run = session.get(tables.Run, uuid_from_digest(spec_hash))
+            run = session.get(tables.Run, make_uuid(spec_hash))
             if run is None:
                 raise NotFoundError(f"no run with spec {spec_hash[:12]}… is in this registry", "run it first")
             if complete and run.completed_at is None:

@@ -20,10 +20,18 @@ from pydantic import BaseModel, model_serializer
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.masking import is_secret_name
-from chessreg.named import NameRegistry, checked_name
+from chessreg.named import NameRegistry, check_name
 from chessreg.registry.result_tables import RESULT_TABLES
 from chessreg.runs.exits import FILE_MODULE_PREFIX, guard_process_exit
-from chessreg.runs.spec import ExecutionOptions, Spec, describe_settings, models_of, setting_names, tag_of, variants_of
+from chessreg.runs.spec import (
+    ExecutionOptions,
+    Spec,
+    describe_settings,
+    list_setting_names,
+    list_variant_models,
+    list_variants,
+    tag_of,
+)
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -144,13 +152,13 @@ class Kind:
 def make_json_schema(model: Any) -> dict[str, Any]:
     """Return the JSON schema of a model. A discriminated union becomes one object with the properties of all
     variants."""
-    schemas = [_schema_of(each) for each in models_of(model)]
+    schemas = [_schema_of(each) for each in list_variant_models(model)]
     if not (tag := tag_of(model)):
         return schemas[0]
     merged: dict[str, Any] = {"type": "object", "title": f"by {tag}"}
     for part in ("$defs", "properties"):
         merged[part] = {name: value for schema in schemas for name, value in schema.get(part, {}).items()}
-    merged["properties"][tag] = {"type": "string", "enum": list(variants_of(model))}
+    merged["properties"][tag] = {"type": "string", "enum": list(list_variants(model))}
     return merged
 
 
@@ -170,7 +178,7 @@ ENTRY_POINT_GROUP = "chessreg.kinds"
 _loading = threading.RLock()  # reentrant, since a file may load another
 
 
-def kinds_in_module(module: Any) -> list[type[Kind]]:
+def list_kinds_in_module(module: Any) -> list[type[Kind]]:
     """Return the kinds that a module or package defines."""
     return [
         value
@@ -184,7 +192,7 @@ def kinds_in_module(module: Any) -> list[type[Kind]]:
 
 def create_kind(cls: type[Kind]) -> Kind:
     """Return an instance of a kind. Raises BadInputError for mistakes in its definition that would fail later."""
-    checked_name("a kind", cls.name)
+    check_name("a kind", cls.name)
     for method, takes in (("units", "spec, inputs"), ("run", "task")):
         if getattr(cls, method) is getattr(Kind, method):
             raise BadInputError(f"kind {cls.name} has no method {method}(self, {takes})")
@@ -198,7 +206,7 @@ def create_kind(cls: type[Kind]) -> Kind:
             f"not {', '.join(sorted(unknown))}" if unknown else "it has no `tables`",
         )
     require_valid_variants(cls)
-    both = setting_names(cls.spec) & set(cls.options.model_fields)
+    both = list_setting_names(cls.spec) & set(cls.options.model_fields)
     if both:
         raise BadInputError(f"kind {cls.name}: {', '.join(sorted(both))} is both a setting and an execution option")
     texts = (each.path for model in (cls.spec, cls.options) for each in describe_settings(model) if each.form == "text")
@@ -214,7 +222,7 @@ def create_kind(cls: type[Kind]) -> Kind:
             f"not {', '.join(sorted(set(cls.main_settings) - paths))}" if set(cls.main_settings) - paths else "",
         )
     for preset, values in cls.presets.items():
-        if wrong := min((set(values) - set(each.model_fields) for each in models_of(cls.spec)), key=len):
+        if wrong := min((set(values) - set(each.model_fields) for each in list_variant_models(cls.spec)), key=len):
             raise BadInputError(f"kind {cls.name}: preset {preset} fills {', '.join(sorted(wrong))}", "no such setting")
     return cls()
 
@@ -225,7 +233,7 @@ def require_valid_variants(cls: type[Kind]) -> None:
     The tag must have no default, and a setting must have the same type in all variants.
     """
     tag, found = tag_of(cls.spec), dict[str, Any]()
-    for variant in models_of(cls.spec):
+    for variant in list_variant_models(cls.spec):
         if not (inspect.isclass(variant) and issubclass(variant, Spec)):
             raise BadInputError(
                 f"kind {cls.name}: `spec` is neither a subclass of Spec nor a discriminated union of such classes",
@@ -253,7 +261,7 @@ def load_kind_file(reference: str) -> Kind:
 
     path, name = split_file_reference(reference)
     path, content = trust.read_code_file(path)
-    trust.trust_named_file(path, trust.digest_content(content))
+    trust.trust_named_file(path, trust.hash_content(content))
     return find_kind_in_file(path, content, name)
 
 
@@ -281,7 +289,7 @@ def find_kind_in_file(path: Path, content: bytes, name: str) -> Kind:
     """
     with _loading:  # a second thread waits until the file has run
         module = load_file_module(path, content)
-    kinds = {kind.__name__: kind for kind in kinds_in_module(module)}
+    kinds = {kind.__name__: kind for kind in list_kinds_in_module(module)}
     if name and name not in kinds:
         raise NotFoundError(f"{path} defines no kind {name}", f"it defines {', '.join(kinds) or 'none'}")
     if not name and len(kinds) != 1:
@@ -329,12 +337,12 @@ def load_kinds_and_failures() -> tuple[NameRegistry[Kind], dict[str, ChessregErr
     classes, failed = [], {}
     for info in pkgutil.iter_modules(importlib.import_module(OWN_PACKAGE).__path__):
         try:
-            classes += [(info.name, cls) for cls in own_kinds_in(info.name)]
+            classes += [(info.name, cls) for cls in list_own_kinds_in(info.name)]
         except ChessregError as error:
             failed[info.name] = error
     for point in plugins.list_entry_points(ENTRY_POINT_GROUP):
         try:
-            classes.append((point.name, load_entry_point(point)))
+            classes.append((point.name, load_kind_entry_point(point)))
         except ChessregError as error:
             failed[point.name] = error
     for name, cls in classes:
@@ -347,7 +355,7 @@ def load_kinds_and_failures() -> tuple[NameRegistry[Kind], dict[str, ChessregErr
     return registry, failed
 
 
-def load_entry_point(point: EntryPoint) -> type[Kind]:
+def load_kind_entry_point(point: EntryPoint) -> type[Kind]:
     """Return the kind of an entry point. Raises ChessregError naming the package."""
     from chessreg import plugins
 
@@ -384,7 +392,7 @@ def find_kind(reference: str) -> Kind:
     return known[reference]
 
 
-def kind_makes_checkpoint(name: str) -> bool:
+def is_checkpoint_maker(name: str) -> bool:
     """Return whether runs of the built-in or installed kind with this name make a model."""
     if (ours := find_own_kind(name)) is not None:
         return ours.makes_checkpoint
@@ -397,13 +405,13 @@ def find_own_kind(name: str) -> Kind | None:
     word."""
     parts = name.replace("-", "_").partition("_")
     for module in dict.fromkeys(("".join(parts), parts[0])):
-        for cls in own_kinds_in(module):
+        for cls in list_own_kinds_in(module):
             if cls.name == name:
                 return create_kind(cls)
     return None
 
 
-def kind_of_record(record: KindRecord, read_only: bool = False) -> Kind:
+def find_kind_of_record(record: KindRecord, read_only: bool = False) -> Kind:
     """Return the kind of a row of the table `kind`: the built-in one of that name, else that of
     `find_recorded_kind`."""
     return find_own_kind(record.name) or find_recorded_kind(record.source, read_only)
@@ -426,7 +434,7 @@ def find_recorded_kind(source: str, read_only: bool = False) -> Kind:
             )
         return load_trusted_kind(source)
     module, _, name = source.partition(":")
-    for cls in installed_kinds_in(module):
+    for cls in list_installed_kinds_in(module):
         if cls.__name__ == name:
             return create_kind(cls)
     raise NotFoundError(
@@ -435,7 +443,7 @@ def find_recorded_kind(source: str, read_only: bool = False) -> Kind:
     )
 
 
-def installed_kinds_in(module: str) -> list[type[Kind]]:
+def list_installed_kinds_in(module: str) -> list[type[Kind]]:
     """Return the kinds of `module` that are built in, installed as entry points, or already imported.
 
     Raises ChessregError if the module belongs to an entry point that cannot be loaded.
@@ -443,13 +451,13 @@ def installed_kinds_in(module: str) -> list[type[Kind]]:
     from chessreg import plugins
 
     if module == OWN_PACKAGE or module.startswith(f"{OWN_PACKAGE}."):
-        return own_kinds_in(module.removeprefix(OWN_PACKAGE).removeprefix(".").partition(".")[0])
+        return list_own_kinds_in(module.removeprefix(OWN_PACKAGE).removeprefix(".").partition(".")[0])
     package = module.partition(".")[0]
     classes = []
     for point in plugins.list_entry_points(ENTRY_POINT_GROUP):
         if point.module.partition(".")[0] == package:
             try:
-                classes.append(load_entry_point(point))
+                classes.append(load_kind_entry_point(point))
             except ChessregError:
                 if point.module == module:
                     raise
@@ -457,7 +465,7 @@ def installed_kinds_in(module: str) -> list[type[Kind]]:
     return [value for value in classes if inspect.isclass(value) and issubclass(value, Kind)]
 
 
-def own_kinds_in(module: str) -> list[type[Kind]]:
+def list_own_kinds_in(module: str) -> list[type[Kind]]:
     """Return the built-in kinds in this module. Empty if it does not exist.
 
     Raises ChessregError, with file and line, if the module is broken.
@@ -466,7 +474,7 @@ def own_kinds_in(module: str) -> list[type[Kind]]:
     if not module.isidentifier() or importlib.util.find_spec(name) is None:
         return []
     try:
-        return kinds_in_module(importlib.import_module(name))
+        return list_kinds_in_module(importlib.import_module(name))
     except (ChessregError, MemoryError):
         raise
     except Exception as error:
@@ -475,17 +483,17 @@ def own_kinds_in(module: str) -> list[type[Kind]]:
         raise plugins.broken(name, error) from error
 
 
-def kind_of_spec(spec: Spec, reference: str | Kind | None = None) -> Kind:
+def find_kind_of_spec(spec: Spec, reference: str | Kind | None = None) -> Kind:
     """Return the kind given as `reference`, else the kind that `spec` belongs to. Raises NotFoundError."""
     if isinstance(reference, Kind):
         return reference
     if reference:
         return find_kind(reference)
     module = type(spec).__module__.removeprefix(f"{OWN_PACKAGE}.").partition(".")[0]
-    for cls in own_kinds_in(module):
-        if type(spec) in models_of(cls.spec):
+    for cls in list_own_kinds_in(module):
+        if type(spec) in list_variant_models(cls.spec):
             return create_kind(cls)
     for candidate in load_kinds().values():
-        if type(spec) in models_of(candidate.spec):
+        if type(spec) in list_variant_models(candidate.spec):
             return candidate
     raise NotFoundError(f"no kind of experiment has the spec {type(spec).__name__}", "give kind='./file.py'")

@@ -11,12 +11,12 @@ from pydantic import BaseModel
 
 from chessreg.errors import BadInputError
 from chessreg.models import devices
-from chessreg.registry.identity import canonical_digest, uuid_from_digest
+from chessreg.registry.identity import hash_canonical_json, make_uuid
 from chessreg.registry.run_state import read_complete_units
 from chessreg.registry.tables.types import MAX_UNITS
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Kind
-from chessreg.runs.spec import ExecutionOptions, Spec, field_reference, hashed_settings
+from chessreg.runs.spec import ExecutionOptions, Spec, get_field_reference, get_hashed_settings
 
 M = TypeVar("M", bound=BaseModel)
 
@@ -32,7 +32,7 @@ class ResolvedSpec:
 
     @property
     def run_id(self) -> UUID:
-        return uuid_from_digest(self.spec_hash)
+        return make_uuid(self.spec_hash)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -44,7 +44,7 @@ def replace_names(settings: M, inputs: Inputs) -> M:
     """Return the settings with every name or id of an input replaced by its reference, also in nested settings."""
     changes: dict[str, Any] = {}
     for name, field in type(settings).model_fields.items():
-        value, marked = getattr(settings, name), field_reference(field)
+        value, marked = getattr(settings, name), get_field_reference(field)
         if isinstance(value, BaseModel):
             changes[name] = replace_names(value, inputs)
         elif marked and isinstance(value, tuple):
@@ -57,7 +57,7 @@ def replace_names(settings: M, inputs: Inputs) -> M:
 def resolve_and_hash(kind: Kind, spec: Spec, inputs: Inputs) -> tuple[Spec, str]:
     """Return the spec with input references, and its hash, which identifies the run even before its inputs exist."""
     spec = replace_names(spec, inputs)
-    return spec, canonical_digest({"kind": kind.name, "version": kind.version, "spec": hashed_settings(spec)})
+    return spec, hash_canonical_json({"kind": kind.name, "version": kind.version, "spec": get_hashed_settings(spec)})
 
 
 def list_references(settings: Any) -> dict[str, str]:
@@ -68,7 +68,7 @@ def list_references(settings: Any) -> dict[str, str]:
 def iter_named_inputs(settings: Any, prefix: str = "") -> Iterator[tuple[str, str, str]]:
     """Yield (field, noun, name or reference) of every input of a spec, resolved or not."""
     for name, field in type(settings).model_fields.items():
-        value, marked = getattr(settings, name), field_reference(field)
+        value, marked = getattr(settings, name), get_field_reference(field)
         if isinstance(value, BaseModel):
             yield from iter_named_inputs(value, f"{prefix}{name}.")
         elif marked and isinstance(value, tuple):

@@ -26,7 +26,7 @@ from chessreg.marks import BOUNDS, Doc
 from chessreg.marks import AtMost as AtMost
 from chessreg.marks import Distinct as Distinct
 from chessreg.marks import Share as Share
-from chessreg.named import clipped
+from chessreg.named import clip_text
 
 
 @dataclass(frozen=True)
@@ -85,7 +85,7 @@ class Settings(BaseModel):
         field = cls.model_fields[str(info.field_name)]
         if value == () and field.is_required():
             raise ValueError("it is empty")
-        for mark in field_marks(field):
+        for mark in list_field_marks(field):
             if isinstance(mark, BOUNDS):
                 mark.refuse(value)
         return value
@@ -124,18 +124,18 @@ DatasetRef = Annotated[str, Ref("dataset")]
 CheckpointRef = Annotated[str, Ref("checkpoint")]
 
 
-def field_marks(field: FieldInfo) -> list[Any]:
+def list_field_marks(field: FieldInfo) -> list[Any]:
     """Return the annotations of a field, including those inside `CheckpointRef | None`."""
     inside = [mark for part in get_args(field.annotation) for mark in getattr(part, "__metadata__", ())]
     return [*field.metadata, *inside]
 
 
-def field_reference(field: FieldInfo) -> Ref | None:
+def get_field_reference(field: FieldInfo) -> Ref | None:
     """Return the Ref of a field, or None if it does not name an input."""
-    return next((mark for mark in field_marks(field) if isinstance(mark, Ref)), None)
+    return next((mark for mark in list_field_marks(field) if isinstance(mark, Ref)), None)
 
 
-def hashed_settings(settings: Settings) -> dict[str, Any]:
+def get_hashed_settings(settings: Settings) -> dict[str, Any]:
     """Return the settings that differ from their default, as JSON values.
 
     The hash of a spec covers only these, so a new field with a default leaves the hashes of recorded runs unchanged. A
@@ -145,7 +145,7 @@ def hashed_settings(settings: Settings) -> dict[str, Any]:
     for name, field in type(settings).model_fields.items():
         value = getattr(settings, name)
         if isinstance(value, Settings):
-            values[name] = hashed_settings(value)
+            values[name] = get_hashed_settings(value)
         if not field.is_required() and (value == field.get_default(call_default_factory=True) or values[name] == {}):
             del values[name]
     return values
@@ -242,7 +242,9 @@ def describe_settings(model: Any) -> tuple[SettingField, ...]:
     if not (tag := tag_of(model)):
         return _describe_class(model)
     found: dict[str, SettingField] = {tag: describe_tag(model)}
-    for each in (each for variant in models_of(model) for each in _describe_class(variant) if each.path != tag):
+    for each in (
+        each for variant in list_variant_models(model) for each in _describe_class(variant) if each.path != tag
+    ):
         first = found.setdefault(each.path, each)
         choices = tuple(dict.fromkeys((*first.choices, *each.choices)))
         default = each.default if first.needed else first.default
@@ -250,15 +252,15 @@ def describe_settings(model: Any) -> tuple[SettingField, ...]:
     return tuple(found.values())
 
 
-def visible_settings(model: Any, value: str | None) -> tuple[SettingField, ...]:
+def list_visible_settings(model: Any, value: str | None) -> tuple[SettingField, ...]:
     """Return the settings to show to a user. For a union: the tag, then those of the variant with the tag `value`.
 
     Required settings come first. Without a known `value`, only settings shared by all variants are returned.
     """
     if not (tag := tag_of(model)):
         return _describe_class(model)
-    known = variants_of(model)
-    chosen = [known[value]] if value in known else list(models_of(model))
+    known = list_variants(model)
+    chosen = [known[value]] if value in known else list(list_variant_models(model))
     first, *others = (_describe_class(variant) for variant in chosen)
     alike = (each for each in first if each.path != tag and all(each in other for other in others))
     return (describe_tag(model, chosen), *sorted(alike, key=lambda each: not each.needed))
@@ -278,7 +280,7 @@ def _describe_class(model: type[BaseModel], prefix: str = "") -> tuple[SettingFi
 
 def describe_field(path: str, field: FieldInfo) -> SettingField:
     """Return the description of one field."""
-    kind, reference = strip_annotation(field.annotation), field_reference(field)
+    kind, reference = strip_annotation(field.annotation), get_field_reference(field)
     default = field.get_default(call_default_factory=True)
     optional = type(None) in get_args(field.annotation) or default is None
     several = get_origin(kind) is tuple
@@ -286,7 +288,7 @@ def describe_field(path: str, field: FieldInfo) -> SettingField:
     common: dict[str, Any] = {
         "path": path,
         "default": default,
-        "text": field.description or next((mark.text for mark in field_marks(field) if isinstance(mark, Doc)), ""),
+        "text": field.description or next((mark.text for mark in list_field_marks(field) if isinstance(mark, Doc)), ""),
         "optional": optional,
         "type": item if item in (int, float, bool) else str,
     }
@@ -328,9 +330,9 @@ def parse_list(text: str, item: type) -> tuple[Any, ...]:
             elif piece.strip():
                 values.append(item(piece.strip()))
         except (ValueError, OverflowError):
-            raise ValueError(f"{clipped(text)!r} is not a list of {item.__name__}s such as 0,2,5-7") from None
+            raise ValueError(f"{clip_text(text)!r} is not a list of {item.__name__}s such as 0,2,5-7") from None
         if len(values) > MAX_LIST_VALUES:
-            raise ValueError(f"{clipped(text)!r} is more than {MAX_LIST_VALUES:,} values")
+            raise ValueError(f"{clip_text(text)!r} is more than {MAX_LIST_VALUES:,} values")
     return tuple(values)
 
 
@@ -354,50 +356,50 @@ def tag_of(model: Any) -> str:
     return next((str(mark.discriminator) for mark in marks if isinstance(mark, FieldInfo) and mark.discriminator), "")
 
 
-def variants_of(model: Any) -> dict[str, type[Settings]]:
+def list_variants(model: Any) -> dict[str, type[Settings]]:
     """Return tag value → class of the variant, in order. Empty for a single class."""
     if not (tag := tag_of(model)):
         return {}
-    return {value: each for each in models_of(model) for value in get_args(each.model_fields[tag].annotation)}
+    return {value: each for each in list_variant_models(model) for value in get_args(each.model_fields[tag].annotation)}
 
 
-def models_of(model: Any) -> tuple[type[Settings], ...]:
+def list_variant_models(model: Any) -> tuple[type[Settings], ...]:
     """Return the classes of a union, or the single class."""
     return get_args(get_args(model)[0]) if tag_of(model) else (model,)
 
 
-def setting_names(model: Any) -> set[str]:
+def list_setting_names(model: Any) -> set[str]:
     """Return the names of the settings of a class, or of all variants of a union."""
-    return {name for variant in models_of(model) for name in variant.model_fields}
+    return {name for variant in list_variant_models(model) for name in variant.model_fields}
 
 
 def describe_tag(model: Any, told: Sequence[type[Settings]] = ()) -> SettingField:
     """Return the tag of a union as a setting. Its text describes the variants in `told`, each after its value."""
-    tag, known = tag_of(model), variants_of(model)
+    tag, known = tag_of(model), list_variants(model)
     texts = (f"{value}: {each.model_fields[tag].description}" for value, each in known.items() if each in told)
     return SettingField(path=tag, form="choice", default=PydanticUndefined, text="; ".join(texts), choices=tuple(known))
 
 
-def variant_of(model: Any, values: Mapping[str, Any]) -> type[Settings]:
+def choose_variant(model: Any, values: Mapping[str, Any]) -> type[Settings]:
     """Return the class that these settings belong to. Raises ValidationError for a missing or unknown tag."""
     if not (tag := tag_of(model)):
         chosen: type[Settings] = model
         return chosen
-    known, given = variants_of(model), values.get(tag)
+    known, given = list_variants(model), values.get(tag)
     if isinstance(given, str) and given in known:
         return known[given]
     problem = PydanticCustomError("literal_error" if tag in values else "missing", f"one of {', '.join(known)}")
     raise ValidationError.from_exception_data(tag, [InitErrorDetails(type=problem, loc=(tag,), input=given)])
 
 
-def settings_from(model: Any, values: Mapping[str, Any]) -> Any:
+def parse_settings(model: Any, values: Mapping[str, Any]) -> Any:
     """Return the settings object with these values, including the tag.
 
     Raises ValidationError, and BadInputError for a setting of another variant.
     """
-    chosen, tag = variant_of(model, values), tag_of(model)
+    chosen, tag = choose_variant(model, values), tag_of(model)
     for name in (name for name in values if tag and name not in chosen.model_fields):
-        if owners := [value for value, variant in variants_of(model).items() if name in variant.model_fields]:
+        if owners := [value for value, variant in list_variants(model).items() if name in variant.model_fields]:
             raise BadInputError(
                 f"{format_flag([name])} belongs to {format_flag([tag])} {' or '.join(owners)}, not to {values[tag]}",
                 f"leave it out, or give {format_flag([tag])} {owners[0]}",
@@ -445,7 +447,7 @@ def make_settings(model: Any, typed: dict[str, Any], preset: Mapping[str, Any] =
 
     Raises ValidationError, and BadInputError for a typed setting that has no effect.
     """
-    settings = settings_from(model, merge_settings(dict(preset), typed))
+    settings = parse_settings(model, merge_settings(dict(preset), typed))
     for name, why in settings.without_effect().items() if isinstance(settings, Settings) else ():
         if name in typed and typed[name] != type(settings).model_fields[name].default:
             raise BadInputError(

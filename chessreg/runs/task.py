@@ -18,11 +18,11 @@ from uuid import UUID
 from pydantic import BaseModel
 
 from chessreg.errors import ChessregError
-from chessreg.named import checked_name
-from chessreg.registry.machine import this_machine
-from chessreg.registry.run_state import unit_ranges
+from chessreg.named import check_name
+from chessreg.registry.machine import describe_this_machine
+from chessreg.registry.run_state import list_unit_ranges
 from chessreg.registry.tables import Base
-from chessreg.registry.tables.types import crop_model_texts, require_admissible, require_lengths, utc_now
+from chessreg.registry.tables.types import crop_model_texts, get_utc_now, require_admissible, require_lengths
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.resolve import ResolvedSpec
 from chessreg.runs.spec import ExecutionOptions, Spec
@@ -204,7 +204,7 @@ class Task(Generic[S, Options]):
             for unit in units:
                 for table, row in self._held.get(unit, ()):
                     rows.add(table, to_fragment_row(row))
-            for start, stop in unit_ranges(units):
+            for start, stop in list_unit_ranges(units):
                 span = {"run_id": self.run_id, "start": start, "stop": stop, "attempt_id": self.attempt_id}
                 rows.add("unit_range", to_fragment_row(span))
         self._rows += len(rows.lines)
@@ -264,7 +264,7 @@ class Task(Generic[S, Options]):
 
         >>> with task.output("layer-3", unit=3, kind="probe") as folder: ...   # doctest: +SKIP
         """
-        checked_name("an output", name)
+        check_name("an output", name)
         with self.store.stage(kind) as folder:
             yield folder
             artifact = self.store.publish(folder)
@@ -304,15 +304,15 @@ class Task(Generic[S, Options]):
             kind=kind,
             bytes=artifact.bytes,
             state="complete",
-            created_at=utc_now(),
+            created_at=get_utc_now(),
         )
         self.record(
             "artifact_location",
             of_unit=of_unit,
             digest=artifact.digest,
             uri=str(artifact.path),
-            machine_id=this_machine()["id"],
-            verified_at=utc_now(),
+            machine_id=describe_this_machine()["id"],
+            verified_at=get_utc_now(),
         )
 
 

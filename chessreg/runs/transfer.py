@@ -17,12 +17,12 @@ from sqlalchemy.orm import Session
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import lineage, names, tables
 from chessreg.registry.database import Database
-from chessreg.registry.identity import uuid_from_digest
-from chessreg.registry.machine import this_machine
-from chessreg.registry.tables.types import utc_now
+from chessreg.registry.identity import make_uuid
+from chessreg.registry.machine import describe_this_machine
+from chessreg.registry.tables.types import get_utc_now
 from chessreg.runs import trust
 from store.errors import StoreError
-from store.files import fsync_path, is_disk_full
+from store.files import is_disk_full, sync_path
 from store.process import is_this_machine
 
 if TYPE_CHECKING:
@@ -72,12 +72,12 @@ def collect_items(session: Session, nodes: Iterable[lineage.Node]) -> list[Trans
     """Return the items of these nodes: outputs of runs, datasets, checkpoints and files, each digest once."""
     items: dict[str, TransferItem] = {}
     for node in nodes:
-        for item in items_of_node(session, node):
+        for item in list_node_items(session, node):
             items.setdefault(item.digest, item)
     return list(items.values())
 
 
-def items_of_node(session: Session, node: lineage.Node) -> Iterator[TransferItem]:
+def list_node_items(session: Session, node: lineage.Node) -> Iterator[TransferItem]:
     """Yield the items of one node."""
     artifact = tables.Artifact
     if node.noun == "run":
@@ -85,14 +85,14 @@ def items_of_node(session: Session, node: lineage.Node) -> Iterator[TransferItem
         made = select(tables.Output, artifact.bytes).join(artifact, artifact.digest == tables.Output.digest)
         for output, size in session.execute(made.where(tables.Output.run_id == run_id).order_by(tables.Output.name)):
             yield TransferItem(output.digest, f"{output.name} of run {short}", size)
-        for table in names.array_tables(session):
+        for table in names.list_array_tables(session):
             of_this = select(table).where(table.run_id == run_id).order_by(*table.__table__.primary_key)
             for group in session.scalars(of_this):
                 what = f"activations [{group.start}, {group.stop}) of run {short}"
                 yield TransferItem(group.digest, what, group.bytes, array=group.path.removeprefix("arrays/"))
         return
     digest: str | None = node.id
-    if (table := lineage.tables_with_bytes(session).get(node.noun)) is not None:
+    if (table := lineage.list_tables_with_bytes(session).get(node.noun)) is not None:
         digest = session.get_one(table, UUID(hex=node.id)).artifact
     row = session.get(artifact, digest) if digest else None
     if row is not None:
@@ -149,7 +149,7 @@ def pull_items(
             done.there.append(item)
             where = item.path(store)
             if not is_known_at(database, item, str(where)):  # an earlier pull was interrupted before recording it
-                fsync_path(where.parent)
+                sync_path(where.parent)
                 record_location(database, item, str(where))
             continue
         refused: list[StoreError] = []
@@ -235,7 +235,7 @@ def is_known_at(database: Database, item: TransferItem, uri: str) -> bool:
 
 def record_location(database: Database, item: TransferItem, uri: str) -> None:
     """Record that this machine has seen the item at this URI."""
-    machine = this_machine()
+    machine = describe_this_machine()
     with database.write() as session:
         if database.dialect == "postgresql":  # otherwise two processes may insert the same row
             session.execute(text("select pg_advisory_xact_lock(hashtext('chessreg ingest'))"))
@@ -245,12 +245,12 @@ def record_location(database: Database, item: TransferItem, uri: str) -> None:
             state = tables.ArtifactState.COMPLETE
             session.add(
                 tables.Artifact(
-                    digest=item.digest, kind=CACHE_KIND, bytes=item.bytes, state=state, created_at=utc_now()
+                    digest=item.digest, kind=CACHE_KIND, bytes=item.bytes, state=state, created_at=get_utc_now()
                 )
             )
         session.flush()
         session.merge(
-            tables.ArtifactLocation(digest=item.digest, uri=uri, machine_id=machine["id"], verified_at=utc_now())
+            tables.ArtifactLocation(digest=item.digest, uri=uri, machine_id=machine["id"], verified_at=get_utc_now())
         )
 
 
@@ -282,7 +282,7 @@ def rerun_command(database: Database, item: TransferItem) -> str:
     """Return the command that computes these bytes again."""
     made = [select(tables.Output.run_id).where(tables.Output.digest == item.digest)]
     with database.read() as session:
-        made += [select(table.run_id).where(table.digest == item.digest) for table in names.array_tables(session)]
+        made += [select(table.run_id).where(table.digest == item.digest) for table in names.list_array_tables(session)]
         run_id = next((id for query in made if (id := session.scalar(query.limit(1))) is not None), None)
     return "run the command that made it again" if run_id is None else f"chessreg reproduce {run_id.hex[-6:]} --rerun"
 
@@ -292,7 +292,7 @@ def find_cache_machines(session: Session, item: TransferItem) -> set[tuple[str, 
     attempt, machine = tables.Attempt, tables.Machine
     made = select(machine.host, machine.system_id).join(attempt, attempt.machine_id == machine.id)
     found: set[tuple[str, str | None]] = set()
-    for table in names.array_tables(session):
+    for table in names.list_array_tables(session):
         rows = session.execute(made.join(table, table.run_id == attempt.run_id).where(table.digest == item.digest))
         found.update(rows.tuples())
     return found
@@ -304,7 +304,7 @@ def find_cache_machines(session: Session, item: TransferItem) -> set[tuple[str, 
 def is_finished(session: Session, reference: str) -> bool:
     """Return whether a `run:` reference is available: the run is complete, or the named output exists."""
     spec_hash, _, output = reference.removeprefix("run:").partition("/")
-    run = session.get(tables.Run, uuid_from_digest(spec_hash))
+    run = session.get(tables.Run, make_uuid(spec_hash))
     if run is None:
         return False
     made = output and session.get(tables.Output, (run.id, output)) is not None
@@ -316,22 +316,22 @@ def require_bytes(database: Database, store: Store, field: str, reference: str) 
 
     Raises NotFoundError with the machine that has the bytes and a command that helps.
     """
-    missing = [item for item in items_of_reference(database, reference) if not item.is_in(store)]
+    missing = [item for item in list_reference_items(database, reference) if not item.is_in(store)]
     try:
         pull_items(database, store, missing)
     except NotFoundError as error:
         raise NotFoundError(f"{field}: {error.message}", error.hint) from error
 
 
-def items_of_reference(database: Database, reference: str) -> list[TransferItem]:
+def list_reference_items(database: Database, reference: str) -> list[TransferItem]:
     """Return the items of a reference: artifacts and groups of activations."""
     items = []
     with database.read() as session:
-        for digest, what in digests_of_reference(session, reference):
+        for digest, what in list_reference_digests(session, reference):
             row = session.get(tables.Artifact, digest)
             items.append(TransferItem(digest, what, row.bytes if row else 0))
         if reference.startswith("run:"):
-            run_id = uuid_from_digest(reference.removeprefix("run:").partition("/")[0])
+            run_id = make_uuid(reference.removeprefix("run:").partition("/")[0])
             cache = tables.ActivationCache
             for group in session.scalars(select(cache).where(cache.run_id == run_id).order_by(cache.start)):
                 what = f"activations [{group.start}, {group.stop}) of run {run_id.hex[-6:]}"
@@ -339,7 +339,7 @@ def items_of_reference(database: Database, reference: str) -> list[TransferItem]
     return items
 
 
-def digests_of_reference(session: Session, reference: str) -> list[tuple[str, str]]:
+def list_reference_digests(session: Session, reference: str) -> list[tuple[str, str]]:
     """Return (digest, description) of the artifacts of a reference."""
     if reference.startswith("sha256:"):
         digest = reference.removeprefix("sha256:")
@@ -352,14 +352,12 @@ def digests_of_reference(session: Session, reference: str) -> list[tuple[str, st
             raise NotFoundError(f"dataset {identity[:12]}… is not in this registry", "chessreg dataset add FILE")
         return [(dataset.artifact, f"dataset {dataset.id.hex[-6:]}")]
     spec_hash, _, output = reference.removeprefix("run:").partition("/")
-    wanted = (
-        select(tables.Output).where(tables.Output.run_id == uuid_from_digest(spec_hash)).order_by(tables.Output.name)
-    )
+    wanted = select(tables.Output).where(tables.Output.run_id == make_uuid(spec_hash)).order_by(tables.Output.name)
     rows = session.scalars(wanted.where(tables.Output.name == output) if output else wanted).all()
     return [(row.digest, f"{row.name} of run {spec_hash[26:32]}") for row in rows]
 
 
-def unfinished_input_error(kind: str, run_id_hex: str, tried: bool) -> BadInputError:
+def make_unfinished_input_error(kind: str, run_id_hex: str, tried: bool) -> BadInputError:
     """Return the error for an input run that is not complete and has no job."""
     short = run_id_hex[-6:]
     help = f"chessreg retry {short}" if tried else f"chessreg launch --resume {short}"

@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
-from chessreg.folders import config_folder, expanded, recordable
+from chessreg.folders import expand_path, get_config_folder, get_recordable_path
 from store.files import describe_os_error, read_json
 
 TRUSTED_VARIABLE = "CHESSREG_TRUSTED"  # comma-separated digests trusted by the parent process
@@ -43,10 +43,10 @@ class TrustedDigest:
 
 def trust_folder() -> Path:
     """Return the folder with this user's trusted digests."""
-    return config_folder() / "trusted"
+    return get_config_folder() / "trusted"
 
 
-def digest_content(content: bytes) -> str:
+def hash_content(content: bytes) -> str:
     """Return the sha256 of a file's content."""
     return hashlib.sha256(content).hexdigest()
 
@@ -88,7 +88,7 @@ def trust_reference(reference: str) -> TrustedDigest:
     if DIGEST_PATTERN.fullmatch(reference.lower()):
         return save_digest(reference.lower())
     path, content = read_code_file(Path(reference))
-    return save_digest(digest_content(content), path)
+    return save_digest(hash_content(content), path)
 
 
 def save_digest(digest: str, path: Path | None = None) -> TrustedDigest:
@@ -116,7 +116,7 @@ def save_digest(digest: str, path: Path | None = None) -> TrustedDigest:
 def revoke_trust(reference: str) -> list[TrustedDigest]:
     """Revoke the trust in a path or a digest (or its beginning), and return the removed records. Raises
     NotFoundError."""
-    path = str(expanded(reference).resolve())
+    path = str(expand_path(reference).resolve())
     begins = reference.lower() if re.fullmatch(r"[0-9a-fA-F]{8,64}", reference) else None
     matching = [row for row in list_trusted() if row.path == path or (begins and row.digest.startswith(begins))]
     if not matching:
@@ -134,13 +134,13 @@ def read_code_file(path: Path) -> tuple[Path, bytes]:
     larger than MAX_CODE_BYTES, or whose path is not UTF-8.
     """
     try:
-        real = expanded(path).resolve()
+        real = expand_path(path).resolve()
         there = real.is_file()
     except (ValueError, RuntimeError, OSError) as error:  # NUL in the path, or a link cycle
         raise BadInputError(f"{str(path)!r} is not a path: {error}") from error
     if not there:
         raise NotFoundError(f"{real} does not exist")
-    recordable(real)
+    get_recordable_path(real)
     if (store := next((place for place in real.parents if (place / "store.json").exists()), None)) is not None:
         raise NotTrustedError(
             f"{real} is in the store {store}, from which code is never loaded", "copy it to another folder"
@@ -169,30 +169,30 @@ def remember_place(place: object) -> None:
     url = getattr(place, "url", "")
     with suppress(OSError):
         if "://" in url and not is_remembered_place(url):
-            places_folder().mkdir(parents=True, exist_ok=True, mode=0o700)
-            (places_folder() / digest_content(url.encode())).write_text(url, encoding="utf-8")
+            get_places_folder().mkdir(parents=True, exist_ok=True, mode=0o700)
+            (get_places_folder() / hash_content(url.encode())).write_text(url, encoding="utf-8")
 
 
 def is_remembered_place(url: str) -> bool:
     """Return whether the user has named this bucket on this machine."""
     try:
-        return (places_folder() / digest_content(url.encode())).read_text(encoding="utf-8") == url
+        return (get_places_folder() / hash_content(url.encode())).read_text(encoding="utf-8") == url
     except (OSError, ValueError):
         return False
 
 
-def places_folder() -> Path:
+def get_places_folder() -> Path:
     return trust_folder().with_name("places")
 
 
-def worker_environment(source: str) -> dict[str, str]:
+def build_worker_environment(source: str) -> dict[str, str]:
     """Return the environment in which a job's worker trusts the file of its kind as this process does.
 
     Empty for a kind that is not a file or not trusted; the worker reports that.
     """
     path, suffix, _ = source.partition(".py")
     try:
-        return {TRUSTED_VARIABLE: digest_content(read_trusted_file(Path(path + suffix))[1])} if suffix else {}
+        return {TRUSTED_VARIABLE: hash_content(read_trusted_file(Path(path + suffix))[1])} if suffix else {}
     except ChessregError:
         return {}
 
@@ -210,7 +210,7 @@ def read_trusted_file(path: Path) -> tuple[Path, bytes]:
 
 def make_refusal(path: Path, content: bytes, what: str) -> NotTrustedError | None:
     """Return the error that `what` in a file with this content is not trusted, or None if it is."""
-    digest = digest_content(content)
+    digest = hash_content(content)
     if is_trusted(digest):
         return None
     return NotTrustedError(

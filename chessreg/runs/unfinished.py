@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
-from chessreg.errors import ChessregError, NotFoundError, first_line
+from chessreg.errors import ChessregError, NotFoundError, get_first_line
 from chessreg.registry import lineage, tables
 from chessreg.runs.kind import find_kind
-from store.files import WriterLock, convert_os_errors, discard_path, fsync_path
+from store.files import WriterLock, convert_os_errors, discard_path, sync_path
 from store.places import FolderPlace, TransferPlace
 from store.store import Store
 
@@ -46,7 +46,7 @@ def read_progress(state: Path) -> list[int]:
         return [int(number) for number in found]
     except Exception as error:  # torch raises errors of many types
         raise ChessregError(
-            f"{state} is not a saved state: {first_line(error)}", "remove it to start from scratch"
+            f"{state} is not a saved state: {get_first_line(error)}", "remove it to start from scratch"
         ) from error
 
 
@@ -101,8 +101,8 @@ def copy_state(state: Path, there: Path) -> None:
     with convert_os_errors(f"copy {state}"):
         try:
             shutil.copyfile(state, aside)
-            fsync_path(aside)
+            sync_path(aside)
             aside.replace(there)
-            fsync_path(there.parent)
+            sync_path(there.parent)
         finally:
             discard_path(aside)

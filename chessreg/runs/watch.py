@@ -20,9 +20,9 @@ from sqlalchemy.orm import Session
 
 from chessreg.registry import tables
 from chessreg.registry.database import Database
-from chessreg.registry.tables.types import utc_now
+from chessreg.registry.tables.types import get_utc_now
 from store.files import read_json
-from store.process import ProcessId, boot_id, machine_name
+from store.process import ProcessId, get_machine_name, read_boot_id
 
 if TYPE_CHECKING:
     from store import Store
@@ -68,7 +68,7 @@ def mark_lost(database: Database, attempts: list[UUID], cause: tables.Cause, mes
             attempt = session.get_one(tables.Attempt, attempt_id)
             if attempt.state is tables.AttemptState.RUNNING:
                 attempt.state, attempt.cause = tables.AttemptState.LOST, cause
-                attempt.ended_at, attempt.message = utc_now(), message
+                attempt.ended_at, attempt.message = get_utc_now(), message
                 attempt.units_done = max(attempt.units_done, count_units_done(session, attempt_id))
                 lost += 1
     return lost
@@ -88,7 +88,7 @@ class Watcher:
     """
 
     def __init__(self, store: Store) -> None:
-        self.file = store.root / f"watch-{machine_name()}.json"
+        self.file = store.root / f"watch-{get_machine_name()}.json"
 
     def mark_lost_attempts(self, database: Database, began: float | None = None) -> int:
         """Mark attempts as lost whose process has ended or whose check-in is overdue. Return their number.
@@ -132,7 +132,7 @@ class Watcher:
     def _notes(self) -> dict[str, tuple[str, float]]:
         try:
             notes = read_json(self.file)
-            if notes["boot"] != boot_id():
+            if notes["boot"] != read_boot_id():
                 return {}
             return {key: (promised, float(since)) for key, (promised, since) in notes["seen"].items()}
         except (OSError, ValueError, KeyError, TypeError):
@@ -141,5 +141,5 @@ class Watcher:
     def _keep(self, notes: dict[str, list[Any]]) -> None:
         aside = Path(f"{self.file}.{os.getpid()}")
         with suppress(OSError):
-            aside.write_text(json.dumps({"boot": boot_id(), "seen": notes}), encoding="utf-8")
+            aside.write_text(json.dumps({"boot": read_boot_id(), "seen": notes}), encoding="utf-8")
             aside.replace(self.file)

@@ -13,9 +13,9 @@ from sqlalchemy import select
 
 from chessreg.errors import ChessregError
 from chessreg.registry import tables
-from chessreg.runs.cost import cpu_seconds
+from chessreg.runs.cost import estimate_cpu_seconds
 from chessreg.runs.inputs import Inputs
-from chessreg.runs.spec import settings_from
+from chessreg.runs.spec import parse_settings
 from store.process import is_this_machine
 
 if TYPE_CHECKING:
@@ -48,7 +48,7 @@ class ExpectedTime:
         return "the nearest earlier run" if self.attempts == 1 else f"the {self.attempts} nearest earlier runs"
 
 
-def expected_time(
+def estimate_time(
     kind: Kind,
     spec: Spec,
     estimate: RunEstimate | None,
@@ -65,8 +65,8 @@ def expected_time(
     """
     if not missing or not units:
         return ExpectedTime(None)
-    attempts = nearest_attempts(kind, spec, inputs)
-    if counted := cpu_seconds(kind.name, estimate) if estimate is not None else None:
+    attempts = find_nearest_attempts(kind, spec, inputs)
+    if counted := estimate_cpu_seconds(kind.name, estimate) if estimate is not None else None:
         times = [
             (_measure_seconds(each), seconds) for each in attempts if (seconds := recount_seconds(kind, each, inputs))
         ]
@@ -79,7 +79,7 @@ def expected_time(
     return ExpectedTime(seconds_per_unit * missing / shards, len(attempts))
 
 
-def nearest_attempts(kind: Kind, spec: Spec, inputs: Inputs) -> list[Row[Any]]:
+def find_nearest_attempts(kind: Kind, spec: Spec, inputs: Inputs) -> list[Row[Any]]:
     """Return at most three finished attempts of a kind.
 
     Attempts on this machine come first, then those with the most settings in common, then the newest.
@@ -117,7 +117,7 @@ def recount_seconds(kind: Kind, attempt: Row[Any], inputs: Inputs) -> float | No
     None if its work cannot be counted again, for example because its inputs were deleted.
     """
     with suppress(ChessregError, ValidationError, OSError):
-        counted = cpu_seconds(kind.name, kind.estimate(settings_from(kind.spec, attempt.spec), inputs))
+        counted = estimate_cpu_seconds(kind.name, kind.estimate(parse_settings(kind.spec, attempt.spec), inputs))
         if counted and attempt.units:
             return counted * attempt.units_done / attempt.units
     return None

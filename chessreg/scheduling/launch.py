@@ -20,16 +20,16 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.folders import recordable
-from chessreg.named import clipped
+from chessreg.folders import get_recordable_path
+from chessreg.named import clip_text
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
-from chessreg.registry.identity import new_id, uuid_from_digest
+from chessreg.registry.identity import make_id, make_uuid
 from chessreg.registry.tables import Job, JobState
-from chessreg.registry.tables.types import utc_now
+from chessreg.registry.tables.types import get_utc_now
 from chessreg.runs import transfer
 from chessreg.runs.inputs import Inputs
-from chessreg.runs.kind import Kind, kind_makes_checkpoint
+from chessreg.runs.kind import Kind, is_checkpoint_maker
 from chessreg.runs.resolve import (
     count_spec_units,
     find_missing_units,
@@ -41,8 +41,8 @@ from chessreg.runs.resolve import (
 from chessreg.runs.spec import ExecutionOptions, Spec, flatten_settings
 from chessreg.scheduling import queue
 from chessreg.scheduling.executors import open_executor
-from chessreg.scheduling.expected_time import expected_time
-from store.process import this_process
+from chessreg.scheduling.expected_time import estimate_time
+from store.process import get_this_process
 
 if TYPE_CHECKING:
     from store import Store
@@ -93,7 +93,7 @@ class PlannedRun:
 
     @property
     def run_id(self) -> UUID:
-        return uuid_from_digest(self.spec_hash)
+        return make_uuid(self.spec_hash)
 
     @property
     def shards(self) -> int:
@@ -125,7 +125,7 @@ class ExpectedInputs(Inputs):
         expected = self._expected("checkpoint", reference)
         if expected is None:
             return super()._checkpoint_reference(reference)
-        if not kind_makes_checkpoint(expected[0]):
+        if not is_checkpoint_maker(expected[0]):
             raise BadInputError(f"{reference} is a {expected[0]} run, which makes no checkpoint")
         return f"run:{expected[1]}/checkpoint"
 
@@ -148,8 +148,8 @@ class ExpectedInputs(Inputs):
                 raise BadInputError(f"{reference} is a launch of {len(runs)} runs", "name one of them")
             kind, spec_hash = next(iter(runs))
             # A run that has begun is found normally, but its checkpoint exists only at its end.
-            begun = session.get(tables.Run, uuid_from_digest(spec_hash))
-            return None if begun and (begun.completed_at or not kind_makes_checkpoint(kind)) else (kind, spec_hash)
+            begun = session.get(tables.Run, make_uuid(spec_hash))
+            return None if begun and (begun.completed_at or not is_checkpoint_maker(kind)) else (kind, spec_hash)
 
 
 def plan_orders(orders: Sequence[Order], database: Database, store: Store) -> list[PlannedRun]:
@@ -185,19 +185,15 @@ def plan_order(order: Order, inputs: ExpectedInputs, planned: dict[str, PlannedR
         needed = reference.removeprefix("run:").partition("/")[0]
         with inputs.database.read() as session:
             is_made = not reference.startswith("run:") or transfer.is_finished(session, reference)
-            comes = (
-                needed in planned or queue.has_active_job(session, uuid_from_digest(needed)) if not is_made else False
-            )
-            run = session.get(tables.Run, uuid_from_digest(needed)) if not is_made else None
-            tried = (
-                session.scalars(select(Job.id).where(Job.run_id == uuid_from_digest(needed))).first() if run else None
-            )
+            comes = needed in planned or queue.has_active_job(session, make_uuid(needed)) if not is_made else False
+            run = session.get(tables.Run, make_uuid(needed)) if not is_made else None
+            tried = session.scalars(select(Job.id).where(Job.run_id == make_uuid(needed))).first() if run else None
         if is_made:
             transfer.require_bytes(inputs.database, inputs.store, name, reference)
         elif comes:
             after.append(needed)
         elif run is not None:
-            raise transfer.unfinished_input_error(run.kind, run.id.hex, tried is not None)
+            raise transfer.make_unfinished_input_error(run.kind, run.id.hex, tried is not None)
         else:
             raise NotFoundError(f"{name}: no run with spec {needed[:12]}… is here or launched", "launch it first")
     units = missing = None
@@ -210,7 +206,7 @@ def plan_order(order: Order, inputs: ExpectedInputs, planned: dict[str, PlannedR
         else:
             status = "complete"
     with inputs.database.read() as session:
-        if status != "complete" and queue.has_active_job(session, uuid_from_digest(spec_hash)):
+        if status != "complete" and queue.has_active_job(session, make_uuid(spec_hash)):
             status = "already_queued"
     return PlannedRun(order, spec, spec_hash, tuple(dict.fromkeys(after)), units, missing, status)
 
@@ -231,12 +227,12 @@ def launch_orders(
     a sweep is named after the settings in which it differs, such as `probe-epochs2`. Raises the errors of
     `plan_orders`.
     """
-    planned, group = plan_orders(orders, database, store), new_id()
+    planned, group = plan_orders(orders, database, store), make_id()
     for each in planned:
         publish_user_files(each.spec, Inputs(database, store))
     with database.write() as session:
         queue.lock_queue(session)
-        planned = [replace(each, status=current_status(session, each)) for each in planned]
+        planned = [replace(each, status=get_current_status(session, each)) for each in planned]
         differs = describe_differences(planned)
         for each in planned:
             name_run(session, each, differs[each.spec_hash], group)
@@ -262,7 +258,7 @@ def name_run(session: Session, planned: PlannedRun, differs: str, group: UUID) -
         names.add_annotation(session, "run", run_id, "name", name)
 
 
-def current_status(session: Session, planned: PlannedRun) -> str:
+def get_current_status(session: Session, planned: PlannedRun) -> str:
     """Return the status of a planned run now: another process may have queued or completed it."""
     run = session.get(tables.Run, planned.run_id)
     if planned.status == "complete" or (planned.missing is not None and run is not None and run.completed_at):
@@ -290,18 +286,18 @@ def describe_differences(planned: Sequence[PlannedRun]) -> dict[str, str]:
     for each in planned:
         own = specs[each.spec_hash].items()
         apart = [f"{name}={value}" for name, value in own if len(values[each.order.kind.name, name]) > 1]
-        told[each.spec_hash] = clipped(", ".join(apart))
+        told[each.spec_hash] = clip_text(", ".join(apart))
     return told
 
 
 def make_jobs(planned: PlannedRun, group: UUID, store: Store, folder: Path, differs: str = "") -> list[Job]:
     """Return one job for each shard, and one for the reduce. `differs` describes the run within its launch."""
     order, shards = planned.order, planned.shards
-    options, here = order.options.model_dump(mode="json"), this_process()
+    options, here = order.options.model_dump(mode="json"), get_this_process()
     numbers = list(range(shards)) + ([shards] if order.kind.reduce is not None else [])
     return [
         Job(
-            id=new_id(),
+            id=make_id(),
             group_id=group,
             run_id=planned.run_id,
             kind=order.kind.name,
@@ -326,7 +322,7 @@ def make_jobs(planned: PlannedRun, group: UUID, store: Store, folder: Path, diff
                 "units": planned.units,
                 "reduces": order.kind.reduce is not None,
                 "store": str(store.root),
-                "folder": str(recordable(folder)),
+                "folder": str(get_recordable_path(folder)),
                 "user": os.environ.get("USER") or str(os.getuid()),
                 "share_gpu": order.share_gpu,
                 "gpu_memory": order.gpu_memory,
@@ -336,7 +332,7 @@ def make_jobs(planned: PlannedRun, group: UUID, store: Store, folder: Path, diff
                     if key.startswith(BATCH_PREFIXES) and isinstance(value, int)
                 },
             },
-            created_at=utc_now(),
+            created_at=get_utc_now(),
         )
         for number in numbers
     ]
@@ -358,7 +354,7 @@ def preview_run(planned: PlannedRun, database: Database, store: Store) -> Row:
     known = planned.units is not None
     estimate = order.kind.estimate(planned.spec, inputs) if known else None
     has_sizes = estimate is not None and bool(estimate.rows or estimate.bytes)
-    time = expected_time(order.kind, planned.spec, estimate, planned.units, planned.missing, inputs, planned.shards)
+    time = estimate_time(order.kind, planned.spec, estimate, planned.units, planned.missing, inputs, planned.shards)
     return {
         "run_id": planned.run_id,
         "kind": order.kind.name,

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from chessreg import child
 from chessreg.errors import ChessregError
 from store.files import read_json
-from store.process import ProcessId, machine_name, this_process
+from store.process import ProcessId, get_machine_name, get_this_process
 
 if TYPE_CHECKING:
     from store import Store
@@ -32,8 +32,8 @@ class Presence:
 
     def __init__(self, store: Store) -> None:
         self.store = store
-        self.file = store.root / "supervisors" / f"{machine_name()}.json"
-        self.log = store.root / "supervisors" / f"{machine_name()}.log"
+        self.file = store.root / "supervisors" / f"{get_machine_name()}.json"
+        self.log = store.root / "supervisors" / f"{get_machine_name()}.log"
         self._handle = -1
 
     def read_holder(self) -> dict[str, Any] | None:
@@ -55,7 +55,7 @@ class Presence:
             os.close(handle)
             return False
         os.ftruncate(handle, 0)
-        os.pwrite(handle, json.dumps(this_process().record()).encode(), 0)
+        os.pwrite(handle, json.dumps(get_this_process().record()).encode(), 0)
         self._handle = handle
         return True
 
@@ -77,8 +77,8 @@ class Presence:
         self.file.parent.mkdir(exist_ok=True)
         with self.log.open("ab") as log:
             process = subprocess.Popen(
-                child.python_command("chessreg.scheduling.supervisor", str(self.store.root)),
-                env={**child.child_environment(), "CHESSREG_REGISTRY": registry},
+                child.build_python_command("chessreg.scheduling.supervisor", str(self.store.root)),
+                env={**child.build_child_environment(), "CHESSREG_REGISTRY": registry},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -97,7 +97,7 @@ class Presence:
                     return False
                 if tries <= 1:
                     raise ChessregError(
-                        f"another machine named {machine_name()} runs this store's supervisor",
+                        f"another machine named {get_machine_name()} runs this store's supervisor",
                         "stop it there, or change the host name of one machine",
                     )
                 return self.start(registry, tries - 1)

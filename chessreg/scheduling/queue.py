@@ -17,13 +17,13 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.masking import mask
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
-from chessreg.registry.identity import SHORT_ID_DIGITS, find_by_suffix, uuid_from_digest
+from chessreg.registry.identity import SHORT_ID_DIGITS, find_by_suffix, make_uuid
 from chessreg.registry.tables import Cause, Job, JobState
-from chessreg.registry.tables.types import utc_now
+from chessreg.registry.tables.types import get_utc_now
 from chessreg.runs import trust
 from chessreg.scheduling import worker
 from chessreg.scheduling.executors import ResourceNeeds, Submission, SubmissionStatus
-from chessreg.terminal import visible
+from chessreg.terminal import make_visible
 from store.process import is_this_machine
 
 if TYPE_CHECKING:
@@ -48,14 +48,14 @@ def is_own_job(job: Job, store: Store) -> bool:
     return is_this_machine(job.host, job.system_id) and job.detail["store"] == str(store.root)
 
 
-def job_folder(store: Store, job: Job) -> Path:
+def get_job_folder(store: Store, job: Job) -> Path:
     """Return the folder of a job's order, log and outcome."""
     return store.runs / job.run_id.hex / "jobs" / job.id.hex
 
 
-def job_title(job: Job) -> str:
+def format_job_title(job: Job) -> str:
     """Return a short title of a job: `probe 3f2a1c 2/4`, or in a sweep with its settings: `probe epochs=2 2/4`."""
-    what = visible(f"{job.kind} {job.detail.get('differs') or job.run_id.hex[-6:]}")[:200]
+    what = make_visible(f"{job.kind} {job.detail.get('differs') or job.run_id.hex[-6:]}")[:200]
     if job.shard == job.shards:
         return f"{what} reduce"
     return f"{what} {job.shard + 1}/{job.shards}" if job.shards > 1 else what
@@ -74,11 +74,11 @@ def prepare_submission(database: Database, store: Store, job: Job) -> Submission
         "job": job.id.hex,
         "run": job.run_id.hex,
         "try": job.tries + 1,
-        "title": job_title(job),
+        "title": format_job_title(job),
         "executor": job.executor,
         "source": detail["source"],
         "spec": detail["spec"],
-        "execution_options": job_options(job),
+        "execution_options": get_job_options(job),
         "explicit": detail["explicit"],
         "store": detail["store"],
         "shard": job.shard,
@@ -92,18 +92,20 @@ def launch_folder(job: Job) -> Path:
     """Return the folder that a job was launched in. Raises BadInputError unless it is an absolute path."""
     folder = job.detail.get("folder")
     if not isinstance(folder, str) or not os.path.isabs(folder) or "\0" in folder:
-        raise BadInputError(f"{job_title(job)}: its folder {folder!a} is not an absolute path", "launch the run again")
+        raise BadInputError(
+            f"{format_job_title(job)}: its folder {folder!a} is not an absolute path", "launch the run again"
+        )
     return Path(folder)
 
 
-def job_options(job: Job) -> dict[str, Any]:
+def get_job_options(job: Job) -> dict[str, Any]:
     """Return the execution options of a job, with batch sizes halved after a lack of memory."""
     return {**job.detail["execution_options"], **job.detail.get("halved", {})}
 
 
 def make_submission(database: Database, store: Store, job: Job) -> Submission:
     """Return the next attempt at a job without writing anything."""
-    folder, detail, options = job_folder(store, job), job.detail, job_options(job)
+    folder, detail, options = get_job_folder(store, job), job.detail, get_job_options(job)
     needs = ResourceNeeds(
         str(options.get("device", "auto")),
         int(options.get("threads", 0)),
@@ -116,19 +118,19 @@ def make_submission(database: Database, store: Store, job: Job) -> Submission:
         store.root.resolve() in cwd.resolve().parents
     ):  # its content may come from another machine, so no profile is read from it
         raise BadInputError(
-            f"{job_title(job)} was launched in {cwd}, inside the store", "launch it from another folder"
+            f"{format_job_title(job)} was launched in {cwd}, inside the store", "launch it from another folder"
         )
     # This machine's interpreter and packages; nothing is imported from the folder that the row names.
-    argv = tuple(child.python_command("chessreg.scheduling.worker", str(folder / "work.json")))
+    argv = tuple(child.build_python_command("chessreg.scheduling.worker", str(folder / "work.json")))
     return Submission(
         job.id,
         job.group_id,
         argv,
         folder,
         cwd,
-        {"CHESSREG_REGISTRY": database.reference, **trust.worker_environment(detail["source"])},
+        {"CHESSREG_REGISTRY": database.reference, **trust.build_worker_environment(detail["source"])},
         needs,
-        job_title(job),
+        format_job_title(job),
     )
 
 
@@ -178,7 +180,7 @@ def find_unmet_dependencies(session: Session, job: Job) -> list[tuple[str, bool]
     """Return (description, whether it can still finish) of everything that a queued job waits for."""
     waiting = []
     for spec_hash in job.detail.get("after", []):
-        run_id = uuid_from_digest(spec_hash)
+        run_id = make_uuid(spec_hash)
         run = session.get(tables.Run, run_id)
         if run is None or run.completed_at is None:
             at_it = session.scalars(select(Job).where(Job.run_id == run_id)).all()
@@ -282,7 +284,7 @@ def requeue_job(job: Job, message: str) -> None:
 
 def end_job(job: Job, cause: Cause, message: str | None) -> None:
     """Mark a job as ended."""
-    job.state, job.cause, job.ended_at = JobState.ENDED, cause, utc_now()
+    job.state, job.cause, job.ended_at = JobState.ENDED, cause, get_utc_now()
     job.message = message and mask(message)
 
 

@@ -14,11 +14,11 @@ from sqlalchemy.orm import Session
 from chessreg.registry import names, tables
 from chessreg.registry.database import select_by_keys
 from chessreg.registry.run_state import FAILURES, count_done
-from chessreg.registry.states import word_of
+from chessreg.registry.states import get_state_word
 from chessreg.registry.tables import Attempt, AttemptState, Cause, Job, JobState, Machine, Run
 from chessreg.scheduling import queue
 from chessreg.scheduling.executors import load_executor_class
-from chessreg.scheduling.worker import shard_units
+from chessreg.scheduling.worker import select_shard_units
 from store.process import is_this_machine
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Row = dict[str, Any]
 FINAL_STATES = frozenset(
-    {*map(word_of, tables.Cause), "cancelled", "blocked"}
+    {*map(get_state_word, tables.Cause), "cancelled", "blocked"}
 )  # states that do not change by themselves
 
 
@@ -52,7 +52,7 @@ def _make_row(
 ) -> Row:
     reduces = job.detail.get("reduces", False)
     every = run.units if run else job.detail.get("units")
-    mine = shard_units(every - reduces, every, job.shard, job.shards) if every else range(0)
+    mine = select_shard_units(every - reduces, every, job.shard, job.shards) if every else range(0)
     done = count_done(session, job.run_id, mine)
     state, waits = find_state(session, job)
     rate, left = measure_pace(attempt, done, len(mine)) if state == "running" else (None, None)
@@ -63,7 +63,7 @@ def _make_row(
         "run_id": job.run_id,
         "name": name,
         "kind": job.kind,
-        "title": queue.job_title(job),
+        "title": queue.format_job_title(job),
         "differs": job.detail.get("differs", ""),
         "state": state,
         "waits_for": waits,
@@ -103,11 +103,11 @@ def explain_job(row: Row) -> str:
         reason = f": {row['reason']}" if row["reason"] else ""
         start = row["starts_at"] and datetime.fromisoformat(row["starts_at"])
         expected = f", expected to start {start:%Y-%m-%d %H:%M} UTC" if start else ""
-        return f"waits in {scheduler_name(row)}{reason}{expected}"
+        return f"waits in {get_scheduler_name(row)}{reason}{expected}"
     return (row["reason"] or row["doing"] if row["state"] == "running" else row["message"]) or ""
 
 
-def scheduler_name(row: Row) -> str:
+def get_scheduler_name(row: Row) -> str:
     """Return the name of the job's scheduler: Slurm or Ray."""
     return str(row["executor"]).partition(":")[0].capitalize()
 
@@ -161,7 +161,7 @@ def end_word(job: Job | None, cause: tables.Cause | None) -> str:
     """Return how a job or an attempt ended, in one word: cancelled if a user cancelled it, else the cause."""
     if job is not None and job.cancel and cause is tables.Cause.KILLED:
         return "cancelled"
-    return word_of(cause or tables.Cause.LOST)
+    return get_state_word(cause or tables.Cause.LOST)
 
 
 def read_full_row(session: Session, job: Job) -> Row:
@@ -177,7 +177,7 @@ def read_full_row(session: Session, job: Job) -> Row:
     return {
         **row,
         "spec": job.detail["spec"],
-        "execution_options": queue.job_options(job),
+        "execution_options": queue.get_job_options(job),
         "explicit": job.detail["explicit"],
         "folder": job.detail["folder"],
         "handle": job.handle,
@@ -286,7 +286,7 @@ def list_ended(session: Session, since: datetime) -> list[Row]:
             "run_id": run.id,
             "kind": run.kind,
             "name": called.get(run.id),
-            "title": queue.job_title(job) if job is not None else f"{run.kind} {run.id.hex[-6:]}",
+            "title": queue.format_job_title(job) if job is not None else f"{run.kind} {run.id.hex[-6:]}",
             "cause": "interrupted" if interrupted else end_word(job, last.cause or Cause.LOST),
             "message": last.message,
             "done": count_done(session, run.id),
@@ -304,7 +304,7 @@ def list_ended(session: Session, since: datetime) -> list[Row]:
                 "run_id": job.run_id,
                 "kind": job.kind,
                 "name": called.get(job.run_id),
-                "title": queue.job_title(job),
+                "title": queue.format_job_title(job),
                 "cause": end_word(job, job.cause or Cause.KILLED),
                 "message": job.message,
                 "done": count_done(session, job.run_id),
@@ -330,7 +330,7 @@ def find_log(store: Store, job: Job) -> Path | None:
 
     A path from the job's row is read only if it has the name of this job's log.
     """
-    here = queue.job_folder(store, job) / "log.txt"
+    here = queue.get_job_folder(store, job) / "log.txt"
     if here.exists():
         return here
     path = load_executor_class(job.executor).logs(job.handle) if job.handle else None

@@ -22,16 +22,16 @@ from sqlalchemy.exc import DBAPIError
 from chessreg.errors import ChessregError
 from chessreg.masking import mask
 from chessreg.registry.database import Database
-from chessreg.registry.states import word_of
+from chessreg.registry.states import get_state_word
 from chessreg.registry.tables import Attempt, Cause, Job, JobState
-from chessreg.registry.tables.types import utc_now
+from chessreg.registry.tables.types import get_utc_now
 from chessreg.runs.attempt import to_fragment_row
 from chessreg.runs.ingest import ingest_fragments
 from chessreg.runs.watch import Watcher, count_units_done
 from chessreg.scheduling import queue, worker
 from chessreg.scheduling.executors import Executor, SubmissionStatus, open_executor
 from chessreg.scheduling.presence import Presence
-from chessreg.terminal import visible
+from chessreg.terminal import make_visible
 from store.errors import StoreError
 from store.files import DISK_FULL, is_disk_full
 
@@ -169,7 +169,7 @@ class Supervisor:
             for job in jobs:
                 if job.id in handles:
                     self.started[job.id] = handles[job.id], job.tries + 1
-                    log_line(f"started {queue.job_title(job)} ({job.id.hex[-6:]}), try {job.tries + 1}, on {on}")
+                    log_line(f"started {queue.format_job_title(job)} ({job.id.hex[-6:]}), try {job.tries + 1}, on {on}")
             self.note_started()
             if len(handles) < len(jobs):
                 full.add(room)
@@ -177,7 +177,7 @@ class Supervisor:
     def refuse(self, jobs: list[Job], error: ChessregError) -> None:
         """End jobs that can never start, with the executor's message."""
         hint = f" ({error.hint})" if error.hint else ""
-        log_line(f"cannot start {queue.job_title(jobs[0])}: {error.message}{hint}")
+        log_line(f"cannot start {queue.format_job_title(jobs[0])}: {error.message}{hint}")
         with self.database.write() as session:
             for job in jobs:
                 queue.end_job(session.get_one(Job, job.id), Cause.FAILED, error.message + hint)
@@ -197,7 +197,7 @@ class Supervisor:
         with self.database.write() as session:
             for job_id, (handle, number) in self.started.items():
                 job = session.get_one(Job, job_id)
-                job.state, job.handle, job.tries, job.started_at = JobState.RUNNING, handle, number, utc_now()
+                job.state, job.handle, job.tries, job.started_at = JobState.RUNNING, handle, number, get_utc_now()
                 job.cause, job.ended_at = None, None
                 queue.record_placement(job, {})
         self.started.clear()
@@ -241,7 +241,7 @@ class Supervisor:
     def settle(self, job: Job, seen: SubmissionStatus) -> None:
         """Record the end of an attempt, from the worker's report and the executor's status, and requeue it if
         appropriate."""
-        folder = queue.job_folder(self.store, job)
+        folder = queue.get_job_folder(self.store, job)
         if seen.exit_code == worker.BUSY_STATUS and (process := worker.read_record(folder / "process.json")):
             self.adopt(job, process)
             return
@@ -275,16 +275,18 @@ class Supervisor:
             else:
                 queue.end_job(now, cause, message)
             why = f": {now.message}" if now.message else ""
-        log_line(f"{queue.job_title(job)} ({job.id.hex[-6:]}), try {job.tries}: {word_of(cause)}{why}")
+        log_line(f"{queue.format_job_title(job)} ({job.id.hex[-6:]}), try {job.tries}: {get_state_word(cause)}{why}")
 
     def adopt(self, job: Job, process: dict[str, Any]) -> None:
         """Manage a worker that an earlier supervisor started without recording it."""
         from chessreg.scheduling.executors.local import adopt_worker
 
-        handle = adopt_worker(process, queue.job_folder(self.store, job) / "log.txt")
+        handle = adopt_worker(process, queue.get_job_folder(self.store, job) / "log.txt")
         with self.database.write() as session:
             session.get_one(Job, job.id).handle = handle
-        log_line(f"{queue.job_title(job)} ({job.id.hex[-6:]}) is already being executed by process {process['pid']}")
+        log_line(
+            f"{queue.format_job_title(job)} ({job.id.hex[-6:]}) is already being executed by process {process['pid']}"
+        )
 
     def end_attempt(self, job: Job, attempt: str, cause: Cause, message: str | None, code: int | None) -> None:
         """Write the end of an attempt that could not record it itself or did not know the cause."""
@@ -297,7 +299,7 @@ class Supervisor:
         states = {Cause.FAILED: "failed", Cause.OOM: "failed", Cause.LOST: "lost"}
         row = {
             "id": UUID(attempt),
-            "ended_at": utc_now(),
+            "ended_at": get_utc_now(),
             "state": states.get(cause, "killed"),
             "cause": cause.value,
             "message": message and mask(message),
@@ -358,7 +360,7 @@ def read_free_bytes(path: Path) -> int:
 def log_line(text: str) -> None:
     """Print a line with the time, secrets masked."""
     with suppress(OSError):  # a full disk must not stop the supervisor
-        print(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {visible(mask(text))}", flush=True)
+        print(f"{datetime.now(UTC):%Y-%m-%d %H:%M:%S} {make_visible(mask(text))}", flush=True)
 
 
 def main(root: Path, idle: float = IDLE_TIMEOUT_S) -> int:

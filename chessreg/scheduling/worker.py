@@ -26,11 +26,11 @@ from pathlib import Path
 from typing import Any
 from uuid import UUID
 
-from chessreg.errors import ChessregError, find_custom_kind, first_line
-from chessreg.masking import masked_streams
-from chessreg.terminal import visible
+from chessreg.errors import ChessregError, find_custom_kind, get_first_line
+from chessreg.masking import mask_streams
+from chessreg.terminal import make_visible
 from store.files import find_error_file, is_disk_full, keep_private, read_json
-from store.process import this_process
+from store.process import get_this_process
 
 BUSY_STATUS = 75  # exit status (EX_TEMPFAIL): another process is executing this job
 NO_SPACE_STATUS = 73  # exit status (EX_CANTCREAT): the disk is full, perhaps too full for outcome.json
@@ -42,7 +42,7 @@ def main(path: Path) -> int:
     folder = path.parent
     keep_private(shared_by=folder)
     try:
-        with (folder / "lock").open("w", encoding="utf-8") as lock, masked_streams():
+        with (folder / "lock").open("w", encoding="utf-8") as lock, mask_streams():
             try:
                 fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
@@ -56,10 +56,10 @@ def main(path: Path) -> int:
 
 def run_try(path: Path) -> int:
     """Execute the attempt while the lock is held. Raises OSError if its files cannot be written."""
-    folder, order, here = path.parent, json.loads(path.read_text(encoding="utf-8")), this_process().record()
+    folder, order, here = path.parent, json.loads(path.read_text(encoding="utf-8")), get_this_process().record()
     write_log(f"== try {order['try']} of {order['title']} on {here['host']}, process {here['pid']}, {here['since']}")
     write_record(folder / "process.json", {**here, "try": order["try"], "attempt": None})
-    outcome = attempt_order(order, folder, here)
+    outcome = run_order(order, folder, here)
     write_log(f"== {format_outcome(outcome)}")
     write_record(folder / "outcome.json", {**outcome, "try": order["try"]})
     return int(outcome["exit_code"])
@@ -73,7 +73,7 @@ def format_outcome(outcome: dict[str, Any]) -> str:
     return str(message if cause == "killed" else f"{cause}: {message}" if message else cause)
 
 
-def attempt_order(order: dict[str, Any], folder: Path, here: dict[str, Any]) -> dict[str, Any]:
+def run_order(order: dict[str, Any], folder: Path, here: dict[str, Any]) -> dict[str, Any]:
     """Execute an order. Return cause, message, exit code and attempt. Raises no errors."""
     from store.errors import StoreError
 
@@ -98,7 +98,7 @@ def attempt_order(order: dict[str, Any], folder: Path, here: dict[str, Any]) -> 
         full = find_full_disk(error, order)
         own = find_custom_kind(error)
         where = f" (your kind {own.name} raised it: {own.file}, line {own.line})" if own else ""
-        cause, message, code = "failed", f"{type(error).__name__}: {first_line(error)}{where}", 1
+        cause, message, code = "failed", f"{type(error).__name__}: {get_first_line(error)}{where}", 1
     if attempt and cause == "failed" and attempt[0].cause:
         cause = attempt[0].cause  # oom, diverged, engine_died
     return {
@@ -126,14 +126,14 @@ def do_shard(order: dict[str, Any], folder: Path, begun: Callable[[Any], None]) 
     from chessreg.runs.inputs import Inputs
     from chessreg.runs.kind import find_recorded_kind as find
     from chessreg.runs.resolve import find_missing_units, require_runnable, resolve_spec
-    from chessreg.runs.spec import settings_from
+    from chessreg.runs.spec import parse_settings
     from store import Store
 
     kind = find(order["source"])
-    spec = settings_from(kind.spec, order["spec"])
+    spec = parse_settings(kind.spec, order["spec"])
     granted = read_grants()
     options = kind.options(**order["execution_options"])
-    options = options.model_copy(update=granted_settings(options, granted))
+    options = options.model_copy(update=apply_granted_resources(options, granted))
     with Database.open(None, create=False, on_wait=write_log) as database:
         # CHESSREG_JOB_STORE is the store's path on this machine if it differs (a Slurm profile's `store`).
         inputs = Inputs(database, Store(os.environ.get("CHESSREG_JOB_STORE") or order["store"]))
@@ -146,7 +146,7 @@ def do_shard(order: dict[str, Any], folder: Path, begun: Callable[[Any], None]) 
                         "launch it again",
                     )
                 units = resolved.units - (kind.reduce is not None)
-                wanted = shard_units(units, resolved.units, order["shard"], order["shards"])
+                wanted = select_shard_units(units, resolved.units, order["shard"], order["shards"])
                 missing = [unit for unit in find_missing_units(inputs, resolved) if unit in wanted]
                 if not missing:
                     write_log("nothing is missing")
@@ -165,7 +165,7 @@ def do_shard(order: dict[str, Any], folder: Path, begun: Callable[[Any], None]) 
         return attempt.execute()
 
 
-def shard_units(units: int, every: int, shard: int, shards: int) -> range:
+def select_shard_units(units: int, every: int, shard: int, shards: int) -> range:
     """Return the units of a shard: an equal part of `units`, or for shard = shards the reduce, up to `every`."""
     if shard == shards:
         return range(units, every)
@@ -182,7 +182,7 @@ def read_grants() -> dict[str, Any]:
     return granted
 
 
-def granted_settings(options: Any, granted: dict[str, Any]) -> dict[str, Any]:
+def apply_granted_resources(options: Any, granted: dict[str, Any]) -> dict[str, Any]:
     """Return the execution options that follow from the granted resources."""
     settings: dict[str, Any] = {}
     if not options.threads and "granted_threads" in granted:
@@ -214,7 +214,7 @@ def make_progress_logger() -> Callable[[float, str], None]:
 def write_log(text: str) -> None:
     """Print a line with the time."""
     with suppress(OSError):  # a full log must not fail the attempt
-        print(f"{datetime.now(UTC):%H:%M:%S} {visible(text)}", flush=True)
+        print(f"{datetime.now(UTC):%H:%M:%S} {make_visible(text)}", flush=True)
 
 
 def write_record(path: Path, content: dict[str, Any]) -> None:

@@ -16,7 +16,7 @@ from pydantic import Field, field_validator, model_validator
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.models.hook_points import check_editable
-from chessreg.registry.identity import canonical_digest, uuid_from_digest
+from chessreg.registry.identity import hash_canonical_json, make_uuid
 from chessreg.runs.fitted import load_vector, read_vector_rows
 from chessreg.runs.spec import Layers, Ref, Settings
 from chessreg.steering.controls import CONTROLS
@@ -154,7 +154,7 @@ def load_intervention(
 
 def add_row_id(columns: dict[str, Any]) -> dict[str, Any]:
     """Return a row of the table `intervention` with its `id`, which is a hash of all other columns."""
-    return {"id": uuid_from_digest(canonical_digest(columns)), **columns}
+    return {"id": make_uuid(hash_canonical_json(columns)), **columns}
 
 
 def read_intervention_settings(row: tables.Intervention) -> InterventionSettings:

@@ -27,7 +27,7 @@ from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo
 from chessreg.models.decoding.next_tokens import NextTokens
 from chessreg.models.edits import ResidualEdit
-from chessreg.models.hook_points import hook_point
+from chessreg.models.hook_points import format_hook_point
 from chessreg.models.language_model import LanguageModel
 
 PREFIXES = (4, 9, 14, 19, 24, 29, 34)
@@ -52,7 +52,7 @@ def author(model: LanguageModel, games: list[dict[int, tuple[int, ...]]], vector
         for place, plies in enumerate(PREFIXES):
             for layer in range(model.n_layers):
                 tokens, longer = (torch.tensor([game[p]]) for p in (plies, plies + LATER))
-                patch = model.activations(longer, [hook_point(layer)])[hook_point(layer)][0, -1]
+                patch = model.activations(longer, [format_hook_point(layer)])[format_hook_point(layer)][0, -1]
                 own = [*vectors[number, place, layer], unit(patch)]
                 for vector in own:
                     edit = ResidualEdit(layer, vector, ALPHA, "last", reference=norm)

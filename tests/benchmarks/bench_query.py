@@ -25,7 +25,7 @@ import numpy as np
 
 from chessreg.registry import tables
 from chessreg.registry.database import Database
-from chessreg.registry.identity import canonical_digest, new_id, uuid_from_digest
+from chessreg.registry.identity import hash_canonical_json, make_id, make_uuid
 from chessreg.runs.ingest import ingest_fragments
 from store import Store
 from store.fragments import FragmentWriter
@@ -53,18 +53,18 @@ def fill(database: Database, store: Store, games: int) -> float:
     """Runs of `games` games in all, as the workers of `run play` leave them; returns the seconds that ingest took."""
     with database.write() as session:
         machine = tables.Machine(
-            id=new_id(), host="bench", platform="linux", cpu="x", cores=2, memory_bytes=1, gpus=[], python="3.11",
+            id=make_id(), host="bench", platform="linux", cpu="x", cores=2, memory_bytes=1, gpus=[], python="3.11",
             last_seen=NOW,
         )  # fmt: skip
         artifact = tables.Artifact(digest="c" * 64, kind="checkpoint", bytes=1, state="complete", created_at=NOW)
         session.add_all([machine, artifact, tables.Tokenizer(name="pgn-char-32", size=1, vocabulary=["a"])])
         session.flush()
         checkpoint = tables.Checkpoint(
-            id=uuid_from_digest("c" * 64), artifact="c" * 64, architecture="gpt2", layers=8, d_model=192, heads=6,
+            id=make_uuid("c" * 64), artifact="c" * 64, architecture="gpt2", layers=8, d_model=192, heads=6,
             block_size=1023, tokenizer="pgn-char-32", parameters=1, parameters_without_embeddings=1, residual="raw",
             source_format="nanogpt", detail={}, created_at=NOW,
         )  # fmt: skip
-        engine = tables.Engine(id=new_id(), name="Stockfish", version="15.1", binary_sha256=None, options={})
+        engine = tables.Engine(id=make_id(), name="Stockfish", version="15.1", binary_sha256=None, options={})
         session.add_all([checkpoint, engine])
         session.flush()
         made = [arm(session, number, games // ARMS, machine.id, checkpoint.id, engine.id) for number in range(ARMS)]
@@ -84,13 +84,13 @@ def fill(database: Database, store: Store, games: int) -> float:
 def arm(session: Any, number: int, games: int, machine: UUID, checkpoint: UUID, engine: UUID) -> tuple[Any, Any]:
     """One run of one arm: its protocol, and for all but every fifth an edit of its own."""
     protocol, edit = divmod(number, ARMS // 4)
-    spec_hash = canonical_digest(["bench", number])
+    spec_hash = hash_canonical_json(["bench", number])
     run = tables.Run(
-        id=uuid_from_digest(spec_hash), kind="play", version=1, spec={}, spec_hash=spec_hash, explicit=[], units=games,
+        id=make_uuid(spec_hash), kind="play", version=1, spec={}, spec_hash=spec_hash, explicit=[], units=games,
         created_at=NOW,
     )  # fmt: skip
     attempt = tables.Attempt(
-        id=new_id(), run_id=run.id, machine_id=machine, executor="local", execution_options={}, argv=[], pid=1,
+        id=make_id(), run_id=run.id, machine_id=machine, executor="local", execution_options={}, argv=[], pid=1,
         pid_started=0.5,
         boot_id="b", started_at=NOW, checked_in_at=NOW, next_check_in_seconds=60.0, ended_at=NOW, state="finished",
         cause="finished", chessreg_version="0", code={}, environment={},
@@ -98,7 +98,7 @@ def arm(session: Any, number: int, games: int, machine: UUID, checkpoint: UUID, 
     intervention = None
     if edit:
         intervention = tables.Intervention(
-            id=uuid_from_digest(canonical_digest(["bench edit", edit])), checkpoint_id=checkpoint,
+            id=make_uuid(hash_canonical_json(["bench edit", edit])), checkpoint_id=checkpoint,
             source="contrastive:skill", input_references=["run:x/y"], layers=[3, 4, 5, 6], scale=edit / 10,
             scale_rule="times-mean", token_mask="all", detail={},
         )  # fmt: skip

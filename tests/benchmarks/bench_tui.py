@@ -44,7 +44,7 @@ from sqlalchemy import insert
 
 from chessreg.registry import migrations, tables
 from chessreg.registry.database import Database
-from chessreg.registry.identity import canonical_digest, uuid_from_digest
+from chessreg.registry.identity import hash_canonical_json, make_uuid
 from store import Store
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -75,7 +75,7 @@ def fill(folder: Path, runs: int, games: int = 0) -> None:
     Store.create(folder / "store")
     Database.open(folder / "registry.db").close()
     sql = sqlite3.connect(folder / "registry.db", isolation_level=None)
-    sql.create_function("digest", 1, lambda text: canonical_digest({"bench": text}), deterministic=True)
+    sql.create_function("digest", 1, lambda text: hash_canonical_json({"bench": text}), deterministic=True)
     for pragma in ("journal_mode = OFF", "synchronous = OFF", "cache_size = -200000", "foreign_keys = OFF"):
         sql.execute(f"PRAGMA {pragma}")
     indexes = sql.execute(
@@ -152,7 +152,7 @@ def run_row(n: int, spec_hash: str) -> dict[str, Any]:
     spec = {"seed": n, "replicate": 0, "checkpoint": "run:" + "a" * 64, "dataset": "dataset:" + "b" * 64, "games": 100,
             "layers": list(range(8)), "learning_rate": 0.001, "label": "piece", "positions": "dots"}  # fmt: skip
     return {
-        "id": uuid_from_digest(spec_hash), "kind": KINDS[n % len(KINDS)], "version": 1, "spec": spec,
+        "id": make_uuid(spec_hash), "kind": KINDS[n % len(KINDS)], "version": 1, "spec": spec,
         "spec_hash": spec_hash, "explicit": ["games"], "units": 100, "created_at": NOW + timedelta(seconds=n),
         "completed_at": NOW if n % 50 else None,
     }  # fmt: skip
@@ -161,14 +161,14 @@ def run_row(n: int, spec_hash: str) -> dict[str, Any]:
 def write_rows(url: str, stop: Event) -> None:
     """1,000 metric points a second, in transactions of 100, as a job's ingest does."""
     with Database.open(url) as database:
-        spec_hash = canonical_digest({"bench": "writer"})
+        spec_hash = hash_canonical_json({"bench": "writer"})
         with database.write() as session:
             session.execute(insert(tables.Run), [run_row(10**9, spec_hash)])
         step = 0
         while not stop.is_set():
             due = time.monotonic() + 0.1
             common = {
-                "run_id": uuid_from_digest(spec_hash),
+                "run_id": make_uuid(spec_hash),
                 "unit": 0,
                 "name": "loss",
                 "attempt_id": NOBODY,

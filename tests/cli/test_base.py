@@ -15,7 +15,7 @@ from typing import Any
 import click
 import pytest
 
-from chessreg.cli.base import Home, LazyCommand, LazyGroup, json_option, pass_home, print_output
+from chessreg.cli.base import Home, LazyCommand, LazyGroup, add_json_option, pass_home, print_output
 from chessreg.cli.root import COMMANDS, move_options_to_front, root, run_command_line
 from chessreg.errors import BadInputError, NotFoundError
 
@@ -37,7 +37,7 @@ def command(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[..., Any]], N
     """Makes a function the command `chessreg try`."""
 
     def add(function: Callable[..., Any]) -> None:
-        monkeypatch.setitem(root.commands, "try", json_option(click.command("try")(pass_home(function))))
+        monkeypatch.setitem(root.commands, "try", add_json_option(click.command("try")(pass_home(function))))
 
     return add
 

@@ -192,7 +192,7 @@ def test_a_full_disk_leaves_nothing(here: Any, tmp_path: Path, monkeypatch: pyte
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("store.artifacts.fsync_tree", full)
+        patch.setattr("store.artifacts.sync_tree", full)
         assert here("import", "checkpoint", source) == 1
     assert "the disk is full" in here.err
     assert here.state() == before

@@ -79,7 +79,7 @@ def test_status_says_how_the_schema_stands_and_makes_nothing(chessreg: Any, here
     assert (status, said["hint"]) == (3, "chessreg init")
     assert list(here.iterdir()) == []
     chessreg("init")
-    head = migrations.head_revision()
+    head = migrations.get_head_revision()
     status, said = chessreg("db status")
     assert (status, said["state"], said["current"], said["head"]) == (0, "equal", head, head)
     with closing(sqlite3.connect(".chessreg/registry.db", isolation_level=None)) as connection:
@@ -91,7 +91,7 @@ def test_status_says_how_the_schema_stands_and_makes_nothing(chessreg: Any, here
 
 
 def test_upgrade_makes_a_registry_and_says_what_it_did(chessreg: Any, here: Path) -> None:
-    head = migrations.head_revision()
+    head = migrations.get_head_revision()
     assert chessreg("db upgrade --registry r.db") == (
         0,
         {"registry": str(here / "r.db"), "before": None, "schema": head},

@@ -11,11 +11,11 @@ import pytest
 
 from chessreg.cli.base import Home
 from chessreg.cli.root import COMMANDS, SECTIONS, root
-from chessreg.cli.run import MAIN_SETTINGS, setting_sections
+from chessreg.cli.run import MAIN_SETTINGS, group_settings
 from chessreg.runs.kind import load_kinds
-from chessreg.runs.spec import tag_of, variants_of, visible_settings
+from chessreg.runs.spec import list_variants, list_visible_settings, tag_of
 
-VARIANTS = [(name, value) for name, kind in load_kinds().items() for value in (variants_of(kind.spec) or [None])]
+VARIANTS = [(name, value) for name, kind in load_kinds().items() for value in (list_variants(kind.spec) or [None])]
 
 
 @pytest.mark.parametrize(("name", "value"), VARIANTS)
@@ -26,14 +26,14 @@ def test_help_of_a_kind_shows_the_required_settings_and_at_most_ten_others(here:
     short = here.out
     assert here("run", name, *tag, "--help-all") == 0
     whole = here.out
-    settings = visible_settings(kind.spec, value)
+    settings = list_visible_settings(kind.spec, value)
     of_short = {setting.path for setting in settings if re.search(rf"^  {setting.flag}[ ,/]", short, re.MULTILINE)}
     of_whole = {setting.path for setting in settings if re.search(rf"^  {setting.flag}[ ,/]", whole, re.MULTILINE)}
     required = {setting.path for setting in settings if setting.needed}
     assert of_whole == {setting.path for setting in settings}
     assert required <= of_short
     assert len(of_short - required) <= MAIN_SETTINGS
-    assert of_short == {s.path for part in list(setting_sections(kind, settings).values())[:2] for s in part}
+    assert of_short == {s.path for part in list(group_settings(kind, settings).values())[:2] for s in part}
     assert ("--help-all" in short.splitlines()[-1]) == (of_short != of_whole)
     assert "Execution options" in whole
     assert "Execution options" not in short

@@ -17,7 +17,7 @@ import pytest
 
 from chessreg.scheduling.presence import Presence
 from store import Store
-from store.process import pid_start
+from store.process import get_process_start
 
 GATED = Path(__file__).parent.parent / "kinds" / "gated_kind.py"
 PATIENCE = 300.0
@@ -215,7 +215,7 @@ def test_doctor_finds_and_mends_what_crashes_left(here, presence, gated):
     killed += [json.loads(next(presence.store.runs.glob("*/jobs/*/process.json")).read_text())["pid"]]
     for pid in killed:
         os.kill(pid, signal.SIGKILL)
-    until(lambda: not any(map(pid_start, killed)))  # a busy machine takes its time
+    until(lambda: not any(map(get_process_start, killed)))  # a busy machine takes its time
     left = presence.store.tmp / "probe~gone~boot~1~1.0~0123456789abcdef"
     left.mkdir()
     os.utime(left, (0, 0))

@@ -12,8 +12,8 @@ import pytest
 from chessreg.cli.root import COMMANDS
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
-from chessreg.registry.identity import canonical_digest, new_id, uuid_from_digest
-from chessreg.registry.tables.types import utc_now
+from chessreg.registry.identity import hash_canonical_json, make_id, make_uuid
+from chessreg.registry.tables.types import get_utc_now
 
 TOY = Path(__file__).resolve().parents[1] / "kinds" / "toy_kind.py"
 
@@ -25,19 +25,19 @@ def database(here: Any) -> Database:
 
 def add_run(session: Any, kind: str, seed: int) -> UUID:
     spec = {"seed": seed}
-    spec_hash = canonical_digest({"kind": kind, "what": spec})
+    spec_hash = hash_canonical_json({"kind": kind, "what": spec})
     session.add(
         tables.Run(
-            id=uuid_from_digest(spec_hash), kind=kind, version=1, spec=spec, spec_hash=spec_hash, explicit=["seed"],
-            units=2, created_at=utc_now(), completed_at=utc_now(),
+            id=make_uuid(spec_hash), kind=kind, version=1, spec=spec, spec_hash=spec_hash, explicit=["seed"],
+            units=2, created_at=get_utc_now(), completed_at=get_utc_now(),
         )
     )  # fmt: skip
-    return uuid_from_digest(spec_hash)
+    return make_uuid(spec_hash)
 
 
 def add_artifact(session: Any, kind: str, seed: int) -> str:
-    digest = canonical_digest([kind, seed])
-    session.add(tables.Artifact(digest=digest, kind=kind, bytes=1, state="complete", created_at=utc_now()))
+    digest = hash_canonical_json([kind, seed])
+    session.add(tables.Artifact(digest=digest, kind=kind, bytes=1, state="complete", created_at=get_utc_now()))
     session.flush()
     return digest
 
@@ -102,7 +102,7 @@ def test_a_probe_is_listed_with_its_accuracy_over_all_games(here: Any, database:
     with database.write() as session:
         run_id = add_run(session, "probe", 0)
         names.add_annotation(session, "run", run_id, "name", "board")
-        checkpoint = new_id()
+        checkpoint = make_id()
         names.add_annotation(session, "checkpoint", checkpoint, "name", "tiny")
         for unit, layer in enumerate((3, 5)):
             session.add(
@@ -140,7 +140,7 @@ def test_a_cache_joins_the_groups_of_its_run(here: Any, database: Database) -> N
             session.add(
                 tables.ActivationCache(
                     run_id=run_id, start=start, stop=stop, checkpoint_id=run_id, path=f"arrays/{start}",
-                    digest=canonical_digest(start),
+                    digest=hash_canonical_json(start),
                     hook_points=["blocks.0.hook_resid_post", "blocks.1.hook_resid_post"], rows=100 + start, d_model=16,
                     dtype="float16", bytes=1000,
                 )
@@ -185,8 +185,8 @@ def test_the_ladder_says_who_can_play_here(here: Any, monkeypatch: pytest.Monkey
 
 def test_engines_that_played_are_listed_beside_the_one_installed(here: Any, database: Database) -> None:
     with database.write() as session:
-        session.add(tables.Engine(id=new_id(), name="Stockfish", version="11", binary_sha256="0" * 64, options={}))
-        session.add(tables.Engine(id=new_id(), name="Random mover", version="1", binary_sha256=None, options={}))
+        session.add(tables.Engine(id=make_id(), name="Stockfish", version="11", binary_sha256="0" * 64, options={}))
+        session.add(tables.Engine(id=make_id(), name="Random mover", version="1", binary_sha256=None, options={}))
     rows = here.json("engine", "list")
     known = {row["name"] + row["version"]: row["here"] for row in rows if row["id"]}
     assert known == {"Random mover1": True, "Stockfish11": False}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from chessreg.terminal import visible, visible_json
+from chessreg.terminal import make_json_visible, make_visible
 
 TOY = Path(__file__).parent.parent / "kinds" / "toy_kind.py"
 EVIL = "a\x1b]0;owned\x07\x1b[2J\r\nrm -rf /\x9b31m\u202egnp.exe\u2066\x00z"
@@ -69,7 +69,7 @@ def test_no_line_of_a_command_is_obeyed(evil, words):
 def test_json_means_what_it_meant(evil):
     rows = evil.json("query", "--sql", "select split from score")["rows"]
     assert rows[0]["split"] == EVIL
-    assert json.loads(visible_json(json.dumps([EVIL, "\U000e0041é"], ensure_ascii=False))) == [EVIL, "\U000e0041é"]
+    assert json.loads(make_json_visible(json.dumps([EVIL, "\U000e0041é"], ensure_ascii=False))) == [EVIL, "\U000e0041é"]
 
 
 def test_a_file_gets_the_data_as_they_are(evil):
@@ -106,8 +106,8 @@ def test_a_screen_gets_no_data_that_it_would_obey(evil):
 
 
 def test_what_is_shown_is_told_apart():
-    assert visible("a\x1b[2J\n\u202e\u00ad\ud800b") == "a\\x1b[2J\\n\\u202e\\xad\\ud800b"
-    assert visible("Übung ♟ 1\u2009000\u00a0", "") == "Übung ♟ 1\u2009000\u00a0"
+    assert make_visible("a\x1b[2J\n\u202e\u00ad\ud800b") == "a\\x1b[2J\\n\\u202e\\xad\\ud800b"
+    assert make_visible("Übung ♟ 1\u2009000\u00a0", "") == "Übung ♟ 1\u2009000\u00a0"
 
 
 async def test_the_terminal_ui_leaves_it_out(tmp_path):
@@ -148,6 +148,6 @@ def test_brackets_in_a_progress_line_are_text(monkeypatch):
             return True
 
     monkeypatch.setattr(sys, "stderr", screen := Screen())
-    with base.progress_line("probe layers=[3,5] [/x]") as report:
+    with base.show_progress_line("probe layers=[3,5] [/x]") as report:
         report(1.0, "[/dim]")
     assert "layers=[3,5] [/x]" in screen.getvalue()

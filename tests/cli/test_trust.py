@@ -341,10 +341,14 @@ def test_a_worker_elsewhere_trusts_the_bytes_that_its_launch_trusted(ours, tmp_p
     file = ours.kind()
     monkeypatch.setenv("RAN", str(ours.ran))
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "there"))
-    assert trust.worker_environment(f"{file}:Toy") == trust.worker_environment("chessreg.experiments.probe:Probe") == {}
+    assert (
+        trust.build_worker_environment(f"{file}:Toy")
+        == trust.build_worker_environment("chessreg.experiments.probe:Probe")
+        == {}
+    )
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "here"))
     trust.trust_reference(str(file))
-    given = trust.worker_environment(f"{file}:Toy")
+    given = trust.build_worker_environment(f"{file}:Toy")
     monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / "there"))
     with pytest.raises(trust.NotTrustedError):
         load_trusted_kind(str(file))

@@ -24,7 +24,7 @@ from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo, load_model, read_info, save_checkpoint
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
-from chessreg.registry.identity import uuid_from_digest
+from chessreg.registry.identity import make_uuid
 from chessreg.runs.inputs import Inputs
 from store import Store
 
@@ -65,7 +65,7 @@ def test_an_import_is_bytes_rows_and_a_name(place: Any, tmp_path: Path) -> None:
         row = session.get_one(tables.Checkpoint, names.resolve_id(session, "checkpoint", "tiny"))
         tokenizer = session.get_one(tables.Tokenizer, "pgn-char-32")
     assert made == RegisteredCheckpoint(row.id, row.artifact, True)
-    assert row.id == uuid_from_digest(row.artifact)
+    assert row.id == make_uuid(row.artifact)
     assert (row.architecture, row.layers, row.d_model, row.heads, row.block_size) == ("gpt2", 2, 16, 2, 64)
     assert row.parameters - row.parameters_without_embeddings == (32 + 64) * 16
     assert (row.source_format, row.residual, row.training_datasets) == ("huggingface", "raw", None)

@@ -269,7 +269,7 @@ def test_a_full_disk_leaves_nothing(place: Any, games: Path, monkeypatch: pytest
         with pytest.raises((ChessregError, StoreError), match=r"no space|full"):
             add_dataset(database, store, [games], name="mine")
     with monkeypatch.context() as patch:
-        patch.setattr("store.artifacts.fsync_tree", full)
+        patch.setattr("store.artifacts.sync_tree", full)
         with pytest.raises(StoreError, match="full"):
             add_dataset(database, store, [games], name="mine")
     assert counts(database) == before

@@ -14,7 +14,7 @@ from chessreg.cli.root import run_command_line
 from chessreg.entities.merge import merge_source
 from chessreg.entities.reproduce import repeat_run
 from chessreg.queries import run_query
-from chessreg.queries.catalogue import catalogue_entries
+from chessreg.queries.catalogue import list_entries
 from chessreg.registry import tables
 from chessreg.registry.database import Database
 from chessreg.runs.kind import load_kinds
@@ -86,7 +86,7 @@ def test_a_query_gives_the_recorded_answer(title, database):
 
 
 def test_what_is_asked_has_answers():
-    assert set(ANSWERS) <= {entry.title for entry in catalogue_entries()}
+    assert set(ANSWERS) <= {entry.title for entry in list_entries()}
     assert all(ANSWERS[title]["first"] for title in WITH_ROWS)
 
 

@@ -22,7 +22,7 @@ from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.games.datasets import bags
 from chessreg.games.foreign import chessbench
 from chessreg.models import hub
-from chessreg.models.hub import get_fetch_source, hub_url
+from chessreg.models.hub import format_hub_url, get_fetch_source
 from chessreg.registry import tables
 from chessreg.session import Session, open_session
 
@@ -161,18 +161,18 @@ def row_of(session: Session, table: Any) -> Any:
 
 def test_the_real_addresses(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("HF_ENDPOINT", raising=False)
-    assert hub_url(get_fetch_source("karvonen/8layers")) == f"https://huggingface.co{MODEL}"
-    assert hub_url(get_fetch_source("karvonen/16layers")).endswith("/main/lichess_16layers_ckpt_no_optimizer.pt")
-    assert hub_url(get_fetch_source("karvonen/games")) == f"https://huggingface.co{GAMES}"
+    assert format_hub_url(get_fetch_source("karvonen/8layers")) == f"https://huggingface.co{MODEL}"
+    assert format_hub_url(get_fetch_source("karvonen/16layers")).endswith("/main/lichess_16layers_ckpt_no_optimizer.pt")
+    assert format_hub_url(get_fetch_source("karvonen/games")) == f"https://huggingface.co{GAMES}"
     monkeypatch.setenv("HF_ENDPOINT", "https://mirror.example/")
-    assert hub_url(get_fetch_source("karvonen/8layers"), revision="v1/x").startswith(
+    assert format_hub_url(get_fetch_source("karvonen/8layers"), revision="v1/x").startswith(
         "https://mirror.example/adamkarvonen/"
     )
-    assert "/resolve/v1%2Fx/" in hub_url(get_fetch_source("karvonen/8layers"), revision="v1/x")
+    assert "/resolve/v1%2Fx/" in format_hub_url(get_fetch_source("karvonen/8layers"), revision="v1/x")
     with pytest.raises(NotFoundError, match="karvonen/9layers"):
         get_fetch_source("karvonen/9layers")
     with pytest.raises(BadInputError, match="not a URL"):
-        hub_url(get_fetch_source("karvonen/8layers"), endpoint="mirror")
+        format_hub_url(get_fetch_source("karvonen/8layers"), endpoint="mirror")
 
 
 def test_a_model_arrives_verified_and_registered_with_its_origin(session: Session, server: Hub) -> None:
@@ -389,8 +389,8 @@ def test_files_of_chessbench_with_another_digest_are_refused(session: Session, s
 
 
 def test_the_addresses_of_chessbench() -> None:
-    assert chessbench.chessbench_url(chessbench.SOURCES["chessbench/train/action_value"]) == (
+    assert chessbench.format_chessbench_url(chessbench.SOURCES["chessbench/train/action_value"]) == (
         "https://storage.googleapis.com/searchless_chess/data/train/action_value-00000-of-02148_data.bag"
     )
     with pytest.raises(BadInputError, match="not a URL"):
-        chessbench.chessbench_url(chessbench.SOURCES["chessbench/puzzles"], endpoint="mirror")
+        chessbench.format_chessbench_url(chessbench.SOURCES["chessbench/puzzles"], endpoint="mirror")

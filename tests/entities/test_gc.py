@@ -14,7 +14,7 @@ from sqlalchemy import func, select
 from chessreg import doctor as health
 from chessreg.entities import gc
 from chessreg.registry import names, tables
-from chessreg.registry.tables.types import utc_now
+from chessreg.registry.tables.types import get_utc_now
 from chessreg.session import open_session
 from store.fragments import FRAGMENT_SUFFIX, FragmentWriter, list_pending
 
@@ -69,12 +69,12 @@ def test_what_a_killed_process_left_unfinished_is_reported_and_removed_at_once(s
         rubbish = gc.find_unused(session.database, session.store)
         assert {item.what for item in rubbish} == {"unfinished dataset", "unfinished lock"}
         assert all(item.why.startswith("process ") and item.why.endswith(" has ended") for item in rubbish)
-        (problem,) = health.leftovers(session.store)
+        (problem,) = health.find_leftovers(session.store)
         assert "left 2 unfinished files or folders" in problem.detail
         assert gc.move_to_bin(session.store, rubbish) >= 1000
         assert list(session.store.tmp.iterdir()) == [ours]
         assert gc.list_bin(session.store) == []
-        assert list(health.leftovers(session.store)) == []
+        assert list(health.find_leftovers(session.store)) == []
 
 
 @pytest.mark.parametrize("folder", ["incoming", "quarantine"])
@@ -180,10 +180,10 @@ def test_doctor_misses_nothing_that_only_archived_things_need_and_mends_what_is_
     with session.database.write() as sql:  # this copy's own places
         for artifact in session.store.list():
             uri = str(session.store.path(artifact.digest))
-            sql.merge(tables.ArtifactLocation(digest=artifact.digest, uri=uri, verified_at=utc_now()))
+            sql.merge(tables.ArtifactLocation(digest=artifact.digest, uri=uri, verified_at=get_utc_now()))
 
     def missing() -> list[health.Problem]:
-        return list(health.missing_files(session.database, session.store))
+        return list(health.find_missing_files(session.database, session.store))
 
     for name in ("reference-board", "skill", "reference-test"):
         archive(session, "run", name)

@@ -19,7 +19,7 @@ from chessreg.runs import transfer, trust
 from chessreg.session import Session, open_session
 from store import Store
 from store.errors import StoreError
-from store.files import safe_path
+from store.files import format_safe_path
 from store.places import BucketPlace, FolderPlace
 
 BAD_PARTS = ["..", ".", "", "a:b", "a\\b", "a\nb", "a\x1b[31m", "a\0b", "-rf", "e\u0301", "\u202etxt", "x" * 300]
@@ -138,9 +138,9 @@ def test_a_result_that_is_no_whole_number_is_refused_in_one_line(theirs, ours, v
 @pytest.mark.parametrize("form", ["{}", "a/{}", "{}/a", "/{}"])
 def test_paths_in_a_store_have_one_grammar(form, part):
     with pytest.raises(StoreError):
-        safe_path(form.format(part) if form.format(part) != "a" else "")
-    assert safe_path("model.safetensors") == "model.safetensors"
-    assert safe_path("sub folder/Übung (1).bin") == "sub folder/Übung (1).bin"
+        format_safe_path(form.format(part) if form.format(part) != "a" else "")
+    assert format_safe_path("model.safetensors") == "model.safetensors"
+    assert format_safe_path("sub folder/Übung (1).bin") == "sub folder/Übung (1).bin"
 
 
 # -- stores -----------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from chessreg.entities.merge import merge_source
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import brought, machine, names, provenance, read, tables
 from chessreg.registry.database import Database
-from chessreg.registry.identity import uuid_from_digest
+from chessreg.registry.identity import make_uuid
 from chessreg.runs.kind import find_kind
 from chessreg.runs.transfer import TransferItem, record_location
 from chessreg.session import Session, open_session
@@ -46,8 +46,8 @@ class Home:
         self.patch.setattr(provenance, "read_code_state", lambda: {"chessreg": {"commit": "c0ffee"}})  # of both alike
         self.patch.setattr(names.socket, "gethostname", lambda: self.host)
         for module in (attempt, ingest, task, names):
-            if hasattr(module, "utc_now"):
-                self.patch.setattr(module, "utc_now", self.now)
+            if hasattr(module, "get_utc_now"):
+                self.patch.setattr(module, "get_utc_now", self.now)
         self.folder.parent.mkdir(exist_ok=True)
         self.session = open_session(self.url, self.folder / "store")
         return self.session
@@ -494,7 +494,7 @@ def test_a_checkpoint_whose_parent_a_fast_clock_registered_comes_in(homes):
     at, parent, child = datetime(2026, 1, 1, tzinfo=UTC), "ab" * 32, "cd" * 32
     with homes[1] as session:
         checkpoint(session, parent, at + timedelta(minutes=5))
-        checkpoint(session, child, at, parent_id=uuid_from_digest(parent))
+        checkpoint(session, child, at, parent_id=make_uuid(parent))
     with homes[0] as session:
         merge_source(session.database, session.store, str(homes[1].folder))
         assert count(session.database, tables.Checkpoint) == 2
@@ -514,7 +514,7 @@ def test_what_stands_in_a_conflict_of_others_is_data(homes, key, row):
         with session.database.write() as sql:
             attempt = sql.scalars(select(tables.Attempt)).one()
             known = {"run_id": attempt.run_id, "attempt_id": attempt.id, "found_at": attempt.started_at}
-            sql.add(tables.Conflict(id=uuid_from_digest("ef" * 32), table_name="score", key=key, row=row, **known))
+            sql.add(tables.Conflict(id=make_uuid("ef" * 32), table_name="score", key=key, row=row, **known))
     with here as session:
         for _ in range(2):
             merge_source(session.database, session.store, str(there.folder))
@@ -523,7 +523,7 @@ def test_what_stands_in_a_conflict_of_others_is_data(homes, key, row):
 
 def test_a_checkpoint_that_is_its_own_parent_is_refused_in_a_line(homes):
     with homes[1] as session:
-        checkpoint(session, "ab" * 32, datetime(2026, 1, 1, tzinfo=UTC), parent_id=uuid_from_digest("ab" * 32))
+        checkpoint(session, "ab" * 32, datetime(2026, 1, 1, tzinfo=UTC), parent_id=make_uuid("ab" * 32))
     with homes[0] as session, pytest.raises(BadInputError, match="a row of checkpoint is refused: it is its own"):
         merge_source(session.database, session.store, str(homes[1].folder))
 
@@ -534,7 +534,7 @@ def checkpoint(session: Session, digest: str, at: datetime, **values: object) ->
     with session.database.write() as sql:
         sql.add(tables.Artifact(digest=digest, kind="checkpoint", bytes=1, state="complete", created_at=at))
         sql.flush()
-        sql.add(tables.Checkpoint(id=uuid_from_digest(digest), artifact=digest, created_at=at, **shape, **values))
+        sql.add(tables.Checkpoint(id=make_uuid(digest), artifact=digest, created_at=at, **shape, **values))
 
 
 def test_fragments_of_a_machine_without_a_registry_come_home(homes, tmp_path):

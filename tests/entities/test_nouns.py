@@ -23,8 +23,8 @@ from chessreg.entities import gc, load_entities, load_entity
 from chessreg.entities.merge import merge_source
 from chessreg.errors import ChessregError, NotFoundError
 from chessreg.registry import lineage, names, tables
-from chessreg.registry.identity import canonical_digest, uuid_from_digest
-from chessreg.registry.tables.types import utc_now
+from chessreg.registry.identity import hash_canonical_json, make_uuid
+from chessreg.registry.tables.types import get_utc_now
 from chessreg.session import Session, open_session
 from tui.data import entity_rows
 
@@ -89,13 +89,13 @@ def test_nothing_but_its_module_its_table_and_its_kind_names_a_noun_that_has_no_
 
 def add_saes(session: Session, content: str, seed: int = 0) -> None:
     """A run that made two SAEs, with their bytes."""
-    spec_hash = canonical_digest({"seed": seed})
-    checkpoint = uuid_from_digest(canonical_digest("checkpoint"))
+    spec_hash = hash_canonical_json({"seed": seed})
+    checkpoint = make_uuid(hash_canonical_json("checkpoint"))
     with session.database.write() as sql:
         sql.add(
             tables.Run(
-                id=uuid_from_digest(spec_hash), kind="sae", version=1, spec={"seed": seed}, spec_hash=spec_hash,
-                explicit=[], units=2, created_at=utc_now(), completed_at=utc_now(),
+                id=make_uuid(spec_hash), kind="sae", version=1, spec={"seed": seed}, spec_hash=spec_hash,
+                explicit=[], units=2, created_at=get_utc_now(), completed_at=get_utc_now(),
             )
         )  # fmt: skip
         for unit in range(2):
@@ -103,20 +103,18 @@ def add_saes(session: Session, content: str, seed: int = 0) -> None:
                 (folder / "sae.txt").write_text(f"{content} {unit}")
                 made = session.store.publish(folder)
             sql.add(tables.Artifact(digest=made.digest, kind="sae", bytes=made.bytes, state="complete",
-                                    created_at=utc_now()))  # fmt: skip
+                                    created_at=get_utc_now()))  # fmt: skip
             sql.flush()
-            sql.add(
-                tables.Output(run_id=uuid_from_digest(spec_hash), name=f"layer-{unit}", unit=unit, digest=made.digest)
-            )
+            sql.add(tables.Output(run_id=make_uuid(spec_hash), name=f"layer-{unit}", unit=unit, digest=made.digest))
             sql.add(
                 tables.SaeRecord(
-                    run_id=uuid_from_digest(spec_hash), unit=unit, artifact=made.digest, checkpoint_id=checkpoint,
+                    run_id=make_uuid(spec_hash), unit=unit, artifact=made.digest, checkpoint_id=checkpoint,
                     layer=unit, hook_point=f"blocks.{unit}.hook_resid_post", architecture="topk", features=64,
                     detail={},
                 )
             )  # fmt: skip
         names.add_annotation(sql, "checkpoint", checkpoint, "name", "tiny")
-        names.add_annotation(sql, "run", uuid_from_digest(spec_hash), "name", f"features{seed or ''}")
+        names.add_annotation(sql, "run", make_uuid(spec_hash), "name", f"features{seed or ''}")
 
 
 def command(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str]:
@@ -167,7 +165,7 @@ def test_saes_made_otherwise_elsewhere_are_conflicts_and_archived_ones_can_go(tm
             assert {row.table_name for row in sql.query(tables.Conflict)} == {"output", "sae"}
         assert gc.find_unused(here.database, here.store, now=later) == []
         with here.database.write() as sql:
-            target = names.resolve_id(sql, "sae", uuid_from_digest(canonical_digest({"seed": 0})).hex)
+            target = names.resolve_id(sql, "sae", make_uuid(hash_canonical_json({"seed": 0})).hex)
             names.add_annotation(sql, "sae", target, "archive")
             assert lineage.find_node(sql, target.hex).noun == "run"
         assert [item.what.split()[0] for item in gc.find_unused(here.database, here.store, now=later)] == [

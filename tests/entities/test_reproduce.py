@@ -16,7 +16,7 @@ import pytest
 from sqlalchemy import func, select, update
 
 from chessreg.cli.root import run_command_line
-from chessreg.doctor import problems
+from chessreg.doctor import find_problems
 from chessreg.entities.reproduce import RepeatedRun, list_steps, repeat_run, write_script_lines
 from chessreg.errors import BadInputError
 from chessreg.experiments.cache import Cache
@@ -88,7 +88,9 @@ def test_what_a_run_made_and_nobody_has_any_more_is_made_again_and_kept(session)
         short = session.id("run", name).hex[-6:]
         assert explain_unreachable(session.database, made[0])[1] == f"chessreg reproduce {short} --rerun"
         if made[0].array is not None:  # artifacts of a copied world are known where it was made
-            [gone] = [found.hint for found in problems(session.database, session.store, session.database.reference)]
+            [gone] = [
+                found.hint for found in find_problems(session.database, session.store, session.database.reference)
+            ]
             assert gone == f"`chessreg doctor --fix`, else chessreg reproduce {short} --rerun"
         found = repeat_run(session.database, session.store, session.id("run", name))
         assert (found.agrees, sorted(found.outputs_kept)) == (True, sorted(item.what for item in made))

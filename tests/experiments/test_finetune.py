@@ -20,7 +20,7 @@ from chessreg.experiments.finetune import FinetuneOptions, FinetuneSpec, check_t
 from chessreg.models.finetuning import FinetuneConfig, Finetuner, PromptCorpus
 from chessreg.models.training import IGNORED_LABEL, TrainerOptions
 from chessreg.registry import tables
-from chessreg.runs.spec import hashed_settings
+from chessreg.runs.spec import get_hashed_settings
 from tests.language_models import bring_in
 
 SMALL: dict[str, Any] = {"family": "llama", "n_layer": 1, "n_head": 2, "n_embd": 32, "block_size": 128,
@@ -297,7 +297,7 @@ def test_a_template_of_a_file_is_its_text(tmp_path: Path) -> None:
     (tmp_path / "own.txt").write_text("Position {FEN}, best {BM}\n")
     by_file = FinetuneSpec(datasets=("d",), family="llama", template=str(tmp_path / "own.txt"))
     assert by_file.template == "Position {FEN}, best {BM}"
-    assert hashed_settings(by_file) == hashed_settings(
+    assert get_hashed_settings(by_file) == get_hashed_settings(
         by_file.model_copy(update={"template": "Position {FEN}, best {BM}"})
     )
 
@@ -307,8 +307,8 @@ def test_a_template_is_hashed_as_its_text() -> None:
         FinetuneSpec(datasets=("d",), family="llama", template=template)
         for template in ("junkin-3", TEMPLATES["junkin-3"])
     )
-    assert hashed_settings(by_name) == hashed_settings(by_text)
-    assert hashed_settings(by_name)["template"] == TEMPLATES["junkin-3"]
+    assert get_hashed_settings(by_name) == get_hashed_settings(by_text)
+    assert get_hashed_settings(by_name)["template"] == TEMPLATES["junkin-3"]
 
 
 @pytest.mark.parametrize(

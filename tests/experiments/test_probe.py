@@ -25,7 +25,7 @@ from chessreg.experiments.probe.work import (
     fit_probes,
 )
 from chessreg.registry import tables
-from chessreg.runs.fitted import find_best_layer, linear_reader, load_probe
+from chessreg.runs.fitted import find_best_layer, load_probe, make_linear_reader
 
 
 class Readable:
@@ -62,7 +62,7 @@ def test_a_linear_rule_is_learnt_whatever_the_size_of_the_layer():
     weight = fit_probes(spec, made.data, rows, [0, 1], "cpu", lambda fraction, text: None)
     right = {}
     for layer in (0, 1):
-        scored = list(score_probe(linear_reader(weight[layer]), made.data, ~rows, layer))
+        scored = list(score_probe(make_linear_reader(weight[layer]), made.data, ~rows, layer))
         assert [found.game for found in scored] == list(range(240, 300))
         right[layer] = sum(found.correct for found in scored) / sum(found.n for found in scored)
     assert right[1] > 0.93

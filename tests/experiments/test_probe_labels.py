@@ -22,7 +22,7 @@ from chessreg.experiments.settings.skill import SkillSettings
 from chessreg.games.datasets.reader import replay_texts
 from chessreg.queries import run_sql
 from chessreg.registry import tables
-from chessreg.runs.fitted import find_best_layer, linear_reader, load_probe
+from chessreg.runs.fitted import find_best_layer, load_probe, make_linear_reader
 from store.errors import DiskFullError
 
 from ..full_disk import no_space_beyond
@@ -281,7 +281,7 @@ def test_a_probe_of_centred_residuals_reads_raw_ones_centred(world_session):
     weight = np.random.default_rng(0).standard_normal((32, 64, 13)).astype(np.float32)
     residual = data.cache.values(1)
     centred = np.einsum("rd,dsk->rsk", residual - residual.mean(1, keepdims=True), weight)
-    for found in iterate_game_logits(linear_reader(weight), data, data.rows, 1, centre=True):
+    for found in iterate_game_logits(make_linear_reader(weight), data, data.rows, 1, centre=True):
         np.testing.assert_allclose(found.logits, centred[found.rows], atol=1e-3)
 
 

@@ -223,10 +223,10 @@ def test_a_phase_is_typed_by_name_or_number(session, world):
 
 
 def test_the_joint_label_is_the_piece_and_hashes_alike():
-    from chessreg.runs.spec import hashed_settings
+    from chessreg.runs.spec import get_hashed_settings
 
     joint, piece = (ProbeSpec(cache="x", label=label) for label in ("joint", "piece"))
-    assert hashed_settings(joint) == hashed_settings(piece)
+    assert get_hashed_settings(joint) == get_hashed_settings(piece)
     with pytest.raises(NotFoundError, match="no phase is called"):
         ProbeSpec(cache="x", phase="nowhere")
 
@@ -248,10 +248,10 @@ def test_areas_are_exact_where_scores_lie_apart_and_none_without_both_sides():
 
 
 def test_what_a_preset_fills_in_is_taken_away_by_none():
-    from chessreg.cli.run import make_kind_command, settings
+    from chessreg.cli.run import build_run_settings, make_kind_command
 
     probe = Probe()
     for typed, final in (([], 5), (["--last-sites", "none"], None), (["--last-sites", "3"], 3)):
         words = ["--preset", "davis-corrected", "--cache", "fit", *typed]
-        spec, _, _ = settings(probe, make_kind_command(probe, "probe").make_context("probe", words).params)
+        spec, _, _ = build_run_settings(probe, make_kind_command(probe, "probe").make_context("probe", words).params)
         assert spec.last_sites == final

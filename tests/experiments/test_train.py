@@ -16,7 +16,7 @@ from chessreg.experiments.train import TrainOptions, build_corpus
 from chessreg.games.boards.moves import replay_boards, unpack_moves
 from chessreg.models.decoding.session import DecodingSession
 from chessreg.registry import tables
-from chessreg.registry.identity import uuid_from_digest
+from chessreg.registry.identity import make_uuid
 from chessreg.runs.kind import find_kind
 from chessreg.runs.resolve import resolve_and_hash
 from chessreg.runs.unfinished import lock_states
@@ -177,7 +177,7 @@ def test_a_checkpoint_goes_by_the_name_of_the_run_that_trained_it(world_session:
 
 def test_a_second_process_at_one_training_is_refused_and_harms_nothing(world_session: Any) -> None:
     spec = train_spec(**{**GPT2, "steps": 10, "seed": 5}, datasets=("sample:fit",))
-    run_id = uuid_from_digest(resolve_and_hash(find_kind("train"), spec, world_session.inputs)[1])
+    run_id = make_uuid(resolve_and_hash(find_kind("train"), spec, world_session.inputs)[1])
     with (
         lock_states(world_session.store, run_id, ["state.pt"]),
         pytest.raises(StoreError, match=rf"state.pt of run {run_id.hex[-6:]} is being written by process \d+ on "),
@@ -202,7 +202,7 @@ def test_progress_of_a_training_that_goes_on_begins_where_it_broke_off(world_ses
 
 def test_a_damaged_state_is_told_in_one_line_with_its_file(world_session: Any) -> None:
     spec = train_spec(**{**GPT2, "steps": 10, "seed": 6}, datasets=("sample:fit",))
-    run_id = uuid_from_digest(resolve_and_hash(find_kind("train"), spec, world_session.inputs)[1])
+    run_id = make_uuid(resolve_and_hash(find_kind("train"), spec, world_session.inputs)[1])
     state = world_session.store.run_folder(run_id.hex) / "state.pt"
     state.write_bytes(b"PK\x03\x04 no archive")
     with pytest.raises(ChessregError, match=r"state\.pt cannot be read") as caught:

@@ -52,14 +52,14 @@ def test_what_a_lost_log_leaves_is_a_prefix_and_fragments_bring_the_rest(tmp_pat
         (cut / "registry.db-wal").write_bytes(b"".join(blocks[: drawn.randint(1, len(blocks)) if number else None]))
         shutil.copytree(tmp_path / "store", cut / "store")
         with open_session(str(cut / "registry.db"), cut / "store") as after:
-            assert sqlite.quick_check(cut / "registry.db") == []
+            assert sqlite.check_integrity(cut / "registry.db") == []
             left = rows(after)
             states.add(len(left))
             assert set(left) <= set(expected)
             with after.database.read() as sql:
                 done = sum(span.stop - span.start for span in sql.scalars(select(tables.UnitRange)))
             assert done == len(left)  # never a row without its unit, nor a unit without its row
-            for problem in doctor.problems(after.database, after.store, str(cut / "registry.db")):
+            for problem in doctor.find_problems(after.database, after.store, str(cut / "registry.db")):
                 doctor.apply_fix(problem)
             assert rows(after) == expected
     assert len(states) > 3

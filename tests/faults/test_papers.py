@@ -98,9 +98,9 @@ def whole(folder: Path) -> None:
     with opened(folder) as session:
         session.store.clean_staging(0)
         assert not list(session.store.tmp.iterdir())
-        for problem in doctor.problems(session.database, session.store, str(folder / "registry.db")):
+        for problem in doctor.find_problems(session.database, session.store, str(folder / "registry.db")):
             doctor.apply_fix(problem)
-        assert not list(doctor.problems(session.database, session.store, str(folder / "registry.db")))
+        assert not list(doctor.find_problems(session.database, session.store, str(folder / "registry.db")))
 
 
 SOME = [2, pytest.param(1000, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]

@@ -217,7 +217,7 @@ class Registries(RuleBasedStateMachine):
     def mend(self, which: int) -> None:
         """`doctor --fix`: it finds nothing but bytes that are elsewhere."""
         session = self.sessions[which]
-        for finding in doctor.problems(session.database, session.store, session.database.reference, digests=True):
+        for finding in doctor.find_problems(session.database, session.store, session.database.reference, digests=True):
             assert finding.check in ("files", "staging"), finding
             if finding.check == "staging":
                 doctor.apply_fix(finding)

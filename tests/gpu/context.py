@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from chessreg.models.devices import tf32_products
+from chessreg.models.devices import set_tf32_products
 from chessreg.models.token_file import TokenFile
 from chessreg.models.train_config import TextTraining
 from chessreg.models.training import Corpus
@@ -118,7 +118,7 @@ class Context:
         dtype = torch.bfloat16 if precision == "bfloat16" else torch.float32
         n = self.sizes.matrix
         a, b = (torch.randn(n, n, device=self.device, dtype=dtype) for _ in range(2))
-        with tf32_products(precision == "TF32"):
+        with set_tf32_products(precision == "TF32"):
             return 2 * n**3 / self.time_call(lambda: a @ b) / 1e12
 
     def peak_tflops(self, precision: Precision) -> float:

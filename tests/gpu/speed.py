@@ -21,10 +21,10 @@ from torch import Tensor
 from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
 from chessreg.models.decoding.legal import score_answers
 from chessreg.models.decoding.session import DecodingSession
-from chessreg.models.devices import tf32_products
+from chessreg.models.devices import set_tf32_products
 from chessreg.models.gated_sae import Adam, GatedSae, train_step
 from chessreg.models.gated_sae import Precision as SaePrecision
-from chessreg.models.hook_points import hook_point
+from chessreg.models.hook_points import format_hook_point
 from chessreg.models.language_model import (
     ActivationPass,
     LanguageModel,
@@ -167,12 +167,12 @@ def measure_sae_pass(context: Context, precision: Precision) -> dict[str, Any]:
     layers, heads, width = sizes.large
     config = GPT2Config(layers, heads, width, sizes.block_size, context.games.size)
     model = LanguageModel(make_random_gpt2(config, seed=0).to(context.device))
-    points = [hook_point(layer) for layer in range(layers)]
+    points = [format_hook_point(layer) for layer in range(layers)]
     saes = {point: Autoencoder(context, width, sizes.sae[1]) for point in points}
     passes, total = make_passes(context, sizes.sae_pass_tokens)
 
     def collect() -> dict[str, Tensor]:
-        with tf32_products(precision != "float32"):
+        with set_tf32_products(precision != "float32"):
             return collect_activations(model, points, total, passes)
 
     def train() -> None:
@@ -237,8 +237,8 @@ def measure_caching(context: Context, precision: Precision, games: int) -> dict[
     limit = context.sizes.block_size
     tokens = pad_rows([corpus.row([game % count], limit) for game in range(games)])
     row, token = (tokens == DOT).nonzero(as_tuple=True)
-    points = [hook_point(layer) for layer in range(model.n_layers)]
-    with tf32_products(precision == "TF32"), torch.inference_mode():
+    points = [format_hook_point(layer) for layer in range(model.n_layers)]
+    with set_tf32_products(precision == "TF32"), torch.inference_mode():
         forward_seconds = context.time_call(lambda: model.network.hidden(tokens.to(context.device)))
         cache_seconds = context.time_call(
             lambda: compute_stored_activations(model, tokens, points, row, token, "float16")

@@ -12,11 +12,11 @@ from sqlalchemy import select
 from chessreg.cli.root import run_command_line
 from chessreg.entities.merge import merge_source
 from chessreg.queries import run_query, run_sql
-from chessreg.queries.catalogue import catalogue_entries, find_entry
+from chessreg.queries.catalogue import find_entry, list_entries
 from chessreg.queries.compare import compare_runs
 from chessreg.registry import tables
 from chessreg.runs.kind import load_kinds
-from chessreg.runs.spec import setting_names
+from chessreg.runs.spec import list_setting_names
 from chessreg.session import open_session
 
 FILE = Path(__file__).parent / "captures_kind.py"
@@ -107,15 +107,15 @@ def test_every_registered_kind_has_typed_views_before_it_ran(name, nothing_ran):
         extra = kind.columns[table].model_fields if table in kind.columns else ()
         assert set(extra) <= {column.removeprefix("detail_") for column in columns}
     columns = run_sql(nothing_ran, f"SELECT * FROM {plain}_run").table.schema.names
-    assert setting_names(kind.spec) <= {column.removeprefix("spec_") for column in columns}
+    assert list_setting_names(kind.spec) <= {column.removeprefix("spec_") for column in columns}
 
 
 def test_a_query_says_of_which_kinds_it_is():
-    assert {kind for entry in catalogue_entries() for kind in entry.kinds} <= set(load_kinds())
+    assert {kind for entry in list_entries() for kind in entry.kinds} <= set(load_kinds())
     assert find_entry(str(FILE.with_suffix(".sql"))).kinds == ("captures",)
 
 
-@pytest.mark.parametrize("title", [entry.title for entry in catalogue_entries()])
+@pytest.mark.parametrize("title", [entry.title for entry in list_entries()])
 def test_a_table_of_kinds_that_never_ran_has_columns_and_no_rows(title, nothing_ran):
     answer = run_query(nothing_ran, title)
     assert answer.rows == []

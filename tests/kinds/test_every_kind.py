@@ -17,7 +17,7 @@ from chessreg.cli.root import run_command_line
 from chessreg.registry import tables
 from chessreg.registry.result_tables import RESULT_TABLES
 from chessreg.runs.kind import find_kind, load_kinds
-from chessreg.runs.spec import describe_settings, setting_names, tag_of, variants_of
+from chessreg.runs.spec import describe_settings, list_setting_names, list_variants, tag_of
 
 from ..file_locks import HAS_PROC_LOCKS, holds_log, read_once, watched
 
@@ -90,13 +90,13 @@ def test_a_kind_is_helped_planned_killed_resumed_reproduced_queried_and_drawn(
     example = shlex.split(found.example)
     assert example, f"kind {found.name} has no example"
 
-    tag, variants = tag_of(found.spec), variants_of(found.spec)
+    tag, variants = tag_of(found.spec), list_variants(found.spec)
     for value, model in variants.items() or {"": found.spec}.items():
         _, shown, _ = chessreg("run", name, *([f"--{tag}", value] if value else []), "--help-all")
         listed = {word.strip(",") for line in shown.partition(" settings")[2].splitlines() for word in line.split()[:1]}
         for field in (*model.model_fields, *found.options.model_fields):
             assert any(flag.startswith(f"--{field.replace('_', '-')}") for flag in listed)
-        for field in setting_names(found.spec) - set(model.model_fields):
+        for field in list_setting_names(found.spec) - set(model.model_fields):
             assert f"--{field.replace('_', '-')}" not in listed
     _, shown, _ = chessreg("run", name, "--help")
     assert all(f"  {value} " in shown for value in variants)

@@ -20,7 +20,7 @@ from chessreg.models.devices import check_device_count
 from chessreg.models.ranks import JOIN_TIMEOUT, run_ranks
 from chessreg.models.train_config import TextTraining
 from chessreg.models.training import LostProcessError, Trainer, TrainPoint
-from chessreg.runs.attempt import failure_cause
+from chessreg.runs.attempt import classify_failure
 
 from .test_branches import BRANCHED, branched
 from .test_training import CONFIG, HOW, corpus
@@ -103,7 +103,7 @@ def test_a_process_that_is_killed_before_it_joins_ends_the_training_at_once(tmp_
         raise AssertionError("the group was formed")
     killer.join()
     assert time.monotonic() - began < JOIN_TIMEOUT.total_seconds()
-    assert failure_cause(raised.value) == "lost"
+    assert classify_failure(raised.value) == "lost"
     assert trainer.step == 0
     assert followers() == []
 

@@ -23,7 +23,7 @@ from chessreg.papers.report import write_report
 from chessreg.papers.work import PREPARATIONS, Work, make_request
 from chessreg.registry import tables
 from chessreg.runs.kind import find_kind
-from chessreg.runs.spec import settings_from
+from chessreg.runs.spec import parse_settings
 from chessreg.session import open_session
 
 from ..conftest import random_game
@@ -60,7 +60,7 @@ def planned(size, layers=12, d_model=768):
         names = {name: f"run:{number:064x}" for number, name in enumerate(sorted(step.needs))}
         values = dict(replace_references(values, names))
         preset = find_kind(step.kind).preset(values.pop("preset")) if "preset" in values else {}
-        found[step.name] = step, settings_from(find_kind(step.kind).spec, preset | values)
+        found[step.name] = step, parse_settings(find_kind(step.kind).spec, preset | values)
     return found
 
 

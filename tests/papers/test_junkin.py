@@ -22,11 +22,11 @@ from chessreg.papers.junkin.expectations import judge_fall_with_rating
 from chessreg.papers.plan import SIZE_NAMES, Request, RequestedLanguageModel, order_steps, replace_references
 from chessreg.papers.report import write_report
 from chessreg.papers.work import PREPARATIONS, Work, make_request
-from chessreg.queries.published import published_values
+from chessreg.queries.published import list_published_values
 from chessreg.queries.published.paper_runs import PaperComparison, RecordedRun, World
 from chessreg.registry import tables
 from chessreg.runs.kind import find_kind
-from chessreg.runs.spec import settings_from
+from chessreg.runs.spec import parse_settings
 from chessreg.session import open_session
 from tests.conftest import PUZZLES, write_games
 from tests.language_models import bring_in
@@ -62,7 +62,7 @@ def planned(size, made=None, request=None):
             names = {name: f"run:{number:064x}" for number, name in enumerate(sorted(step.needs))}
             settings = dict(step.settings(made or Counted(29 * 64)) if callable(step.settings) else step.settings)
             preset = find_kind(step.kind).preset(settings.pop("preset")) if "preset" in settings else {}
-            found[step.name] = settings_from(
+            found[step.name] = parse_settings(
                 find_kind(step.kind).spec, preset | dict(replace_references(settings, names))
             )
     return found
@@ -266,7 +266,7 @@ MADE = {
 )
 def test_the_paper_size_has_the_published_settings_but_for_what_is_not_published(run, step, differences):
     """The plan against the description of every published number that a plan can have."""
-    described = next(value.described for value in published_values() if value.paper == "Junkin 2025")
+    described = next(value.described for value in list_published_values() if value.paper == "Junkin 2025")
     tags = {f"@{name}/checkpoint": frozenset({f"junkin-2025:{tag}"}) for tag, name in MADE.items()}
     tags |= dict.fromkeys(("positions", "positions:test"), frozenset({"junkin-2025:chessbench"}))
     comparison = PaperComparison(described, World(lambda reference: None, lambda name: tags.get(name, frozenset())))
@@ -274,7 +274,7 @@ def test_the_paper_size_has_the_published_settings_but_for_what_is_not_published
     settings = dict(planned_step.settings)
     step_kind = find_kind(planned_step.kind)
     preset = step_kind.preset(settings.pop("preset")) if "preset" in settings else {}
-    spec = settings_from(step_kind.spec, preset | settings).model_dump(mode="json")
+    spec = parse_settings(step_kind.spec, preset | settings).model_dump(mode="json")
     ours = RecordedRun(step_kind.name, step_kind.version, spec)
     assert sorted(comparison.differences(ours, described.run(run))) == sorted(differences)
 

@@ -16,9 +16,9 @@ from chessreg.papers.plan import SIZE_NAMES, Request, order_steps, replace_refer
 from chessreg.papers.work import PREPARATIONS
 from chessreg.queries.catalogue import find_entry as find_query
 from chessreg.queries.catalogue import find_plot
-from chessreg.queries.published import published_values
+from chessreg.queries.published import list_published_values
 from chessreg.runs.kind import find_kind
-from chessreg.runs.spec import settings_from
+from chessreg.runs.spec import parse_settings
 
 
 @pytest.mark.parametrize("size", SIZE_NAMES)
@@ -32,7 +32,7 @@ def test_every_step_has_what_it_needs_and_settings_that_its_kind_takes(size, lay
         found = find_kind(step.kind)
         values = dict(replace_references(step.settings, dict.fromkeys(step.needs, reference)))
         preset = found.preset(values.pop("preset")) if "preset" in values else {}
-        assert settings_from(found.spec, preset | values)
+        assert parse_settings(found.spec, preset | values)
 
 
 def test_the_reference_size_has_what_the_headlines_need():
@@ -226,7 +226,7 @@ def test_every_sheet_asks_a_query_and_draws_plots_that_there_are():
             assert find_query(sheet.query).title == sheet.query
             for title in sheet.plots:
                 assert find_plot(title)[0].title == sheet.query
-            assert set(sheet.tables) <= {value.table for value in published_values() if value.query == sheet.query}
+            assert set(sheet.tables) <= {value.table for value in list_published_values() if value.query == sheet.query}
         steps = {step.name for step in paper.steps(Request("model", "train", "test", 8, 64, "small"))}
         assert {name for picture in paper.pictures for name in picture.after} <= steps
 

@@ -6,7 +6,7 @@ import pytest
 from chessreg.papers import find_paper
 from chessreg.papers.plan import Request
 from chessreg.runs.kind import find_kind
-from chessreg.runs.spec import settings_from
+from chessreg.runs.spec import parse_settings
 
 FROM_1_ALONE = (("from-1", (3, 4, 5, 6)),)
 BOARD = {  # Table 6
@@ -50,7 +50,7 @@ def planned(layers, size="paper"):
             continue
         values = dict(step.settings)
         preset = find_kind(step.kind).preset(values.pop("preset")) if "preset" in values else {}
-        found[step.name] = step, settings_from(find_kind(step.kind).spec, preset | values)
+        found[step.name] = step, parse_settings(find_kind(step.kind).spec, preset | values)
     return found
 
 

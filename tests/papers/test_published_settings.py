@@ -4,7 +4,7 @@ import pytest
 
 from chessreg.papers import find_paper
 from chessreg.papers.plan import Request, list_step_references
-from chessreg.queries.published import published_values
+from chessreg.queries.published import list_published_values
 from chessreg.queries.published.paper_runs import PaperComparison, RecordedRun, World
 from chessreg.runs.kind import find_kind
 from chessreg.runs.spec import build_settings
@@ -52,7 +52,7 @@ def planned(request, paper="davis"):
 
 
 RUNS = {name: planned(request, name.partition("-")[0]) for name, (_, request) in REQUESTS.items()}
-DESCRIBED = {value.paper: value.described for value in published_values()}
+DESCRIBED = {value.paper: value.described for value in list_published_values()}
 
 
 def named():
@@ -60,7 +60,7 @@ def named():
     found = {}
     for name, (paper, request) in REQUESTS.items():
         other = {8: "16", 16: "8"}.get(request.layers, "none")
-        for value in published_values():
+        for value in list_published_values():
             for run in value.runs if value.paper == paper and not value.lost else ():
                 if run not in NOT_PLANNED and other not in run.split("-"):
                     found.setdefault((name, run, str(value.changes)), value.changes)
@@ -100,7 +100,7 @@ def test_every_number_that_is_not_lost_names_the_papers_runs_behind_it():
     """No other condition on settings exists: what a description leaves out has its default."""
     without = {
         (value.paper, value.table, value.row)
-        for value in published_values()
+        for value in list_published_values()
         if not (value.runs or value.lost or value.setting or "(false)" in value.role)
     }
     assert without == set()

@@ -9,7 +9,7 @@ import pytest
 
 from chessreg.registry import tables
 from chessreg.registry.database import Database
-from chessreg.registry.identity import canonical_digest, new_id, uuid_from_digest
+from chessreg.registry.identity import hash_canonical_json, make_id, make_uuid
 from chessreg.registry.names import add_annotation
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -34,7 +34,7 @@ class Maker:
             add_annotation(session, noun, id, word, value, withdrawn)
 
     def machine(self, host="box1"):
-        found = uuid_from_digest(canonical_digest(host))
+        found = make_uuid(hash_canonical_json(host))
         with self.database.read() as session:
             if session.get(tables.Machine, found):
                 return found
@@ -47,11 +47,11 @@ class Maker:
         return found
 
     def checkpoint(self, name=None, *, source_format="nanogpt", parent_id=None, layers=8, d_model=192, heads=6):
-        digest = canonical_digest([name, next(self.count)])
+        digest = hash_canonical_json([name, next(self.count)])
         self.tokenizer()
         artifact = tables.Artifact(digest=digest, kind="checkpoint", bytes=1, state="complete", created_at=START)
         row = tables.Checkpoint(
-            id=uuid_from_digest(digest), artifact=digest, architecture="gpt2", layers=layers, d_model=d_model,
+            id=make_uuid(digest), artifact=digest, architecture="gpt2", layers=layers, d_model=d_model,
             heads=heads, block_size=1023, tokenizer="pgn-char-32", parameters=3_700_000,
             parameters_without_embeddings=3_500_000, residual="raw", tokens_seen=None, training_datasets=None,
             source_format=source_format, parent_id=parent_id, run_id=None, detail={}, created_at=START,
@@ -70,10 +70,10 @@ class Maker:
     def run(self, kind, units, *, name=None, done=None, host="box1", days=0, checkpoint=None, spec=None,
             kind_version=1):  # fmt: skip
         """A run with one attempt; complete unless `done` is less than its units."""
-        spec_hash = canonical_digest([kind, next(self.count)])
+        spec_hash = hash_canonical_json([kind, next(self.count)])
         done = units if done is None else done
         run = tables.Run(
-            id=uuid_from_digest(spec_hash), kind=kind, version=kind_version, spec=spec or {}, spec_hash=spec_hash,
+            id=make_uuid(spec_hash), kind=kind, version=kind_version, spec=spec or {}, spec_hash=spec_hash,
             explicit=[], units=units, created_at=START + timedelta(days=days),
             completed_at=START if done == units else None,
         )  # fmt: skip
@@ -97,7 +97,7 @@ class Maker:
 
     def attempt(self, run_id, host="box1", state="finished"):
         return tables.Attempt(
-            id=new_id(), run_id=run_id, machine_id=self.machine(host), executor="local", execution_options={}, argv=[],
+            id=make_id(), run_id=run_id, machine_id=self.machine(host), executor="local", execution_options={}, argv=[],
             pid=1,
             pid_started=0.5, boot_id="b", started_at=START, checked_in_at=START, next_check_in_seconds=60.0,
             ended_at=START, state=state, cause="finished", chessreg_version="0", code={}, environment={},
@@ -105,10 +105,10 @@ class Maker:
 
     def dataset(self, source, part=None):
         """A dataset and one part (name, seed, low, high) of it; returns its recipe."""
-        digest = canonical_digest(["dataset", next(self.count)])
+        digest = hash_canonical_json(["dataset", next(self.count)])
         artifact = tables.Artifact(digest=digest, kind="dataset", bytes=1, state="complete", created_at=START)
         row = tables.Dataset(
-            id=uuid_from_digest(digest), identity=digest, artifact=digest, source=source, games=3, plies=9,
+            id=make_uuid(digest), identity=digest, artifact=digest, source=source, games=3, plies=9,
             duplicates=0, rejected=0, skipped=0, report={}, created_at=START,
         )  # fmt: skip
         self.add(artifact, row)
@@ -120,7 +120,7 @@ class Maker:
         return f"dataset:{digest}"
 
     def engine(self, version="15.1"):
-        id = uuid_from_digest(canonical_digest(["engine", version]))
+        id = make_uuid(hash_canonical_json(["engine", version]))
         with self.database.read() as session:
             if session.get(tables.Engine, id):
                 return id
@@ -132,7 +132,7 @@ class Maker:
         spec = {"source": source.partition(":")[0], "of": of and f"run:{of.spec_hash}", "seed": seed}
         run = self.run("vector", len(layers), spec=spec)
         run.source = source
-        digest = canonical_digest(["vector", next(self.count)])
+        digest = hash_canonical_json(["vector", next(self.count)])
         artifact = tables.Artifact(digest=digest, kind="vector", bytes=1, state="complete", created_at=START)
         rows = [
             tables.VectorRecord(
@@ -150,7 +150,7 @@ class Maker:
         columns = [str(checkpoint.id), source, list(layers), scale, token_mask, next(self.count)]
         recipe = f"run:{vector.spec_hash}" if vector else "run:x/y"
         row = tables.Intervention(
-            id=uuid_from_digest(canonical_digest(columns)), checkpoint_id=checkpoint.id, source=source,
+            id=make_uuid(hash_canonical_json(columns)), checkpoint_id=checkpoint.id, source=source,
             input_references=[recipe], layers=list(layers), scale=scale, scale_rule="constant", token_mask=token_mask,
             detail={},
         )  # fmt: skip
@@ -197,7 +197,7 @@ class Maker:
     def probe(self, checkpoint, scores, *, label="piece", layers=(0, 1), positions="dots", detail=None, **run):
         """A probe run. `scores` maps (layer, split) to a list of (n, correct) or (n, correct, detail), one a game."""
         run = self.run("probe", len(layers), **run)
-        digest = canonical_digest(["probe", next(self.count)])
+        digest = hash_canonical_json(["probe", next(self.count)])
         artifact = tables.Artifact(digest=digest, kind="probe", bytes=1, state="complete", created_at=START)
         rows = [
             tables.ProbeRecord(

@@ -15,7 +15,7 @@ import pytest
 import sqlalchemy as sa
 
 from chessreg.queries import run_query, run_sql, source, stats
-from chessreg.queries.catalogue import catalogue_entries
+from chessreg.queries.catalogue import list_entries
 from chessreg.registry import migrations, sqlite
 from chessreg.registry.database import Database
 from chessreg.registry.tables import Base
@@ -125,7 +125,7 @@ def ask_everything(registry: Path, folder: Path, seed: int) -> None:
     spoil(path, seed)
     broken = {}
     with Database.open(path, create=False) as database:
-        for entry in catalogue_entries():
+        for entry in list_entries():
             try:
                 assert run_query(database, entry.title).rows is not None
             except Exception as error:

@@ -9,18 +9,18 @@ import pytest
 from chessreg.errors import ChessregError, NotFoundError
 from chessreg.queries import run_query
 from chessreg.queries.ask import CatalogueQuestion
-from chessreg.queries.catalogue import catalogue_entries, find_entry, parse_entry, query_files
-from chessreg.queries.engine import engine_of
+from chessreg.queries.catalogue import find_entry, list_entries, list_query_files, parse_entry
+from chessreg.queries.engine import open_shared_engine
 from chessreg.queries.gate import parse_select
 from chessreg.queries.scope import Scope, resolve_scope
-from chessreg.queries.summary import CORRECTED, FUNCTIONS, PLAIN, added_columns
+from chessreg.queries.summary import CORRECTED, FUNCTIONS, PLAIN, list_added_columns
 
-EVERY = [entry.title for entry in catalogue_entries()]
+EVERY = [entry.title for entry in list_entries()]
 
 
 @pytest.mark.parametrize("title", EVERY)
 def test_every_statement_says_a_total_order(title, empty):
-    entry, engine = find_entry(title), engine_of(empty)
+    entry, engine = find_entry(title), open_shared_engine(empty)
     question = CatalogueQuestion(engine, entry, Scope(), resolve_scope(empty, Scope()), "paper")
     keys = {
         "table": ["cell"],
@@ -48,7 +48,7 @@ def test_an_empty_registry_has_the_columns_of_the_header_with_their_types(title,
     assert [c for c in result.columns if not ends.search(c)] == named
     types = {field.name: str(field.type) for field in result.to_arrow().schema}
     for statistic in entry.statistics:
-        assert {types[name] for name in added_columns(statistic)} == {"double"}
+        assert {types[name] for name in list_added_columns(statistic)} == {"double"}
     assert {types.get("checkpoint", "string"), types.get("checkpoint_id", "string")} == {"string"}
     assert "int32" not in types.values()
     assert all(column.text for column in entry.columns)
@@ -56,9 +56,9 @@ def test_an_empty_registry_has_the_columns_of_the_header_with_their_types(title,
     assert entry.made_by in result.notes[0]
 
 
-@pytest.mark.parametrize("title", [entry.title for entry in catalogue_entries() if entry.statistics])
+@pytest.mark.parametrize("title", [entry.title for entry in list_entries() if entry.statistics])
 def test_statistics_are_known_functions_of_columns_of_the_clusters(title, empty):
-    entry, engine = find_entry(title), engine_of(empty)
+    entry, engine = find_entry(title), open_shared_engine(empty)
     question = CatalogueQuestion(engine, entry, Scope(), resolve_scope(empty, Scope()), "paper")
     columns = []
     if "clusters" in entry.statements:
@@ -159,7 +159,7 @@ def test_no_query_repeats_the_statements_of_another():
     """Three statements or more that two files have in common are one file's, and taken from there."""
     queries = [
         (entry, {*entry.statements.items()} - {(n, entry.statements[n]) for n in entry.shared})
-        for entry in catalogue_entries()
+        for entry in list_entries()
     ]
     for number, (entry, own) in enumerate(queries):
         for other, others in queries[:number]:
@@ -168,7 +168,7 @@ def test_no_query_repeats_the_statements_of_another():
 
 def test_no_query_takes_json_apart():
     """What a row or a spec holds as JSON is a typed column of a view."""
-    for path in query_files():
+    for path in list_query_files():
         assert not re.search(r"json|->", path.read_text(), re.IGNORECASE), path.name
 
 

@@ -11,7 +11,7 @@ import sys
 import pytest
 
 from chessreg.cli.root import run_command_line
-from chessreg.queries.published import published_values
+from chessreg.queries.published import list_published_values
 from chessreg.registry.database import Database
 from store import Store
 
@@ -104,7 +104,7 @@ def test_published_numbers_beside_ours(type_, filled):
     assert re.search(r"0 of \d+ rows are comparable", err)
     _, every, _ = type_("elo", "--published", "--format", "csv")
     assert len(list(csv.DictReader(io.StringIO(every)))) == sum(
-        v.query == "elo by intervention" for v in published_values()
+        v.query == "elo by intervention" for v in list_published_values()
     )
 
 

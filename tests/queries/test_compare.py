@@ -9,7 +9,7 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.probe import ProbeSpec
 from chessreg.queries.compare import compare_runs
 from chessreg.registry import names, tables
-from chessreg.registry.identity import new_id
+from chessreg.registry.identity import make_id
 from chessreg.session import Session
 
 
@@ -61,7 +61,7 @@ def test_the_pinned_run_is_the_baseline_wherever_it_is_named(probes: Session):
 
 def test_a_run_that_has_a_name_and_has_not_begun_is_said(session: Session):
     with session.database.write() as sql:
-        names.add_annotation(sql, "run", new_id(), "name", "later")
+        names.add_annotation(sql, "run", make_id(), "name", "later")
     with pytest.raises(NotFoundError, match="run later has not begun"):
         compare_runs(session.database, ["later", "later"])
 

@@ -10,8 +10,8 @@ import pytest
 from chessreg import text_table
 from chessreg.errors import ChessregError
 from chessreg.queries import run_query
-from chessreg.queries.catalogue import MOST_DEFAULTS, catalogue_entries, parse_entry
-from chessreg.queries.render import choose_columns, render_result, table_text
+from chessreg.queries.catalogue import MOST_DEFAULTS, list_entries, parse_entry
+from chessreg.queries.render import choose_columns, format_table, render_result
 from chessreg.registry.database import Database
 from chessreg.rows import format_rows
 
@@ -38,14 +38,14 @@ def results_of_all(demo):
 def test_every_table_has_one_line_per_row_within_the_width(results_of_all, width):
     assert sum(len(result) > 0 for result in results_of_all.values()) > 15
     for title, result in results_of_all.items():
-        lines = table_text(result, width).splitlines()
+        lines = format_table(result, width).splitlines()
         assert max(map(len, lines), default=0) <= width, title
         numbered = [line for line in lines if line.split()[:1] and line.split()[0].isdigit()]
         assert [int(line.split()[0]) for line in numbered] == list(range(1, len(result) + 1)), title
 
 
 def test_every_query_declares_keys_and_answers_of_at_most_eight_columns():
-    for entry in catalogue_entries():
+    for entry in list_entries():
         assert entry.default.keys, entry.title
         assert entry.default.answers, entry.title
         assert len(set(entry.default.names)) == len(entry.default.names) <= MOST_DEFAULTS
@@ -72,7 +72,7 @@ def test_rows_of_a_printed_table_differ_in_its_key_columns(results_of_all):
 
 def test_the_answer_stays_in_a_narrow_terminal(results_of_all):
     result = results_of_all["probe accuracy by layer"]
-    text = table_text(result, 40)
+    text = format_table(result, 40)
     assert "accuracy" in text
     assert "not shown: " in text
     assert "(--wide)" in text
@@ -83,7 +83,7 @@ def test_the_answer_stays_in_a_narrow_terminal(results_of_all):
 def test_wide_and_chosen_columns_are_printed_whole(results_of_all):
     result = results_of_all["probe accuracy by layer"]
     assert set(choose_columns(result)[0]) < set(choose_columns(result, wide=True)[0])
-    assert "not shown" not in table_text(result, 60, wide=True)
+    assert "not shown" not in format_table(result, 60, wide=True)
     assert choose_columns(result.showing(["run", "layer"]))[0] == ["run", "layer"]
     for format in ("markdown", "latex"):
         assert len(render_result(result, format, wide=True)) > len(render_result(result, format))
@@ -123,7 +123,7 @@ def test_long_keys_keep_both_ends_and_wide_characters_count_twice():
     text_table.shorten_to_fit(["edit", "n"], ["edit"], {"edit": "edit", "n": "n"}, cells, 23)
     assert cells["edit"][0] == "contrastiv…5-6 x-0.8"
     lines = text_table.draw_table(["edit", "n"], list(zip(*cells.values(), strict=True)), [False, True])
-    assert {text_table.column_width("", [line]) for line in lines[1:]} <= {23}
+    assert {text_table.measure_column("", [line]) for line in lines[1:]} <= {23}
 
 
 def test_a_list_that_is_too_wide_drops_its_last_column_and_keeps_names_whole():

@@ -6,7 +6,7 @@ from itertools import pairwise
 import pytest
 
 from chessreg.queries import run_query, run_sql
-from chessreg.queries.ask import rows_behind
+from chessreg.queries.ask import query_rows_behind
 
 from ..fixtures.karvonen.clusters import TABLES as CLUSTERS
 
@@ -330,7 +330,7 @@ def test_the_rows_behind_a_cell_are_its_games(database, make):
     checkpoint = make.checkpoint("a")
     make.play(checkpoint, [WON] * 2, name="plain")
     run = make.play(checkpoint, [LOST, DRAWN, WON], intervention=make.intervention(checkpoint), name="edited")
-    behind = rows_behind(database, "elo", 2)
+    behind = query_rows_behind(database, "elo", 2)
     assert [(r["run"], r["unit"], r["result"], r["score"], r["run_id"]) for r in behind.rows] == [
         ("edited", 0, "0-1", 0.0, run.id.hex),
         ("edited", 1, "1/2-1/2", 0.5, run.id.hex),

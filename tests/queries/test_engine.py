@@ -10,7 +10,7 @@ import pytest
 
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.queries import run_query, run_sql, source
-from chessreg.queries.engine import QueryEngine, engine_of
+from chessreg.queries.engine import QueryEngine, open_shared_engine
 from chessreg.registry import tables
 from chessreg.registry.database import Database
 
@@ -39,7 +39,7 @@ def test_only_the_named_tables_are_read(database, make, reads):
 
 def test_only_what_is_named_is_defined_also_by_a_name_that_is_computed(database, make):
     make.play(make.checkpoint("a"), [{}])
-    engine = engine_of(database)
+    engine = open_shared_engine(database)
     assert run_sql(database, "SELECT count(*) AS n FROM Engine").rows == [{"n": 1}]
     assert engine._defined == {"engine"}
     assert run_sql(database, "SELECT count(*) AS n FROM query_table('ga' || 'mes')").rows == [{"n": 1}]
@@ -74,7 +74,7 @@ def test_a_table_that_is_listed_but_was_not_read_is_an_error_never_empty(databas
     import duckdb
 
     make.play(make.checkpoint("a"), [{}])
-    engine = engine_of(database)
+    engine = open_shared_engine(database)
     assert engine.tables_of("SELECT plies FROM game") == ["game"]
     assert "run" in {row["name"] for row in run_sql(database, "SHOW TABLES").rows}
     assert not reads
@@ -228,7 +228,7 @@ def test_a_registry_that_was_closed_is_let_go(tmp_path):
 def test_all_tables_of_a_snapshot_are_of_one_moment(database, make, monkeypatch):
     """Another process writes between two questions: the second begins a new snapshot with everything it names."""
     make.play(make.checkpoint("a"), [{}] * 10)
-    engine = engine_of(database)
+    engine = open_shared_engine(database)
     assert engine.answer({"": "SELECT count(*) AS n FROM game"})[""].to_pylist() == [{"n": 10}]
     write = (
         "import sqlite3, sys; registry = sqlite3.connect(sys.argv[1], timeout=30);"

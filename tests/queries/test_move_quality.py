@@ -3,7 +3,7 @@
 import pytest
 
 from chessreg.queries import plot, run_query
-from chessreg.queries.ask import query_plot_rows, rows_behind
+from chessreg.queries.ask import query_plot_rows, query_rows_behind
 from chessreg.queries.catalogue import find_plot
 from chessreg.registry import tables
 
@@ -70,7 +70,7 @@ def test_ten_moves_at_a_time(database, make, judge):
     judge(make.checkpoint("a"), PLAIN)
     rows = run_query(database, "centipawn loss").rows
     assert [(r["moves"], r["n"], r["loss"]) for r in rows] == [("all", 5, 20), ("1–10", 4, 25), ("11–20", 1, 0)]
-    assert [r["ply"] for r in rows_behind(database, "move quality", 3).rows] == [20]
+    assert [r["ply"] for r in query_rows_behind(database, "move quality", 3).rows] == [20]
 
 
 def test_another_judge_is_another_row(database, make, judge):

@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from chessreg.errors import ChessregError
-from chessreg.queries.published import add_differences, published_values
+from chessreg.queries.published import add_differences, list_published_values
 from chessreg.queries.published.paper_runs import PaperComparison, PaperRuns, RecordedRun, World
 
-PAPERS = {value.paper: value.described for value in published_values()}
+PAPERS = {value.paper: value.described for value in list_published_values()}
 DESCRIBED = {(paper, name): described for paper, described in PAPERS.items() for name in described.entries}
 EDITS, PROBE, CACHE = "run:" + "e" * 64, "run:" + "b" * 64, "run:" + "c" * 64
 MODEL, GAMES = "sha256:" + "1" * 64, "dataset:" + "2" * 64
@@ -196,7 +196,7 @@ class Accepting(PaperComparison):
 
 @pytest.mark.parametrize(
     "value",
-    [v for v in published_values() if v.runs and not v.lost],
+    [v for v in list_published_values() if v.runs and not v.lost],
     ids=lambda v: f"{v.table}-{v.row}-{v.column}"[:60],
 )
 def test_settings_that_a_column_shows_have_a_condition_on_it(value):
@@ -216,7 +216,7 @@ def test_settings_that_a_column_shows_have_a_condition_on_it(value):
 )
 def test_every_run_behind_a_row_is_compared(runs, reasons, not_stated):
     described = PaperRuns([DOCUMENT])
-    value = replace(published_values()[0], runs=("probe",), changes={}, described=described, setting=False)
+    value = replace(list_published_values()[0], runs=("probe",), changes={}, described=described, setting=False)
     row = {"reasons": ""}
     add_differences(row, runs, value, PaperComparison(described, world({CACHE: cached()})))
     assert reasons in row["reasons"]

@@ -9,7 +9,7 @@ import pytest
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.queries import plot, run_query
 from chessreg.queries.ask import query_plot_rows
-from chessreg.queries.catalogue import Plot, QueryColumn, catalogue_entries, find_plot
+from chessreg.queries.catalogue import Plot, QueryColumn, find_plot, list_entries
 from chessreg.queries.result import QueryResult
 
 
@@ -32,7 +32,7 @@ def drawn(database, name):
 
 
 def test_every_plot_names_columns_of_its_query():
-    for entry in catalogue_entries():
+    for entry in list_entries():
         columns = {c.name for c in entry.columns}
         for wanted in entry.plots:
             assert {wanted.x, wanted.y, *wanted.beside, *wanted.series, *wanted.panels} <= columns
@@ -44,7 +44,7 @@ def test_columns_beside_y_are_lines_with_intervals_of_their_own():
     rows |= {"null_mean": [0.0, None], "null_mean_low": [-0.125, None], "null_mean_high": [0.25, None]}
     result = QueryResult(pa.table(rows), {})
     wanted = Plot("t and chance", "layer", "t", beside=("null_mean",))
-    shown = plot.rows_of_lines(result, wanted)
+    shown = plot.list_line_rows(result, wanted)
     assert [(row[plot.LINE_KEY], row["layer"], row["t"], row["t_low"], row["t_high"]) for row in shown] == [
         ("t", 0, 0.5, 0.25, 1.0),
         ("null mean", 0, 0.0, -0.125, 0.25),

@@ -5,7 +5,7 @@ import struct
 import pytest
 
 from chessreg.queries import run_query
-from chessreg.queries.ask import rows_behind
+from chessreg.queries.ask import query_rows_behind
 from chessreg.registry import tables
 
 TRAINED = {
@@ -65,7 +65,7 @@ def test_runs_of_other_settings_are_another_pool(database, make, probed):
     make.probe(probed, TRAINED, name="longer", spec={"seed": 0, **probed.read, "epochs": 9})
     rows = run_query(database, "best probe layers", where="weights = 'trained' AND selected_on = 'test'").rows
     assert sorted(r["runs"] for r in rows) == ["board-0, board-1", "longer"]
-    assert {r["run"] for r in rows_behind(database, "best probe layers", 1).rows} == {"board-0", "board-1"}
+    assert {r["run"] for r in query_rows_behind(database, "best probe layers", 1).rows} == {"board-0", "board-1"}
 
 
 @pytest.mark.parametrize(
@@ -182,7 +182,7 @@ def test_f1_is_pooled_and_as_the_author_averages_it(database, make):
     by_hand = [2 * 16 / (2 * 16 + 2 + 2), 2 * 2 / (2 * 2 + 3 + 7)]  # games 0 and 1, games 2 and 3
     assert first["f1_author"] == pytest.approx(sum(by_hand) / 2, abs=1e-7)
     assert second["f1"] == pytest.approx(2400 / 2406)
-    assert len(rows_behind(database, "karvonen table 9", 1)) == 4
+    assert len(query_rows_behind(database, "karvonen table 9", 1)) == 4
 
 
 def test_probe_settings_are_told_once_for_all_seeds(database, make):
@@ -290,4 +290,4 @@ def test_metrics_of_each_class_follow_from_its_counts(database, phases):
     assert (one["name"], one["support"], one["true_positives"]) == ("Black King", 25600, 18400)
     assert (one["precision"], one["recall"], other["f1"]) == pytest.approx((71.875, 71.875, 100))
     assert (one["auc"], other["auc_logits"]) == pytest.approx((0.65, 0.7))
-    assert len(rows_behind(database, "probe metrics by class", 1 + rows.index(one)).rows) == 4
+    assert len(query_rows_behind(database, "probe metrics by class", 1 + rows.index(one)).rows) == 4

@@ -11,9 +11,9 @@ from chessreg.errors import NotFoundError
 from chessreg.papers import find_paper
 from chessreg.papers.plan import Request
 from chessreg.queries import run_query
-from chessreg.queries.ask import rows_behind
+from chessreg.queries.ask import query_rows_behind
 from chessreg.queries.catalogue import find_entry
-from chessreg.queries.engine import engine_of
+from chessreg.queries.engine import open_shared_engine
 from chessreg.queries.published import (
     TYPES,
     RowCondition,
@@ -21,15 +21,15 @@ from chessreg.queries.published import (
     describe_rows,
     drop_unmatched,
     has_part,
-    published_values,
+    list_published_values,
     select_matching_rows,
 )
-from chessreg.queries.published.recorded import runs_by_row
+from chessreg.queries.published.recorded import read_runs_by_row
 from chessreg.queries.render import render_result
 from chessreg.registry import tables
-from chessreg.registry.identity import canonical_digest, uuid_from_digest
+from chessreg.registry.identity import hash_canonical_json, make_uuid
 
-DESCRIBED = next(value.described for value in published_values() if value.paper == "Karvonen 2024")
+DESCRIBED = next(value.described for value in list_published_values() if value.paper == "Karvonen 2024")
 START = datetime(2026, 1, 1, tzinfo=UTC)
 
 
@@ -39,7 +39,7 @@ def published(database, name, **scope):
 
 
 def test_the_papers_numbers_are_all_there():
-    karvonen = [v for v in published_values() if v.paper == "Karvonen 2024"]
+    karvonen = [v for v in list_published_values() if v.paper == "Karvonen 2024"]
     table = {(v.table, v.row, v.column): v.value for v in karvonen}
     assert len(table) == len(karvonen) == 252
     counted = Counter(v.table for v in karvonen)
@@ -48,9 +48,9 @@ def test_the_papers_numbers_are_all_there():
         "Table 8": 8, "Table 9": 52, "Figure 2": 2, "Figure 2, an earlier version": 20, "Section 2.2": 5,
         "Section 3.2": 2, "Section 4.3": 3, "Appendix D": 1, "Appendix E": 3, "Table 6": 6,
     }  # fmt: skip
-    assert len({(v.paper, v.table, v.row, v.column) for v in published_values()}) == len(published_values())
+    assert len({(v.paper, v.table, v.row, v.column) for v in list_published_values()}) == len(list_published_values())
     davis = Counter(
-        (v.table, v.lost) for v in published_values() if v.query.startswith("probe ") and v.paper == "Davis 2026"
+        (v.table, v.lost) for v in list_published_values() if v.query.startswith("probe ") and v.paper == "Davis 2026"
     )
     assert davis == {
         ("Table 4", True): 4, ("Table 5", True): 5, ("Table 5", False): 1, ("compositional map", False): 43,
@@ -70,7 +70,7 @@ def test_the_papers_numbers_are_all_there():
 def test_what_is_left_of_davis_table_2_is_the_loose_rate():
     table = {
         (v.query, v.row): (v.value, v.measure)
-        for v in published_values()
+        for v in list_published_values()
         if v.paper == "Davis 2026" and v.table == "Table 2"
     }
     assert table["legal moves by phase", "our model"] == (99.9, "loose")
@@ -78,17 +78,17 @@ def test_what_is_left_of_davis_table_2_is_the_loose_rate():
 
 
 def test_every_published_number_belongs_to_a_query_and_to_one_of_its_columns():
-    for value in published_values():
+    for value in list_published_values():
         entry = find_entry(value.query)
         assert value.query == entry.title
         assert value.lost or value.measure in {c.name for c in entry.columns} | set(TYPES)
 
 
 def test_every_condition_of_the_papers_binds_to_its_query(database):
-    engine = engine_of(database)
-    for query in sorted({value.query for value in published_values()}):
+    engine = open_shared_engine(database)
+    for query in sorted({value.query for value in list_published_values()}):
         ours = describe_rows(engine, run_query(database, query))
-        known = [value for value in published_values() if value.query == query and not value.lost]
+        known = [value for value in list_published_values() if value.query == query and not value.lost]
         conditions = {"place"} | {has_part(value) for value in known}
         conditions |= {sql for v in known for each in (*v.conditions, *v.alike) for sql in (each.holds, each.otherwise)}
         assert engine.over(ours, f"SELECT {', '.join(sorted(conditions))} FROM result").num_rows == 0
@@ -117,7 +117,7 @@ class Karvonen:
         self.dataset = make.dataset("lichess")
         if tag:
             make.say("checkpoint", self.checkpoint.id, "tag", f"karvonen-2024:{layers}-layer")
-        make.say("dataset", uuid_from_digest(self.dataset.removeprefix("dataset:")), "tag", "karvonen-2024:lichess")
+        make.say("dataset", make_uuid(self.dataset.removeprefix("dataset:")), "tag", "karvonen-2024:lichess")
 
     def run(self, name, **changes):
         """Keywords of a run for `make`: the described run of this model, with other values of some settings."""
@@ -169,8 +169,8 @@ class Karvonen:
     def vector(self, name, summed, **changes):
         """A vector whose sides are sums over this many positions; its reference."""
         reference = self.reference(f"{name}-{self.layers}", **changes)
-        id = uuid_from_digest(reference.removeprefix("run:"))
-        digest = canonical_digest(["vector", str(id)])
+        id = make_uuid(reference.removeprefix("run:"))
+        digest = hash_canonical_json(["vector", str(id)])
         artifact = tables.Artifact(digest=digest, kind="vector", bytes=1, state="complete", created_at=START)
         row = tables.VectorRecord(
             run_id=id, unit=0, artifact=digest, checkpoint_id=self.checkpoint.id, layer=3,
@@ -225,10 +225,10 @@ def test_a_match_under_the_papers_protocol_is_compared(database, make):
     assert line["difference"] == pytest.approx(0.4)
     assert line["difference_low"] == pytest.approx(line["ours_low"] - 49.6)
     assert line["difference_low"] < 0 < line["difference_high"]
-    behind = rows_behind(database, "elo", line["our_row"]).rows
+    behind = query_rows_behind(database, "elo", line["our_row"]).rows
     assert (len(behind), {row["intervention"] for row in behind}) == (100, {"none"})
     up = published(database, "elo")["Table 3", "8 layer standard", "positive"]
-    assert {row["intervention"] for row in rows_behind(database, "elo", up["our_row"]).rows} != {"none"}
+    assert {row["intervention"] for row in query_rows_behind(database, "elo", up["our_row"]).rows} != {"none"}
     assert (up["comparison"], up["difference"]) == ("comparable", pytest.approx(50 - 54.8))
 
 
@@ -307,7 +307,7 @@ def test_the_papers_own_matches_are_compared_with_each_of_its_cells(database, ma
     edited = [row for row in rows if row["ours"] is not None and row["comparison"] != alone]
     cells = {(row["table"], row["row"], row["column"]) for row in edited}
     of_model = {
-        (v.table, v.row, v.column) for v in published_values() if f"{layers} layer" in v.row and v.column != "none"
+        (v.table, v.row, v.column) for v in list_published_values() if f"{layers} layer" in v.row and v.column != "none"
     }
     assert cells == {cell for cell in of_model if cell[0] in ("Table 3", "Table 7")}
     assert {row["comparison"] for row in edited} == {"comparable"}
@@ -397,7 +397,7 @@ def test_the_papers_layer_6_is_our_layer_5(database, make):
 def test_one_tag_makes_a_model_davis_own_in_all_his_tables():
     runs = [
         run
-        for value in published_values()
+        for value in list_published_values()
         if value.paper == "Davis 2026" and not value.lost
         for run in value.paper_runs
     ]
@@ -407,9 +407,9 @@ def test_one_tag_makes_a_model_davis_own_in_all_his_tables():
 
 def test_a_row_that_lacks_what_a_reason_names_is_not_comparable_all_the_same(database):
     condition = RowCondition("layers = 12", "'layers ' || layers || ', the paper''s 12'")
-    value = replace(published_values()[0], role="true", measure="mean", conditions=(condition,), alike=())
+    value = replace(list_published_values()[0], role="true", measure="mean", conditions=(condition,), alike=())
     ours = pa.table({"place": [0, 1, 2], "mean": [0.5] * 3, "checkpoint": ["m"] * 3, "layers": [12, 8, None]})
-    rows = engine_of(database).over(ours, select_matching_rows(0, value, ours) + " ORDER BY place").to_pylist()
+    rows = open_shared_engine(database).over(ours, select_matching_rows(0, value, ours) + " ORDER BY place").to_pylist()
     assert [row["reasons"] for row in rows] == [
         "", "layers 8, the paper's 12", "not known here: what the paper's number depends on",
     ]  # fmt: skip
@@ -434,5 +434,5 @@ def test_a_query_without_published_numbers_says_so(database):
 
 
 def test_the_runs_behind_each_row_can_be_asked_for_whatever_the_query(database):
-    for query in sorted({value.query for value in published_values()}):
-        assert runs_by_row(database, run_query(database, query)) == []
+    for query in sorted({value.query for value in list_published_values()}):
+        assert read_runs_by_row(database, run_query(database, query)) == []

@@ -3,7 +3,7 @@
 import pytest
 
 from chessreg.queries import plot, run_query
-from chessreg.queries.ask import query_plot_rows, rows_behind
+from chessreg.queries.ask import query_plot_rows, query_rows_behind
 from chessreg.queries.catalogue import find_plot
 from chessreg.queries.published import compare_with_published
 from chessreg.registry import tables
@@ -28,7 +28,10 @@ def test_accuracy_by_ply_is_decoded_from_even_and_from_uneven_plies(database, ma
     ]
     assert [r["accuracy"] for r in rows] == [87.5, 37.5, 12.5]
     assert [r["boards"] for r in rows] == [50, 0, 0]
-    assert [(r["game"], r["correct"]) for r in rows_behind(database, "accuracy by ply", 1).rows] == [(0, 64), (1, 48)]
+    assert [(r["game"], r["correct"]) for r in query_rows_behind(database, "accuracy by ply", 1).rows] == [
+        (0, 64),
+        (1, 48),
+    ]
 
 
 def test_one_line_a_model_with_its_seeds_from_the_lowest_to_the_highest(database, make):
@@ -101,7 +104,7 @@ def test_skill_of_other_games_is_told_by_position_and_by_game(database, asked):
     assert [r["low"] for r in (first, second)] == pytest.approx([100 * 9 / 24, 100 * 19 / 24])
     assert [r["low_by_vote"] for r in (first, second)] == pytest.approx([100 / 3, 200 / 3])
     assert (second["low_by_mean"], second["high"]) == (100, pytest.approx(100 * 5 / 24))
-    assert [r["lowest"] for r in rows_behind(database, "skill of other games", 2).rows] == [8, 6, 5]
+    assert [r["lowest"] for r in query_rows_behind(database, "skill of other games", 2).rows] == [8, 6, 5]
 
 
 def test_the_papers_share_stands_beside_the_chosen_layer_in_every_unit(database, asked):
@@ -120,4 +123,4 @@ def test_games_are_compared_with_the_training_set_where_that_is_known(database, 
     [row] = run_query(database, "unique games").rows
     assert (row["n"], row["unique_games"], row["compared"], row["training_games"]) == (5, 5, 4, 1)
     assert (row["unique_by_10"], row["unique_at_all"], row["first_try_legal"]) == (50, 75, 90)
-    assert [r["training_openings"] for r in rows_behind(database, "unique games", 1).rows] == [3, 2, 0, 0, None]
+    assert [r["training_openings"] for r in query_rows_behind(database, "unique games", 1).rows] == [3, 2, 0, 0, None]

@@ -155,9 +155,9 @@ def test_a_file_is_written_whole_in_the_format_of_its_name(results, tmp_path):
 
 def test_the_footer_names_what_the_numbers_rest_on(results):
     result = run_query(results, "games by termination")
-    line = render.provenance_line(result)
+    line = render.format_provenance(result)
     assert line.startswith("games by termination: 6 rows; query ")
-    assert f"registry schema {migrations.head_revision()}" in line
+    assert f"registry schema {migrations.get_head_revision()}" in line
     assert f"data {results.data_version()}" in line
     assert "100 game" in line
 
@@ -169,9 +169,9 @@ def test_settings_are_printed_as_they_are_written(results):
                      "2.0::DOUBLE AS steps, '' AS unit")  # fmt: skip
     [row] = answer.rows
     numbers = ["8e-05", "0.9995", "0.250", "29,635,706,880"]
-    assert [render.cell_text(answer, row, name) for name in row][:5] == [*numbers, "2.000"]
+    assert [render.format_cell(answer, row, name) for name in row][:5] == [*numbers, "2.000"]
     beside = QueryResult(answer.table, {**answer.meta, "published": True})
-    assert [render.cell_text(beside, row, name) for name in row][:5] == [*numbers, "2"]
+    assert [render.format_cell(beside, row, name) for name in row][:5] == [*numbers, "2"]
 
 
 HOSTILE = (

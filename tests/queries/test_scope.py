@@ -128,5 +128,5 @@ def test_a_scope_is_named_in_the_footer(database, two):
     meta = run_query(database, "elo", Scope(checkpoint="old", where="n > 1")).meta
     assert meta["scope"] == {"checkpoint": ("old",), "where": "n > 1"}
     assert (meta["rows"], meta["rows_read"]["game"], meta["scoring"]) == (1, 5, "paper")
-    assert meta["registry_schema"] == migrations.head_revision()
+    assert meta["registry_schema"] == migrations.get_head_revision()
     assert meta["data_version"] == database.data_version()

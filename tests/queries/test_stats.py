@@ -62,7 +62,7 @@ def test_two_sides_that_are_alike_but_independent_are_drawn_apart():
     for number in (40, 500):  # a multinomial draw, and draws that all cells share
         hits = np.arange(number) % 97
         side = clusters(hits=hits, trials=[97] * number)
-        apart = stats.difference_of_independent(side, clusters(hits=hits, trials=[97] * number), "hits", "trials")
+        apart = stats.estimate_independent_difference(side, clusters(hits=hits, trials=[97] * number), "hits", "trials")
         alone = stats.estimate_rate(side, "hits", "trials")
         assert apart.value == 0
         assert apart.high - apart.low == pytest.approx(math.sqrt(2) * (alone.high - alone.low), rel=0.1)
@@ -73,13 +73,13 @@ def test_draws_of_a_control_are_resampled_beside_openings():
     games = 200
     halves = {"points": [0.5] * games, "games": [1] * games}
     lists = {"drawn": [[0, 1]] * games, "drawn_games": [[1, 1]] * games}
-    two = stats.rate_difference(clusters(**halves, **lists), "points", "games", "drawn", "drawn_games")
+    two = stats.estimate_rate_difference(clusters(**halves, **lists), "points", "games", "drawn", "drawn_games")
     assert (two.value, two.low, two.high) == (0, -0.5, 0.5)
     flat = {"flat": [1] * games, "flat_games": [2] * games}
-    pooled = stats.rate_difference(clusters(**halves, **flat), "points", "games", "flat", "flat_games")
+    pooled = stats.estimate_rate_difference(clusters(**halves, **flat), "points", "games", "flat", "flat_games")
     assert pooled.high < 0.02
     one = {"drawn": [[1]] * games, "drawn_games": [[1]] * games}
-    single = stats.rate_difference(clusters(**halves, **one), "points", "games", "drawn", "drawn_games")
+    single = stats.estimate_rate_difference(clusters(**halves, **one), "points", "games", "drawn", "drawn_games")
     assert single.high - single.low < 0.05
 
 
@@ -88,7 +88,7 @@ def test_one_cluster_gives_a_mean_no_interval():
         some = clusters(ours=[3.0], n=[4], base=[1.0], base_n=[4], weights=[number])
         found = [stats.estimate_mean(some, "ours", "n"), stats.estimate_exp_mean(some, "ours", "n"),
                  stats.estimate_median(some, "ours"),
-                 stats.mean_difference(some, "ours", "n", "base", "base_n")]  # fmt: skip
+                 stats.estimate_mean_difference(some, "ours", "n", "base", "base_n")]  # fmt: skip
         assert [estimate.value for estimate in found] == [0.75, math.exp(0.75), 3.0, 0.5]
         assert {(estimate.low is None, estimate.high is None) for estimate in found} == {(number == 1, number == 1)}
 
@@ -101,7 +101,7 @@ def test_intervals_over_openings_and_draws_hold_the_truth_as_often_as_they_say()
         drawn = openings + directions + random.normal(0, 0.5, (60, 12))
         ours = openings[:, 0] + 0.3 + random.normal(0, 0.5, 60)
         both = clusters(ours=ours, n=np.ones(60), drawn=drawn, drawn_n=np.ones((60, 12)))
-        found = stats.mean_difference(both, "ours", "n", "drawn", "drawn_n")
+        found = stats.estimate_mean_difference(both, "ours", "n", "drawn", "drawn_n")
         held += found.low <= 0.3 <= found.high
     assert 180 <= held <= 200
 
@@ -109,9 +109,9 @@ def test_intervals_over_openings_and_draws_hold_the_truth_as_often_as_they_say()
 def test_a_draw_that_has_not_met_a_cluster_adds_nothing_there():
     nan = math.nan
     some = clusters(points=[1, 0], games=[1, 1], drawn=[[1, nan], [nan, 0]], drawn_games=[[1, nan], [nan, 1]])
-    assert stats.rate_difference(some, "points", "games", "drawn", "drawn_games").value == 0
+    assert stats.estimate_rate_difference(some, "points", "games", "drawn", "drawn_games").value == 0
     nobody = clusters(points=[1, 0], games=[1, 1], drawn=[[nan], [nan]], drawn_games=[[nan], [nan]])
-    assert stats.rate_difference(nobody, "points", "games", "drawn", "drawn_games") == stats.UNKNOWN
+    assert stats.estimate_rate_difference(nobody, "points", "games", "drawn", "drawn_games") == stats.UNKNOWN
 
 
 def test_a_rate_of_zero_or_one_has_a_bound_on_one_side_only():
@@ -127,8 +127,8 @@ def test_an_interval_never_reaches_zero_or_one_and_never_has_no_width():
     few = stats.estimate_rate(clusters(hits=[0, 1], trials=[1, 1], weights=[5, 1]), "hits", "trials")
     assert 0 < few.low < few.value < few.high < 1
     alike = stats.estimate_rate(clusters(hits=[0.5], trials=[1], weights=[10]), "hits", "trials")
-    assert alike.low == pytest.approx(stats.wilson_interval(0.5, 10)[0])
-    assert alike.high == pytest.approx(stats.wilson_interval(0.5, 10)[1])
+    assert alike.low == pytest.approx(stats.compute_wilson_interval(0.5, 10)[0])
+    assert alike.high == pytest.approx(stats.compute_wilson_interval(0.5, 10)[1])
 
 
 def test_nothing_observed_is_unknown():
@@ -137,8 +137,8 @@ def test_nothing_observed_is_unknown():
 
 
 def test_elo_of_a_score_and_of_its_bounds():
-    assert stats.elo_of_score(0.5) == 0
-    assert stats.elo_of_score(10 / 11) == pytest.approx(400)
+    assert stats.convert_score_to_elo(0.5) == 0
+    assert stats.convert_score_to_elo(10 / 11) == pytest.approx(400)
     lost = stats.estimate_elo(stats.estimate_rate(clusters(hits=[0], trials=[1], weights=[30]), "hits", "trials"))
     assert lost.value is None
     assert lost.low is None
@@ -148,7 +148,7 @@ def test_elo_of_a_score_and_of_its_bounds():
 def test_a_paired_difference_is_narrower_than_one_of_independent_matches():
     # Each opening is won by both or lost by both, but for two where only the edited model loses.
     pairs = clusters(points=[1, 0, 0], games=[1, 1, 1], base=[1, 0, 1], base_games=[1, 1, 1], weights=[50, 48, 2])
-    paired = stats.rate_difference(pairs, "points", "games", "base", "base_games")
+    paired = stats.estimate_rate_difference(pairs, "points", "games", "base", "base_games")
     assert paired.value == pytest.approx(-0.02)
     assert -0.06 < paired.low < paired.value < paired.high <= 0
     alone = stats.estimate_rate(clusters(points=[1, 0], games=[1, 1], weights=[50, 50]), "points", "games")
@@ -158,27 +158,33 @@ def test_a_paired_difference_is_narrower_than_one_of_independent_matches():
 def test_a_difference_uses_only_clusters_that_both_have():
     nan = math.nan
     some = clusters(points=[1, 0], games=[1, 1], base=[0, nan], base_games=[1, nan], weights=[10, 90])
-    assert stats.rate_difference(some, "points", "games", "base", "base_games").value == 1
+    assert stats.estimate_rate_difference(some, "points", "games", "base", "base_games").value == 1
     nobody = clusters(points=[1.0], games=[1], base=[nan], base_games=[nan])
-    assert stats.rate_difference(nobody, "points", "games", "base", "base_games") == stats.UNKNOWN
+    assert stats.estimate_rate_difference(nobody, "points", "games", "base", "base_games") == stats.UNKNOWN
 
 
 def test_pairs_that_all_differ_by_the_same_still_have_a_width():
     pairs = clusters(points=[1, 0], games=[1, 1], base=[1, 0], base_games=[1, 1], weights=[15, 15])
-    same = stats.rate_difference(pairs, "points", "games", "base", "base_games")
-    assert (same.value, -same.low, same.high) == (0, stats.one_sided_bound(30), stats.one_sided_bound(30))
-    in_elo = stats.elo_difference(pairs, "points", "games", "base", "base_games")
+    same = stats.estimate_rate_difference(pairs, "points", "games", "base", "base_games")
+    assert (same.value, -same.low, same.high) == (
+        0,
+        stats.compute_one_sided_bound(30),
+        stats.compute_one_sided_bound(30),
+    )
+    in_elo = stats.estimate_elo_difference(pairs, "points", "games", "base", "base_games")
     assert in_elo.value == 0
-    assert in_elo.high == pytest.approx(stats.elo_of_score(0.5 + stats.one_sided_bound(30))) == -in_elo.low
+    assert (
+        in_elo.high == pytest.approx(stats.convert_score_to_elo(0.5 + stats.compute_one_sided_bound(30))) == -in_elo.low
+    )
 
 
 def test_an_elo_difference_is_finite_or_a_bound():
     pairs = clusters(points=[1, 0, 0.5], games=[1] * 3, base=[0, 0.5, 0], base_games=[1] * 3, weights=[30, 20, 10])
-    both = stats.elo_difference(pairs, "points", "games", "base", "base_games")
-    assert both.value == pytest.approx(stats.elo_of_score(35 / 60) - stats.elo_of_score(10 / 60))
+    both = stats.estimate_elo_difference(pairs, "points", "games", "base", "base_games")
+    assert both.value == pytest.approx(stats.convert_score_to_elo(35 / 60) - stats.convert_score_to_elo(10 / 60))
     assert both.low < both.value < both.high
     lost = clusters(points=[0, 0], games=[1, 1], base=[1, 0], base_games=[1, 1], weights=[30, 30])
-    bound = stats.elo_difference(lost, "points", "games", "base", "base_games")
+    bound = stats.estimate_elo_difference(lost, "points", "games", "base", "base_games")
     assert (bound.value, bound.low) == (None, None)
     assert math.isfinite(bound.high)
     assert bound.high < 0

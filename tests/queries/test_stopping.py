@@ -15,7 +15,7 @@ import pytest
 from chessreg.errors import ChessregError
 from chessreg.queries import run_query, run_sql
 from chessreg.queries.ask import stream_sql
-from chessreg.queries.stop import StoppedError, stopped_by
+from chessreg.queries.stop import StoppedError, stop_queries_on
 from chessreg.session import open_session
 
 ENDS = 120  # seconds, where a machine is busy; what is not stopped goes on for ever
@@ -44,11 +44,11 @@ def test_another_thread_stops_a_query_and_the_next_one_is_answered(session, sql)
     stop, begun = threading.Event(), time.monotonic()
     timer = threading.Timer(0.3, stop.set)
     timer.start()
-    with pytest.raises(StoppedError), stopped_by(stop):
+    with pytest.raises(StoppedError), stop_queries_on(stop):
         run_sql(session.database, sql)
     assert time.monotonic() - begun < ENDS
     assert run_sql(session.database, "select 2 as a").rows == [{"a": 2}]
-    with pytest.raises(StoppedError), stopped_by(stop):  # it was stopped before it began
+    with pytest.raises(StoppedError), stop_queries_on(stop):  # it was stopped before it began
         run_sql(session.database, sql)
 
 

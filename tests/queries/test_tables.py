@@ -3,7 +3,7 @@
 import pytest
 
 from chessreg.queries import run_query
-from chessreg.queries.ask import rows_behind
+from chessreg.queries.ask import query_rows_behind
 
 
 def test_probe_accuracy_is_counted_over_all_squares_by_layer_and_split(database, make):
@@ -72,7 +72,7 @@ def test_probe_runs_of_other_settings_are_not_pooled_and_totals_do_not_count_twi
     make.probe(checkpoint, {(0, "test"): [(64, 10)]}, layers=(0,))
     make.add(tables.Score(run_id=run.id, unit=0, split="test", item=-1, attempt_id=run.attempt_id, n=64, correct=60))
     assert sorted(r["accuracy"] for r in run_query(database, "probe accuracy").rows) == [100 * 10 / 64, 100 * 60 / 64]
-    assert len(rows_behind(database, "probe accuracy", 1)) == 1
+    assert len(query_rows_behind(database, "probe accuracy", 1)) == 1
 
 
 def edits(make, name="edits"):
@@ -137,7 +137,7 @@ def test_skipped_states_are_counted_apart(database, make):
 
 def test_the_trials_behind_a_cell(database, make):
     edits(make)
-    behind = rows_behind(database, "karvonen table 2", 2).rows
+    behind = query_rows_behind(database, "karvonen table 2", 2).rows
     assert len(behind) == 18
     assert {(r["condition"], r["run"]) for r in behind} == {("edit", "edits")}
     assert [r["sample"] for r in behind[:6]] == [-1, 0, 1, 2, 3, 4]
@@ -162,7 +162,7 @@ def test_terminations_are_shares_of_an_arm(database, make):
     assert [r["share"] for r in rows] == pytest.approx([75, 12.5, 12.5, 100])
     assert [(r["w"], r["d"], r["l"], r["plies"]) for r in rows[:3]] == [(6, 0, 0, 30), (0, 0, 1, 10), (0, 1, 0, 90)]
     assert rows[1]["share_low"] < 12.5 < rows[1]["share_high"]
-    assert [r["unit"] for r in rows_behind(database, "games by termination", 3).rows] == [7]
+    assert [r["unit"] for r in query_rows_behind(database, "games by termination", 3).rows] == [7]
 
 
 def test_shares_of_one_arm_add_up_in_every_resample(database, make):
@@ -189,4 +189,6 @@ def test_legal_moves_by_ply_and_over_all(database, make):
     ]
     assert [r["legal"] for r in rows] == pytest.approx([100 * 11 / 13, 100 * 11 / 12, 0])
     assert [r["mass"] for r in rows] == pytest.approx([37.5, 50, 25])
-    assert {r["board"] for r in rows_behind(database, "legal moves by ply", 3, checkpoint="a").rows} == {"held-out:0"}
+    assert {r["board"] for r in query_rows_behind(database, "legal moves by ply", 3, checkpoint="a").rows} == {
+        "held-out:0"
+    }

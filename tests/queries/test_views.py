@@ -10,8 +10,8 @@ from chessreg.errors import BadInputError
 from chessreg.games.boards.moves import pack_moves, unpack_moves
 from chessreg.queries import run_sql, views
 from chessreg.registry import tables
-from chessreg.registry.identity import new_id
-from chessreg.registry.tables.types import utc_now
+from chessreg.registry.identity import make_id
+from chessreg.registry.tables.types import get_utc_now
 
 DETAIL = {
     "score": {
@@ -170,8 +170,8 @@ def test_names_are_the_newest_and_shared_ones_say_where(database, make):
     make.say("checkpoint", first.id, "name", "renamed")
     with database.write() as session:  # as after a merge of two registries
         session.add(
-            tables.Annotation(id=new_id(), noun="checkpoint", target=third.id.hex, word="name", value="b", host="box9",
-                              at=utc_now())
+            tables.Annotation(id=make_id(), noun="checkpoint", target=third.id.hex, word="name", value="b", host="box9",
+                              at=get_utc_now())
         )  # fmt: skip
     found = {r["checkpoint_id"]: r["checkpoint"] for r in run_sql(database, "FROM checkpoints").rows}
     assert found[first.id.hex] == "renamed"
@@ -216,7 +216,7 @@ def test_games_carry_their_arm_and_both_scores(database, make):
 def test_every_view_and_table_can_be_read_whole(database, make):
     make.play(make.checkpoint("a"), [{}])
     kind(make)
-    for name in [*source_tables(), *views.handy_views(), "my_toy"]:
+    for name in [*source_tables(), *views.read_handy_views(), "my_toy"]:
         assert run_sql(database, f'SELECT * FROM "{name}"').columns
 
 

@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 
 from chessreg.registry import tables
 from chessreg.registry.database import Database
-from chessreg.registry.identity import canonical_digest, new_id, uuid_from_digest
+from chessreg.registry.identity import hash_canonical_json, make_id, make_uuid
 
 from ..postgres import postgres as postgres
 
@@ -95,9 +95,9 @@ class Rows:
 
     def run(self, session: Session, seed: int = 0) -> tables.Run:
         """A run with nothing in it."""
-        digest = canonical_digest({"seed": seed})
+        digest = hash_canonical_json({"seed": seed})
         run = tables.Run(
-            id=uuid_from_digest(digest),
+            id=make_uuid(digest),
             kind="toy",
             version=1,
             spec={"seed": seed},
@@ -113,13 +113,13 @@ class Rows:
     def point(self, run_id: UUID, **columns: Any) -> tables.MetricPoint:
         """A metric point."""
         return tables.MetricPoint(
-            **{"run_id": run_id, "unit": 0, "name": "loss", "step": 1, "attempt_id": new_id(), "value": 0.5} | columns
+            **{"run_id": run_id, "unit": 0, "name": "loss", "step": 1, "attempt_id": make_id(), "value": 0.5} | columns
         )
 
     def game(self, run_id: UUID, **columns: Any) -> tables.Game:
         """A game of one ply."""
         own: dict[str, Any] = {
-            "run_id": run_id, "unit": 0, "match": 0, "attempt_id": new_id(), "opening_number": 0, "opening_plies": 0,
+            "run_id": run_id, "unit": 0, "match": 0, "attempt_id": make_id(), "opening_number": 0, "opening_plies": 0,
             "plies": 1, "result": "1-0", "termination": "checkmate", "turns": 1, "first_try_legal": 1,
             "tries": b"\x01", "moves": b"\x0c\x07", "seconds": 0.5,
         }  # fmt: skip
@@ -127,7 +127,7 @@ class Rows:
 
     def dataset(self, session: Session, seed: int = 0) -> tables.Dataset:
         """A dataset of no games, with its artifact."""
-        digest = canonical_digest({"dataset": seed})
+        digest = hash_canonical_json({"dataset": seed})
         session.add(
             tables.Artifact(
                 digest=digest, kind="dataset", bytes=1, state=tables.ArtifactState.COMPLETE, created_at=self.when
@@ -135,7 +135,7 @@ class Rows:
         )
         session.flush()
         row = tables.Dataset(
-            id=new_id(), identity=digest, artifact=digest, source="a.pgn", games=0, plies=0, duplicates=0, rejected=0,
+            id=make_id(), identity=digest, artifact=digest, source="a.pgn", games=0, plies=0, duplicates=0, rejected=0,
             skipped=0, report={}, created_at=self.when,
         )  # fmt: skip
         session.add(row)

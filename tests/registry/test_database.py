@@ -15,7 +15,7 @@ from sqlalchemy.exc import IntegrityError
 from chessreg.errors import BadInputError, RegistryError
 from chessreg.registry import tables
 from chessreg.registry.database import Database
-from chessreg.registry.identity import find_by_suffix, new_id
+from chessreg.registry.identity import find_by_suffix, make_id
 
 
 def fail_half_way(database: Database, rows: Any) -> None:
@@ -107,11 +107,11 @@ def test_the_database_itself_refuses_what_cannot_be(
         session.add_all(
             [
                 rows.game(run.id),
-                tables.UnitRange(run_id=run.id, start=0, stop=1, attempt_id=new_id()),
+                tables.UnitRange(run_id=run.id, start=0, stop=1, attempt_id=make_id()),
                 tables.Split(dataset_id=data.id, name="a", seed=1, low=0, high=0.5, games=0, created_at=rows.when),
-                tables.Score(run_id=run.id, unit=0, split="test", item=0, attempt_id=new_id(), n=1, correct=1),
+                tables.Score(run_id=run.id, unit=0, split="test", item=0, attempt_id=make_id(), n=1, correct=1),
                 tables.Annotation(
-                    id=new_id(),
+                    id=make_id(),
                     noun="run",
                     target=run.id.hex,
                     word=tables.AnnotationWord.TAG,
@@ -127,7 +127,7 @@ def test_the_database_itself_refuses_what_cannot_be(
 
 def test_rows_of_no_run_are_refused_and_rows_of_a_deleted_run_go_with_it(database: Database, rows: Any) -> None:
     with pytest.raises(IntegrityError), database.write() as session:
-        session.add(rows.game(new_id()))
+        session.add(rows.game(make_id()))
     with database.write() as session:
         run = rows.run(session)
         session.add(rows.game(run.id))

@@ -18,7 +18,7 @@ from chessreg.masking import mask
 from chessreg.registry import migrations, names, tables
 from chessreg.registry.database import Database
 from chessreg.registry.engines import ServerUnreachableError, convert_database_errors, to_chessreg_error
-from chessreg.registry.identity import new_id
+from chessreg.registry.identity import make_id
 from chessreg.registry.place import resolve_place
 from chessreg.registry.sqlite import dbapi as sqlite3
 
@@ -72,7 +72,7 @@ def count_runs(path: Path) -> object:
 
 def write_a_word(path: Path) -> None:
     with Database.open(path) as database, database.write() as session:
-        names.add_annotation(session, "run", new_id(), "tag", "x")
+        names.add_annotation(session, "run", make_id(), "tag", "x")
 
 
 def test_a_read_only_registry_can_be_read_and_says_that_it_cannot_be_written(

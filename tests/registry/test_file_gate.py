@@ -10,7 +10,7 @@ import pytest
 from sqlalchemy import text
 
 from chessreg.registry.database import Database
-from chessreg.registry.file_gate import gate_at
+from chessreg.registry.file_gate import get_file_gate
 
 PATIENCE = 300  # seconds for what takes a moment, on a machine that does much else
 
@@ -75,7 +75,7 @@ def test_what_would_wait_for_itself_is_refused(database):
 
 
 def test_two_databases_of_one_file_share_their_gate(database, tmp_path):
-    assert gate_at(tmp_path / "registry.db") is gate_at(tmp_path / "." / "registry.db")
+    assert get_file_gate(tmp_path / "registry.db") is get_file_gate(tmp_path / "." / "registry.db")
     with Database.open(tmp_path / "registry.db") as other:
         with other.read() as session:
             session.execute(text("select count(*) from run")).all()
@@ -91,12 +91,12 @@ def test_many_threads_read_write_and_query_at_once(database):
     stop, errors = threading.Event(), []
 
     def write() -> None:
-        from chessreg.registry.identity import new_id
+        from chessreg.registry.identity import make_id
 
         try:
             while not stop.is_set():
                 with database.write() as session:
-                    names.add_annotation(session, "run", new_id(), "tag", "x")
+                    names.add_annotation(session, "run", make_id(), "tag", "x")
         except Exception as error:
             errors.append(error)
 

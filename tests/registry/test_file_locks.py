@@ -20,8 +20,8 @@ from chessreg.queries.stop import StoppedError
 from chessreg.registry import migrations, names, provenance, sqlite
 from chessreg.registry.database import Database
 from chessreg.registry.engines import allow_connections, create_reader_engine
-from chessreg.registry.file_gate import gate_at
-from chessreg.registry.identity import new_id
+from chessreg.registry.file_gate import get_file_gate
+from chessreg.registry.identity import make_id
 from chessreg.registry.place import resolve_place
 from chessreg.runs.inputs import require_user_file
 
@@ -35,7 +35,7 @@ def database(tmp_path: Path) -> Iterator[Database]:
     """An open registry with an idle connection."""
     with Database.open(tmp_path / "registry.db") as opened:
         with opened.write() as session:
-            names.add_annotation(session, "run", new_id(), "tag", "x")
+            names.add_annotation(session, "run", make_id(), "tag", "x")
         read_once(opened)
         assert holds_log(opened.place.path)
         yield opened
@@ -116,7 +116,7 @@ def named_as_output(path: Path) -> None:
 def copied(path: Path) -> None:
     """A copy to read from, where no lock can be taken."""
     copies = sqlite.RegistryCopies()
-    with gate_at(path).own():
+    with get_file_gate(path).own():
         connection = copies.connect(path)
     assert connection.execute("SELECT count(*) FROM annotation").fetchone() == (1,)
     connection.close()
@@ -124,12 +124,12 @@ def copied(path: Path) -> None:
 
 
 def checked(path: Path) -> None:
-    assert sqlite.quick_check(path) == []
+    assert sqlite.check_integrity(path) == []
 
 
 def selected(path: Path) -> None:
     """As `chessreg query --list` reads the kinds."""
-    assert sqlite.run_select(path, "SELECT count(*) FROM annotation") == [(1,)]
+    assert sqlite.read_rows(path, "SELECT count(*) FROM annotation") == [(1,)]
 
 
 def backed_up(path: Path) -> None:
@@ -172,9 +172,9 @@ def test_a_replaced_file_has_a_gate_of_its_own(database: Database) -> None:
     path = database.place.path
     assert path is not None
     copy = migrations.back_up_registry(path)
-    before = gate_at(path)
+    before = get_file_gate(path)
     os.replace(copy, path)
-    assert gate_at(path) is not before
+    assert get_file_gate(path) is not before
 
 
 @pytest.mark.parametrize("content", [b"x", b"SQLite format 3", b"SQLite format 3\0", b"x" * 100, b"\0" * 5000])
@@ -251,7 +251,7 @@ def test_another_program_cannot_delete_the_log_that_is_written_here(database: Da
         if walk not in (opened_by_another_name, query_by_another_name):
             walk(path)
     with database.write() as session:
-        names.add_annotation(session, "run", new_id(), "note", "mine")
+        names.add_annotation(session, "run", make_id(), "note", "mine")
     read_once(database)
     inode = log.stat().st_ino
     subprocess.run([sys.executable, "-c", OUTSIDER, str(path)], check=True)
@@ -259,7 +259,7 @@ def test_another_program_cannot_delete_the_log_that_is_written_here(database: Da
     assert descriptors(log)
     subprocess.run([sys.executable, "-c", NOTES, str(path)], check=True)
     with database.write() as session:
-        names.add_annotation(session, "run", new_id(), "note", "mine again")
+        names.add_annotation(session, "run", make_id(), "note", "mine again")
     database.close()
     with Database.open(path) as after, after.read() as session:
         notes = session.execute(text("SELECT value FROM annotation WHERE word = 'note' ORDER BY at")).scalars().all()

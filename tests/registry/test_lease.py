@@ -22,7 +22,7 @@ from chessreg.registry.database import Database
 from chessreg.registry.lease import Lease
 from chessreg.registry.sqlite import dbapi as sqlite3
 from chessreg.registry.sqlite import find_network_file_system
-from store.process import boot_id, pid_start
+from store.process import get_process_start, read_boot_id
 
 ROOT = Path(__file__).resolve().parents[2]
 HOLDER = """
@@ -142,7 +142,7 @@ def test_a_holder_that_was_suspended_while_its_lease_went_to_another_writes_no_m
         ({"boot_id": "another"}, True),
         ({"boot_id": "another", "system_id": "another"}, False),  # a machine of the same name
         ({"boot_id": "another", "system_id": None}, False),  # of a machine that has no id, as this one has
-        ({"boot_id": f"{boot_id().partition('.')[0]}.1"}, False),  # another container of this machine
+        ({"boot_id": f"{read_boot_id().partition('.')[0]}.1"}, False),  # another container of this machine
         ({"started": 1.0}, True),  # the process id was given out again
         ({"pid": 2**22 + 1}, True),
         ({"host": "box2", "boot_id": "another"}, False),  # nobody here can tell
@@ -156,11 +156,11 @@ def test_a_lease_falls_when_its_process_is_surely_gone(
     gone: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("store.process.system_id", lambda: "own")  # not every machine has one
+    monkeypatch.setattr("store.process.read_system_id", lambda: "own")  # not every machine has one
     lease = Lease(sqlite_path)
     parent = os.getppid()
-    written = {"host": socket.gethostname(), "system_id": "own", "boot_id": boot_id()}
-    written |= {"pid": parent, "started": pid_start(parent)}
+    written = {"host": socket.gethostname(), "system_id": "own", "boot_id": read_boot_id()}
+    written |= {"pid": parent, "started": get_process_start(parent)}
     lease.file.write_text(json.dumps(written | {"since": "then"} | changed))
     if gone:
         write_run(sqlite_path, rows)

@@ -24,7 +24,7 @@ from chessreg.registry.sqlite import dbapi as sqlite3
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures" / "registry"
 
 WHEN = datetime(2026, 11, 21, 12, 0, tzinfo=UTC)
-HEAD = migrations.head_revision()
+HEAD = migrations.get_head_revision()
 NEXT = "0002"
 CHILDREN = f'''"""A revision that rebuilds a table which others refer to."""
 
@@ -112,7 +112,7 @@ def test_the_head_is_read_without_alembic_and_agrees_with_it() -> None:
     from alembic.script import ScriptDirectory
 
     script = ScriptDirectory.from_config(migrations.make_alembic_config(resolve_place("x.db")))
-    assert migrations.head_revision() == script.get_current_head()
+    assert migrations.get_head_revision() == script.get_current_head()
     assert set(migrations.read_revisions()) == {revision.revision for revision in script.walk_revisions()}
 
 
@@ -122,7 +122,7 @@ def test_opening_a_place_that_holds_nothing_makes_a_registry(empty_url: str) -> 
     with Database.open(empty_url) as database:
         first = database.data_version()
     assert migrations.read_schema_status(empty_url) == migrations.SchemaStatus(
-        migrations.head_revision(), migrations.head_revision(), "equal"
+        migrations.get_head_revision(), migrations.get_head_revision(), "equal"
     )
     with Database.open(empty_url, create=False) as database:
         assert database.data_version() == first
@@ -210,7 +210,9 @@ def test_a_database_of_something_else_is_refused_unless_it_shall_be_shared(empty
     migrations.upgrade_registry(empty_url, shared=True)
     with Database.open(empty_url) as database, database.read() as session:
         assert session.execute(text("SELECT version_num FROM alembic_version")).scalar() == "theirs"
-        assert session.execute(text("SELECT version_num FROM chessreg_version")).scalar() == migrations.head_revision()
+        assert (
+            session.execute(text("SELECT version_num FROM chessreg_version")).scalar() == migrations.get_head_revision()
+        )
     engine.dispose()
 
 

@@ -14,8 +14,8 @@ from sqlalchemy.orm import Session
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import names, tables
 from chessreg.registry.database import Database
-from chessreg.registry.identity import new_id
-from chessreg.registry.tables.types import utc_now
+from chessreg.registry.identity import make_id
+from chessreg.registry.tables.types import get_utc_now
 
 
 def said(session: Session) -> list[tuple[str, str]]:
@@ -78,7 +78,7 @@ def test_what_a_thing_has_already_is_not_said_again(database: Database, rows: An
         assert len(session.scalars(select(tables.Annotation)).all()) == 3
 
 
-@pytest.mark.parametrize("at", [utc_now() + timedelta(days=10), names.LATEST_TIME + names.CLOCK_STEP])
+@pytest.mark.parametrize("at", [get_utc_now() + timedelta(days=10), names.LATEST_TIME + names.CLOCK_STEP])
 def test_what_a_machine_with_a_fast_clock_said_is_replaced_and_taken_back(
     database: Database, rows: Any, at: datetime
 ) -> None:
@@ -137,9 +137,9 @@ def test_ordinary_names_are_accepted(name: str) -> None:
 def test_words_and_nouns_are_closed_sets(database: Database) -> None:
     with database.write() as session:
         with pytest.raises(BadInputError, match="'shout' is not an annotation"):
-            names.add_annotation(session, "run", new_id(), "shout", "x")
+            names.add_annotation(session, "run", make_id(), "shout", "x")
         with pytest.raises(BadInputError, match="unknown noun 'knight'"):
-            names.add_annotation(session, "knight", new_id(), "tag", "x")
+            names.add_annotation(session, "knight", make_id(), "tag", "x")
         with pytest.raises(BadInputError, match="unknown noun 'knight'"):
             names.resolve_id(session, "knight", "x")
 
@@ -217,7 +217,7 @@ def test_a_probe_goes_by_the_name_of_its_run(database: Database, rows: Any) -> N
         run, other, data = rows.run(session, 1), rows.run(session, 2), rows.dataset(session)
         session.add(
             tables.ProbeRecord(
-                run_id=run.id, unit=3, artifact=data.artifact, checkpoint_id=new_id(), hook_point="h",
+                run_id=run.id, unit=3, artifact=data.artifact, checkpoint_id=make_id(), hook_point="h",
                 layer=3, label="piece", positions="dots", classes=13, train_games=1, train_positions=1, epochs=1.0,
                 norm=1.0, detail={},
             )

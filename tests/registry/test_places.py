@@ -59,7 +59,7 @@ def test_folders_of_any_name_have_a_registry_each(tmp_path: Path, monkeypatch: p
             seen[name] = session.database.data_version()
             read = run_sql(session.database, "SELECT count(*) AS n FROM machine")
             assert read.rows == [{"n": 0}]
-            environment = {**child.child_environment(), "CHESSREG_REGISTRY": session.database.reference}
+            environment = {**child.build_child_environment(), "CHESSREG_REGISTRY": session.database.reference}
         assert migrations.back_up_registry().parent == folder / ".chessreg" / "backups"
         assert find_merge_sources(str(folder))[0] == resolve_place(folder / ".chessreg" / "registry.db")
         if name in ODD[:2]:
@@ -118,13 +118,13 @@ def test_where_there_is_no_home_folder_a_line_says_so(monkeypatch: pytest.Monkey
     monkeypatch.setattr("pwd.getpwuid", no_entry)
     for variable in ("HOME", "XDG_CONFIG_HOME", "XDG_STATE_HOME", "XDG_CACHE_HOME"):
         monkeypatch.delenv(variable, raising=False)
-    for folder in (folders.config_folder, folders.state_folder, folders.cache_folder):
+    for folder in (folders.get_config_folder, folders.get_state_folder, folders.get_cache_folder):
         with pytest.raises(BadInputError, match="HOME is not set"):
             folder()
     with pytest.raises(BadInputError, match="the home folder ~ is unknown"):
-        folders.expanded("~/x")
+        folders.expand_path("~/x")
     monkeypatch.setenv("XDG_CONFIG_HOME", "relative")
     with pytest.raises(ChessregError, match="not an absolute path"):
-        folders.config_folder()
+        folders.get_config_folder()
     monkeypatch.setenv("XDG_CONFIG_HOME", "/settings")
-    assert folders.config_folder() == Path("/settings/chessreg")
+    assert folders.get_config_folder() == Path("/settings/chessreg")

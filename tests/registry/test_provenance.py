@@ -15,7 +15,7 @@ from chessreg import settings
 from chessreg.registry import machine, provenance, tables
 from chessreg.registry.database import Database
 from chessreg.registry.provenance import MAX_UNTRACKED_BYTES, read_repository_state
-from store.process import identify_process, is_hidden, pid_start
+from store.process import get_process_start, identify_process, is_hidden
 
 
 def git(folder: Path, *arguments: str) -> None:
@@ -131,15 +131,15 @@ def test_a_folder_without_a_repository_and_one_without_a_commit_say_so(tmp_path:
 def test_a_machine_is_a_row_whose_id_follows_from_what_it_is(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    one = machine.this_machine()
-    assert one["id"] == machine.this_machine()["id"]
+    one = machine.describe_this_machine()
+    assert one["id"] == machine.describe_this_machine()["id"]
     assert one["memory_bytes"] > 2**28
     assert one["torch"].startswith("2.")
     with database.write() as session:
         session.add(tables.Machine(**one))
     machine._describe_machine.cache_clear()
     monkeypatch.setattr("socket.gethostname", lambda: "another")
-    assert machine.this_machine()["id"] != one["id"]
+    assert machine.describe_this_machine()["id"] != one["id"]
     monkeypatch.undo()
     machine._describe_machine.cache_clear()
 
@@ -167,19 +167,19 @@ def test_machine_and_environment_are_known_without_importing_torch() -> None:
 
 
 def test_a_process_is_known_by_its_start_and_a_zombie_counts_as_gone() -> None:
-    own = pid_start(os.getpid())
+    own = get_process_start(os.getpid())
     assert own is not None
-    assert own == pid_start(os.getpid())
+    assert own == get_process_start(os.getpid())
     child = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE)
-    started = pid_start(child.pid)
+    started = get_process_start(child.pid)
     assert started is not None
     assert started >= own
     assert child.stdin
     child.stdin.close()
     os.waitid(os.P_PID, child.pid, os.WEXITED | os.WNOWAIT)
-    assert pid_start(child.pid) is None
+    assert get_process_start(child.pid) is None
     child.wait()
-    assert pid_start(child.pid) is None
+    assert get_process_start(child.pid) is None
 
 
 def test_packages_that_ray_carries_are_not_installed_ones(tmp_path, monkeypatch):
@@ -202,7 +202,7 @@ def test_the_hidden_process_of_another_user_is_not_taken_for_a_dead_one(monkeypa
     def refuse(pid: int, signal: int) -> None:
         raise PermissionError
 
-    monkeypatch.setattr("store.process.pid_start", lambda pid: None)
+    monkeypatch.setattr("store.process.get_process_start", lambda pid: None)
     assert theirs.is_gone() is True
     monkeypatch.setattr("os.kill", refuse)
     monkeypatch.setattr("store.process.Path.exists", lambda path: False)

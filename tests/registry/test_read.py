@@ -22,10 +22,10 @@ from chessreg.errors import BadInputError
 from chessreg.games.boards.adjudication import score_game
 from chessreg.registry import measures, names, read, run_filter, tables
 from chessreg.registry.database import Database
-from chessreg.registry.identity import canonical_digest, new_id, uuid_from_digest
-from chessreg.registry.tables.types import utc_now
+from chessreg.registry.identity import hash_canonical_json, make_id, make_uuid
+from chessreg.registry.tables.types import get_utc_now
 from chessreg.runs.kind import find_kind, load_kinds
-from chessreg.runs.spec import setting_names
+from chessreg.runs.spec import list_setting_names
 from store import Store
 
 from ..conftest import shared
@@ -38,10 +38,10 @@ def registry(empty_registry: Path, tmp_path_factory: pytest.TempPathFactory) -> 
     Store.create(folder / "store")
     shutil.copy(empty_registry, folder / "registry.db")
     with Database.open(folder / "registry.db") as database:
-        now = utc_now()
-        hashes = [canonical_digest({"n": n}) for n in range(5)]
+        now = get_utc_now()
+        hashes = [hash_canonical_json({"n": n}) for n in range(5)]
         rows = [
-            {"id": uuid_from_digest(h), "kind": ("probe", "edit")[n % 2], "version": 1, "spec_hash": h, "explicit": [],
+            {"id": make_uuid(h), "kind": ("probe", "edit")[n % 2], "version": 1, "spec_hash": h, "explicit": [],
              "units": 9 - n,
              "spec": {"epochs": (10, 9, 100, 9, 1)[n], "skill": {"bins": n}, "label": "board-state", "quick": n == 2,
                       "lr": (0.1, 1e-5, 3e-4, 1e-5, 1)[n]},
@@ -224,7 +224,10 @@ def test_machines_tell_the_runs_that_they_had_a_part_in(
     """Attempts of one run on two machines, several on one, and a machine without any."""
     database, ids = five_runs
     monkeypatch.setattr(read, "MACHINES_PER_SCAN", scanned)
-    now, hosts = utc_now(), {host: uuid_from_digest(canonical_digest(host)) for host in ("one", "two", "idle")}
+    now, hosts = (
+        get_utc_now(),
+        {host: make_uuid(hash_canonical_json(host)) for host in ("one", "two", "idle")},
+    )
     tried = [("one", ids[0], 3), ("one", ids[0], 1), ("two", ids[0], 2), ("one", ids[1], 4)]
     with database.write() as sql:
         sql.execute(insert(tables.Machine), [
@@ -232,7 +235,7 @@ def test_machines_tell_the_runs_that_they_had_a_part_in(
              "python": "3.11", "last_seen": now} for host, id in hosts.items()
         ])  # fmt: skip
         sql.execute(insert(tables.Attempt), [
-            {"id": new_id(), "run_id": run_id, "machine_id": hosts[host], "executor": "local", "execution_options": {},
+            {"id": make_id(), "run_id": run_id, "machine_id": hosts[host], "executor": "local", "execution_options": {},
              "argv": [], "pid": 1, "pid_started": 0.5, "boot_id": "b", "started_at": now, "next_check_in_seconds": 60.0,
              "checked_in_at": now + timedelta(hours=hours), "state": "running" if hours == 4 else "finished",
              "chessreg_version": "0", "code": {}, "environment": {}} for host, run_id, hours in tried
@@ -245,7 +248,7 @@ def test_machines_tell_the_runs_that_they_had_a_part_in(
 
 
 def test_what_may_differ_between_compared_runs_are_settings_that_kinds_have() -> None:
-    settings = {name for each in map(find_kind, load_kinds()) for name in setting_names(each.spec)}
+    settings = {name for each in map(find_kind, load_kinds()) for name in list_setting_names(each.spec)}
     assert settings >= measures.FREE_SETTINGS
 
 
@@ -312,7 +315,7 @@ def test_a_game_stopped_at_the_move_limit_counts_by_its_evaluation_as_in_the_tab
         counted = [score_game("paper", color, result, cp) for result, cp in ends]
         known = [points for points in counted if points is not None]
         with database.read() as sql:
-            white = measures.game_points_sql(literal(color == chess.WHITE))
+            white = measures.build_game_points_sql(literal(color == chess.WHITE))
             assert list(sql.scalars(select(white).where(tables.Game.run_id == run_id))) == counted
             assert measures.read_measures(sql, run_id) == [("score %", 100 * sum(known) / len(known), None)]
 

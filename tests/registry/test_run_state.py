@@ -17,7 +17,7 @@ from chessreg.errors import BadInputError
 from chessreg.queries import run_sql
 from chessreg.registry import lineage, names, read, run_filter, run_state, tables
 from chessreg.registry.database import Database
-from chessreg.registry.identity import canonical_digest, new_id, uuid_from_digest
+from chessreg.registry.identity import hash_canonical_json, make_id, make_uuid
 from chessreg.registry.states import MEANINGS
 from chessreg.registry.tables import AttemptState, JobState
 from chessreg.scheduling import status
@@ -67,7 +67,7 @@ def registry(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 def fill(database: Database) -> None:
-    machine = uuid_from_digest(canonical_digest("box"))
+    machine = make_uuid(hash_canonical_json("box"))
     with database.write() as sql:
         sql.add(
             tables.Machine(
@@ -78,20 +78,20 @@ def fill(database: Database) -> None:
         sql.flush()
         for name, (attempts, ranges, state, _) in CASES.items():
             complete = START if state == "complete" else None
-            digest = canonical_digest(name)
+            digest = hash_canonical_json(name)
             run = tables.Run(
-                id=uuid_from_digest(digest), kind="toy", version=1, spec={}, spec_hash=digest, explicit=[], units=UNITS,
+                id=make_uuid(digest), kind="toy", version=1, spec={}, spec_hash=digest, explicit=[], units=UNITS,
                 created_at=START, completed_at=complete,
             )  # fmt: skip
             sql.add(run)
             sql.flush()
             for number, (how, cause, *job) in enumerate(attempts):
-                job_id = new_id() if job else None
+                job_id = make_id() if job else None
                 for shard in range(1 + (job == ["last"])) if job else ():
                     queued = job == ["queued"] or shard == 1
                     sql.add(
                         tables.Job(
-                            id=new_id() if shard else job_id, group_id=job_id, run_id=run.id, kind="toy",
+                            id=make_id() if shard else job_id, group_id=job_id, run_id=run.id, kind="toy",
                             spec_hash=digest, executor="local", host="box", shard=shard, shards=1,
                             state="queued" if queued else "ended", cause=None if queued else cause,
                             cancel=job == ["cancelled"], detail={}, created_at=START,
@@ -101,7 +101,7 @@ def fill(database: Database) -> None:
                     sql.flush()
                 sql.add(
                     tables.Attempt(
-                        id=new_id(), run_id=run.id, machine_id=machine, executor="local", job_id=job_id,
+                        id=make_id(), run_id=run.id, machine_id=machine, executor="local", job_id=job_id,
                         execution_options={}, argv=[], pid=1,
                         pid_started=0.5, boot_id="b", started_at=START + timedelta(hours=number), checked_in_at=START,
                         next_check_in_seconds=60.0, state=how,
@@ -110,10 +110,10 @@ def fill(database: Database) -> None:
                     )
                 )  # fmt: skip
             for start, stop in ranges:
-                sql.add(tables.UnitRange(run_id=run.id, start=start, stop=stop, attempt_id=new_id()))
+                sql.add(tables.UnitRange(run_id=run.id, start=start, stop=stop, attempt_id=make_id()))
             names.add_annotation(sql, "run", run.id, "name", name)
-        names.add_annotation(sql, "run", uuid_from_digest(canonical_digest("archived")), "archive")
-        names.add_annotation(sql, "run", uuid_from_digest(canonical_digest("invalid")), "invalid", "wrong games")
+        names.add_annotation(sql, "run", make_uuid(hash_canonical_json("archived")), "archive")
+        names.add_annotation(sql, "run", make_uuid(hash_canonical_json("invalid")), "invalid", "wrong games")
 
 
 SAID = {name: (state, done) for name, (_, _, state, done) in CASES.items()}
@@ -161,11 +161,11 @@ def test_the_filter(registry: tuple[Session, str, Path], state: str) -> None:
     ended = {"partial": "failed", "overlapping": "lost"}
     words = GROUPS.get(state, (state,))
     fits = {name for name, (said, _) in SAID.items() if {said, ended.get(name)}.intersection(words)}
-    assert set(found) == {uuid_from_digest(canonical_digest(name)) for name in fits}
+    assert set(found) == {make_uuid(hash_canonical_json(name)) for name in fits}
 
 
 def test_the_order_by_units(registry: tuple[Session, str, Path]) -> None:
-    done = {uuid_from_digest(canonical_digest(name)): said for name, (_, said) in SAID.items()}
+    done = {make_uuid(hash_canonical_json(name)): said for name, (_, said) in SAID.items()}
     with registry[0].database.read() as sql:
         in_order = [done[id] for id in run_filter.find_runs(sql, "", "units", archived=True)]
     assert in_order == sorted(done.values())
@@ -213,7 +213,7 @@ def test_words(
     with registry[0].database.read() as sql:
         found = run_filter.find_runs(sql, words, archived=True)
     assert set(found) == {
-        uuid_from_digest(canonical_digest(name)) for name, (state, _) in SAID.items() if fits(name, state)
+        make_uuid(hash_canonical_json(name)) for name, (state, _) in SAID.items() if fits(name, state)
     }
 
 
@@ -238,7 +238,7 @@ def test_queries(registry: tuple[Session, str, Path]) -> None:
 
 
 def test_lineage(registry: tuple[Session, str, Path]) -> None:
-    nodes = {name: lineage.Node("run", uuid_from_digest(canonical_digest(name)).hex) for name in CASES}
+    nodes = {name: lineage.Node("run", make_uuid(hash_canonical_json(name)).hex) for name in CASES}
     with registry[0].database.read() as sql:
         facts = lineage.describe_nodes(sql, [*nodes.values(), lineage.Node("run", UUID(int=7).hex)])
     assert {name: facts[node]["state"] for name, node in nodes.items()} == {
@@ -250,7 +250,7 @@ def test_lineage(registry: tuple[Session, str, Path]) -> None:
 
 def test_what_an_annotation_names_that_is_no_id_is_no_run() -> None:
     known = lineage.Node("run", UUID(int=7).hex)
-    assert lineage.ids_of_noun([lineage.Node("run", "nonsense"), known, lineage.Node("dataset", "x")], "run") == [
+    assert lineage.list_ids_of_noun([lineage.Node("run", "nonsense"), known, lineage.Node("dataset", "x")], "run") == [
         UUID(int=7)
     ]
 
@@ -291,7 +291,7 @@ def test_a_part_of_the_units(registry: tuple[Session, str, Path]) -> None:
     with registry[0].database.read() as sql:
         for name, (_, ranges, _, _) in CASES.items():
             run_id, units = (
-                uuid_from_digest(canonical_digest(name)),
+                make_uuid(hash_canonical_json(name)),
                 {u for start, stop in ranges for u in range(start, stop)},
             )
             assert run_state.read_complete_units(sql, run_id) == units

@@ -11,10 +11,10 @@ import pytest
 
 from chessreg.cli.root import run_command_line
 from chessreg.errors import BadInputError
-from chessreg.queries.source import adbc_sqlite_version
+from chessreg.queries.source import get_adbc_sqlite_version
 from chessreg.registry import sqlite, tables
 from chessreg.registry.database import Database
-from chessreg.registry.identity import new_id
+from chessreg.registry.identity import make_id
 
 OLD = (3, 51, 2)
 
@@ -90,7 +90,7 @@ def test_without_the_wheel_pythons_own_copy_serves(tmp_path: Path) -> None:
     path = tmp_path / "registry.db"
     subprocess.run([sys.executable, "-c", code, str(path)], check=True, capture_output=True)
     with Database.open(path, create=False) as database, database.write() as session:
-        session.add(tables.Tokenizer(name=new_id().hex, size=2, vocabulary=["a", "b"]))
+        session.add(tables.Tokenizer(name=make_id().hex, size=2, vocabulary=["a", "b"]))
 
 
 def test_doctor_names_both_copies_and_finds_a_damaged_page(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -99,8 +99,8 @@ def test_doctor_names_both_copies_and_finds_a_damaged_page(tmp_path: Path, capsy
     run_command_line(["--registry", str(path), "doctor"])
     out = capsys.readouterr().out
     assert f"{sqlite.dbapi.sqlite_version} writes" in out
-    assert f"{adbc_sqlite_version()} reads (ADBC)" in out
-    assert sqlite.quick_check(path) == []
+    assert f"{get_adbc_sqlite_version()} reads (ADBC)" in out
+    assert sqlite.check_integrity(path) == []
     with path.open("r+b") as file:
         file.seek(4096 * 5)
         file.write(b"\x55" * 4096)

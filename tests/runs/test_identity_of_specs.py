@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from chessreg.runs.kind import find_kind, load_kinds
-from chessreg.runs.spec import Settings, models_of, setting_names, variant_of
+from chessreg.runs.spec import Settings, choose_variant, list_setting_names, list_variant_models
 
 FIXTURES = Path(__file__).resolve().parents[1] / "fixtures"
 GOLDEN = json.loads((FIXTURES / "identity.json").read_text())
@@ -52,8 +52,10 @@ def test_every_kind_and_every_setting_is_among_them() -> None:
     for name, entries in of.items():
         found = find_kind(name)
         values = [found.presets.get(e["preset"] or "", {}) | e["given"] for e in entries]
-        assert {variant_of(found.spec, each) for each in values} == set(models_of(found.spec)), f"{name}: every variant"
-        missing = setting_names(found.spec) - {"seed", "replicate"} - set().union(*values)
+        assert {choose_variant(found.spec, each) for each in values} == set(list_variant_models(found.spec)), (
+            f"{name}: every variant"
+        )
+        missing = list_setting_names(found.spec) - {"seed", "replicate"} - set().union(*values)
         assert not missing, f"{name}: no spec sets {', '.join(sorted(missing))}"
         assert {e["preset"] for e in entries} - {None} == set(found.presets)
 
@@ -62,7 +64,9 @@ def test_every_setting_inside_another_is_among_them() -> None:
     """As `scale` of a kind's `intervention`: some spec of some kind sets it."""
     given: dict[type[Settings], set[str]] = {}
     for entry in GOLDEN:
-        fields = {n: f for each in models_of(find_kind(entry["kind"]).spec) for n, f in each.model_fields.items()}
+        fields = {
+            n: f for each in list_variant_models(find_kind(entry["kind"]).spec) for n, f in each.model_fields.items()
+        }
         for name, field in fields.items():
             if isinstance(field.annotation, type) and issubclass(field.annotation, Settings):
                 given.setdefault(field.annotation, set()).update(entry["given"].get(name, {}))
@@ -93,7 +97,7 @@ def test_the_default_of_every_setting_is_recorded() -> None:
 
 def test_the_hash_covers_only_settings_that_differ_from_their_default() -> None:
     from chessreg.experiments.legality import LegalitySpec
-    from chessreg.runs.spec import hashed_settings
+    from chessreg.runs.spec import get_hashed_settings
 
     given = {"checkpoint": "sha256:" + "c4" * 32, "dataset": "dataset:" + "d5" * 32, "every": 4}
-    assert hashed_settings(LegalitySpec(**given, seed=0)) == given
+    assert get_hashed_settings(LegalitySpec(**given, seed=0)) == given

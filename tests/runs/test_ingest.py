@@ -13,7 +13,7 @@ from chessreg.registry import tables
 from chessreg.runs.ingest import ingest_fragments, ingest_waiting, list_waiting, requeue_quarantined
 from chessreg.runs.kind import find_kind
 from chessreg.session import open_session
-from store.fragments import FRAGMENT_SUFFIX, FragmentWriter, adopt_fragment, list_ingested, uuid7
+from store.fragments import FRAGMENT_SUFFIX, FragmentWriter, adopt_fragment, list_ingested, make_uuid7
 
 
 def count(session, table):
@@ -80,7 +80,7 @@ def test_fragments_of_clocks_that_run_ahead_go_in_whatever_their_order(session, 
         for number, fragment in enumerate(
             reversed(list_ingested(other.store))
         ):  # the one that says it began comes last
-            name = f"{uuid7(later + number * 10**6)}.{run_id.hex}{FRAGMENT_SUFFIX}"
+            name = f"{make_uuid7(later + number * 10**6)}.{run_id.hex}{FRAGMENT_SUFFIX}"
             shutil.copy(fragment.path, session.store.incoming / name)
     report = ingest_fragments(session.database, session.store)
     assert (report.waiting, report.rows) == ({}, 5)

@@ -17,7 +17,7 @@ from pydantic import Field, model_validator
 from chessreg.errors import BadInputError, ChessregError, NotFoundError, describe_error
 from chessreg.registry import tables
 from chessreg.runs.ingest import ingest_fragments
-from chessreg.runs.kind import find_kind, find_own_kind, kind_of_record, load_kinds
+from chessreg.runs.kind import find_kind, find_kind_of_record, find_own_kind, load_kinds
 from chessreg.runs.spec import Spec, build_settings
 from store import StoreError
 
@@ -122,7 +122,7 @@ def test_our_kinds_are_ours_whatever_source_a_registry_has_for_them(session, tmp
     path = tmp_path / "evil_kind.py"
     path.write_text("raise SystemExit")
     record = tables.KindRecord(name="legality", version=1, source=f"{path}:Evil", result_tables=["rating"])
-    assert kind_of_record(record) is not None
+    assert find_kind_of_record(record) is not None
     assert all(find_own_kind(name).source == found.source for name, found in load_kinds().items())
 
 

@@ -84,7 +84,7 @@ def test_no_secret_is_in_the_log_of_a_job(
             print("a warning:", value, file=sys.stderr)
         return {"cause": "failed", "message": VALUES[0], "exit_code": 1, "attempt": None}
 
-    monkeypatch.setattr(worker, "attempt_order", prints)
+    monkeypatch.setattr(worker, "run_order", prints)
     order = tmp_path / "work.json"
     order.write_text(json.dumps({"try": 1, "title": "toy", "job": "", "run": ""}))
     assert worker.main(order) == 1

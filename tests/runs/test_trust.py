@@ -13,7 +13,7 @@ from chessreg.errors import BadInputError
 from chessreg.runs import trust
 from chessreg.runs.kind import find_kind
 
-OURS, OTHER = trust.digest_content(b"ours"), trust.digest_content(b"other")
+OURS, OTHER = trust.hash_content(b"ours"), trust.hash_content(b"other")
 Row = dict[str, object]
 
 

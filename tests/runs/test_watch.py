@@ -12,13 +12,13 @@ import pytest
 
 from chessreg import doctor as health
 from chessreg.registry import tables
-from chessreg.registry.identity import new_id
+from chessreg.registry.identity import make_id
 from chessreg.registry.tables import AttemptState, Cause
-from chessreg.registry.tables.types import utc_now
+from chessreg.registry.tables.types import get_utc_now
 from chessreg.runs import watch
 from chessreg.runs.attempt import CHECK_IN_TIMEOUT_S
 from chessreg.runs.ingest import ingest_fragments
-from store.process import boot_id, pid_start, system_id
+from store.process import get_process_start, read_boot_id, read_system_id
 
 
 class Clock:
@@ -49,8 +49,8 @@ def attempt(session, run_toy):
         machine = {c.key: getattr(here, c.key) for c in tables.Machine.__table__.columns}
 
     def make(host: str = "box1", checked_in: datetime | None = None, **columns: object) -> UUID:
-        own = {"id": new_id(), "state": AttemptState.RUNNING, "cause": None, "ended_at": None, "exit_code": None}
-        own |= {"checked_in_at": checked_in or utc_now(), "next_check_in_seconds": CHECK_IN_TIMEOUT_S}
+        own = {"id": make_id(), "state": AttemptState.RUNNING, "cause": None, "ended_at": None, "exit_code": None}
+        own |= {"checked_in_at": checked_in or get_utc_now(), "next_check_in_seconds": CHECK_IN_TIMEOUT_S}
         with session.database.write() as sql:
             if host != machine["host"]:
                 other = UUID(int=sum(host.encode()))
@@ -93,7 +93,7 @@ def test_a_promise_that_is_not_kept_makes_lost_and_never_failed(session, attempt
 
 @pytest.mark.parametrize("minutes", [-10, 10])
 def test_a_clock_that_is_ten_minutes_wrong_loses_nobody(session, attempt, clock, minutes):
-    theirs = utc_now() + timedelta(minutes=minutes)
+    theirs = get_utc_now() + timedelta(minutes=minutes)
     running = attempt(checked_in=theirs)
     watcher = watch.Watcher(session.store)
     for beat in range(1, 60):
@@ -126,10 +126,10 @@ def test_what_was_lost_is_found_again_by_its_next_check_in(session, attempt, clo
     clock.now += CHECK_IN_TIMEOUT_S + 1
     watcher.mark_lost_attempts(session.database)
     assert state(session, silent) == ("lost", "lost")
-    check_in(session, silent, utc_now() - timedelta(hours=1))  # an old one that comes late says nothing
+    check_in(session, silent, get_utc_now() - timedelta(hours=1))  # an old one that comes late says nothing
     ingest_fragments(session.database, session.store)
     assert state(session, silent) == ("lost", "lost")
-    check_in(session, silent, utc_now() + timedelta(seconds=5))
+    check_in(session, silent, get_utc_now() + timedelta(seconds=5))
     ingest_fragments(session.database, session.store)
     assert state(session, silent) == ("running", None)
     assert watcher.mark_lost_attempts(session.database) == 0
@@ -147,25 +147,25 @@ def test_one_that_never_checked_in_is_lost_too(session, attempt, clock):
 
 def test_doctor_finds_a_stale_promise_and_tells_the_truth(session, attempt, clock):
     silent = attempt()
-    assert list(health.promises(session.database, session.store)) == []
+    assert list(health.find_broken_promises(session.database, session.store)) == []
     clock.now += CHECK_IN_TIMEOUT_S + 1
-    (found,) = health.promises(session.database, session.store)
+    (found,) = health.find_broken_promises(session.database, session.store)
     assert f"attempt {silent.hex[-6:]}" in found.detail
     assert state(session, silent) == ("running", None), "looking changes nothing"
     assert health.apply_fix(found).startswith("fixed")
     assert state(session, silent) == ("lost", "lost")
-    assert list(health.promises(session.database, session.store)) == []
+    assert list(health.find_broken_promises(session.database, session.store)) == []
 
 
 def test_on_this_host_the_process_table_tells_at_once(session, attempt):
     import socket
 
     here, me = socket.gethostname(), os.getpid()
-    alive = attempt(here, pid=me, pid_started=pid_start(me), boot_id=boot_id())
-    used_again = attempt(here, pid=me, pid_started=1.25, boot_id=boot_id())
-    earlier_boot = attempt(here, pid=me, pid_started=pid_start(me), boot_id="an earlier one")
-    in_container = attempt(here, pid=me, pid_started=1.25, boot_id=f"{boot_id().partition('.')[0]}.1")
-    known = 1 if system_id() is not None else 0
+    alive = attempt(here, pid=me, pid_started=get_process_start(me), boot_id=read_boot_id())
+    used_again = attempt(here, pid=me, pid_started=1.25, boot_id=read_boot_id())
+    earlier_boot = attempt(here, pid=me, pid_started=get_process_start(me), boot_id="an earlier one")
+    in_container = attempt(here, pid=me, pid_started=1.25, boot_id=f"{read_boot_id().partition('.')[0]}.1")
+    known = 1 if read_system_id() is not None else 0
     assert watch.mark_dead_attempts(session.database) == 1 + known
     assert state(session, alive) == state(session, in_container) == ("running", None)
     assert state(session, used_again) == ("lost", str(Cause.KILLED))
@@ -177,9 +177,9 @@ def test_attempts_of_another_machine_with_this_host_name_are_left_alone(session,
     import socket
 
     running = attempt(socket.gethostname(), pid=os.getpid(), pid_started=1.25, boot_id="of that machine")
-    monkeypatch.setattr("store.process.system_id", lambda: "another" * 4)
+    monkeypatch.setattr("store.process.read_system_id", lambda: "another" * 4)
     assert watch.mark_dead_attempts(session.database) == 0
-    assert list(health.orphans(session.database)) == []
+    assert list(health.find_orphans(session.database)) == []
     assert state(session, running) == ("running", None)
 
 

@@ -15,11 +15,11 @@ from sqlalchemy import select
 
 from chessreg.registry import tables
 from chessreg.runs.kind import find_kind
-from chessreg.runs.spec import settings_from
+from chessreg.runs.spec import parse_settings
 from chessreg.scheduling.launch import Order, launch_orders
 from chessreg.scheduling.supervisor import Supervisor
 from chessreg.session import Session
-from store.process import pid_start
+from store.process import get_process_start
 
 from .forking import ForkingExecutor
 
@@ -49,7 +49,7 @@ class Desk:
         found = find_kind(f"{GATED}:{kind_name}")
         asked = {key: settings.pop(key) for key in ("on", "shards", "name", "priority") if key in settings}
         values = {"device": "cpu", "threads": 1, "gate": str(self.gate)} | (how or {})
-        return Order(found, settings_from(found.spec, settings), found.options(**values), tuple(settings), **asked)
+        return Order(found, parse_settings(found.spec, settings), found.options(**values), tuple(settings), **asked)
 
     @property
     def gate(self) -> Path:
@@ -105,7 +105,7 @@ def make_desk() -> Iterator[Callable[[Session, Path], Desk]]:
     for each in made:
         for process in each.session.store.runs.glob("*/jobs/*/process.json"):
             found = json.loads(process.read_text())
-            if pid_start(found["pid"]) == found["started"]:
+            if get_process_start(found["pid"]) == found["started"]:
                 os.kill(found["pid"], signal.SIGKILL)
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from chessreg.errors import ChessregError
 from chessreg.scheduling.presence import Presence
-from store.process import this_process
+from store.process import get_this_process
 
 
 def test_no_file_of_the_stores_folder_is_executed_by_the_supervisor(session, tmp_path, monkeypatch):
@@ -29,7 +29,7 @@ def test_the_supervisor_of_another_machine_of_the_same_name_is_told_and_not_aske
     presence.file.parent.mkdir(exist_ok=True)
     with presence.file.open("w") as file:  # what a lock on a network file system shows here
         fcntl.flock(file, fcntl.LOCK_EX)
-        json.dump(this_process().record() | {"boot_id": "of another machine"}, file)
+        json.dump(get_this_process().record() | {"boot_id": "of another machine"}, file)
         file.flush()
         with pytest.raises(ChessregError, match="another machine named"):
             presence.start(session.database.reference, tries=2)

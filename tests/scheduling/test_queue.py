@@ -12,7 +12,7 @@ from sqlalchemy import update
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import names, tables
-from chessreg.registry.identity import new_id
+from chessreg.registry.identity import make_id
 from chessreg.scheduling import queue
 from chessreg.scheduling.executors import open_executor
 from chessreg.scheduling.launch import ExpectedInputs
@@ -26,7 +26,7 @@ def test_a_runs_name_goes_before_the_end_of_a_jobs_id(desk):
     ending = UUID(hex=other.id.hex[:-6] + "facade")
     with desk.session.database.write() as sql:
         sql.execute(update(tables.Job).where(tables.Job.id == other.id).values(id=ending))
-        names.add_annotation(sql, "checkpoint", new_id(), "name", "fac-ade")
+        names.add_annotation(sql, "checkpoint", make_id(), "name", "fac-ade")
 
     with desk.session.database.read() as sql:
         assert [job.id for job in queue.find_jobs(sql, "e4")] == [wanted.id]
@@ -54,8 +54,8 @@ def test_a_title_is_one_line_whatever_the_row_says(desk, capsys):
     desk.launch(desk.order(count=1))
     (job,) = desk.jobs()
     job.detail = {**job.detail, "differs": HOSTILE}
-    assert queue.job_title(job).isprintable()
-    assert "$(touch pwned)" in queue.job_title(job), "it is shown, not changed"
+    assert queue.format_job_title(job).isprintable()
+    assert "$(touch pwned)" in queue.format_job_title(job), "it is shown, not changed"
     log_line(f"cannot start it: {HOSTILE}")
     assert capsys.readouterr().out.count("\n") == 1
 
@@ -79,7 +79,7 @@ def test_a_log_that_only_a_row_names_is_read_if_it_is_called_as_that_jobs_is(des
     job.executor, store = "local", desk.session.store
     private = tmp_path / "id_rsa"
     private.write_text("private")
-    moved = tmp_path / "moved" / queue.job_folder(store, job).relative_to(store.root) / "log.txt"
+    moved = tmp_path / "moved" / queue.get_job_folder(store, job).relative_to(store.root) / "log.txt"
     moved.parent.mkdir(parents=True)
     moved.write_text("a log")
     for path, answer in ((private, None), (moved, moved)):

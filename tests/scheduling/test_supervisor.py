@@ -13,7 +13,7 @@ from sqlalchemy import delete, select
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import tables
-from chessreg.registry.identity import uuid_from_digest
+from chessreg.registry.identity import make_uuid
 from chessreg.registry.tables import AttemptState, Cause
 from chessreg.scheduling import queue
 from chessreg.scheduling.launch import ExpectedInputs, Order, combine_grid, plan_orders
@@ -200,7 +200,7 @@ def test_a_registry_that_does_not_answer_stops_no_worker_and_loses_nothing(desk,
         patch.setattr(supervisor, "ingest_fragments", down)
         desk.open_gate()
         deadline = time.monotonic() + 300
-        outcome = queue.job_folder(desk.session.store, desk.jobs()[0]) / "outcome.json"
+        outcome = queue.get_job_folder(desk.session.store, desk.jobs()[0]) / "outcome.json"
         while not outcome.exists():  # it works to its end meanwhile
             assert time.monotonic() < deadline
             time.sleep(0.02)
@@ -229,7 +229,7 @@ def test_a_sweep_is_one_group_of_which_only_missing_cells_run(desk):
     planned = desk.launch(*(desk.order(count=n) for n in (3, 4, 5, 3)))
     assert [each.status for each in planned] == ["queued", "complete", "queued"]
     assert len({job.group_id for job in desk.jobs()}) == 1
-    assert {queue.job_title(job) for job in desk.jobs()} == {"gated count=3", "gated count=5"}
+    assert {queue.format_job_title(job) for job in desk.jobs()} == {"gated count=3", "gated count=5"}
     desk.finish()
     assert sorted(run.spec["count"] for run in desk.rows(tables.Run)) == [3, 4, 5]
     assert len(desk.rows(tables.Attempt)) == 3
@@ -327,7 +327,7 @@ def test_an_input_whose_bytes_are_elsewhere_is_fetched_or_refused_with_the_comma
     with desk.session.database.write() as sql:  # box1 has it, and this machine knows
         here = sql.scalars(select(tables.Machine)).first()
         values = {c.key: getattr(here, c.key) for c in tables.Machine.__table__.columns}
-        box1 = tables.Machine(**values | {"id": uuid_from_digest("ab" * 32), "host": "box1"})
+        box1 = tables.Machine(**values | {"id": make_uuid("ab" * 32), "host": "box1"})
         sql.add(box1)
         sql.flush()
         sql.merge(

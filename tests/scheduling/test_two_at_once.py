@@ -153,12 +153,12 @@ def test_a_worker_waits_for_a_registry_that_is_away_while_it_sets_up(postgres, t
 def test_a_machine_of_the_same_name_and_store_path_looks_after_its_own_jobs(either_desk, monkeypatch):
     """Two machines share a registry; host name, store path and hardware are the same."""
     desk = either_desk
-    monkeypatch.setattr("store.process.system_id", lambda: "a" * 32)
+    monkeypatch.setattr("store.process.read_system_id", lambda: "a" * 32)
     desk.launch(desk.order(count=2))
     desk.until(lambda: desk.states() == ["running"])
     ours = desk.supervisor
 
-    monkeypatch.setattr("store.process.system_id", lambda: "b" * 32)
+    monkeypatch.setattr("store.process.read_system_id", lambda: "b" * 32)
     theirs = desk.next_supervisor()
     assert not theirs.run_once(), "it has nothing to do"
     theirs.put_back()
@@ -166,10 +166,10 @@ def test_a_machine_of_the_same_name_and_store_path_looks_after_its_own_jobs(eith
         assert queue.read_own_jobs(session, desk.session.store, *queue.ACTIVE_STATES) == []
         (row,) = status.read_job_rows(session, desk.jobs())
     assert (row["state"], row["here"]) == ("running", False)
-    assert list(health.unattended(desk.session.database, desk.session.store, "")) == []
+    assert list(health.find_unattended_attempts(desk.session.database, desk.session.store, "")) == []
     assert desk.states() == ["running"]
 
-    monkeypatch.setattr("store.process.system_id", lambda: "a" * 32)
+    monkeypatch.setattr("store.process.read_system_id", lambda: "a" * 32)
     desk.supervisor = ours
     desk.open_gate()
     desk.finish()

@@ -222,7 +222,7 @@ def test_a_full_disk_while_copying_names_where_to(store: Store, tmp_path: Path) 
         raise error
 
 
-@pytest.mark.parametrize("call", ["fsync_tree", "write_synced"])
+@pytest.mark.parametrize("call", ["sync_tree", "write_synced"])
 def test_a_full_disk_while_publishing_is_one_error_and_leaves_nothing(
     store: Store, monkeypatch: pytest.MonkeyPatch, call: str
 ) -> None:
@@ -244,7 +244,7 @@ def test_a_disk_that_returns_other_bytes_is_found_before_publication(
     def flip(folder: Path) -> None:
         (folder / "config.json").write_bytes(b"[]")
 
-    monkeypatch.setattr(module, "fsync_tree", flip)
+    monkeypatch.setattr(module, "sync_tree", flip)
     with pytest.raises(CorruptError, match="other bytes than were written"):
         publish(store, FILES)
     assert list(store.list()) == []
@@ -265,7 +265,7 @@ with Store(root).stage("probe") as folder:
 """
 
 
-@pytest.mark.parametrize("when", ["fsync_tree", "write_synced", "rename"])
+@pytest.mark.parametrize("when", ["sync_tree", "write_synced", "rename"])
 def test_a_crash_before_the_rename_leaves_nothing_visible(store: Store, when: str) -> None:
     command = [sys.executable, "-c", KILLED, str(store.root), when]
     assert subprocess.run(command, cwd=Path(__file__).parents[2]).returncode == -9

@@ -13,7 +13,7 @@ import pytest
 
 from store import Store, StoreError
 from store.files import WriterLock, parse_json
-from store.process import machine_name, system_id, this_process
+from store.process import get_machine_name, get_this_process, read_system_id
 
 
 def test_a_missing_folder_is_one_clear_error(tmp_path: Path) -> None:
@@ -130,16 +130,16 @@ with Store({str(store.root)!r}).{folder}("probe") as folder:
     assert not left.path.exists()
 
 
-ME = this_process()
+ME = get_this_process()
 
 
 @pytest.mark.parametrize(
     ("machine", "boot", "gone"),
     [
-        (machine_name(), f"{'0' * 16}.1", True if system_id() else None),  # before a restart of this machine
-        (machine_name(), f"{ME.boot_id.partition('.')[0]}.1", None),  # in another container
+        (get_machine_name(), f"{'0' * 16}.1", True if read_system_id() else None),  # before a restart of this machine
+        (get_machine_name(), f"{ME.boot_id.partition('.')[0]}.1", None),  # in another container
         ("another-machine", ME.boot_id, None),
-        (machine_name(), ME.boot_id, True),  # its number was given to another process
+        (get_machine_name(), ME.boot_id, True),  # its number was given to another process
     ],
 )
 def test_what_this_machine_cannot_tell_is_left_for_a_day(

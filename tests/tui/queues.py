@@ -16,12 +16,12 @@ from sqlalchemy import select
 
 from chessreg.registry.tables import Job
 from chessreg.runs.kind import find_kind
-from chessreg.runs.spec import settings_from
+from chessreg.runs.spec import parse_settings
 from chessreg.scheduling import status
 from chessreg.scheduling.launch import Order, launch_orders
 from chessreg.scheduling.supervisor import Supervisor
 from chessreg.session import Session, open_session
-from store.process import pid_start
+from store.process import get_process_start
 
 from ..conftest import SHARED, shared
 from ..scheduling.forking import ForkingExecutor
@@ -46,7 +46,7 @@ class Queue:
     def order(self, kind_name: str, name: str, shards: int = 1, **settings: Any) -> Order:
         found = find_kind(f"{GATED}:{kind_name}")
         how = found.options(device="cpu", threads=1, gate=str(self.gate))
-        return Order(found, settings_from(found.spec, settings), how, tuple(settings), name, shards=shards)
+        return Order(found, parse_settings(found.spec, settings), how, tuple(settings), name, shards=shards)
 
     def launch(self, *orders: Order) -> None:
         launch_orders(orders, self.session.database, self.session.store)
@@ -93,7 +93,7 @@ def queued(folder: Path) -> Iterator[Queue]:
         finally:
             for process in session.store.runs.glob("*/jobs/*/process.json"):
                 found = json.loads(process.read_text())
-                if pid_start(found["pid"]) == found["started"]:
+                if get_process_start(found["pid"]) == found["started"]:
                     os.kill(found["pid"], signal.SIGKILL)
 
 

@@ -18,7 +18,7 @@ from chessreg.cli.root import run_command_line
 from chessreg.experiments.edit import three_boards
 from chessreg.experiments.edit.spec import NextTokenEditSpec
 from chessreg.experiments.edit.three_boards import StoredCase, load_stored_case
-from chessreg.games.boards.boardframe import board_letters
+from chessreg.games.boards.boardframe import get_board_letters
 from chessreg.games.datasets.labels import PIECE_CLASSES, parse_board_changes
 from chessreg.lab.answer import LabAnswer, ModelSide, RankedMove
 from chessreg.registry import names, tables
@@ -272,7 +272,7 @@ def answer_of(changes: str) -> LabAnswer:
             RankedMove(uci, board.san(chess.Move.from_uci(uci)), p) for uci, p in (("e4d5", e4), ("d2d4", 1 - e4))
         )
         beliefs = np.zeros((2, 64, 13), np.float32)
-        beliefs[:, np.arange(64), [PIECE_CLASSES.index(letter) for letter in board_letters(board)]] = 1
+        beliefs[:, np.arange(64), [PIECE_CLASSES.index(letter) for letter in get_board_letters(board)]] = 1
         return ModelSide("e4d5", True, 0.9375, target if changes else None, moves, moves[1:], beliefs, tuple(heat))
 
     return LabAnswer(

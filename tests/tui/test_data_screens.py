@@ -48,7 +48,7 @@ async def test_every_noun_has_its_list(drive, studied: Path, command: Any) -> No
         await driver.press("tab")
         for row in command("cache", "list"):
             line = next(line for line in driver.lines if f" {row['name']} " in line)
-            assert show.size(row["bytes"]) in line
+            assert show.format_size(row["bytes"]) in line
             assert f"alike in all: rows {row['rows']} " in driver.text
         await driver.press("tab", "tab")
         assert "[vectors 2]" in driver.text

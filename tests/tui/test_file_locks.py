@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from chessreg.registry import read
-from chessreg.registry.sqlite import quick_check
+from chessreg.registry.sqlite import check_integrity
 from chessreg.session import open_session
 
 from ..file_locks import HAS_PROC_LOCKS, holds_log, watched
@@ -54,7 +54,7 @@ async def test_notes_survive_a_tui_that_is_open_while_they_are_made(
             await driver.press("asterisk")
             assert holds_log(registry)
     assert watch.checks > 20
-    assert quick_check(registry) == []
+    assert check_integrity(registry) == []
     with open_session(str(registry), folder / "store") as session, session.database.read() as sql:
         assert read.read_run(sql, "toy")["notes"] == ["note 0", "note 1", "note 2"]
         assert read.read_run(sql, "plain")["starred"]

@@ -227,7 +227,7 @@ async def test_down_goes_on_to_the_next_game_of_the_list(drive) -> None:
 async def test_from_a_table_to_the_rows_behind_a_line_to_the_board(drive, session: Session) -> None:
     title = "games by termination"
     result = run_query(session.database, title)
-    headings, cells, _, _ = render.table_cells(result)
+    headings, cells, _, _ = render.format_cells(result)
     async with drive(size=(160, 40)) as driver:
         await driver.press("7", "slash")
         await driver.type("termination")
@@ -405,7 +405,7 @@ async def test_a_lost_database_is_a_banner_and_comes_back(drive, monkeypatch: py
 
 async def test_all_fields_of_a_line_are_shown_in_full(drive, session: Session) -> None:
     title = "elo by intervention"
-    headings, cells, _, _ = render.table_cells(run_query(session.database, title))
+    headings, cells, _, _ = render.format_cells(run_query(session.database, title))
     async with drive(size=(100, 50)) as driver:
         await driver.press("7")
         await driver.find_row(title)

@@ -16,7 +16,7 @@ from sqlalchemy import select
 from chessreg.errors import RegistryError
 from chessreg.registry import tables
 from chessreg.runs.kind import find_kind, load_kinds
-from chessreg.runs.spec import tag_of, variants_of
+from chessreg.runs.spec import list_variants, tag_of
 from chessreg.scheduling.presence import Presence
 from chessreg.session import Session, open_session
 from tui.data import launch_form
@@ -49,14 +49,14 @@ def test_every_kind_has_a_form_with_every_setting_at_its_default(name: str) -> N
     assert {"--" + one.path.replace("_", "-") for one in form.fields} <= options
 
 
-VARIANTS = [(name, variant) for name, found in sorted(load_kinds().items()) for variant in variants_of(found.spec)]
+VARIANTS = [(name, variant) for name, found in sorted(load_kinds().items()) for variant in list_variants(found.spec)]
 
 
 @pytest.mark.parametrize(("name", "variant"), VARIANTS)
 def test_a_variant_has_a_form_with_its_settings_alone(name: str, variant: str) -> None:
     found = load_kinds()[name]
     form = Form(found, name, {tag_of(found.spec): variant})
-    model = variants_of(found.spec)[variant]
+    model = list_variants(found.spec)[variant]
     shown = {one.path.partition(".")[0] for one in form.fields if one.part == "spec"}
     assert shown == set(model.model_fields)
     needed = {one.key for one in form.fields if one.needed} - {tag_of(found.spec)}
@@ -107,11 +107,11 @@ def test_the_command_of_a_form_makes_the_same_order() -> None:
     words = shlex.split(form.command())
     assert words[:3] == ["chessreg", "launch", "probe"]
     from chessreg.cli.launch import make_order
-    from chessreg.cli.run import settings
+    from chessreg.cli.run import build_run_settings
 
     command, _ = command_of(["chessreg", "launch", "probe"])
     params = command.make_context("probe", words[3:]).params
-    spec, how, sources = settings(find_kind("probe"), params)
+    spec, how, sources = build_run_settings(find_kind("probe"), params)
     by_command = make_order(find_kind("probe"), spec, how, tuple(sorted(sources)), params["name"], params)
     from tui.data.launch_form import make_orders
 
@@ -122,14 +122,14 @@ def test_the_command_of_a_form_makes_the_same_order() -> None:
 
 
 def test_a_number_that_a_preset_fills_is_taken_away_by_the_command_too() -> None:
-    from chessreg.cli.run import settings
+    from chessreg.cli.run import build_run_settings
 
     form = Form(find_kind("probe"), "probe", {"cache": "fit", "last_sites": "none"})
     assert "--last-sites" not in form.arguments(), "it is none already"
     form.preset = "davis-paper"
     assert form.filled["last_sites"] is not None
     command, left = command_of(form.arguments())
-    spec, _, sources = settings(find_kind("probe"), command.make_context("probe", left).params)
+    spec, _, sources = build_run_settings(find_kind("probe"), command.make_context("probe", left).params)
     assert (spec, tuple(sorted(sources))) == (form.check().spec, form.explicit_names)
     assert spec.last_sites is None
     form.give("alignment", "none")

@@ -11,8 +11,8 @@ import pytest
 from sqlalchemy import insert
 
 from chessreg.registry import names, read, tables
-from chessreg.registry.identity import canonical_digest, uuid_from_digest
-from chessreg.registry.tables.types import utc_now
+from chessreg.registry.identity import hash_canonical_json, make_uuid
+from chessreg.registry.tables.types import get_utc_now
 from chessreg.session import open_session
 from tui.data.pages import PAGE_ROWS
 from tui.screens.dialogs import Prompt
@@ -31,13 +31,13 @@ def run_of(folder: Path, name: str) -> dict[str, Any]:
 
 def newcomers(folder: Path, number: int = 1) -> None:
     """Runs that another process has just finished."""
-    now, rows = utc_now() + timedelta(hours=1), []
+    now, rows = get_utc_now() + timedelta(hours=1), []
     with open_session(str(folder / "registry.db"), folder / "store") as session, session.database.write() as sql:
         for n in range(number):
-            spec_hash = canonical_digest({"newcomer": n})
+            spec_hash = hash_canonical_json({"newcomer": n})
             rows.append(
                 {
-                    "id": uuid_from_digest(spec_hash), "kind": "play", "version": 1, "spec": {"n": n},
+                    "id": make_uuid(spec_hash), "kind": "play", "version": 1, "spec": {"n": n},
                     "spec_hash": spec_hash, "explicit": [], "units": 4, "created_at": now + timedelta(seconds=n),
                     "completed_at": now,
                 }
@@ -104,12 +104,12 @@ async def test_the_cursor_stays_on_its_run_over_the_end_of_a_page(drive: Any, ow
         await driver.settle()
         name = current(driver)
         with open_session(str(own / "registry.db"), own / "store") as session, session.database.write() as sql:
-            spec_hash = canonical_digest({"last": 1})
+            spec_hash = hash_canonical_json({"last": 1})
             sql.execute(
                 insert(tables.Run),
                 {
-                    "id": uuid_from_digest(spec_hash), "kind": "play", "version": 1, "spec": {}, "spec_hash": spec_hash,
-                    "explicit": [], "units": 4, "created_at": utc_now() + timedelta(days=1), "completed_at": None,
+                    "id": make_uuid(spec_hash), "kind": "play", "version": 1, "spec": {}, "spec_hash": spec_hash,
+                    "explicit": [], "units": 4, "created_at": get_utc_now() + timedelta(days=1), "completed_at": None,
                 },
             )  # fmt: skip
         await follow(driver)

@@ -18,7 +18,7 @@ import pytest
 
 from chessreg.cli.root import run_command_line
 from chessreg.queries import run_query
-from chessreg.queries.ask import rows_behind
+from chessreg.queries.ask import query_rows_behind
 from chessreg.queries.result import QueryResult
 from chessreg.rows import to_plain
 from chessreg.session import Session, open_session
@@ -107,7 +107,7 @@ def test_queries_and_the_rows_behind_them_are_in_no_order_of_hashes(mirror: Mirr
             continue
         filled += 1
         assert mirror.back_in(rows(run_query(pair[1].database, entry.title, partial=True))) == rows(world), entry.title
-        world, other = (rows_behind(session.database, entry.title, 1, partial=True) for session in pair)
+        world, other = (query_rows_behind(session.database, entry.title, 1, partial=True) for session in pair)
         assert mirror.back_in(rows(other)) == rows(world), f"the rows behind {entry.title}"
         compared += len(world)
     assert filled > 15

@@ -13,8 +13,8 @@ from sqlalchemy import insert, select
 
 from chessreg.errors import BadInputError
 from chessreg.registry import names, tables
-from chessreg.registry.identity import canonical_digest, uuid_from_digest
-from chessreg.registry.tables.types import utc_now
+from chessreg.registry.identity import hash_canonical_json, make_uuid
+from chessreg.registry.tables.types import get_utc_now
 from chessreg.session import Session, open_session
 from tui.data import palette
 from tui.data.pages import PAGE_ROWS, JoinedPages, ListPages, count_rows_to
@@ -29,12 +29,12 @@ RUNS = 5 * PAGE_ROWS + 37
 
 def fill(session: Session, number: int = RUNS) -> list[Any]:
     """Runs of three kinds, some made at the same moment; every third complete, every tenth named."""
-    now, rows = utc_now(), []
+    now, rows = get_utc_now(), []
     for n in range(number):
-        spec_hash = canonical_digest({"n": n})
+        spec_hash = hash_canonical_json({"n": n})
         rows.append(
             {
-                "id": uuid_from_digest(spec_hash), "kind": ("play", "probe", "edit")[n % 3], "version": 1,
+                "id": make_uuid(spec_hash), "kind": ("play", "probe", "edit")[n % 3], "version": 1,
                 "spec": {"n": n}, "spec_hash": spec_hash, "explicit": [], "units": 4,
                 "created_at": now + timedelta(seconds=n // 3), "completed_at": now if n % 3 == 0 else None,
             }
@@ -152,7 +152,7 @@ def test_the_palette_looks_at_the_names_that_fit_best_first(tmp_path, monkeypatc
         fill(session, 60)
         with session.database.write() as sql:
             for n, name in ((1, "odd-ru-10"), (2, "u-1")):
-                names.add_annotation(sql, "run", uuid_from_digest(canonical_digest({"n": n})), "name", name)
+                names.add_annotation(sql, "run", make_uuid(hash_canonical_json({"n": n})), "name", name)
         assert [name for _, name in palette.find_runs_by_name(session, "U-1")] == ["u-1"]
 
 

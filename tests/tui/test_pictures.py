@@ -117,7 +117,7 @@ def test_an_answer(picture: Any, session: Session) -> None:
         await driver.find_row("games by termination")
         await driver.press("enter")
 
-    _, cells, _, _ = render.table_cells(run_query(session.database, "games by termination"))
+    _, cells, _, _ = render.format_cells(run_query(session.database, "games by termination"))
     picture(steps, *cells[0][:3], f"games by termination: {len(cells)} rows")
 
 
@@ -171,7 +171,7 @@ def test_bars(picture: Any, session: Session) -> None:
         await driver.find_row(entry.title)
         await driver.press("v")
 
-    picture(steps, plot.title, *(render.cell_text(result, row, plot.y) for row in result.rows))
+    picture(steps, plot.title, *(render.format_cell(result, row, plot.y) for row in result.rows))
 
 
 def test_jump_mode(picture: Any) -> None:

@@ -49,7 +49,7 @@ def test_home_where_nothing_runs(picture: Any, session: Session) -> None:
     with session.database.read() as sql:
         rows = read.list_runs(sql)
     ended = [row["name"] for row in rows if row["state"] == "complete"]
-    words = f"{show.counted(len(rows), 'run')} in all", "^l launches", "idle"
+    words = f"{show.format_count(len(rows), 'run')} in all", "^l launches", "idle"
     picture(steps, *words, *ended, start="home")
 
 

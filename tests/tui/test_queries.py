@@ -46,8 +46,8 @@ async def opened(driver: Any, title: str = TITLE) -> None:
 
 
 async def test_a_scope_narrows_the_answer_and_goes_with_one(drive: Any, session: Session) -> None:
-    whole = render.table_cells(run_query(session.database, TITLE))[1]
-    narrowed = render.table_cells(run_query(session.database, TITLE, run="plain"))[1]
+    whole = render.format_cells(run_query(session.database, TITLE))[1]
+    narrowed = render.format_cells(run_query(session.database, TITLE, run="plain"))[1]
     assert narrowed != whole
     async with drive(size=(160, 40)) as driver:
         await opened(driver)
@@ -79,7 +79,7 @@ async def test_queries_beside_a_kind_of_ones_own_are_listed_and_asked_and_a_brok
         shutil.copy(CAPTURES.with_suffix(suffix), tmp_path)
     with open_session(str(folder / "registry.db"), folder / "store") as own:
         own.run(find_kind(str(path)).spec(games=4, shuffles=5), kind=str(path))
-        lines = render.table_cells(run_query(own.database, title))[1]
+        lines = render.format_cells(run_query(own.database, title))[1]
     async with drive(folder, size=(160, 40), start="queries") as driver:
         await opened(driver, title)
         table = driver.screen.query_one(PageTable)
@@ -386,15 +386,15 @@ async def test_a_table_is_copied_for_a_paper_and_kept_in_a_file(drive: Any, sess
     async with drive(size=(120, 40)) as driver:
         await opened(driver)
         await driver.press("Y")
-        assert driver.app.clipboard == render.markdown_text(result)
+        assert driver.app.clipboard == render.format_markdown(result)
         await driver.press("ctrl+y")
-        assert driver.app.clipboard == render.latex_text(result)
+        assert driver.app.clipboard == render.format_latex(result)
         assert r"\begin{tabular}" in (tmp_path / "state" / "chessreg" / "tui" / "copied.txt").read_text()
 
 
 async def test_games_are_scored_either_way_and_the_command_says_so(drive: Any, session: Session) -> None:
     title = "elo by intervention"
-    other = render.table_cells(run_query(session.database, title, scoring="author-2024"))[1]
+    other = render.format_cells(run_query(session.database, title, scoring="author-2024"))[1]
     async with drive(size=(160, 40)) as driver:
         await opened(driver, title)
         await driver.press("O")

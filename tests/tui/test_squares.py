@@ -8,7 +8,7 @@ import chess
 import pytest
 
 from chessreg.errors import BadInputError
-from chessreg.games.boards.boardframe import MARKS, BoardFrame, game_views
+from chessreg.games.boards.boardframe import MARKS, BoardFrame, list_game_views
 from tui.app import ChessregApp
 from tui.columns import GAP_CELLS, MIN_CUT_CELLS, TableColumn, compute_widths, fit_text, order_by_use
 from tui.data.result_rows import make_result_columns
@@ -127,7 +127,7 @@ def test_the_move_played_stands_among_the_models_by_its_probability() -> None:
 
 
 def test_illegal_tries_are_found_in_a_game() -> None:
-    frames = game_views(["e2e4", "e7e5"], "game", tries={1: ["Ke4", "e4"]})
+    frames = list_game_views(["e2e4", "e7e5"], "game", tries={1: ["Ke4", "e4"]})
     assert find_wrong_views(frames) == [n for n, frame in enumerate(frames) if find_illegal_tries(frame)]
     assert len(find_wrong_views(frames)) == 1
     assert "Ke4, e4" in format_frame_line(frames[find_wrong_views(frames)[0]])
@@ -221,9 +221,9 @@ def test_arrows_are_lines_that_end_at_their_number_and_leave_pieces_alone(glyphs
 
 
 def test_moves_of_a_game_stand_in_two_columns_and_other_frames_one_a_line() -> None:
-    views = game_views(["e2e4", "e7e5", "g1f3"], "game")
+    views = list_game_views(["e2e4", "e7e5", "g1f3"], "game")
     assert make_move_lines(views) == [("", (0,)), ("1.", (1, 2)), ("2.", (3, None))]
-    black = game_views(["e7e5", "g1f3"], fen="rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1")
+    black = list_game_views(["e7e5", "g1f3"], fen="rnbqkbnr/pppppppp/8/8/4P3/8/PPPP1PPP/RNBQKBNR b KQkq - 0 1")
     assert make_move_lines(black) == [("", (0,)), ("1.", (None, 1)), ("2.", (2, None))]
     others = [BoardFrame("one", views[0].squares), BoardFrame("other", views[0].squares)]
     assert make_move_lines(others) == [("", (0,)), ("", (1,))]
@@ -231,7 +231,7 @@ def test_moves_of_a_game_stand_in_two_columns_and_other_frames_one_a_line() -> N
 
 
 def test_a_frame_knows_its_position_its_moves_and_its_addresses() -> None:
-    views = game_views(["e2e4", "e7e5"], flipped=True)
+    views = list_game_views(["e2e4", "e7e5"], flipped=True)
     assert views[2].moves == ("e2e4", "e7e5")
     assert views[2].whole_fen == "rnbqkbnr/pppp1ppp/8/4p3/4P3/8/PPPP1PPP/RNBQKBNR w KQkq - 0 2"
     address = "https://lichess.org/analysis/rnbqkbnr/pppp1ppp/8/4p3/4P3/8/PPPP1PPP/RNBQKBNR_w_KQkq_-_0_2?color=black"

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from chessreg.cli.root import run_command_line
-from chessreg.queries.catalogue import catalogue_entries
+from chessreg.queries.catalogue import list_entries
 from chessreg.rows import to_plain
 from tui.data.pages import PAGE_ROWS
 from tui.screens.answers import AnswerScreen
@@ -67,7 +67,7 @@ async def test_the_rows_of_a_screen_are_those_of_its_command(drive, studied: Pat
 async def test_every_query_of_the_catalogue_shows_the_cells_that_its_command_prints(drive, studied: Path) -> None:
     compared = 0
     async with drive(studied, size=(160, 45), start="queries") as driver:
-        for entry in catalogue_entries():
+        for entry in list_entries():
             driver.app.push_screen(AnswerScreen(entry))
             await driver.settle()
             screen = driver.screen

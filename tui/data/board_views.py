@@ -48,7 +48,7 @@ def load_boards(session: Session, row: Mapping[str, Any]) -> Boards:
     `views` is empty for kinds with a separate screen. Raises NotFoundError if the row, its run or its kind is missing,
     or if its kind does not draw boards.
     """
-    from chessreg.runs.kind import kind_of_record
+    from chessreg.runs.kind import find_kind_of_record
 
     if row.get("result_table") == DATASET_GAME:
         from chessreg.entities.dataset import build_dataset_frames
@@ -76,7 +76,7 @@ def load_boards(session: Session, row: Mapping[str, Any]) -> Boards:
         raise NotFoundError(f"unit {row.get('unit')} of run {called} has no stored row")
     if run.kind in KINDS_WITH_OWN_SCREEN:
         return Boards(whole, [], called, run.kind)
-    kind = kind_of_record(record, session.store.read_only)
+    kind = find_kind_of_record(record, session.store.read_only)
     views = kind.board_views({k: v for k, v in whole.items() if k != "result_table"}, session.inputs)
     if not views:
         raise NotFoundError(f"{run.kind} runs draw no boards", "i shows all fields of the row")
@@ -103,11 +103,11 @@ def describe_game(game: StoredGame) -> tuple[str, ...]:
     points = {"": "not scored", "0": "lost", "½": "drew", "1": "won"}
     scored = points[game_points({"result": row.result, "adjudication_cp": row.adjudication_cp}, color)]
     end = row.termination.replace("_", " ")
-    lines = [f"{row.result} by {end} after {show.counted(row.plies, 'ply', 'plies')} · {game.model} {scored}"]
+    lines = [f"{row.result} by {end} after {show.format_count(row.plies, 'ply', 'plies')} · {game.model} {scored}"]
     edit = "unedited" if game.intervention is None else describe_intervention(game.intervention)
     lines.append(f"{game.model} as {color.title()}, {edit}")
     if row.first_try_legal is not None:
-        lines.append(f"{row.first_try_legal} of {show.counted(row.turns, 'turn', 'turns')} legal at the first try")
+        lines.append(f"{row.first_try_legal} of {show.format_count(row.turns, 'turn', 'turns')} legal at the first try")
     if row.adjudication_cp is not None:
         lines.append(f"evaluation at the end {format_evaluation(row.adjudication_cp)}")
     return tuple(lines)

@@ -28,9 +28,9 @@ from sqlalchemy import (
 from chessreg.errors import NotFoundError
 from chessreg.registry import measures, read, run_filter, tables, words
 from chessreg.registry.run_state import FAILURES, WAITS_IN_CLUSTER
-from chessreg.registry.states import word_of
+from chessreg.registry.states import get_state_word
 from chessreg.registry.tables import Cause, Job, JobState
-from chessreg.registry.tables.types import utc_now
+from chessreg.registry.tables.types import get_utc_now
 from chessreg.scheduling import queue, status
 from tui import show
 from tui.data.pages import Pages, Row
@@ -112,11 +112,11 @@ def make_field_condition(session: Session, field: str, sign: str, value: str) ->
         return run_filter.match_time(TIMES[field], sign, value)
     if field in TEXTS and sign not in "=:":
         return run_filter.match_text(TEXTS[field], sign, value)
-    pattern = run_filter.like_pattern(sign, value)
+    pattern = run_filter.build_like_pattern(sign, value)
     if field in TEXTS:
         return func.coalesce(TEXTS[field].ilike(pattern, escape="\\"), literal(1) == literal(0))
     if field == "name":
-        targets = run_filter.annotated_targets("name").where(tables.Annotation.value.ilike(pattern, escape="\\"))
+        targets = run_filter.select_annotated_targets("name").where(tables.Annotation.value.ilike(pattern, escape="\\"))
         return make_hex_column(session, Job.run_id).in_(targets)
     if field == "state":
         return make_state_condition(value.lower())
@@ -146,7 +146,7 @@ def make_state_condition(value: str) -> ColumnElement[bool]:
 def make_end_conditions() -> dict[str, ColumnElement[bool]]:
     """Return the conditions of the words that describe how a job ended. `failed` covers all failures counted on the
     home screen, `ended` covers every end."""
-    causes: dict[str, ColumnElement[bool]] = {word_of(cause): Job.cause == cause for cause in Cause}
+    causes: dict[str, ColumnElement[bool]] = {get_state_word(cause): Job.cause == cause for cause in Cause}
     killed = causes["killed"]
     causes |= {"cancelled": and_(killed, Job.cancel), "killed": and_(killed, not_(Job.cancel))}
     words = causes | {"failed": or_(*(causes[word] for word in FAILURES)), "ended": true()}
@@ -427,7 +427,7 @@ def add_placements(sql: SqlSession, going: Sequence[Row]) -> list[Row]:
     }
     left = {row["run_id"].hex[-6:]: row["seconds_left"] for row in going}
     called = {row["run_id"].hex[-6:]: row["name"] for row in going}
-    rows, now = list[Row](), utc_now()
+    rows, now = list[Row](), get_utc_now()
     for row in going:
         started = row.get("machine") if row["state"] == "running" else None
         gpu, host = places.get((row["run_id"], row["id"]), (None, started))
@@ -436,7 +436,7 @@ def add_placements(sql: SqlSession, going: Sequence[Row]) -> list[Row]:
         known = [seconds for seconds in awaited if seconds is not None]
         starts_in = max(known) if known and len(known) == len(awaited) else None
         if starts_in is None:
-            starts_in = show.seconds_to_start(row)
+            starts_in = show.measure_seconds_to_start(row)
         ran = (now - row["started_at"]).total_seconds() if host is not None and row["started_at"] else None
         rows.append({**row, "at": host, "gpu": gpu, "ran": ran, "starts_in": starts_in, "after": after})
     return rows
@@ -474,7 +474,7 @@ def list_hosts(sql: SqlSession) -> list[Row]:
     checked_in = exists().where(attempt.job_id == Job.id, attempt.state == tables.AttemptState.RUNNING)
     starting = select(MACHINE, func.count()).where(RUNNING, ~checked_in, MACHINE.is_not(None)).group_by(MACHINE)
     for host, count in sql.execute(starting):
-        unknown = dict.fromkeys(tables.Machine.__table__.columns.keys()) | {"gpus": [], "last_seen": utc_now()}
+        unknown = dict.fromkeys(tables.Machine.__table__.columns.keys()) | {"gpus": [], "last_seen": get_utc_now()}
         unknown |= {"host": host, "running": 0, "runs": 0, "load": None, "load_at": None}
         hosts.setdefault(host, unknown)["running"] += count
     return sorted(hosts.values(), key=lambda row: (row["running"] > 0, row["last_seen"]), reverse=True)

@@ -16,13 +16,13 @@ from pydantic import ValidationError
 from sqlalchemy import or_, select, true
 
 from chessreg.errors import ChessregError, NotFoundError
-from chessreg.folders import expanded
+from chessreg.folders import expand_path
 from chessreg.registry import names, tables
 from chessreg.registry.database import select_by_keys
 from chessreg.registry.names import require_name
 from chessreg.registry.tables import Job
 from chessreg.runs.inputs import IMPORTED_PREFIX, PROBE, REFERENCE_PATTERN, is_kind_accepted
-from chessreg.runs.kind import Kind, kind_makes_checkpoint
+from chessreg.runs.kind import Kind, is_checkpoint_maker
 from chessreg.runs.spec import (
     FILE_NOUNS,
     YES_NO_WORDS,
@@ -30,10 +30,10 @@ from chessreg.runs.spec import (
     describe_settings,
     flatten_settings,
     format_value,
+    list_visible_settings,
     make_settings,
     nest_settings,
     tag_of,
-    visible_settings,
 )
 from chessreg.scheduling.executors import EXECUTORS, slurm_script
 from chessreg.scheduling.launch import ExpectedInputs, LaunchOptions, Order, make_cell_name, plan_orders, preview_run
@@ -128,7 +128,7 @@ class Form:
         """Fields of the chosen variant; before one is chosen, the fields that all variants have."""
         variant = self.variant
         if variant not in self._by_variant:
-            fields = self.fields_with(visible_settings(self.kind.spec, variant))
+            fields = self.fields_with(list_visible_settings(self.kind.spec, variant))
             self._by_variant[variant] = {each.key: each for each in fields}
         return self._by_variant[variant]
 
@@ -366,11 +366,11 @@ def list_dataset_candidates(sql: SqlSession) -> list[Row]:
         name = called.get(dataset.id) or dataset.id.hex[-6:]
         rank, thing = STARRED_RANK if dataset.id in starred else 0, get_dataset_content(dataset).removesuffix("s")
         held = dataset.plies if thing == "position" else dataset.games
-        rows.append({"value": name, "about": f"{format_star(rank)}{show.counted(held, thing)}",
+        rows.append({"value": name, "about": f"{format_star(rank)}{show.format_count(held, thing)}",
                      "at": dataset.created_at, "rank": rank})  # fmt: skip
         parts = sql.scalars(select(split).where(split.dataset_id == dataset.id).order_by(split.low, split.name))
         for part in parts:
-            about = show.counted(part.games, thing)
+            about = show.format_count(part.games, thing)
             rows.append({"value": f"{name}:{part.name}", "about": about, "at": part.created_at, "rank": rank})
     return rows
 
@@ -469,7 +469,7 @@ def list_pending_candidates(sql: SqlSession, wanted: str) -> list[Row]:
     query = select(Job).where(Job.ended_at.is_(None), Job.shard == 0).order_by(Job.created_at.desc(), Job.id)
     rows: list[Row] = []
     for job in sql.scalars(query):
-        model = kind_makes_checkpoint(job.kind)
+        model = is_checkpoint_maker(job.kind)
         fits = model if wanted == "checkpoint" else wanted in ("", "run") or is_kind_accepted(job.kind, wanted)
         begun = sql.get(tables.Run, job.run_id)
         if fits and (begun is None or (model and begun.completed_at is None)):
@@ -566,7 +566,7 @@ def find_unresolved(session: Session, form: Form) -> dict[str, str]:
 
 
 def require_file(reference: str) -> None:
-    if not REFERENCE_PATTERN.match(reference) and reference != "sample" and not expanded(reference).exists():
+    if not REFERENCE_PATTERN.match(reference) and reference != "sample" and not expand_path(reference).exists():
         raise NotFoundError(f"{reference} does not exist")
 
 
@@ -608,7 +608,7 @@ def list_kind_rows(session: Session) -> list[Row]:
 
     The summary of an untrusted file states the problem. Missing files are left out.
     """
-    from chessreg.runs.kind import kind_of_record, load_kinds
+    from chessreg.runs.kind import find_kind_of_record, load_kinds
     from chessreg.runs.trust import NotTrustedError
 
     known = {name: make_kind_row(one, name) for name, one in load_kinds().items()}
@@ -617,7 +617,7 @@ def list_kind_rows(session: Session) -> list[Row]:
     for record in records:
         if record.name not in known and ".py:" in record.source:
             try:
-                known[record.name] = make_kind_row(kind_of_record(record, session.store.read_only), record.source)
+                known[record.name] = make_kind_row(find_kind_of_record(record, session.store.read_only), record.source)
             except NotTrustedError as error:
                 known[record.name] = make_untrusted_row(record, error)
             except ChessregError:

@@ -59,15 +59,15 @@ def label_tone(row: Row) -> Tone:
     return "key" if row["label"] == show.format_host(row["host"]) else "detail"
 
 
-def busy_tone(row: Row) -> Tone:
+def get_busy_tone(row: Row) -> Tone:
     return "running" if row["busy"] and row["busy"] > 0.02 else "warn" if row["state"] and row["device"] else "detail"
 
 
-def memory_tone(row: Row) -> Tone:
+def get_memory_tone(row: Row) -> Tone:
     return "warn" if row["memory"] is not None and row["memory"] >= FULL_MEMORY_SHARE else "queued"
 
 
-def job_tone(row: Row) -> Tone:
+def get_job_tone(row: Row) -> Tone:
     return choose_state_tone(row["state"]) if row["state"] else "good" if row["job"] == "free" else "detail"
 
 
@@ -87,11 +87,11 @@ def make_gpu_grid(
     columns = (
         TableColumn("label", "machine", widest=24, tone=label_tone),
         TableColumn("device", "GPU", right=True, role="detail"),
-        TableColumn("past", "last minutes", tone=busy_tone, role="key"),
-        TableColumn("busy", "busy", text=lambda row: format_meter(row["busy"], cells), tone=busy_tone, whole=True),
+        TableColumn("past", "last minutes", tone=get_busy_tone, role="key"),
+        TableColumn("busy", "busy", text=lambda row: format_meter(row["busy"], cells), tone=get_busy_tone, whole=True),
         TableColumn("memory", "memory", text=lambda row: format_meter(row["memory"], cells, row["memory_told"]),
-               tone=memory_tone, whole=True),
-        TableColumn("job", "job", widest=40, least=16, tone=job_tone),
+               tone=get_memory_tone, whole=True),
+        TableColumn("job", "job", widest=40, least=16, tone=get_job_tone),
         TableColumn("ran", "runs for", right=True, text=lambda row: show.format_seconds(row["ran"])),
         TableColumn("left", "left", right=True, text=lambda row: show.format_seconds(row["left"])),
     )  # fmt: skip
@@ -194,7 +194,7 @@ def make_job_cells(jobs: Sequence[Row]) -> Line:
 def describe_idle_machine(machine: Row) -> str:
     if machine["running"]:
         return f"{machine['running']} running, not checked in yet"
-    return f"idle · {show.counted(machine['runs'], 'run')} · seen {show.format_local_time(machine['last_seen'])}"
+    return f"idle · {show.format_count(machine['runs'], 'run')} · seen {show.format_local_time(machine['last_seen'])}"
 
 
 def make_machine_table(
@@ -204,13 +204,13 @@ def make_machine_table(
     cells = 8 if width >= 100 else 5
     columns = (
         TableColumn("label", "machine", widest=20, least=6, role="key"),
-        TableColumn("gpus", "GPUs", tone=busy_tone, whole=True),
+        TableColumn("gpus", "GPUs", tone=get_busy_tone, whole=True),
         TableColumn("device", "used", right=True, role="detail"),
         TableColumn(
-            "memory", "memory", text=lambda row: format_meter(row["memory"], cells), tone=memory_tone, whole=True
+            "memory", "memory", text=lambda row: format_meter(row["memory"], cells), tone=get_memory_tone, whole=True
         ),
-        TableColumn("busy", "CPU", text=lambda row: format_meter(row["busy"], cells), tone=busy_tone, whole=True),
-        TableColumn("job", "jobs", widest=60, least=10, tone=job_tone),
+        TableColumn("busy", "CPU", text=lambda row: format_meter(row["busy"], cells), tone=get_busy_tone, whole=True),
+        TableColumn("job", "jobs", widest=60, least=10, tone=get_job_tone),
     )
     rows: list[Line] = []
     for machine in sort_machines(machines):

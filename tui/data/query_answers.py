@@ -167,15 +167,15 @@ def search_catalogue(session: Session, text: str = "") -> tuple[list[Row], str]:
     The catalogue includes queries of trusted user kinds that were run here. Queries that a complete run can answer
     (`answered`) come first. If the users' queries are invalid, the message is not empty and they are left out.
     """
-    from chessreg.queries.ask import trusted_kind_files
-    from chessreg.queries.catalogue import catalogue_entries
+    from chessreg.queries.ask import list_trusted_kind_files
+    from chessreg.queries.catalogue import list_entries
 
     wanted, wrong = text.lower().split(), ""
     complete = find_kinds_with_results(session)
     try:
-        catalogue = catalogue_entries(trusted_kind_files(session.database))
+        catalogue = list_entries(list_trusted_kind_files(session.database))
     except ChessregError as error:
-        catalogue, wrong = catalogue_entries(), error.message
+        catalogue, wrong = list_entries(), error.message
     rows: list[Row] = [
         {
             "entry": e,
@@ -227,10 +227,10 @@ def answer_question(session: Session, question: ScreenQuestion) -> AnswerTable:
 
 def list_rows_behind(session: Session, question: ScreenQuestion, number: int) -> AnswerTable:
     """Return the rows behind line `number` (from 1) of a query's answer."""
-    from chessreg.queries.ask import rows_behind
+    from chessreg.queries.ask import query_rows_behind
 
     scope = make_scope(question.scope, question.partial)
-    result = rows_behind(session.database, question.entry, number, scope, scoring=question.scoring)
+    result = query_rows_behind(session.database, question.entry, number, scope, scoring=question.scoring)
     return make_paged_answer(f"row {number}", result)
 
 
@@ -246,7 +246,7 @@ def make_answer_table(title: str, result: QueryResult, wide: bool = False) -> An
     """Return a short answer as text: the columns that answer the query or, with `wide`, all columns."""
     from chessreg.queries import render
 
-    headings, cells, same, numeric = render.table_cells(result, wide)
+    headings, cells, same, numeric = render.format_cells(result, wide)
     names = render.choose_columns(result, wide)[0]
     rows: list[Row] = [
         {**{name: value for name, value in row.items() if name not in names}, **number_cells(place, line)}
@@ -257,9 +257,9 @@ def make_answer_table(title: str, result: QueryResult, wide: bool = False) -> An
         headings,
         numeric,
         ListPages(rows),
-        render.caption_text(same),
+        render.format_caption(same),
         result.notes,
-        render.provenance_line(result),
+        render.format_provenance(result),
         result,
         tuple(choose_column_role(result, name) for name in names),
         frozenset(n for n, name in enumerate(names) if name in result.intervals),
@@ -319,8 +319,10 @@ def make_paged_answer(title: str, result: QueryResult, hidden: Collection[str] =
     from chessreg.queries import render
 
     pages = RowsBehind(result, hidden)
-    headings = [render.column_heading(result, name) for name in pages.names]
-    return AnswerTable(title, headings, pages.numeric, pages, "", result.notes, render.provenance_line(result), result)
+    headings = [render.format_heading(result, name) for name in pages.names]
+    return AnswerTable(
+        title, headings, pages.numeric, pages, "", result.notes, render.format_provenance(result), result
+    )
 
 
 def number_cells(place: int, line: Sequence[str]) -> dict[str, Any]:
@@ -354,7 +356,7 @@ class RowsBehind:
                 **row,
                 **number_cells(
                     first + place + 1 if self.lines is None else int(self.lines[first + place]),
-                    [render.cell_text(part, row, name) for name in self.names],
+                    [render.format_cell(part, row, name) for name in self.names],
                 ),
             }
             for place, row in enumerate(part.rows)
@@ -422,9 +424,9 @@ def format_sql_heading(name: str, heading: str) -> str:
 
 def list_sql_names(session: Session) -> Names:
     """Return every table and view that a SELECT can use, with its columns."""
-    from chessreg.queries.engine import engine_of
+    from chessreg.queries.engine import open_shared_engine
 
-    return engine_of(session.database).described()
+    return open_shared_engine(session.database).described()
 
 
 def format_row_counts(session: Session) -> dict[str, str]:
@@ -432,7 +434,7 @@ def format_row_counts(session: Session) -> dict[str, str]:
     from chessreg.queries import ask
 
     counts = ask.count_table_rows(session.database, list_sql_names(session))
-    return {table: ask.row_count_text(*number) for table, number in counts.items()}
+    return {table: ask.format_row_count(*number) for table, number in counts.items()}
 
 
 def explain_select(session: Session, text: str) -> dict[str, str]:
@@ -440,7 +442,7 @@ def explain_select(session: Session, text: str) -> dict[str, str]:
     from chessreg.queries import ask
 
     reads = ask.count_rows_read(session.database, text)
-    return {table: f"{ask.row_count_text(*number)} rows" for table, number in reads.items()}
+    return {table: f"{ask.format_row_count(*number)} rows" for table, number in reads.items()}
 
 
 def complete_sql(before: str, whole: str, known: Names) -> list[str]:
@@ -485,19 +487,19 @@ def make_plot_boards(result: QueryResult, plot: Plot) -> list[BoardSeries]:
     Values above 1 that are not percentages are shown as shares of the maximum.
     """
     from chessreg.games.boards.boardframe import EMPTY, BoardFrame
-    from chessreg.queries.plot import heat_boards, heat_range
-    from chessreg.queries.render import column_heading
+    from chessreg.queries.plot import build_heat_boards, compute_heat_range
+    from chessreg.queries.render import format_heading
 
-    boards = heat_boards(result, plot)
+    boards = build_heat_boards(result, plot)
     if not boards:
         return []
-    low, high = heat_range(boards)
+    low, high = compute_heat_range(boards)
     percent = result.column(plot.y).unit == "%"
     whole = 100.0 if percent else max(1.0, abs(low), abs(high))
     label = (
-        column_heading(result, plot.y)
+        format_heading(result, plot.y)
         if whole in (1.0, 100.0)
-        else f"{column_heading(result, plot.y)}, share of {whole:.4g}"
+        else f"{format_heading(result, plot.y)}, share of {whole:.4g}"
     )
     name = f"{plot.panels[0]} " if len(plot.panels) == 1 else ""
     series: dict[str, list[BoardFrame]] = {}
@@ -516,26 +518,26 @@ def make_plot_boards(result: QueryResult, plot: Plot) -> list[BoardSeries]:
 
 def make_plot_chart(result: QueryResult, plot: Plot) -> Chart:
     """Return the chart of a query's plot, as `chessreg plot` draws it."""
-    from chessreg.queries.plot import LINE_KEY, differing_columns, group_rows, rows_of_lines
-    from chessreg.queries.render import cell_text, column_heading
+    from chessreg.queries.plot import LINE_KEY, group_rows, list_differing_columns, list_line_rows
+    from chessreg.queries.render import format_cell, format_heading
 
-    rows = rows_of_lines(result, plot)
+    rows = list_line_rows(result, plot)
     ends = plot.y in result.intervals
     panels = []
     for title, panel_rows in group_rows(rows, plot.panels).items():
         series = []
-        for label, part in group_rows(panel_rows, differing_columns(rows, (*plot.series, LINE_KEY))).items():
+        for label, part in group_rows(panel_rows, list_differing_columns(rows, (*plot.series, LINE_KEY))).items():
             points = [
                 Point(
                     row[plot.x] if isinstance(row[plot.x], (int, float)) else str(row[plot.x]),
                     float(row[plot.y]),
                     row[f"{plot.y}_low"] if ends else None,
                     row[f"{plot.y}_high"] if ends else None,
-                    cell_text(result, dict(row), plot.y),
+                    format_cell(result, dict(row), plot.y),
                 )
                 for row in part
             ]
             series.append(Series(label, tuple(points)))
         panels.append(Panel(title, tuple(series)))
     form: Literal["lines", "bars"] = "bars" if plot.form == "bars" else "lines"
-    return Chart(plot.title, plot.x.replace("_", " "), column_heading(result, plot.y), tuple(panels), form)
+    return Chart(plot.title, plot.x.replace("_", " "), format_heading(result, plot.y), tuple(panels), form)

@@ -26,7 +26,7 @@ from chessreg.errors import BadInputError, ChessregError
 from chessreg.games.datasets.dataset import make_arrow_indices
 from chessreg.registry import names, tables
 from chessreg.registry.database import select_by_keys
-from chessreg.registry.measures import game_points_sql
+from chessreg.registry.measures import build_game_points_sql
 from tui import show
 from tui.columns import TableColumn, is_numeric_field
 from tui.data.pages import PAGE_ROWS, JoinedPages, Pages, Row
@@ -179,7 +179,7 @@ def make_sql_field(session: Session, table: Any, name: str) -> Any:
     if table is tables.Game and name in ("color", "opponent"):
         return make_match_field(session, name)
     if table is tables.Game and name == "points":
-        return game_points_sql(make_match_field(session, "color").value == "white")
+        return build_game_points_sql(make_match_field(session, "color").value == "white")
     if name == "accuracy" and hasattr(table, "correct"):
         return 100.0 * table.correct / func.nullif(table.n, 0)
     column = getattr(table, name, None)

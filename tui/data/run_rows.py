@@ -10,7 +10,7 @@ from uuid import UUID
 from sqlalchemy import ColumnElement, func, select
 
 from chessreg.registry import identity, lineage, measures, names, read, run_filter, tables
-from chessreg.registry.states import word_of
+from chessreg.registry.states import get_state_word
 from tui import show
 from tui.columns import TableColumn, choose_state_tone, format_state
 from tui.data.pages import PAGE_ROWS, JoinedPages, Pages, Row, refuse_narrowing
@@ -214,7 +214,7 @@ SETTING_COLUMNS = (
 
 def get_attempt_state(row: Mapping[str, Any]) -> str:
     """Return the state of an attempt: running, or the state that its cause names."""
-    return word_of(row["cause"]) if row["cause"] else str(row["state"])
+    return get_state_word(row["cause"]) if row["cause"] else str(row["state"])
 
 
 ATTEMPT_COLUMNS = (

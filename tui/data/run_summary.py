@@ -11,7 +11,7 @@ from uuid import UUID
 from sqlalchemy import and_, func, select
 
 from chessreg.registry import tables
-from chessreg.registry.measures import ClusterCount, game_points_sql
+from chessreg.registry.measures import ClusterCount, build_game_points_sql
 from tui import show
 from tui.columns import TableColumn
 from tui.data.pages import Row
@@ -131,7 +131,7 @@ def summarize_conditions(sql: SqlSession, run_id: UUID) -> Summary:
 def summarize_matches(sql: SqlSession, run_id: UUID) -> Summary:
     """The model's score in each match."""
     game, match = tables.Game, tables.Match
-    points = game_points_sql(match.color == "white")
+    points = build_game_points_sql(match.color == "white")
     query = (
         select(
             match.number, match.color, match.opponent, func.count(), func.avg(points),

@@ -150,4 +150,4 @@ def count_chosen(noun: str, chosen: dict[UUID, str]) -> str:
     if len(chosen) == 1:
         return join_chosen_labels(chosen)
     names = f" ({join_chosen_labels(chosen)})" if len(chosen) <= 3 else ""
-    return f"{show.counted(len(chosen), noun)}{names}"
+    return f"{show.format_count(len(chosen), noun)}{names}"

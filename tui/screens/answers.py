@@ -181,7 +181,7 @@ class ResultScreen(AppScreen):
                 if yes:
                     self.write(path)
 
-            size = show.size(path.stat().st_size)
+            size = show.format_size(path.stat().st_size)
             self.app.push_screen(Confirm(f"{path} already exists ({size}). Overwrite it?"), answered)
 
         hint = f"The suffix sets the format: {self.suffixes()}. Esc cancels."
@@ -193,12 +193,14 @@ class ResultScreen(AppScreen):
         if (result := self.result) is None:
             return
         plot, command = self.result_plot, self.command()
-        written = await self.ask(f"writing {path.name}", lambda session: write_result(result, path, plot), once=True)
+        written = await self.ask(
+            f"writing {path.name}", lambda session: write_answer_file(result, path, plot), once=True
+        )
         if written is None:  # let the user correct the path
             self.ask_path(str(path))
         else:
             again = f"; equivalent command: {command} --output {shlex.quote(str(path))}"
-            self.notify(f"{show.counted(len(result), 'row')} as {written}{again}", title=str(path))
+            self.notify(f"{show.format_count(len(result), 'row')} as {written}{again}", title=str(path))
 
     @work(group="copy")
     async def action_copy_as(self, format: str) -> None:
@@ -217,10 +219,10 @@ class ResultScreen(AppScreen):
 
         text = await self.ask("writing the table", lambda session: rendered(), once=True)
         if text is not None:
-            self.app.copy(text, f"{show.counted(len(result), 'row')} as {format}")
+            self.app.copy(text, f"{show.format_count(len(result), 'row')} as {format}")
 
 
-def write_result(result: QueryResult, path: Path, plot: Plot | None) -> str:
+def write_answer_file(result: QueryResult, path: Path, plot: Plot | None) -> str:
     """Write a table, or its plot if the suffix is that of a figure. Return the format in words.
 
     Raises: BadInputError for an unknown suffix.
@@ -474,16 +476,16 @@ class PlotScreen(FigureScreen):
         question, plot = self.scoped_question, self.plots[self.at]
 
         def read(session: Session) -> tuple[QueryResult, Chart, str]:
-            from chessreg.queries.render import provenance_line
+            from chessreg.queries.render import format_provenance
 
             result = run_plot_query(session, question, plot)
-            return result, make_plot_chart(result, plot), provenance_line(result)
+            return result, make_plot_chart(result, plot), format_provenance(result)
 
         figure = await self.ask(f"asking {question.title}", read)
         if figure is not None:
             self.result, chart, footer = figure
             self.result_question, self.result_plot = question, plot
-            title = f"{plot.title[:1].upper()}{plot.title[1:]} · {show.counted(len(self.result), 'row')}"
+            title = f"{plot.title[:1].upper()}{plot.title[1:]} · {show.format_count(len(self.result), 'row')}"
             self.query_one("#drawing").border_title = cast(str, Content(title))
             self.query_one(ChartView).show(chart)
             self.query_one(NotesPane).show(self.result.notes, show.trim_provenance(footer))

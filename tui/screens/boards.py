@@ -725,7 +725,7 @@ class PairScreen(DrawingScreen):
     def head(self) -> str:
         assert self.pair
         pair = self.pair
-        alike = f"alike for {show.counted(pair.parts or 0, 'ply', 'plies')}, then {pair.moves}"
+        alike = f"alike for {show.format_count(pair.parts or 0, 'ply', 'plies')}, then {pair.moves}"
         parts = "the games are equal" if pair.parts is None else alike
         together = pair.parts is None or self.ply <= pair.parts
         ends = " and ".join(str(len(side.views) - 1) for side in pair.sides)

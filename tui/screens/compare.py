@@ -49,7 +49,7 @@ class CompareScreen(PartsScreen):
     def __init__(self, ids: Sequence[UUID]) -> None:
         super().__init__()
         self.ids, self.baseline = list(ids), ids[0]
-        self.crumb = f"compare {show.counted(len(self.ids), 'run')}"
+        self.crumb = f"compare {show.format_count(len(self.ids), 'run')}"
         self.compared: comparison.ComparisonTables | None = None
         self.metric = ""  # of the shown curve
 

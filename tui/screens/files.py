@@ -31,7 +31,7 @@ COLUMNS = (
 
 def format_entry_size(row: Row) -> str:
     """Return the size of a file. For a folder, return whether it is a registry."""
-    return show.size(row["bytes"]) if not row["folder"] else "registry" if row["fits"] else ""
+    return show.format_size(row["bytes"]) if not row["folder"] else "registry" if row["fits"] else ""
 
 
 def list_folder(folder: Path) -> list[Row]:

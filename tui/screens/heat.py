@@ -78,10 +78,10 @@ class HeatScreen(FigureScreen, DrawingScreen):
         question, plot = self.scoped_question, self.plot
 
         def read(session: Session) -> tuple[QueryResult, list[BoardSeries], str]:
-            from chessreg.queries.render import provenance_line
+            from chessreg.queries.render import format_provenance
 
             result = run_plot_query(session, question, plot)
-            return result, make_plot_boards(result, plot), provenance_line(result)
+            return result, make_plot_boards(result, plot), format_provenance(result)
 
         read_boards = await self.ask(f"asking {question.title}", read)
         if read_boards is None:

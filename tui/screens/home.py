@@ -297,7 +297,7 @@ class HomeScreen(JobActionsScreen):
         table.styles.height = min(len(rows), most) + 3
         table.display = bool(rows) and not self.has_class("-empty")
         used, every = count_gpus(state.machines, state.going)
-        busy = f" · {used} of {show.counted(every, 'GPU')} in use" if every else ""
+        busy = f" · {used} of {show.format_count(every, 'GPU')} in use" if every else ""
         hidden = len(rows) - min(len(rows), most)
         more = f" · {len(rows) - hidden} of {len(rows)} lines" if hidden else ""
         table.set_title(f"Machines{busy}{more}")
@@ -437,7 +437,7 @@ def format_home_overview(state: HomeSnapshot) -> str:
         f"{well.pop('complete')} complete",
         f"{sum(row['failed'] for row in state.ended)} failed",
         *(f"{number} {how}" for how, number in well.items() if number),
-        f"{show.counted(state.counts['run'], 'run')} in all",
+        f"{show.format_count(state.counts['run'], 'run')} in all",
     ]
     return " · ".join(counts)
 
@@ -463,11 +463,12 @@ def build_tiles(state: HomeSnapshot, newest: Row | None, since: str) -> dict[str
         )
     return {
         "running": ("running", f"● {state.jobs['running'] + state.foreground:,}",
-                    f"on {show.counted(len(hosts), 'machine')}" if hosts else "" if state.going else "^l launches"),
+                    f"on {show.format_count(len(hosts), 'machine')}" if hosts
+                    else "" if state.going else "^l launches"),
         "waiting": ("to start", f"○ {state.jobs['waiting']:,}",
                     "" if soonest is None else f"next in {show.format_seconds(soonest)}"),
         "failed": ("failed", f"✗ {len(failed):,}", "! opens the log" if failed else since),
-        "complete": ("complete", f"✓ {complete:,}", f"{show.counted(state.counts['run'], 'run')} in all"),
+        "complete": ("complete", f"✓ {complete:,}", f"{show.format_count(state.counts['run'], 'run')} in all"),
         "last": last,
     }  # fmt: skip
 

@@ -147,7 +147,7 @@ class JobScreen(JobActionsScreen, PartsScreen):
     def label_log(self) -> None:
         """Show the search hits and whether the log follows its end."""
         log, strip = self.query_one(LogView), self.query_one(PaneStrip)
-        facts = [f"{log.hit + 1} of {show.counted(len(log.hits), 'place')}" if log.search_text else ""]
+        facts = [f"{log.hit + 1} of {show.format_count(len(log.hits), 'place')}" if log.search_text else ""]
         facts.append("" if log.follows else "stopped: G follows")
         log.border_title = cast(str, Content(" · ".join(filter(None, ["Log", *facts]))))
         title = " · ".join(filter(None, ["log", *facts]))
@@ -302,7 +302,7 @@ def format_job_progress(view: JobView) -> str:
     if total:
         running = [row["progress"] * row["units"] for row in every if row["progress"] is not None]
         share = sum(running) / total
-        of = f" of {show.counted(len(view.shards), 'job')}" if len(view.shards) > 1 else ""
+        of = f" of {show.format_count(len(view.shards), 'job')}" if len(view.shards) > 1 else ""
         parts.append(f"{show.draw_bar(share, 20)} {show.format_percent(share)}")
         parts.append(f"{done:,}/{total:,} units{of}")
     parts += [job["why"], view.reason]
@@ -321,7 +321,7 @@ def format_job_summary(view: JobView) -> str:
         show.format_job_pace(job),
         f"{job['executor']} on {show.format_host(job['machine'])}" if job["machine"] else job["executor"],
         f"partition {job['partition']}" if job["partition"] else "",
-        f"{status.scheduler_name(job)} job {job['scheduler_job']}" if job["scheduler_job"] else "",
+        f"{status.get_scheduler_name(job)} job {job['scheduler_job']}" if job["scheduler_job"] else "",
         f"priority {job['priority']}" if job["priority"] else "",
     ]
     return " · ".join(filter(None, facts))

@@ -106,7 +106,7 @@ class JobActionsScreen(AppScreen):
         if number is None:
             return
         if number:
-            self.notify(f"{done}: {format_job_reference(row) if number == 1 else show.counted(number, 'job')}")
+            self.notify(f"{done}: {format_job_reference(row) if number == 1 else show.format_count(number, 'job')}")
         else:
             self.notify(nothing, severity="warning")
         self.load()
@@ -274,7 +274,7 @@ def read_job_page(session: Session, filter_text: str, number: int) -> JobPage:
 def format_jobs_overview(page: JobPage) -> str:
     counts = page.counts
     total = counts["running"] + counts["waiting"] + counts["ended"]
-    jobs_text = show.counted(total, "job")
+    jobs_text = show.format_count(total, "job")
     if page.pages.count != total:
         jobs_text = f"{page.pages.count:,} of {jobs_text}"
     states = [f"{counts['running']:,} running", f"{counts['waiting']:,} to start", f"{counts['ended']:,} ended"]

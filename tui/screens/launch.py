@@ -134,7 +134,7 @@ def rank_kind(name: str, wanted: Sequence[str]) -> int:
 def format_draft(draft: Mapping[str, Any]) -> str:
     """Return how many settings of an unfinished form are filled in."""
     number = len(draft.get("typed", ()))
-    return show.counted(number, "setting") if number else draft.get("preset", "")
+    return show.format_count(number, "setting") if number else draft.get("preset", "")
 
 
 WIDE_CELLS = 180  # minimum to show the plan next to the form
@@ -490,7 +490,7 @@ class FormScreen(AppScreen):
         if not self.form.typed:
             self.clear_form(True)
         else:
-            question = f"Clear {show.counted(len(self.form.typed), 'setting')} of this form?"
+            question = f"Clear {show.format_count(len(self.form.typed), 'setting')} of this form?"
             self.app.push_screen(Confirm(question), self.clear_form)
 
     def clear_form(self, yes: bool | None) -> None:

@@ -105,8 +105,8 @@ def format_machine_facts(machine: Row) -> Text:
     """Return the properties of a machine, one per line."""
     gpus: list[Any] = machine["gpus"]
     lines = {
-        "processor": f"{machine['cpu']}, {show.counted(machine['cores'], 'core')}" if machine["cpu"] else "",
-        "memory": show.size(machine["memory_bytes"]) if machine["memory_bytes"] else "",
+        "processor": f"{machine['cpu']}, {show.format_count(machine['cores'], 'core')}" if machine["cpu"] else "",
+        "memory": show.format_size(machine["memory_bytes"]) if machine["memory_bytes"] else "",
         "GPUs": ", ".join(f"{gpus.count(name)} × {name}" for name in dict.fromkeys(gpus)),
         "software": " · ".join(
             f"{name} {machine[key]}".lstrip()

@@ -130,11 +130,13 @@ def format_merge_overview(other: str, preview: Mapping[str, Any]) -> str:
     new = sum(row["done_before"] is None for row in preview["runs"])
     more = sum(row["done_before"] is not None and row["done"] > row["done_before"] for row in preview["runs"])
     facts = [
-        show.counted(new, "new run"),
-        f"{show.counted(more, 'run')} with more units",
+        show.format_count(new, "new run"),
+        f"{show.format_count(more, 'run')} with more units",
         f"{preview['report']['results']:,} new results",
         f"{preview['unchanged']:,} here already",
-        f"{show.counted(len(preview['conflicts']), 'conflict')}: local rows are kept" if preview["conflicts"] else "",
+        f"{show.format_count(len(preview['conflicts']), 'conflict')}: local rows are kept"
+        if preview["conflicts"]
+        else "",
     ]
     return f"{other}: {' · '.join(filter(None, facts))}"
 

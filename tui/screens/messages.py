@@ -67,9 +67,9 @@ class MessagesScreen(AppScreen):
              "title": notice.title, "message": notice.message}
             for notice in reversed(self.app.notices)
         ]  # fmt: skip
-        held = f"{show.counted(len(waits), 'change')} not written yet · " if waits else ""
+        held = f"{show.format_count(len(waits), 'change')} not written yet · " if waits else ""
         count = len(self.app.notices)
-        newest = f"the newest {show.counted(count, 'message')}" if count else "no messages yet"
+        newest = f"the newest {show.format_count(count, 'message')}" if count else "no messages yet"
         self.query_one("#overview", Static).update(f"{held}{newest}")
         self.query_one(PageTable).show(ListPages(rows), rows, columns=COLUMNS, keep=True)
         self.relabel()

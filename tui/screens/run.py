@@ -220,6 +220,6 @@ def format_run_summary(run: Mapping[str, Any]) -> Text:
     if run["invalid"]:
         annotations.append(f"invalid: {run['invalid']}")
     if run["conflicts"]:
-        annotations.append(show.counted(run["conflicts"], "conflicting row"))
+        annotations.append(show.format_count(run["conflicts"], "conflicting row"))
     annotations += [f"note: {note}" for note in run["notes"][-1:]]
     return text + Text("\n" + " · ".join(annotations)) if annotations else text

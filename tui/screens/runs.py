@@ -313,7 +313,7 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
 
     def describe_hidden(self, things: Collection[UUID]) -> str:
         number = len(self.hidden.intersection(things))
-        return f"Not in this list: {number:,} of {show.counted(len(things), 'marked run')}" if number else ""
+        return f"Not in this list: {number:,} of {show.format_count(len(things), 'marked run')}" if number else ""
 
     def action_compare(self) -> None:
         from tui.screens.compare import CompareScreen
@@ -354,15 +354,15 @@ def read_run_page(session: Session, filter_text: str, sort: str, metrics: Sequen
 
 
 def format_runs_overview(counts: Mapping[str, int], pages: Pages) -> str:
-    runs_text = show.counted(counts["run"], "run")
+    runs_text = show.format_count(counts["run"], "run")
     if not is_counted(pages):
         runs_text = f"{pages.count:,}… of {runs_text}"
     elif pages.count != counts["run"]:
         runs_text = f"{pages.count:,} of {runs_text}"
     unfinished = f" ({counts['unfinished']:,} not complete)" if counts["unfinished"] else ""
     return (
-        f"{runs_text}{unfinished} · {show.counted(counts['dataset'], 'dataset')}"
-        f" · {show.counted(counts['checkpoint'], 'checkpoint')}"
+        f"{runs_text}{unfinished} · {show.format_count(counts['dataset'], 'dataset')}"
+        f" · {show.format_count(counts['checkpoint'], 'checkpoint')}"
     )
 
 

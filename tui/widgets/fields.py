@@ -293,7 +293,7 @@ def format_plan_facts(plan: Row, checked: FormCheck, wide: bool) -> Text:
             f", {plan['missing']:,} missing" if plan["missing"] not in (None, plan["units"]) else ""
         )
     rows = ", ".join(f"{count:,} {table}" for table, count in (plan["rows"] or {}).items()) or "not estimated"
-    size = show.size(plan["bytes"]) if plan["bytes"] is not None else "not estimated"
+    size = show.format_size(plan["bytes"]) if plan["bytes"] is not None else "not estimated"
     basis = f", from {plan['basis']}" if plan["basis"] else ""
     time = (
         f"about {show.format_seconds(plan['seconds'])}{basis}"
@@ -303,7 +303,7 @@ def format_plan_facts(plan: Row, checked: FormCheck, wide: bool) -> Text:
     if plan["units"] is None or plan["status"] == "complete":
         time = ""
     launch = checked.launch
-    where = " · ".join([launch.on, show.counted(launch.shards, "shard"), plan["determinism"]])
+    where = " · ".join([launch.on, show.format_count(launch.shards, "shard"), plan["determinism"]])
     runs = plan.get("runs", 1)
     if runs > 1 and plan["seconds"] is not None:
         time = f"about {show.format_seconds(plan['seconds'])} in all{basis}"

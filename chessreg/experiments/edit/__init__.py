@@ -30,8 +30,8 @@ from chessreg.experiments.settings import games as selections
 from chessreg.experiments.settings import overlap
 from chessreg.experiments.settings.overlap import EvaluatedGames
 from chessreg.games.boards.boardframe import BoardFrame
-from chessreg.games.datasets.dataset import column_to_numpy
-from chessreg.runs.cost import LEGAL_MOVE_TOKENS, TOKENS_PER_MOVE, reading_operations
+from chessreg.games.datasets.dataset import convert_column_to_numpy
+from chessreg.runs.cost import LEGAL_MOVE_TOKENS, TOKENS_PER_MOVE, count_reading_operations
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Kind, RunEstimate
 
@@ -65,7 +65,7 @@ class EditKind(Kind):
     def operations(self, spec: Any, inputs: Inputs, states: int, edits: int) -> float:
         """Return the operations of `edits` edits of `states` states; each edit reads half of the game again."""
         games = states / spec.states_per_game
-        return reading_operations(spec.checkpoint, inputs, games + edits / 2)
+        return count_reading_operations(spec.checkpoint, inputs, games + edits / 2)
 
     def check(self, spec: EditSettings, inputs: Inputs) -> None:
         if (trials := self.estimate(spec, inputs).rows["trial"]) > MAX_TRIALS:
@@ -123,7 +123,7 @@ class BoardEdit(EditKind):
     def operations(self, spec: EditSpec, inputs: Inputs, states: int, edits: int) -> float:
         """Return the operations of reading the states, writing moves, and measuring the legal moves of both boards."""
         each = (1 + spec.samples) * TOKENS_PER_MOVE + 2 * LEGAL_MOVE_TOKENS * (2 if spec.spellings else 1)
-        more = reading_operations(spec.checkpoint, inputs, 0, edits * each)
+        more = count_reading_operations(spec.checkpoint, inputs, 0, edits * each)
         return super().operations(spec, inputs, states, edits if spec.token_mask == "all" else 0) + more
 
     def run(self, task: Task[EditSpec, EditOptions]) -> None:
@@ -190,7 +190,7 @@ class NextTokenEdit(EditKind):
     def check(self, spec: NextTokenEditSpec, inputs: Inputs) -> None:  # type: ignore[override]
         if spec.prefixes:
             games, places = selections.select_games(spec, inputs)
-            longest = int(column_to_numpy(games.table(["plies"]).column("plies"))[places].max())
+            longest = int(convert_column_to_numpy(games.table(["plies"]).column("plies"))[places].max())
             if longest <= min(spec.prefixes):
                 raise BadInputError(
                     f"--prefixes {min(spec.prefixes)}: every game ends earlier, the longest after {longest} plies",

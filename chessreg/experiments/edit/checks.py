@@ -16,7 +16,7 @@ from chessreg.experiments.edit.spec import (
     list_edit_settings,
 )
 from chessreg.experiments.settings.sites import resolve_site_name
-from chessreg.models.hook_points import RESID_PRE, check_editable, hook_point
+from chessreg.models.hook_points import RESID_PRE, check_editable, format_hook_point
 from chessreg.registry import tables
 from chessreg.runs.inputs import Inputs
 
@@ -78,7 +78,7 @@ def check_edit_probe(name: str, probe: tables.ProbeRecord, checkpoint: tables.Ch
         raise BadInputError(f"{name} reads {probe.label}, but an edit needs probes of label piece")
     if name != EMBEDDING_PROBE:
         check_editable(name, probe.hook_point)
-    elif probe.hook_point != hook_point(0, RESID_PRE):
+    elif probe.hook_point != format_hook_point(0, RESID_PRE):
         raise BadInputError(
             f"{name} reads {probe.hook_point}, not the embeddings",
             f"fit it with --hook-point '{RESID_PRE}' --layers 0",
@@ -129,9 +129,9 @@ def check_saes(
     if any(row.checkpoint_id != checkpoint.id for row in rows):
         raise BadInputError("--sae was trained on another checkpoint than --checkpoint", "chessreg sae list")
     there = {row.hook_point for row in rows}
-    if missing := [layer for layer in sorted(layers) if hook_point(layer) not in there]:
+    if missing := [layer for layer in sorted(layers) if format_hook_point(layer) not in there]:
         raise BadInputError(
-            f"--sae has no SAE of the edited hook point {hook_point(missing[0])}",
+            f"--sae has no SAE of the edited hook point {format_hook_point(missing[0])}",
             f"its SAEs are of {', '.join(sorted(there))}",
         )
 

@@ -15,7 +15,7 @@ from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.edit.model import PieceRemovals, compute_square_logits
 from chessreg.experiments.edit.spec import CLEAN, EditSpec
 from chessreg.experiments.edit.states import Removal, State, load_state, remove_moving_piece
-from chessreg.games.boards.boardframe import board_letters
+from chessreg.games.boards.boardframe import get_board_letters
 from chessreg.games.boards.picture import HeatPanel
 from chessreg.games.datasets.labels import PIECE_CLASSES
 from chessreg.registry import tables
@@ -147,7 +147,7 @@ def build_edit_panels(readings: ProbeReadings, label: int, measure: Measure, cli
             board = readings.original if which == "clean" else readings.modified
             title = f"{name}, {'original' if which == 'clean' else 'edited'} model, {measure}"
             clipped = np.clip(values[which], low, high)
-            made.append(HeatPanel(title, clipped, low, high, board_letters(board), (readings.square,)))
+            made.append(HeatPanel(title, clipped, low, high, get_board_letters(board), (readings.square,)))
     return made
 
 
@@ -155,7 +155,7 @@ def build_reading_panels(readings: ProbeReadings, label: int, measure: Measure, 
     """Return the panels of Figure 1: the true squares of the piece, the clean model's reading clipped, and the full
     reading."""
     values, name = readings.values("clean", label, measure), PIECE_CLASSES[label]
-    letters = board_letters(readings.original)
+    letters = get_board_letters(readings.original)
     truth = np.array([float(letter == name) for letter in letters])
     low, high = choose_color_range([values], measure, clip)
     whole = choose_color_range([values], measure, None)

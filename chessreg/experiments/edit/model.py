@@ -26,9 +26,9 @@ from chessreg.experiments.edit.spec import (
 )
 from chessreg.experiments.edit.states import Removal
 from chessreg.models.edits import ResidualEdit, get_token_mask
-from chessreg.models.hook_points import hook_point
+from chessreg.models.hook_points import format_hook_point
 from chessreg.models.language_model import LanguageModel
-from chessreg.named import clipped
+from chessreg.named import clip_text
 from chessreg.runs.fitted import FittedProbe, load_probe
 from chessreg.steering import controls
 from chessreg.steering.conditions import EditCondition, list_conditions
@@ -87,7 +87,7 @@ class EditedModel(Generic[S]):
         wanted = name or next(iter(known))
         if wanted not in known:
             raise NotFoundError(
-                f"this edit has no condition {clipped(wanted)!r}", f"its conditions are {', '.join(known)}"
+                f"this edit has no condition {clip_text(wanted)!r}", f"its conditions are {', '.join(known)}"
             )
         return known[wanted]
 
@@ -166,14 +166,14 @@ class PieceRemovals(EditedModel[EditSpec]):
         from chessreg.experiments.sae.stored import load_sae
 
         on, reference, expansion = str(self.model.device), str(self.spec.sae), self.spec.expansion
-        return {n: load_sae(self.inputs, reference, None, hook_point(n), expansion, on) for n in self.layers}
+        return {n: load_sae(self.inputs, reference, None, format_hook_point(n), expansion, on) for n in self.layers}
 
     def origin(self, condition: EditCondition) -> tuple[str, list[str]]:
         if condition.source == ENCODE_DECODE:
             from chessreg.experiments.sae.stored import build_output_name
 
             saes = [(layer, self.saes[layer]) for layer in condition.setting.layers]
-            names = [build_output_name(hook_point(layer), sae.features // sae.d_model) for layer, sae in saes]
+            names = [build_output_name(format_hook_point(layer), sae.features // sae.d_model) for layer, sae in saes]
             return condition.source, [f"{self.spec.sae}/{name}" for name in names]
         return super().origin(condition)
 

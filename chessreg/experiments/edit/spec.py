@@ -13,7 +13,7 @@ from chessreg.experiments.settings.games import GameSelection
 from chessreg.experiments.settings.overlap import ALLOW_OVERLAP, AllowOverlap
 from chessreg.games.boards.typed import INITIAL, continue_typed_sans, parse_typed_sans
 from chessreg.games.datasets.labels import normalize_board_changes
-from chessreg.named import clipped
+from chessreg.named import clip_text
 from chessreg.registry import tables
 from chessreg.runs.fitted import find_best_layer
 from chessreg.runs.kind import SparseRow
@@ -475,9 +475,9 @@ def parse_layers(text: str) -> tuple[int, ...]:
     for part in text.split("+"):
         match = re.fullmatch(r"\s*(\d+)(?:-(\d+))?\s*", part)
         if match is None or (match[2] and int(match[2]) < int(match[1])):
-            raise BadInputError(f"{clipped(text)!r} is not a set of layers", "write 5, 3-6 or 5+7+9")
+            raise BadInputError(f"{clip_text(text)!r} is not a set of layers", "write 5, 3-6 or 5+7+9")
         if len(match[2] or match[1]) > 4:
-            raise BadInputError(f"{clipped(text)!r} names layers that no model has", "write 5, 3-6 or 5+7+9")
+            raise BadInputError(f"{clip_text(text)!r} names layers that no model has", "write 5, 3-6 or 5+7+9")
         layers.update(range(int(match[1]), int(match[2] or match[1]) + 1))
     return tuple(sorted(layers))
 

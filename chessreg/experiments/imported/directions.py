@@ -31,7 +31,7 @@ from chessreg.experiments.imported.saved import (
 from chessreg.experiments.imported.specs import ImportedProbeSpec, ImportedVectorSpec
 from chessreg.models.importers.directions import VectorFile
 from chessreg.runs.cost import parse_seconds
-from chessreg.runs.fitted import Direction, cosine_similarity
+from chessreg.runs.fitted import Direction, compute_cosine_similarity
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Kind, RunEstimate
 from chessreg.runs.spec import ExecutionOptions
@@ -158,7 +158,7 @@ class ImportedVector(_ImportedDirections):
             sides = (
                 {}
                 if file.high is None or file.low is None
-                else {"cosine_sides": cosine_similarity(file.high, file.low)}
+                else {"cosine_sides": compute_cosine_similarity(file.high, file.low)}
             )
             emit_measured(task, unit, {"norm": direction.norm, **direction.norms(), **sides})
 

@@ -19,8 +19,8 @@ from chessreg.experiments.imported.specs import ImportedGamesSpec, parse_renames
 from chessreg.games.engines.opponents import identify_engine
 from chessreg.games.foreign.game import UNKNOWN, MatchPlayer, make_engine_player
 from chessreg.registry import names, tables
-from chessreg.registry.identity import canonical_digest, uuid_from_digest
-from chessreg.registry.tables.types import utc_now
+from chessreg.registry.identity import hash_canonical_json, make_uuid
+from chessreg.registry.tables.types import get_utc_now
 
 if TYPE_CHECKING:
     from chessreg.games.foreign import ForeignFile, ForeignGame
@@ -33,7 +33,7 @@ EXTERNAL = "external"
 
 def derive_external_id(name: str) -> UUID:
     """Return the id of the external model of this name; it is the same on every machine and for every file."""
-    return uuid_from_digest(canonical_digest({"external model": name}))
+    return make_uuid(hash_canonical_json({"external model": name}))
 
 
 def build_external_row(name: str, layers: int | None = None) -> dict[str, Any]:
@@ -45,14 +45,14 @@ def build_external_row(name: str, layers: int | None = None) -> dict[str, Any]:
         "training_datasets": None,
         "source_format": EXTERNAL,
         "detail": {"player": name},
-        "created_at": utc_now(),
+        "created_at": get_utc_now(),
     }
 
 
 def build_foreign_engine_row(player: MatchPlayer, version: str) -> dict[str, Any]:
     """Return the row of `engine` for an engine of an imported file. Its binary is unknown."""
     columns: dict[str, Any] = {"name": player.engine, "version": version, "binary_sha256": None, "options": {}}
-    return {"id": uuid_from_digest(canonical_digest(columns)), **columns}
+    return {"id": make_uuid(hash_canonical_json(columns)), **columns}
 
 
 def choose_side(game: ForeignGame, preferred: Sequence[str]) -> chess.Color:

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import numpy as np
 
 from chessreg.errors import BadInputError
-from chessreg.models.hook_points import PATTERNS, RESID_POST, hook_point
+from chessreg.models.hook_points import PATTERNS, RESID_POST, format_hook_point
 from chessreg.models.importers.directions import TRANSFORMER_LENS, ProbeFile
-from chessreg.named import clipped
+from chessreg.named import clip_text
 from chessreg.registry import tables
-from chessreg.runs.fitted import cosine_similarity
+from chessreg.runs.fitted import compute_cosine_similarity
 
 if TYPE_CHECKING:
     from chessreg.experiments.imported.specs import ImportedProbeSpec, ImportedVectorSpec, ImportSpec
@@ -52,7 +52,7 @@ def check_imported_probes(spec: ImportedProbeSpec, files: Sequence[ProbeFile]) -
 def require_hook_point(pattern: str) -> None:
     """Raise BadInputError for a pattern that no model has a hook point for."""
     if pattern not in PATTERNS:
-        raise BadInputError(f"no hook point {clipped(pattern)!r}", f"there are {', '.join(PATTERNS)}")
+        raise BadInputError(f"no hook point {clip_text(pattern)!r}", f"there are {', '.join(PATTERNS)}")
 
 
 def group_files_by_place(
@@ -271,7 +271,7 @@ def build_imported_detail(
     """Return the columns of every imported direction; `logged` is the record in the file."""
     centred = has_centred_residual(spec, origin)
     return {
-        "hook_point": hook_point(layer, pattern),
+        "hook_point": format_hook_point(layer, pattern),
         "layer": layer,
         "model": resolve_model(spec, origin) or UNKNOWN,
         "checkpoint": spec.checkpoint or UNKNOWN,
@@ -296,4 +296,8 @@ def measure_two_sides(weight: np.ndarray) -> dict[str, float]:
         return {}
     low, high = weight[:, 0, 0], weight[:, 0, 1]
     norms = {"norm_low": float(np.linalg.norm(low)), "norm_high": float(np.linalg.norm(high))}
-    return {**norms, "norm_difference": float(np.linalg.norm(high - low)), "cosine_sides": cosine_similarity(high, low)}
+    return {
+        **norms,
+        "norm_difference": float(np.linalg.norm(high - low)),
+        "cosine_sides": compute_cosine_similarity(high, low),
+    }

@@ -10,7 +10,7 @@ from pydantic import Field, field_validator, model_validator
 
 from chessreg.errors import BadInputError
 from chessreg.experiments.imported.file import SAMPLE, FileSpec, locate_sample, replace_sample
-from chessreg.folders import expanded
+from chessreg.folders import expand_path
 from chessreg.games.boards.openings import parse_opening
 from chessreg.games.engines.opponents import parse_limit
 from chessreg.games.foreign import FORMATS, find_format, read_games
@@ -52,7 +52,7 @@ class ImportedGamesSpec(FileSpec):
         if not isinstance(values, dict):
             return values
         values = replace_sample(values, cls.bundled)
-        path = expanded(str(values.get("file", "")))
+        path = expand_path(str(values.get("file", "")))
         if os.path.isfile(path):  # also False for a name that no file can have
             values = {**values, "format": values.get("format") or find_format(path).name}
             if FORMATS[values["format"]].holds == "games":

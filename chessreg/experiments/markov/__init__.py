@@ -18,11 +18,11 @@ from chessreg.experiments.markov.spec import MarkovOptions, MarkovSpec
 from chessreg.experiments.markov.states import PARTNER_NAMES, StoredStates, store_states
 from chessreg.experiments.settings import overlap
 from chessreg.games.boards.boardframe import BoardFrame
-from chessreg.games.boards.moves import packed_to_sans, unpack_moves
+from chessreg.games.boards.moves import convert_packed_to_sans, unpack_moves
 from chessreg.games.datasets.movetext import number_sans
 from chessreg.models.hook_points import get_hook_layer
 from chessreg.registry import tables
-from chessreg.runs.cost import reading_operations
+from chessreg.runs.cost import count_reading_operations
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Kind, RunEstimate
 
@@ -138,7 +138,7 @@ class Markov(Kind):
             f"{classes.orders:,} orders in all; the run takes {len(classes):,} of them with {members:,} orders"
         )
         states = f"{needed:,} states at {len(points)} hook points, including the partners of the controls"
-        operations = reading_operations(spec.checkpoint, inputs, needed)
+        operations = count_reading_operations(spec.checkpoint, inputs, needed)
         return RunEstimate(rows, needed * len(points) * checkpoint.d_model * 4, (reached, states), operations)
 
     def run(self, task: Task[MarkovSpec, MarkovOptions]) -> None:
@@ -299,5 +299,5 @@ def build_order_frames(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
         for move in unpack_moves(packed):
             board.push(move)
         title = f"position {row['unit']}: move order {number} of {len(orders)}, game {game}"
-        views.append(BoardFrame.from_board(board, title, caption=(number_sans(packed_to_sans(packed)),)))
+        views.append(BoardFrame.from_board(board, title, caption=(number_sans(convert_packed_to_sans(packed)),)))
     return views

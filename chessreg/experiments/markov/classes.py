@@ -19,8 +19,14 @@ from chessreg.errors import BadInputError
 from chessreg.experiments.markov.spec import MarkovSpec
 from chessreg.experiments.settings.games import select_games
 from chessreg.experiments.settings.sites import EncodedGames
-from chessreg.games.boards.moves import HashSet, boards_after, hash_move_lists, hash_positions, rights_after
-from chessreg.games.datasets.dataset import Games, hash01
+from chessreg.games.boards.moves import (
+    HashSet,
+    compute_boards_after,
+    compute_rights_after,
+    hash_move_lists,
+    hash_positions,
+)
+from chessreg.games.datasets.dataset import Games, hash_to_unit_interval
 from chessreg.noise import Stream, generator
 
 if TYPE_CHECKING:
@@ -155,14 +161,14 @@ def _read_prefixes(spec: MarkovSpec, written: Encoding, block_size: int, games: 
     encoded = encoded.take((encoded.sites.ply >= spec.first_ply) & (encoded.sites.ply <= spec.last_ply))
     game, ply, phase = encoded.game, encoded.sites.ply, encoded.sites.phase.astype(np.int64)
     packed = [moves[: 2 * spec.last_ply] for moves in games.moves(places)]
-    boards, offsets = boards_after(packed)
+    boards, offsets = compute_boards_after(packed)
     at = offsets[game] + ply
     placement = hash_positions(boards[at], np.zeros(len(at), np.int64))
     key = placement + HASH_SALTS[0] * phase.astype(np.uint64)
     if spec.equal == "position":
         key = (
             key
-            + HASH_SALTS[1] * rights_after(packed, boards, offsets)[at].astype(np.uint64)
+            + HASH_SALTS[1] * compute_rights_after(packed, boards, offsets)[at].astype(np.uint64)
             + HASH_SALTS[2] * (ply % 2).astype(np.uint64)
         )
     codes = np.frombuffer(b"".join(packed), "<u2").astype(np.int64)
@@ -185,7 +191,7 @@ def choose_classes(spec: MarkovSpec, prefixes: Prefixes) -> Classes:
             "more --games, a wider range of --first-ply to --last-ply, or --equal placement",
         )
     inside = np.flatnonzero(reached[group])
-    drawn = hash01(spec.seed, prefixes.hash[inside])
+    drawn = hash_to_unit_interval(spec.seed, prefixes.hash[inside])
     rank = np.full(len(sizes), np.inf)  # the rank of a class is the smallest number drawn for its members
     np.minimum.at(rank, group[inside], drawn)
     order = inside[np.lexsort((drawn, rank[group[inside]]))]
@@ -240,7 +246,7 @@ def find_same_last_partners(seed: int, prefixes: Prefixes, member: np.ndarray) -
     order = np.lexsort((prefixes.hash, alike))
     starts, stops = (np.searchsorted(alike[order], alike[member], side) for side in ("left", "right"))
     sizes = stops - starts
-    place = (hash01(seed, prefixes.hash[member]) * sizes).astype(np.int64)
+    place = (hash_to_unit_interval(seed, prefixes.hash[member]) * sizes).astype(np.int64)
     partners = np.full(len(member), -1)
     for step in range(MAX_PARTNER_TRIES):
         other = order[starts + (place + step) % sizes]
@@ -271,7 +277,7 @@ def find_nearest_partners(seed: int, games: Games, prefixes: Prefixes, member: n
             asks = owner[np.repeat(first, last - first) + _count_up(last - first)]
             apart = prefixes.placement[other] != prefixes.placement[member[asks]]
             other, asks = other[apart], asks[apart]
-            drawn = hash01(seed, prefixes.hash[other] ^ prefixes.hash[member[asks]])
+            drawn = hash_to_unit_interval(seed, prefixes.hash[other] ^ prefixes.hash[member[asks]])
             order = np.lexsort((other, drawn, asks))
             asks, other, drawn = asks[order], other[order], drawn[order]
             best = np.flatnonzero(np.diff(asks, prepend=-1))
@@ -315,6 +321,6 @@ def build_boards(games: Games, prefixes: Prefixes, rows: np.ndarray) -> np.ndarr
         mine = np.flatnonzero((which >= start) & (which < start + GAMES_AT_ONCE))
         longest = int(prefixes.ply[rows[mine]].max())
         packed = [moves[: 2 * longest] for moves in games.moves(places[start : start + GAMES_AT_ONCE])]
-        every, offsets = boards_after(packed)
+        every, offsets = compute_boards_after(packed)
         boards[mine] = every[offsets[which[mine] - start] + prefixes.ply[rows[mine]]]
     return boards

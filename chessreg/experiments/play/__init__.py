@@ -40,7 +40,7 @@ from chessreg.games.engines.pool import EnginePool, count_free_cores
 from chessreg.models.checkpoint import read_info
 from chessreg.models.decoding.policies import check_policy, make_policy
 from chessreg.registry import tables
-from chessreg.runs.cost import MOVES_PER_GAME, choosing_operations, search_seconds
+from chessreg.runs.cost import MOVES_PER_GAME, count_choosing_operations, search_seconds
 from chessreg.runs.kind import Kind, RunEstimate
 from chessreg.runs.spec import CheckpointRef, ExecutionOptions, Moves, Processes, Ref
 from chessreg.steering import interventions
@@ -366,7 +366,7 @@ class Play(Kind):
         judged = search_seconds(spec.adjudication) if spec.adjudication != "none" else 0.0
         return RunEstimate(
             {"game": games}, games * BYTES_PER_GAME, (*remarks, *describe_stopping(spec)),
-            choosing_operations(spec.checkpoint, inputs, games, turns), turns * thought + games * judged,
+            count_choosing_operations(spec.checkpoint, inputs, games, turns), turns * thought + games * judged,
         )  # fmt: skip
 
     def in_order(self, spec: PlaySpec) -> bool:

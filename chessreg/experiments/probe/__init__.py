@@ -12,8 +12,8 @@ from chessreg.experiments.settings.skill import load_skill_classes
 from chessreg.games.datasets.labels import get_label
 from chessreg.registry import tables
 from chessreg.runs.activations import list_cached_layers, load_cache
-from chessreg.runs.cost import probe_operations
-from chessreg.runs.fitted import Reader, linear_reader
+from chessreg.runs.cost import count_probe_operations
+from chessreg.runs.fitted import Reader, make_linear_reader
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Kind, RunEstimate
 
@@ -86,7 +86,7 @@ class Probe(Kind):
         size = rows[0].d_model * wanted.squares * max(len(wanted.classes), 1) * 4
         table = "prediction" if wanted.source == "rating" else "score"
         positions = sum(row.rows for row in rows) * spec.epochs * len(layers)
-        operations = probe_operations(positions, wanted.squares * max(len(wanted.classes), 1), rows[0].d_model)
+        operations = count_probe_operations(positions, wanted.squares * max(len(wanted.classes), 1), rows[0].d_model)
         return RunEstimate({table: int(tested * len(layers))}, size * len(layers), tuple(remarks), operations)
 
     def check(self, spec: ProbeSpec, inputs: Inputs) -> None:
@@ -133,7 +133,7 @@ class Probe(Kind):
 
         `tensors` are the tensors that `fit` returned for one layer.
         """
-        return linear_reader(tensors["weight"], device)
+        return make_linear_reader(tensors["weight"], device)
 
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
         from chessreg.experiments.probe.board_views import build_score_frames

@@ -10,7 +10,7 @@ import numpy as np
 from chessreg.experiments.probe.data import Labelling, ProbeData, RowSelection, resolve_label
 from chessreg.experiments.probe.reading import iterate_game_logits, prepare_reading
 from chessreg.experiments.probe.rows import encode_cached_sites
-from chessreg.experiments.probe.spec import shared_settings
+from chessreg.experiments.probe.spec import get_shared_settings
 from chessreg.games.boards.boardframe import BoardFrame, Mark, ProbeReading
 from chessreg.games.datasets import labels
 from chessreg.games.datasets.labels import Label
@@ -24,7 +24,7 @@ def build_score_frames(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
     """Return one frame per site of the game: the position, with wrong squares marked and confidence as heat."""
     with inputs.database.read() as session:
         run = session.get_one(tables.Run, UUID(str(row["run_id"])))
-        spec = shared_settings(run.spec)
+        spec = get_shared_settings(run.spec)
         reference = f"run:{run.spec_hash}"
     tested = bool(row["split"] == "test" and spec.test_cache)
     probe = load_probe(inputs, reference, int(row["layer"]))

@@ -31,9 +31,9 @@ def prepare_reading(
     """
     if "source" not in probe.detail:
         return probe, data
-    from chessreg.experiments.sae.probes import view_as_read
+    from chessreg.experiments.sae.probes import get_read_view
 
-    return view_as_read(inputs, reference, probe, data)
+    return get_read_view(inputs, reference, probe, data)
 
 
 @dataclass(frozen=True)

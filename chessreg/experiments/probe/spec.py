@@ -161,7 +161,7 @@ class ProbeSpec(Spec):
     allow_overlap: AllowOverlap = ALLOW_OVERLAP
 
 
-def shared_settings(spec: Mapping[str, Any]) -> ProbeSpec:
+def get_shared_settings(spec: Mapping[str, Any]) -> ProbeSpec:
     """Return the settings of `probe` in the recorded spec of a run of `probe` or of a user's kind of probe."""
     return ProbeSpec(**{name: value for name, value in spec.items() if name in ProbeSpec.model_fields})
 

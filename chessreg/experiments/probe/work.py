@@ -43,7 +43,7 @@ from chessreg.games.boards.moves import HashSet
 from chessreg.games.datasets.labels import SHUFFLED_SUFFIX
 from chessreg.models.devices import flush_denormals, prepare_device
 from chessreg.runs.activations import CachedActivations
-from chessreg.runs.fitted import Reader, linear_reader
+from chessreg.runs.fitted import Reader, make_linear_reader
 
 if TYPE_CHECKING:
     from chessreg.experiments.probe.spec import ProbeOptions, ProbeSpec
@@ -289,7 +289,7 @@ class ProbeWork:
         else:
             weights = self.features.contrast(data, self.fitted, layers, spec.min_class_positions, self.task.progress)
         return [
-            (self.features.tensors(layer, weight), linear_reader(weight, self.device))
+            (self.features.tensors(layer, weight), make_linear_reader(weight, self.device))
             for layer, weight in zip(layers, weights, strict=True)
         ]
 

@@ -16,7 +16,7 @@ from chessreg.errors import BadInputError
 from chessreg.experiments.sae.spec import SaeSpec
 from chessreg.experiments.settings.games import GameSelection, extract_selection, select_cached_items, select_items
 from chessreg.experiments.settings.sites import EncodedGames
-from chessreg.models.devices import tf32_products
+from chessreg.models.devices import set_tf32_products
 from chessreg.models.hook_points import RESID_POST, get_hook_layer, list_hook_points
 from chessreg.noise import Stream, generator
 from chessreg.registry import tables
@@ -160,7 +160,7 @@ class CacheRows:
     def __init__(self, spec: SaeSpec, origin: SaeOrigin, inputs: Inputs, device: str = "cpu") -> None:
         assert spec.cache is not None
         self.device = device
-        self.spec, self.cache = spec, load_cache(inputs, spec.cache, pattern=_any_pattern(inputs, spec.cache))
+        self.spec, self.cache = spec, load_cache(inputs, spec.cache, pattern=_find_any_pattern(inputs, spec.cache))
         self.array = self.cache.array
         self.keep = np.isin(self.array.game, origin.places)
         if origin.exclude_special:
@@ -206,7 +206,7 @@ class CacheRows:
         return tensor if self.device == "cpu" else tensor.pin_memory().to(self.device, non_blocking=True)
 
 
-def _any_pattern(inputs: Inputs, reference: str) -> str:
+def _find_any_pattern(inputs: Inputs, reference: str) -> str:
     """Return a pattern of hook points that the cache has, to open it with."""
     from chessreg.models.hook_points import to_hook_pattern
 
@@ -260,7 +260,7 @@ class ModelRows:
         place = begins - low + np.arange(len(encoded.sites))  # index of each site among the chunk's rows
         mixed = generator(self.spec.seed, Stream.SAE_MIXED_TOKENS, number).permutation(self.rows)
         passes = self._passes(encoded, place, mixed)
-        with tf32_products(self.spec.precision != "float32"):
+        with set_tf32_products(self.spec.precision != "float32"):
             return collect_activations(self.model, points, self.rows, passes)
 
     def _passes(self, encoded: EncodedGames, place: np.ndarray, mixed: np.ndarray) -> Iterator[ActivationPass]:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from chessreg.errors import BadInputError, DivergedError
 from chessreg.models.gated_sae import GatedSae
-from chessreg.models.hook_points import LN_FINAL, hook_point
+from chessreg.models.hook_points import LN_FINAL, format_hook_point
 from chessreg.noise import Stream, generator
 
 if TYPE_CHECKING:
@@ -235,7 +235,7 @@ def compute_logits_after(model: LanguageModel, point: str, tokens: Tensor, resid
     Earlier blocks are not computed if the adapter can start at that hook point.
     """
     network: Any = model.network
-    layers = {hook_point(layer): layer for layer in range(model.n_layers)}
+    layers = {format_hook_point(layer): layer for layer in range(model.n_layers)}
     logits: Tensor
     if point == LN_FINAL:
         logits = network.unembed(residual)

@@ -19,7 +19,7 @@ from chessreg.errors import BadInputError
 from chessreg.experiments.sae.stored import read_sae, select_sae_rows
 from chessreg.games.datasets.labels import get_label
 from chessreg.models.gated_sae import GatedSae
-from chessreg.models.hook_points import hook_point, to_hook_pattern
+from chessreg.models.hook_points import format_hook_point, to_hook_pattern
 from chessreg.registry import tables
 from chessreg.runs.activations import CachedActivations
 from chessreg.runs.fitted import FittedProbe, read_layer, read_probe_rows
@@ -58,7 +58,9 @@ def check_source(inputs: Inputs, spec: ProbeSpec, checkpoint_id: Any, layers: Se
     if rows[0].checkpoint_id != checkpoint_id:
         raise BadInputError("--sae is of another model than --cache", "chessreg sae list")
     there = {row.hook_point for row in rows}
-    if missing := [name for name in (hook_point(layer, spec.hook_point) for layer in layers) if name not in there]:
+    if missing := [
+        name for name in (format_hook_point(layer, spec.hook_point) for layer in layers) if name not in there
+    ]:
         raise BadInputError(
             f"the SAE run has no SAE of {missing[0]}",
             f"it has {', '.join(sorted(there))}; change --layers or --hook-point",
@@ -85,7 +87,7 @@ class Features:
         rows: dict[str, tables.SaeRecord] = (
             {row.hook_point: row for row in select_sae_rows(inputs, sae, expansion)} if sae else {}
         )
-        saes = {layer: rows[hook_point(layer, pattern)] for layer in layers} if sae else {}
+        saes = {layer: rows[format_hook_point(layer, pattern)] for layer in layers} if sae else {}
         return cls(source, {layer: read_sae(inputs, sae or "", row) for layer, row in saes.items()})
 
     @property
@@ -189,7 +191,7 @@ class FeatureArray(ActivationArray):
             yield Batch(batch.rows, features, "float32")
 
 
-def view_as_read(inputs: Inputs, reference: str, probe: FittedProbe, data: Data) -> tuple[FittedProbe, Data]:
+def get_read_view(inputs: Inputs, reference: str, probe: FittedProbe, data: Data) -> tuple[FittedProbe, Data]:
     """Return a probe and its data in the form that its scores were computed with.
 
     For the sources of this module, that is the weight on features and a view of the features; any other probe and its

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from chessreg.errors import BadInputError, ChessregError, DivergedError, first_line
+from chessreg.errors import BadInputError, ChessregError, DivergedError, get_first_line
 from chessreg.experiments.sae.spec import SaeSpec
 from chessreg.models.gated_sae import NAMES, Adam, GatedSae, train_step
 from store.files import replace_file
@@ -232,7 +232,7 @@ class SaeTrainer:
             self.seconds = float(state["seconds"])
         except Exception as error:  # torch raises several types for a foreign file
             raise ChessregError(
-                f"the saved state {self.path} cannot be read: {first_line(error)}", "remove it to start again"
+                f"the saved state {self.path} cannot be read: {get_first_line(error)}", "remove it to start again"
             ) from error
 
 

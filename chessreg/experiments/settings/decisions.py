@@ -13,7 +13,7 @@ import numpy as np
 
 from chessreg.encodings.fen77 import Fen77
 from chessreg.errors import BadInputError
-from chessreg.games.datasets.dataset import column_to_numpy
+from chessreg.games.datasets.dataset import convert_column_to_numpy
 from chessreg.noise import uniform
 
 if TYPE_CHECKING:
@@ -58,14 +58,14 @@ class Decisions:
         The order of two decisions does not depend on other positions in the file or on their order. The first thousand
         come from many games, while the first of the file come from few.
         """
-        hashes = column_to_numpy(self.positions.take(self.places, ["game_hash"])["game_hash"]).tolist()
-        plies = column_to_numpy(self.positions.take(self.places, ["ply"])["ply"]).tolist()
+        hashes = convert_column_to_numpy(self.positions.take(self.places, ["game_hash"])["game_hash"]).tolist()
+        plies = convert_column_to_numpy(self.positions.take(self.places, ["ply"])["ply"]).tolist()
         return np.argsort([uniform(key, *each) for each in zip(hashes, plies, strict=True)], kind="stable")
 
     def groups(self) -> np.ndarray:
         """Return the number of each decision's game, int64 [n], in order of first occurrence. Intervals are clustered
         by it."""
-        hashes = column_to_numpy(self.positions.take(self.places, ["game_hash"])["game_hash"])
+        hashes = convert_column_to_numpy(self.positions.take(self.places, ["game_hash"])["game_hash"])
         _, first, group = np.unique(hashes, return_index=True, return_inverse=True)
         return np.argsort(np.argsort(first))[group]
 
@@ -156,7 +156,7 @@ def locate_in_games(positions: Positions, places: np.ndarray, games: Games, part
     inside = games.rows(part)
     game = positions.games_of(games)[places]
     game = np.where(np.isin(game, inside), game, -1)
-    ply = column_to_numpy(positions.take(places, ["ply"])["ply"]).astype(np.int64)
+    ply = convert_column_to_numpy(positions.take(places, ["ply"])["ply"]).astype(np.int64)
     there = game >= 0
     if not there.any():
         raise BadInputError(

@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 
 from chessreg.errors import BadInputError
-from chessreg.games.datasets.dataset import column_to_numpy
+from chessreg.games.datasets.dataset import convert_column_to_numpy
 from chessreg.runs.spec import DatasetRef, ExecutionOptions, Plies, Spec
 
 if TYPE_CHECKING:
@@ -47,9 +47,9 @@ def select_games(spec: GameSelection, inputs: Inputs, field: str = "dataset") ->
     games, part = inputs.dataset(spec.dataset, field)
     places = games.rows(part)
     table = games.table(["plies", "duplicate"])
-    keep = column_to_numpy(table.column("plies"))[places] >= max(spec.min_plies, 1)
+    keep = convert_column_to_numpy(table.column("plies"))[places] >= max(spec.min_plies, 1)
     if not spec.keep_duplicates:
-        keep &= ~column_to_numpy(table.column("duplicate"))[places]
+        keep &= ~convert_column_to_numpy(table.column("duplicate"))[places]
     chosen = places[keep][: spec.games]
     if not len(chosen):
         raise BadInputError(
@@ -68,7 +68,7 @@ def select_items(spec: GameSelection, inputs: Inputs, field: str = "dataset") ->
     if items.content == "games":
         return select_games(spec, inputs, field)
     places = items.rows(part)
-    keep = column_to_numpy(items.table(["ply"]).column("ply"))[places] >= spec.min_plies
+    keep = convert_column_to_numpy(items.table(["ply"]).column("ply"))[places] >= spec.min_plies
     if not spec.keep_duplicates:
         first = np.zeros(items.total, bool)
         first[np.unique(items.position_hashes, return_index=True)[1]] = True
@@ -110,7 +110,7 @@ def build_turn_prompts(
     """
     tokens = encoding.games(games, places)
     sites = encoding.sites(f"{side}-turns", tokens)
-    plies = column_to_numpy(games.take(places, ["plies"])["plies"])
+    plies = convert_column_to_numpy(games.take(places, ["plies"])["plies"])
     prompts: list[dict[int, tuple[int, ...]]] = [{} for _ in places]
     for item, token, ply in zip(sites.item.tolist(), sites.token.tolist(), sites.ply.tolist(), strict=True):
         game = int(tokens.source[item])

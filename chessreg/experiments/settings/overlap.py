@@ -16,7 +16,7 @@ from pydantic import Field
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.experiments.settings.games import extract_selection, select_items
-from chessreg.games.boards.moves import HashSet, boards_after, hash_move_lists, hash_positions
+from chessreg.games.boards.moves import HashSet, compute_boards_after, hash_move_lists, hash_positions
 from chessreg.games.datasets import labels
 from chessreg.registry import tables
 
@@ -63,7 +63,7 @@ class EvaluatedGames:
         packed = items.moves(places)
         for start in range(0, len(places), GAMES_AT_ONCE):
             chunk = places[start : start + GAMES_AT_ONCE]
-            boards, offsets = boards_after(packed[start : start + GAMES_AT_ONCE])
+            boards, offsets = compute_boards_after(packed[start : start + GAMES_AT_ONCE])
             if item is None or ply is None:
                 hashes.append(hash_positions(boards, number_plies(offsets)))
                 continue
@@ -89,7 +89,7 @@ class EvaluatedGames:
         positions."""
         hashes = []
         for start in range(0, len(packed), GAMES_AT_ONCE):
-            boards, offsets = boards_after(packed[start : start + GAMES_AT_ONCE])
+            boards, offsets = compute_boards_after(packed[start : start + GAMES_AT_ONCE])
             hashes.append(hash_positions(boards, number_plies(offsets)))
         return cls(hash_move_lists(packed), hash_openings(packed), join_hashes(hashes))
 
@@ -225,7 +225,7 @@ def _count_overlap(
             chunk = places[start : start + GAMES_AT_ONCE]
             packed = items.moves(chunk)
             seen[1][find_hits(sets[1], hash_openings(packed))] = True
-            boards, offsets = boards_after(packed)
+            boards, offsets = compute_boards_after(packed)
             seen[2][find_hits(sets[2], hash_positions(boards, number_plies(offsets)))] = True
             done += len(chunk)
             if on_progress:

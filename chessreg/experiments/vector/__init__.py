@@ -28,8 +28,8 @@ from chessreg.experiments.vector.spec import (
     VectorSpec,
     resolve_vector_layers,
 )
-from chessreg.models.hook_points import hook_point
-from chessreg.runs.cost import reading_operations
+from chessreg.models.hook_points import format_hook_point
+from chessreg.runs.cost import count_reading_operations
 from chessreg.runs.fitted import Direction, load_direction, load_vector, read_vector_rows
 from chessreg.runs.inputs import Inputs
 from chessreg.runs.kind import Kind, RunEstimate
@@ -87,7 +87,7 @@ class Vector(Kind):
         sums = len(games.places) * games.checkpoint.d_model * 4 if kept else 0
         passes = len(layers) if isinstance(spec, Cascade) else 1
         if isinstance(spec, OfModel):
-            operations = passes * reading_operations(spec.model(inputs), inputs, len(games.places))
+            operations = passes * count_reading_operations(spec.model(inputs), inputs, len(games.places))
         else:
             operations = 2.0 * passes * len(layers) * int(games.positions.sum()) * games.checkpoint.d_model
         return RunEstimate(
@@ -147,7 +147,7 @@ def publish_vector(
 
     spec = task.spec
     meta = {
-        "hook_point": hook_point(layer, origin.hook_point),
+        "hook_point": format_hook_point(layer, origin.hook_point),
         "layer": layer,
         "source": origin.source,
         "seed": spec.seed,

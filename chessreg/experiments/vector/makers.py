@@ -42,7 +42,7 @@ from chessreg.runs.fitted import (
     read_vector_rows,
 )
 from chessreg.runs.inputs import is_fitted_probe
-from chessreg.runs.spec import settings_from
+from chessreg.runs.spec import parse_settings
 from chessreg.steering.controls import draw_random_like
 from chessreg.steering.directions import compute_board_direction, compute_class_difference, scale_to_norm
 from store.errors import NotInStoreError
@@ -298,7 +298,7 @@ def find_probe_readout(spec: ShuffledProbeVector, inputs: Inputs) -> SkillDirect
 def load_original_spec(spec: Control, inputs: Inputs) -> Any:
     """Return the spec of a control's original vectors; None for imported vectors."""
     run = inputs.run(spec.of, "vector")
-    return settings_from(VectorSpec, run.spec) if run.kind == "vector" else None
+    return parse_settings(VectorSpec, run.spec) if run.kind == "vector" else None
 
 
 def build_no_labels_error(source: str) -> BadInputError:

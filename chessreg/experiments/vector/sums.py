@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from chessreg.errors import ChessregError, DivergedError, first_line
+from chessreg.errors import ChessregError, DivergedError, get_first_line
 from chessreg.experiments.settings.sites import EncodedGames
 from store.files import replace_file
 
@@ -144,7 +144,7 @@ def read_group_sums(path: Path) -> np.ndarray:
     try:
         piece: np.ndarray = np.load(path, allow_pickle=False)
     except Exception as error:  # numpy raises many types for damaged files
-        raise ChessregError(f"{path} is damaged: {first_line(error)}", "remove it to compute it again") from error
+        raise ChessregError(f"{path} is damaged: {get_first_line(error)}", "remove it to compute it again") from error
     return piece
 
 

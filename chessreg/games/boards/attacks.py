@@ -65,18 +65,18 @@ def _log2(power_of_two: np.ndarray) -> np.ndarray:
     return (power_of_two.astype(np.float64).view(np.int64) >> 52) - 1023
 
 
-def lowest_bit(bits: np.ndarray) -> np.ndarray:
+def find_lowest_bit(bits: np.ndarray) -> np.ndarray:
     """Return the number of the lowest set bit, uint64 [n] of non-zero words -> int64 [n]."""
     return _log2(bits & (~bits + np.uint64(1)))
 
 
-def highest_bit(bits: np.ndarray) -> np.ndarray:
+def find_highest_bit(bits: np.ndarray) -> np.ndarray:
     """Return the number of the highest set bit, uint64 [n] of non-zero words -> int64 [n]."""
     # Clearing the bit below the top one keeps the conversion from rounding up to the next power of two.
     return _log2(bits & ~(bits >> np.uint64(1)))
 
 
-def square_bit(squares: np.ndarray) -> np.ndarray:
+def get_square_bit(squares: np.ndarray) -> np.ndarray:
     """Return the bit board of each square, uint64 [n]."""
     return np.uint64(1) << squares.astype(np.uint64)
 
@@ -88,8 +88,8 @@ def find_first_on_ray(square: np.ndarray, direction: np.ndarray, occupied: np.nd
     first = np.full(len(hit), -1, np.int64)
     up = (direction < 4) & (hit != 0)
     down = (direction >= 4) & (hit != 0)
-    first[up] = lowest_bit(hit[up])
-    first[down] = highest_bit(hit[down])
+    first[up] = find_lowest_bit(hit[up])
+    first[down] = find_highest_bit(hit[down])
     return first
 
 
@@ -127,7 +127,7 @@ def find_attacked_squares(boards: np.ndarray, by_white: np.ndarray) -> np.ndarra
         stop = find_first_on_ray(origin, np.full(len(at), direction), occupied[at])
         free = table.ray[origin * 9 + direction]
         hit = np.flatnonzero(stop >= 0)
-        free[hit] = table.between[origin[hit] * 64 + stop[hit]] | square_bit(stop[hit])
+        free[hit] = table.between[origin[hit] * 64 + stop[hit]] | get_square_bit(stop[hit])
         np.bitwise_or.at(attacks, at, free)
     return attacks
 
@@ -147,5 +147,5 @@ def find_pinned_pieces(boards: np.ndarray, white: np.ndarray) -> np.ndarray:
         behind = at[pinner >= 0]
         piece = mine[row[behind], pinner[pinner >= 0]]
         pins = (piece == -QUEEN) | (piece == -(BISHOP if _DIAGONAL[direction] else ROOK))
-        pinned_bits[row[behind[pins]]] |= square_bit(shield[behind[pins]])
+        pinned_bits[row[behind[pins]]] |= get_square_bit(shield[behind[pins]])
     return pinned_bits

@@ -157,7 +157,7 @@ class BoardFrame:
             heat = {square: float(value) for square, value in enumerate(heat)}
         return cls(
             title=title,
-            squares=board_letters(board),
+            squares=get_board_letters(board),
             last_move=(last_move.from_square, last_move.to_square) if last_move else None,
             marks=all_marks,
             heat=heat,
@@ -244,7 +244,7 @@ class BoardFrame:
         return [row[::-1] for row in rows] if self.flipped else rows[::-1]
 
 
-def board_letters(board: chess.BaseBoard) -> str:
+def get_board_letters(board: chess.BaseBoard) -> str:
     """Return the 64 letters of a position, a1 first."""
     pieces = board.piece_map()
     return "".join(pieces[square].symbol() if square in pieces else EMPTY for square in range(64))
@@ -260,7 +260,7 @@ def move_arrows(board: chess.Board, moves: Sequence[chess.Move | None]) -> list[
     return [Arrow(m.from_square, m.to_square, n / len(moves), board.san(m)) for m, n in count.items()]
 
 
-def game_views(
+def list_game_views(
     moves: Sequence[str],
     title: str = "",
     *,

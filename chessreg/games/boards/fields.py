@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import chess
 import numpy as np
 
-from chessreg.games.boards.moves import boards_after
+from chessreg.games.boards.moves import compute_boards_after
 
 _PAWN = 1
 _CASTLING_SQUARES = (  # a move from or to one of these squares ends the right to castle: K, Q, k, q
@@ -40,7 +40,7 @@ class FenFields:
 
 def compute_fen_fields(packed: Sequence[bytes]) -> FenFields:
     """Return every position of games given as packed moves (`moves.py`)."""
-    boards, offsets = boards_after(packed)
+    boards, offsets = compute_boards_after(packed)
     lengths = np.diff(offsets)
     ply = np.arange(len(boards)) - np.repeat(offsets[:-1], lengths)
     codes = np.frombuffer(b"".join(packed), "<u2").astype(np.int64)

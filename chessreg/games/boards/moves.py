@@ -45,7 +45,7 @@ def replay_boards(packed: bytes) -> Iterator[chess.Board]:
         yield board
 
 
-def packed_to_sans(packed: bytes) -> list[str]:
+def convert_packed_to_sans(packed: bytes) -> list[str]:
     """Return the moves in canonical SAN. Slow (python-chess); a dataset's text column already contains them."""
     board = chess.Board()
     sans: list[str] = []
@@ -65,7 +65,7 @@ def hash_move_lists(packed: Iterable[bytes]) -> np.ndarray:
     return np.frombuffer(b"".join(blake2b(p, digest_size=8).digest() for p in packed), "<u8")
 
 
-def boards_after(packed: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
+def compute_boards_after(packed: Sequence[bytes]) -> tuple[np.ndarray, np.ndarray]:
     """Return (boards int8 [positions, 64], offsets int64 [games + 1]) of games given as packed legal moves.
 
     Row `offsets[g] + p` is game g after p plies. Squares are a1, b1 … h8, P=1 N=2 B=3 R=4 Q=5 K=6, negative for Black.
@@ -106,8 +106,8 @@ _CASTLING = np.zeros(64, np.uint8)  # the rights (K=1 Q=2 k=4 q=8) that end when
 _CASTLING[[chess.H1, chess.A1, chess.E1, chess.H8, chess.A8, chess.E8]] = 1, 2, 3, 4, 8, 12
 
 
-def rights_after(packed: Sequence[bytes], boards: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Return castling and en-passant rights of `boards_after(packed)`, uint8 [positions].
+def compute_rights_after(packed: Sequence[bytes], boards: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """Return castling and en-passant rights of `compute_boards_after(packed)`, uint8 [positions].
 
     Castling rights are K=1 Q=2 k=4 q=8. A pawn that an adjacent enemy pawn could capture en passant, pinned or not,
     adds 16 times its file (a=1).

@@ -26,7 +26,7 @@ import chess
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games.boards.typed import find_shortest_game
-from chessreg.named import NameRegistry, clipped
+from chessreg.named import NameRegistry, clip_text
 from chessreg.noise import Stream, generator
 
 CHECKED_LINES = 100  # lines of a book that are checked before it is used
@@ -89,7 +89,7 @@ class Book:
                 sans.append(board.san_and_push(move))
             except ValueError:
                 where = line.name or f"line {number + 1}"
-                word = clipped(token, MAX_SHOWN_CHARACTERS)
+                word = clip_text(token, MAX_SHOWN_CHARACTERS)
                 raise BadInputError(f"{self.path}: {where}: {word!r} is not legal after {' '.join(sans)!r}") from None
         if board.is_game_over():
             raise BadInputError(f"{self.path}: {line.name or f'line {number + 1}'} ends in a finished game")

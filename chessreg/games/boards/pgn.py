@@ -14,7 +14,7 @@ from typing import IO
 
 import chess
 
-from chessreg.errors import BadInputError, writing
+from chessreg.errors import BadInputError, report_write_errors
 from chessreg.games.boards.adjudication import ADJUDICATED, Termination
 
 RESULTS = ("1-0", "0-1", "1/2-1/2", "*")
@@ -152,7 +152,7 @@ def save_pgn(games: Iterable[GameRecord | str], path: Path) -> int:
     aside = path.with_name(path.name + ".part")
     count = 0
     try:
-        with writing(path):
+        with report_write_errors(path):
             with contextlib.ExitStack() as stack:
                 file: IO[bytes] = stack.enter_context(aside.open("wb"))
                 if path.suffix == ".zst":

@@ -12,10 +12,10 @@ import chess
 import chess.svg
 import numpy as np
 
-from chessreg.errors import BadInputError, writing
+from chessreg.errors import BadInputError, report_write_errors
 from chessreg.games.boards.adjudication import LICHESS_MATE_CP, MATE_CP
 from chessreg.games.boards.boardframe import EMPTY, BoardFrame, Mark, Role
-from chessreg.terminal import visible
+from chessreg.terminal import make_visible
 from store.files import write_whole
 
 if TYPE_CHECKING:
@@ -85,16 +85,16 @@ def render_svg(frame: BoardFrame, size: int = 400) -> str:
     top = round(line * 1.6) * len(above)
     height = top + size + round(line * 1.4) * len(below) + (line if below else 0)
     texts = [
-        f'<text x="{line / 2:g}" y="{line * 1.15:g}" font-weight="bold">{escape(visible(text))}</text>'
+        f'<text x="{line / 2:g}" y="{line * 1.15:g}" font-weight="bold">{escape(make_visible(text))}</text>'
         for text in above
     ] + [
-        f'<text x="{line / 2:g}" y="{top + size + line * (1.4 * row + 1.2):g}">{escape(visible(text))}</text>'
+        f'<text x="{line / 2:g}" y="{top + size + line * (1.4 * row + 1.2):g}">{escape(make_visible(text))}</text>'
         for row, text in enumerate(below)
     ]
     marks = "; ".join(f"{chess.square_name(square)} {mark}" for square, mark in sorted(frame.marks.items()))
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{size}" height="{height}" viewBox="0 0 {size} {height}">'
-        f'<desc>{escape(visible(marks))}</desc><g font-family="sans-serif" font-size="{line}">{"".join(texts)}</g>'
+        f'<desc>{escape(make_visible(marks))}</desc><g font-family="sans-serif" font-size="{line}">{"".join(texts)}</g>'
         f'<g transform="translate(0 {top})">{board}</g></svg>'
     )
 
@@ -303,5 +303,5 @@ def _save_figure(figure: Figure, path: Path) -> None:
     buffer = io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "chessreg"}):
         figure.savefig(buffer, format=kind, dpi=PICTURE_DPI, metadata={"Date": None} if kind == "svg" else None)
-    with writing(path):
+    with report_write_errors(path):
         write_whole(path, buffer.getvalue())

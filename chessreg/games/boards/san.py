@@ -26,8 +26,8 @@ from chessreg.games.boards.attacks import (
     WHITE_PAWN,
     build_tables,
     find_first_on_ray,
-    lowest_bit,
-    square_bit,
+    find_lowest_bit,
+    get_square_bit,
 )
 
 _SLICE = 1 << 15  # plies per slice, which keeps the working arrays in the CPU cache
@@ -189,7 +189,7 @@ def _is_pinned(m: _MoveSlice, at: np.ndarray, square: np.ndarray) -> np.ndarray:
     occupied = m.occupied[m.before[at]]
     shields = (direction < 8) & (t.between[king * 64 + square] & occupied == 0)
     shields &= t.direction[king * 64 + m.target[at]] != direction
-    blocker = find_first_on_ray(king, direction, occupied & ~square_bit(square))
+    blocker = find_first_on_ray(king, direction, occupied & ~get_square_bit(square))
     piece = m.boards[m.before[at] * 64 + np.maximum(blocker, 0)]
     return shields & (blocker >= 0) & _is_slider(piece, ~m.white[at], direction)
 
@@ -203,13 +203,13 @@ def _find_rivals(m: _MoveSlice) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     ambiguous = np.flatnonzero((m.kind > WHITE_PAWN) & (m.kind < KING))
     rows = m.boards.reshape(-1, 64)[m.before[ambiguous]] == m.code[ambiguous, None]
     same = np.packbits(rows, axis=1, bitorder="little").view("<u8").reshape(-1)
-    same &= ~square_bit(m.origin[ambiguous]) & t.attacks[m.kind[ambiguous], m.target[ambiguous]]
+    same &= ~get_square_bit(m.origin[ambiguous]) & t.attacks[m.kind[ambiguous], m.target[ambiguous]]
     some = same != 0
     at, left = ambiguous[some], same[some]
     any_rival, on_file, on_rank = (np.zeros(len(at), bool) for _ in range(3))
     while left.any():
         open_ = np.flatnonzero(left)
-        square = lowest_bit(left[open_])
+        square = find_lowest_bit(left[open_])
         left[open_] &= left[open_] - np.uint64(1)
         here = at[open_]
         reaches = t.between[square * 64 + m.target[here]] & m.occupied[m.before[here]] == 0

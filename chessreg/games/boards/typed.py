@@ -113,7 +113,7 @@ def parse_typed_sans(text: str) -> tuple[str, ...]:
     >>> parse_typed_sans("startpos")
     ()
     """
-    return moves_to_sans(parse_typed_moves(text))
+    return convert_moves_to_sans(parse_typed_moves(text))
 
 
 def continue_typed_sans(moves: str, more: str) -> str:
@@ -158,7 +158,7 @@ def parse_move(board: chess.Board, word: str) -> chess.Move:
     )
 
 
-def moves_to_sans(moves: Iterable[chess.Move]) -> tuple[str, ...]:
+def convert_moves_to_sans(moves: Iterable[chess.Move]) -> tuple[str, ...]:
     """Return a game's moves in canonical SAN."""
     board = chess.Board()
     return tuple(board.san_and_push(move) for move in moves)

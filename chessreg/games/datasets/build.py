@@ -29,7 +29,7 @@ from chessreg.games.datasets.reader import READER_VERSION, GameReader, get_reade
 from chessreg.games.datasets.rows import BlockRows, Reject, Tally
 from chessreg.games.datasets.sources import BrokenStreamError, GameSource
 from chessreg.games.datasets.transcripts import open_game_source
-from store.files import describe_os_error, is_disk_full, sha256_file
+from store.files import describe_os_error, hash_file, is_disk_full
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -129,7 +129,7 @@ def _build_from_sources(
         pa.ipc.new_file(
             str(scratch), rows.make_game_schema(), options=pa.ipc.IpcWriteOptions(compression="lz4")
         ) as writer,
-        hashes.open("wb") as hash_file,
+        hashes.open("wb") as hashes_out,
         (aside / dataset.REJECTS_FILE).open("w", encoding="utf-8", newline="") as rejects,
         ThreadPoolExecutor(workers) as pool,
     ):
@@ -140,7 +140,7 @@ def _build_from_sources(
             for block in stream.rows():
                 batch = block.batch.set_column(0, "row", pa.array(block.batch["row"].to_numpy() + row))
                 writer.write_batch(batch.cast(rows.make_game_schema()))
-                hash_file.write(block.hashes.tobytes())
+                hashes_out.write(block.hashes.tobytes())
                 for reject in block.rejects:
                     write_reject(rejects, reject, row, source.path.name)
                 tally.add(block.tally)
@@ -182,7 +182,7 @@ def _build_from_sources(
         both_elos=tally.both_elos,
         first_date=tally.first_date,
         last_date=tally.last_date,
-        games_sha256=sha256_file(aside / dataset.GAMES_FILE),
+        games_sha256=hash_file(aside / dataset.GAMES_FILE),
         salvaged=broken,
         found=row,
         cut=tally.cut,

@@ -14,10 +14,10 @@ import numpy as np
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.games.boards import moves
-from chessreg.named import checked_name
+from chessreg.named import check_name
 from chessreg.noise import Stream, generator
 from store.errors import CorruptError
-from store.files import read_json, sha256_file
+from store.files import hash_file, read_json
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -34,7 +34,7 @@ def _mix_bits(values: np.ndarray) -> np.ndarray:
     return values ^ (values >> np.uint64(31))
 
 
-def hash01(seed: int, hashes: np.ndarray) -> np.ndarray:
+def hash_to_unit_interval(seed: int, hashes: np.ndarray) -> np.ndarray:
     """Return a number in [0, 1) for each hash, float64 [n], the same on every machine; `hashes` uint64 [n], any integer
     seed."""
     key = _mix_bits(np.array([(seed * _GOLDEN + _GOLDEN) & _MASK], np.uint64))
@@ -43,7 +43,7 @@ def hash01(seed: int, hashes: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class DatasetPart:
-    """The games whose `hash01(seed, move_hash)` is in [low, high)."""
+    """The games whose `hash_to_unit_interval(seed, move_hash)` is in [low, high)."""
 
     seed: int
     low: float
@@ -51,7 +51,7 @@ class DatasetPart:
 
     def contains(self, hashes: np.ndarray) -> np.ndarray:
         """Return whether each move hash is in the part: bool [n] for uint64 [n]."""
-        numbers = hash01(self.seed, hashes)
+        numbers = hash_to_unit_interval(self.seed, hashes)
         return (self.low <= numbers) & (numbers < self.high)
 
 
@@ -74,7 +74,7 @@ def parse_parts(text: str, seed: int) -> dict[str, DatasetPart]:
             share = 0.0
         if not (name and equals and 0 < share <= 1):
             raise BadInputError(f"{piece.strip()!r} is not a part with a share between 0 and 1", hint)
-        checked_name("a part", name)
+        check_name("a part", name)
         if name in parts:
             raise BadInputError(f"part {name!r} is given twice", hint)
         high = low + share
@@ -180,7 +180,7 @@ CONTENTS = {"games": GAMES_FILE, "positions": POSITIONS_FILE}
 __all__ = ["DatasetReport", "Games", "SourceFile", "Verification", "verify_games"]
 
 
-def column_to_numpy(column: pa.ChunkedArray) -> np.ndarray:
+def convert_column_to_numpy(column: pa.ChunkedArray) -> np.ndarray:
     """Return numbers or booleans without nulls, [rows]. pyarrow's own conversion would import pandas (0.25 s)."""
     import pyarrow as pa
 
@@ -290,7 +290,7 @@ class DatasetFile:
     @cached_property
     def hashes(self) -> np.ndarray:
         """The hashes that assign rows to parts, uint64 [total]: of the moves, or of a position's game."""
-        return column_to_numpy(self._read([self.hash_column])[self.hash_column])
+        return convert_column_to_numpy(self._read([self.hash_column])[self.hash_column])
 
     def rows(self, part: DatasetPart | None = None) -> np.ndarray:
         """Return the row positions of a part, or of all rows, ascending, int64 [n]."""
@@ -356,7 +356,7 @@ def verify_games(folder: Path, *, sample: int = 200, seed: int = 0) -> Verificat
     recorded = DatasetReport.load(folder)
     if not (folder / GAMES_FILE).is_file():
         return Verification(0, 0, [f"{GAMES_FILE} is missing"])
-    if sha256_file(folder / GAMES_FILE) != recorded.games_sha256:
+    if hash_file(folder / GAMES_FILE) != recorded.games_sha256:
         return Verification(0, 0, [f"{GAMES_FILE} is not the file that was written: its sha256 differs"])
     games = Games(folder)
     problems = []

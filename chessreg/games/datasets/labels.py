@@ -17,7 +17,7 @@ import numpy as np
 
 from chessreg.errors import BadInputError
 from chessreg.games.boards import attacks
-from chessreg.games.boards.moves import boards_after, hash_positions
+from chessreg.games.boards.moves import compute_boards_after, hash_positions
 from chessreg.named import NameRegistry
 
 if TYPE_CHECKING:
@@ -45,7 +45,7 @@ class GamePositions:
         `number` int [games] has the games' rows in the dataset; `texts` returns their texts if a label needs them.
         """
         self.texts, self.ply, self.item = texts, ply.astype(np.int64), number[game]
-        self._boards, offsets = boards_after(packed)
+        self._boards, offsets = compute_boards_after(packed)
         self.at = offsets[game] + self.ply
 
     def __len__(self) -> int:

@@ -113,10 +113,10 @@ def clean_by_word(moves: str) -> list[Movetext]:
     if " - " in text or " : " in text or "0.5" in text:
         text = _SPACED_RESULT.sub(lambda match: "-".join(filter(None, match.groups())) or "1/2-1/2", text)
     text = _MARKS.sub(" ", text)
-    words = _split_words(text)
+    words = _split_movetext(text)
     ended = next((place for place, word in enumerate(words) if word in _RESULT_SPELLINGS), len(words))
     if ended < len(words) - 1 or _BLANK_LINE.search(text.strip()):
-        games = [_make_movetext(_split_words(piece)) for piece in _split_games(text)]
+        games = [_make_movetext(_split_movetext(piece)) for piece in _split_games(text)]
     else:
         games = [_make_movetext(words)]
     if brace >= 0:
@@ -143,7 +143,7 @@ def _remove_variations(text: str) -> tuple[str, str]:
     return (" ".join(outside[:opened]), "a variation is not closed") if depth else (" ".join(outside), "")
 
 
-def _split_words(text: str) -> list[str]:
+def _split_movetext(text: str) -> list[str]:
     return _NUMBER.sub(" ", text).split()
 
 
@@ -161,7 +161,7 @@ def _split_games(text: str) -> list[str]:
     for border in _BORDER.finditer(text):
         if border.start() < searched:
             continue
-        moves_seen = moves_seen or any(map(normalize_san, _split_words(text[searched : border.start()])))
+        moves_seen = moves_seen or any(map(normalize_san, _split_movetext(text[searched : border.start()])))
         searched = border.end()
         if not moves_seen:
             continue
@@ -179,7 +179,7 @@ def _split_games(text: str) -> list[str]:
             start = searched = end
             moves_seen = False
     rest = text[start:]
-    if not pieces or any(map(normalize_san, _split_words(rest))):
+    if not pieces or any(map(normalize_san, _split_movetext(rest))):
         pieces.append(rest)
     return pieces
 

@@ -36,7 +36,7 @@ from chessreg.games.datasets.sources import BrokenStreamError, GameSource
 from chessreg.games.datasets.transcripts import TRANSCRIPT_COLUMN as TRANSCRIPT
 from chessreg.games.datasets.transcripts import has_game_columns, parse_header, read_head, read_parquet_columns
 from chessreg.noise import Stream, generator
-from store.files import describe_os_error, sha256_file
+from store.files import describe_os_error, hash_file
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -505,7 +505,7 @@ def _build_from_position_sources(
         path.unlink()
     write_parquet(scratch, aside / dataset.POSITIONS_FILE, copies, target, ("judgment", *_MOVES))
     scratch.unlink()
-    entered = [SourceFile(s.path.name, sha256_file(s.path), s.bytes_total) for s in sources]
+    entered = [SourceFile(s.path.name, hash_file(s.path), s.bytes_total) for s in sources]
     result = DatasetReport(
         identity=identify_position_dataset([file.sha256 for file in entered], chosen),
         reader_version=POSITION_READER_VERSION,
@@ -522,7 +522,7 @@ def _build_from_position_sources(
         both_elos=tally.both_elos,
         first_date=None,
         last_date=None,
-        games_sha256=sha256_file(aside / dataset.POSITIONS_FILE),
+        games_sha256=hash_file(aside / dataset.POSITIONS_FILE),
         salvaged=broken,
         found=row,
         notes=[
@@ -806,7 +806,7 @@ def verify_positions(folder: Path, *, sample: int = 200, seed: int = 0) -> Verif
     path = folder / dataset.POSITIONS_FILE
     if not path.is_file():
         return Verification(0, 0, [f"{path.name} is missing"], "positions")
-    if sha256_file(path) != recorded.games_sha256:
+    if hash_file(path) != recorded.games_sha256:
         return Verification(0, 0, [f"{path.name} is not the file that was written: its sha256 differs"], "positions")
     positions = Positions(folder)
     problems = []

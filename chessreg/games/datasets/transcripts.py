@@ -27,7 +27,7 @@ from typing import Any
 
 import chess
 
-from chessreg.errors import BadInputError, first_line
+from chessreg.errors import BadInputError, get_first_line
 from chessreg.games.datasets import movetext
 from chessreg.games.datasets.borders import RawGame, decode_text
 from chessreg.games.datasets.sources import BLOCK_BYTES, BrokenStreamError, GameSource
@@ -200,7 +200,7 @@ def read_parquet_columns(path: Path) -> list[str] | None:
     try:
         names: list[str] = pq.read_schema(path).names
     except (pa.ArrowException, OSError, ValueError) as error:
-        raise BadInputError(f"{path} is a damaged Parquet: {first_line(error)}", "get the file again") from error
+        raise BadInputError(f"{path} is a damaged Parquet: {get_first_line(error)}", "get the file again") from error
     return names
 
 
@@ -239,7 +239,7 @@ class ParquetGames(GameSource):
                 done += len(batch)
                 self.bytes_done = self.bytes_total * done // parquet.metadata.num_rows
         except (pa.ArrowException, OSError, ValueError) as error:
-            raise BrokenStreamError(first_line(error), b"") from error
+            raise BrokenStreamError(get_first_line(error), b"") from error
 
     def split(self, block: bytes, first_line: int) -> Iterator[RawGame]:
         for line, row in enumerate(block.splitlines(), first_line):

@@ -30,11 +30,13 @@ def is_consulted(assist: Assist, board: chess.Board) -> bool:
     return assist == "author" or (assist == "on-repetition" and board.is_repetition(2))
 
 
-def expected_wins(white_cp: int, turn: chess.Color) -> int:
+def compute_expected_wins(white_cp: int, turn: chess.Color) -> int:
     """Return how many of 1,000 games the side to move wins, given White's centipawns (a mate in n is 10,000 - n).
 
-    >>> expected_wins(0, chess.WHITE), expected_wins(200, chess.WHITE), expected_wins(-9_997, chess.BLACK)
-    (18, 984, 1000)
+    >>> compute_expected_wins(0, chess.WHITE), compute_expected_wins(200, chess.WHITE)
+    (18, 984)
+    >>> compute_expected_wins(-9_997, chess.BLACK)
+    1000
     """
     from chess.engine import Cp
 
@@ -47,4 +49,4 @@ def expected_wins(white_cp: int, turn: chess.Color) -> int:
 def can_take_over(lines: Sequence[Evaluation], turn: chess.Color) -> bool:
     """Return whether the worst of these moves wins more than TAKEOVER_WINS of 1,000 games, so that Stockfish plays the
     best."""
-    return bool(lines) and min(expected_wins(line.score_cp, turn) for line in lines) > TAKEOVER_WINS
+    return bool(lines) and min(compute_expected_wins(line.score_cp, turn) for line in lines) > TAKEOVER_WINS

@@ -113,7 +113,7 @@ def select_pair(pool: Pool, player: int, opponent: int) -> Pool:
                    cluster=pool.cluster[both])  # fmt: skip
 
 
-def expected_score(difference: np.ndarray) -> np.ndarray:
+def compute_expected_score(difference: np.ndarray) -> np.ndarray:
     """Return the expected score at a rating difference, in [0, 1]."""
     score: np.ndarray = 1 / (1 + np.exp(np.clip(-ELO_SCALE * difference, -700, 700)))
     return score
@@ -225,7 +225,7 @@ def _find_bound(rated: np.ndarray, games: np.ndarray, won: bool) -> float | None
     low, high = rated.min() - MAX_ELO_DISTANCE, rated.max() + MAX_ELO_DISTANCE
     for _ in range(MAX_ITERATIONS):
         middle = (low + high) / 2
-        chance = expected_score(middle - rated) if won else expected_score(rated - middle)
+        chance = compute_expected_score(middle - rated) if won else compute_expected_score(rated - middle)
         likely = float((games * np.log(chance)).sum()) > math.log(1 - CONFIDENCE_LEVEL)
         low, high = (low, middle) if likely == won else (middle, high)
     return float((low + high) / 2)
@@ -233,7 +233,7 @@ def _find_bound(rated: np.ndarray, games: np.ndarray, won: bool) -> float | None
 
 def _standard_error(rating: float, rated: np.ndarray, games: np.ndarray) -> float:
     """Return the standard error of a rating from the Fisher information of these games; 0 without information."""
-    mean = expected_score(rating - rated)
+    mean = compute_expected_score(rating - rated)
     information = float((games * mean * (1 - mean)).sum()) * ELO_SCALE**2
     return 1 / math.sqrt(information) if information > 0 else 0.0
 
@@ -264,7 +264,7 @@ def solve_rating(ratings: np.ndarray, games: np.ndarray, points: np.ndarray) -> 
     high = np.full(len(games), ratings.max() + MAX_ELO_DISTANCE)
     for _ in range(MAX_ITERATIONS):
         middle = (low + high) / 2
-        above = (games * expected_score(middle[:, None] - ratings)).sum(axis=1) > scored
+        above = (games * compute_expected_score(middle[:, None] - ratings)).sum(axis=1) > scored
         low, high = np.where(above, low, middle), np.where(above, middle, high)
     root = (low + high) / 2
     root[scored <= 0], root[scored >= total] = -np.inf, np.inf
@@ -286,7 +286,7 @@ def rate_junkin_batched(counts: PairCounts, options: Options) -> np.ndarray:
         for opponent in np.argsort(ratings, kind="stable"):
             games = results[:, opponent].sum(axis=1)
             points = results[:, opponent, WIN] + options.draw_weight * results[:, opponent, DRAW]
-            rating = rating + options.k_factor * (points - games * expected_score(rating - ratings[opponent]))
+            rating = rating + options.k_factor * (points - games * compute_expected_score(rating - ratings[opponent]))
         if len(ratings):
             last[:, player] = rating
     return last

@@ -247,16 +247,16 @@ def find_stockfish() -> Path:
     if named:
         path = shutil.which(named)
         if path is None:
-            raise NotFoundError(f"CHESSREG_STOCKFISH={named} is not a program", stockfish_install_command())
+            raise NotFoundError(f"CHESSREG_STOCKFISH={named} is not a program", format_stockfish_install_command())
         return Path(path)
     places = (None, "/usr/games", "/usr/local/bin", "/opt/homebrew/bin", "/home/linuxbrew/.linuxbrew/bin")
     for place in places:
         if path := shutil.which("stockfish", path=place):
             return Path(path)
-    raise NotFoundError("Stockfish is not installed", stockfish_install_command())
+    raise NotFoundError("Stockfish is not installed", format_stockfish_install_command())
 
 
-def stockfish_install_command() -> str:
+def format_stockfish_install_command() -> str:
     """Return the command or instruction that installs Stockfish on this system."""
     sudo = "sudo " if hasattr(os, "geteuid") and os.geteuid() != 0 else ""
     if platform.system() == "Darwin":
@@ -289,7 +289,7 @@ def identify_engine(path: Path | None = None) -> EngineIdentity:
     try:
         stat = path.stat()
     except OSError as error:
-        raise NotFoundError(f"no engine at {path}: {error.strerror}", stockfish_install_command()) from error
+        raise NotFoundError(f"no engine at {path}: {error.strerror}", format_stockfish_install_command()) from error
     return _read_identity(path, stat.st_mtime_ns, stat.st_size)
 
 

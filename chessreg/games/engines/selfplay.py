@@ -158,13 +158,13 @@ def _run_workers(games: int, works: Sequence[_WorkerSettings]) -> Generator[Gene
 def _start_worker(work: _WorkerSettings) -> subprocess.Popen[str]:
     # a separate session, so that only the parent handles Ctrl-C
     worker = subprocess.Popen(
-        child.python_command("chessreg.games.engines.selfplay"),
+        child.build_python_command("chessreg.games.engines.selfplay"),
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         encoding="utf-8",
         start_new_session=True,
-        env=child.child_environment(),
+        env=child.build_child_environment(),
     )
     assert worker.stdin is not None
     with contextlib.suppress(BrokenPipeError):  # the first read reports the error

@@ -72,7 +72,7 @@ SOURCES = {
 }  # fmt: skip
 
 
-def chessbench_url(source: BenchFile, file: str | None = None, endpoint: str | None = None) -> str:
+def format_chessbench_url(source: BenchFile, file: str | None = None, endpoint: str | None = None) -> str:
     """Return the URL of a file, on the mirror `endpoint` if given."""
     base = (endpoint or BASE_URL).rstrip("/")
     if not re.match(r"https?://", base):
@@ -94,7 +94,7 @@ def fetch_bench_file(
     """
     if file is not None and (Path(file).is_absolute() or ".." in Path(file).parts):
         raise BadInputError(f"{file!r} is not a file of ChessBench", "such as data/test/state_value_data.bag")
-    url = chessbench_url(source, file, endpoint)
+    url = format_chessbench_url(source, file, endpoint)
     missing = "to list the files: chessreg fetch"
     answer = download.open_url(url, {"Accept-Encoding": "identity"}, missing, method="HEAD")
     assert answer is not None  # only a range can start behind the end

@@ -12,19 +12,19 @@ from chessreg.games.foreign.download import Progress
 BASE_URL = "https://database.lichess.org"
 
 
-def month_name(month: str) -> str:
+def format_month_name(month: str) -> str:
     """Return the file name of a month. Raises BadInputError unless `month` is YYYY-MM from 2013-01 on."""
     if re.fullmatch(r"20\d\d-(0[1-9]|1[0-2])", month) is None or month < "2013-01":
         raise BadInputError(f"{month!r} is not a month of the Lichess database", "write YYYY-MM, from 2013-01 on")
     return f"lichess_db_standard_rated_{month}.pgn.zst"
 
 
-def month_url(month: str, base_url: str = BASE_URL) -> str:
+def format_month_url(month: str, base_url: str = BASE_URL) -> str:
     """Return the official URL of a month of standard rated games."""
-    return f"{base_url.rstrip('/')}/standard/{month_name(month)}"
+    return f"{base_url.rstrip('/')}/standard/{format_month_name(month)}"
 
 
-def checksum_url(base_url: str = BASE_URL) -> str:
+def format_checksum_url(base_url: str = BASE_URL) -> str:
     """Return the URL of the SHA-256 sums of all months: `<hex>  <file name>` lines."""
     return f"{base_url.rstrip('/')}/standard/sha256sums.txt"
 
@@ -38,9 +38,9 @@ def fetch_month(month: str, folder: Path, base_url: str = BASE_URL, on_progress:
     Raises NotFoundError if the server does not have the month, BadInputError for an invalid month, a wrong checksum or
     a folder that cannot be written, ChessregError if the network or the disk fails.
     """
-    name = month_name(month)
+    name = format_month_name(month)
     return download.download_file(
-        month_url(month, base_url),
+        format_month_url(month, base_url),
         folder / name,
         _find_checksum(name, base_url),
         what=month,
@@ -51,7 +51,7 @@ def fetch_month(month: str, folder: Path, base_url: str = BASE_URL, on_progress:
 
 def _find_checksum(name: str, base_url: str) -> str:
     """Return the published SHA-256 of a file. Raises NotFoundError if the server does not list it."""
-    url = checksum_url(base_url)
+    url = format_checksum_url(base_url)
     for line in download.read_url(url).splitlines():
         digest, _, file = line.strip().partition(" ")
         if file.strip().lstrip("*") == name and re.fullmatch(r"[0-9a-fA-F]{64}", digest):

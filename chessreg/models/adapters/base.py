@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
 from chessreg.errors import BadInputError
-from chessreg.models.hook_points import EMBED, LN_FINAL, PATTERNS, RESID_POST, RESID_PRE, hook_point
+from chessreg.models.hook_points import EMBED, LN_FINAL, PATTERNS, RESID_POST, RESID_PRE, format_hook_point
 from chessreg.named import NameRegistry
 
 AttentionKind = Literal["causal", "bidirectional"]
@@ -64,7 +64,7 @@ class Network(nn.Module, ABC):
 
         Covers all of `points`; override it if there are more points than the blocks' outputs.
         """
-        return {hook_point(layer): block for layer, block in enumerate(self.blocks)}
+        return {format_hook_point(layer): block for layer, block in enumerate(self.blocks)}
 
     @abstractmethod
     def hidden(
@@ -198,7 +198,7 @@ def map_hook_points(
     """
     modules = {EMBED: embed}
     for layer, (before, block) in enumerate(zip((begin, *blocks), blocks, strict=False)):
-        modules |= {hook_point(layer, RESID_PRE): before, hook_point(layer): block}
+        modules |= {format_hook_point(layer, RESID_PRE): before, format_hook_point(layer): block}
     return modules | {LN_FINAL: ln_final}
 
 

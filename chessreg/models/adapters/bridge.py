@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from chessreg.errors import BadInputError, NotFoundError, first_line
+from chessreg.errors import BadInputError, NotFoundError, get_first_line
 from chessreg.models.adapters.base import Network, map_hook_points, read_config
 from chessreg.models.adapters.gpt2 import GPT2
 from chessreg.models.hook_points import PATTERNS
@@ -54,7 +54,7 @@ class BridgedModel(Network):
         try:
             self.bridge = build_bridge(hf)
         except (ValueError, NotImplementedError) as error:
-            message = f"TransformerLens cannot read models of the family {self.family}: {first_line(error)}"
+            message = f"TransformerLens cannot read models of the family {self.family}: {get_first_line(error)}"
             raise BadInputError(message, READABLE) from error
         self.after = [block.hook_out for block in self.bridge.blocks]
 
@@ -173,7 +173,7 @@ def load_hugging_face(folder: Path, dtype: torch.dtype) -> Any:
         hint = "gpt2, llama, gpt_neox and what else the installed transformers knows can be read"
         if isinstance(error, OSError):
             hint = "copy all files of the model into the folder"
-        raise BadInputError(f"{folder.name} cannot be read: {first_line(error)}", hint) from error
+        raise BadInputError(f"{folder.name} cannot be read: {get_first_line(error)}", hint) from error
     finally:
         logging.set_verbosity(verbosity)
     for name, stored, configured in sorted(report["mismatched_keys"]):

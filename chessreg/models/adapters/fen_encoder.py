@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from chessreg.errors import BadInputError
 from chessreg.models.adapters.base import ADAPTERS, AttentionKind
-from chessreg.models.adapters.gpt2 import GPT2Block, GPT2Config, Kernel, attend_fused, initial_deviation
+from chessreg.models.adapters.gpt2 import GPT2Block, GPT2Config, Kernel, attend_fused, compute_initial_deviation
 from chessreg.models.adapters.position_model import ACTIONS, CHARACTERS, TOKENS, PositionModel
 
 
@@ -97,7 +97,7 @@ class FenEncoder(PositionModel):
         """Draw nanoGPT's initial weights, like `GPT2.initialise`."""
         for name, parameter in self.named_parameters():
             if parameter.dim() >= 2:
-                nn.init.normal_(parameter, 0.0, initial_deviation(name, self.n_layer))
+                nn.init.normal_(parameter, 0.0, compute_initial_deviation(name, self.n_layer))
 
     def shape(self) -> dict[str, Any]:
         config = asdict(self.config)

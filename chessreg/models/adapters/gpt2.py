@@ -261,7 +261,7 @@ class GPT2(CausalDecoder):
         """
         for name, parameter in self.named_parameters():
             if parameter.dim() >= 2:
-                nn.init.normal_(parameter, 0.0, initial_deviation(name, self.n_layer))
+                nn.init.normal_(parameter, 0.0, compute_initial_deviation(name, self.n_layer))
             elif name.endswith(".bias"):
                 nn.init.zeros_(parameter)
 
@@ -309,8 +309,8 @@ class GPT2(CausalDecoder):
         weights = {}
         for name, tensor in self.state_dict().items():
             tensor = tensor.detach().cpu()
-            weights[gpt2_file_name(name)] = tensor.t() if name.endswith(MATRICES) else tensor
-        for name, shape in file_shapes(self.config).items():
+            weights[get_gpt2_file_name(name)] = tensor.t() if name.endswith(MATRICES) else tensor
+        for name, shape in compute_file_shapes(self.config).items():
             if name not in weights:
                 weights[name] = torch.zeros(shape, dtype=self.wte.weight.dtype)
         return weights
@@ -323,14 +323,14 @@ class GPT2(CausalDecoder):
         BadInputError for weights that are missing, unknown or of another shape than the configuration says.
         """
         check_shape(config, weights)
-        expected = file_shapes(config)
+        expected = compute_file_shapes(config)
         dtype = next(iter(weights.values())).dtype
         own = {name: shape for name, shape in expected.items() if name in weights or not name.endswith(".bias")}
         check_weights(weights, own, "GPT-2")  # before biases of the claimed size are allocated
         full = {n: torch.zeros(s, dtype=dtype) for n, s in expected.items() if n not in weights} | dict(weights)
         with WithoutInitialization():
             model = cls(config)
-        inside = {gpt2_memory_name(n): t.t() if n.endswith(MATRICES) else t for n, t in full.items()}
+        inside = {get_gpt2_memory_name(n): t.t() if n.endswith(MATRICES) else t for n, t in full.items()}
         model.load_state_dict(inside, assign=True)
         if not model.has_biases:  # fine-tuning must not train biases that the model never had
             for name, parameter in model.named_parameters():
@@ -368,32 +368,32 @@ def make_random_gpt2(config: GPT2Config, seed: int) -> GPT2:
     probe."""
     generator = torch.Generator().manual_seed(seed)
     weights = {}
-    for name, shape in file_shapes(config).items():
+    for name, shape in compute_file_shapes(config).items():
         if len(shape) > 1:
             weights[name] = torch.empty(shape).normal_(
-                0.0, initial_deviation(name, config.n_layer), generator=generator
+                0.0, compute_initial_deviation(name, config.n_layer), generator=generator
             )
         elif not name.endswith(".bias"):
             weights[name] = torch.ones(shape)
     return GPT2.of_weights(config, weights)
 
 
-def initial_deviation(name: str, n_layer: int) -> float:
+def compute_initial_deviation(name: str, n_layer: int) -> float:
     """Return the standard deviation of a matrix's initial weights."""
     return 0.02 / math.sqrt(2 * n_layer) if name.endswith("c_proj.weight") else 0.02
 
 
-def gpt2_file_name(name: str) -> str:
+def get_gpt2_file_name(name: str) -> str:
     """Return the name in the file of a weight in memory."""
     return name if name == HEAD else PREFIX + name
 
 
-def gpt2_memory_name(name: str) -> str:
+def get_gpt2_memory_name(name: str) -> str:
     """Return the name in memory of a weight in the file."""
     return name.removeprefix(PREFIX)
 
 
-def file_shapes(config: GPT2Config) -> dict[str, tuple[int, ...]]:
+def compute_file_shapes(config: GPT2Config) -> dict[str, tuple[int, ...]]:
     """Return every weight of GPT2LMHeadModel with its shape in the file, including biases, in its order of
     parameters."""
     d, d_mlp = config.n_embd, config.d_mlp or 4 * config.n_embd

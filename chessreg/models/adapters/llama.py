@@ -165,7 +165,9 @@ class Llama(CausalDecoder):
 
     def files(self, dtype: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
         stored = getattr(torch, dtype)
-        weights = {llama_file_name(n): t.detach().to("cpu", stored).contiguous() for n, t in self.state_dict().items()}
+        weights = {
+            get_llama_file_name(n): t.detach().to("cpu", stored).contiguous() for n, t in self.state_dict().items()
+        }
         return {**self.config, "dtype": dtype}, dict(sorted(weights.items()))
 
     @classmethod
@@ -177,7 +179,7 @@ class Llama(CausalDecoder):
         """
         with WithoutInitialization():
             model = cls(config)
-        names = {llama_file_name(name): name for name in model.state_dict()}
+        names = {get_llama_file_name(name): name for name in model.state_dict()}
         shapes = {name: tuple(model.get_parameter(own).shape) for name, own in names.items()}
         check_weights(weights, shapes, "Llama")
         model.load_state_dict({names[name]: tensor for name, tensor in weights.items()}, assign=True)
@@ -193,7 +195,7 @@ class Llama(CausalDecoder):
         )
 
     def with_vocabulary(self, rows: Sequence[int]) -> Llama:
-        weights = {llama_file_name(name): tensor for name, tensor in self.state_dict().items()}
+        weights = {get_llama_file_name(name): tensor for name, tensor in self.state_dict().items()}
         for name in (EMBEDDING, HEAD):
             if name in weights:
                 weights[name] = weights[name][list(rows)]
@@ -262,7 +264,7 @@ def get_head_width(config: Mapping[str, Any]) -> int:
     return int(config.get("head_dim") or config["hidden_size"] // config["num_attention_heads"])
 
 
-def llama_file_name(name: str) -> str:
+def get_llama_file_name(name: str) -> str:
     """Return the name in the file of a weight in memory."""
     return name if name == HEAD else PREFIX + name.replace("final.", "norm.")
 

@@ -19,7 +19,7 @@ from chessreg.models.decoding.passes import Ragged
 from chessreg.models.decoding.session import PREFILL_TOKENS, ContextFullError, group_by_length, open_decoding_session
 from chessreg.models.decoding.tree import TREE_TOKENS
 from chessreg.models.edits import ResidualEdit
-from chessreg.models.hook_points import hook_point
+from chessreg.models.hook_points import format_hook_point
 
 if TYPE_CHECKING:
     from chessreg.encodings import Encoding
@@ -130,7 +130,7 @@ class NextTokens:
         places = [begins[row] + token for row, token in zip(self.row[sites], self.token[sites], strict=True)]
         at = torch.tensor(places, dtype=torch.int64, device=self.model.device)
         into = torch.from_numpy(sites).to(self.model.device)
-        points = {hook_point(layer): place for place, layer in enumerate(self.layers)}
+        points = {format_hook_point(layer): place for place, layer in enumerate(self.layers)}
 
         def keep(point: str, residual: Tensor) -> None:
             self.residuals[points[point], into] = residual[at]

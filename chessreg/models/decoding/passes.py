@@ -64,7 +64,7 @@ class Ragged:
         return self.visible is None and not self.first.any()
 
 
-def forward_packed(
+def run_packed_pass(
     model: LanguageModel, cache: SlotCache, edits: Sequence[ResidualEdit], new: Ragged, watched: set[str], keep: Keep
 ) -> Tensor:
     """Return final hidden states [T, d_model]. Every token is a batch row of width 1, so nothing is padded.
@@ -86,10 +86,10 @@ def forward_packed(
     return hidden[:, 0]
 
 
-def forward_rectangle(
+def run_rectangular_pass(
     model: LanguageModel, cache: SlotCache, edits: Sequence[ResidualEdit], new: Ragged, watched: set[str], keep: Keep
 ) -> Tensor:
-    """Return final hidden states [T, d_model], like `forward_packed`."""
+    """Return final hidden states [T, d_model], like `run_packed_pass`."""
     device, width = model.device, int(new.counts.max())
     shape, at = (len(new.rows), width), (new.place, new.offset)
     columns = new.first[:, None] + np.arange(width)

@@ -427,14 +427,14 @@ class ValuePolicy(LegalMovePolicy):
 
     def advance(self, session: DecodingSession, encoding: Encoding, drafts: Sequence[Draft]) -> list[MoveChoice | None]:
         from chessreg.models.decoding.session import ValueSession
-        from chessreg.models.decoding.values import value_repetitions
+        from chessreg.models.decoding.values import assign_repetition_values
 
         if not isinstance(session, ValueSession):
             raise make_no_values_error(session.model.head)
         choices: list[MoveChoice | None] = []
         for draft in drafts:
             values = session.values(draft.row)
-            returns = value_repetitions(draft.turn.board, values)
+            returns = assign_repetition_values(draft.turn.board, values)
             noise = np.array([uniform(*draft.turn.key, 0)])
             place = int(draw_tokens(returns[None], np.array(self.temperatures), noise)[0])
             choices.append(MoveChoice(values.moves[place], text=values.moves[place].uci()))

@@ -47,10 +47,10 @@ class TokenCache:
         return other
 
 
-def forward_recomputed(
+def run_recomputed_pass(
     model: LanguageModel, cache: TokenCache, edits: Sequence[Any], new: Ragged, watched: set[str], keep: Keep
 ) -> Tensor:
-    """Return final hidden states [T, d_model], like `passes.forward_packed`."""
+    """Return final hidden states [T, d_model], like `passes.run_packed_pass`."""
     rows, columns = np.array(new.rows)[new.place], new.first[new.place] + new.offset
     bits = np.zeros(len(new.ids), np.int64)
     for number, mask in enumerate(new.masks):
@@ -85,7 +85,7 @@ def forward_recomputed(
             batch[:, place, : lengths[i]] = sequences[i]
         own = rows if new.owners is None else new.owners
         owners = torch.tensor([int(own[wanted[i][0]]) for i in group], device=model.device)
-        hidden[at] = _forward_batch(model, batch, owners, edits, watched, put)[picked]
+        hidden[at] = _run_batch(model, batch, owners, edits, watched, put)[picked]
     for point, residual in residuals.items():
         keep(point, residual)
     return hidden
@@ -105,7 +105,7 @@ def _group_sequences(lengths: Sequence[int], padded: bool) -> list[list[int]]:
     return groups
 
 
-def _forward_batch(
+def _run_batch(
     model: LanguageModel,
     batch: np.ndarray,
     owners: Tensor,

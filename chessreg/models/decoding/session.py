@@ -11,10 +11,10 @@ from torch import Tensor
 
 from chessreg.errors import BadInputError, ChessregError, DivergedError
 from chessreg.models.adapters.base import VALUE_HEADS
-from chessreg.models.decoding.passes import Keep, Ragged, forward_packed, forward_rectangle
-from chessreg.models.decoding.recompute import TokenCache, forward_recomputed
+from chessreg.models.decoding.passes import Keep, Ragged, run_packed_pass, run_rectangular_pass
+from chessreg.models.decoding.recompute import TokenCache, run_recomputed_pass
 from chessreg.models.edits import ResidualEdit, get_token_mask
-from chessreg.models.hook_points import hook_point
+from chessreg.models.hook_points import format_hook_point
 from chessreg.models.slot_cache import CALL_COST_KEYS, SlotCache
 
 if TYPE_CHECKING:
@@ -180,7 +180,7 @@ class DecodingSession:
         self._residuals = torch.zeros(
             len(layers), len(self), self.model.d_model, dtype=self.model.dtype, device=self.model.device
         )
-        self._watched = {hook_point(layer): place for place, layer in enumerate(layers)}
+        self._watched = {format_hook_point(layer): place for place, layer in enumerate(layers)}
         self._known = [not tokens for tokens in self.tokens]
         try:
             self.refresh()
@@ -280,7 +280,9 @@ class DecodingSession:
         The caller updates the session's state; `keep` receives the residuals [T, d_model] at `watched` hook points.
         """
         packs = self._packs(new.rows, new.counts.tolist(), not new.fresh)
-        way: Any = forward_packed if packs else forward_rectangle if self.model.network.cached else forward_recomputed
+        way: Any = (
+            run_packed_pass if packs else run_rectangular_pass if self.model.network.cached else run_recomputed_pass
+        )
         points = set(self._watched if watched is None else watched)
         return way(self.model, self.cache, self.edits if edits is None else edits, new, points, keep)
 

@@ -105,7 +105,7 @@ def score_moves(
     return made
 
 
-def value_repetitions(board: chess.Board, values: MoveValues) -> np.ndarray:
+def assign_repetition_values(board: chess.Board, values: MoveValues) -> np.ndarray:
     """Return the expected returns float64 [moves], 0.5 for a move that allows a draw claim by repetition.
 
     As in DeepMind's engines. The board's move stack is the game's history.

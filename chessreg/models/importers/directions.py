@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chessreg.errors import BadInputError, first_line
+from chessreg.errors import BadInputError, get_first_line
 from chessreg.models.importers.source import (
     describe_contents,
     is_safetensors,
@@ -157,7 +157,7 @@ def read_karvonen_vector(path: Path, name: str | None = None) -> VectorFile:
     content = read_content(path, name)
     if is_tensor(content) or (isinstance(content, dict) and content.keys() == {SIDES[0]}):
         tensor = content if is_tensor(content) else content[SIDES[0]]
-        vector = one_dimensional(tensor, "its tensor", name)
+        vector = get_one_dimensional(tensor, "its tensor", name)
         assert vector is not None
         if not vector.any():
             raise BadInputError(f"{name} is a vector of zeros", "save a direction")
@@ -177,7 +177,7 @@ def read_karvonen_vector(path: Path, name: str | None = None) -> VectorFile:
             )
         low, high = weight[:, 0, 0], weight[:, 0, 1]
         return VectorFile(high - low, high, low, source, origin)
-    difference, high_side, low_side = (one_dimensional(content.get(key), key, name) for key in SIDES)
+    difference, high_side, low_side = (get_one_dimensional(content.get(key), key, name) for key in SIDES)
     if SIDES[0] not in content and high_side is not None and low_side is not None:
         if high_side.shape != low_side.shape:
             raise BadInputError(f"{name}: its averages differ in length: {len(high_side)} and {len(low_side)}")
@@ -209,7 +209,7 @@ def read_content(path: Path, name: str) -> Any:
         try:
             return torch.from_numpy(np.lib.format.read_array(file, allow_pickle=False))
         except (ValueError, TypeError, EOFError) as error:
-            raise BadInputError(f"{name} is not a NumPy file of floats: {first_line(error)}") from error
+            raise BadInputError(f"{name} is not a NumPy file of floats: {get_first_line(error)}") from error
 
 
 def is_tensor(content: Any) -> bool:
@@ -302,7 +302,7 @@ def to_float_array(tensor: Tensor, name: str) -> np.ndarray:
     return values
 
 
-def one_dimensional(tensor: Any, key: str, name: str) -> np.ndarray | None:
+def get_one_dimensional(tensor: Any, key: str, name: str) -> np.ndarray | None:
     """Return a tensor [d_model] as an array, None for None. Raises BadInputError for anything else."""
     if tensor is None:
         return None

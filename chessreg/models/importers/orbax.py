@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from chessreg.errors import BadInputError, NotFoundError, first_line
+from chessreg.errors import BadInputError, NotFoundError, get_first_line
 
 DATABASE = "manifest.ocdbt"
 ARRAY_FILES = (".zarray", "zarr.json")
@@ -62,5 +62,5 @@ def read_arrays(folder: Path) -> dict[str, np.ndarray]:
                 module, _, parameter = name.rpartition(".")
                 arrays[f"{module}/{parameter}"] = np.asarray(tensorstore.open(spec, read=True).result().read().result())
     except (ValueError, OSError, UnicodeDecodeError) as error:
-        raise BadInputError(f"{folder} is damaged: {first_line(error)[:200]}") from error
+        raise BadInputError(f"{folder} is damaged: {get_first_line(error)[:200]}") from error
     return arrays

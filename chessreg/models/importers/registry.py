@@ -14,7 +14,7 @@ import chess
 from chessreg.encodings import Encoding, list_encodings
 from chessreg.encodings import get_encoding as encoding_named
 from chessreg.encodings.prompts import PromptEncoding
-from chessreg.errors import DAMAGE_ERRORS, BadInputError, NotFoundError, first_line
+from chessreg.errors import DAMAGE_ERRORS, BadInputError, NotFoundError, get_first_line
 from chessreg.models.checkpoint import INFO, CheckpointInfo, compute_checkpoint_digest, read_info, save_checkpoint
 from chessreg.models.importers.game_check import GameCheck, check_on_games, measure_loss_on_games
 from chessreg.models.importers.source import NONE_GIVEN, CheckpointSource, UnrecordedSettings, open_checkpoint
@@ -132,7 +132,7 @@ def convert_checkpoint(
         model = reorder_tokens(imported.model, rows)
         difference, largest, compared = compare_logits(imported, model, rows)
     except DAMAGE_ERRORS as error:  # a shape, key or type that the format's reader did not expect
-        reason = f"{type(error).__name__} {first_line(error)}"
+        reason = f"{type(error).__name__} {get_first_line(error)}"
         raise BadInputError(f"{path.name} is damaged or not a {chosen.name} checkpoint: {reason}") from error
     if not difference <= (LARGEST_DIFFERENCE if is_compared_exactly(model) else LARGEST_RELATIVE_DIFFERENCE * largest):
         raise BadInputError(f"{path.name}: the converted model's logits differ by {difference:.2g}")

@@ -96,7 +96,7 @@ def read_parameters(source: CheckpointSource) -> dict[str, Tensor]:
     return {name: torch.from_numpy(np.ascontiguousarray(array, np.float32)) for name, array in arrays.items()}
 
 
-def haiku_name(name: str, number: int) -> str:
+def get_haiku_name(name: str, number: int) -> str:
     """Return Haiku's name of module number `number` with this name."""
     return f"{name}_{number}" if number else name
 
@@ -107,7 +107,7 @@ def infer_config(source: CheckpointSource) -> SearchlessConfig:
 
     raw, name, given = read_parameters(source), source.path.name, source.given
     layers = sum(key.startswith(ATTENTION) and key.endswith("/linear_3/w") for key in raw)
-    head = raw.get(f"{haiku_name('linear', 3 * layers)}/b")
+    head = raw.get(f"{get_haiku_name('linear', 3 * layers)}/b")
     if raw[TABLE].dim() != 2 or not layers or head is None or "linear/w" not in raw:
         raise BadInputError(f"{name} is not a transformer of searchless_chess: {', '.join(sorted(raw)[:5])}")
     width = raw[TABLE].shape[1]
@@ -128,7 +128,7 @@ def infer_config(source: CheckpointSource) -> SearchlessConfig:
         positions=positions,
         **({"buckets": len(head)} if len(head) != ACTION_COUNT else {}),
         qk_norm=f"{ATTENTION}/layer_norm/scale" in raw,
-        final_norm=f"{haiku_name('layer_norm', 2 * layers)}/scale" in raw,
+        final_norm=f"{get_haiku_name('layer_norm', 2 * layers)}/scale" in raw,
     )
 
 
@@ -158,17 +158,17 @@ def rename_parameters(raw: Mapping[str, Tensor], config: SearchlessConfig) -> di
     take("embed", "embed", weight="embeddings")
     take("positions", "embed_1", weight="embeddings")
     for layer in range(config.n_layer):
-        attention = haiku_name(ATTENTION, layer)
+        attention = get_haiku_name(ATTENTION, layer)
         for number, own in enumerate(("q", "k", "v", "out")):
-            take(f"h.{layer}.attn.{own}", f"{attention}/{haiku_name('linear', number)}", weight="w")
+            take(f"h.{layer}.attn.{own}", f"{attention}/{get_haiku_name('linear', number)}", weight="w")
         for number, own in enumerate(("q_norm", "k_norm")):
-            take(f"h.{layer}.attn.{own}", f"{attention}/{haiku_name('layer_norm', number)}", **norm)
+            take(f"h.{layer}.attn.{own}", f"{attention}/{get_haiku_name('layer_norm', number)}", **norm)
         for number, own in enumerate(("ln_1", "ln_2")):
-            take(f"h.{layer}.{own}", haiku_name("layer_norm", 2 * layer + number), **norm)
+            take(f"h.{layer}.{own}", get_haiku_name("layer_norm", 2 * layer + number), **norm)
         for number, own in enumerate(("gate", "up", "down")):
-            take(f"h.{layer}.{own}", haiku_name("linear", 3 * layer + number), weight="w")
-    take("ln_f", haiku_name("layer_norm", 2 * config.n_layer), **norm)
-    take("head_matrix", haiku_name("linear", 3 * config.n_layer), weight="w", bias="b")
+            take(f"h.{layer}.{own}", get_haiku_name("linear", 3 * layer + number), weight="w")
+    take("ln_f", get_haiku_name("layer_norm", 2 * config.n_layer), **norm)
+    take("head_matrix", get_haiku_name("linear", 3 * config.n_layer), weight="w", bias="b")
     return {**renamed, **left}
 
 
@@ -198,8 +198,8 @@ def compute_haiku_logits(raw: Mapping[str, Tensor], tokens: Tensor, config: Sear
         residual = residual + torch.cat([torch.sin(angles), torch.cos(angles)], 1)[:, :width]
     hidden = torch.ones(length, length, dtype=torch.bool).triu(1) if config.attention == "causal" else None
     for layer in range(config.n_layer):
-        x, name = norm(residual, haiku_name("layer_norm", 2 * layer)), haiku_name(ATTENTION, layer)
-        q, k, v = (x @ weights[f"{name}/{haiku_name('linear', part)}/w"] for part in range(3))
+        x, name = norm(residual, get_haiku_name("layer_norm", 2 * layer)), get_haiku_name(ATTENTION, layer)
+        q, k, v = (x @ weights[f"{name}/{get_haiku_name('linear', part)}/w"] for part in range(3))
         if config.qk_norm:
             q, k = norm(q, f"{name}/layer_norm"), norm(k, f"{name}/layer_norm_1")
         mixed = []
@@ -209,13 +209,13 @@ def compute_haiku_logits(raw: Mapping[str, Tensor], tokens: Tensor, config: Sear
             scores = scores if hidden is None else scores.masked_fill(hidden, -torch.inf)
             mixed.append(scores.softmax(-1) @ v[..., part])
         residual = residual + torch.cat(mixed, -1) @ weights[f"{name}/linear_3/w"]
-        x = norm(residual, haiku_name("layer_norm", 2 * layer + 1))
-        gate, up, down = (weights[f"{haiku_name('linear', 3 * layer + part)}/w"] for part in range(3))
+        x = norm(residual, get_haiku_name("layer_norm", 2 * layer + 1))
+        gate, up, down = (weights[f"{get_haiku_name('linear', 3 * layer + part)}/w"] for part in range(3))
         opened = x @ gate
         residual = residual + (opened * opened.sigmoid() * (x @ up)) @ down
     if config.final_norm:
-        residual = norm(residual, haiku_name("layer_norm", 2 * config.n_layer))
-    last = haiku_name("linear", 3 * config.n_layer)
+        residual = norm(residual, get_haiku_name("layer_norm", 2 * config.n_layer))
+    last = get_haiku_name("linear", 3 * config.n_layer)
     return residual[:, -1:] @ weights[f"{last}/w"] + weights[f"{last}/b"]
 
 

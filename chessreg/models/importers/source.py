@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from chessreg.errors import DAMAGE_ERRORS, BadInputError, NotFoundError, first_line
+from chessreg.errors import DAMAGE_ERRORS, BadInputError, NotFoundError, get_first_line
 from chessreg.models.importers.orbax import find_parameters_folder, read_arrays
 
 if TYPE_CHECKING:
@@ -139,9 +139,9 @@ def read_safetensors(path: Path) -> dict[str, Tensor]:
     try:
         tensors: dict[str, Tensor] = load_file(path)
     except DAMAGE_ERRORS as error:
-        raise BadInputError(f"{path.name} is damaged: {first_line(error)}") from error
+        raise BadInputError(f"{path.name} is damaged: {get_first_line(error)}") from error
     except SafetensorError as error:
-        raise BadInputError(f"{path.name} is damaged: {first_line(error)}") from error
+        raise BadInputError(f"{path.name} is damaged: {get_first_line(error)}") from error
     return tensors
 
 
@@ -166,7 +166,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
         with np.load(path, allow_pickle=False) as arrays:
             return {name: arrays[name] for name in arrays.files}
     except NPZ_DAMAGE as error:
-        raise BadInputError(f"{path.name} is damaged or holds more than arrays: {first_line(error)}") from error
+        raise BadInputError(f"{path.name} is damaged or holds more than arrays: {get_first_line(error)}") from error
 
 
 def normalize_names(weights: Mapping[Any, Any], file: str) -> dict[str, Tensor]:
@@ -297,7 +297,7 @@ def check_torch_file(path: Path) -> list[zipfile.ZipInfo]:
     if path.stat().st_size == 0:
         raise BadInputError(f"{path} is empty")
     try:
-        members = zip_members(path)
+        members = list_zip_members(path)
     except Exception as error:  # zipfile raises six kinds of errors for damaged directories
         raise BadInputError(f"{path} is a damaged zip, not a torch file") from error
     if members:
@@ -329,7 +329,7 @@ def refuse_code(path: Path) -> None:
         raise BadInputError(f"{path} is refused: loading it would execute code ({', '.join(foreign[:3])})")
 
 
-def zip_members(path: Path) -> list[zipfile.ZipInfo]:
+def list_zip_members(path: Path) -> list[zipfile.ZipInfo]:
     """Return the members of a zip; none for other files."""
     if not zipfile.is_zipfile(path):
         return []
@@ -371,7 +371,7 @@ def list_pickled_globals(path: Path) -> list[str]:
     strings = ["", ""]
     try:
         if zipfile.is_zipfile(path):
-            pickled = next(member for member in zip_members(path) if member.filename.endswith("data.pkl"))
+            pickled = next(member for member in list_zip_members(path) if member.filename.endswith("data.pkl"))
             stream = io.BytesIO(read_member(path, pickled))
         else:
             with path.open("rb") as file:
@@ -446,8 +446,8 @@ def read_plain_pickle(path: Path) -> Any:
         return _PlainUnpickler(io.BytesIO(data)).load()
     except pickle.UnpicklingError as error:
         raise BadInputError(
-            f"{path} is refused: it holds more than a vocabulary ({first_line(error)[:60]})",
+            f"{path} is refused: it holds more than a vocabulary ({get_first_line(error)[:60]})",
             "its code is never run; save stoi and itos as plain dicts",
         ) from error
     except Exception as error:  # a damaged pickle can raise nearly anything
-        raise BadInputError(f"{path} is damaged: {type(error).__name__} {first_line(error)[:60]}") from error
+        raise BadInputError(f"{path} is damaged: {type(error).__name__} {get_first_line(error)[:60]}") from error

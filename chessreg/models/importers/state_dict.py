@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from chessreg.errors import BadInputError, first_line
+from chessreg.errors import BadInputError, get_first_line
 from chessreg.models.importers.nanogpt import BUFFERS, compute_gpt2_logits, to_file_layout
 from chessreg.models.importers.registry import Imported, register_format
 from chessreg.models.importers.source import CheckpointSource, to_plain_values
@@ -134,7 +134,7 @@ def read_saved_settings(source: CheckpointSource) -> dict[str, Any]:
         try:
             saved.append(read_json(config))
         except (OSError, ValueError) as error:
-            raise BadInputError(f"{config} is not JSON: {first_line(error)}", "correct or remove it") from error
+            raise BadInputError(f"{config} is not JSON: {get_first_line(error)}", "correct or remove it") from error
     return {key: value for settings in saved for key, value in iterate_entries(settings)}
 
 

@@ -20,7 +20,7 @@ import chess
 
 from chessreg.encodings import Encoding, get_encoding, list_encodings
 from chessreg.encodings.uci_square import UciSquare
-from chessreg.errors import DAMAGE_ERRORS, BadInputError, first_line
+from chessreg.errors import DAMAGE_ERRORS, BadInputError, get_first_line
 from chessreg.models.importers.source import read_plain_pickle
 
 FILES = ("tokenizer.json", "vocab.json", "vocab.txt", "meta.pkl", "tokenizer_config.json")
@@ -203,7 +203,7 @@ def find_inner_vocabulary(content: Any, file: str) -> Vocabulary | None:
             try:
                 return Vocabulary(file, _read_meta(part))
             except DAMAGE_ERRORS as error:
-                raise BadInputError(f"the stoi and itos of {file} are damaged: {first_line(error)}") from error
+                raise BadInputError(f"the stoi and itos of {file} are damaged: {get_first_line(error)}") from error
     return None
 
 
@@ -222,7 +222,7 @@ def _read_file(path: Path) -> Vocabulary | None:
             return Vocabulary(path.name, dict(enumerate(line.removesuffix("\r") for line in lines)))
         return _read_json(path, json.loads(text))
     except DAMAGE_ERRORS as error:
-        reason = f"{type(error).__name__} {first_line(error)}"
+        reason = f"{type(error).__name__} {get_first_line(error)}"
         raise BadInputError(f"{path.parent.name}/{path.name} is not a vocabulary: {reason}") from error
 
 

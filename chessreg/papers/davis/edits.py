@@ -17,7 +17,7 @@ from chessreg.papers.davis.readout import JOINT_CLASSES, PLY_END_PHASES, get_eve
 from chessreg.papers.davis.saes import build_sae_settings, count_latent_operations, list_compared_blocks
 from chessreg.papers.davis.sizes import SIZES, DavisSize
 from chessreg.papers.plan import CompleteSteps, Request, Step, Values, list_step_references
-from chessreg.runs.cost import probe_operations
+from chessreg.runs.cost import count_probe_operations
 
 SWEEP_STEP, EDITS_STEP, STRENGTH_STEP, FIGURE_4_STEP = "edit-sweep", "edits", "edit-strength", "figure-4"
 CODE_SCALE = 0.5  # specification 6.1
@@ -81,7 +81,7 @@ def plan_derived_probes(request: Request, size: DavisSize) -> Iterator[Step]:
         after = ("early-fit", "early-test", *((SWEEP_STEP,) if at is None else ()), *needed)
         positions = size.early_games * size.early_plies / 2
         if source == "means":
-            operations = probe_operations(positions, JOINT_CLASSES, request.d_model, is_fitted=False)
+            operations = count_probe_operations(positions, JOINT_CLASSES, request.d_model, is_fitted=False)
         else:
             learnt = source == "sae-latents"
             positions *= size.sae_probe_epochs if learnt else 1

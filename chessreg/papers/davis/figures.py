@@ -63,9 +63,9 @@ def draw_ridge_plot(made: CompleteSteps, path: Path) -> str:
 
 def read_case_masses(made: CompleteSteps, query: str, step: str, place: int, board: str) -> np.ndarray:
     """Return the masses on one board behind row `place` (from 0) of a query: float64 [cases]."""
-    from chessreg.queries.ask import rows_behind
+    from chessreg.queries.ask import query_rows_behind
 
-    behind: QueryResult = rows_behind(made.session.database, query, place + 1, run=(made.run_id(step),))
+    behind: QueryResult = query_rows_behind(made.session.database, query, place + 1, run=(made.run_id(step),))
     return np.array([value for value in behind.table[board].to_pylist() if value is not None], np.float64)
 
 
@@ -150,7 +150,7 @@ def draw_case_squares(made: CompleteSteps, path: Path) -> str:
     """Draw Figure 4: probability of each square as the next origin, before and after the edit."""
     from chessreg.experiments.edit.spec import CLEAN, NextTokenEditSpec
     from chessreg.experiments.edit.three_boards import load_square_probabilities
-    from chessreg.games.boards.boardframe import board_letters
+    from chessreg.games.boards.boardframe import get_board_letters
     from chessreg.games.boards.picture import HeatPanel, save_heatmaps
     from chessreg.registry import tables
 
@@ -165,9 +165,9 @@ def draw_case_squares(made: CompleteSteps, path: Path) -> str:
     original, target = build_case_boards()
     panels = [
         HeatPanel(f"before: e4 {squares[CLEAN][28]:.1%}, d2 {squares[CLEAN][11]:.1%}", squares[CLEAN], 0.0, 1.0,
-                  board_letters(original)),
+                  get_board_letters(original)),
         HeatPanel(f"after, α = {alpha:g}: e4 {after[28]:.1%}, d2 {after[11]:.1%}", after, 0.0, 1.0,
-                  board_letters(target)),
+                  get_board_letters(target)),
     ]  # fmt: skip
     save_heatmaps(panels, path, f"layer {layer}; the paper: e4 75.8 % before, d2 76 % after")
     return f"chessreg board {run_id.hex[-6:]}:0"

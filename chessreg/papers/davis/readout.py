@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from chessreg.models.hook_points import LN_FINAL, RESID_POST, RESID_PRE, hook_point
+from chessreg.models.hook_points import LN_FINAL, RESID_POST, RESID_PRE, format_hook_point
 from chessreg.papers.cost import count_forward_operations
 from chessreg.papers.davis.sizes import PREFIX_PLIES, DavisSize
 from chessreg.papers.parts import get_fit_dataset
 from chessreg.papers.plan import Request, Step, Values
-from chessreg.runs.cost import probe_operations
+from chessreg.runs.cost import count_probe_operations
 
 PLACES = {"embeddings": RESID_PRE, "blocks": RESID_POST, "final": LN_FINAL}  # sites of specification 2, as hook points
-SITES = (hook_point(0, RESID_PRE), RESID_POST, LN_FINAL)
+SITES = (format_hook_point(0, RESID_PRE), RESID_POST, LN_FINAL)
 PRESET_SUFFIXES = {"joint": "", "color": "-color", "type": "-type"}  # the end of the preset's name
 SQUARE_CLASSES = {"joint": 13, "color": 3, "type": 7}
 JOINT_CLASSES = 64 * SQUARE_CLASSES["joint"]  # classes of squares of a joint probe
@@ -126,7 +126,7 @@ def plan_davis_probes(request: Request, size: DavisSize) -> Iterator[Step]:
         return Step(
             f"{who}-{label}-{phase}-{place}", "probe", values, "Tables 4 and 5", units=units,
             rows={"score": units * (size.test_games + size.fit_games // 20)}, optional=phase == PROMOTION_PHASE,
-            operations=units * probe_operations(rows * size.epochs, 64 * SQUARE_CLASSES[label], request.d_model),
+            operations=units * count_probe_operations(rows * size.epochs, 64 * SQUARE_CLASSES[label], request.d_model),
         )  # fmt: skip
 
     for who in ("model", *(f"twin-{number}" for number in range(size.twins))):
@@ -170,7 +170,7 @@ def plan_early_probe(request: Request, size: DavisSize, name: str, phase: int, s
     return Step(
         name, "probe", values, "Figures 2 to 6", units=request.layers,
         rows={"score": request.layers * size.early_games // 4},
-        operations=request.layers * probe_operations(rows * values["epochs"], JOINT_CLASSES, request.d_model),
+        operations=request.layers * count_probe_operations(rows * values["epochs"], JOINT_CLASSES, request.d_model),
     )  # fmt: skip
 
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from chessreg.models.hook_points import RESID_POST, hook_point
+from chessreg.models.hook_points import RESID_POST, format_hook_point
 from chessreg.papers.cost import count_forward_operations
 from chessreg.papers.davis.readout import JOINT_CLASSES, PHASES, SITES
 from chessreg.papers.davis.sizes import DavisSize
 from chessreg.papers.parts import get_fit_dataset
 from chessreg.papers.plan import Request, Step, Values
-from chessreg.runs.cost import probe_operations
+from chessreg.runs.cost import count_probe_operations
 
 MIX_TOKENS = 65_536  # size of the shuffle buffer, filled before the first step
 
@@ -70,7 +70,7 @@ def plan_sae_trainings(request: Request, size: DavisSize) -> Iterator[Step]:
         )  # fmt: skip
 
     def after(layers: Iterable[int]) -> tuple[str, ...]:
-        return tuple(hook_point(layer, RESID_POST) for layer in layers)
+        return tuple(format_hook_point(layer, RESID_POST) for layer in layers)
 
     ends = tuple(point for point in SITES if "*" not in point)
     if size.smaller_everywhere:
@@ -86,7 +86,9 @@ def plan_sae_trainings(request: Request, size: DavisSize) -> Iterator[Step]:
 def count_latent_operations(request: Request, positions: float, expansion: int, learnt: bool = True) -> float:
     """Return the operations of one joint probe of latents, including the encoding of its inputs."""
     latents = expansion * request.d_model
-    return probe_operations(positions, JOINT_CLASSES, latents, learnt) + 4.0 * positions * request.d_model * latents
+    return (
+        count_probe_operations(positions, JOINT_CLASSES, latents, learnt) + 4.0 * positions * request.d_model * latents
+    )
 
 
 def plan_latent_probes(request: Request, size: DavisSize) -> Iterator[Step]:

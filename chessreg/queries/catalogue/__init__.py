@@ -60,8 +60,8 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from chessreg.errors import ChessregError, NotFoundError
-from chessreg.folders import expanded
-from chessreg.named import clipped
+from chessreg.folders import expand_path
+from chessreg.named import clip_text
 from chessreg.queries.catalogue.search import COLUMN_WORD_WEIGHT, rank_descriptions, weigh_words
 
 PARTS = "title|topic|question|aliases|paper|kinds|made by|default|columns|statistics|plot|statements of|statement"
@@ -223,7 +223,7 @@ def parse_entry(text: str, path: Path) -> Entry:
         elif line.strip():
             raise ChessregError(f"{path.name}, line {number}: not understood: {line}")
     own = {name: "\n".join(lines).strip() for name, lines in statements.items()}
-    shared = shared_statements(fields["statements of"], path) if "statements of" in fields else {}
+    shared = read_shared_statements(fields["statements of"], path) if "statements of" in fields else {}
     if twice := sorted(shared.keys() & own.keys()):
         raise ChessregError(
             f"{path.name} declares statements that it also shares from another file: {', '.join(twice)}"
@@ -275,7 +275,7 @@ def parse_defaults(header: str, columns: Sequence[QueryColumn], path: Path) -> D
     return Defaults(*parts)
 
 
-def shared_statements(header: str, path: Path) -> dict[str, str]:
+def read_shared_statements(header: str, path: Path) -> dict[str, str]:
     """Return the shared statements of `-- statements of: FILE.sql to NAME` as name → SQL: the statements of FILE up to
     and including NAME.
 
@@ -301,7 +301,7 @@ def _split_words(text: str) -> tuple[str, ...]:
     return tuple(word.strip() for word in text.split(",") if word.strip())
 
 
-def query_files_of_kind(file: Path) -> list[Path]:
+def list_kind_query_files(file: Path) -> list[Path]:
     """Return the `.sql` files of a kind's file: decoding.sql and decoding_*.sql of `decoding.py`; all in a package."""
     if file.name == "__init__.py":
         return sorted(file.parent.rglob("*.sql"))
@@ -310,14 +310,14 @@ def query_files_of_kind(file: Path) -> list[Path]:
     ]
 
 
-def file_of_kind(path: Path) -> Path | None:
+def find_kind_file(path: Path) -> Path | None:
     """Return the file of the user's kind that has this `.sql` file, or None for installed queries."""
-    beside = [] if path in query_files() else sorted(path.parent.glob("*.py"))
-    return next((file for file in beside if file.name != "__init__.py" and path in query_files_of_kind(file)), None)
+    beside = [] if path in list_query_files() else sorted(path.parent.glob("*.py"))
+    return next((file for file in beside if file.name != "__init__.py" and path in list_kind_query_files(file)), None)
 
 
 @cache
-def query_files() -> tuple[Path, ...]:
+def list_query_files() -> tuple[Path, ...]:
     """Return the query files of this folder, of chessreg's kinds, and of installed kinds (entry points
     `chessreg.kinds`)."""
     paths = [*Path(__file__).parent.glob("*.sql"), *(Path(__file__).parents[2] / "experiments").rglob("*.sql")]
@@ -327,25 +327,25 @@ def query_files() -> tuple[Path, ...]:
         except Exception:  # `chessreg run --help` reports broken packages
             continue
         if module is not None and module.origin is not None:
-            paths += query_files_of_kind(Path(module.origin))
+            paths += list_kind_query_files(Path(module.origin))
     return tuple(sorted(set(paths)))
 
 
-def catalogue_entries(beside: tuple[Path, ...] = ()) -> tuple[Entry, ...]:
+def list_entries(beside: tuple[Path, ...] = ()) -> tuple[Entry, ...]:
     """Return all queries by title, including the current ones of these kind files. Raises ChessregError if two share a
     name."""
     return (
         check_unique_names(
-            [*installed_entries(), *parse_files(path for file in beside for path in query_files_of_kind(file))]
+            [*list_installed_entries(), *parse_files(path for file in beside for path in list_kind_query_files(file))]
         )
         if beside
-        else installed_entries()
+        else list_installed_entries()
     )
 
 
 @cache
-def installed_entries() -> tuple[Entry, ...]:
-    return check_unique_names(parse_files(query_files()))
+def list_installed_entries() -> tuple[Entry, ...]:
+    return check_unique_names(parse_files(list_query_files()))
 
 
 def parse_files(paths: Iterable[Path]) -> list[Entry]:
@@ -377,11 +377,11 @@ def find_entry(name: str, beside: tuple[Path, ...] = ()) -> Entry:
     'legal moves by ply'
     """
     if name.endswith(".sql"):
-        path = expanded(name).resolve()
+        path = expand_path(name).resolve()
         if not path.is_file():
             raise NotFoundError(f"{name} does not exist", "chessreg query --list")
         return parse_entry(read_query_file(path), path)
-    catalogue = catalogue_entries(beside)
+    catalogue = list_entries(beside)
     known = {_name_key(n): entry for entry in catalogue for n in (entry.title, *entry.aliases, entry.path.stem)}
     if _name_key(name) in known:
         return known[_name_key(name)]
@@ -389,12 +389,14 @@ def find_entry(name: str, beside: tuple[Path, ...] = ()) -> Entry:
         line = re.sub(r"\s*\n\s*", " ", name.strip())
         raise NotFoundError("SQL of your own goes with --sql", f"chessreg query --sql {shlex.quote(line)}")
     titles = {key: entry.title for key, entry in known.items()}
-    if ranked := rank_descriptions(name, [word_weights(entry) for entry in catalogue]):
+    if ranked := rank_descriptions(name, [weigh_entry_words(entry) for entry in catalogue]):
         return catalogue[ranked[0]]
-    raise NotFoundError(f"there is no query {clipped(name)!r}", _near_misses(name, titles) or "chessreg query --list")
+    raise NotFoundError(
+        f"there is no query {clip_text(name)!r}", _suggest_titles(name, titles) or "chessreg query --list"
+    )
 
 
-def word_weights(entry: Entry) -> dict[str, float]:
+def weigh_entry_words(entry: Entry) -> dict[str, float]:
     """Return the search weight of each word that describes a query."""
     columns = " ".join(column.name.replace("_", " ") for column in entry.columns if not column.hidden)
     return weigh_words([
@@ -409,7 +411,7 @@ def find_plot(name: str, beside: tuple[Path, ...] = ()) -> tuple[Entry, Plot]:
 
     `beside`: files of kinds whose plots are included. Raises NotFoundError with similar names.
     """
-    catalogue = catalogue_entries(beside)
+    catalogue = list_entries(beside)
     known = {
         _name_key(n): (entry, plot) for entry in catalogue for plot in entry.plots for n in (plot.title, *plot.aliases)
     }
@@ -419,14 +421,14 @@ def find_plot(name: str, beside: tuple[Path, ...] = ()) -> tuple[Entry, Plot]:
         if len(entry.plots) == 1 and _name_key(name) in map(_name_key, (entry.title, *entry.aliases, entry.path.stem)):
             return entry, entry.plots[0]
     plots = [(entry, plot) for entry in catalogue for plot in entry.plots]
-    described = [word_weights(e) | weigh_words([(" ".join(p.aliases), 2.5), (p.title, 3.0)]) for e, p in plots]
+    described = [weigh_entry_words(e) | weigh_words([(" ".join(p.aliases), 2.5), (p.title, 3.0)]) for e, p in plots]
     if ranked := rank_descriptions(name, described):
         return plots[ranked[0]]
     titles = {key: plot.title for key, (_, plot) in known.items()}
-    raise NotFoundError(f"there is no plot {name!r}", _near_misses(name, titles) or "chessreg plot --list")
+    raise NotFoundError(f"there is no plot {name!r}", _suggest_titles(name, titles) or "chessreg plot --list")
 
 
-def _near_misses(name: str, titles: dict[str, str]) -> str:
+def _suggest_titles(name: str, titles: dict[str, str]) -> str:
     """Return `did you mean …?` with the similarly spelled titles (by key), or an empty text."""
     wanted = _name_key(name)
     near = difflib.get_close_matches(wanted, titles, n=5, cutoff=0.6)

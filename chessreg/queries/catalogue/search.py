@@ -27,10 +27,10 @@ where which who why with work works
 COMMON_WORDS = frozenset(COMMON.split())
 
 
-def word_stems(text: str) -> frozenset[str]:
+def list_word_stems(text: str) -> frozenset[str]:
     """Return the words of a text without their endings, leaving out common words.
 
-    >>> sorted(word_stems("How often does the model play legal moves?"))
+    >>> sorted(list_word_stems("How often does the model play legal moves?"))
     ['legal', 'mov', 'often', 'pla']
     """
     words = re.findall(r"[a-z0-9]+", text.lower())
@@ -41,7 +41,7 @@ def weigh_words(texts: Sequence[tuple[str, float]]) -> dict[str, float]:
     """Return the weight of each word in the texts. For a word in several texts, the last text's weight applies."""
     weights: dict[str, float] = {}
     for text, weight in texts:
-        weights |= dict.fromkeys(word_stems(text), weight)
+        weights |= dict.fromkeys(list_word_stems(text), weight)
     return weights
 
 
@@ -50,7 +50,9 @@ def rank_descriptions(phrase: str, described: Sequence[Mapping[str, float]]) -> 
 
     A description is the weight of each of its words (`weighted`). At equal scores the earlier one comes first.
     """
-    words = word_stems(" ".join(ABBREVIATIONS.get(word, word) for word in re.findall(r"[a-z0-9]+", phrase.lower())))
+    words = list_word_stems(
+        " ".join(ABBREVIATIONS.get(word, word) for word in re.findall(r"[a-z0-9]+", phrase.lower()))
+    )
     if not words:
         return []
     counts = {word: sum(word in weights for weights in described) for word in words}

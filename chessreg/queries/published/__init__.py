@@ -29,9 +29,9 @@ from typing import TYPE_CHECKING, Any
 from chessreg.errors import ChessregError, NotFoundError
 from chessreg.queries.ask import list_warnings
 from chessreg.queries.catalogue import QueryColumn
-from chessreg.queries.duck import text_literal
+from chessreg.queries.duck import quote_text
 from chessreg.queries.published.paper_runs import PaperComparison, PaperRun, PaperRuns, RecordedRun
-from chessreg.queries.published.recorded import runs_by_row, world_of
+from chessreg.queries.published.recorded import read_runs_by_row, read_world
 from chessreg.queries.result import QueryResult
 from chessreg.runs.spec import merge_settings
 
@@ -104,10 +104,10 @@ def expand_values(document: dict[str, Any], described: PaperRuns) -> list[Publis
             facts, counts, versions = (
                 {**series.get(key, {}), **item.get(key, {})} for key in ("facts", "counts", "versions")
             )
-            of_row = conditions_on_row(facts, counts, versions)
+            of_row = list_row_conditions(facts, counts, versions)
             if never := item.get("not_comparable", series.get("not_comparable")):
-                of_row.append(RowCondition("false", text_literal(never)))
-            of_edit, runs = conditions_on_edit(item), item.get("run", series.get("run", []))
+                of_row.append(RowCondition("false", quote_text(never)))
+            of_edit, runs = list_edit_conditions(item), item.get("run", series.get("run", []))
             values.append(
                 PublishedValue(
                     paper=document["paper"],
@@ -143,42 +143,42 @@ def expand_values(document: dict[str, Any], described: PaperRuns) -> list[Publis
     return values
 
 
-def conditions_on_row(
+def list_row_conditions(
     facts: Mapping[str, Any], counts: Mapping[str, float], versions: Mapping[str, str]
 ) -> list[RowCondition]:
     """Return the conditions that columns of our row have the paper's values, counts within 1 %."""
     conditions = []
     for column, value in facts.items():
-        wanted, name = sql_literal(value), f'"{column}"'
+        wanted, name = format_sql_literal(value), f'"{column}"'
         holds = f"abs({name} - {wanted}) <= 1e-9" if isinstance(value, float) else f"{name} = {wanted}"
-        conditions.append(RowCondition(holds, difference_in_sql(column, value)))
+        conditions.append(RowCondition(holds, build_difference_sql(column, value)))
     for column, number in counts.items():
         holds = f'abs("{column}" / {number} - 1) <= {RELATIVE_TOLERANCE}'
-        conditions.append(RowCondition(holds, difference_in_sql(column, number)))
+        conditions.append(RowCondition(holds, build_difference_sql(column, number)))
     for column, version in versions.items():
         holds = f"""regexp_matches("{column}", '(^| ){version}(\\.|$)')"""
-        conditions.append(RowCondition(holds, difference_in_sql(column, version)))
+        conditions.append(RowCondition(holds, build_difference_sql(column, version)))
     return conditions
 
 
-def difference_in_sql(column: str, value: Any) -> str:
+def build_difference_sql(column: str, value: Any) -> str:
     """Return the SQL of a text that names our value of a column and the paper's."""
     before, after = f"{column} ", f", the paper's {value}"
-    return f"""{text_literal(before)} || coalesce("{column}"::VARCHAR, 'unknown') || {text_literal(after)}"""
+    return f"""{quote_text(before)} || coalesce("{column}"::VARCHAR, 'unknown') || {quote_text(after)}"""
 
 
-def sql_literal(value: Any) -> str:
+def format_sql_literal(value: Any) -> str:
     """Return a value of a TOML file as SQL."""
     if isinstance(value, list):
-        return f"[{', '.join(map(sql_literal, value))}]"
-    return text_literal(value) if isinstance(value, str) else str(value).lower()
+        return f"[{', '.join(map(format_sql_literal, value))}]"
+    return quote_text(value) if isinstance(value, str) else str(value).lower()
 
 
-def conditions_on_edit(item: dict[str, Any]) -> list[RowCondition]:
+def list_edit_conditions(item: dict[str, Any]) -> list[RowCondition]:
     """Return the conditions that the edit of our row has the layers and the scale of the published one."""
     conditions = []
     if layers := item.get("layers"):
-        named = ", ".join(map(text_literal, layers))
+        named = ", ".join(map(quote_text, layers))
         otherwise = f"'layers ' || edit_layers || ', the paper''s ' || '{' or '.join(layers)}'"
         conditions.append(RowCondition(f"edit_layers IN ({named})", otherwise))
     if scale := item.get("scale"):
@@ -188,7 +188,7 @@ def conditions_on_edit(item: dict[str, Any]) -> list[RowCondition]:
 
 
 @cache
-def published_values() -> tuple[PublishedValue, ...]:
+def list_published_values() -> tuple[PublishedValue, ...]:
     """Return every published number, in the order of the files."""
     files = sorted(Path(__file__).parent.glob("*.toml"))
     documents = [tomllib.loads(path.read_text(encoding="utf-8")) for path in files]
@@ -214,16 +214,16 @@ def _expand_curves(series: dict[str, Any]) -> None:
     for curve in series.pop("by", ()):
         for name, value in zip(series["names"], curve["values"], strict=True):
             role = f"({curve['role']}) AND {series['of'].format(name=name)}"
-            made.append({**shared_keys(curve), "row": f"{curve['row']}, {name}", "value": value, "role": role})
+            made.append({**get_shared_keys(curve), "row": f"{curve['row']}, {name}", "value": value, "role": role})
     for curve in series.pop("by_layer", ()):
         for layer, value in enumerate(curve["values"]):
             role = f"({curve['role']}) AND {series['layer'].format(layer=layer)}"
             made.append(
-                {**shared_keys(curve), "row": f"{curve['row']}, layer {layer + 1}", "value": value, "role": role}
+                {**get_shared_keys(curve), "row": f"{curve['row']}, layer {layer + 1}", "value": value, "role": role}
             )
 
 
-def shared_keys(curve: Mapping[str, Any]) -> dict[str, Any]:
+def get_shared_keys(curve: Mapping[str, Any]) -> dict[str, Any]:
     """Return the keys that all numbers of a row share."""
     return {key: value for key, value in curve.items() if key != "values"}
 
@@ -259,22 +259,22 @@ def compare_with_published(database: Database, result: QueryResult, only: Sequen
     """
     import pyarrow as pa
 
-    from chessreg.queries.engine import engine_of
+    from chessreg.queries.engine import open_shared_engine
 
     assert result.entry
-    wanted = [v for v in published_values() if v.query == result.entry.title and (not only or v.table in only)]
+    wanted = [v for v in list_published_values() if v.query == result.entry.title and (not only or v.table in only)]
     if not wanted:
         raise NotFoundError(f"no published numbers are known for {result.entry.title!r}", "ask without --published")
-    engine = engine_of(database)
+    engine = open_shared_engine(database)
     ours = describe_rows(engine, result)
     rows: list[dict[str, Any]] = []
     player_rows = find_matching_rows(engine, wanted, ours)
-    runs, world = (runs_by_row(database, result), world_of(database, engine)) if player_rows else ([], None)
+    runs, world = (read_runs_by_row(database, result), read_world(database, engine)) if player_rows else ([], None)
     for number, value in enumerate(wanted):
         for row in player_rows.get(number, []):
             assert world
             add_differences(row, runs[row["place"]], value, PaperComparison(value.described, world))
-        rows += comparison_lines(value, player_rows.get(number, []))
+        rows += build_comparison_lines(value, player_rows.get(number, []))
     types = {name: pa.float64() if name.split("_")[0] in ("published", "ours", "difference") else pa.string()
              for name in COLUMNS} | {"our_row": pa.int64()}  # fmt: skip
     table = pa.table({n: pa.array([row.get(n) for row in rows], types[n]) for n in COLUMNS})
@@ -345,7 +345,7 @@ def has_part(value: PublishedValue) -> str:
     return f'({value.role}) AND "{value.measure}" IS NOT NULL'
 
 
-def reason_in_sql(condition: RowCondition) -> str:
+def build_reason_sql(condition: RowCondition) -> str:
     """Return the SQL of the reason for a failed condition, also if a value named in the reason is unknown."""
     unknown = "'not known here: what the paper''s number depends on'"
     return f"CASE WHEN NOT coalesce(({condition.holds}), false) THEN coalesce({condition.otherwise}, {unknown}) END"
@@ -353,7 +353,7 @@ def reason_in_sql(condition: RowCondition) -> str:
 
 def select_matching_rows(number: int, value: PublishedValue, ours: pa.Table) -> str:
     """Return the SELECT of our rows that match a published value, which has this number."""
-    reasons, differs = (", ".join(["NULL", *map(reason_in_sql, of)]) for of in (value.conditions, value.alike))
+    reasons, differs = (", ".join(["NULL", *map(build_reason_sql, of)]) for of in (value.conditions, value.alike))
     ends = [f'"{e}"' if (e := value.measure + end) in ours.column_names else "NULL" for end in ("_low", "_high")]
     return f"""SELECT {number} AS number, place, "{value.measure}"::DOUBLE AS ours, {ends[0]} AS low,
         {ends[1]} AS high, checkpoint AS model,
@@ -361,7 +361,7 @@ def select_matching_rows(number: int, value: PublishedValue, ours: pa.Table) -> 
         FROM result WHERE {has_part(value)}"""
 
 
-def comparison_lines(value: PublishedValue, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def build_comparison_lines(value: PublishedValue, rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return one line for each of our matching rows, or a single line without our number."""
     line: dict[str, Any] = {
         "paper": value.paper,
@@ -386,11 +386,13 @@ def comparison_lines(value: PublishedValue, rows: list[dict[str, Any]]) -> list[
         else:
             assert value.value is not None
             ends = {f"difference{e}": _minus(mine[f"ours{e}"], value.value) for e in ("", "_low", "_high")}
-            lines.append({**line, **mine, **ends, "comparison": comparison_word(value, mine["ours"], row["differs"])})
+            lines.append(
+                {**line, **mine, **ends, "comparison": choose_comparison_word(value, mine["ours"], row["differs"])}
+            )
     return lines or [{**line, "comparison": "not comparable: no row of ours matches"}]
 
 
-def comparison_word(value: PublishedValue, ours: float | None, differs: str) -> str:
+def choose_comparison_word(value: PublishedValue, ours: float | None, differs: str) -> str:
     """Return the comparison of two comparable numbers as text."""
     assert value.value is not None
     assert ours is not None

@@ -81,7 +81,7 @@ class PaperRuns:
         self.entries: dict[str, Mapping[str, Any]] = {}
         self.files: dict[str, Sequence[str]] = {}
         for document in documents:
-            runs = for_each_model(document.get("run", {}), document.get("models", {}))
+            runs = fill_in_models(document.get("run", {}), document.get("models", {}))
             for key, known, entries in (("run", self.entries, runs), ("files", self.files, document.get("files", {}))):
                 for name, entry in entries.items():
                     if known.setdefault(name, entry) is not entry:
@@ -99,7 +99,7 @@ class PaperRuns:
         if key not in self._runs:
             entry = self.entries[name]
             settings = merge_settings(dict(entry.get("settings", {})), dict(changes))
-            self._runs[key] = paper_run(name, {**entry, "settings": settings})
+            self._runs[key] = parse_paper_run(name, {**entry, "settings": settings})
         return self._runs[key]
 
     def check(self) -> None:
@@ -115,33 +115,33 @@ class PaperRuns:
                     raise ChessregError(f"run {run.name} names {form}:{name}, which no file describes")
 
 
-def for_each_model(runs: Mapping[str, Any], models: Mapping[str, str]) -> dict[str, Any]:
+def fill_in_models(runs: Mapping[str, Any], models: Mapping[str, str]) -> dict[str, Any]:
     """Return the tables of runs by name, each with `{model}` in its name once for each model (name → checkpoint)."""
     found: dict[str, Any] = {}
     for name, entry in runs.items():
         if "{model}" in name:
             for model, checkpoint in models.items():
-                found[name.replace("{model}", model)] = filled_in(entry, model, checkpoint)
+                found[name.replace("{model}", model)] = fill_in_model(entry, model, checkpoint)
         else:
             found[name] = entry
     return found
 
 
-def filled_in(value: Any, model: str, checkpoint: str) -> Any:
+def fill_in_model(value: Any, model: str, checkpoint: str) -> Any:
     """Return a value of a TOML file with `{model}` and `{checkpoint}` replaced in its texts."""
     if isinstance(value, str):
         return value.replace("{model}", model).replace("{checkpoint}", checkpoint)
     if isinstance(value, list):
-        return [filled_in(each, model, checkpoint) for each in value]
+        return [fill_in_model(each, model, checkpoint) for each in value]
     if isinstance(value, Mapping):
-        return {key: filled_in(each, model, checkpoint) for key, each in value.items()}
+        return {key: fill_in_model(each, model, checkpoint) for key, each in value.items()}
     return value
 
 
-def paper_run(name: str, entry: Mapping[str, Any]) -> PaperRun:
+def parse_paper_run(name: str, entry: Mapping[str, Any]) -> PaperRun:
     """Return the run of one table `[run.NAME]`. Raises ChessregError for an unknown key or setting."""
     from chessreg.runs.kind import find_kind as find_kind
-    from chessreg.runs.spec import build_settings, describe_settings, setting_names
+    from chessreg.runs.spec import build_settings, describe_settings, list_setting_names
 
     if unknown := set(entry) - {"kind", "preset", "settings", "free", "shown"}:
         raise ChessregError(f"run {name} has unknown keys: {', '.join(sorted(unknown))}")
@@ -158,7 +158,7 @@ def paper_run(name: str, entry: Mapping[str, Any]) -> PaperRun:
     always = {setting: why for setting, why in ALWAYS_FREE.items() if setting not in {*typed, *preset}}
     free, shown = {**always, **entry.get("free", {})}, dict(entry.get("shown", {}))
     for setting in (*free, *shown):
-        if setting.partition(".")[0] not in setting_names(kind.spec):
+        if setting.partition(".")[0] not in list_setting_names(kind.spec):
             raise ChessregError(f"run {name} lists {setting}, which is not a setting of {kind.name}")
     defaults = {each.path: each.default for each in known if not each.needed}
     return PaperRun(name, kind.name, kind.version, spec.model_dump(mode="json"), defaults, free, shown)
@@ -184,7 +184,7 @@ class PaperComparison:
         from chessreg.runs.spec import flatten_settings
 
         return [
-            f"{name} {value_phrase(value)}"
+            f"{name} {format_value_phrase(value)}"
             for name, value in flatten_settings(ours.settings).items()
             if name in paper.free and name not in ALWAYS_FREE
         ]
@@ -204,7 +204,7 @@ class PaperComparison:
             if isinstance(mine, Mapping) and isinstance(theirs, Mapping):
                 texts += self.of_settings(mine, theirs, paper, f"{setting}.")
             elif isinstance(mine, Mapping) or isinstance(theirs, Mapping):
-                texts.append(f"{setting} {value_phrase(mine)}, the paper's {value_phrase(theirs)}")
+                texts.append(f"{setting} {format_value_phrase(mine)}, the paper's {format_value_phrase(theirs)}")
             else:
                 texts += self.of_setting(setting, mine, theirs)
         return texts
@@ -216,7 +216,7 @@ class PaperComparison:
             return self.of_reference(setting, ours, wanted)
         if is_equal(ours, wanted):
             return []
-        return [f"{setting} {value_phrase(ours)}, the paper's {value_phrase(wanted)}"]
+        return [f"{setting} {format_value_phrase(ours)}, the paper's {format_value_phrase(wanted)}"]
 
     def of_reference(self, setting: str, ours: Any, wanted: Any) -> list[str]:
         """Return the differences of an input, or of several, from the paper's."""
@@ -261,10 +261,10 @@ def is_equal(ours: Any, wanted: Any) -> bool:
     return isinstance(ours, bool) == isinstance(wanted, bool) and bool(ours == wanted)
 
 
-def value_phrase(value: Any) -> str:
+def format_value_phrase(value: Any) -> str:
     """Return a setting's value for a sentence."""
     from chessreg.runs.spec import format_value
 
     if isinstance(value, Mapping):
-        return ", ".join(f"{name} {value_phrase(part)}" for name, part in value.items())
+        return ", ".join(f"{name} {format_value_phrase(part)}" for name, part in value.items())
     return format_value(tuple(value) if isinstance(value, list) else value) or "''"

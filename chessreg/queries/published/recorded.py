@@ -25,17 +25,17 @@ FROM dataset AS d JOIN tagged AS t ON t.noun = 'dataset' AND t.target = d.id
 """
 
 
-def runs_by_row(database: Database, result: QueryResult) -> list[list[RecordedRun]]:
+def read_runs_by_row(database: Database, result: QueryResult) -> list[list[RecordedRun]]:
     """Return the runs behind each row of a catalogue query, in row order.
 
     They come from the query's relation `sources`, or else from `base`.
     """
-    from chessreg.queries.ask import compose_question
+    from chessreg.queries.ask import build_question
     from chessreg.queries.scope import Scope
 
     assert result.entry
     scope = Scope.of(result.meta["scope"])
-    question = compose_question(database, result.entry, scope, result.meta.get("scoring", "paper"), None)
+    question = build_question(database, result.entry, scope, result.meta.get("scoring", "paper"), None)
     relation = "sources" if "sources" in result.entry.relations else "base"
     sql = f"{question.relations()}\nSELECT DISTINCT cell, run_id FROM {relation} WHERE run_id IS NOT NULL ORDER BY ALL"
     ids: dict[int, list[UUID]] = {}
@@ -56,9 +56,9 @@ def read_runs(database: Database, ids: set[UUID]) -> dict[UUID, RecordedRun]:
     return {id: RecordedRun(kind, version, spec) for id, kind, version, spec in rows}
 
 
-def world_of(database: Database, engine: QueryEngine) -> World:
+def read_world(database: Database, engine: QueryEngine) -> World:
     """Return the inputs of a registry's runs. A reference is read once."""
-    from chessreg.registry.identity import uuid_from_digest
+    from chessreg.registry.identity import make_uuid
 
     runs: dict[UUID, RecordedRun] = {}
     tags: dict[str, frozenset[str]] = {}
@@ -71,7 +71,7 @@ def world_of(database: Database, engine: QueryEngine) -> World:
     def run_at(reference: str) -> RecordedRun | None:
         if not reference.startswith("run:"):
             return None
-        id = uuid_from_digest(reference.removeprefix("run:").partition("/")[0])
+        id = make_uuid(reference.removeprefix("run:").partition("/")[0])
         if id not in runs:
             runs.update(read_runs(database, {id}))
         return runs.get(id)

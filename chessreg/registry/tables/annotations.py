@@ -12,7 +12,7 @@ from sqlalchemy import DDL, Boolean, Connection, Index, String, Text, event
 from sqlalchemy.orm import Mapped, mapped_column
 
 from chessreg.named import NAME
-from chessreg.registry.tables.types import Base, CheckedType, UtcDateTime, word_column
+from chessreg.registry.tables.types import Base, CheckedType, UtcDateTime, make_word_column
 
 
 class AnnotationWord(enum.StrEnum):
@@ -39,7 +39,7 @@ class Annotation(Base):
     id: Mapped[UUID] = mapped_column(primary_key=True)
     noun: Mapped[str] = mapped_column(String(32))  # run, dataset, checkpoint, …
     target: Mapped[str] = mapped_column(String(128))  # id in hex
-    word: Mapped[AnnotationWord] = mapped_column(word_column(AnnotationWord, "word"))
+    word: Mapped[AnnotationWord] = mapped_column(make_word_column(AnnotationWord, "word"))
     value: Mapped[str] = mapped_column(AnnotationText)
     withdrawn: Mapped[bool] = mapped_column(Boolean, default=False)
     host: Mapped[str] = mapped_column(String(255))

@@ -20,7 +20,7 @@ from chessreg.registry.tables.types import (
     Noun,
     UtcDateTime,
     check_constraint,
-    word_column,
+    make_word_column,
 )
 
 
@@ -37,7 +37,7 @@ class Artifact(Base):
     digest: Mapped[str] = mapped_column(Digest, primary_key=True)
     kind: Mapped[str] = mapped_column(String(32))
     bytes: Mapped[int] = mapped_column(BigInteger)
-    state: Mapped[ArtifactState] = mapped_column(word_column(ArtifactState, "state"))
+    state: Mapped[ArtifactState] = mapped_column(make_word_column(ArtifactState, "state"))
     created_at: Mapped[datetime] = mapped_column(UtcDateTime)
 
 

@@ -20,7 +20,7 @@ from chessreg.registry.tables.types import (
     UnitNumber,
     UtcDateTime,
     check_constraint,
-    word_column,
+    make_word_column,
 )
 
 
@@ -131,8 +131,8 @@ class Attempt(Base):
     checked_in_at: Mapped[datetime] = mapped_column(UtcDateTime)
     next_check_in_seconds: Mapped[float] = mapped_column(FiniteFloat)
     ended_at: Mapped[datetime | None] = mapped_column(UtcDateTime)
-    state: Mapped[AttemptState] = mapped_column(word_column(AttemptState, "state"))
-    cause: Mapped[Cause | None] = mapped_column(word_column(Cause, "cause"))
+    state: Mapped[AttemptState] = mapped_column(make_word_column(AttemptState, "state"))
+    cause: Mapped[Cause | None] = mapped_column(make_word_column(Cause, "cause"))
     message: Mapped[str | None] = mapped_column(Text)
     exit_code: Mapped[int | None]
     units_done: Mapped[int] = mapped_column(default=0)
@@ -211,9 +211,9 @@ class Job(Base):
     shard: Mapped[int]
     shards: Mapped[int]
     priority: Mapped[int] = mapped_column(default=0)
-    state: Mapped[JobState] = mapped_column(word_column(JobState, "state"))
+    state: Mapped[JobState] = mapped_column(make_word_column(JobState, "state"))
     cancel: Mapped[bool] = mapped_column(default=False)  # whether it was cancelled
-    cause: Mapped[Cause | None] = mapped_column(word_column(Cause, "cause"))
+    cause: Mapped[Cause | None] = mapped_column(make_word_column(Cause, "cause"))
     message: Mapped[str | None] = mapped_column(Text)
     tries: Mapped[int] = mapped_column(default=0)
     handle: Mapped[str | None] = mapped_column(Text)  # the executor's id of the last attempt

@@ -18,8 +18,8 @@ from chessreg.registry.tables.types import (
     Json,
     ModelText,
     SmallInt,
-    bulk_table_args,
     check_constraint,
+    get_bulk_table_args,
 )
 
 
@@ -32,7 +32,7 @@ class Score(Base):
     """How often one predictor was correct on one item (a game) of one split. All averages derive from these rows."""
 
     __tablename__ = "score"
-    __table_args__ = bulk_table_args(check_constraint("correct", "correct >= 0 AND correct <= n"))
+    __table_args__ = get_bulk_table_args(check_constraint("correct", "correct >= 0 AND correct <= n"))
     run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
     unit: Mapped[int] = mapped_column(primary_key=True)
     split: Mapped[str] = mapped_column(String(32), primary_key=True)  # train, validation, test
@@ -49,7 +49,7 @@ class Trial(Base):
     """One decision of a model in one position under one condition."""
 
     __tablename__ = "trial"
-    __table_args__ = bulk_table_args()
+    __table_args__ = get_bulk_table_args()
     run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
     unit: Mapped[int] = mapped_column(primary_key=True)
     condition: Mapped[str] = mapped_column(String(64), primary_key=True)  # clean, edit, random-0, …
@@ -95,7 +95,7 @@ class Game(Base):
     """One game. Moves are uint16 little endian: from | to << 6 | promotion << 12."""
 
     __tablename__ = "game"
-    __table_args__ = bulk_table_args(
+    __table_args__ = get_bulk_table_args(
         check_constraint("result", "result IN ('1-0', '0-1', '1/2-1/2', '*')"),
         check_constraint("turns", "first_try_legal >= 0 AND first_try_legal <= turns"),
     )
@@ -124,7 +124,7 @@ class IllegalAttempt(Base):
     """A generated text that was not a legal move. Only turns that needed a retry have rows."""
 
     __tablename__ = "illegal_attempt"
-    __table_args__ = bulk_table_args()
+    __table_args__ = get_bulk_table_args()
     run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
     unit: Mapped[int] = mapped_column(primary_key=True)
     ply: Mapped[int] = mapped_column(SmallInt, primary_key=True)
@@ -153,7 +153,7 @@ class Prediction(Base):
     """One predicted quantity for one item, such as a move for a puzzle or a value for a position."""
 
     __tablename__ = "prediction"
-    __table_args__ = bulk_table_args()
+    __table_args__ = get_bulk_table_args()
     run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
     unit: Mapped[int] = mapped_column(primary_key=True)
     item: Mapped[int] = mapped_column(primary_key=True)
@@ -168,7 +168,7 @@ class MetricPoint(Base):
     """One value of one named metric at one step."""
 
     __tablename__ = "metric_point"
-    __table_args__ = bulk_table_args()
+    __table_args__ = get_bulk_table_args()
     run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
     unit: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(String(64), primary_key=True)
@@ -181,7 +181,7 @@ class Statistic(Base):
     """The result of a test or an estimate for one unit: value, interval, p-value and sample size."""
 
     __tablename__ = "statistic"
-    __table_args__ = bulk_table_args(check_constraint("p", "p >= 0 AND p <= 1"), check_constraint("n", "n >= 0"))
+    __table_args__ = get_bulk_table_args(check_constraint("p", "p >= 0 AND p <= 1"), check_constraint("n", "n >= 0"))
     run_id: Mapped[UUID] = mapped_column(ForeignKey("run.id", ondelete="CASCADE"), primary_key=True)
     unit: Mapped[int] = mapped_column(primary_key=True)
     name: Mapped[str] = mapped_column(String(128), primary_key=True)

@@ -33,7 +33,7 @@ from sqlalchemy.orm import DeclarativeBase
 from sqlalchemy.types import TypeDecorator, TypeEngine
 
 from chessreg.errors import BadInputError
-from chessreg.named import NAME, clipped
+from chessreg.named import NAME, clip_text
 
 MAX_UNITS = 10_000_000  # of a run, without its reduce; lists of units are kept in memory
 
@@ -180,7 +180,7 @@ def require_admissible(table: Table, rows: Iterable[Mapping[str, Any]]) -> None:
 
     Examples: an invalid digest or name, a path outside the store, excess units, a fraction in an integer column.
     """
-    admitting, whole = checked_columns(table), whole_number_columns(table)
+    admitting, whole = list_checked_columns(table), list_whole_number_columns(table)
     for row in rows:
         for column, kind in admitting:
             value = row.get(column)
@@ -196,7 +196,7 @@ def crop_model_texts(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
     """Return the row with model-generated texts cropped to their columns: SQLite ignores lengths, PostgreSQL enforces
     them."""
     cut = dict(row)
-    for column, most in model_text_columns(table):
+    for column, most in list_model_text_columns(table):
         if isinstance(text := row.get(column), str):
             cut[column] = text[:most]
     return cut
@@ -204,7 +204,7 @@ def crop_model_texts(table: Table, row: Mapping[str, Any]) -> dict[str, Any]:
 
 def require_lengths(table: Table, row: Mapping[str, Any]) -> None:
     """Raise BadInputError for a text that is longer than its column. Model-generated texts are exempt."""
-    for column, most in length_limited_columns(table):
+    for column, most in list_length_limited_columns(table):
         value = row.get(column)
         if isinstance(value, str) and len(value) > most:
             raise _make_refusal(table, column, value, f"shorten its {len(value)} characters to {most}")
@@ -216,31 +216,31 @@ def as_whole_number(value: object) -> int | None:
 
 
 def _make_refusal(table: Table, column: str, value: object, hint: str) -> BadInputError:
-    return BadInputError(f"a row of {table.name} is refused: its {column} cannot be {clipped(str(value))!a}", hint)
+    return BadInputError(f"a row of {table.name} is refused: its {column} cannot be {clip_text(str(value))!a}", hint)
 
 
 @cache
-def checked_columns(table: Table) -> tuple[tuple[str, CheckedType], ...]:
+def list_checked_columns(table: Table) -> tuple[tuple[str, CheckedType], ...]:
     """Return the columns that restrict their values, each with its type."""
     return tuple((column.name, column.type) for column in table.columns if isinstance(column.type, CheckedType))
 
 
 @cache
-def length_limited_columns(table: Table) -> tuple[tuple[str, int], ...]:
+def list_length_limited_columns(table: Table) -> tuple[tuple[str, int], ...]:
     """Return the text columns with a maximum length, each with that length, except model-generated text."""
     types = ((column.name, column.type) for column in table.columns if not isinstance(column.type, ModelText))
     return tuple((name, kind.length) for name, kind in types if isinstance(kind, String) and kind.length)
 
 
 @cache
-def model_text_columns(table: Table) -> tuple[tuple[str, int], ...]:
+def list_model_text_columns(table: Table) -> tuple[tuple[str, int], ...]:
     """Return the columns of model-generated text, each with its length."""
     types = ((column.name, column.type) for column in table.columns)
     return tuple((name, kind.length) for name, kind in types if isinstance(kind, ModelText) and kind.length)
 
 
 @cache
-def whole_number_columns(table: Table) -> tuple[str, ...]:
+def list_whole_number_columns(table: Table) -> tuple[str, ...]:
     """Return the integer columns without further restrictions."""
     return tuple(c.name for c in table.columns if isinstance(c.type, Integer) and not isinstance(c.type, CheckedType))
 
@@ -249,7 +249,7 @@ Digest = DigestType(64)
 SmallInt = SmallInteger().with_variant(Integer(), "sqlite")
 
 
-def word_column(kind: type[enum.StrEnum], name: str) -> Enum:
+def make_word_column(kind: type[enum.StrEnum], name: str) -> Enum:
     """Return the column type of an enumeration, checked by the database."""
     return Enum(
         kind,
@@ -261,7 +261,7 @@ def word_column(kind: type[enum.StrEnum], name: str) -> Enum:
     )
 
 
-def utc_now() -> datetime:
+def get_utc_now() -> datetime:
     return datetime.now(UTC)
 
 
@@ -270,6 +270,6 @@ def check_constraint(name: str, condition: str) -> CheckConstraint:
     return CheckConstraint(condition, name=name)
 
 
-def bulk_table_args(*constraints: CheckConstraint) -> tuple[Any, ...]:
+def get_bulk_table_args(*constraints: CheckConstraint) -> tuple[Any, ...]:
     """Return the table arguments of a large result table, stored by its natural key (SQLite's WITHOUT ROWID)."""
     return (*constraints, {"sqlite_with_rowid": False})

@@ -81,7 +81,7 @@ class SubmissionStatus(NamedTuple):
     placement: Placement | None = None
 
 
-def status_of_exit(code: int) -> SubmissionStatus:
+def get_exit_status(code: int) -> SubmissionStatus:
     """Return the status for an exit code. A negative code is a signal number."""
     if code >= 0:
         return SubmissionStatus("ended", code, Cause.FINISHED if code == 0 else Cause.FAILED)

@@ -17,9 +17,9 @@ from uuid import UUID
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.registry.machine import query_gpus
 from chessreg.registry.tables import Cause
-from chessreg.scheduling.executors import ResourceNeeds, Submission, SubmissionStatus, status_of_exit
+from chessreg.scheduling.executors import ResourceNeeds, Submission, SubmissionStatus, get_exit_status
 from store.files import parse_json
-from store.process import boot_id, pid_start
+from store.process import get_process_start, read_boot_id
 
 GIB_BYTES = float(2**30)
 KILL_GRACE_S = 20.0  # from SIGTERM to SIGKILL, so that a batch can finish
@@ -134,7 +134,9 @@ class LocalExecutor:
             if not self.slots.holds(handle):  # started by an earlier supervisor
                 self.slots.take(handle, ResourceSlot(process["gpu"], process["threads"], process["shared"]))
             return SubmissionStatus("running")
-        if process["boot"] == boot_id() and pid_start(process["pid"]) is None:  # otherwise the pid was reused
+        if (
+            process["boot"] == read_boot_id() and get_process_start(process["pid"]) is None
+        ):  # otherwise the pid was reused
             kill_group(process["pid"])
         return self._end(handle, SubmissionStatus("ended", None, Cause.LOST, "its process has ended"))
 
@@ -150,7 +152,7 @@ class LocalExecutor:
         if code == -signal.SIGKILL and (now := count_oom_kills()) > self._oom_kills:
             self._oom_kills = now
             return SubmissionStatus("ended", 128 - code, Cause.OOM, "the kernel killed it: out of memory")
-        return status_of_exit(code)
+        return get_exit_status(code)
 
 
 def has_exited(child: subprocess.Popen[bytes]) -> bool:
@@ -164,8 +166,8 @@ def make_process_handle(pid: int, log: Path, slot: ResourceSlot) -> str:
     """Return the handle of a running process of this machine."""
     handle = {
         "pid": pid,
-        "started": pid_start(pid),
-        "boot": boot_id(),
+        "started": get_process_start(pid),
+        "boot": read_boot_id(),
         "log": str(log),
         "gpu": slot.gpu,
         "threads": slot.threads,
@@ -185,7 +187,7 @@ def _parse_handle(handle: str) -> dict[str, Any] | None:
 
 def _is_alive(process: dict[str, Any]) -> bool:
     started = process["started"]
-    return started is not None and process["boot"] == boot_id() and pid_start(process["pid"]) == started
+    return started is not None and process["boot"] == read_boot_id() and get_process_start(process["pid"]) == started
 
 
 def kill_group(leader: int) -> None:

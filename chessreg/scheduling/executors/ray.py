@@ -118,8 +118,8 @@ class RayExecutor:
         succeed."""
         if self._driver is None or self._driver.poll() is not None:
             self._driver = subprocess.Popen(
-                child.python_command("chessreg.scheduling.executors.ray_driver", self.address),
-                env=child.child_environment(),
+                child.build_python_command("chessreg.scheduling.executors.ray_driver", self.address),
+                env=child.build_child_environment(),
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,

@@ -22,13 +22,13 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from chessreg.errors import BadInputError, ChessregError
-from chessreg.folders import cache_folder
+from chessreg.folders import get_cache_folder
 from chessreg.registry.tables import Cause
 from chessreg.scheduling.executors import Placement, SubmissionStatus
 from chessreg.scheduling.executors.ray_shard import NOTE_FILE, ShardActor
 from chessreg.scheduling.executors.ray_staging import HomeActor
 from chessreg.scheduling.worker import read_record, write_record
-from store.process import ProcessId, identify_process, machine_name
+from store.process import ProcessId, get_machine_name, identify_process
 
 NAMESPACE = "chessreg"
 START_TIMEOUT_S = 60.0
@@ -112,12 +112,12 @@ class RayDriver:
     def _make(self, work: dict[str, Any], folder: Path) -> str:
         ray = self.ray
         nodes = [node["Resources"] for node in ray.nodes() if node["Alive"]]
-        cpus, gpus = required_resources(work, nodes)
+        cpus, gpus = get_required_resources(work, nodes)
         name = f"{work['job']}-{os.urandom(4).hex()}"
         folder.mkdir(parents=True, exist_ok=True)
         write_record(folder / NOTE_FILE, {"actor": name})
         log, order = folder / "log.txt", read_record(folder / "work.json")
-        base = hashlib.sha256(f"{machine_name()}:{order and order['store']}".encode()).hexdigest()[:12]
+        base = hashlib.sha256(f"{get_machine_name()}:{order and order['store']}".encode()).hexdigest()[:12]
         work_of_actor = {**work, "actor": name, "base": base, "order": order, "threads": max(int(cpus), 1)}
         work_of_actor["log_size"] = log.stat().st_size if log.exists() else 0
         made = ray.remote(ShardActor).options(
@@ -134,7 +134,7 @@ class RayDriver:
         return (
             self.ray.remote(HomeActor)
             .options(
-                name=home_actor_name(),
+                name=get_home_actor_name(),
                 namespace=NAMESPACE,
                 lifetime="detached",
                 get_if_exists=True,
@@ -191,14 +191,14 @@ class RayDriver:
                 a["name"] for a in self.ray.util.list_named_actors(all_namespaces=True) if a["namespace"] == NAMESPACE
             ]
             if all(name.startswith("home-") for name in left):
-                home = self._actor(home_actor_name())
+                home = self._actor(get_home_actor_name())
                 if home is not None:
                     self.ray.kill(home)
                 self.ray.shutdown()
                 stop_head()
 
 
-def required_resources(work: dict[str, Any], nodes: list[dict[str, float]]) -> tuple[float, float]:
+def get_required_resources(work: dict[str, Any], nodes: list[dict[str, float]]) -> tuple[float, float]:
     """Return the CPUs and GPUs of a submission. Raises BadInputError if no node has them."""
     most_cpus = max((node.get("CPU", 0.0) for node in nodes), default=0.0)
     most_gpus = max((node.get("GPU", 0.0) for node in nodes), default=0.0)
@@ -220,14 +220,14 @@ def required_resources(work: dict[str, Any], nodes: list[dict[str, float]]) -> t
     return cpus, gpu
 
 
-def home_actor_name() -> str:
+def get_home_actor_name() -> str:
     """Return the name of the home actor of this machine and user."""
-    return f"home-{machine_name()}-{os.getuid()}"
+    return f"home-{get_machine_name()}-{os.getuid()}"
 
 
-def head_record_file() -> Path:
+def get_head_record_file() -> Path:
     """Return the file that identifies the Ray process started for chessreg on this machine."""
-    return cache_folder() / f"ray-head-{machine_name()}.json"  # several machines may share a home folder
+    return get_cache_folder() / f"ray-head-{get_machine_name()}.json"  # several machines may share a home folder
 
 
 def find_ray_address() -> str:
@@ -253,8 +253,8 @@ def start_head() -> str:
     argv = [tool, "start", "--head", "--block", "--port=0", "--include-dashboard=false", "--disable-usage-stats"]
     with open(os.devnull, "wb") as nowhere:
         head = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=nowhere, stderr=nowhere, start_new_session=True)
-    head_record_file().parent.mkdir(parents=True, exist_ok=True)
-    write_record(head_record_file(), identify_process(head.pid).record())
+    get_head_record_file().parent.mkdir(parents=True, exist_ok=True)
+    write_record(get_head_record_file(), identify_process(head.pid).record())
     deadline = time.monotonic() + START_TIMEOUT_S
     while not (address := find_ray_address()):
         if head.poll() is not None or time.monotonic() > deadline:
@@ -265,10 +265,10 @@ def start_head() -> str:
 
 def stop_head() -> None:
     """Stop the Ray that chessreg started on this machine, and no other."""
-    noted = ProcessId.of(read_record(head_record_file()))
+    noted = ProcessId.of(read_record(get_head_record_file()))
     if noted is not None and noted.is_gone() is False:
         os.kill(noted.pid, signal.SIGTERM)
-        head_record_file().unlink(missing_ok=True)
+        get_head_record_file().unlink(missing_ok=True)
 
 
 def make_actor_handle(actor: str, folder: Path) -> str:

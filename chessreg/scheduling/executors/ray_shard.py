@@ -14,9 +14,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from chessreg.errors import first_line
+from chessreg.errors import get_first_line
 from chessreg.registry.tables import Cause
-from chessreg.scheduling.executors import Placement, SubmissionStatus, status_of_exit
+from chessreg.scheduling.executors import Placement, SubmissionStatus, get_exit_status
 from chessreg.scheduling.executors.ray_staging import NODE_STORE_VARIABLE, NodeStore, StoreActor
 from chessreg.scheduling.worker import read_record
 
@@ -56,7 +56,7 @@ class ShardActor(StoreActor):
         try:
             self.seen = self._work()
         except BaseException as error:
-            self.seen = SubmissionStatus("ended", None, Cause.FAILED, describe_error(error))
+            self.seen = SubmissionStatus("ended", None, Cause.FAILED, describe_remote_error(error))
 
     def _work(self) -> SubmissionStatus:
         from chessreg.scheduling.executors.local import kill_group
@@ -73,7 +73,7 @@ class ShardActor(StoreActor):
             self.child = subprocess.Popen(
                 argv,
                 cwd=cwd if cwd.is_dir() else folder,
-                env={**os.environ, **granted_environment(self.work["threads"]), **env},
+                env={**os.environ, **build_granted_environment(self.work["threads"]), **env},
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=subprocess.STDOUT,
@@ -94,7 +94,7 @@ class ShardActor(StoreActor):
                 message = f"its results are still in {self.staging.root}: {self.seen.message}"
                 return SubmissionStatus("ended", code, Cause.LOST, message)
             time.sleep(1.0)
-        return status_of_exit(code)
+        return get_exit_status(code)
 
     def _send(self, last: bool = False) -> bool:
         """Send new data home. Return False if home did not respond; it is sent again later."""
@@ -103,15 +103,15 @@ class ShardActor(StoreActor):
             self.staging.send(last)
             return True
         except Exception as error:
-            silent = f"its home machine does not respond: {describe_error(error)}"
+            silent = f"its home machine does not respond: {describe_remote_error(error)}"
             self.seen = SubmissionStatus("running", message=silent, placement=self.placement._replace(reason=silent))
             return False
 
 
-def describe_error(error: BaseException) -> str:
+def describe_remote_error(error: BaseException) -> str:
     """Return an error in one line. For an error of another actor, return its cause."""
     cause = getattr(error, "cause", None) or error
-    return f"{type(cause).__name__}: {first_line(cause)}"[:200]
+    return f"{type(cause).__name__}: {get_first_line(cause)}"[:200]
 
 
 def end_with_actor() -> None:
@@ -120,7 +120,7 @@ def end_with_actor() -> None:
         ctypes.CDLL(None).prctl(1, signal.SIGTERM)  # PR_SET_PDEATHSIG; its starting thread lives until it ends
 
 
-def granted_environment(threads: int) -> dict[str, str]:
+def build_granted_environment(threads: int) -> dict[str, str]:
     """Return the environment variables that pass the resources granted by Ray to a worker."""
     import ray
 

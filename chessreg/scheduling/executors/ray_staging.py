@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from chessreg.folders import cache_folder
+from chessreg.folders import get_cache_folder
 from chessreg.runs.transfer import TransferItem, fetch_item
 from chessreg.scheduling.worker import write_record
 from store.errors import NotInStoreError
@@ -46,9 +46,9 @@ class StoreActor:
         array."""
         from store import Store
         from store.errors import StoreError
-        from store.files import safe_path
+        from store.files import format_safe_path
 
-        store, path = Store(root, read_only=True), Path(root) / safe_path(key)
+        store, path = Store(root, read_only=True), Path(root) / format_safe_path(key)
         if not any(path.resolve().is_relative_to(folder.resolve()) for folder in (store.artifacts, store.arrays)):
             raise StoreError(f"{key!a} is not an artifact or array of the store {root}")
         return path
@@ -117,8 +117,8 @@ class HomeActor(StoreActor):
     ) -> None:
         """Fetch the bytes that a fragment refers to from a node, place the fragment for ingest, and record the
         locations."""
-        from chessreg.registry.machine import this_machine
-        from chessreg.registry.tables.types import utc_now
+        from chessreg.registry.machine import describe_this_machine
+        from chessreg.registry.tables.types import get_utc_now
         from chessreg.runs.attempt import to_fragment_row
         from store import Store
         from store.fragments import Fragment, FragmentWriter, place_file
@@ -130,12 +130,12 @@ class HomeActor(StoreActor):
         if not (here.incoming / name).exists() and not (here.ingested / run_id / name).exists():
             place_file(here, fragment, here.incoming / name)
         if artifacts := [item.digest for item in items if item.array is None]:
-            machine = this_machine()
+            machine = describe_this_machine()
             with FragmentWriter(here, run_id, attempt) as writer:
                 writer.add("machine", to_fragment_row(machine))
                 for digest in artifacts:
                     row = {"digest": digest, "uri": str(here.path(digest)), "machine_id": machine["id"]}
-                    writer.add("artifact_location", to_fragment_row({**row, "verified_at": utc_now()}))
+                    writer.add("artifact_location", to_fragment_row({**row, "verified_at": get_utc_now()}))
 
     def note(self, folder: str, log: bytes, offset: int, files: dict[str, bytes]) -> None:
         """Write new log bytes at `offset` and small files, each atomically, into a job's folder."""
@@ -153,7 +153,7 @@ class NodeStore:
 
     def __init__(self, home: Any, work: dict[str, Any]) -> None:
         self.home, self.work = home, work
-        base = Path(os.environ.get(NODE_STORE_VARIABLE) or cache_folder() / "node")
+        base = Path(os.environ.get(NODE_STORE_VARIABLE) or get_cache_folder() / "node")
         self.root = base / work["base"]
         self.folder = base / "works" / work["actor"]
         self.store: Store | None = None
@@ -243,25 +243,25 @@ class NodeStore:
 def list_input_items(database: Database, store: Store, order: dict[str, Any]) -> list[TransferItem]:
     """Return the items that a job may read: its inputs, and the inputs' own sources without activations."""
     from chessreg.registry import lineage, tables
-    from chessreg.registry.identity import uuid_from_digest
+    from chessreg.registry.identity import make_uuid
     from chessreg.runs.kind import find_recorded_kind
     from chessreg.runs.resolve import list_references
-    from chessreg.runs.spec import settings_from
-    from chessreg.runs.transfer import items_of_node, items_of_reference
+    from chessreg.runs.spec import parse_settings
+    from chessreg.runs.transfer import list_node_items, list_reference_items
 
     items: dict[str, TransferItem] = {}
-    for reference in list_references(settings_from(find_recorded_kind(order["source"]).spec, order["spec"])).values():
-        items |= {item.digest: item for item in items_of_reference(database, reference)}
+    for reference in list_references(parse_settings(find_recorded_kind(order["source"]).spec, order["spec"])).values():
+        items |= {item.digest: item for item in list_reference_items(database, reference)}
         with database.read() as session:
             if reference.startswith("run:"):
-                runs = [lineage.Node("run", uuid_from_digest(reference.removeprefix("run:").partition("/")[0]).hex)]
+                runs = [lineage.Node("run", make_uuid(reference.removeprefix("run:").partition("/")[0]).hex)]
             else:
                 rows = session.query(tables.Checkpoint).filter_by(artifact=reference.removeprefix("sha256:"))
-                runs = [lineage.node_of(row) for row in rows]
+                runs = [lineage.make_node(row) for row in rows]
             for node in (
                 above for run in runs for above in lineage.iter_nodes(lineage.build_tree(session, run, up=True))
             ):
-                items |= {item.digest: item for item in items_of_node(session, node) if item.array is None}
+                items |= {item.digest: item for item in list_node_items(session, node) if item.array is None}
     return [item for item in items.values() if item.is_in(store)]
 
 
@@ -269,7 +269,7 @@ def list_output_items(fragment: Fragment) -> list[TransferItem]:
     """Return the items that a fragment's rows refer to."""
     from chessreg.registry import names
 
-    arrays = {table.__tablename__ for table in names.array_tables()}
+    arrays = {table.__tablename__ for table in names.list_array_tables()}
     items = []
     for table, rows in fragment.read():
         for row in rows:

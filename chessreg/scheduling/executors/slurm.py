@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 from uuid import UUID
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
-from chessreg.registry.identity import new_id
+from chessreg.registry.identity import make_id
 from chessreg.registry.tables import Cause
 from chessreg.scheduling.executors import Placement, Submission, SubmissionStatus
 from chessreg.scheduling.executors.slurm_script import SlurmProfile, find_profile, make_script
@@ -158,7 +158,7 @@ class SlurmExecutor:
 
     def _submit(self, works: Sequence[Submission]) -> dict[UUID, str]:
         """Call sbatch once. Raises BadInputError with sbatch's message if Slurm will never accept the job."""
-        first, token = works[0], new_id().hex[-12:]
+        first, token = works[0], make_id().hex[-12:]
         profile = self._profile(first.cwd)
         if not first.cwd.is_dir():
             raise ChessregError(f"cannot start in {first.cwd}: the folder does not exist", "create the folder")
@@ -172,11 +172,11 @@ class SlurmExecutor:
             for number, work in enumerate(works):
                 output.with_name(f"{number}.txt").symlink_to(os.path.relpath(work.log, output.parent))
         path.write_text(make_script(works, profile, output), encoding="utf-8", errors="surrogateescape")
-        begun = {work.job_id: file_size(work.log) for work in works}
+        begun = {work.job_id: get_file_size(work.log) for work in works}
         for number, work in enumerate(works):
             task = number if len(works) > 1 else ""
             write_record(work.folder / NOTE_FILE, {"script": str(path), "task": task, "before": begun[work.job_id]})
-        env = submission_environment(profile) | dict(first.env)
+        env = build_submission_environment(profile) | dict(first.env)
         if profile.registry:
             env["CHESSREG_REGISTRY"] = profile.registry
         done = run_command("sbatch", "--parsable", "--export=ALL", str(path), env=env)
@@ -246,7 +246,7 @@ class SlurmExecutor:
                 self._seen[handle] = seen
 
 
-def submission_environment(profile: SlurmProfile) -> dict[str, str]:
+def build_submission_environment(profile: SlurmProfile) -> dict[str, str]:
     """Return the environment for sbatch and the job.
 
     sbatch's variables override options in the script, so only those for options that the profile leaves open are kept.
@@ -313,7 +313,7 @@ class SlurmHandle(NamedTuple):
 
     def has_begun(self) -> bool:
         """Return whether the job has written to its log."""
-        return file_size(Path(self.log)) > self.before
+        return get_file_size(Path(self.log)) > self.before
 
     @classmethod
     def parse(cls, text: str) -> SlurmHandle | None:
@@ -378,7 +378,7 @@ def query_end(handle: SlurmHandle, array_known: bool) -> SubmissionStatus | None
         return SubmissionStatus("ended", None, Cause.LOST, "its number in Slurm belongs to another job now")
     if record["JobState"] not in CAUSE_OF_END:
         return None
-    return status_of_end(record["JobState"], record.get("ExitCode", "0:0"), record.get("Reason", ""))
+    return get_end_status(record["JobState"], record.get("ExitCode", "0:0"), record.get("Reason", ""))
 
 
 def query_record(handle: SlurmHandle) -> dict[str, str] | None:
@@ -399,7 +399,7 @@ def is_unknown_job(done: subprocess.CompletedProcess[str]) -> bool:
     return "invalid job id" in message or bool(re.search(r"^job \S+ not found", message, re.MULTILINE))
 
 
-def status_of_end(state: str, code: str, reason: str) -> SubmissionStatus:
+def get_end_status(state: str, code: str, reason: str) -> SubmissionStatus:
     """Return the final status of a job. `code` is `exit:signal`; a shell reports signal N as exit code 128 + N."""
     status, _, number = code.partition(":")
     left, by = int(status or 0), int(number or 0)
@@ -435,7 +435,7 @@ def query_accounts(job: str) -> dict[str, str] | None:
     return {"JobState": state.split()[0], "ExitCode": code, "Reason": reason}  # "CANCELLED by 1000"
 
 
-def file_size(path: Path) -> int:
+def get_file_size(path: Path) -> int:
     """Return the size of a file in bytes, 0 if it does not exist."""
     return path.stat().st_size if path.exists() else 0
 

@@ -24,10 +24,10 @@ from pathlib import Path
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, ValidationInfo, field_validator
 
 from chessreg.errors import BadInputError, NotFoundError
-from chessreg.folders import config_folder
+from chessreg.folders import get_config_folder
 from chessreg.runs import trust
 from chessreg.scheduling.executors import ResourceNeeds, Submission
-from chessreg.terminal import visible
+from chessreg.terminal import make_visible
 
 PROFILE_FILE = "profiles.toml"
 PROJECT_PROFILE_FILE = f".chessreg/{PROFILE_FILE}"
@@ -58,7 +58,7 @@ class SlurmProfile(BaseModel):
     @classmethod
     def _one_line(cls, value: object, info: ValidationInfo) -> object:
         texts = value if isinstance(value, tuple) else (value,)
-        if info.field_name != "setup" and not all(visible(str(text)) == str(text) for text in texts):
+        if info.field_name != "setup" and not all(make_visible(str(text)) == str(text) for text in texts):
             raise ValueError("it must be one line without control characters")
         return value
 
@@ -77,7 +77,7 @@ def read_profile_files(folder: Path) -> list[ProfileFile]:
 
     Raises BadInputError for a file that is not TOML, and NotTrustedError for one inside a store.
     """
-    own = config_folder() / PROFILE_FILE
+    own = get_config_folder() / PROFILE_FILE
     paths = dict.fromkeys([*(above / PROJECT_PROFILE_FILE for above in (folder, *folder.parents)), own])
     return [read_profile_file(path, path == own) for path in paths if os.path.isfile(path)]
 
@@ -97,7 +97,7 @@ def find_profile(name: str, folder: Path) -> SlurmProfile:
         known += [f"slurm:{other}" for other in file.tables]
     if not name:
         return SlurmProfile()
-    hint = f"profiles are {', '.join(known)}" if known else f"define it in {config_folder() / PROFILE_FILE}"
+    hint = f"profiles are {', '.join(known)}" if known else f"define it in {get_config_folder() / PROFILE_FILE}"
     raise NotFoundError(f"profile {name!r} was not found", hint)
 
 
@@ -159,18 +159,18 @@ def make_script(works: Sequence[Submission], profile: SlurmProfile, output: Path
 def make_sbatch_options(works: Sequence[Submission], profile: SlurmProfile, output: Path) -> list[str]:
     """Return the options of sbatch. The profile's additional options come last and take precedence."""
     first = works[0]
-    name = make_job_name(first.name if len(works) == 1 else common_name(work.name for work in works))
+    name = make_job_name(first.name if len(works) == 1 else make_common_name(work.name for work in works))
     cpus = first.needs.threads or profile.cpus
     values = {
         "job-name": name,
         "array": f"0-{len(works) - 1}" if len(works) > 1 else None,
         "output": make_output_pattern(
-            path_on_node(str(output), first, profile.store) if profile.store else str(output)
+            format_node_path(str(output), first, profile.store) if profile.store else str(output)
         ),
         "nodes": 1,
         "ntasks": 1,
         "cpus-per-task": cpus,
-        "gres": requested_gres(first.needs, profile),
+        "gres": format_gres(first.needs, profile),
         "partition": profile.partition,
         "account": profile.account,
         "qos": profile.qos,
@@ -198,7 +198,7 @@ def quote_option(value: str) -> str:
 
 def require_one_line(text: str) -> str:
     """Return `text`. Raises BadInputError if it contains a line break or another control character."""
-    if visible(text) != text:
+    if make_visible(text) != text:
         raise BadInputError(
             f"a Slurm script cannot hold {text!a}: it contains a control character", "rename the folder"
         )
@@ -227,7 +227,7 @@ def make_output_pattern(path: str) -> str:
     return f"{folder.replace('%', '%%')}/{name}"
 
 
-def requested_gres(needs: ResourceNeeds, profile: SlurmProfile) -> str | None:
+def format_gres(needs: ResourceNeeds, profile: SlurmProfile) -> str | None:
     """Return the generic resources to request. Raises BadInputError if a required GPU is missing in the profile."""
     if needs.device == "cpu":
         return None
@@ -243,11 +243,11 @@ def make_node_command(work: Submission, profile: SlurmProfile) -> str:
     """Return the command for the node, with the profile's Python and store path."""
     argv = [profile.python or work.argv[0], *work.argv[1:]]
     if profile.store:
-        argv = [path_on_node(part, work, profile.store) for part in argv]
+        argv = [format_node_path(part, work, profile.store) for part in argv]
     return shlex.join(argv)
 
 
-def path_on_node(part: str, work: Submission, store: str) -> str:
+def format_node_path(part: str, work: Submission, store: str) -> str:
     """Return a path in the submission's folder, `STORE/runs/RUN/jobs/JOB`, relative to the node's path of the store."""
     folder = work.folder
     if not part.startswith(f"{folder}/"):
@@ -256,7 +256,7 @@ def path_on_node(part: str, work: Submission, store: str) -> str:
     return str(Path(store) / inside)
 
 
-def common_name(names: Iterable[str]) -> str:
+def make_common_name(names: Iterable[str]) -> str:
     """Return the common part of shard names: `probe 3f2a1c` for `probe 3f2a1c 1/4` and so on."""
     each = [name.split() for name in names]
     kept = [parts[0] for parts in zip(*each, strict=False) if len(set(parts)) == 1]

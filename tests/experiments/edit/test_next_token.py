@@ -39,7 +39,7 @@ from chessreg.queries.published import compare_with_published
 from chessreg.queries.render import render_result
 from chessreg.registry import tables
 from chessreg.runs.fitted import load_probe
-from chessreg.runs.spec import hashed_settings
+from chessreg.runs.spec import get_hashed_settings
 from chessreg.steering.directions import compute_change_directions
 
 LAYERS, WIDTH, CONTEXT = 3, 32, 64
@@ -194,10 +194,10 @@ def run_of(session, name: str) -> str:
 def boards_and_moves(games, item: int):
     """Every board of a game, and its moves in SAN."""
     from chessreg.games.boards.moves import unpack_moves
-    from chessreg.games.boards.typed import moves_to_sans
+    from chessreg.games.boards.typed import convert_moves_to_sans
 
     moves = unpack_moves(games.moves([item])[0])
-    return list(iterate_boards(moves)), moves_to_sans(moves)
+    return list(iterate_boards(moves)), convert_moves_to_sans(moves)
 
 
 def test_length_0_is_the_clean_row_and_all_else_as_long_as_the_probes_edit(everything):
@@ -549,8 +549,8 @@ def test_a_pawn_that_is_moved_back_cannot_be_taken_in_passing(squares):
 def test_the_board_is_one_text_however_it_is_typed():
     given = {"checkpoint": "c", "probe": "p", "moves": "e2e4 d7d5"}
     one, other = (NextTokenEditSpec(**given, board=text) for text in ("e5=p d7=p, d5=. e7=.", CASE["board"]))
-    assert hashed_settings(one) == hashed_settings(other)
-    assert NextTokenEditSpec(**hashed_settings(one)) == one
+    assert get_hashed_settings(one) == get_hashed_settings(other)
+    assert NextTokenEditSpec(**get_hashed_settings(one)) == one
     assert (one.scale_rule, one.scale, one.token_mask) == ("ln-final", 0.5, "last")
     assert parse_board_changes(one.board) == [(35, "."), (36, "p"), (51, "p"), (52, ".")]
 

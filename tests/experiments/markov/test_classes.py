@@ -20,7 +20,7 @@ from chessreg.experiments.markov.classes import (
     find_same_last_partners,
 )
 from chessreg.experiments.markov.spec import MarkovSpec
-from chessreg.games.boards.moves import boards_after, pack_moves, rights_after, unpack_moves
+from chessreg.games.boards.moves import compute_boards_after, compute_rights_after, pack_moves, unpack_moves
 from chessreg.games.datasets.build import build_dataset
 from chessreg.games.datasets.dataset import Games
 from tests.conftest import random_game
@@ -73,8 +73,8 @@ def test_the_reference_population_is_drawn_without_regard_to_class(prefixes, ref
 
 def test_rights_are_those_of_python_chess():
     packed = [pack_moves(list(random_game(number, 160).mainline_moves())) for number in range(12)]
-    boards, offsets = boards_after(packed)
-    found = rights_after(packed, boards, offsets)
+    boards, offsets = compute_boards_after(packed)
+    found = compute_rights_after(packed, boards, offsets)
     files = set()
     for number, moves in enumerate(packed):
         board = chess.Board()

@@ -22,7 +22,7 @@ from chessreg.games.boards.moves import unpack_moves
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 from chessreg.queries import run_query
-from chessreg.queries.ask import rows_behind
+from chessreg.queries.ask import query_rows_behind
 from chessreg.queries.published import compare_with_published
 from chessreg.registry import tables
 from chessreg.session import Session, open_session
@@ -180,7 +180,7 @@ def test_an_interrupted_run_goes_on_and_has_what_an_undisturbed_one_has(session,
 
 def test_the_rows_behind_a_cell_are_positions_and_each_draws_its_move_orders(session):
     result = run_query(session.database, "markov by layer", run=["bag"])
-    behind = rows_behind(session.database, result.entry, result.cells[0], run=["bag"]).rows
+    behind = query_rows_behind(session.database, result.entry, result.cells[0], run=["bag"]).rows
     assert len(behind) == result.rows[0]["classes"]
     assert sum(row["members"] for row in behind) == result.rows[0]["sequences"]
     with session.database.read() as sql:

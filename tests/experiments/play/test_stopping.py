@@ -176,7 +176,7 @@ def test_engines_stop_too(session):
 
 
 def test_such_a_match_is_one_shard_and_planned_as_one(session, monkeypatch):
-    monkeypatch.setattr(expected_time, "cpu_seconds", lambda kind, estimate: 80.0)
+    monkeypatch.setattr(expected_time, "estimate_cpu_seconds", lambda kind, estimate: 80.0)
     spec = PlaySpec(checkpoint="bigram", opponent="random", games=40, adjudication="none", color="both")
     for stop, shards in (("none", 4), ("sprt:-0.05,0.05", 1)):
         order = Order(Play(), spec.model_copy(update={"stop": stop}), PlayOptions(), shards=4)

@@ -32,7 +32,7 @@ from chessreg.games.boards.moves import unpack_moves
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
 from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
-from chessreg.models.hook_points import LN_FINAL, hook_point
+from chessreg.models.hook_points import LN_FINAL, format_hook_point
 from chessreg.models.language_model import LanguageModel, collect_activations
 from chessreg.registry import tables
 from chessreg.runs.activations import load_cache
@@ -99,7 +99,7 @@ def test_centred_it_begins_at_the_mean_and_is_scaled_by_the_distance_from_it() -
 
     def explained(**settings: Any) -> float:
         spec = SaeSpec(cache="a", expansions=(2,), tokens=20_000, batch_tokens=100, learning_rate=3e-3, **settings)
-        trainer = SaeTrainer(spec, hook_point(0), 2, 16, Path("/nowhere"), "cpu")
+        trainer = SaeTrainer(spec, format_hook_point(0), 2, 16, Path("/nowhere"), "cpu")
         trainer.learn_scale(rows)
         if spec.centre:
             torch.testing.assert_close(trainer.sae.b_dec / trainer.scale, rows.mean(0), rtol=1e-4, atol=1e-3)
@@ -110,7 +110,7 @@ def test_centred_it_begins_at_the_mean_and_is_scaled_by_the_distance_from_it() -
         return 1 - float(error.var(0).sum() / rows.var(0).sum())
 
     assert explained(centre=True, l1_coefficient=0.5) > explained(l1_coefficient=0.5) + 0.1
-    same = SaeTrainer(SaeSpec(cache="a", centre=True), hook_point(0), 2, 16, Path("/nowhere"), "cpu")
+    same = SaeTrainer(SaeSpec(cache="a", centre=True), format_hook_point(0), 2, 16, Path("/nowhere"), "cpu")
     with pytest.raises(BadInputError, match="are all equal"):
         same.learn_scale(rows[:1].expand(300, -1) * 1.1)
 
@@ -118,7 +118,7 @@ def test_centred_it_begins_at_the_mean_and_is_scaled_by_the_distance_from_it() -
 @pytest.mark.parametrize("rate", [3e-3, 0.3])
 def test_decoder_columns_have_length_1_after_every_step_and_no_step_spends_itself_on_their_length(rate: float) -> None:
     spec = SaeSpec(cache="a", expansions=(2,), tokens=2000, batch_tokens=100, learning_rate=rate, warmup_steps=1)
-    trainer = SaeTrainer(spec, hook_point(0), 2, 16, Path("/nowhere"), "cpu")
+    trainer = SaeTrainer(spec, format_hook_point(0), 2, 16, Path("/nowhere"), "cpu")
     rows = 3 * torch.randn(2000, 16, generator=torch.Generator().manual_seed(0))
     trainer.learn_scale(rows)
     step, along = trainer.adam.step, []
@@ -149,10 +149,13 @@ def test_metrics_are_those_computed_by_hand(opened: Session, streamed: Any) -> N
     inputs, model = opened.inputs, opened.model("reference")
     resolved = with_references(opened, spec)
     origin, sae = SaeOrigin.of(resolved, inputs), opened.sae("streamed", layer)
-    block = model.network.hook_points[hook_point(layer)]
-    mean = SaeTrainer(spec, hook_point(layer), 2, 32, Path("/nowhere"), "cpu")
+    block = model.network.hook_points[format_hook_point(layer)]
+    mean = SaeTrainer(spec, format_hook_point(layer), 2, 32, Path("/nowhere"), "cpu")
     rows = ModelRows(resolved, origin, model, 32)
-    first = [batch[hook_point(layer)] for batch, _ in zip(rows.batches([hook_point(layer)]), range(5), strict=False)]
+    first = [
+        batch[format_hook_point(layer)]
+        for batch, _ in zip(rows.batches([format_hook_point(layer)]), range(5), strict=False)
+    ]
     mean.learn_scale(torch.cat(first))
     assert abs(sae.scale * float(torch.cat(first).norm(dim=1).mean()) - 32**0.5) < 1e-4
     x, again, code, nats = [], [], [], {name: [] for name in ("without", "with", "zero", "mean")}
@@ -209,7 +212,7 @@ def test_metrics_are_those_computed_by_hand(opened: Session, streamed: Any) -> N
 def test_explained_variance_along_training_is_that_of_the_batch():
     """SAELens's: 1 minus the squared error over the squared distance from the batch's mean."""
     spec = SaeSpec(cache="a", tokens=64, batch_tokens=64, normalize_activations=False)
-    trainer = SaeTrainer(spec, hook_point(0), 2, 16, Path("/nowhere"), "cpu")
+    trainer = SaeTrainer(spec, format_hook_point(0), 2, 16, Path("/nowhere"), "cpu")
     rows = 3 + torch.randn(64, 16, generator=torch.Generator().manual_seed(0))
     trainer.learn_scale(rows)
     with torch.no_grad():
@@ -226,7 +229,7 @@ def test_activations_stay_on_the_device_and_steps_between_points_of_the_curve_ne
     config = GPT2Config(n_layer=2, n_head=2, n_embd=16, block_size=32, vocab_size=32)
     model = LanguageModel(make_random_gpt2(config, seed=0))
     model.network.to("meta")
-    points, each = [hook_point(0), LN_FINAL], torch.arange(64)
+    points, each = [format_hook_point(0), LN_FINAL], torch.arange(64)
     tokens = torch.zeros(64, 20, dtype=torch.int64)
     rows = collect_activations(model, points, 64, [(tokens, each, each % 20, each)])
     assert {point: (value.shape, value.device.type) for point, value in rows.items()} == dict.fromkeys(
@@ -245,7 +248,7 @@ def test_products_in_bfloat16_train_as_well_as_those_in_float32():
     last = {}
     for precision in ("float32", "bfloat16"):
         spec = SaeSpec(cache="a", tokens=6400, batch_tokens=64, precision=precision, learning_rate=3e-3)
-        trainer = SaeTrainer(spec, hook_point(0), 4, 16, Path("/nowhere"), "cpu")
+        trainer = SaeTrainer(spec, format_hook_point(0), 4, 16, Path("/nowhere"), "cpu")
         trainer.learn_scale(drawn)
         for rows in drawn.split(64):
             trainer.update(rows)
@@ -290,7 +293,7 @@ def test_expansions_of_one_run_are_those_of_runs_of_their_own_bit_for_bit(
     )
     spec = {**STREAM, "boards": 3}
     several = opened.run(SaeSpec(**{**spec, "expansions": (3, 2)}), name="several").run_id
-    assert asked == [(number, (hook_point(0), hook_point(1))) for number in range(6)]
+    assert asked == [(number, (format_hook_point(0), format_hook_point(1))) for number in range(6)]
     alone = opened.run(SaeSpec(**{**spec, "expansions": (3,)})).run_id
     for unit, (run_id, of) in enumerate([(alone, 0), (alone, 1), (streamed, 0), (streamed, 1)]):
         assert digests(opened, several)[unit] == digests(opened, run_id)[of]
@@ -300,7 +303,7 @@ def test_expansions_of_one_run_are_those_of_runs_of_their_own_bit_for_bit(
             assert rows
     with opened.database.read() as sql:
         outputs = {row.name for row in sql.query(tables.Output).filter_by(run_id=several)}
-    assert outputs == {f"{hook_point(layer)}.{expansion}x" for layer in (0, 1) for expansion in (3, 2)}
+    assert outputs == {f"{format_hook_point(layer)}.{expansion}x" for layer in (0, 1) for expansion in (3, 2)}
 
     answer = opened.query("sae reconstruction", run=several.hex).rows
     assert [(row["layer"], row["expansion"], row["features"]) for row in answer] == [
@@ -321,7 +324,7 @@ def test_expansions_of_one_run_are_those_of_runs_of_their_own_bit_for_bit(
     assert thing.parts[0].chart is not None
     assert len(thing.parts[0].chart.panels[0].series) == 4
     assert {row["hook_point"] for row in thing.parts[1].rows} == {
-        f"{hook_point(layer)} {expansion}x" for layer in (0, 1) for expansion in (3, 2)
+        f"{format_hook_point(layer)} {expansion}x" for layer in (0, 1) for expansion in (3, 2)
     }
 
 
@@ -334,7 +337,7 @@ def test_expansions_that_make_no_sense_are_refused(expansions: tuple[int, ...], 
 def test_every_token_is_read_once_in_an_epoch_and_no_special_one(opened: Session) -> None:
     spec = SaeSpec(**{**STREAM, "batch_tokens": 64, "mix_tokens": 320})
     spec = with_references(opened, spec)
-    origin, model, point = SaeOrigin.of(spec, opened.inputs), opened.model("reference"), hook_point(0)
+    origin, model, point = SaeOrigin.of(spec, opened.inputs), opened.model("reference"), format_hook_point(0)
     places = origin.places
     assert not set(places.tolist()) & set(origin.held_places.tolist())
     want = []
@@ -408,7 +411,7 @@ def test_it_is_listed_shown_verified_traced_and_asked(
 
     assert "blocks.1.hook_resid_post" in typed("sae", "list")
     assert "explained variance" in typed("sae", "show", "streamed", "--layer", "0")
-    assert "blocks.1.hook_resid_post" in typed("sae", "show", "streamed", "--hook-point", hook_point(1))
+    assert "blocks.1.hook_resid_post" in typed("sae", "show", "streamed", "--hook-point", format_hook_point(1))
     assert typed("sae", "verify", "streamed").split() == ["saes", "2"]
     assert "sample" in typed("lineage", "streamed")
     answer = opened.query("sae reconstruction", run=streamed.hex)
@@ -534,7 +537,7 @@ def test_a_killed_process_is_taken_up_to_the_last_bit(
 def test_a_state_that_the_disk_has_no_room_for_leaves_the_one_before_alone(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    trainer = SaeTrainer(SaeSpec(cache="a", tokens=400), hook_point(0), 16, 8, tmp_path / "sae-0.pt", "cpu")
+    trainer = SaeTrainer(SaeSpec(cache="a", tokens=400), format_hook_point(0), 16, 8, tmp_path / "sae-0.pt", "cpu")
     trainer.save()
     before = trainer.path.read_bytes()
 

@@ -45,8 +45,8 @@ def test_vectors_whose_files_are_elsewhere_are_left_out(world_session, monkeypat
 
 
 def test_raw_and_centred_vectors_are_compared_without_their_means():
-    from chessreg.runs.fitted import cosine_similarity
+    from chessreg.runs.fitted import compute_cosine_similarity
 
     raw = np.random.default_rng(0).standard_normal(64) + 3
-    assert cosine_similarity(raw, raw - raw.mean(), centre=True) == pytest.approx(1)
-    assert cosine_similarity(raw, raw - raw.mean()) < 0.5
+    assert compute_cosine_similarity(raw, raw - raw.mean(), centre=True) == pytest.approx(1)
+    assert compute_cosine_similarity(raw, raw - raw.mean()) < 0.5

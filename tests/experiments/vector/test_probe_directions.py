@@ -107,7 +107,7 @@ def test_karvonens_saved_skill_probe_gives_the_norm_and_cosine_of_its_classes(sh
     """Specification 3.9: norms 3.0739 and 2.9832 of the low and the high class, cosine -0.9435, at layer 7 of 8."""
     import torch
 
-    from chessreg.runs.fitted import cosine_similarity
+    from chessreg.runs.fitted import compute_cosine_similarity
     from chessreg.steering.directions import compute_class_difference
 
     path = shared_data / "probes" / "karvonen-tf_lens_lichess_8layers_ckpt_no_optimizer_chess_skill_probe_layer_7.pth"
@@ -116,7 +116,7 @@ def test_karvonens_saved_skill_probe_gives_the_norm_and_cosine_of_its_classes(sh
     )
     found = compute_class_difference(weight)
     assert found.norms() == pytest.approx({"norm_low": 3.0739, "norm_high": 2.9832}, abs=1e-4)
-    assert cosine_similarity(found.low, found.high) == pytest.approx(-0.9435, abs=1e-4)
+    assert compute_cosine_similarity(found.low, found.high) == pytest.approx(-0.9435, abs=1e-4)
     np.testing.assert_allclose(found.vector, found.high - found.low)
 
 

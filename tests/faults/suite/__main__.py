@@ -35,7 +35,7 @@ from sqlalchemy import Engine
 from subjects import SUBJECTS, build, facts
 
 from chessreg.registry import provenance
-from chessreg.registry.tables.types import utc_now
+from chessreg.registry.tables.types import get_utc_now
 
 ROUNDS_A_HOME = 24
 KINDS = [LEDGER, *SUBJECTS]
@@ -238,7 +238,7 @@ def warm(world: World, backend: str) -> None:
     run_it(this)
     mend(home)
     launch(replace(this, number=-2))
-    this.recovery = utc_now()
+    this.recovery = get_utc_now()
     at_the_end(this)
     facts(home)
     world.remove(home)

@@ -115,7 +115,7 @@ def arm(fault: Fault | None, moments: Moments) -> None:
         fsync_one(handle)
 
     os.fsync = fsync  # type: ignore[assignment]
-    synced = artifacts.fsync_tree
+    synced = artifacts.sync_tree
 
     def fsync_tree(folder: Path) -> None:
         nonlocal lying
@@ -126,7 +126,7 @@ def arm(fault: Fault | None, moments: Moments) -> None:
             content = path.read_bytes()
             path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
 
-    artifacts.fsync_tree = fsync_tree
+    artifacts.sync_tree = fsync_tree
 
     def heard(name: str, about: Any) -> None:
         if name in EVENTS or (name == "open" and isinstance(about[2], int) and about[2] & WRITING):

@@ -17,11 +17,11 @@ from chessreg import doctor as health
 from chessreg.registry import tables
 from chessreg.registry.tables import AttemptState, Cause, JobState
 from chessreg.scheduling import queue, worker
-from chessreg.scheduling.worker import shard_units
+from chessreg.scheduling.worker import select_shard_units
 from store import Store
 from store.errors import StoreError
 from store.fragments import list_ingested, list_pending
-from store.process import boot_id, pid_start
+from store.process import get_process_start, read_boot_id
 
 if TYPE_CHECKING:
     from rounds import Round
@@ -70,7 +70,7 @@ def meanwhile(this: Round) -> None:
             this.counts.wrong("the run is called complete, and units are missing")
         rows(this, sql, run.id, set(done))
         for job in queue.read_own_jobs(sql, session.store, JobState.ENDED):
-            mine = shard_units(run.units - 1, run.units, job.shard, job.shards)
+            mine = select_shard_units(run.units - 1, run.units, job.shard, job.shards)
             if job.run_id == run.id and job.cause is Cause.FINISHED and not set(mine) <= set(done):
                 this.counts.wrong("a job is called finished, and units of it are missing")
 
@@ -99,10 +99,10 @@ def at_the_end(this: Round) -> None:
             attempts(this, sql, run_id)
             for job in queue.read_own_jobs(sql, store, *JobState):
                 if job.state is not JobState.ENDED or job.cause is not Cause.FINISHED:
-                    this.counts.wrong(f"{queue.job_title(job)} is {job.state}, {job.cause}: {job.message}")
+                    this.counts.wrong(f"{queue.format_job_title(job)} is {job.state}, {job.cause}: {job.message}")
             fragments(this, sql, store, run_id)
         leftovers(this, store)
-        for finding in health.problems(session.database, store, this.home.url):
+        for finding in health.find_problems(session.database, store, this.home.url):
             this.counts.wrong(f"doctor finds: {finding.detail}")
         refuses_doubles(this, session.database, run_id)
 
@@ -237,7 +237,7 @@ def as_if_nothing_had_been(this: Round, subject: Subject) -> None:
             for attempt in sql.query(tables.Attempt):
                 if attempt.state is AttemptState.RUNNING:
                     this.counts.wrong("an attempt is said to run")
-        for finding in health.problems(session.database, session.store, this.home.url, digests=True):
+        for finding in health.find_problems(session.database, session.store, this.home.url, digests=True):
             this.counts.wrong(f"doctor finds: {finding.detail}")
     try:
         found = facts(this.home)
@@ -290,7 +290,9 @@ def strays(this: Round) -> int:
     living = 0
     for path in (this.home.folder / "store" / "runs").glob("*/jobs/*/process.json"):
         found = worker.read_record(path)
-        living += bool(found and found["boot_id"] == boot_id() and pid_start(found["pid"]) == found["started"])
+        living += bool(
+            found and found["boot_id"] == read_boot_id() and get_process_start(found["pid"]) == found["started"]
+        )
     return living
 
 

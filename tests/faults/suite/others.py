@@ -12,8 +12,8 @@ from homes import Home
 from sqlalchemy import select
 
 from chessreg.registry import tables
-from chessreg.registry.identity import uuid_from_digest
-from chessreg.registry.tables.types import utc_now
+from chessreg.registry.identity import make_uuid
+from chessreg.registry.tables.types import get_utc_now
 from chessreg.session import open_session
 from store import artifacts
 
@@ -39,7 +39,7 @@ def hostile_place(this: Round) -> None:
     name, content = "../" * steps + "planted", b"planted"
     files = [(name, len(content), sha256(content).hexdigest())]
     digest = artifacts._digest_entries(files)
-    folder = there / artifacts.artifact_key(digest)
+    folder = there / artifacts.format_artifact_key(digest)
     folder.mkdir(parents=True)
     (there / "store.json").write_text('{"chessreg_store": 1}')
     record = {"chessreg_artifact": 1, "digest": digest, "kind": "page", "bytes": len(content), "files": files}
@@ -51,7 +51,7 @@ def hostile_place(this: Round) -> None:
         with home.open() as session:
             row = {"digest": digest, "kind": "page", "bytes": len(content), "state": "complete"}
             with session.database.write() as sql:
-                sql.add(tables.Artifact(**row, created_at=utc_now()))
+                sql.add(tables.Artifact(**row, created_at=get_utc_now()))
             item = transfer.TransferItem(digest, "page", len(content))
             transfer.pull_items(session.database, session.store, [item], open_place(str(there)))
 
@@ -79,7 +79,7 @@ def hostile_registry(this: Round) -> None:
             found = session.store.publish(folder)
         source = f"{found.path / 'evil.py'}:Evil"
     other, spec_hash = home.folder / "hostile.db", sha256(this.random.bytes(8)).hexdigest()
-    run_id = uuid_from_digest(spec_hash)
+    run_id = make_uuid(spec_hash)
     with open_session(str(other), home.folder / "hostile-store") as session, session.database.write() as sql:
         named = {"name": "evil", "version": 1, "source": source}
         sql.add(tables.KindRecord(**named, result_tables=[], extra_columns={}, determinism="exact"))
@@ -87,7 +87,7 @@ def hostile_registry(this: Round) -> None:
         sql.add(
             tables.Run(
                 id=run_id, kind="evil", version=1, spec={}, spec_hash=spec_hash, explicit=[], units=1,
-                created_at=utc_now(),
+                created_at=get_utc_now(),
             )
         )  # fmt: skip
 

@@ -19,7 +19,7 @@ from chessreg.runs.task import Task
 from chessreg.scheduling import launch
 from store import artifacts, places
 from store.errors import CorruptError
-from store.files import fsync_path, write_synced
+from store.files import sync_path, write_synced
 
 
 def no_unique_key(home: Home) -> None:
@@ -58,15 +58,15 @@ def publish(store: Any, folder: Path, expect: str | None = None) -> artifacts.St
     if (known := store._known(digest)) is not None:
         artifacts.discard_path(folder)
         return known
-    kind, total = artifacts.staged_kind(folder), sum(size for _, size, _ in files)
+    kind, total = artifacts.get_staged_kind(folder), sum(size for _, size, _ in files)
     record = {"chessreg_artifact": 1, "digest": digest, "kind": kind, "bytes": total, "files": files}
     write_synced(folder / artifacts.MANIFEST, json.dumps(record).encode())
-    artifacts.fsync_tree(folder)
+    artifacts.sync_tree(folder)
     target.parent.mkdir(exist_ok=True)
     if target.exists():
         target.rename(artifacts.make_staging_path(store.tmp, "damaged"))
     folder.rename(target)
-    fsync_path(target.parent)
+    sync_path(target.parent)
     if artifacts._list_entries(target, from_disk=True) != files:
         raise CorruptError("the disk returned other bytes than were written")
     return store.artifact(digest)
@@ -130,7 +130,7 @@ def no_path_check(home: Home) -> None:
     def read(self: Any, key: str) -> Any:
         yield (self.store.root / key).read_bytes()
 
-    artifacts.safe_path = str
+    artifacts.format_safe_path = str
     places.FolderPlace._read = read  # type: ignore[method-assign]
 
 
@@ -141,12 +141,12 @@ def kind_from_store(home: Home) -> None:
 
 def queue_check_before(home: Home) -> None:
     """Whether a spec is queued is asked before the transaction that queues it."""
-    launch.current_status = lambda session, planned: planned.status
+    launch.get_current_status = lambda session, planned: planned.status
 
 
 def log_of_old_library(home: Home) -> None:
     """An old library writes a write-ahead log too."""
-    sqlite.uses_write_ahead_log = lambda network: not network
+    sqlite.is_write_ahead_log_used = lambda network: not network
 
 
 PLANTS: dict[str, Callable[[Home], None]] = {

@@ -29,7 +29,7 @@ from chessreg.registry import tables
 from chessreg.registry.names import add_annotation
 from chessreg.registry.run_state import read_complete_units
 from chessreg.registry.tables import Cause, JobState
-from chessreg.registry.tables.types import utc_now
+from chessreg.registry.tables.types import get_utc_now
 from chessreg.runs import attempt, task
 from chessreg.runs.attempt import AttemptOrigin, RunAttempt
 from chessreg.runs.ingest import ingest_fragments, ingest_waiting
@@ -266,7 +266,7 @@ def subject(this: Round) -> None:
         this.disk.cut(this.random)
         this.struck, this.disk = True, None
     readable(this)
-    this.recovery = utc_now()
+    this.recovery = get_utc_now()
     and_again(this, lambda: it.work(this.home))
     as_if_nothing_had_been(this, it)
 
@@ -370,7 +370,7 @@ def database(this: Round) -> None:
 
 def write_and_hang(this: Round, holds: Moments) -> int:
     """Write wrong rows in a transaction that never ends, far past what the page cache holds."""
-    from chessreg.registry.identity import new_id
+    from chessreg.registry.identity import make_id
 
     with this.home.open() as session, session.database.write() as sql:
         sql.connection().exec_driver_sql("PRAGMA cache_size = 2")  # so that the log has pages of it
@@ -380,7 +380,7 @@ def write_and_hang(this: Round, holds: Moments) -> int:
         if run_id is not None:
             for unit in range(1000, 1200):
                 sql.add(
-                    tables.MetricPoint(run_id=run_id, unit=unit, name="poison", step=0, attempt_id=new_id(), value=0.0)
+                    tables.MetricPoint(run_id=run_id, unit=unit, name="poison", step=0, attempt_id=make_id(), value=0.0)
                 )
             sql.flush()
         holds.passed = 1
@@ -404,7 +404,7 @@ def put_back(this: Round) -> None:
     """A backup of the registry is put back that knows half of a run; the store still has all of it."""
     this.ended("run", this.act(lambda: run_it(this), this.fault(150)))
     meanwhile(this)
-    this.recovery = utc_now()
+    this.recovery = get_utc_now()
     this.home.save()
     this.unhurt("run again", this.act(lambda: run_it(this)))
     this.home.put_back()
@@ -451,7 +451,7 @@ CELLS += [(cause, name) for cause in OF_SUBJECTS for name in SUBJECTS]
 def again(this: Round) -> None:
     """`run` again, with `recover` and `doctor --fix` before or after."""
     meanwhile(this)
-    this.recovery = utc_now()
+    this.recovery = get_utc_now()
     and_again(this, lambda: run_it(this))
     at_the_end(this)
 
@@ -474,7 +474,7 @@ def and_again(this: Round, work: Callable[[], int | None]) -> None:
 def mend(home: Home) -> None:
     with home.open() as session:
         ingest_waiting(session.database, session.store)
-        for finding in health.problems(session.database, session.store, home.url):
+        for finding in health.find_problems(session.database, session.store, home.url):
             if finding.check != "supervisor":
                 print(f"doctor: {finding.detail}: {health.apply_fix(finding)}")
 
@@ -492,7 +492,7 @@ def launch(this: Round, pause: float = 0.0) -> int:
 def finish_jobs(this: Round) -> None:
     """Start the supervisor, and `retry` what did not finish, until everything has."""
     meanwhile(this)
-    this.recovery = utc_now()
+    this.recovery = get_utc_now()
     for _ in range(TRIES):
         with this.home.open() as session, session.database.write() as sql:
             left = [

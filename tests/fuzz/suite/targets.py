@@ -423,13 +423,13 @@ def folder_checkpoint(world: World, data: bytes) -> None:
 )
 def fitted(world: World, data: bytes) -> None:
     """The file of a probe or vector that somebody else's chessreg published."""
-    from chessreg.registry.names import noun_tables
+    from chessreg.registry.names import list_noun_tables
     from chessreg.runs.fitted import load_direction, load_probe
 
     inputs = world.session.inputs
     for noun, name, load in (("probe", "reference-board", load_probe), ("vector", "skill", load_direction)):
         reference = inputs.reference(noun, name)
-        rows = {row.layer: row for row in inputs.rows(noun_tables()[noun], inputs.run(reference))}
+        rows = {row.layer: row for row in inputs.rows(list_noun_tables()[noun], inputs.run(reference))}
         path = world.session.store.path(rows[1].artifact) / f"{noun}.safetensors"
         before = path.read_bytes()
         path.write_bytes(data)

@@ -8,7 +8,7 @@ import chess
 import pytest
 
 from chessreg.errors import BadInputError
-from chessreg.games.boards.boardframe import Arrow, BoardFrame, game_views
+from chessreg.games.boards.boardframe import Arrow, BoardFrame, list_game_views
 from chessreg.games.boards.picture import render_svg
 
 
@@ -89,7 +89,7 @@ def test_ranks_are_in_the_order_of_drawing() -> None:
 
 
 def test_a_game_is_one_frame_a_ply_with_its_illegal_tries() -> None:
-    frames = game_views(["e2e4", "e7e5"], "game 7", tries={1: ["Ke9"], 2: ["Qz9", "O-O"]})
+    frames = list_game_views(["e2e4", "e7e5"], "game 7", tries={1: ["Ke9"], 2: ["Qz9", "O-O"]})
     assert [frame.caption for frame in frames] == [
         ("start",),
         ("1. e4",),
@@ -98,7 +98,7 @@ def test_a_game_is_one_frame_a_ply_with_its_illegal_tries() -> None:
     assert frames[0].last_move is None
     assert frames[2].last_move == (chess.E7, chess.E5)
     with pytest.raises(BadInputError, match="ply 0: e2e5"):
-        game_views(["e2e5"])
+        list_game_views(["e2e5"])
 
 
 def test_the_shade_of_doubt_grows_as_the_probability_of_the_truth_falls() -> None:

@@ -8,7 +8,7 @@ import chess
 import numpy as np
 import pytest
 
-from chessreg.games.boards.moves import boards_after, pack_moves, replay_boards
+from chessreg.games.boards.moves import compute_boards_after, pack_moves, replay_boards
 from chessreg.games.datasets.reader import replay_texts
 from chessreg.noise import generator
 
@@ -42,18 +42,18 @@ def test_each_special_move_is_that_of_python_chess(name: str) -> None:
     for san in SPECIAL[name].split():
         board.push_san(san)
     packed = pack_moves(board.move_stack)
-    boards, offsets = boards_after([packed])
+    boards, offsets = compute_boards_after([packed])
     assert offsets.tolist() == [0, len(board.move_stack) + 1]
     assert boards.tolist() == [pieces(after) for after in replay_boards(packed)]
 
 
 def test_games_of_any_length_together_are_those_of_python_chess() -> None:
     games = [b"", *map(random_game, range(40)), b""]
-    boards, offsets = boards_after(games)
+    boards, offsets = compute_boards_after(games)
     assert boards.dtype == np.int8
     for packed, (low, high) in zip(games, pairwise(offsets), strict=True):
         assert boards[low:high].tolist() == [pieces(after) for after in replay_boards(packed)]
-    none, zero = boards_after([])
+    none, zero = compute_boards_after([])
     assert none.shape == (0, 64)
     assert zero.tolist() == [0]
 
@@ -63,5 +63,5 @@ def test_the_boards_of_a_text_are_those_of_its_moves() -> None:
     board = chess.Board()
     for word in text[1:].split():
         board.push_san(word.split(".")[-1])
-    for ours, read in zip(boards_after([pack_moves(board.move_stack)]), replay_texts([text]), strict=True):
+    for ours, read in zip(compute_boards_after([pack_moves(board.move_stack)]), replay_texts([text]), strict=True):
         assert np.array_equal(ours, read)

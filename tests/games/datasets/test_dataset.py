@@ -26,7 +26,7 @@ from chessreg.games.datasets import build as build_module
 from chessreg.games.datasets import sources
 from chessreg.games.datasets.build import build_dataset, identify_dataset
 from chessreg.games.datasets.dataset import REJECTS_FILE, Games, parse_parts, verify_games
-from store.files import sha256_file
+from store.files import hash_file
 
 
 def pgn(games: int, seed: int = 0, plies: int = 30) -> str:
@@ -76,7 +76,7 @@ def test_every_packing_gives_the_same_games(tmp_path: Path, text: str, kind: str
     seen: list[tuple[int, int, int]] = []
     made = build_dataset([source], tmp_path / "out", on_progress=lambda *step: seen.append(step))
     assert (made.games, made.plies, made.games_sha256) == (60, plain.plies, plain.games_sha256)
-    assert made.sources[0].sha256 == sha256_file(source)
+    assert made.sources[0].sha256 == hash_file(source)
     assert made.sources[0].name == source.name
     assert seen[-1] == (source.stat().st_size, source.stat().st_size, 60)
     assert contents(tmp_path / "out") == ["dataset.json", "games.parquet", "rejects.tsv"]
@@ -356,7 +356,7 @@ def tamper(folder: Path, change: str) -> None:
         table = table.set_column(table.schema.get_field_index("moves"), table.schema.field("moves"), packed)
     pq.write_table(table, path)
     record = json.loads((folder / "dataset.json").read_text())
-    record["games_sha256"] = sha256_file(path)
+    record["games_sha256"] = hash_file(path)
     (folder / "dataset.json").write_text(json.dumps(record))
 
 

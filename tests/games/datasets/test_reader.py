@@ -42,7 +42,7 @@ def taste(board: chess.Board, move: chess.Move) -> int:
 
 
 def sans_of(board: chess.Board) -> list[str]:
-    return moves.packed_to_sans(moves.pack_moves(board.move_stack))
+    return moves.convert_packed_to_sans(moves.pack_moves(board.move_stack))
 
 
 def test_random_games_come_back_with_python_chess_moves_texts_and_boards(player: GameReader) -> None:

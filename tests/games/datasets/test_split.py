@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from chessreg.errors import BadInputError
-from chessreg.games.datasets.dataset import DatasetPart, hash01, parse_parts
+from chessreg.games.datasets.dataset import DatasetPart, hash_to_unit_interval, parse_parts
 
 GOLDEN = [0.08640648681481, 0.6173716605916715, 0.3603357024504923, 0.2603622265224984]
 
@@ -28,23 +28,25 @@ def test_no_move_hash_is_in_two_parts_and_the_union_is_whole() -> None:
 
 def test_the_number_of_a_hash_never_changes() -> None:
     # Written down once: a split named in an old result must mean the same games for ever.
-    found = hash01(7, np.array([0, 1, 2**64 - 1, 0x123456789ABCDEF0], np.uint64))
+    found = hash_to_unit_interval(7, np.array([0, 1, 2**64 - 1, 0x123456789ABCDEF0], np.uint64))
     assert found.tolist() == GOLDEN
 
 
 def test_numbers_are_even_in_the_unit_interval_and_seeds_are_independent() -> None:
-    one, other = hash01(1, hashes(50_000)), hash01(2, hashes(50_000))
+    one, other = hash_to_unit_interval(1, hashes(50_000)), hash_to_unit_interval(2, hashes(50_000))
     assert one.min() >= 0
     assert one.max() < 1
     assert np.histogram(one, 10, (0, 1))[0].std() < 150
     assert abs(np.corrcoef(one, other)[0, 1]) < 0.02
     # neighbouring hashes are as far apart as any others
-    assert abs(np.corrcoef(hash01(1, np.arange(10_000, dtype=np.uint64)), np.arange(10_000))[0, 1]) < 0.05
+    assert (
+        abs(np.corrcoef(hash_to_unit_interval(1, np.arange(10_000, dtype=np.uint64)), np.arange(10_000))[0, 1]) < 0.05
+    )
 
 
 def test_negative_and_large_seeds_work() -> None:
     some = hashes(10)
-    assert not np.array_equal(hash01(-1, some), hash01(2**70, some))
+    assert not np.array_equal(hash_to_unit_interval(-1, some), hash_to_unit_interval(2**70, some))
 
 
 def test_parts_are_cut_in_the_order_given() -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
-from chessreg.games.foreign.lichess import checksum_url, fetch_month, month_url
+from chessreg.games.foreign.lichess import fetch_month, format_checksum_url, format_month_url
 
 NAME = "lichess_db_standard_rated_2013-01.pgn.zst"
 CONTENT = bytes(range(256)) * 4000  # 1 MB: several chunks
@@ -76,8 +76,8 @@ def server() -> Iterator[Server]:
 
 
 def test_the_official_addresses() -> None:
-    assert month_url("2013-01") == f"https://database.lichess.org/standard/{NAME}"
-    assert checksum_url() == "https://database.lichess.org/standard/sha256sums.txt"
+    assert format_month_url("2013-01") == f"https://database.lichess.org/standard/{NAME}"
+    assert format_checksum_url() == "https://database.lichess.org/standard/sha256sums.txt"
 
 
 @pytest.mark.parametrize("month", ["2013-1", "2012-12", "2013-13", "../etc", "2013-01\n", ""])

@@ -15,7 +15,7 @@ from uuid import UUID
 
 import pytest
 
-from chessreg.registry.identity import new_id
+from chessreg.registry.identity import make_id
 from chessreg.registry.tables import Cause
 from chessreg.scheduling.executors import Executor, ResourceNeeds, Submission, SubmissionStatus
 
@@ -63,7 +63,7 @@ class Conformance:
         """A work that runs this Python code."""
 
         def make(code: str, **settings: object) -> Submission:
-            job = new_id()
+            job = make_id()
             argv = (sys.executable, "-u", "-c", code)
             values = {"needs": ResourceNeeds(device="cpu", threads=1), "env": {}, "group_id": job} | settings
             return Submission(job, argv=argv, folder=tmp_path / job.hex, cwd=tmp_path, **values)  # type: ignore[arg-type]

@@ -13,11 +13,11 @@ import psutil
 import pytest
 
 from chessreg.errors import BadInputError
-from chessreg.registry.identity import new_id
+from chessreg.registry.identity import make_id
 from chessreg.registry.tables import Cause
 from chessreg.scheduling.executors import ResourceNeeds, Submission
 from chessreg.scheduling.executors.local import GpuMemory, LocalExecutor, MachineSlots, read_gpus
-from store.process import boot_id, pid_start
+from store.process import get_process_start, read_boot_id
 
 from .conformance import Conformance
 
@@ -25,7 +25,7 @@ TWO = [GpuMemory(0, 80.0, 79.0), GpuMemory(1, 80.0, 79.5)]
 
 
 def work(tmp_path, code: str, **needs: object) -> Submission:
-    job = new_id()
+    job = make_id()
     settings = {"device": "cpu", "threads": 1} | needs
     return Submission(
         job, job, (sys.executable, "-u", "-c", code), tmp_path / job.hex, tmp_path, needs=ResourceNeeds(**settings)
@@ -110,20 +110,20 @@ print('child', child.pid, flush=True); time.sleep(600)"""
         time.sleep(0.02)
     seen = executor.poll([handle])[handle]
     assert (seen.cause, seen.exit_code) == (Cause.KILLED, 137)
-    while pid_start(child) is not None:
+    while get_process_start(child) is not None:
         assert time.monotonic() < deadline, "the child outlived its group"
         time.sleep(0.02)
 
 
 def test_a_number_used_again_is_not_taken_for_the_work(tmp_path):
     mine = {"pid": os.getpid(), "started": 1.0, "log": "x", "gpu": None, "threads": 1, "shared": False}
-    from store.process import boot_id
+    from store.process import read_boot_id
 
-    handle = json.dumps({**mine, "boot": boot_id()})
+    handle = json.dumps({**mine, "boot": read_boot_id()})
     executor = LocalExecutor(read=list)
     executor.cancel(handle)  # would end this very test
     assert executor.poll([handle])[handle].cause is Cause.LOST
-    other_boot = json.dumps({**mine, "started": pid_start(os.getpid()), "boot": "another"})
+    other_boot = json.dumps({**mine, "started": get_process_start(os.getpid()), "boot": "another"})
     executor.cancel(other_boot)
     assert executor.poll([other_boot])[other_boot].cause is Cause.LOST
 
@@ -169,7 +169,7 @@ def test_a_handle_with_the_number_of_another_process_ends_nobody():
     try:
         assert other.stdout
         assert other.stdout.readline() == b"begun\n"
-        fields = {"started": 1.0, "boot": boot_id(), "log": "/l", "gpu": None, "threads": 1, "shared": False}
+        fields = {"started": 1.0, "boot": read_boot_id(), "log": "/l", "gpu": None, "threads": 1, "shared": False}
         at = LocalExecutor()
         handle = json.dumps({"pid": other.pid, **fields})
         assert at.poll([handle])[handle].cause is Cause.LOST

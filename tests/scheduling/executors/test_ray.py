@@ -15,7 +15,7 @@ import pytest
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import tables
-from chessreg.registry.identity import new_id
+from chessreg.registry.identity import make_id
 from chessreg.registry.tables import Cause
 from chessreg.runs.kind import find_kind
 from chessreg.scheduling.executors import Placement, ResourceNeeds, Submission, SubmissionStatus
@@ -28,7 +28,7 @@ SLEEP = "print('begun', flush=True); import time; time.sleep(600)"
 
 
 def work(folder: Path, code: str = SLEEP, **needs: object) -> Submission:
-    job = new_id()
+    job = make_id()
     settings = {"device": "cpu", "threads": 1} | needs
     return Submission(
         job, job, (sys.executable, "-u", "-c", code), folder / job.hex, folder, needs=ResourceNeeds(**settings)

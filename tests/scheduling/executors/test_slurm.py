@@ -14,12 +14,12 @@ from sqlalchemy import select
 
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.registry import tables
-from chessreg.registry.identity import new_id
+from chessreg.registry.identity import make_id
 from chessreg.registry.tables import AttemptState, Cause
 from chessreg.runs import trust
 from chessreg.scheduling import status
 from chessreg.scheduling.executors import ResourceNeeds, Submission, SubmissionStatus
-from chessreg.scheduling.executors.slurm import CAUSE_OF_END, SlurmExecutor, status_of_end
+from chessreg.scheduling.executors.slurm import CAUSE_OF_END, SlurmExecutor, get_end_status
 from chessreg.scheduling.executors.slurm_script import SlurmProfile, find_profile, make_script
 
 from .conformance import Conformance
@@ -29,7 +29,7 @@ SLEEP = "print('begun', flush=True); import time; time.sleep(600)"
 
 
 def work(folder: Path, code: str = SLEEP, group=None, name: str = "probe 3f2a1c 1/4", **needs: object) -> Submission:
-    job = new_id()
+    job = make_id()
     argv = (sys.executable, "-u", "-c", code)
     settings = {"device": "cpu", "threads": 1} | needs
     place = folder / "store" / "runs" / "r" / "jobs" / job.hex
@@ -176,7 +176,7 @@ def test_a_gpu_is_asked_for_unless_the_work_wants_none(tmp_path):
 )
 def test_every_end_has_its_cause(state, code, cause, exit_code, said):
     reason = "why" if state == "NODE_FAIL" else "NonZeroExitCode"
-    assert status_of_end(state, code, reason) == ("ended", exit_code, cause, said, None)
+    assert get_end_status(state, code, reason) == ("ended", exit_code, cause, said, None)
     assert state in CAUSE_OF_END
 
 
@@ -282,7 +282,7 @@ def test_a_job_that_somebody_cancels_in_slurm_is_killed_not_failed(executor, tmp
 
 
 def test_a_supervisor_that_died_while_submitting_leaves_no_second_job(executor, tmp_path):
-    group = new_id()
+    group = make_id()
     works = [work(tmp_path, group=group) for _ in range(2)]
     handles = executor.submit(works)
     before = slurm("squeue", "-h", "-r", "-o", "%i")
@@ -321,7 +321,7 @@ def test_folders_of_any_printable_name_get_their_logs_and_are_told_apart(executo
     folder = tmp_path / '50%j it\'s #1; $(touch pwned) "`x`" !y JobState=FAILED Command=no'
     folder.mkdir()
     write_profiles(folder, "[default]\npoll = 0.2\n")
-    group = new_id()
+    group = make_id()
     works = [work(folder, f"print('said {number}')", group=group) for number in range(2)]
     works.append(work(folder, name="x\n#SBATCH --wrap='touch pwned'\u2028$(touch pwned)\rtouch pwned"))
     handles = executor.submit(works)

@@ -10,7 +10,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from chessreg.errors import BadInputError
-from chessreg.registry.identity import new_id
+from chessreg.registry.identity import make_id
 from chessreg.scheduling.executors import ResourceNeeds, Submission
 from chessreg.scheduling.executors.slurm_script import SlurmProfile, make_job_name, make_script
 
@@ -26,7 +26,7 @@ TEXTS = st.one_of(
 
 
 def work(folder: Path, name: str, cwd: str, argument: str, job: str = "j") -> Submission:
-    id = new_id()
+    id = make_id()
     argv = ("/usr/bin/printf", "%s\\0", argument)
     return Submission(
         id, id, argv, folder / "store" / "runs" / "r" / "jobs" / job, Path(cwd), {}, ResourceNeeds("cpu", 1), name
