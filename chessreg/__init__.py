@@ -14,15 +14,21 @@ if TYPE_CHECKING:
     from chessreg.api import Registry
 
 
-def open(registry: str | Path | None = None, store: str | Path | None = None, *, create: bool = False) -> Registry:
+def open(
+    registry: str | Path | None = None,
+    store: str | Path | None = None,
+    *,
+    create: bool = False,
+    read_only: bool = False,
+) -> Registry:
     """Open a registry (path, folder or URL; default: CHESSREG_REGISTRY, else ./.chessreg) and its store.
 
     `store`: the folder of arrays and files; by default CHESSREG_STORE, else next to the registry. Raises NotFoundError
-    where there is no registry, unless `create` is set.
+    where there is no registry, unless `create` is set. With `read_only` every attempt to write to either raises.
     """
     from chessreg.api import open_registry
 
-    return open_registry(registry, store, create)
+    return open_registry(registry, store, create, read_only)
 
 
 def init(registry: str | Path | None = None, store: str | Path | None = None) -> Registry:

@@ -13,6 +13,7 @@ from uuid import UUID
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.queries.result import QueryResult
 from chessreg.registry.database import Database
+from chessreg.registry.place import resolve_store_path
 from chessreg.rows import Rows
 from chessreg.session import Session, open_session
 
@@ -118,10 +119,13 @@ class Registry(Session):
     # -- lists ----------------------------------------------------------------------------------------------------
 
     def ingested(self) -> Database:
-        """Add the results that wait in the store to the registry and return it; warn where it cannot be written."""
+        """Add the results that wait in the store to the registry, unless it is opened for reading only, and return it.
+        Warn if it cannot be written."""
         from chessreg.runs.ingest import ingest_fragments
         from store.errors import StoreError
 
+        if self.database.read_only:
+            return self.database
         try:
             ingest_fragments(self.database, self.store)
         except (ChessregError, StoreError) as error:
@@ -327,8 +331,17 @@ class Registry(Session):
 
 
 def open_registry(
-    registry: str | Path | None = None, store: str | Path | None = None, create: bool = False
+    registry: str | Path | None = None,
+    store: str | Path | None = None,
+    create: bool = False,
+    read_only: bool = False,
 ) -> Registry:
     """Open a registry as `chessreg.open` does."""
     session = open_session(registry, store, create=create)
-    return Registry(session.database, session._store)
+    if not read_only:
+        return Registry(session.database, session._store)
+    from store import Store
+
+    session.database.read_only = True
+    root = resolve_store_path(store, session.database.place).resolve()
+    return Registry(session.database, lambda: Store(root, read_only=True))

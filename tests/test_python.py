@@ -125,7 +125,7 @@ def shared_games(tmp_path: Path) -> Path:
     return path
 
 
-TERMINAL_ONLY = {"demo", "completion", "tui", "uci", "supervisor run", "supervisor start", "supervisor stop"}
+TERMINAL_ONLY = {"demo", "completion", "tui", "uci", "mcp", "supervisor run", "supervisor start", "supervisor stop"}
 ANNOTATIONS = {
     "name",
     "note",

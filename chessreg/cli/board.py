@@ -73,10 +73,11 @@ def board(
     chessreg board plain:12 --ply 30 --as lichess
     chessreg board plain:12 --ply 30 --evaluate nodes=10000
     """
+    from chessreg.entities.boards import read_board_views
     from chessreg.games.boards.picture import render_svg, render_text
 
     open_with_waiting_results(home)
-    views = choose_frames(read_board_views(home, reference, item, condition), ply, reference)
+    views = choose_frames(read_board_views(home.session().inputs, reference, item, condition), ply, reference)
     if evaluate is not None:
         views = evaluate_boards(views, evaluate)
     if form is not None:
@@ -100,30 +101,6 @@ def board(
         print_output(home, describe_boards(views, svg, png))
     elif svg is None and png is None:
         click.echo("\n".join(render_text(frame) for frame in views), nl=False)
-
-
-def read_board_views(home: Home, reference: str, item: int | None, condition: str | None = None) -> list[BoardFrame]:
-    """Return the boards of RUN:UNIT, or of DATASET:NUMBER if no run has that name."""
-    from chessreg.entities import dataset as datasets
-    from chessreg.entities import run as runs
-    from chessreg.entities.game import parse_unit_reference
-    from chessreg.errors import NotFoundError
-    from chessreg.registry import names
-
-    session = home.session()
-    with session.database.read() as sql:
-        try:
-            run_id, unit = parse_unit_reference(sql, reference)
-        except NotFoundError as no_run:
-            dataset, _, number = reference.replace("/", ":").rpartition(":")
-            try:
-                names.resolve_id(sql, "dataset", dataset)
-            except NotFoundError:
-                raise no_run from None
-            if not (number.isascii() and number.isdigit() and len(number) < 19):
-                raise BadInputError(f"{number[:40]!a} is not a row of {dataset}", "rows are counted from 0") from None
-            return datasets.build_dataset_frames(session.inputs, dataset, int(number))
-    return runs.build_unit_frames(session.inputs, run_id, unit, item, condition)
 
 
 def evaluate_boards(views: list[BoardFrame], limit: str) -> list[BoardFrame]:

@@ -47,6 +47,7 @@ OPTIONAL = {  # module → the package that brings it, and what for
     "textual_serve": ("textual-serve", "the TUI in a browser"),
     "textual_image": ("textual-image", "boards as images in the TUI"),
     "peft": ("peft", "LoRA fine-tuning of language models"),
+    "mcp": ("mcp", "a server for AI agents"),
 }
 
 

@@ -92,6 +92,7 @@ SECTIONS: dict[str, dict[str, LazyCommand]] = {
         "recover": LazyCommand("chessreg.cli.db:recover", "Import waiting results, and list damaged ones."),
         "gc": LazyCommand("chessreg.cli.db:gc", "Remove files that nothing refers to; rows are kept."),
         "config": LazyCommand("chessreg.cli.config:config", "Show and change a project's settings."),
+        "mcp": LazyCommand("chessreg.agents:mcp", "Serve the registry to an AI agent (Model Context Protocol)."),
         "trust": LazyCommand("chessreg.cli.run:trust", "Trust a file with a kind or with Slurm profiles."),
     },
 }

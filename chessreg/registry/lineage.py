@@ -104,7 +104,7 @@ def find_node(session: Session, reference: str) -> Node:
         node = make_node(session.get_one(table, id)) if noun in list_tables_with_bytes(session) else Node("run", id.hex)
         nodes.setdefault(node, noun)
     if not nodes:
-        near = [n for noun in own for n in names.suggest_names(session, noun, reference)]
+        near = list(dict.fromkeys(n for noun in own for n in names.suggest_names(session, noun, reference)))
         hint = f"did you mean {' or '.join(near[:3])}?" if near else "chessreg runs list"
         raise NotFoundError(f"no {', '.join([*own][:-1])} or {[*own][-1]} {reference!r} was found", hint)
     if len(nodes) > 1:

@@ -1,0 +1,33 @@
+"""`chessreg mcp`: the registry as tools for AI agents."""
+
+from __future__ import annotations
+
+import click
+
+import chessreg
+from chessreg.cli.base import Home, pass_home
+from chessreg.errors import BadInputError
+from chessreg.plugins import install_command
+
+
+@click.command()
+@click.option("--write", is_flag=True, help="Also offer a tool that names, tags and notes things.")
+@pass_home
+def mcp(home: Home, write: bool) -> None:
+    """Serve the registry to an AI agent over the Model Context Protocol, on stdin and stdout.
+
+    The tools list, query, compare, trace and draw. Without --write nothing is written. An answer has at most 20,000
+    characters. The package `mcp` is needed (`pip install mcp`).
+
+    \b
+    chessreg mcp
+    claude mcp add chessreg -- chessreg --registry /path/of/.chessreg/registry.db mcp
+    """
+    try:
+        from chessreg.agents.server import make_server
+    except ModuleNotFoundError as error:
+        if str(error.name).partition(".")[0] not in ("mcp", "mcp_types"):
+            raise
+        raise BadInputError("chessreg mcp needs the package mcp", install_command("mcp")) from None
+    with chessreg.open(home.registry_reference, home.store_path, read_only=not write) as reg:
+        make_server(reg).run()

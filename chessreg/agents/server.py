@@ -1,0 +1,302 @@
+"""A registry for AI agents: tools of the Model Context Protocol that list, query, compare and draw.
+
+The command opens registry and store for reading only, so every attempt to write raises. Answers have at
+most MAX_ANSWER_CHARS characters, so that a large table does not fill an agent's context: rows are left out from the
+end, and the answer says how many and how to get them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from importlib.metadata import version
+from threading import Lock
+from typing import TYPE_CHECKING, Annotated, Any, ParamSpec
+
+from mcp.server.mcpserver import MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp_types import ToolAnnotations
+from pydantic import Field
+
+from chessreg.errors import BadInputError, ChessregError
+from chessreg.queries.result import QueryResult
+from chessreg.rows import to_plain
+from store.errors import StoreError
+
+if TYPE_CHECKING:
+    from chessreg.api import Registry
+
+MAX_ANSWER_CHARS = 20_000
+MAX_ROWS = 500
+MAX_TEXT_CHARS = 2_000
+JOB_FIELDS = ("run_id", "kind", "name", "cause", "message", "done", "units", "machine", "ended_at")
+MAX_ITEMS = 200  # of a list or mapping inside a row
+
+INSTRUCTIONS = """
+chessreg records experiments on chess-playing language models: which checkpoint, vector, scale, seed and machine
+produced each number.
+
+Start with `list_queries` (a phrase such as "probe accuracy" ranks them), then `query`. Every row of a table can be
+traced: `rows_behind` lists its games, trials or scores with their run, `lineage` the inputs and outputs of a run,
+dataset or checkpoint, `show` the settings and attempts of a run. `compare_runs` lists what differs between runs.
+`published` puts the papers' numbers next to this registry's and says which settings differ: do not compare rows that it
+calls not comparable. `sql` answers everything else; `SHOW TABLES` and `DESCRIBE runs` list tables, views and columns.
+
+Columns that end in _low and _high are the ends of 95 % intervals. A difference whose interval contains 0 is no effect.
+Notes under a table are part of the answer. Runs that are incomplete, archived or invalid are left out of queries.
+""".strip()
+
+P = ParamSpec("P")
+Limit = Annotated[int, Field(ge=1, le=MAX_ROWS, description="Most rows to return.")]
+Offset = Annotated[int, Field(ge=0, description="Rows to skip.")]
+Noun = Annotated[
+    str, Field(description="run, checkpoint, dataset, cache, probe, vector, sae, or a noun of an installed package.")
+]
+Reference = Annotated[str, Field(description="A name, or an id or its beginning.")]
+BoardReference = Annotated[str, Field(description="RUN:UNIT, or DATASET:ROW.")]
+QueryName = Annotated[str, Field(description="A title, an alias, or words that describe the question.")]
+
+
+def make_server(reg: Registry) -> MCPServer:
+    """Return a server with the tools of this registry. It can annotate things unless the registry is opened for reading
+    only."""
+    server = MCPServer("chessreg", version=version("chessreg"), instructions=INSTRUCTIONS)
+    lock = Lock()  # the SDK calls tools in threads
+
+    def add_tool(function: Callable[P, Mapping[str, Any]], *, writes: bool = False) -> None:
+        @wraps(function)
+        def answer(*arguments: P.args, **settings: P.kwargs) -> str:
+            try:
+                with lock:
+                    return bound_answer(function(*arguments, **settings))
+            except (ChessregError, StoreError) as error:
+                raise ToolError(f"{error.message}. Hint: {error.hint}" if error.hint else error.message) from error
+
+        annotations = ToolAnnotations(read_only_hint=not writes, destructive_hint=False, open_world_hint=False)
+        server.add_tool(answer, annotations=annotations, structured_output=False)
+
+    def list_queries(phrase: str = "") -> dict[str, Any]:
+        """List the catalogue's queries with their questions; `has_runs` is false if the registry lacks runs for one.
+
+        With a phrase, return the query that answers it best.
+        """
+        from chessreg.queries.ask import trusted_kind_files
+        from chessreg.queries.catalogue import catalogue_entries
+
+        entries = catalogue_entries(trusted_kind_files(reg.database))
+        if phrase:
+            entries = (find_query(phrase),)
+        complete = {
+            row["kind"] for row in reg.sql("SELECT DISTINCT kind FROM runs WHERE completed_at IS NOT NULL").rows
+        }
+        rows = [
+            {"title": e.title, "question": e.question, "made_by": e.made_by,
+             "has_runs": not complete.isdisjoint(e.kinds)}
+            for e in entries
+        ]  # fmt: skip
+        return {"rows": rows}
+
+    def query(
+        name: QueryName, where: str = "", checkpoint: str = "", run: str = "", limit: Limit = 50, offset: Offset = 0
+    ) -> dict[str, Any]:
+        """Return the table of a catalogue query, with units, notes and 95 % intervals.
+
+        `where` is a SQL condition on its columns; `checkpoint` and `run` keep only what one of them produced. Rows are
+        numbered from 1 for `rows_behind`, which needs the same conditions.
+        """
+        found = reg.query(find_query(name).title, **make_scope(where, checkpoint, run))
+        return describe_table(found, limit, offset, number="row")
+
+    def rows_behind(
+        name: QueryName,
+        row: Annotated[int, Field(ge=1)],
+        where: str = "",
+        checkpoint: str = "",
+        run: str = "",
+        limit: Limit = 50,
+        offset: Offset = 0,
+    ) -> dict[str, Any]:
+        """Return the games, trials or scores behind one row of a query's table; `board` is an argument for `board`."""
+        found = reg.rows(find_query(name).title, row, **make_scope(where, checkpoint, run))
+        return describe_table(found, limit, offset)
+
+    def published(name: QueryName, limit: Limit = 50, offset: Offset = 0) -> dict[str, Any]:
+        """Return the papers' numbers for a query, this registry's next to them, and every setting that differs."""
+        return describe_table(reg.published(find_query(name).title), limit, offset)
+
+    def sql(select: str, limit: Limit = 50, offset: Offset = 0) -> dict[str, Any]:
+        """Return the answer to one SELECT (DuckDB's dialect) over the registry's tables and views.
+
+        `SHOW TABLES` and `DESCRIBE view` list them.
+        """
+        return describe_table(reg.sql(select), limit, offset)
+
+    def list_things(noun: Noun, words: str = "", limit: Limit = 50, offset: Offset = 0) -> dict[str, Any]:
+        """List runs, checkpoints, datasets, caches, probes, vectors or autoencoders, oldest first.
+
+        For runs, `words` filters: names, and conditions such as `kind:probe`, `state:failed`, `since:7d`, `!stale`.
+        """
+        if words and noun != "run":
+            raise BadInputError("words filter only runs", "leave them out, or use sql")
+        found = reg.runs(words) if noun == "run" else reg.things(noun)
+        names = dict.fromkeys(("id", *found.headings, "tags", "notes", "invalid"))
+        filled = [name for name in names if any(row.get(name) not in (None, "", []) for row in found)]
+        return page_rows([{name: row.get(name) for name in filled} for row in found], limit, offset)
+
+    def show(noun: Noun, reference: Reference) -> dict[str, Any]:
+        """Return all details of one thing: of a run its settings, state, attempts, machine, commit and results."""
+        from chessreg.entities import load_entity
+
+        found = load_entity(noun).show(reg, reference)
+        parts = {part.name: [dict(row) for row in part.rows] for part in found.parts}
+        data = found.data if isinstance(found.data, Mapping) else {"rows": found.data}
+        return {**data, **parts, **({"text": list(found.lines)} if found.lines else {}), "notes": list(found.remarks)}
+
+    def lineage(reference: Reference) -> dict[str, Any]:
+        """Return the inputs (`up`) and outputs (`down`) of a run, dataset or checkpoint as trees."""
+        return {way: repr(tree).splitlines() for way, tree in reg.lineage(reference).items()}
+
+    def compare_runs(runs: Annotated[list[str], Field(min_length=1, max_length=20)]) -> dict[str, Any]:
+        """Return the settings that differ between runs, and each metric with its difference from the first run.
+
+        A single run is compared by its attempts.
+        """
+        return reg.compare(*runs).as_dict()
+
+    def board(
+        reference: Annotated[str, Field(description="RUN:UNIT or DATASET:ROW.")], ply: int = -1
+    ) -> dict[str, Any]:
+        """Return a board as text and FEN: of a game after `ply` half-moves (0 is the start, -1 the end), of an edit, or
+        of a probe's reading."""
+        from chessreg.entities.boards import read_board_views
+        from chessreg.games.boards.picture import render_text
+
+        frames = read_board_views(reg.inputs, reference)
+        if not -len(frames) <= ply < len(frames):
+            raise BadInputError(f"{reference} has no ply {ply}", f"its boards are 0 to {len(frames) - 1}")
+        frame = frames[ply]
+        return {
+            "boards": len(frames),
+            "title": frame.title,
+            "fen": frame.whole_fen if frame.position else frame.fen,
+            "caption": list(frame.caption),
+            "text": render_text(frame).splitlines(),
+        }
+
+    def status() -> dict[str, Any]:
+        """Return the registry's location, the number of things in it, and its queued, running and recent jobs."""
+        from chessreg.entities import list_nouns
+
+        jobs = reg.status()
+        return {
+            "registry": reg.database.place.masked,
+            "counts": {noun: len(reg.things(noun)) for noun in list_nouns()},
+            "queued_or_running": list(jobs["going"]),
+            "ended_in_the_last_day": [{name: job.get(name) for name in JOB_FIELDS} for job in jobs["ended"]],
+        }
+
+    def annotate(
+        noun: Noun,
+        reference: Reference,
+        key: Annotated[str, Field(pattern="^(name|tag|note)$", description="name, tag or note.")],
+        text: Annotated[str, Field(min_length=1, max_length=MAX_TEXT_CHARS)],
+    ) -> dict[str, Any]:
+        """Give a thing a name, a tag or a note. Notes and tags can be withdrawn on the command line."""
+        {"name": reg.name, "tag": reg.tag, "note": reg.note}[key](reference, text, noun=noun)
+        return {key: text}
+
+    for tool in (
+        status,
+        list_queries,
+        query,
+        rows_behind,
+        published,
+        sql,
+        list_things,
+        show,
+        lineage,
+        compare_runs,
+        board,
+    ):
+        add_tool(tool)
+    if not reg.database.read_only:
+        add_tool(annotate, writes=True)
+    return server
+
+
+def find_query(name: str) -> Any:
+    """Return the catalogue query with this title or alias, or the best match. Raises BadInputError for a path, which
+    could name any file of the server's user."""
+    from chessreg.queries.catalogue import find_entry
+
+    if "/" in name or name.lower().endswith((".sql", ".py")):
+        raise BadInputError(f"{name[:80]!r} is a file, not the title of a query", "list_queries")
+    return find_entry(name)
+
+
+def make_scope(where: str, checkpoint: str, run: str) -> dict[str, Any]:
+    """Return the conditions that are not empty, as arguments of `Registry.query`."""
+    given = {"where": where, "checkpoint": (checkpoint,) if checkpoint else (), "run": (run,) if run else ()}
+    return {name: value for name, value in given.items() if value}
+
+
+def describe_table(result: QueryResult, limit: int, offset: int, number: str = "") -> dict[str, Any]:
+    """Return a page of a result's rows, the meaning of its columns, and its notes.
+
+    Columns without a value on any row are left out, and named under `empty_columns`. `number` is the name of a first
+    column that numbers the rows from 1.
+    """
+    filled = [name for name in result.columns if result.table[name].null_count < len(result)]
+    rows = [
+        ({number: n} if number else {}) | {name: row[name] for name in filled} for n, row in enumerate(result.rows, 1)
+    ]
+    described = (result.column(name) for name in filled)
+    return {
+        **page_rows(rows, limit, offset),
+        "columns": {c.name: f"{c.text} [{c.unit}]" if c.unit else c.text for c in described if c.text},
+        "empty_columns": [name for name in result.columns if name not in filled],
+        "notes": list(result.notes),
+    }
+
+
+def page_rows(rows: Sequence[Any], limit: int, offset: int) -> dict[str, Any]:
+    """Return `limit` rows from `offset`, and their total number."""
+    return {"total_rows": len(rows), "offset": offset, "rows": rows[offset : offset + limit]}
+
+
+def bound_answer(document: Mapping[str, Any]) -> str:
+    """Return a document as JSON of at most MAX_ANSWER_CHARS characters.
+
+    Long texts and lists are shortened with a mark. If that does not suffice, `rows` are left out from the end, and
+    `next_offset` is the offset of the first missing row. Raises BadInputError if even that does not suffice.
+    """
+    answer = shorten(to_plain(document))
+    rows, offset = answer.get("rows"), answer.get("offset", 0)
+    total = answer.get("total_rows", 0)
+    while True:
+        if isinstance(rows, list) and offset + len(rows) < total:
+            answer["next_offset"] = offset + len(rows)
+        text = json.dumps(answer, ensure_ascii=False, allow_nan=False)
+        if len(text) <= MAX_ANSWER_CHARS:
+            return text
+        if not rows or len(rows) == 1:
+            raise BadInputError(
+                f"the answer has {len(text):,} characters, more than {MAX_ANSWER_CHARS:,}",
+                "ask for less, for example named columns with sql",
+            )
+        keep = len(rows) * MAX_ANSWER_CHARS // len(text)
+        del rows[max(1, min(keep, len(rows) - 1)) :]
+
+
+def shorten(value: Any) -> Any:
+    """Return a JSON value whose texts have at most MAX_TEXT_CHARS characters, and whose lists and mappings inside rows
+    have at most MAX_ITEMS entries."""
+    if isinstance(value, str):
+        return value if len(value) <= MAX_TEXT_CHARS else f"{value[:MAX_TEXT_CHARS]}… ({len(value):,} characters)"
+    if isinstance(value, list):
+        kept = [shorten(item) for item in value[:MAX_ROWS]]
+        return kept if len(value) <= MAX_ROWS else [*kept, f"… ({len(value):,} items)"]
+    if isinstance(value, dict):
+        return {name: shorten(item) for name, item in list(value.items())[:MAX_ITEMS]}
+    return value
