@@ -67,7 +67,7 @@ class QueryEngine:
     """The snapshot of one registry. Safe for several threads: statements run one after the other."""
 
     def __init__(self, database: Database, *, threads: int | None = None, memory: str = DEFAULT_MEMORY) -> None:
-        self._database = weakref.ref(database)  # weak, because engine_of caches engines by database
+        self._database = weakref.ref(database)  # weak, because open_shared_engine caches engines by database
         self.memory = memory
         self.threads = threads or max(2, os.cpu_count() or 1)
         self.version = ""

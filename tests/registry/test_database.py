@@ -214,14 +214,14 @@ WRITER = """
 import sys
 from chessreg.registry.database import Database
 from chessreg.registry import names
-from chessreg.registry.identity import new_id
+from chessreg.registry.identity import make_id
 url, number = sys.argv[1:]
 done = 0
 with Database.open(url) as database:
     while done < 200:
         with database.write() as session:
             for _ in range(5):
-                names.add_annotation(session, "run", new_id(), "tag", f"{number}-{done}")
+                names.add_annotation(session, "run", make_id(), "tag", f"{number}-{done}")
         done += 5
 print(done)
 """

@@ -235,10 +235,10 @@ NOTES = """
 import sys
 from chessreg.registry import names
 from chessreg.registry.database import Database
-from chessreg.registry.identity import new_id
+from chessreg.registry.identity import make_id
 for n in range(3):
     with Database.open(sys.argv[1]) as database, database.write() as session:
-        names.add_annotation(session, "run", new_id(), "note", f"note {n}")
+        names.add_annotation(session, "run", make_id(), "note", f"note {n}")
 """
 
 

@@ -29,10 +29,10 @@ HOLDER = """
 import sys
 from chessreg.registry.database import Database
 from chessreg.registry import names
-from chessreg.registry.identity import new_id
+from chessreg.registry.identity import make_id
 with Database.open(sys.argv[1]) as database:
     with database.write() as session:
-        names.add_annotation(session, "run", new_id(), "tag", "x")
+        names.add_annotation(session, "run", make_id(), "tag", "x")
     print("holds", flush=True)
     sys.stdin.readline()
 """
@@ -98,7 +98,7 @@ AGAIN = """
     for line in sys.stdin:
         try:
             with database.write() as session:
-                names.add_annotation(session, "run", new_id(), "tag", "y")
+                names.add_annotation(session, "run", make_id(), "tag", "y")
             print("written", flush=True)
         except Exception as error:
             print(error, flush=True)

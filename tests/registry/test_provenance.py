@@ -157,7 +157,7 @@ def test_the_gpus_are_named_by_the_driver(tmp_path: Path, monkeypatch: pytest.Mo
 def test_machine_and_environment_are_known_without_importing_torch() -> None:
     script = (
         "import sys; from chessreg.registry import machine as m, provenance as p;"
-        "m.this_machine(); p.read_packages(); p.read_code_state();"
+        "m.describe_this_machine(); p.read_packages(); p.read_code_state();"
         "print(sorted({'torch', 'transformers', 'zarr', 'textual'} & set(sys.modules)))"
     )
     root = Path(__file__).resolve().parents[2]

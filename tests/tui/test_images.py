@@ -20,11 +20,11 @@ import pytest
 pytest.importorskip("textual_image")
 CODE = """
 import sys, termios, time, tty
-from chessreg.terminal import visible_streams
+from chessreg.terminal import make_streams_visible
 from tui.widgets import images
 
 images.ANSWER_TIMEOUT_S = float(sys.argv[1])
-with visible_streams():
+with make_streams_visible():
     began = time.monotonic()
     widget, typed = images.ask_terminal()
     waited = time.monotonic() - began > images.ANSWER_TIMEOUT_S
