@@ -81,10 +81,10 @@ def make_server(reg: Registry) -> MCPServer:
 
         With a phrase, return the query that answers it best.
         """
-        from chessreg.queries.ask import trusted_kind_files
-        from chessreg.queries.catalogue import catalogue_entries
+        from chessreg.queries.ask import list_trusted_kind_files
+        from chessreg.queries.catalogue import list_entries
 
-        entries = catalogue_entries(trusted_kind_files(reg.database))
+        entries = list_entries(list_trusted_kind_files(reg.database))
         if phrase:
             entries = (find_query(phrase),)
         complete = {
