@@ -386,7 +386,7 @@ def test_positions_that_are_games_and_datasets_that_are_not_there_are_refused(tm
 
 
 @pytest.mark.slow
-@pytest.mark.timeout(900)
+@pytest.mark.timeout(3600)
 def test_the_small_paper_goes_on_where_it_was_killed_and_writes_every_table(tmp_path, spawn):
     make_junkin(tmp_path)
     place = ["--registry", str(tmp_path / "registry.db"), "--store", str(tmp_path / "store")]
