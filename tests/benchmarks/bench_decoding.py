@@ -62,6 +62,7 @@ def bench(model: LanguageModel, games: int, turns: int, plain_games: int = 3) ->
         first = first or written
     decoding = time.perf_counter() - started
     started = time.perf_counter()
+    plain_games = min(plain_games, games)
     for game in range(plain_games):
         new = greedy_plain(model, prefixes[game] + answers[0][game])
         assert new == first[game], "the two ways must write the same"
