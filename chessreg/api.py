@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
-from uuid import UUID
 
 from chessreg.errors import BadInputError, ChessregError
 from chessreg.queries.result import QueryResult
@@ -152,6 +151,11 @@ class Registry(Session):
                 rows = [by_id[id] for id in fitting if id in by_id]
         return Rows(rows, {column.field: column.heading for column in load_entity("run").columns})
 
+    def id(self, noun: str, reference: str) -> str:  # type: ignore[override]
+        """Return the id of a thing, 32 hex digits. Raises NotFoundError, and BadInputError for an ambiguous
+        reference."""
+        return super().id(noun, reference).hex
+
     def things(self, noun: str, *, run: str | None = None, archived: bool = False) -> Rows:
         """Return the rows of a noun as `chessreg NOUN list` prints them, oldest first, or those that one run made."""
         from chessreg.entities import load_entity
@@ -245,13 +249,18 @@ class Registry(Session):
 
     def add_dataset(
         self, *paths: str | Path, name: str | None = None, rating_scale: str | None = None, licence: str | None = None
-    ) -> UUID:
-        """Add files of games (PGN, CSV or Parquet) or positions as one dataset and return its id; the same bytes are
-        recognised. Raises NotFoundError, and BadInputError for what cannot be read or a name that is taken."""
+    ) -> str:
+        """Add files of games (PGN, CSV or Parquet) or positions as one dataset and return its id, 32 hex digits.
+
+        The same bytes are recognised. Raises NotFoundError, and BadInputError for a file that cannot be read and for a
+        name that is taken.
+        """
         from chessreg.entities.adding import add_dataset
 
         files = [Path(path) for path in paths]
-        return add_dataset(self.database, self.store, files, name=name, rating_scale=rating_scale, licence=licence).id
+        return add_dataset(
+            self.database, self.store, files, name=name, rating_scale=rating_scale, licence=licence
+        ).id.hex
 
     def import_checkpoint(
         self,
@@ -264,8 +273,9 @@ class Registry(Session):
         heads: int | None = None,
         attention: Literal["causal", "bidirectional"] | None = None,
         predicts: Literal["action-value", "state-value"] | None = None,
-    ) -> UUID:
-        """Convert a model's file or folder, check it by its logits and on sample games, and return the checkpoint's id.
+    ) -> str:
+        """Convert a model's file or folder, check it by its logits and on sample games, and return the checkpoint's id,
+        32 hex digits.
 
         `heads`, `attention` and `predicts` are those of `chessreg import checkpoint`: what a file does not record.
         Raises NotFoundError (no such file or dataset) and BadInputError (no checkpoint, code in a pickle, another
@@ -283,7 +293,7 @@ class Registry(Session):
             trained_on=trained_on,
             vocabulary=None if vocabulary is None else Path(vocabulary),
             given=UnrecordedSettings(heads, attention, predicts),
-        ).id
+        ).id.hex
 
     def merge(self, other: str | Path) -> MergeReport:
         """Add what another registry (its folder, file, URL or store) knows; returns what was added and conflicts."""

@@ -8,7 +8,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 from uuid import UUID
 
 from chessreg import text_table
@@ -54,6 +54,8 @@ def format_cell(value: Any) -> str:
         return ""
     if isinstance(value, UUID):
         return value.hex[-6:]
+    if isinstance(value, Id):
+        return value[-6:]
     if isinstance(value, datetime):
         return (value if value.tzinfo else value.replace(tzinfo=UTC)).astimezone().strftime("%Y-%m-%d %H:%M")
     if isinstance(value, float):
@@ -61,19 +63,41 @@ def format_cell(value: Any) -> str:
     if isinstance(value, int):
         return f"{value:,}"
     value = to_plain(value)
+    if isinstance(value, list) and all(isinstance(item, str) for item in value):
+        value = ", ".join(value)
     return make_visible(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+class Id(str):
+    """The id of a thing, 32 hex digits. Tables show its last six."""
+
+
+class HiddenColumns(NamedTuple):
+    """The headings of columns that a table leaves out: those that do not fit, and those without a value in any row."""
+
+    unfitting: list[str]
+    empty: list[str]
+
+    def describe(self, width: int, hint: str) -> list[str]:
+        """Return the lines, of at most `width` characters, that name the columns. `hint` tells how to see them all."""
+        names = (self.unfitting, "not shown"), (self.empty, "without a value")
+        lines = [text_table.name_hidden_columns(some, width, hint, why) for some, why in names if some]
+        joined = "; ".join(lines)
+        return lines if len(joined) > width else [joined] if joined else []
 
 
 def format_rows(
     rows: Sequence[Mapping[str, Any]], headings: Mapping[str, str], width: int | None = None
-) -> tuple[list[str], list[str]]:
-    """Return the lines of a table with one line per row, and the names of the columns that do not fit `width`.
+) -> tuple[list[str], HiddenColumns]:
+    """Return the lines of a table with one line per row, and the columns left out.
 
-    Long texts are shortened. If that does not suffice, columns are dropped from the right, and texts are shortened only
-    as far as the remaining columns need. Without `width` everything is shown.
+    Columns without any value are left out. Long texts are shortened. If that does not suffice, columns are dropped from
+    the right, and texts are shortened only as far as the remaining columns need. Without `width` nothing is shortened.
     """
     cells = {name: [format_cell(row.get(name)) for row in rows] for name in headings}
-    names = list(headings)
+    filled = [name for name in headings if any(cells[name])]
+    names = filled or list(headings)[:1]
+    filled = list(names)
     numeric = {
         name: all(
             isinstance(v, int | float) and not isinstance(v, bool)
@@ -95,14 +119,16 @@ def format_rows(
         list(zip(*(cells[name] for name in names), strict=True)),
         [numeric[name] for name in names],
     )
-    return lines, list(headings)[len(names) :]
+    empty = [headings[name] for name in headings if name not in filled]
+    return lines, HiddenColumns([headings[name] for name in filled[len(names) :]], empty)
 
 
 class Rows(list[dict[str, Any]]):
-    """A list of dicts, shown as the command line prints it: the columns of `headings`. The dicts have every field."""
+    """A list of dicts, shown as the command line prints it: the columns of `headings`. The dicts have every field; ids
+    are 32 hex digits."""
 
     def __init__(self, rows: Iterable[dict[str, Any]], headings: Mapping[str, str]) -> None:
-        super().__init__(rows)
+        super().__init__({name: _with_plain_ids(value) for name, value in row.items()} for row in rows)
         self.headings = dict(headings)
 
     def to_arrow(self) -> pa.Table:
@@ -125,14 +151,14 @@ class Rows(list[dict[str, Any]]):
     def __repr__(self) -> str:
         if not self:
             return "no rows"
-        lines, left_out = format_rows(self[:MOST_SHOWN], self.headings, SHOWN_WIDTH)
-        if left_out:
-            lines.append(f"not shown: {', '.join(left_out)}")
-        return "\n".join([*lines, *_more(len(self))])
+        lines, hidden = format_rows(self[:MOST_SHOWN], self.headings, SHOWN_WIDTH)
+        return "\n".join([*lines, *hidden.describe(SHOWN_WIDTH, "to_pandas()"), *_more(len(self))])
 
     def _repr_html_(self) -> str:
-        cells = [[format_cell(row.get(name)) for name in self.headings] for row in self[:MOST_SHOWN]]
-        return format_html_table(list(self.headings.values()), cells, len(self))
+        shown = self[:MOST_SHOWN]
+        names = [name for name in self.headings if any(format_cell(row.get(name)) for row in shown)]
+        cells = [[format_cell(row.get(name)) for name in names] for row in shown]
+        return format_html_table([self.headings[name] for name in names], cells, len(self))
 
 
 def format_html_table(headings: Sequence[str], cells: Sequence[Sequence[str]], rows: int) -> str:
@@ -143,6 +169,17 @@ def format_html_table(headings: Sequence[str], cells: Sequence[Sequence[str]], r
     body = "".join("<tr>" + "".join(f"<td>{escape(text)}</td>" for text in row) + "</tr>" for row in cells)
     more = "".join(f"<p>{text}</p>" for text in _more(rows))
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>{more}"
+
+
+def _with_plain_ids(value: Any) -> Any:
+    """Return a value with every UUID in it, also in lists and dicts, as an Id."""
+    if isinstance(value, UUID):
+        return Id(value.hex)
+    if isinstance(value, list):
+        return [_with_plain_ids(item) for item in value]
+    if isinstance(value, dict):
+        return {name: _with_plain_ids(item) for name, item in value.items()}
+    return value
 
 
 def _more(rows: int) -> list[str]:

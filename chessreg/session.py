@@ -109,10 +109,10 @@ class Session:
         kind: str | Kind | None = None,
         name: str | None = None,
         **queueing: Any,
-    ) -> UUID | None:
+    ) -> str | None:
         """Queue a spec's run as jobs that outlive this process: `on`, `shards`, `priority`, … as `chessreg launch`.
 
-        Returns the launch's id (what `chessreg wait` takes), None when there is nothing to do.
+        Returns the launch's id, 32 hex digits (`chessreg wait` accepts it), or None if there is nothing to do.
         """
         from chessreg.runs.kind import find_kind_of_spec
         from chessreg.scheduling.launch import Order, launch_orders
@@ -125,7 +125,7 @@ class Session:
         group, _ = launch_orders([order], self.database, self.store)
         if group is not None:
             Presence(self.store).start(self.database.reference)
-        return group
+        return group.hex if group is not None else None
 
     def query(self, name: str, **scope: Any) -> QueryResult:
         """A catalogue query by title or alias: `reg.query("elo by intervention").to_pandas()`."""
@@ -175,8 +175,8 @@ class Session:
         name: str | None = None,
         label: str = "",
         hook_point: str = "blocks.*.hook_resid_post",
-    ) -> UUID:
-        """Record a direction from elsewhere as a vector run with source `user`, and return the run's id.
+    ) -> str:
+        """Record a direction from elsewhere as a vector run with source `user`, and return the run's id, 32 hex digits.
 
         `vector`: tensor or array, float [d_model]. `layer`: 0-based. `label`: the intervention's name in tables; the
         run's name when left out. Raises BadInputError for another shape, NaN, zeros, or a width that is not the
@@ -199,7 +199,7 @@ class Session:
             except BadInputError as error:
                 message = error.message.replace(str(path), "the vector").replace(path.name, "the vector")
                 raise BadInputError(message, error.hint) from error
-            return self.run(spec, name=name).run_id
+            return self.run(spec, name=name).run_id.hex
 
     def sae(
         self, reference: str, layer: int | None = None, hook_point: str | None = None, expansion: int | None = None

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+import re
 import shutil
 import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
+from uuid import UUID
 
 import chess
 import click
@@ -73,13 +75,27 @@ def test_tables_comparisons_and_lineage_are_those_of_the_commands(reg: Registry,
         reg.sql("DROP TABLE run")
 
 
+def test_ids_have_one_form_everywhere(reg: Registry) -> None:
+    nouns = ("cache", "probe", "vector", "checkpoint", "dataset")
+    rows = [*reg.runs(), *(row for noun in nouns for row in reg.things(noun)), *reg.status()["ended"]]
+    ids = [value for row in rows for name, value in row.items() if name == "id" or name.endswith("_id")]
+    assert len(ids) > len(rows)
+    assert all(value is None or re.fullmatch("[0-9a-f]{32}", value) for value in ids)
+    run = reg.runs()[0]
+    same = {reg.id("run", str(form)) for form in (run["id"], run["id"][-6:], UUID(run["id"]), run["name"])}
+    assert same == {run["id"]}
+    assert reg.compare(*(UUID(row["id"]) for row in reg.runs("kind:cache")[:2])).subjects
+    assert f"  {run['id'][-6:]}  " in f"  {reg.runs()!r}"
+    assert run["id"] not in repr(reg.runs())
+
+
 def test_a_list_is_a_table_for_people_and_data_frames(reg: Registry) -> None:
     runs = reg.runs()
     text = repr(runs)
     assert "kind" in text.splitlines()[0]
     assert all(row["kind"] in text for row in runs[:MOST_SHOWN])
     frame = runs.to_pandas()
-    assert frame["id"].tolist() == [row["id"].hex for row in runs]
+    assert frame["id"].tolist() == [row["id"] for row in runs]
     assert runs.to_arrow().num_rows == len(runs)
     many = Rows([{"text": f"<b>{n}</b>"} for n in range(MOST_SHOWN + 5)], {"text": "text"})
     assert repr(many).endswith("… and 5 more")
@@ -94,7 +110,7 @@ def test_a_list_is_a_table_for_people_and_data_frames(reg: Registry) -> None:
 
 def test_what_is_said_of_a_run_is_kept_and_taken_back(pristine_world: Path, tmp_path: Path) -> None:
     reg = chessreg.open(shutil.copytree(pristine_world, tmp_path / "world"))
-    run = reg.runs()[0]["id"].hex
+    run = reg.runs()[0]["id"]
     reg.name(run, "renamed")
     reg.tag("renamed", "paper")
     reg.note("renamed", "read again")
@@ -112,6 +128,8 @@ def test_what_is_said_of_a_run_is_kept_and_taken_back(pristine_world: Path, tmp_
 def test_games_and_models_come_in_by_path(tmp_path: Path, shared_games: Path) -> None:
     with chessreg.init(tmp_path / "reg") as reg:
         added = reg.add_dataset(shared_games, name="mine")
+        assert re.fullmatch("[0-9a-f]{32}", added)
+        assert added == reg.id("dataset", "mine") == reg.show("dataset", added)["id"]
         assert [row["id"] for row in reg.datasets()] == [added]
         assert reg.add_dataset(str(shared_games)) == added
         with pytest.raises(NotFoundError):

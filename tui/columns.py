@@ -104,7 +104,7 @@ def compute_widths(columns: Sequence[TableColumn], rows: Iterable[Mapping[str, A
 
     If `space` is too small, trailing detail columns move out of view first. Then the widest columns shrink, down to
     their heading and `least`; numbers are never cut. If that is not enough, the last columns are reached by scrolling,
-    and columns of MIN_CUT_CELLS are not cut further.
+    no column is cut for their sake, and columns of MIN_CUT_CELLS are not cut further.
     """
     natural = [cell_len(column.heading) for column in columns]
     for row in rows:
@@ -128,6 +128,9 @@ def compute_widths(columns: Sequence[TableColumn], rows: Iterable[Mapping[str, A
         over -= wide[kept] + GAP_CELLS - 2 * (kept == len(wide) - 1)  # " »" needs two cells
     if sum(floor[:kept]) + GAP_CELLS * (kept - 1) > space:
         floor = [min(cells, max(least, MIN_CUT_CELLS)) for cells, least in zip(wide, floor, strict=True)]
+    while over > 0 and kept > 1 and sum(floor[:kept]) + GAP_CELLS * (kept - 1) > space:
+        kept -= 1
+        over -= wide[kept] + GAP_CELLS - 2 * (kept == len(wide) - 1)
     while over > 0:
         free = [place for place in range(kept) if wide[place] > floor[place]]
         if not free:

@@ -17,6 +17,7 @@ from textual.events import Key, Paste
 from textual.message import Message
 from textual.widgets import Input
 
+from tui import show
 from tui.actions import EVERYWHERE, list_place_actions
 from tui.escape import AltKeyParser, resolve_alt_key
 from tui.screens.base import RELOAD, AppScreen
@@ -28,8 +29,9 @@ if TYPE_CHECKING:
     from tui.host import Host
 
 ECHO_ROUNDS = 4  # echoes per key, because actions and their handlers post further messages
-ECHO_TIMEOUT_S = 0.1  # after this, the widget that would forward the echo has been removed
-KEY_TIMEOUT_S = 1.0  # maximum wait for workers and for a changing focus
+MAX_ECHO_ROUNDS = 200  # also while the focus changes
+ECHO_POLL_S = 0.1  # seconds between checks that the widget that forwards the echo still exists
+KEY_TIMEOUT_S = 10.0  # maximum wait for workers of a screen that shows something already
 WORKER_POLL_S = 0.02
 HELD_KEY_REPEATS = 8  # waiting repeats above which a key counts as held down
 KEY_WORKER_GROUPS = {
@@ -38,6 +40,7 @@ KEY_WORKER_GROUPS = {
     "open",
     "build",
     "columns",
+    "page",
     "row",
     "run",
     "typed",
@@ -69,7 +72,7 @@ class TypedKeys:
         )
         self.under_way = bool(self.waiting)
         self._number = self._rounds = 0
-        self._until = 0.0
+        self._blocked_since: float | None = None  # since when the next key waits for workers
         self._focus: DOMNode = app
         self._text: Input | None = None  # the input that received the last key, if it was text
         self._in_flight = False  # whether an echo is pending
@@ -78,11 +81,22 @@ class TypedKeys:
 
     def keep(self, key: Key | Paste) -> bool:
         """Queue the key if it must wait, and return whether it was queued. Text that follows text in the same input
-        does not wait."""
+        does not wait.
+
+        Once keys have waited for KEY_TIMEOUT_S, a key that works everywhere, such as Esc, drops them.
+        """
         if self.under_way and (self.waiting or not self._goes_on(key)):
+            if self.waiting and self.is_stuck and isinstance(key, Key) and self._works_everywhere(key):
+                self.app.notify(f"dropped {show.counted(len(self.waiting), 'waiting key')}", severity="warning")
+                self.waiting.clear()
             self.waiting.append(key)
             return True
         return False
+
+    @property
+    def is_stuck(self) -> bool:
+        """Whether the next key has waited for KEY_TIMEOUT_S for a screen to be filled."""
+        return self._blocked_since is not None and time.monotonic() - self._blocked_since > KEY_TIMEOUT_S
 
     def _goes_on(self, key: Key | Paste) -> bool:
         """Return whether a key is text that follows text in the same input, which preserves the order itself."""
@@ -102,7 +116,7 @@ class TypedKeys:
         """Start waiting for the effects of a key that was forwarded."""
         focus = self.focus()
         self._text = focus if isinstance(focus, Input) and is_text(key) else None
-        self.under_way, self._rounds, self._until = True, 0, time.monotonic() + KEY_TIMEOUT_S
+        self.under_way, self._rounds, self._blocked_since = True, 0, None
         if not self._in_flight:
             self._send()
 
@@ -119,8 +133,16 @@ class TypedKeys:
         self._in_flight = True
         self._number += 1
         self._focus = self.focus()
-        self._lost = asyncio.get_running_loop().call_later(ECHO_TIMEOUT_S, self.app.post_message, Echo(self._number))
+        self._watch_echo(Echo(self._number))
         self._focus.post_message(Echo(self._number))
+
+    def _watch_echo(self, echo: Echo) -> None:
+        """Post the echo to the app if the widget that would forward it has been removed. A slow widget is awaited."""
+
+        def check() -> None:
+            self._watch_echo(echo) if self._focus.is_attached else self.app.post_message(echo)
+
+        self._lost = asyncio.get_running_loop().call_later(ECHO_POLL_S, check)
 
     def next(self, echo: Echo) -> Key | Paste | None:
         """Return the key to forward after this echo, or None."""
@@ -132,27 +154,47 @@ class TypedKeys:
         self._rounds += 1
         if not self.app.screen_stack:  # the app ends
             return None
-        patient = time.monotonic() < self._until
-        if patient and (self._rounds < ECHO_ROUNDS or self.focus() is not self._focus):
+        if self._rounds < ECHO_ROUNDS or (self.focus() is not self._focus and self._rounds < MAX_ECHO_ROUNDS):
             self._send()
             return None
-        reading = self._read_for(self.waiting[0]) if self.waiting and not self._held_down() else []
-        if reading and patient:
+        if self.waiting and self._is_blocked(self.waiting[0]):
             self._in_flight = True  # scheduled below
             asyncio.get_running_loop().call_later(WORKER_POLL_S, self._send)
             return None
-        self._slow.update(reading)
+        self._blocked_since = None
         if self.waiting:
             return self.waiting.popleft()
         self.under_way = False
         return None
 
+    def _is_blocked(self, key: Key | Paste) -> bool:
+        """Return whether `key` must wait for workers: without limit for a screen that shows nothing yet, where it would
+        be lost, else for KEY_TIMEOUT_S.
+
+        A key that is held down waits only for such a screen. A backlog would continue after the key is released.
+        """
+        screen = self.app.screen
+        if isinstance(screen, AppScreen) and screen.successor is not None:
+            return True
+        is_shown = not isinstance(screen, AppScreen) or screen.filled
+        if (is_shown and self._held_down()) or not (reading := self._read_for(key)):
+            return False
+        if self._blocked_since is None:
+            self._blocked_since = time.monotonic()
+        if is_shown and self.is_stuck:
+            self._slow.update(reading)
+            return False
+        return True
+
     def _held_down(self) -> bool:
-        """Return whether a key is held down: it repeats faster than it is handled. Such keys do not wait for workers,
-        because a backlog would continue after the key is released."""
+        """Return whether a key is held down: it repeats faster than it is handled."""
         return (
             len(self.waiting) > HELD_KEY_REPEATS and len({key.key for key in self.waiting if isinstance(key, Key)}) == 1
         )
+
+    def _works_everywhere(self, key: Key) -> bool:
+        """Return whether the key has the same meaning on every screen."""
+        return any(key.key in action.keys.split(",") for action in self.app.keyed(list_place_actions(EVERYWHERE)))
 
     def _read_for(self, key: Key | Paste) -> list[Worker[Any]]:
         """Return the workers that `key` must wait for. These load a screen, filtered rows or a form because of earlier
@@ -161,7 +203,7 @@ class TypedKeys:
         screen = self.app.screen
         if not isinstance(screen, AppScreen) or not isinstance(key, Key) or isinstance(self.focus(), Input):
             return []
-        if any(key.key in action.keys.split(",") for action in self.app.keyed(list_place_actions(EVERYWHERE))):
+        if self._works_everywhere(key):
             return []
         return [
             worker

@@ -39,22 +39,22 @@ def print_json(data: Any) -> None:
 
 
 def print_table(rows: list[dict[str, Any]], columns: Columns = None) -> None:
-    """Print a table on stdout, one line per row.
+    """Print a table on stdout, one line per row, without the columns that have no value in any row.
 
-    On a narrow terminal long texts are shortened, then columns are dropped from the right; stderr names those.
+    On a narrow terminal long texts are shortened, then columns are dropped from the right. A line on stderr names the
+    columns that are left out.
     """
     if not rows:
         print("nothing yet", file=sys.stderr)
         return
     from chessreg.rows import format_rows
-    from chessreg.text_table import name_hidden_columns
 
     width = get_screen_width()
-    table, left_out = format_rows(rows, _make_headings(columns, rows[0]), width)
+    table, hidden = format_rows(rows, _make_headings(columns, rows[0]), width)
     sys.stdout.write("\n".join(table) + "\n")
-    if left_out:
+    for line in hidden.describe(width or 120, "--json"):
         sys.stdout.flush()
-        print(name_hidden_columns(left_out, width or 120, "--json"), file=sys.stderr)
+        print(line, file=sys.stderr)
 
 
 def get_screen_width() -> int | None:
@@ -63,13 +63,14 @@ def get_screen_width() -> int | None:
 
 
 def print_record(record: Mapping[str, Any], columns: Columns = None) -> None:
-    """Print one object, one line per field."""
+    """Print one object, one line per field that has a value."""
     from chessreg.rows import format_cell
 
     headings = _make_headings(columns, record)
-    width = max((len(heading) for heading in headings.values()), default=0)
-    for name, heading in headings.items():
-        sys.stdout.write(f"{heading:<{width}}  {format_cell(record.get(name))}".rstrip() + "\n")
+    lines = {heading: text for name, heading in headings.items() if (text := format_cell(record.get(name)))}
+    width = max(map(len, lines), default=0)
+    for heading, text in lines.items():
+        sys.stdout.write(f"{heading:<{width}}  {text}\n")
 
 
 def _make_headings(columns: Columns, row: Mapping[str, Any]) -> dict[str, str]:

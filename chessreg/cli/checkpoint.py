@@ -28,7 +28,13 @@ def print_checkpoint(home: Home, made: RegisteredCheckpoint) -> None:
         row, called = read_checkpoint(session, made.id.hex), names.describe_names(session, "checkpoint", made.id)
     if not made.created:
         click.echo(f"these weights are checkpoint {called} already; nothing was added", err=True)
-    print_output(home, {**row, "created": made.created}, [*LISTED, *VERIFIED])
+    if home.json:
+        print_output(home, {**row, "created": made.created})
+    else:
+        printed = load_entity("checkpoint").printed(row)
+        assert isinstance(printed.fields, dict)
+        headings = LISTED | {name: printed.fields[name] for name in VERIFIED}
+        print_output(home, {**row, **printed.read_as}, headings)
     for warning in list_import_warnings(row):
         click.echo(warning, err=True)
 

@@ -116,6 +116,8 @@ def show(home: Home, reference: str) -> None:
     Example: chessreg job show 3f2a1c
     """
     from chessreg.registry.states import get_state_word
+    from chessreg.runs.kind import list_effective_settings
+    from chessreg.runs.spec import flatten_settings, format_value
     from chessreg.scheduling import status as stand
 
     with open_with_waiting_results(home).read() as session:
@@ -131,8 +133,8 @@ def show(home: Home, reference: str) -> None:
                    "started_at", "ended_at", "folder"]  # fmt: skip
         print_output(home, row, columns)
         click.echo("\nsettings")
-        values = {**row["spec"], **row["execution_options"]}
-        print_output(home, [{"setting": key, "value": str(value)} for key, value in values.items()])
+        values = list_effective_settings(row["kind"], row["spec"]) | flatten_settings(row["execution_options"])
+        print_output(home, [{"setting": path, "value": format_value(value)} for path, value in values.items()])
         if row["attempts"]:
             click.echo("\nattempts")
             attempts = [{**each, "state": get_state_word(each["cause"]) if each["cause"] else each["state"]}

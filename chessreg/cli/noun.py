@@ -32,15 +32,25 @@ def group_of(noun: str) -> Group:
 
 def get_headings(noun: Entity) -> dict[str, str]:
     """Return the columns of a noun's list, by field."""
-    return {column.field: column.heading for column in noun.columns}
+    return {
+        column.field: f"{column.heading} %" if column.unit == "share" else column.heading for column in noun.columns
+    }
 
 
 def print_rows(home: Home, noun: Entity, rows: list[dict[str, Any]]) -> None:
-    """Print rows of a noun as `list` does."""
-    if not home.json:
-        texts = {column.field: column.text for column in noun.columns if column.text is not None}
-        rows = [{**row, **{field: text(row[field]) for field, text in texts.items()}} for row in rows]
+    """Print rows of a noun as `list` does. Shares are percentages, with % in the heading."""
+    if home.json:
+        print_output(home, rows)
+        return
+    texts = {column.field: column.text for column in noun.columns if column.text is not None}
+    texts |= {column.field: format_percent for column in noun.columns if column.unit == "share"}
+    rows = [{**row, **{field: text(row[field]) for field, text in texts.items()}} for row in rows]
     print_output(home, rows, get_headings(noun))
+
+
+def format_percent(share: float | None) -> float | None:
+    """Return a fraction of 1 in percent."""
+    return None if share is None else 100 * share
 
 
 def list_command(noun: Entity) -> click.Command:

@@ -229,7 +229,7 @@ def write_options(
 
 
 def print_plan(planned: dict[str, Any], as_json: bool) -> None:
-    """Print the plan in numbers, then the settings: given ones first, with names as typed."""
+    """Print the plan in numbers, then the settings that have an effect: given ones first, with names as typed."""
     if as_json:
         print_output(True, planned)
         return
@@ -241,8 +241,8 @@ def print_plan(planned: dict[str, Any], as_json: bool) -> None:
     click.echo(f"  bytes  {planned['bytes']:,} in the store")
     for name, setting in sorted(planned["settings"].items(), key=lambda item: item[1]["source"] == "default"):
         for path, value in flatten_settings({name: setting["name"] or setting["value"]}).items():
-            text = clip_text(format_value(tuple(value) if isinstance(value, list) else value), 59)
-            click.echo(f"  {path:<22} {text:<60} {setting['source']}")
+            if path not in planned["without_effect"]:
+                click.echo(f"  {path:<22} {clip_text(format_value(value), 59):<60} {setting['source']}")
     for remark in planned["remarks"]:
         click.echo(f"  note: {remark}", err=True)
 
@@ -328,6 +328,7 @@ def make_plan(session: Session, kind: Kind, spec: Any, execution: Any, sources: 
             }
             for name, value in (resolved_values | execution.model_dump(mode="json")).items()
         },
+        "without_effect": resolved.spec.without_effect(),
         "remarks": list(estimate.remarks),
     }
 

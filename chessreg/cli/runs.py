@@ -116,10 +116,10 @@ def compare(home: Home, references: tuple[str, ...], only: str | None) -> None:
         click.echo(f"\n{group}")
         print_output(
             home,
-            [{"": key} | dict(zip(labels, map(format_metric, values), strict=True)) for key, values in rows.items()],
+            [{"": key} | dict(zip(labels, map(clip_fact, values), strict=True)) for key, values in rows.items()],
         )
     if comparison.metrics:
-        click.echo(f"\nmetrics, and differences from {labels[0]}")
+        click.echo(f"\nmetrics, and differences from {labels[0]}; rates are fractions of 1, losses are in nats")
         print_output(home, [make_metric_row(labels, m.name, m.values, m.differences) for m in comparison.metrics])
 
 
@@ -134,7 +134,7 @@ def print_side_by_side(home: Home, references: tuple[str, ...], what: str) -> No
             rows = compare.read_machines(session, subjects)
             columns = ["label", "hosts", "cpu", "cores", "gpus", "torch", "python", "seconds", "units", "units_an_hour"]
             print_output(
-                home, rows if home.json else [{k: format_metric(v) for k, v in row.items()} for row in rows], columns
+                home, rows if home.json else [{k: clip_fact(v) for k, v in row.items()} for row in rows], columns
             )
             return
         curves = compare.read_curves(session, subjects)
@@ -158,6 +158,8 @@ def make_metric_row(
     return row
 
 
-def format_metric(value: Any) -> str:
-    text = "" if value is None else ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-    return clip_text(text, MAX_LABEL_WIDTH - 1)
+def clip_fact(value: Any) -> str:
+    """Return a setting or a fact of a run as text in one cell."""
+    from chessreg.queries.compare import format_fact
+
+    return clip_text(format_fact(value), MAX_LABEL_WIDTH - 1)

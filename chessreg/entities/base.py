@@ -15,8 +15,9 @@ from chessreg.entities.display import (
     Part,
     ShowOutput,
     Thing,
-    format_annotations,
     format_count,
+    format_annotations,
+    format_display_cell,
     list_facts,
 )
 from chessreg.errors import BadInputError, NotFoundError
@@ -49,6 +50,7 @@ class Entity:
     overview_columns: ClassVar[tuple[Column, ...]] = ()  # of the data screen; (): as `list`
     none_yet: ClassVar[str] = ""  # shown in an empty list: the command that makes one
     hidden: ClassVar[tuple[str, ...]] = ()  # fields that `show` prints only with --json
+    measured: ClassVar[tuple[Column, ...]] = ()  # fields of `show` whose headings have a unit
     list_help: ClassVar[str] = ""
     show_help: ClassVar[str] = ""
     example: ClassVar[str] = ""  # arguments of `show` in its help
@@ -104,7 +106,12 @@ class Entity:
     def printed(self, row: Row, lines: Sequence[str] = (), remarks: Sequence[str] = ()) -> ShowOutput:
         """Return `row` as output of `show`, without the hidden fields in its text form."""
         read_as = {"tags": " ".join(row["tags"])} if "tags" in row else {}
-        return ShowOutput(row, [name for name in row if name not in self.hidden], read_as, lines, remarks)
+        known = {column.field: column for column in self.measured}
+        read_as |= {
+            name: text for name, column in known.items() if (text := format_display_cell(column, row)) is not None
+        }
+        fields = {name: known[name].heading if name in known else name.replace("_", " ") for name in row}
+        return ShowOutput(row, {n: h for n, h in fields.items() if n not in self.hidden}, read_as, lines, remarks)
 
     def chosen(self, rows: list[Row], reference: str, layer: int | None) -> Row:
         """Return the row of `layer`, or the only row if `layer` is None.
@@ -131,7 +138,7 @@ class Entity:
         parts = [Part(f"{self.plural} {len(rows)}", self.columns, rows)] if self.several else []
         name = rows[0].get("checkpoint") or rows[0]["name"]
         summary = " · ".join(filter(None, [self.plural if self.several else self.noun, name]))
-        return Thing(summary, annotations, [*parts, list_facts(rows[0])])
+        return Thing(summary, annotations, [*parts, list_facts(rows[0], self.measured)])
 
     def made_by(self, sql: SqlSession, row: Any) -> tuple[str, str]:
         """Return the command that recreates a thing that no run made, and a remark on it, for `reproduce`."""

@@ -54,6 +54,14 @@ class Checkpoints(Entity):
         Column("source_format", "from"), Column("tags", "tags"),
     )  # fmt: skip
     none_yet = "no models yet: chessreg import checkpoint FILE --name model"
+    measured = (
+        Column("tokens_seen", "training tokens"),
+        Column("max_logit_difference", "largest logit difference from the file"),
+        Column("import_loss", "loss on sample games, nats per token"),
+        Column("import_entropy", "entropy of single tokens, nats"),
+        Column("import_legal", "legal first moves in sample games", "share"),
+        Column("first_try_legal", "legal first moves in a legality run", "share"),
+    )  # fmt: skip
     hidden = ("detail", "import_learned", "training_datasets", "parent_id", "notes", "archived", "invalid")
     show_help = """Show a checkpoint: its shape, training data, origin and import checks."""
     example = "reference --json"
@@ -82,7 +90,6 @@ class Checkpoints(Entity):
         more = {
             "trained_on": "unknown" if trained is None else ", ".join(trained) or "nothing",
             "twin_of": twin,
-            "first_try_legal": "no legality run yet" if legal is None else legal,
         }
         parts = [
             f"checkpoint · {row['architecture'] or row['source_format']}",
@@ -92,7 +99,9 @@ class Checkpoints(Entity):
             f"untrained twin of {twin}" if twin else "",
             "" if legal is None else f"{100 * legal:.1f} % legal on the first try",
         ]
-        return Thing(" · ".join(filter(None, parts)), format_annotations(row), [list_facts({**row, **more})])
+        return Thing(
+            " · ".join(filter(None, parts)), format_annotations(row), [list_facts({**row, **more}, self.measured)]
+        )
 
     def made_by(self, sql: SqlSession, row: Any) -> tuple[str, str]:
         if row.source_format == "random-init" and row.parent_id:
@@ -171,12 +180,15 @@ def list_import_warnings(row: Row) -> list[str]:
             "write moves, or its logits are not finite"
         )
     else:
-        cause = "its tokens are in another order: give the order with --vocabulary FILE"
-        if row["detail"].get("source", {}).get("attention_from") == "user":
-            cause = "it was trained with another --attention"
+        source = row["detail"].get("source", {})
+        cause = ", or its tokens are in another order: give the order with --vocabulary FILE"
+        if (source.get("tokenizer") or {}).get("file"):
+            cause = f" or hardly trained; the order of its tokens is known from {source['tokenizer']['file']}"
+        if source.get("attention_from") == "user":
+            cause = ", or it was trained with another --attention"
         found.append(
-            f"warning: the model does not predict the sample games: {row['import_loss']:.2f} nats per token, single "
-            f"tokens have {row['import_entropy']:.2f}. It is untrained, or {cause}"
+            f"warning: the model does not predict the sample games: its loss is {row['import_loss']:.2f} nats per "
+            f"token, the entropy of single tokens {row['import_entropy']:.2f}. It is untrained{cause}"
         )
     return found
 

@@ -143,10 +143,16 @@ NOT_A_FACT = frozenset({
 })  # fmt: skip
 
 
-def list_facts(row: Row) -> Part:
-    """Return a part with all known fields of `row`, one per line."""
-    known = {name: value for name, value in row.items() if name not in NOT_A_FACT and value is not None}
-    return Part("facts", FACTS, [{"what": name.replace("_", " "), "value": value} for name, value in known.items()])
+def list_facts(row: Row, measured: Sequence[Column] = ()) -> Part:
+    """Return a part with all known fields of `row`, one per line. `measured` are those with a unit."""
+    columns = {column.field: column for column in measured}
+    rows = []
+    for name, value in row.items():
+        if name not in NOT_A_FACT and value is not None:
+            column = columns.get(name, Column(name, name.replace("_", " ")))
+            text = format_display_cell(column, row) if name in columns else None
+            rows.append({"what": column.heading, "value": value if text is None else text})
+    return Part("facts", FACTS, rows)
 
 
 def format_annotations(row: Row) -> str:

@@ -14,6 +14,8 @@ from chessreg.errors import NotFoundError
 from chessreg.named import clip_text
 from chessreg.registry import names, read, tables
 from chessreg.registry.identity import shorten_id
+from chessreg.runs.kind import list_effective_settings
+from chessreg.runs.spec import describe_source, format_value
 from chessreg.terminal import make_visible
 
 if TYPE_CHECKING:
@@ -47,8 +49,8 @@ class Runs(Entity):
         with session.database.read() as sql:
             (row,) = self.rows(sql, reference)
         settings = [
-            {"setting": name, "value": str(value), "source": "default" if name in row["defaulted"] else "given"}
-            for name, value in row["spec"].items()
+            {"setting": path, "value": format_value(value), "source": describe_source(path, row["explicit"])}
+            for path, value in list_effective_settings(row["kind"], row["spec"]).items()
         ]
         fields = {
             "id": "run", "name": "name", "kind": "kind", "version": "version", "progress": "state",

@@ -58,7 +58,7 @@ class DecodingSpec(PromptSpec):
     )
 
     def without_effect(self) -> dict[str, str]:
-        idle = dict(super().without_effect())
+        idle = super().without_effect()
         return idle if self.samples else idle | dict.fromkeys(("temperature", "top_p"), "no answer is sampled")
 
 

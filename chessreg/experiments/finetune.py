@@ -90,6 +90,14 @@ class FinetuneSpec(PromptSpec):
     grad_clip: float = Field(1.0, gt=0, description="largest gradient norm")
     seed: int = Field(0, description="seed of initial weights and of the order of positions")
 
+    def without_effect(self) -> dict[str, str]:
+        idle = super().without_effect()
+        if self.checkpoint is not None:
+            idle |= dict.fromkeys(SHAPE_SETTINGS, "--checkpoint has a shape; --family needs one")
+        if self.tune == "whole":
+            idle |= dict.fromkeys(LORA_SETTINGS, "it needs --tune lora or qlora")
+        return idle
+
     @model_validator(mode="after")
     def _one_model(self) -> FinetuneSpec:
         if (self.checkpoint is None) == (self.family is None):
@@ -97,13 +105,9 @@ class FinetuneSpec(PromptSpec):
                 "--checkpoint and --family: finetune needs exactly one model",
                 f"give --checkpoint MODEL, or --family {' or '.join(FAMILIES)}",
             )
-        unused = [name for name in SHAPE_SETTINGS if self.checkpoint is not None] + [
-            name for name in LORA_SETTINGS if self.tune == "whole"
-        ]
-        for name in unused:
+        for name, why in self.without_effect().items():
             if getattr(self, name) != type(self).model_fields[name].default:
-                needed = "--family" if name in SHAPE_SETTINGS else "--tune lora or qlora"
-                raise BadInputError(f"--{name.replace('_', '-')} has no effect without {needed}", "leave it out")
+                raise BadInputError(f"--{name.replace('_', '-')} has no effect: {why}", "leave it out")
         if self.family is not None and self.tune != "whole":
             raise BadInputError(
                 f"--tune {self.tune} needs trained weights, but --family starts with initial ones", "give --tune whole"

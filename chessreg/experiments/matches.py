@@ -102,7 +102,7 @@ class MatchSpec(Spec):
         The seed of the openings is not among them: a paper uses one seed for all of its matches, including those from
         the standard position, and the command that reproduces such a run must be accepted.
         """
-        opening, idle = getattr(self, "opening", ""), {}
+        opening, idle = getattr(self, "opening", ""), super().without_effect()
         if not opening.startswith("random"):
             idle["finished_openings"] = f"no plies are drawn for the opening {opening}"
         if getattr(self, "adjudication", "") == "none":

@@ -25,6 +25,8 @@ from chessreg.queries.significance import adjust_holm
 from chessreg.queries.stats import Clusters, Estimate
 from chessreg.registry import names, tables
 from chessreg.rows import Rows
+from chessreg.runs.kind import list_effective_settings
+from chessreg.runs.spec import flatten_settings, format_value
 
 if TYPE_CHECKING:
     from sqlalchemy.orm import Session
@@ -156,7 +158,7 @@ class RunComparison:
         """Return one row per differing setting and per metric, with a column per subject."""
         labels = [subject.label for subject in self.subjects]
         rows = [
-            {"": f"{group} {name}", **dict(zip(labels, map(str, values), strict=True))}
+            {"": f"{group} {name}", **dict(zip(labels, map(format_fact, values), strict=True))}
             for group, differing in self.differing.items()
             for name, values in differing.items()
         ]
@@ -242,16 +244,32 @@ def find_subjects(session: Session, references: list[str]) -> list[Subject]:
 
 
 def list_differences(session: Session, subjects: list[Subject]) -> dict[str, dict[str, list[Any]]]:
-    """Return group → fact → the value of each subject, for all facts that differ."""
+    """Return group → fact → the value of each subject, for all facts that differ.
+
+    A setting without an effect, such as the scale of a run without a vector, has the value None. It differs if its
+    recorded value, the default, differs.
+    """
     tables_of = [read_run_facts(session, subject) for subject in subjects]
+    effective = [read_effective_paths(session, subject) for subject in subjects]
     differences: dict[str, dict[str, list[Any]]] = {}
     for group in tables_of[0]:
         keys = list(dict.fromkeys(key for table in tables_of for key in table[group]))
         rows = {key: [table[group].get(key) for table in tables_of] for key in keys}
         apart = {key: values for key, values in rows.items() if any(v != values[0] for v in values[1:])}
+        if apart and group == "settings":
+            apart = {
+                key: [value if key in paths else None for value, paths in zip(values, effective, strict=True)]
+                for key, values in apart.items()
+            }
         if apart:
             differences[group] = apart
     return differences
+
+
+def read_effective_paths(session: Session, subject: Subject) -> set[str]:
+    """Return the settings of a run that have an effect, by dotted path."""
+    run = session.get_one(tables.Run, subject.run_id)
+    return {"kind", "version", *list_effective_settings(run.kind, run.spec)}
 
 
 def read_run_facts(session: Session, subject: Subject) -> dict[str, dict[str, Any]]:
@@ -265,9 +283,9 @@ def read_run_facts(session: Session, subject: Subject) -> dict[str, dict[str, An
     code = attempt.code if attempt else {}
     return {
         "settings": {"kind": run.kind, "version": run.version}
-        | flatten_shown_settings(run.spec, lambda v: describe_reference(session, v)),
-        "execution options": flatten_shown_settings(attempt.execution_options) if attempt else {},
-        "code": {"chessreg": attempt.chessreg_version if attempt else None} | flatten_shown_settings(code),
+        | {path: describe_reference(session, value) for path, value in flatten_settings(run.spec).items()},
+        "execution options": flatten_settings(attempt.execution_options) if attempt else {},
+        "code": {"chessreg": attempt.chessreg_version if attempt else None} | flatten_settings(code),
         "machine": {
             name: getattr(machine, name, None)
             for name in ("host", "platform", "cpu", "cores", "memory_bytes", "gpus", "driver", "cuda")
@@ -282,15 +300,9 @@ def read_last_attempt(session: Session, run_id: UUID) -> tables.Attempt | None:
     return session.scalars(select(attempt).where(attempt.run_id == run_id).order_by(*newest)).first()
 
 
-def flatten_shown_settings(values: dict[str, Any], show: Any = lambda value: value, under: str = "") -> dict[str, Any]:
-    """Return nested settings under dotted names."""
-    flattened: dict[str, Any] = {}
-    for key, value in values.items():
-        if isinstance(value, dict):
-            flattened |= flatten_shown_settings(value, show, f"{under}{key}.")
-        else:
-            flattened[f"{under}{key}"] = show(value)
-    return flattened
+def format_fact(value: Any) -> str:
+    """Return a setting or another fact of a run as text; — if it is not set or does not apply."""
+    return "—" if value is None else format_value(value)
 
 
 def describe_reference(session: Session, value: Any) -> Any:

@@ -257,8 +257,8 @@ def describe_names(session: Session, noun: str, id: UUID) -> str:
     return f"{newest} (also {', '.join(others)})" if others else newest
 
 
-def resolve_id(session: Session, noun: str, reference: str) -> UUID:
-    """Return the id that a user's reference means.
+def resolve_id(session: Session, noun: str, reference: str | UUID) -> UUID:
+    """Return the id that a user's reference means. From Python it may be the id itself.
 
     Tried in this order: a name or name@host (for results of runs, the run's name too), a full id or the end of one, the
     beginning of a digest. The first that matches decides. Raises BadInputError if several entities match, and
@@ -267,7 +267,7 @@ def resolve_id(session: Session, noun: str, reference: str) -> UUID:
     table = get_noun_table(noun)
     if table.__table__.name not in tables.OWN_TABLES and noun not in list_noun_tables(session):
         raise NotFoundError(f"{noun} {reference!r} was not found: the registry has none yet", table.__noun__.command)
-    reference = reference.strip()
+    reference = str(reference).strip()
     lookups: tuple[Callable[[], list[UUID]], ...] = (
         lambda: find_by_name(session, noun, reference),
         lambda: _find_by_id(session, table, reference),

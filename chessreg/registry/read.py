@@ -150,6 +150,7 @@ def read_run(session: Session, reference: str) -> Row:
         **rows[0],
         "rests_on_invalid": [f"{node.noun} {node.id[-6:]}" for node in stale.get(record.id, [])],
         "defaulted": sorted(record.spec.keys() - {name.partition(".")[0] for name in record.explicit}),
+        "explicit": record.explicit,
         "inputs": [get_row_values(row) for row in inputs],
         "outputs": [get_row_values(row) for row in outputs],
         "conflicts": session.scalar(

@@ -10,13 +10,14 @@ import pkgutil
 import sys
 import threading
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import lru_cache
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
-from pydantic import BaseModel, model_serializer
+from pydantic import BaseModel, ValidationError, model_serializer
 
 from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.masking import is_secret_name
@@ -27,10 +28,12 @@ from chessreg.runs.spec import (
     ExecutionOptions,
     Spec,
     describe_settings,
-    list_setting_names,
+    flatten_settings,
     list_variant_models,
-    list_variants,
+    list_setting_names,
+    parse_settings,
     tag_of,
+    list_variants,
 )
 
 if TYPE_CHECKING:
@@ -409,6 +412,19 @@ def find_own_kind(name: str) -> Kind | None:
             if cls.name == name:
                 return create_kind(cls)
     return None
+
+
+def list_effective_settings(kind: str, spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a recorded run by dotted path, without those that have no effect.
+
+    Specs of kinds that are not built in, and of versions that cannot be read any more, are returned whole.
+    """
+    values, own = flatten_settings(spec), find_own_kind(kind)
+    if own is not None:
+        with suppress(ChessregError, ValidationError):
+            idle = parse_settings(own.spec, spec).without_effect()
+            return {path: value for path, value in values.items() if path not in idle}
+    return values
 
 
 def find_kind_of_record(record: KindRecord, read_only: bool = False) -> Kind:

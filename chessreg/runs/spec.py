@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import re
 import types
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from types import MappingProxyType
@@ -98,12 +98,20 @@ class Settings(BaseModel):
                     mark.refuse(name, self)
         return self
 
-    def without_effect(self) -> Mapping[str, str]:
+    def without_effect(self) -> dict[str, str]:
         """Return setting → reason for settings that have no effect together with the others.
 
-        They are refused if typed and ignored in presets.
+        They are refused if typed and ignored in presets. Nested settings are named by dotted paths.
         """
-        return {}
+        idle: dict[str, str] = {}
+        fields = type(self).model_fields
+        for name, field in fields.items():
+            if isinstance(inner := getattr(self, name), Settings):
+                idle |= {f"{name}.{path}": why for path, why in inner.without_effect().items()}
+            for mark in field.metadata:
+                if isinstance(mark, NotWith) and getattr(self, mark.other) != fields[mark.other].default:
+                    idle[name] = f"{format_flag([mark.other])} sets {mark.what}"
+        return idle
 
 
 class Spec(Settings):
@@ -342,7 +350,7 @@ def format_value(value: Any) -> str:
         return YES if value else NO
     if value is None:
         return "none"
-    if isinstance(value, tuple):
+    if isinstance(value, (tuple, list)):
         return ",".join(map(str, value)) or "none"
     return str(value)
 
@@ -419,6 +427,12 @@ def flatten_settings(values: Mapping[str, Any], prefix: str = "") -> dict[str, A
         else:
             flattened[prefix + key] = value
     return flattened
+
+
+def describe_source(path: str, explicit: Iterable[str]) -> str:
+    """Return `given` if the setting with this dotted path, or the settings that contain it, were typed, else
+    `default`."""
+    return "given" if {path, path.partition(".")[0]} & set(explicit) else "default"
 
 
 def nest_settings(values: Mapping[str, Any]) -> dict[str, Any]:

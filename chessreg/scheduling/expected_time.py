@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import statistics
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 from pydantic import ValidationError
@@ -25,18 +25,23 @@ if TYPE_CHECKING:
     from chessreg.runs.spec import Spec
 
 NEWEST_ATTEMPTS = 50  # of a kind, among which the nearest are chosen
-NEAREST_ATTEMPTS = 3
+NEAREST_ATTEMPTS = 8
+FAST_SHARE = 0.25  # of the work of the nearest attempts: the estimate is the pace that this share reached
 
 
 @dataclass(frozen=True)
 class ExpectedTime:
     """Seconds of the missing units, with all shards side by side (None: not known), and what they rest on.
 
-    `attempts` is the number of earlier attempts that give the pace; 0 if the work is counted only.
+    `attempts` is the number of earlier attempts that give the pace; 0 if the work is counted only. `counted`: whether
+    the work of this run could be counted. Otherwise it is taken to be as large as that of the earlier attempts.
+    `crowded`: whether more processes than cores ran during one of them.
     """
 
     seconds: float | None
     attempts: int = 0
+    counted: bool = True
+    crowded: bool = False
 
     @property
     def basis(self) -> str:
@@ -45,7 +50,11 @@ class ExpectedTime:
             return ""
         if not self.attempts:
             return "counted operations on one CPU thread of this machine"
-        return "the nearest earlier run" if self.attempts == 1 else f"the {self.attempts} nearest earlier runs"
+        fastest = "fastest" if self.attempts * FAST_SHARE < 1 else "fastest quarter"
+        earlier = "the nearest earlier run" if self.attempts == 1 else f"the {fastest} of {self.attempts} earlier runs"
+        if self.crowded:
+            earlier += ", as if nothing else had run"
+        return earlier if self.counted else f"{earlier}; its inputs do not exist yet"
 
 
 def estimate_time(
@@ -57,37 +66,53 @@ def estimate_time(
     inputs: Inputs,
     shards: int = 1,
 ) -> ExpectedTime:
-    """Return the time of the `missing` units of a run with `units` units.
+    """Return the time of the `missing` units of a run with `units` units (None: not known before its inputs exist).
 
-    The nearest earlier attempts of the kind give the ratio of measured to counted time, as a ratio of sums: short runs
-    take longer than counted. Without earlier attempts the counted time is returned. A kind that counts nothing is
-    measured per unit.
+    The nearest earlier attempts of the kind give the ratio of measured to counted time: the ratio that the fastest
+    quarter of their work reached, because a loaded machine only makes runs slower. Without earlier attempts the counted
+    time is returned. A kind that counts nothing is measured per unit, a run of unknown size per run.
     """
-    if not missing or not units:
+    if missing == 0:
         return ExpectedTime(None)
     attempts = find_nearest_attempts(kind, spec, inputs)
+    crowded = any(_measure_crowding(each) > 1 for each in attempts)
+    if units is None or missing is None:
+        whole = [(_measure_seconds(each) * each.units / each.units_done, 1.0) for each in attempts if each.units]
+        return ExpectedTime(find_fast_pace(whole) / shards, len(whole), False, crowded) if whole else ExpectedTime(None)
     if counted := estimate_cpu_seconds(kind.name, estimate) if estimate is not None else None:
         times = [
             (_measure_seconds(each), seconds) for each in attempts if (seconds := recount_seconds(kind, each, inputs))
         ]
         if times or not attempts:
-            ratio = sum(lasted for lasted, _ in times) / sum(seconds for _, seconds in times) if times else 1.0
-            return ExpectedTime(counted * ratio * missing / units / shards, len(times))
+            ratio = find_fast_pace(times) if times else 1.0
+            return ExpectedTime(counted * ratio * missing / units / shards, len(times), crowded=crowded and bool(times))
     if not attempts:
         return ExpectedTime(None)
-    seconds_per_unit = statistics.median(_measure_seconds(attempt) / attempt.units_done for attempt in attempts)
-    return ExpectedTime(seconds_per_unit * missing / shards, len(attempts))
+    seconds_per_unit = find_fast_pace([(_measure_seconds(attempt), attempt.units_done) for attempt in attempts])
+    return ExpectedTime(seconds_per_unit * missing / shards, len(attempts), crowded=crowded)
+
+
+def find_fast_pace(times: Sequence[tuple[float, float]]) -> float:
+    """Return the seconds per piece of work that FAST_SHARE of the work reached, given (seconds, work) of attempts.
+
+    >>> find_fast_pace([(100.0, 10.0), (20.0, 10.0), (300.0, 10.0)]), find_fast_pace([(8.0, 1.0), (100.0, 100.0)])
+    (2.0, 1.0)
+    """
+    paces = sorted((seconds / work, work) for seconds, work in times)
+    done = accumulate(work for _, work in paces)
+    enough = FAST_SHARE * sum(work for _, work in times)
+    return next(pace for (pace, _), so_far in zip(paces, done, strict=True) if so_far >= enough)
 
 
 def find_nearest_attempts(kind: Kind, spec: Spec, inputs: Inputs) -> list[Row[Any]]:
-    """Return at most three finished attempts of a kind.
+    """Return at most NEAREST_ATTEMPTS finished attempts of a kind.
 
     Attempts on this machine come first, then those with the most settings in common, then the newest.
     """
     attempt, run, machine = tables.Attempt, tables.Run, tables.Machine
     query = (
         select(
-            attempt.started_at, attempt.ended_at, attempt.units_done, run.units, run.spec,
+            attempt.started_at, attempt.ended_at, attempt.units_done, attempt.load, run.units, run.spec,
             machine.host, machine.system_id,
         )
         .join(run, run.id == attempt.run_id)
@@ -124,7 +149,14 @@ def recount_seconds(kind: Kind, attempt: Row[Any], inputs: Inputs) -> float | No
 
 
 def _measure_seconds(attempt: Row[Any]) -> float:
-    return float((attempt.ended_at - attempt.started_at).total_seconds())
+    """Return the seconds that an attempt would have taken if no more processes than cores had run."""
+    return float((attempt.ended_at - attempt.started_at).total_seconds()) / max(1.0, _measure_crowding(attempt))
+
+
+def _measure_crowding(attempt: Row[Any]) -> float:
+    """Return the processes per core of the machine at the attempt's last check-in, 0 if unknown."""
+    load = attempt.load or {}
+    return float(load.get("cpu") or 0.0) / (load.get("cores") or 1)
 
 
 def _count_equal_settings(one: Mapping[str, Any], other: Mapping[str, Any]) -> int:

@@ -10,6 +10,7 @@ import math
 import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import nullcontext, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,7 +20,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from sqlalchemy import select
 from sqlalchemy.orm import Session
 
-from chessreg.errors import BadInputError, NotFoundError
+from chessreg.errors import BadInputError, ChessregError, NotFoundError
 from chessreg.folders import get_recordable_path
 from chessreg.named import clip_text
 from chessreg.registry import names, tables
@@ -348,13 +349,16 @@ def preview_run(planned: PlannedRun, database: Database, store: Store) -> Row:
     """Return a planned run in numbers: rows by result table, bytes in the store, seconds, and remarks of its kind.
 
     Rows and bytes are for the whole run. `seconds` is the time for the missing units, with shards in parallel. Unknown
-    values are None.
+    values are None. A run that waits for its inputs is estimated as far as its kind can count without them.
     """
     order, inputs = planned.order, Inputs(database, store)
-    known = planned.units is not None
-    estimate = order.kind.estimate(planned.spec, inputs) if known else None
+    units, missing, estimate = planned.units, planned.missing, None
+    with suppress(ChessregError) if units is None else nullcontext():
+        estimate = order.kind.estimate(planned.spec, inputs)
+        if units is None:
+            units = missing = order.kind.units(planned.spec, inputs)
     has_sizes = estimate is not None and bool(estimate.rows or estimate.bytes)
-    time = estimate_time(order.kind, planned.spec, estimate, planned.units, planned.missing, inputs, planned.shards)
+    time = estimate_time(order.kind, planned.spec, estimate, units, missing, inputs, planned.shards)
     return {
         "run_id": planned.run_id,
         "kind": order.kind.name,

@@ -87,6 +87,12 @@ class InterventionSettings(Settings):
             )
         return self
 
+    def without_effect(self) -> dict[str, str]:
+        """Return every setting but the vector if there is none, else the seed of a control that draws nothing."""
+        if self.vector is None:
+            return dict.fromkeys((name for name in type(self).model_fields if name != "vector"), "there is no vector")
+        return {"control_seed": "the control none draws nothing"} if self.control == "none" else {}
+
     @property
     def active(self) -> bool:
         """Whether the settings name a vector, so that the model is edited."""

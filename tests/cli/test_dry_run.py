@@ -3,8 +3,20 @@
 from __future__ import annotations
 
 import re
+import shutil
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
+
+import pytest
+from sqlalchemy import select
+
+from chessreg.experiments.cache import CacheOptions, CacheSpec
+from chessreg.experiments.probe import ProbeOptions, ProbeSpec
+from chessreg.registry import tables
+from chessreg.runs.kind import find_kind
+from chessreg.scheduling.launch import Order, plan_orders, preview_run
+from chessreg.session import open_session
 
 TOY = Path(__file__).parent.parent / "kinds" / "toy_kind.py"
 GAMES = '[White "a"]\n[Black "b"]\n[Result "1-0"]\n\n1. e4 e5 2. Nf3 Nc6 3. Bb5 a6 1-0\n\n'
@@ -55,3 +67,35 @@ def test_a_launch_is_timed_as_a_run_is(here: Any) -> None:
     assert 0 < shared["seconds"] < one["seconds"]
     assert here(*words, "400", "--grid", "positions=2|400") == 0, here.err
     assert here.out.count("not known") == 0
+
+
+def test_a_loaded_machine_does_not_slow_the_estimate(here: Any) -> None:
+    """The pace is that of the fastest quarter of earlier work, and a crowded machine is counted out."""
+    for positions in ("2", "3", "4"):
+        assert here("run", TOY, "--positions", positions) == 0, here.err
+    lasted = {2: (10.0, {"cpu": 8.0, "cores": 2}), 3: (90.0, None), 4: (400.0, {"cpu": 1.0, "cores": 2})}
+    with open_session() as session, session.database.write() as sql:
+        for attempt in sql.scalars(select(tables.Attempt)):
+            seconds, attempt.load = lasted[attempt.units_done]
+            attempt.ended_at = attempt.started_at + timedelta(seconds=seconds)
+    planned = here.json("run", TOY, "--positions", "400", "--dry-run")
+    assert planned["missing"] == 400
+    assert planned["seconds"] == pytest.approx(30.0 * 400)  # 2 of 9 units are less than a quarter
+    assert planned["basis"] == "the fastest of 3 earlier runs, as if nothing else had run"
+
+
+def test_a_run_that_waits_for_its_inputs_is_timed_by_earlier_runs(pristine_world: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(pristine_world, tmp_path / "world")
+    with open_session(str(folder / "registry.db"), folder / "store") as session:
+        orders = [
+            Order(find_kind("cache"), CacheSpec(checkpoint="reference", dataset="sample", games=3), CacheOptions(),
+                  name="more"),
+            Order(find_kind("probe"), ProbeSpec(cache="more"), ProbeOptions()),
+            Order(find_kind("probe"), ProbeSpec(cache="more", epochs=2), ProbeOptions(), shards=2),
+        ]  # fmt: skip
+        planned = plan_orders(orders, session.database, session.store)
+        _, waiting, shared = (preview_run(each, session.database, session.store) for each in planned)
+    assert waiting["waits_for"] == [planned[0].spec_hash[26:32]]
+    assert (waiting["units"], waiting["missing"]) == (None, None)
+    assert waiting["seconds"] > shared["seconds"] > 0
+    assert waiting["basis"].endswith("; its inputs do not exist yet")

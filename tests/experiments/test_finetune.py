@@ -316,8 +316,8 @@ def test_a_template_is_hashed_as_its_text() -> None:
     [
         ({}, "finetune needs exactly one model"),
         ({"family": "llama", "checkpoint": "x"}, "finetune needs exactly one model"),
-        ({"checkpoint": "x", "n_layer": 2}, "--n-layer has no effect without --family"),
-        ({"family": "llama", "lora_rank": 4}, "--lora-rank has no effect without --tune lora"),
+        ({"checkpoint": "x", "n_layer": 2}, "--n-layer has no effect: --checkpoint has a shape"),
+        ({"family": "llama", "lora_rank": 4}, "--lora-rank has no effect: it needs --tune lora"),
         ({"family": "llama", "tune": "lora"}, "needs trained weights"),
         ({"family": "llama", "n_embd": 36}, "--n-embd 36 is not an even multiple of --n-head 4"),
         ({"family": "llama", "template": "no place {BM}"}, "a prompt template has one {FEN}"),

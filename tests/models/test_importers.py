@@ -10,13 +10,14 @@ import shutil
 import subprocess
 import sys
 import zipfile
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from chessreg.encodings import get_encoding
 from chessreg.encodings.uci_square import davis, lcb
 from chessreg.errors import BadInputError, NotFoundError
 from chessreg.models.checkpoint import CheckpointInfo, compute_checkpoint_digest, load_model, save_checkpoint
@@ -150,11 +151,12 @@ def test_a_tokenizer_of_squares_that_does_not_fit_is_refused_in_one_line(
     words = with_tokenizer(square_folders[72], tmp_path / "words", [f"w{n}" for n in range(72)], "vocab.json")
     (broken / "vocab.json").write_text("{")
     for folder, encoding, message in (
-        (wrong, None, "not the vocabulary of uci-square-72 or another encoding: it has no token '</s>'"),
-        (short, None, "not the vocabulary of uci-square-72 or another encoding: it has no token 'n'"),
+        (wrong, None, "not the vocabulary of uci-square-72, the nearest encoding: it has no token '</s>'"),
+        (short, None, "not the vocabulary of uci-square-72, the nearest encoding: it has no token 'n'"),
         (other, "uci-square-77", "not the vocabulary of uci-square-77: it has no token 'P' and 5 more .*-72"),
         (broken, None, "broken/vocab.json is not a vocabulary"),
         (words, "uci-square-72", "vocab.json is not the vocabulary of uci-square-72: it has no token '<pad>'"),
+        (words, None, "vocab.json has tokens such as 'w0' and 'w1', which no encoding has.*--encoding prompt"),
         (square_folders[72], None, "vocabulary of 72, encoding pgn-char-32 has 32 .--encoding uci-square-72"),
     ):
         with pytest.raises(BadInputError, match=message) as caught:
@@ -163,6 +165,41 @@ def test_a_tokenizer_of_squares_that_does_not_fit_is_refused_in_one_line(
     assert not (tmp_path / "out").exists()
     named = convert_checkpoint(square_folders[72], tmp_path / "out", encoding="uci-square-72")
     assert named.info.encoding == "uci-square-72"
+
+
+MOVES = [f"{file}2{file}{rank}" for file in "abcdefgh" for rank in "34"]
+CHARACTERS = get_encoding("pgn-char-32").vocabulary
+
+
+@pytest.mark.parametrize(
+    ("tokens", "file", "message"),
+    [
+        (CHARACTERS[::-1], "meta.pkl", None),
+        ([*CHARACTERS, "\n", "!"], "meta.pkl", None),
+        (CHARACTERS[:-1], "meta.pkl", "is not the vocabulary of pgn-char-32, the nearest.*no token .x.*--vocabulary"),
+        (CHARACTERS[:-1], "", "has a vocabulary of 31, encoding pgn-char-32 has 32.*fen-77 or --vocabulary FILE"),
+        ([*CHARACTERS, "e4"], "meta.pkl", "its token 'e4' joins several tokens of a game.*--encoding prompt"),
+        ([*CHARACTERS, "e4"], "vocab.json", "has a vocabulary of 33.*--vocabulary .*/vocab.json"),
+        (MOVES, "meta.pkl", "has tokens such as 'a2a3' and 'a2a4', which no encoding has: pgn-char-32.*CONTRIBUTING"),
+        (MOVES, "", "has a vocabulary of 16.*--vocabulary FILE: its meta.pkl or tokenizer.json"),
+    ],
+)  # fmt: skip
+def test_a_nanogpt_file_of_other_tokens_is_reordered_or_refused_with_what_helps(
+    tokens: Sequence[str], file: str, message: str | None, tmp_path: Path
+) -> None:
+    checkpoint = nanogpt_checkpoint(vocab_size=len(tokens))
+    torch.save(checkpoint, tmp_path / "ckpt.pt")
+    ids = {text: number for number, text in enumerate(tokens)}
+    if file == "meta.pkl":
+        (tmp_path / file).write_bytes(pickle.dumps({"stoi": ids, "itos": dict(enumerate(tokens))}))
+    elif file:
+        (tmp_path / file).write_text(json.dumps(ids))
+    if message is None:
+        assert convert_checkpoint(tmp_path / "ckpt.pt", tmp_path / "out").info.encoding == "pgn-char-32"
+        return
+    with pytest.raises(BadInputError, match=message) as caught:
+        convert_checkpoint(tmp_path / "ckpt.pt", tmp_path / "out")
+    assert "\n" not in str(caught.value)
 
 
 def test_our_own_folder_comes_home_unchanged(tiny: LanguageModel, tmp_path: Path) -> None:

@@ -33,6 +33,18 @@ def test_only_settings_that_differ_are_shown(probes: Session):
     assert not {"code", "machine", "versions"} & found.differing.keys()
 
 
+def test_a_setting_without_an_effect_is_no_value(make, database):
+    from chessreg.experiments.play import PlaySpec
+    from chessreg.steering.interventions import InterventionSettings
+
+    plain = PlaySpec(checkpoint="model", opponent="random")
+    steered = plain.model_copy(update={"intervention": InterventionSettings(vector="calm", scale=4)})
+    for name, spec in {"plain": plain, "steered": steered}.items():
+        make.run("play", 4, name=name, spec=spec.model_dump(mode="json"))
+    differing = compare_runs(database, ["plain", "steered"]).differing["settings"]
+    assert differing == {"intervention.vector": [None, "calm"], "intervention.scale": [None, 4.0]}
+
+
 def test_a_metric_has_a_value_for_each_and_a_paired_difference(probes: Session):
     found = compare_runs(probes.database, ["reference-board", "longer"])
     metric = next(m for m in found.metrics if m.name == "accuracy, validation, layer 1")

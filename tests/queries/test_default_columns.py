@@ -129,9 +129,28 @@ def test_long_keys_keep_both_ends_and_wide_characters_count_twice():
 def test_a_list_that_is_too_wide_drops_its_last_column_and_keeps_names_whole():
     row = {"name": "mine-untrained", "tokenizer": "pgn-char-32", "seed": 0, "source": "random-init"}
     headings = {name: name for name in row}
-    lines, dropped = format_rows([row], headings, 34)
-    assert (lines[-1].split(), dropped) == (["mine-untrained", "pgn-char-32", "0"], ["source"])
-    lines, dropped = format_rows([row], headings, 31)
-    assert (lines[-1].split(), dropped) == (["mine-untrained", "pgn-…r-32", "0"], ["source"])
-    lines, dropped = format_rows([row], headings, 20)
-    assert (lines[-1].split(), dropped) == (["mine-untrained"], ["tokenizer", "seed", "source"])
+    lines, hidden = format_rows([row], headings, 34)
+    assert (lines[-1].split(), hidden.unfitting) == (["mine-untrained", "pgn-char-32", "0"], ["source"])
+    lines, hidden = format_rows([row], headings, 31)
+    assert (lines[-1].split(), hidden.unfitting) == (["mine-untrained", "pgn-…r-32", "0"], ["source"])
+    lines, hidden = format_rows([row], headings, 20)
+    assert (lines[-1].split(), hidden.unfitting) == (["mine-untrained"], ["tokenizer", "seed", "source"])
+
+
+def test_a_list_leaves_out_columns_without_a_value_and_names_them():
+    rows = [
+        {"name": "mine", "tokens_seen": None, "tags": [], "seed": 0},
+        {"name": "yours", "tokens_seen": None, "tags": [], "seed": None},
+    ]
+    headings = {"name": "name", "tokens_seen": "tokens seen", "tags": "tags", "seed": "seed"}
+    lines, hidden = format_rows(rows, headings)
+    assert lines[0].split() == ["name", "seed"]
+    assert hidden == ([], ["tokens seen", "tags"])
+    assert hidden.describe(80, "--json") == ["without a value: tokens seen, tags (--json)"]
+    rows[1]["tags"] = ["paper"]
+    assert format_rows(rows, headings)[1].empty == ["tokens seen"]
+    lines, hidden = format_rows(rows, headings, 12)
+    assert hidden.describe(80, "--json") == ["not shown: tags, seed (--json); without a value: tokens seen (--json)"]
+    assert len(hidden.describe(40, "--json")) == 2
+    lines, hidden = format_rows([{"name": None, "tags": None}], {"name": "name", "tags": "tags"})
+    assert (lines[0], hidden.empty) == ("name", ["tags"])

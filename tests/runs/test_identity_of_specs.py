@@ -101,3 +101,34 @@ def test_the_hash_covers_only_settings_that_differ_from_their_default() -> None:
 
     given = {"checkpoint": "sha256:" + "c4" * 32, "dataset": "dataset:" + "d5" * 32, "every": 4}
     assert get_hashed_settings(LegalitySpec(**given, seed=0)) == given
+
+
+@pytest.mark.parametrize(
+    ("kind", "settings", "idle"),
+    [
+        ("play", {"checkpoint": "m"}, {"intervention.scale", "intervention.form", "finished_openings"}),
+        ("play", {"checkpoint": "m", "policy": "legal"}, {"intervention.scale", "move_tokens", "resignation"}),
+        ("play", {"checkpoint": "m", "intervention": {"vector": "v"}}, {"intervention.control_seed"}),
+        ("sae", {"cache": "c"}, {"dataset", "games", "sites", "l0_search", "l0_search_tokens"}),
+        ("sae", {"cache": "c", "l0": 20.0}, {"l1_coefficient"}),
+        ("finetune", {"datasets": ["d"], "checkpoint": "m"}, {"n_layer", "tokenizer", "lora_rank"}),
+        ("edit", {"checkpoint": "m", "probe": "p", "dataset": "d", "scales": [1.0, 2.0]}, {"scale"}),
+        ("edit", {"checkpoint": "m", "probe": "p", "moves": "e4"}, {"games", "per_game"}),
+        ("decoding", {"checkpoint": "m", "dataset": "d"}, {"temperature", "top_p"}),
+    ],
+)  # fmt: skip
+def test_settings_without_an_effect_are_not_listed(kind, settings, idle):
+    from chessreg.runs.kind import find_kind, list_effective_settings
+    from chessreg.runs.spec import flatten_settings, parse_settings
+
+    spec = parse_settings(find_kind(kind).spec, settings)
+    recorded = spec.model_dump(mode="json")
+    listed = list_effective_settings(kind, recorded)
+    assert idle <= flatten_settings(recorded).keys() - listed.keys()
+    assert {"seed", *settings} - {"intervention"} <= listed.keys()
+
+
+def test_settings_of_a_kind_that_is_not_built_in_are_all_listed():
+    from chessreg.runs.kind import list_effective_settings
+
+    assert list_effective_settings("someone-elses", {"a": {"b": 1}, "c": None}) == {"a.b": 1, "c": None}

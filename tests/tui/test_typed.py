@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import random
 import shutil
+import threading
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import pytest
@@ -13,7 +15,9 @@ from textual.events import Key, Paste
 from textual.widgets import Input
 
 from tui.escape import AltKeyParser
+from tui.screens.boards import BoardScreen
 from tui.screens.dialogs import Prompt
+from tui.screens.edit import EditScreen
 from tui.screens.launch import FormScreen
 from tui.screens.queries import SqlEditor
 from tui.screens.run import RunScreen
@@ -90,8 +94,9 @@ async def test_what_is_pasted_stands_between_the_keys_before_and_after_it(drive)
         assert driver.app.screen.query_one(Input).value == "abcd"
 
 
-async def test_a_key_waits_a_second_at_most_for_what_is_being_read(drive, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A screen that is never filled keeps no key; those that work everywhere do not wait at all."""
+async def test_keys_wait_for_a_screen_that_shows_nothing_yet_until_one_that_works_everywhere_drops_them(
+    drive, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from tui.screens.runs import RunsScreen
 
     never = asyncio.Event()
@@ -99,18 +104,26 @@ async def test_a_key_waits_a_second_at_most_for_what_is_being_read(drive, monkey
     async def fill(self: RunsScreen) -> None:
         await never.wait()
 
+    monkeypatch.setattr("tui.typed.KEY_TIMEOUT_S", 0.05)
     async with drive(start="home") as driver:
         monkeypatch.setattr(RunsScreen, "fill", fill)
         async with asyncio.timeout(PATIENCE):
-            for keys, room in ("4jkjkjkjkjkjkjkjkn", "runs"), ("51", "home"):
-                for key in keys:
-                    driver.app.post_message(Key(key, key))
+            for key in "4jkjkjkjkjkjkjkjkn":
+                driver.app.post_message(Key(key, key))
+            while driver.app.current_mode != "runs" or not driver.app.typed.is_stuck:
+                await asyncio.sleep(0.01)
+            assert len(driver.app.typed.waiting) == 17
+            for key, room in ("5", "boards"), ("1", "home"):
+                driver.app.post_message(Key(key, key))
                 while driver.app.current_mode != room or driver.app.typed.waiting:
                     await asyncio.sleep(0.01)
+        assert "dropped 17 waiting keys" in driver.notices
         never.set()
 
 
-async def test_a_key_that_is_held_down_waits_for_nothing_that_is_read(drive, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_key_that_is_held_down_waits_for_nothing_that_is_read_again(
+    drive, monkeypatch: pytest.MonkeyPatch
+) -> None:
     from tui.screens.runs import RunsScreen
 
     monkeypatch.setattr("tui.typed.KEY_TIMEOUT_S", PATIENCE)
@@ -119,14 +132,81 @@ async def test_a_key_that_is_held_down_waits_for_nothing_that_is_read(drive, mon
     async def fill(self: RunsScreen) -> None:
         await never.wait()
 
-    async with drive(start="home") as driver:
+    async with drive(start="runs") as driver:
         monkeypatch.setattr(RunsScreen, "fill", fill)
-        for key in "4" + 20 * "j":
+        for key in "r" + 20 * "j":
             driver.app.post_message(Key(key, key))
         async with asyncio.timeout(PATIENCE / 2):
             while len(driver.app.typed.waiting) != 8:
                 await asyncio.sleep(0.01)
         never.set()
+
+
+async def post_while_reading(driver: Any, gate: threading.Event, *keys: str) -> None:
+    """Send keys while a read is held up, let the time limit of keys pass, then release the read."""
+    for key in keys:
+        driver.app.post_message(Key(key, key if len(key) == 1 else None))
+    async with asyncio.timeout(PATIENCE):
+        while not driver.app.typed.is_stuck:
+            await asyncio.sleep(0.01)
+    gate.set()
+    await driver.settle()
+
+
+def hold_up(monkeypatch: pytest.MonkeyPatch, target: str) -> threading.Event:
+    """Make a function of `tui.data` wait for the event that is returned."""
+    gate, function = threading.Event(), resolve_name(target)
+
+    def held(*arguments: Any, **named: Any) -> Any:
+        gate.wait(PATIENCE)
+        return function(*arguments, **named)
+
+    monkeypatch.setattr(target, held)
+    monkeypatch.setattr("tui.typed.KEY_TIMEOUT_S", 0.05)
+    return gate
+
+
+async def test_keys_typed_while_a_game_is_read_step_through_it(drive, monkeypatch: pytest.MonkeyPatch) -> None:
+    gate = hold_up(monkeypatch, "tui.data.board_views.load_boards")
+    async with drive(start="boards", size=(120, 36)) as driver:
+        await post_while_reading(driver, gate, "enter", *20 * "l", "h")
+        assert isinstance(driver.screen, BoardScreen)
+        assert driver.screen.frame == min(20, len(driver.screen.boards.views) - 1) - 1
+
+
+@pytest.mark.parametrize("help_is_open", [False, True])
+async def test_keys_typed_while_an_edit_is_read_reach_the_screen_of_edits(
+    drive, monkeypatch: pytest.MonkeyPatch, help_is_open: bool
+) -> None:
+    gate = hold_up(monkeypatch, "tui.data.board_views.load_boards")
+    keys = ["question_mark", "escape"] if help_is_open else []
+    async with drive(start="boards", size=(120, 36)) as driver:
+        await driver.press("tab")
+        assert driver.screen.result_table == "trial"
+        await post_while_reading(driver, gate, "enter", *keys, "j", "f")
+        assert isinstance(driver.screen, EditScreen)
+        assert driver.way.startswith("boards ›"), driver.way
+        assert driver.screen.at > 0
+        assert driver.screen.flipped
+
+
+async def test_a_screen_that_was_left_while_it_was_read_does_not_replace_another(
+    drive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate = hold_up(monkeypatch, "tui.data.board_views.load_boards")
+    async with drive(start="boards", size=(120, 36)) as driver:
+        await driver.press("tab")
+        listed = driver.screen
+        for key in ("enter", "escape"):
+            driver.app.post_message(Key(key, None))
+        async with asyncio.timeout(PATIENCE):
+            while driver.app.screen is listed:
+                await asyncio.sleep(0)
+            while driver.app.screen is not listed:
+                await asyncio.sleep(0)
+        gate.set()
+        await driver.settle()
+        assert driver.screen is listed
 
 
 async def send(driver: Any, *read: str) -> None:

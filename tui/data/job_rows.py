@@ -197,10 +197,11 @@ def count_jobs(session: Session) -> dict[str, int]:
 
 
 class JobView(NamedTuple):
-    """A job with the other jobs of its run in the same launch. `reason` is the error line in the log of a
-    failed job."""
+    """A job with the other jobs of its run in the same launch. `settings`, by dotted path, are those with an effect.
+    `reason` is the error line in the log of a failed job."""
 
     job: dict[str, Any]
+    settings: dict[str, Any]
     shards: Sequence[Row]
     log: Path | None
     why_no_log: str
@@ -210,6 +211,8 @@ class JobView(NamedTuple):
 
 def load_job(session: Session, job_id: UUID) -> JobView:
     """Load one job. Raises NotFoundError if it does not exist."""
+    from chessreg.runs.kind import list_effective_settings
+    from chessreg.runs.spec import flatten_settings
     from chessreg.scheduling.status import find_log
 
     with session.database.read() as sql:
@@ -220,11 +223,13 @@ def load_job(session: Session, job_id: UUID) -> JobView:
         query = select(Job).where(Job.group_id == record.group_id, Job.run_id == record.run_id).order_by(Job.shard)
         shards = status.read_job_rows(sql, sql.scalars(query).all())
         log = find_log(session.store, record)
+    settings = list_effective_settings(full["kind"], full["spec"]) | flatten_settings(full["execution_options"])
     found = find_first_results(session, record.run_id)
     if log is not None:
         failed = full["state"] in status.FINAL_STATES and full["state"] not in ("complete", "cancelled")
-        return JobView(full, shards, log, "", find_failure_reason(log, full["message"] or "") if failed else "", found)
-    return JobView(full, shards, None, status.explain_missing_log(full))
+        reason = find_failure_reason(log, full["message"] or "") if failed else ""
+        return JobView(full, settings, shards, log, "", reason, found)
+    return JobView(full, settings, shards, None, status.explain_missing_log(full))
 
 
 def read_log_end(session: Session, job_id: UUID, lines: int) -> list[str]:

@@ -266,12 +266,14 @@ def describe_first_results(session: Session, run_ids: Sequence[UUID]) -> dict[UU
     return found
 
 
-def load_run_preview(session: Session, run_id: UUID) -> tuple[dict[str, Any], str]:
-    """Return a run with named inputs, and its result as text."""
+def load_run_preview(session: Session, run_id: UUID) -> tuple[dict[str, Any], dict[str, Any], str]:
+    """Return a run, its settings with named inputs by dotted path, and its result as text."""
+    from chessreg.runs.kind import list_effective_settings
+
     with session.database.read() as sql:
         run = read.read_run(sql, run_id.hex)
-        run["spec"] = name_inputs(sql, run["spec"])
-        return run, format_headline(sql, run_id)
+        settings = name_inputs(sql, list_effective_settings(run["kind"], run["spec"]))
+        return run, settings, format_headline(sql, run_id)
 
 
 def format_headline(sql: Any, run_id: UUID) -> str:

@@ -100,6 +100,7 @@ def build_answer_columns(answer: AnswerTable) -> list[TableColumn]:
             right and n not in answer.aligned,
             whole=n in answer.aligned,
             role=role,
+            ends=role == "key",  # as on the command line: `user:calm L3 x4` and `user:calm L3 x2`
             tone=partial(choose_sign_tone, answer.signs, f"c{n}") if role == "value" and answer.signs else None,
         )
         for n, (heading, right, role) in enumerate(zip(answer.headings, answer.numeric, roles, strict=True))

@@ -63,6 +63,8 @@ class AppScreen(Screen[None]):
     stale = False
     refused = False  # whether the last input was invalid
     filling: Worker[None] | None = None
+    filled = False  # whether it has been filled once, or could not be filled
+    successor: Screen[Any] | None = None  # the screen that takes its place
 
     def compose(self) -> ComposeResult:
         yield TopBar()
@@ -104,6 +106,17 @@ class AppScreen(Screen[None]):
         """
         self.require_shown()
         await self.fill()
+        self.filled = True
+
+    def give_way(self, screen: Screen[Any]) -> None:
+        """Show `screen` in place of this one: now, or when this screen is on top again. Keys wait for it."""
+        self.successor = screen
+        self.app.call_later(self.show_successor)
+
+    async def show_successor(self) -> None:
+        """Show the screen that takes the place of this one, unless a dialog or another screen is on top."""
+        if self.successor is not None and self.is_current:
+            await self.app.switch_screen(self.successor)
 
     def reload_if_stale(self) -> None:
         """Reload after a change of the registry, if this screen follows changes.
@@ -130,6 +143,8 @@ class AppScreen(Screen[None]):
         self.call_later(self.relabel)  # the dialog is on the stack by then
 
     def on_screen_resume(self) -> None:
+        if self.successor is not None:
+            self.app.call_later(self.show_successor)
         self.relabel()
         if self.stale:
             self.reload_if_stale()
@@ -281,7 +296,7 @@ class AppScreen(Screen[None]):
         if not (self.display and self.is_attached and self.app.is_running):
             raise asyncio.CancelledError
 
-    @work
+    @work(group="page")
     async def on_page_table_wanted(self, event: PageTable.Wanted) -> None:
         event.stop()
         pages: Pages = event.pages

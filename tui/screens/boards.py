@@ -235,6 +235,7 @@ class BoardScreen(DrawingScreen):
     def __init__(self, pages: Pages, place: int, row: Mapping[str, Any]) -> None:
         super().__init__(classes="-loading")
         self.pages, self.at, self.row = pages, place, row
+        self.heading_for = place  # the row that is being read
         self.crumb = format_board_crumb(row)
         self.boards: Boards | None = None
         self.drawn_row: Mapping[str, Any] | None = None  # the row of `boards`
@@ -273,7 +274,7 @@ class BoardScreen(DrawingScreen):
         if drawn.kind in KINDS_WITH_OWN_SCREEN:
             from tui.screens.edit import EditScreen
 
-            self.app.call_later(self.app.switch_screen, EditScreen(self.pages, self.at, drawn.row))
+            self.give_way(EditScreen(self.pages, self.at, drawn.row))
             return
         self.drawn_row = row
         self.boards, self.answers, self.picked = drawn, {}, None
@@ -462,8 +463,8 @@ class BoardScreen(DrawingScreen):
         """Show the reading of the same position by the probe of the next layer."""
         if self.boards is None or self.boards.row.get("layer") not in self.boards.layers:
             return
-        layers = list(self.boards.layers)
-        place = layers.index(self.boards.row["layer"]) + int(way)
+        layers, here = list(self.boards.layers), self.row.get("layer")  # the layer shown, or being read
+        place = layers.index(here if here in layers else self.boards.row["layer"]) + int(way)
         if 0 <= place < len(layers):
             row = self.boards.row
             self.row = {name: row[name] for name in ("run_id", "split", "item", "result_table")}
@@ -584,15 +585,21 @@ class BoardScreen(DrawingScreen):
         boards = self.query_one("#boards", VerticalScroll)
         boards.scroll_relative(y=int(way) * max(1, boards.size.height - 2), animate=False)
 
-    @work(exclusive=True, group="row")
-    async def action_row(self, way: str) -> None:
-        place = self.at + int(way)
-        if not 0 <= place < self.pages.count:
-            return
+    def action_row(self, way: str) -> None:
+        """Show another row of the list. Steps add up while a row is read."""
+        self.heading_for = min(max(self.heading_for + int(way), 0), self.pages.count - 1)
+        if self.heading_for != self.at:
+            self.run_exclusive(self.show_row, "row")
+
+    async def show_row(self) -> None:
+        """Show the row at `heading_for`."""
+        place = self.heading_for
         rows = await self.ask("reading rows", lambda session: self.pages.page(place // PAGE_ROWS))
         if rows and place % PAGE_ROWS < len(rows):
             self.at, self.row, self.frame = place, rows[place % PAGE_ROWS], 0
             self.load()
+        else:
+            self.heading_for = self.at
 
     def action_inspect(self) -> None:
         self.app.push_screen(FieldsScreen(dict(self.boards.row if self.boards else self.row)))

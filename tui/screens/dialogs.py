@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
 from textual.app import ComposeResult
@@ -11,7 +12,7 @@ from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
 from tui import show
-from tui.actions import make_bindings
+from tui.actions import Action, make_bindings
 from tui.columns import GAP_CELLS, TableColumn, compute_widths
 from tui.data.pages import PAGE_ROWS, ListPages, Row
 from tui.screens.base import AppScreen
@@ -229,3 +230,6 @@ class PickerScreen(AppScreen):
 
     def offers(self, action: Any) -> bool:
         return super().offers(action) and (self.several or action.method != "mark")
+
+    def actions(self) -> list[Action]:
+        return [replace(a, short="choose") if a.method == "open" else a for a in super().actions()]

@@ -48,14 +48,14 @@ class StateScreen(DrawingScreen):
     async def read(self) -> EditedState | None:
         """Return the state of the row under the current condition.
 
-        Returns None after an error, or if it switched to the screen for this type of state.
+        Returns None after an error, or if the screen for this type of state takes the place of this one.
         """
         from tui.data.board_views import load_state_boards
 
         row, condition = self.row, self.condition
         state = await self.ask("reading the state", lambda session: load_state_boards(session, row, condition))
         if state is not None and (state.case is None) == isinstance(self, CaseScreen):
-            self.app.call_later(self.app.switch_screen, make_state_screen(state, self.pages, self.at, row))
+            self.give_way(make_state_screen(state, self.pages, self.at, row))
             return None
         return state
 

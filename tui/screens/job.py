@@ -12,6 +12,7 @@ from textual.content import Content
 from textual.widgets import Static
 
 from chessreg.registry.run_state import FAILURES
+from chessreg.runs.spec import describe_source
 from chessreg.scheduling import status
 from chessreg.scheduling.status import FINAL_STATES
 from tui import show
@@ -194,14 +195,13 @@ class JobScreen(JobActionsScreen, PartsScreen):
         elif PANES[strip.place] == "attempts":
             table.show(ListPages(job["attempts"]), job["attempts"][:200], columns=ATTEMPT_COLUMNS, keep=keep)
         elif PANES[strip.place] == "settings":
-            explicit = set(job["explicit"])
             rows = [
                 {
-                    "setting": key,
+                    "setting": path,
                     "value": show.format_full_value(value),
-                    "source": "given" if key in explicit else "default",
+                    "source": describe_source(path, job["explicit"]),
                 }
-                for key, value in {**job["spec"], **job["execution_options"]}.items()
+                for path, value in self.view.settings.items()
             ]
             table.show(ListPages(rows), rows, columns=SETTING_COLUMNS, keep=keep)
 
@@ -305,7 +305,7 @@ def format_job_progress(view: JobView) -> str:
         of = f" of {show.format_count(len(view.shards), 'job')}" if len(view.shards) > 1 else ""
         parts.append(f"{show.draw_bar(share, 20)} {show.format_percent(share)}")
         parts.append(f"{done:,}/{total:,} units{of}")
-    parts += [job["why"], view.reason]
+    parts += [job["why"] if job["why"] != job["state"] else "", view.reason]
     return " · ".join(filter(None, parts))
 
 

@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 COLUMNS = (
     TableColumn("name", "kind", widest=24, least=19),
     TableColumn("summary", "what it does", widest=160, least=56),
-    TableColumn("presets", "presets", widest=16),
-    TableColumn("source", "from", widest=16, ends=True),
+    TableColumn("presets", "presets", widest=16, role="detail"),
+    TableColumn("source", "from", widest=16, ends=True, role="detail"),
 )
 
 

@@ -40,7 +40,7 @@ COLUMNS = (
     TableColumn("question", "what it answers", widest=90, least=44),
     TableColumn("made_by", "from", least=18, role="detail"),
     TableColumn("paper", "paper", least=24, role="detail"),
-    TableColumn("plots", "plots", widest=40),
+    TableColumn("plots", "plots", widest=40, role="detail"),
     TableColumn("aliases", "also called", widest=60, role="detail"),
 )  # fmt: skip
 SEARCH_KEY = "queries.search"

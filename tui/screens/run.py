@@ -161,6 +161,8 @@ def read_run_view(session: Session, run_id: UUID) -> RunView:
     from sqlalchemy import select
 
     from chessreg.registry import read, tables
+    from chessreg.runs.kind import list_effective_settings
+    from chessreg.runs.spec import describe_source
     from tui.data import run_summary
 
     with session.database.read() as sql:
@@ -185,11 +187,11 @@ def read_run_view(session: Session, run_id: UUID) -> RunView:
         panes.append(RunPane(TABLE_TITLES[result_table], columns, pages, first, result_table, rows=count))
     settings = [
         {
-            "setting": key,
+            "setting": path,
             "value": show.format_full_value(value),
-            "source": "default" if key in run["defaulted"] else "given",
+            "source": describe_source(path, run["explicit"]),
         }
-        for key, value in run["spec"].items()
+        for path, value in list_effective_settings(run["kind"], run["spec"]).items()
     ]
     panes.append(RunPane("settings", SETTING_COLUMNS, ListPages(settings), settings[:PAGE_ROWS]))
     for title, its_columns, rows in (

@@ -183,14 +183,15 @@ class RunsScreen(AnnotatingScreen, PreviewingScreen):
 
     async def previewed(self, row: Mapping[str, Any]) -> RowPreview | None:
         """Return the result of a run and the settings that were given."""
+        from chessreg.runs.spec import describe_source
         from tui.data.run_rows import load_run_preview
 
         id = row["id"]
         seen = await self.ask("reading the run", lambda session: load_run_preview(session, id))
         if seen is None:
             return None
-        run, answer = seen
-        given = {name: value for name, value in run["spec"].items() if name not in run["defaulted"]}
+        run, settings, answer = seen
+        given = {path: value for path, value in settings.items() if describe_source(path, run["explicit"]) == "given"}
         known = {
             "result": answer, "kind": run["kind"], "state": run["state"], "units": format_units(run),
             "tags": " ".join(run["tags"]), "notes": "\n".join(run["notes"]), "wrong": run["invalid"],

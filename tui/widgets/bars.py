@@ -189,7 +189,7 @@ class KeyBar(Widget):
                 self.app.simulate_key(action.keys.split(",")[0])
 
 
-FOOTER_FIRST = ("help", "quit", "back", "open")  # in this order
+FOOTER_FIRST = ("help", "quit", "back", "open", "export")  # in this order
 
 
 def choose_footer_actions(actions: Sequence[Action]) -> tuple[Action, ...]:
@@ -197,7 +197,9 @@ def choose_footer_actions(actions: Sequence[Action]) -> tuple[Action, ...]:
     them."""
     named = [action for action in actions if action.short]
     everywhere = [
-        action for action in named if action.place in ("everywhere", "table") and action.method in FOOTER_FIRST
+        action
+        for action in named
+        if action.place in ("everywhere", "table", "result") and action.method in FOOTER_FIRST
     ]
     first = sorted(everywhere, key=lambda action: FOOTER_FIRST.index(action.method))
     return (*first, *(action for action in named if action not in first))

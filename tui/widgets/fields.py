@@ -300,7 +300,7 @@ def format_plan_facts(plan: Row, checked: FormCheck, wide: bool) -> Text:
         if plan["seconds"] is not None
         else "not known: never run"
     )
-    if plan["units"] is None or plan["status"] == "complete":
+    if plan["status"] == "complete":
         time = ""
     launch = checked.launch
     where = " · ".join([launch.on, show.format_count(launch.shards, "shard"), plan["determinism"]])

@@ -143,6 +143,11 @@ class EditSettings(GameSelection):
     sham_control: bool = Field(False, description="also edit with length 0, which must not change anything")
     allow_overlap: AllowOverlap = ALLOW_OVERLAP
 
+    def without_effect(self) -> dict[str, str]:
+        idle = super().without_effect()
+        selection = ("games", "min_plies", "keep_duplicates", "per_game", "last_move", "allow_overlap")
+        return idle | (dict.fromkeys(selection, "--moves gives one position") if self.moves else {})
+
     @field_validator("moves")
     @classmethod
     def _one_spelling(cls, moves: str) -> str:

@@ -57,6 +57,7 @@ if TYPE_CHECKING:
 __all__ = ["Play", "PlayOptions", "PlaySpec"]
 
 
+NEVER_ILLEGAL = ("trie", "legal")  # policies that choose among the legal moves
 BYTES_PER_PLY = 2
 BYTES_PER_GAME = 900  # estimated share of one game in a fragment
 
@@ -231,7 +232,7 @@ class PlaySpec(MatchSpec):
 
     def without_effect(self) -> dict[str, str]:
         idle = super().without_effect()
-        if self.policy in ("trie", "legal"):
+        if self.policy in NEVER_ILLEGAL:
             idle |= dict.fromkeys(("move_tokens", "resignation"), f"the policy {self.policy} writes no free text")
         return idle
 
@@ -353,9 +354,8 @@ class Play(Kind):
                 ) from error
 
     def estimate(self, spec: PlaySpec, inputs: Inputs) -> RunEstimate:
-        remarks: tuple[str, ...] = (
-            f"at most {2 * spec.move_limit} plies per game; the number of illegal tries depends on the model",
-        )
+        tries = "" if spec.policy in NEVER_ILLEGAL else "; the number of illegal tries depends on the model"
+        remarks: tuple[str, ...] = (f"at most {2 * spec.move_limit} plies per game{tries}",)
         games = self.units(spec, inputs)
         if spec.color == "both" and spec.games % 2:
             remarks = ("the last opening is played with White alone; an even number of games gives pairs", *remarks)

@@ -106,6 +106,16 @@ class SaeSpec(Spec):
     )
     allow_overlap: AllowOverlap = ALLOW_OVERLAP
 
+    def without_effect(self) -> dict[str, str]:
+        idle = super().without_effect()
+        if self.cache is not None:
+            idle |= dict.fromkeys(STREAM_SETTINGS, "the cache determines it")
+        return idle | (
+            dict.fromkeys(("l0_search", "l0_search_tokens"), "it needs --l0")
+            if self.l0 is None
+            else {"l1_coefficient": "--l0 sets the sparsity"}
+        )
+
     @model_validator(mode="after")
     def _one_source(self) -> Self:
         """Set the defaults that depend on other settings, and refuse settings without effect.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import shlex
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,7 @@ from chessreg.models.importers.vocabulary import (
     TokenRows,
     Vocabulary,
     find_inner_vocabulary,
+    list_vocabulary_files,
     match_encoding,
     read_vocabulary,
 )
@@ -123,12 +125,12 @@ def convert_checkpoint(
     written, rows = resolve_encoding(source, encoding or chosen.encoding_of(source), vocabulary)
 
     def loss(model: Network) -> float | None:
-        own = reorder_tokens(model, fit_rows(written, rows, model, path.name, named=encoding is not None))
+        own = reorder_tokens(model, fit_rows(written, rows, model, path, named=encoding is not None))
         return measure_loss_on_games(LanguageModel(own, CheckpointInfo.of(own, written.name)))
 
     try:
         imported = chosen.read(dataclasses.replace(source, loss=loss))
-        rows = fit_rows(written, rows, imported.model, path.name, named=encoding is not None)
+        rows = fit_rows(written, rows, imported.model, path, named=encoding is not None)
         model = reorder_tokens(imported.model, rows)
         difference, largest, compared = compare_logits(imported, model, rows)
     except DAMAGE_ERRORS as error:  # a shape, key or type that the format's reader did not expect
@@ -221,19 +223,19 @@ def read_dataset_name(source: CheckpointSource) -> str:
     return name if isinstance(name, str) and name.isprintable() and "/" not in name else "."
 
 
-def fit_rows(written: Encoding, rows: TokenRows | None, model: Network, name: str, named: bool) -> TokenRows | None:
+def fit_rows(written: Encoding, rows: TokenRows | None, model: Network, path: Path, named: bool) -> TokenRows | None:
     """Return the rows of the encoding's tokens, None if they are all of the model's rows in order.
 
     A vocabulary rounded up to a multiple of 8 to 128 is cut to the first rows; if the user did not name the encoding,
     only if no other encoding would fit. A language model may have rows without a token; a prompt and its answer must
     fit its context. Raises BadInputError for a model that cannot read this encoding.
     """
-    prompt, held = isinstance(written, PromptEncoding), model.vocab_size
+    prompt, held, name = isinstance(written, PromptEncoding), model.vocab_size, path.name
     if rows is not None:
         if max(rows.rows) >= held:
             raise BadInputError(
                 f"{name} has a vocabulary of {held}, {rows.file} has the token of row {max(rows.rows)}",
-                f"remove {rows.file} if it belongs to another model",
+                f"--vocabulary FILE, if {rows.file} belongs to another model",
             )
         return dataclasses.replace(rows, unused=max(held - len(rows.rows) - len(rows.dropped), 0))
     if held < written.size or (held > written.size and not prompt):
@@ -242,11 +244,12 @@ def fit_rows(written: Encoding, rows: TokenRows | None, model: Network, name: st
         if held > written.size and (padded == [written] or (named and written in padded)):
             return TokenRows(tuple(range(written.size)), unused=held - written.size)
         fitting = [one for one in list_encodings() if encoding_named(one).size == held] or [one.name for one in padded]
-        other = f"--encoding {' or '.join(fitting)}" if fitting else "choose another with --encoding"
-        raise BadInputError(
-            f"{name} has a vocabulary of {held}, encoding {written.name} has {written.size}",
-            "give the tokenizer.json that the model was trained with" if prompt else other,
-        )
+        hint = "give the tokenizer.json that the model was trained with"
+        if not prompt:
+            beside = [] if path.is_dir() else list_vocabulary_files(path.parent)
+            file = shlex.quote(str(path.with_name(beside[0]))) if beside else "FILE: its meta.pkl or tokenizer.json"
+            hint = " or ".join([*(f"--encoding {one}" for one in fitting), f"--vocabulary {file}"])
+        raise BadInputError(f"{name} has a vocabulary of {held}, encoding {written.name} has {written.size}", hint)
     if prompt and (needed := len(written.prompt(chess.Board())) + written.max_move_tokens - 1) > model.block_size:
         raise BadInputError(
             f"{name} reads {model.block_size} tokens; the first position and its answer are {needed} by {written.name}",

@@ -155,7 +155,7 @@ def match_encoding(vocabulary: Vocabulary, given: Encoding | None = None) -> tup
     known = [get_encoding(name) for name in list_encodings()]
     fitting = [(one, vocabulary.rows_of(one)) for one in known if vocabulary.difference(one) is None]
     best = min(fitting, key=lambda fit: (len(fit[1].dropped), fit[1].is_reordered), default=None)
-    hint = f"remove {vocabulary.file} if the model was trained without it"
+    hint = f"--vocabulary FILE, if {vocabulary.file} belongs to another model"
     if given is not None:
         if reason := vocabulary.difference(given):
             other = f"--encoding {best[0].name}" if best else hint
@@ -167,11 +167,22 @@ def match_encoding(vocabulary: Vocabulary, given: Encoding | None = None) -> tup
     if set(chess.SQUARE_NAMES) <= set(vocabulary.ids):
         near = [one for one in known if isinstance(one, UciSquare)]
     nearest = min(near, key=lambda one: len(vocabulary.missing(one)))
-    reason = vocabulary.difference(nearest)
+    if 2 * len(vocabulary.missing(nearest)) > nearest.size:
+        examples = " and ".join(repr(text[:20]) for text in [*vocabulary.texts.values()][:2])
+        raise BadInputError(
+            f"{vocabulary.file} has tokens such as {examples}, which no encoding has: {', '.join(list_encodings())}",
+            f"{hint}; --encoding prompt for a language model; CONTRIBUTING.md describes how to add an encoding",
+        )
     raise BadInputError(
-        f"{vocabulary.file} is not the vocabulary of {nearest.name} or another encoding: {reason}",
-        f"{hint}; --encoding prompt reads a language model by a template",
+        f"{vocabulary.file} is not the vocabulary of {nearest.name}, the nearest encoding: "
+        f"{vocabulary.difference(nearest)}",
+        f"{hint}; --encoding prompt for a language model",
     )
+
+
+def list_vocabulary_files(folder: Path) -> list[str]:
+    """Return the names of the files in a folder that may hold a vocabulary."""
+    return [name for name in FILES if (folder / name).is_file()]
 
 
 # -- files ----------------------------------------------------------------------------------------------------------
