@@ -149,7 +149,9 @@ class Registry(Session):
                 by_id = {row["id"]: row for row in rows}
                 fitting = run_filter.find_runs(sql, words, sort or "created", archived=archived)
                 rows = [by_id[id] for id in fitting if id in by_id]
-        return Rows(rows, {column.field: column.heading for column in load_entity("run").columns})
+        headings = {column.field: column.heading for column in load_entity("run").columns}
+        headings = {"state" if field == "progress" else field: heading for field, heading in headings.items()}
+        return Rows(rows, headings)
 
     def id(self, noun: str, reference: str) -> str:  # type: ignore[override]
         """Return the id of a thing, 32 hex digits. Raises NotFoundError, and BadInputError for an ambiguous

@@ -59,13 +59,17 @@ def format_cell(value: Any) -> str:
     if isinstance(value, datetime):
         return (value if value.tzinfo else value.replace(tzinfo=UTC)).astimezone().strftime("%Y-%m-%d %H:%M")
     if isinstance(value, float):
-        return f"{value:.4g}"
+        return f"{value:.2f}" if isinstance(value, Percent) else f"{value:.4g}"
     if isinstance(value, int):
         return f"{value:,}"
     value = to_plain(value)
     if isinstance(value, list) and all(isinstance(item, str) for item in value):
         value = ", ".join(value)
     return make_visible(value if isinstance(value, str) else json.dumps(value, ensure_ascii=False))
+
+
+class Percent(float):
+    """A percentage, shown with two decimals."""
 
 
 class Id(str):
@@ -119,7 +123,7 @@ def format_rows(
         list(zip(*(cells[name] for name in names), strict=True)),
         [numeric[name] for name in names],
     )
-    empty = [headings[name] for name in headings if name not in filled]
+    empty = [heading for name, heading in headings.items() if name not in filled and heading]
     return lines, HiddenColumns([headings[name] for name in filled[len(names) :]], empty)
 
 

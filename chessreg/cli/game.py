@@ -58,24 +58,23 @@ def list_(home: Home, run: str | None, limit: int) -> None:
 
 
 @game.command()
-@click.argument("run", metavar="RUN")
-@click.argument("unit", type=int)
+@click.argument("reference", metavar="GAME")
+@click.argument("unit", required=False)
 @add_json_option
 @pass_home
-def show(home: Home, run: str, unit: int) -> None:
-    """Show one game: as PGN, or with --json in full.
+def show(home: Home, reference: str, unit: str | None) -> None:
+    """Show one game, RUN:UNIT or RUN UNIT: as PGN, or with --json in full.
 
     \b
-    Example: chessreg game show plain 12
+    Example: chessreg game show plain:12
     """
-    from chessreg.entities.game import build_full_record, read_stored_games
+    from chessreg.entities.game import build_full_record, parse_unit_reference, read_stored_games
     from chessreg.games.boards.pgn import format_game
-    from chessreg.registry import names
 
     database = open_with_waiting_results(home)
     with database.read() as session:
-        run_id = names.resolve_id(session, "run", run)
-    stored = next(read_stored_games(database, [(run_id, unit)]))
+        key = parse_unit_reference(session, reference if unit is None else f"{reference}:{unit}")
+    stored = next(read_stored_games(database, [key]))
     if home.json:
         print_output(home, build_full_record(stored))
     else:

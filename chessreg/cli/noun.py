@@ -12,6 +12,7 @@ from chessreg.cli.base import Group, Home, add_json_option, open_with_waiting_re
 from chessreg.entities import load_entity
 from chessreg.entities.base import Entity
 from chessreg.entities.display import Option
+from chessreg.rows import Percent
 from chessreg.session import Session
 
 TYPES: dict[type, Any] = {str: str, int: click.IntRange(0), bool: None}
@@ -48,9 +49,9 @@ def print_rows(home: Home, noun: Entity, rows: list[dict[str, Any]]) -> None:
     print_output(home, rows, get_headings(noun))
 
 
-def format_percent(share: float | None) -> float | None:
+def format_percent(share: float | None) -> Percent | None:
     """Return a fraction of 1 in percent."""
-    return None if share is None else 100 * share
+    return None if share is None else Percent(100 * share)
 
 
 def list_command(noun: Entity) -> click.Command:

@@ -49,6 +49,10 @@ class Probes(Entity):
         *columns[5:8], Column("tags", "tags"),
     )  # fmt: skip
     none_yet = "no probes yet: chessreg run probe --cache CACHE"
+    measured = (
+        Column("validation_accuracy", "validation accuracy", "share"),
+        Column("test_accuracy", "test accuracy", "share"),
+    )  # fmt: skip
     hidden = ("detail", "norms", "cosines", "checkpoint", "checkpoint_id")
     list_help = "List the probes, one line per layer, with their accuracy on held-out games."
     show_help = """Show one probe: its input, label, training data and accuracy, and the norm of each class's direction
@@ -111,7 +115,11 @@ class Probes(Entity):
         return Thing(
             f"probe of {best['label']} in {best['model']} · {best['positions']}{right}",
             annotations,
-            [Part(f"layers {len(layers)}", fields, layers, chart), *build_f1_parts(session, id), list_facts(best)],
+            [
+                Part(f"layers {len(layers)}", fields, layers, chart),
+                *build_f1_parts(session, id),
+                list_facts(best, self.measured),
+            ],
         )
 
 

@@ -48,10 +48,11 @@ class Runs(Entity):
     def show(self, session: Session, reference: str, **options: Any) -> ShowOutput:
         with session.database.read() as sql:
             (row,) = self.rows(sql, reference)
-        settings = [
-            {"setting": path, "value": format_value(value), "source": describe_source(path, row["explicit"])}
-            for path, value in list_effective_settings(row["kind"], row["spec"]).items()
-        ]
+            settings = [
+                {"setting": path, "value": named, "source": describe_source(path, row["explicit"])}
+                for path, value in list_effective_settings(row["kind"], row["spec"]).items()
+                for named in [format_typed_reference(sql, value) if isinstance(value, str) else format_value(value)]
+            ]
         fields = {
             "id": "run", "name": "name", "kind": "kind", "version": "version", "progress": "state",
             "created_at": "created", "completed_at": "completed", "spec_hash": "spec", "tags": "tags",

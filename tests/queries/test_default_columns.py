@@ -150,7 +150,8 @@ def test_a_list_leaves_out_columns_without_a_value_and_names_them():
     rows[1]["tags"] = ["paper"]
     assert format_rows(rows, headings)[1].empty == ["tokens seen"]
     lines, hidden = format_rows(rows, headings, 12)
-    assert hidden.describe(80, "--json") == ["not shown: tags, seed (--json); without a value: tokens seen (--json)"]
+    assert hidden.describe(80, "--json") == ["not shown: seed (--json); without a value: tokens seen (--json)"]
     assert len(hidden.describe(40, "--json")) == 2
     lines, hidden = format_rows([{"name": None, "tags": None}], {"name": "name", "tags": "tags"})
     assert (lines[0], hidden.empty) == ("name", ["tags"])
+    assert format_rows([{"name": "mine", "why": None}], {"name": "name", "why": ""})[1].empty == []
