@@ -284,7 +284,7 @@ class ChessregApp(Host):
         if banner is None or banner.has_class("-wrong"):
             return
         if waiting and waiting.seconds > SLOW_CALL_S:
-            keys = f"; {show.counted(len(self.typed.waiting), 'key')} waiting for it" if self.typed.waiting else ""
+            keys = f"; {show.format_count(len(self.typed.waiting), 'key')} waiting for it" if self.typed.waiting else ""
             drops = ", Esc drops them" if keys and self.typed.is_stuck else ""
             banner.set_message(f"still {waiting.what} … {waiting.seconds:.0f} s{keys}{drops}")
         elif banner.message:

@@ -87,7 +87,7 @@ class TypedKeys:
         """
         if self.under_way and (self.waiting or not self._goes_on(key)):
             if self.waiting and self.is_stuck and isinstance(key, Key) and self._works_everywhere(key):
-                self.app.notify(f"dropped {show.counted(len(self.waiting), 'waiting key')}", severity="warning")
+                self.app.notify(f"dropped {show.format_count(len(self.waiting), 'waiting key')}", severity="warning")
                 self.waiting.clear()
             self.waiting.append(key)
             return True

@@ -43,7 +43,7 @@ def print_rows(home: Home, noun: Entity, rows: list[dict[str, Any]]) -> None:
     if home.json:
         print_output(home, rows)
         return
-    texts = {column.field: column.text for column in noun.columns if column.text is not None}
+    texts: dict[str, Any] = {column.field: column.text for column in noun.columns if column.text is not None}
     texts |= {column.field: format_percent for column in noun.columns if column.unit == "share"}
     rows = [{**row, **{field: text(row[field]) for field, text in texts.items()}} for row in rows]
     print_output(home, rows, get_headings(noun))

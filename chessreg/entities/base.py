@@ -15,8 +15,8 @@ from chessreg.entities.display import (
     Part,
     ShowOutput,
     Thing,
-    format_count,
     format_annotations,
+    format_count,
     format_display_cell,
     list_facts,
 )

@@ -29,11 +29,11 @@ from chessreg.runs.spec import (
     Spec,
     describe_settings,
     flatten_settings,
-    list_variant_models,
     list_setting_names,
+    list_variant_models,
+    list_variants,
     parse_settings,
     tag_of,
-    list_variants,
 )
 
 if TYPE_CHECKING:
