@@ -14,8 +14,6 @@ from chessreg.errors import NotFoundError
 from chessreg.named import clip_text
 from chessreg.registry import names, read, tables
 from chessreg.registry.identity import shorten_id
-from chessreg.runs.kind import list_effective_settings
-from chessreg.runs.spec import describe_source, format_value
 from chessreg.terminal import make_visible
 
 if TYPE_CHECKING:
@@ -46,6 +44,9 @@ class Runs(Entity):
         return read.list_runs(sql, archived=True) if reference is None else [read.read_run(sql, reference)]
 
     def show(self, session: Session, reference: str, **options: Any) -> ShowOutput:
+        from chessreg.runs.kind import list_effective_settings
+        from chessreg.runs.spec import describe_source, format_value
+
         with session.database.read() as sql:
             (row,) = self.rows(sql, reference)
             settings = [
