@@ -148,8 +148,8 @@ class Host(App[Exception | None]):
                     return
                 except Exception as error:  # a name conflict or a bug: do not retry
                     self.writes.drop(first)
-                    if self.top_screen is not None and not first.dropped:
-                        self.trouble(self.top_screen, error)
+                    if not first.dropped:
+                        self.notify_failure("written", f"{first.what}: {first.change}", error)
                     continue
                 self.writes.drop(first)
                 self.notify(first.message(answer), title=first.what)
@@ -169,6 +169,11 @@ class Host(App[Exception | None]):
         """Notify as textual does, without markup, and keep the notice for the screen of messages."""
         self.notices.append(Notice(datetime.now(UTC), title, message, severity))
         super().notify(message, title=title, severity=severity, **more | {"markup": False})
+
+    def notify_failure(self, done: str, title: str, error: Exception) -> None:
+        """Show an error of a task that is not retried. The banner would lose it to the next successful read."""
+        message, hint, _ = describe_error(error)
+        self.notify(f"not {done}: {message}" + (f" ({hint})" if hint else ""), title=title, severity="error")
 
     def trouble(self, screen: Screen[Any], error: Exception) -> None:
         """Show the error in the banner, or end the program if the registry could not be opened at all."""

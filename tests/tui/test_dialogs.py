@@ -65,7 +65,7 @@ async def test_a_name_that_cannot_be_one_stays_in_its_dialog_and_a_taken_one_is_
         await driver.press("ctrl+u")
         await driver.type("plain")
         await driver.press("enter")
-        assert "the name 'plain' is taken" in driver.text
+        assert "the name 'plain' is taken" in driver.notices
         await driver.press("N")
         assert typed(driver) == "plain"
         await driver.type("quick")

@@ -265,13 +265,15 @@ async def test_what_is_archived_is_out_of_sight_and_comes_back(drive, own: Path)
         assert not said(own, "toy")["archived"]
 
 
-async def test_a_name_that_is_taken_is_refused_in_the_banner(drive, own: Path) -> None:
+async def test_a_name_that_is_taken_is_refused_in_a_notice_that_reads_do_not_remove(drive, own: Path) -> None:
     async with drive(own, size=(160, 40)) as driver:
         await driver.stand_on("toy")
         await driver.press("N")
         await type_words(driver, "plain")
         await driver.press("enter")
-        assert "the name 'plain' is taken" in driver.text
+        driver.app.changed()
+        await driver.settle()
+        assert "not written: the name 'plain' is taken" in driver.notices
         assert said(own, "toy")["name"] == "toy"
 
 

@@ -20,7 +20,7 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 from textual.worker import Worker
 
-from chessreg.errors import BadInputError, describe_error
+from chessreg.errors import BadInputError
 from tui import show
 from tui.actions import EVERYWHERE, FILTER, TABLE, Action, list_place_actions, make_bindings
 from tui.columns import is_numeric_field
@@ -281,9 +281,7 @@ class AppScreen(Screen[None]):
             for table in self.query(PageTable):
                 table.fail()
             if once:
-                message, hint, _ = describe_error(error)
-                message = f"{message} ({hint})" if hint else message
-                self.notify(f"not done: {message}", title=what, severity="error")
+                self.app.notify_failure("done", what, error)
             else:
                 self.app.trouble(self, error)
             return None
