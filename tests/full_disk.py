@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import subprocess
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,13 +14,18 @@ import pytest
 
 @contextmanager
 def no_space_beyond(size: int) -> Iterator[None]:
-    """Let writes past `size` bytes of a file fail with EFBIG during the block (Python ignores SIGXFSZ)."""
+    """Let writes past `size` bytes of a file fail with EFBIG during the block (Python ignores SIGXFSZ).
+
+    Imports write no bytecode meanwhile: Python 3.11 would leave it cut off at `size`, and fail to load it later.
+    """
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
-    try:
-        yield
-    finally:
-        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "dont_write_bytecode", True)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (size, hard))
+        try:
+            yield
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 @contextmanager

@@ -220,7 +220,13 @@ def test_a_disk_that_takes_no_more_leaves_nothing(here: Any, tmp_path: Path) -> 
     def limit() -> None:
         resource.setrlimit(resource.RLIMIT_FSIZE, (small, small))
 
-    done = subprocess.run([*COMMAND, "dataset", "add", str(many)], preexec_fn=limit, capture_output=True, text=True)
+    done = subprocess.run(
+        [*COMMAND, "dataset", "add", str(many)],
+        preexec_fn=limit,
+        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},  # Python 3.11 would leave bytecode cut off at `small`
+        capture_output=True,
+        text=True,
+    )
     assert done.returncode == 1
     assert done.stderr.startswith("error: ")
     assert "Traceback" not in done.stderr

@@ -112,6 +112,7 @@ def same_everywhere(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("COLORTERM", "truecolor")
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))  # what is remembered, and from no test to another
     monkeypatch.setattr("textual.app.wait_for_idle", at_once)
+    monkeypatch.setattr(ChessregApp, "NOTIFICATION_TIMEOUT", NEVER)  # `Driver.notices` has all of them
     monkeypatch.setattr("tui.app.SLOW_CALL_S", NEVER)  # no banner of what takes long on a busy machine
     monkeypatch.setattr("tui.screens.runs.RESULTS_DELAY_S", 0.0)
     monkeypatch.setattr("tui.screens.preview.BOARD_WIDE_CELLS", 10_000)

@@ -17,6 +17,8 @@ from typing import Any
 
 import pytest
 
+from .conftest import PATIENCE
+
 pytest.importorskip("textual_image")
 CODE = """
 import sys, termios, time, tty
@@ -94,8 +96,9 @@ def test_an_answer_of_the_terminal_is_no_key_and_what_is_typed_meanwhile_is(
 
 @pytest.mark.parametrize("typed", ["4tquick\r", "4/plain\r\r"])
 async def test_what_was_typed_before_the_app_began_is_done_in_it(
-    drive: Any, tmp_path: Path, world: Path, typed: str
+    drive: Any, tmp_path: Path, world: Path, typed: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr("tui.typed.KEY_TIMEOUT_S", PATIENCE)  # a busy machine may take longer for a screen
     texts = []
     for way in ("before", "after"):
         own = shutil.copytree(world, tmp_path / way / "own")

@@ -139,6 +139,7 @@ def arm(fault: Fault | None, moments: Moments) -> None:
 
 def limit(size: int) -> None:
     """No file of this process can be written past this size: a disk without room. Python ignores SIGXFSZ."""
+    sys.dont_write_bytecode = True  # Python 3.11 would leave it cut off
     resource.setrlimit(resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
 
 
