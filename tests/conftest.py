@@ -55,15 +55,19 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # started in a shell's ba
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+# The longest files. Those that mostly wait (for a cluster, a supervisor, a terminal) stand between those that compute:
+# four processes share what may be two cores.
 LONGEST = (
-    "test_architecture.py", "test_ray.py", "test_slurm.py", "test_supervisor.py", "test_rounds.py", "test_twins.py",
-    "test_pictures_of_data.py", "test_pictures.py", "test_queries.py", "test_render.py", "test_stopping.py",
-    "test_other_cpu.py", "test_everywhere.py", "test_every_kind.py", "test_demo.py", "test_journeys.py",
-    "test_hostile_settings.py", "test_edit.py", "test_published.py", "test_matrix.py", "test_catalogue.py",
-    "test_trust.py", "test_launch.py", "test_finding.py", "test_web.py", "test_terminal.py", "test_migrations.py",
-    "test_database.py", "test_boards_of_squares.py", "test_boards_room.py", "test_private_files.py",
-    "test_read_only.py", "test_order.py",
+    "test_slurm.py", "test_architecture.py", "test_ray.py", "test_demo.py", "test_supervisor.py", "test_queries.py",
+    "test_every_kind.py", "test_other_cpu.py", "test_trust.py", "test_launch.py", "test_published.py", "test_uci.py",
+    "test_everywhere.py", "test_rounds.py", "test_matrix.py", "test_web.py", "test_finding.py", "test_terminal.py",
+    "test_edit.py", "test_checkpoint_commands.py", "test_stopping.py", "test_journeys.py", "test_hostile_settings.py",
+    "test_private_files.py", "test_next_token.py", "test_twins.py", "test_boards_room.py", "test_boards_of_squares.py",
+    "test_pictures.py", "test_pictures_of_data.py", "test_conformance.py", "test_migrations.py", "test_database.py",
+    "test_tokenizer_files.py", "test_merge.py", "test_reproduce.py", "test_nouns.py", "test_import_directions.py",
+    "test_ranks.py", "test_catalogue.py", "test_render.py",
 )  # fmt: skip
+TESTS = Path(__file__).parent
 
 
 @pytest.hookimpl(wrapper=True)
@@ -86,8 +90,16 @@ def pytest_make_collect_report(
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run the longest files first. Otherwise the worker that gets one of them last runs alone."""
-    items.sort(key=lambda item: LONGEST.index(item.path.name) if item.path.name in LONGEST else len(LONGEST))
+    """Run the longest files first, then those of the terminal UI and of the whole, whose tests are long too.
+
+    Otherwise the worker that gets one of them last runs alone.
+    """
+
+    def place(item: pytest.Item) -> tuple[int, bool]:
+        name, folder = item.path.name, item.path.parent
+        return LONGEST.index(name) if name in LONGEST else len(LONGEST), folder not in (TESTS, TESTS / "tui")
+
+    items.sort(key=place)
 
 
 def pytest_collection_finish() -> None:

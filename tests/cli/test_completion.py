@@ -34,12 +34,13 @@ TOY = Path(__file__).parent.parent / "kinds" / "toy_kind.py"
 PLACE = ".chessreg/registry.db"
 NAMES = "SELECT value FROM annotation_now WHERE word = 'name'"
 
+LOAD_BASH = 'eval "$(chessreg completion bash)"\n'
 ASK_BASH = """
-eval "$(chessreg completion bash)"
 COMP_WORDS=({words})
 COMP_CWORD={last}
+COMPREPLY=()
 _chessreg_completion chessreg
-printf '%s\\n' "${{COMPREPLY[@]}}"
+printf "%s\\n" "${{COMPREPLY[*]}}"
 """
 
 
@@ -60,11 +61,13 @@ def shell(command: list[str], path: str, folder: Path) -> str:
     return done.stdout
 
 
-def offered(line: str, path: str, folder: Path) -> list[str]:
-    """What bash offers for the last word of this line."""
-    words = line.split(" ")
-    script = ASK_BASH.format(words=" ".join(map(shlex.quote, words)), last=len(words) - 1)
-    return shell(["bash", "--norc", "-c", script], path, folder).split()
+def offered(path: str, folder: Path, *lines: str) -> list[list[str]]:
+    """What one bash offers for the last word of each line."""
+    script = LOAD_BASH
+    for line in lines:
+        words = line.split(" ")
+        script += ASK_BASH.format(words=" ".join(map(shlex.quote, words)), last=len(words) - 1)
+    return [line.split() for line in shell(["bash", "--norc", "-c", script], path, folder).splitlines()]
 
 
 def files(folder: Path) -> list[str]:
@@ -74,12 +77,15 @@ def files(folder: Path) -> list[str]:
 def test_bash_completes_commands_options_and_names(here: Any, path: str) -> None:
     assert here("run", TOY, "--positions", "2", "--name", "first-run") == 0, here.err
     before = files(here.folder)
-    assert offered("chessreg chec", path, here.folder) == ["checkpoint"]
-    assert offered("chessreg runs unm", path, here.folder) == ["unmark"]
-    assert offered("chessreg runs show ", path, here.folder) == ["first-run"]
-    assert offered("chessreg query elo-by-int", path, here.folder) == ["elo-by-intervention"]
-    assert offered("chessreg run move-acc", path, here.folder) == ["move-accuracy"]
-    assert offered("chessreg run probe --weight-", path, here.folder) == ["--weight-decay"]
+    expected = {
+        "chessreg chec": ["checkpoint"],
+        "chessreg runs unm": ["unmark"],
+        "chessreg runs show ": ["first-run"],
+        "chessreg query elo-by-int": ["elo-by-intervention"],
+        "chessreg run move-acc": ["move-accuracy"],
+        "chessreg run probe --weight-": ["--weight-decay"],
+    }
+    assert dict(zip(expected, offered(path, here.folder, *expected), strict=True)) == expected
     assert files(here.folder) == before
 
 
@@ -152,8 +158,8 @@ def test_a_list_is_completed_at_its_last_name(here: Any) -> None:
 
 
 def test_without_a_registry_nothing_is_offered_or_created(tmp_path: Path, path: str) -> None:
-    assert offered("chessreg runs show ", path, tmp_path) == []
-    assert offered("chessreg --registry nowhere runs show ", path, tmp_path) == []
+    lines = "chessreg runs show ", "chessreg --registry nowhere runs show "
+    assert offered(path, tmp_path, *lines) == [[], []]
     assert files(tmp_path) == []
 
 
@@ -177,8 +183,8 @@ def test_a_locked_registry_or_a_server_that_is_away_offers_nothing_in_time(here:
 
 def test_a_file_with_a_kind_is_not_run_to_complete_its_options(tmp_path: Path, path: str) -> None:
     (tmp_path / "kind.py").write_text("open('loaded', 'w')\n")
-    for command in ("run", "launch"):
-        assert offered(f"chessreg {command} ./kind.py --", path, tmp_path) == []
+    lines = [f"chessreg {command} ./kind.py --" for command in ("run", "launch")]
+    assert offered(path, tmp_path, *lines) == [[], []]
     assert files(tmp_path) == [str(tmp_path / "kind.py")]
 
 

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import io
 import re
+import shutil
 from pathlib import Path
 
 import chess
 import chess.pgn
 import pytest
 
+from chessreg.cli.root import run_command_line
 from chessreg.encodings.pgn_char import PgnChar
 from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
@@ -30,12 +32,25 @@ def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+@pytest.fixture(scope="module")
+def matches(checkpoint: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a `.chessreg` folder with two matches: `legal` of three games, `free` of two that end in forfeits."""
+    folder = tmp_path_factory.mktemp("matches") / ".chessreg"
+    place = ["--registry", str(folder / "registry.db"), "--store", str(folder / "store")]
+    for line in (
+        ["import", "checkpoint", str(checkpoint), "--name", "tiny"],
+        [*PLAY, "--games", "3", "--policy", "legal", "--move-limit", "3", "--name", "legal"],
+        [*PLAY, "--games", "2", "--policy", "retry:2", "--color", "black", "--name", "free"],
+    ):
+        assert run_command_line([*place, *line]) == 0
+    return folder
+
+
 @pytest.fixture
-def played(here, checkpoint):
-    """Two matches: `legal` of three games, `free` of two that end in forfeits at once."""
-    assert here("import", "checkpoint", checkpoint, "--name", "tiny") == 0, here.err
-    assert here(*PLAY, "--games", "3", "--policy", "legal", "--move-limit", "3", "--name", "legal") == 0, here.err
-    assert here(*PLAY, "--games", "2", "--policy", "retry:2", "--color", "black", "--name", "free") == 0, here.err
+def played(here, matches):
+    """`here` with a copy of the two matches."""
+    shutil.rmtree(here.folder / ".chessreg")
+    shutil.copytree(matches, here.folder / ".chessreg")
     return here
 
 

@@ -242,21 +242,19 @@ def test_a_tensor_without_a_label_has_the_imports_name(here: Any, tmp_path: Path
     assert row["source"] == "user:vector"
 
 
-@pytest.mark.parametrize(
-    ("made", "layer", "complaint"),
-    [
+def test_errors_of_a_vector_from_python_name_no_file(here: Any) -> None:
+    assert here("import", "checkpoint", "--reference", "--name", "bundled") == 0, here.err
+    made: Any
+    for made, layer, complaint in (
         (torch.zeros(192), 1, "the vector.*zeros"),
         (np.ones(31), 1, "the vector has d_model 31"),
         (np.ones((2, 192)), 1, "the vector.*not a tensor of floats"),
         (torch.ones(192), 8, "the vector has layer 8"),
-    ],
-)
-def test_errors_of_a_vector_from_python_name_no_file(here: Any, made: Any, layer: int, complaint: str) -> None:
-    assert here("import", "checkpoint", "--reference", "--name", "bundled") == 0, here.err
-    with open_session() as session, pytest.raises(BadInputError, match=complaint) as caught:
-        session.import_vector(made, layer, checkpoint="bundled")
-    assert ".npy" not in str(caught.value)
-    assert tempfile.gettempdir() not in str(caught.value)
+    ):
+        with open_session() as session, pytest.raises(BadInputError, match=complaint) as caught:
+            session.import_vector(made, layer, checkpoint="bundled")
+        assert ".npy" not in str(caught.value)
+        assert tempfile.gettempdir() not in str(caught.value)
 
 
 @pytest.mark.parametrize(

@@ -62,22 +62,29 @@ def options_without_default(context: click.Context) -> Iterator[tuple[str, str]]
             yield parameter.opts[0], record[1]
 
 
-EVERY = dict(commands(root, click.Context(root, info_name="chessreg", obj=Home(), terminal_width=100)))
 OUTSIDE = re.compile(r"specification|\.\./|design\.md|findings\.md", re.IGNORECASE)
 
 
-@pytest.mark.parametrize("path", EVERY)
-def test_help_fits_100_columns_and_names_no_empty_default_or_document_outside_the_repository(path: str) -> None:
-    context = EVERY[path]
-    context.meta["chessreg.help_all"] = True
-    if hasattr(context.command, "typed_tag"):
-        context.command.typed = []
-    text = context.command.get_help(context)
-    assert [line for line in text.splitlines() if len(line) > 100] == []
-    shown = " ".join(text.split())
-    assert "default: none" not in shown
-    assert "default: ]" not in shown
-    assert not OUTSIDE.search(shown)
+@pytest.fixture(scope="module")
+def every() -> dict[str, click.Context]:
+    """Every command by its path, each for help of 100 columns."""
+    return dict(commands(root, click.Context(root, info_name="chessreg", obj=Home(), terminal_width=100)))
+
+
+def test_help_fits_100_columns_and_names_no_empty_default_or_document_outside_the_repository(
+    every: dict[str, click.Context],
+) -> None:
+    wrong = []
+    for path, context in every.items():
+        context.meta["chessreg.help_all"] = True
+        if hasattr(context.command, "typed_tag"):
+            context.command.typed = []
+        text = context.command.get_help(context)
+        shown = " ".join(text.split())
+        wrong += [f"{path}: {line}" for line in text.splitlines() if len(line) > 100]
+        wrong += [f"{path}: {word}" for word in ("default: none", "default: ]") if word in shown]
+        wrong += [f"{path}: {word}" for word in OUTSIDE.findall(shown)]
+    assert wrong == []
 
 
 def test_every_command_is_in_one_section() -> None:
@@ -110,7 +117,11 @@ def test_a_kind_may_not_call_a_setting_main_that_it_does_not_have() -> None:
     assert "nonsense" in error.value.hint
 
 
-@pytest.mark.parametrize("path", EVERY)
-def test_the_help_of_an_option_says_what_happens_when_it_is_left_out(path: str) -> None:
-    silent = [name for name, text in options_without_default(EVERY[path]) if not VALUES_LEFT_OUT.search(text)]
-    assert not silent, f"{path}: {', '.join(silent)}: add `Left out: …`, or a default"
+def test_the_help_of_an_option_says_what_happens_when_it_is_left_out(every: dict[str, click.Context]) -> None:
+    silent = [
+        f"{path} {name}"
+        for path, context in every.items()
+        for name, text in options_without_default(context)
+        if not VALUES_LEFT_OUT.search(text)
+    ]
+    assert not silent, f"{', '.join(silent)}: add `Left out: …`, or a default"

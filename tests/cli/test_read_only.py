@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import os
-import subprocess
-import sys
 import tempfile
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
 from chessreg.cli.root import run_command_line
+
+from ..lines import Answer, type_lines
 
 SET_BOUND, OVERRIDE = 24, 1  # prctl(PR_CAPBSET_DROP, CAP_DAC_OVERRIDE): modes hold for root as well
 LINES = [
@@ -29,8 +28,8 @@ LINES = [
 
 
 @pytest.fixture(scope="module")
-def look() -> Iterator[Callable[[str], tuple[int, str]]]:
-    """Types a line at a home of files 0444 in folders 0555, as somebody for whom modes hold; what it answers."""
+def answers() -> dict[str, Answer]:
+    """The answers to all lines at a home of files 0444 in folders 0555, typed by a user for whom modes hold."""
     with tempfile.TemporaryDirectory() as folder:
         home = Path(folder) / "home"
         game = Path(folder) / "one.pgn"
@@ -41,24 +40,20 @@ def look() -> Iterator[Callable[[str], tuple[int, str]]]:
         for path, _ in modes:
             path.chmod(0o555 if path.is_dir() else 0o444)
         env = {**os.environ, "HOME": "/nonexistent", "XDG_CONFIG_HOME": "/nonexistent"}
-
-        def look(line: str) -> tuple[int, str]:
-            bound = (lambda: ctypes.CDLL(None).prctl(SET_BOUND, OVERRIDE)) if os.geteuid() == 0 else None
-            command = [sys.executable, "-m", "chessreg.cli", *line.split(), "--registry", str(home)]
-            done = subprocess.run(command, env=env, cwd="/", preexec_fn=bound, capture_output=True, text=True)
-            return done.returncode, done.stdout + done.stderr
-
+        bound = (lambda: ctypes.CDLL(None).prctl(SET_BOUND, OVERRIDE)) if os.geteuid() == 0 else None
+        lines = [line for line, _, _ in LINES]
         try:
-            yield look
+            words = [[*line.split(), "--registry", str(home)] for line in lines]
+            return dict(zip(lines, type_lines(words, env=env, cwd="/", preexec_fn=bound), strict=True))
         finally:
             for path, mode in modes:
                 path.chmod(mode)
 
 
 @pytest.mark.parametrize(("line", "status", "says"), LINES)
-def test_what_can_be_done_is_done(look: Callable[[str], tuple[int, str]], line: str, status: int, says: str) -> None:
-    found, told = look(line)
-    assert found == status, told
+def test_what_can_be_done_is_done(answers: dict[str, Answer], line: str, status: int, says: str) -> None:
+    told = answers[line].out + answers[line].err
+    assert answers[line].status == status, told
     assert says in told
     assert "Traceback" not in told
     if status and line != "doctor":

@@ -9,6 +9,7 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections.abc import Sequence
 from contextlib import closing
 from importlib.metadata import EntryPoint
 from pathlib import Path
@@ -27,6 +28,8 @@ from chessreg.registry.identity import hash_canonical_json, make_uuid
 from chessreg.registry.tables.types import get_utc_now
 from chessreg.session import Session, open_session
 from tui.data import entity_rows
+
+from ..lines import Answer, type_lines
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
@@ -187,15 +190,16 @@ class Package:
             (root / "site" / "lenspkg-0.1.dist-info" / name).write_text(text)
 
     def python(self, *words: str | Path, made: str = "here") -> subprocess.CompletedProcess[str]:
-        paths = os.pathsep.join([str(ROOT), str(self.root / "site")])
-        environment = {**os.environ, "PYTHONPATH": paths, "LENS_MADE": made}
-        return subprocess.run([sys.executable, *words], capture_output=True, text=True, env=environment)
+        return subprocess.run([sys.executable, *words], capture_output=True, text=True, env=self.environment(made))
 
-    def command(self, folder: str, *words: str, made: str = "here") -> dict[str, Any]:
-        """A command of its own process, in the registry of a folder."""
+    def environment(self, made: str) -> dict[str, str]:
+        paths = os.pathsep.join([str(ROOT), str(self.root / "site")])
+        return {**os.environ, "PYTHONPATH": paths, "LENS_MADE": made}
+
+    def commands(self, folder: str, *lines: Sequence[str], made: str = "here") -> list[Answer]:
+        """Commands in the registry of a folder, all in one new process."""
         where = ["--registry", str(self.root / folder / "registry.db"), "--store", str(self.root / folder / "store")]
-        done = self.python("-m", "chessreg.cli", *words, *where, made=made)
-        return {"status": done.returncode, "out": done.stdout, "err": done.stderr}
+        return type_lines([[*words, *where] for words in lines], env=self.environment(made))
 
 
 @pytest.fixture(scope="module")
@@ -205,23 +209,24 @@ def package(tmp_path_factory: pytest.TempPathFactory) -> Package:
 
 @pytest.fixture(scope="module")
 def brought(package: Package) -> dict[str, Any]:
-    """What chessreg tells of the noun of a package, command by command."""
-    told: dict[str, Any] = {}
+    """What chessreg tells of the noun of a package, command by command. What reads is typed in a new process."""
     for folder in ("here", "there", "new"):  # made before the package is there
         (package.root / folder).mkdir()
         with open_session(str(package.root / folder / "registry.db"), package.root / folder / "store"):
             pass
-    told["none"] = package.command("here", "lens", "list", "--json")
-    told["not there"] = package.command("here", "lens", "show", "mine")
     run = ["run", f"{HERE / 'lens_kind.py'}:LensKind", "--name", "mine"]
-    told["run"] = package.command("here", *run)
-    package.command("there", *run, made="there")  # the same spec on another machine comes out otherwise
-    told["help"] = package.command("here", "--help")
-    told["list"] = package.command("here", "lens", "list", "--json")
-    told["table"] = package.command("here", "lens", "list")
-    told["show"] = package.command("here", "lens", "show", "mine", "--layer", "1", "--json")
-    told["several"] = package.command("here", "lens", "show", "mine")
-    told["lineage"] = package.command("here", "lineage", "mine", "--json")
+    first = {"none": ["lens", "list", "--json"], "not there": ["lens", "show", "mine"], "run": run}
+    later = {
+        "help": ["--help"],
+        "list": ["lens", "list", "--json"],
+        "table": ["lens", "list"],
+        "show": ["lens", "show", "mine", "--layer", "1", "--json"],
+        "several": ["lens", "show", "mine"],
+        "lineage": ["lineage", "mine", "--json"],
+    }
+    told: dict[str, Any] = dict(zip(first, package.commands("here", *first.values()), strict=True))
+    package.commands("there", run, made="there")  # the same spec on another machine comes out otherwise
+    told |= dict(zip(later, package.commands("here", *later.values()), strict=True))
     done = package.python(HERE / "brought.py", *(package.root / folder for folder in ("here", "there", "new")))
     assert done.returncode == 0, done.stderr
     return told | json.loads(done.stdout)
@@ -229,9 +234,9 @@ def brought(package: Package) -> dict[str, Any]:
 
 @pytest.mark.slow
 def test_a_noun_of_a_package_needs_nothing_but_the_package(brought: dict[str, Any]) -> None:
-    assert (brought["none"]["status"], json.loads(brought["none"]["out"])) == (0, [])
-    assert (brought["not there"]["status"], "lens 'mine' was not found" in brought["not there"]["err"]) == (3, True)
-    assert brought["run"]["status"] == 0, brought["run"]["err"]
+    assert (brought["none"].status, json.loads(brought["none"].out)) == (0, [])
+    assert (brought["not there"].status, "lens 'mine' was not found" in brought["not there"].err) == (3, True)
+    assert brought["run"].status == 0, brought["run"].err
 
 
 def test_its_table_is_made_by_what_writes_alone(package: Package) -> None:
@@ -243,11 +248,10 @@ def test_its_table_is_made_by_what_writes_alone(package: Package) -> None:
         with closing(sqlite3.connect(package.root / "upgraded" / "registry.db")) as connection:
             return {name for (name,) in connection.execute("SELECT name FROM sqlite_master WHERE name = 'lens'")}
 
-    for words in (("lens", "list"), ("gc",), ("lineage", "mine"), ("runs", "list")):
-        told = package.command("upgraded", *words)
-        assert "no such table" not in told["err"], told
+    for told in package.commands("upgraded", ["lens", "list"], ["gc"], ["lineage", "mine"], ["runs", "list"]):
+        assert "no such table" not in told.err, told
     assert tables_there() == set()
-    assert package.command("upgraded", "db", "upgrade")["status"] == 0
+    assert package.commands("upgraded", ["db", "upgrade"])[0].status == 0
     assert tables_there() == {"lens"}
 
 
@@ -255,27 +259,26 @@ def test_a_fragment_of_a_noun_that_cannot_be_loaded_is_set_aside_with_the_reason
     package = Package(tmp_path)
     (tmp_path / "site" / "toy_entity.py").write_text("def broken(:\n")
     (tmp_path / "here").mkdir()
-    told = package.command("here", "init")
-    assert "note: noun lens of lenspkg 0.1 cannot be loaded: SyntaxError: invalid syntax" in told["err"]
-    package.command("here", "run", f"{HERE / 'lens_kind.py'}:LensKind")
+    told, _ = package.commands("here", ["init"], ["run", f"{HERE / 'lens_kind.py'}:LensKind"])
+    assert "note: noun lens of lenspkg 0.1 cannot be loaded: SyntaxError: invalid syntax" in told.err
     [reason] = (tmp_path / "here" / "store").rglob("*.reason.txt")
     assert "unknown table 'lens' (noun lens of lenspkg 0.1 cannot be loaded: SyntaxError" in reason.read_text()
 
 
 def test_a_noun_of_one_module_is_a_command_and_a_pane(brought: dict[str, Any]) -> None:
-    assert re.search(r"^  lens +From", brought["help"]["out"], re.MULTILINE)
-    rows = json.loads(brought["list"]["out"])
+    assert re.search(r"^  lens +From", brought["help"].out, re.MULTILINE)
+    rows = json.loads(brought["list"].out)
     assert [(row["name"], row["layer"], row["loss"]) for row in rows] == [("mine", 0, 0.5), ("mine", 1, 1.5)]
-    assert brought["table"]["out"].splitlines()[0].split() == ["run", "name", "layer", "loss"]
-    assert json.loads(brought["show"]["out"])["hook_point"] == "blocks.1.hook_resid_post"
-    assert brought["several"]["status"] == 4
-    assert "mine has 2 lenses" in brought["several"]["err"]
+    assert brought["table"].out.splitlines()[0].split() == ["run", "name", "layer", "loss"]
+    assert json.loads(brought["show"].out)["hook_point"] == "blocks.1.hook_resid_post"
+    assert brought["several"].status == 4
+    assert "mine has 2 lenses" in brought["several"].err
     assert brought["room"] == {"nouns": [*entity_rows.list_data_nouns(), "lens"], "rows": [["mine", 2]]}
     assert brought["thing"]["parts"] == ["lenses 2", "facts"]
 
 
 def test_a_noun_of_one_module_is_traced_merged_and_collected(brought: dict[str, Any]) -> None:
-    assert json.loads(brought["lineage"]["out"])["up"]["kind"] == "lens"
+    assert json.loads(brought["lineage"].out)["up"]["kind"] == "lens"
     assert brought["node"] == "run"
     assert brought["merge"]["conflicts"] == 4  # two outputs and two lenses came out otherwise
     assert brought["taken"] == 2

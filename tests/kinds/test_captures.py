@@ -113,11 +113,3 @@ def test_every_registered_kind_has_typed_views_before_it_ran(name, nothing_ran):
 def test_a_query_says_of_which_kinds_it_is():
     assert {kind for entry in list_entries() for kind in entry.kinds} <= set(load_kinds())
     assert find_entry(str(FILE.with_suffix(".sql"))).kinds == ("captures",)
-
-
-@pytest.mark.parametrize("title", [entry.title for entry in list_entries()])
-def test_a_table_of_kinds_that_never_ran_has_columns_and_no_rows(title, nothing_ran):
-    answer = run_query(nothing_ran, title)
-    assert answer.rows == []
-    assert answer.notes[0].startswith("no runs yet")
-    assert {c.name for c in answer.entry.columns} <= set(answer.table.schema.names)

@@ -25,7 +25,7 @@ TOY = str(Path(__file__).parent / "toy_kind.py")
 EVERY = [*load_kinds(), TOY]
 COSTLY = {  # in `make slow`: they take long, or write as another kind does that is in `make test`
     "decoding", "edit-next-token", "engine-match", "finetune", "imported-aggregates", "imported-curves",
-    "imported-probe", "imported-vector", "move-quality", "play", "sae", "token-legality",
+    "imported-probe", "imported-vector", "move-quality", "play", "probe-apply", "sae", "token-legality", "vector-apply",
 }  # fmt: skip
 
 

@@ -1,5 +1,7 @@
 """The plan of `--size paper` has a run with the full settings of every published number that a plan can have."""
 
+from functools import cache
+
 import pytest
 
 from chessreg.papers import find_paper
@@ -51,7 +53,12 @@ def planned(request, paper="davis"):
     return runs
 
 
-RUNS = {name: planned(request, name.partition("-")[0]) for name, (_, request) in REQUESTS.items()}
+@cache
+def runs_of(name):
+    """The planned runs of one of REQUESTS."""
+    return planned(REQUESTS[name][1], name.partition("-")[0])
+
+
 DESCRIBED = {value.paper: value.described for value in list_published_values()}
 
 
@@ -69,7 +76,7 @@ def named():
 
 @pytest.mark.parametrize(("name", "run", "changes"), named())
 def test_the_paper_size_has_the_settings_of_every_published_number(name, run, changes):
-    described, runs = DESCRIBED[REQUESTS[name][0]], RUNS[name]
+    described, runs = DESCRIBED[REQUESTS[name][0]], runs_of(name)
     comparison = PaperComparison(described, World(runs.get, lambda reference: frozenset(TAGS[name].get(reference, ()))))
     paper = described.run(run, changes)
     by_step = {step: comparison.differences(ours, paper) for step, ours in runs.items() if ours.kind == paper.kind}
@@ -78,7 +85,7 @@ def test_the_paper_size_has_the_settings_of_every_published_number(name, run, ch
 
 def test_the_published_code_edits_every_layer_of_the_authors_84_files():
     """Twelve layers, the first with the probe of the embeddings, times seven prefixes of every game."""
-    runs = RUNS["davis"]
+    runs = runs_of("davis")
     edits = runs["@edits-published-code"].settings
     assert edits["layer_sets"] == [str(layer) for layer in range(12)]
     assert len(edits["layer_sets"]) * len(edits["prefixes"]) == 84

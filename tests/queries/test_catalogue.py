@@ -46,6 +46,7 @@ def test_an_empty_registry_has_the_columns_of_the_header_with_their_types(title,
     ends = re.compile("_(low|high)$")
     named = [c.name for c in entry.columns if not ends.search(c.name)]
     assert [c for c in result.columns if not ends.search(c)] == named
+    assert {c.name for c in entry.columns} <= set(result.columns)
     types = {field.name: str(field.type) for field in result.to_arrow().schema}
     for statistic in entry.statistics:
         assert {types[name] for name in list_added_columns(statistic)} == {"double"}
@@ -53,6 +54,7 @@ def test_an_empty_registry_has_the_columns_of_the_header_with_their_types(title,
     assert "int32" not in types.values()
     assert all(column.text for column in entry.columns)
     assert entry.made_by.startswith("chessreg run ")
+    assert result.notes[0].startswith("no runs yet")
     assert entry.made_by in result.notes[0]
 
 

@@ -135,7 +135,7 @@ from chessreg.registry.database import Database
 with Database.open(sys.argv[1]) as database:
     print(database.data_version())
 """
-    done: list[subprocess.CompletedProcess[str]] = processes(script, 4, empty_url)
+    done = processes(script, 4, empty_url)
     assert [p.stderr for p in done] == [""] * 4
     assert len({p.stdout for p in done}) == 1
 

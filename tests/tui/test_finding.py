@@ -4,6 +4,7 @@ palette finds everything, and keys are the user's own."""
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator
 from functools import cache
 from itertools import product, starmap, zip_longest
 from pathlib import Path
@@ -18,7 +19,7 @@ from sqlalchemy.dialects.postgresql import JSONB
 
 from chessreg.cli.root import run_command_line
 from chessreg.errors import BadInputError
-from chessreg.session import Session
+from chessreg.session import Session, open_session
 from tui.columns import TableColumn
 from tui.data.pages import PAGE_ROWS, JoinedPages, ListPages, Pages, count_rows_to
 from tui.data.query_answers import answer_select
@@ -87,6 +88,18 @@ def stretch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(JoinedPages, "STRETCH", request.param)
 
 
+@pytest.fixture(scope="module")
+def listed(world: Path) -> Iterator[Callable[..., Pages]]:
+    """Return the rows of a result table, of one run or of all, opened once for each size of a stretch."""
+    with open_session(str(world / "registry.db"), world / "store") as opened:
+
+        @cache
+        def pages(table: str, run: Any, stretch: int) -> Pages:
+            return list_results(opened, table, run)
+
+        yield lambda table, run=None: pages(table, run, JoinedPages.STRETCH)
+
+
 def agree(pages: Pages, columns: Any, text: str, sort: str = "", descending: bool = False) -> int:
     """That SQL or Arrow finds the rows that Python finds, in an order that is as good; returns how many."""
     view = View(text, sort, descending, tuple(columns))
@@ -114,13 +127,15 @@ def agree(pages: Pages, columns: Any, text: str, sort: str = "", descending: boo
         ("score", "split:test accuracy>1", "accuracy"), ("score", "layer:0", "item"), ("metric_point", "loss", "value"),
     ],
 )  # fmt: skip
-def test_sql_finds_what_python_finds(session: Session, stretch: None, table: str, text: str, sort: str) -> None:
-    pages = list_results(session, table)
+def test_sql_finds_what_python_finds(
+    listed: Callable[..., Pages], stretch: None, table: str, text: str, sort: str
+) -> None:
+    pages = listed(table)
     columns = make_result_columns(table, pages.page(0), with_run=True)
     some = [agree(pages, columns, text), agree(pages, columns, text, sort, True), agree(pages, columns, "", sort)]
     assert max(some) > 0
     run = next(row["run_id"] for row in pages.page(0))
-    agree(list_results(session, table, run), columns[1:], text.replace("run:sure", "").replace("edits", ""), sort)
+    agree(listed(table, run), columns[1:], text.replace("run:sure", "").replace("edits", ""), sort)
 
 
 @pytest.mark.parametrize(

@@ -20,9 +20,10 @@ from typing import Any
 
 import pytest
 
+from chessreg.cli.root import run_command_line
+
 aiohttp = pytest.importorskip("aiohttp")
 pytest.importorskip("textual_serve")
-NO_PATHS = {name: value for name, value in os.environ.items() if not name.startswith("CHESSREG")}
 BROWSER = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
 
 
@@ -198,16 +199,21 @@ async def test_beyond_this_machine_there_is_a_token_too_and_names_are_checked(wo
         (["--web", "--registry", "missing.db"], "does not exist"),
     ],
 )
-def test_what_cannot_be_served_is_said(options: list[str], says: str, tmp_path: Path) -> None:
+def test_what_cannot_be_served_is_said(
+    options: list[str],
+    says: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("CHESSREG_REGISTRY", raising=False)
     here = [] if "--registry" in options else ["--registry", str(tmp_path / "registry.db")]
     if here:
-        chessreg = [sys.executable, "-m", "chessreg.cli", *here, "init"]
-        subprocess.run(chessreg, check=True, capture_output=True, cwd=tmp_path, env=NO_PATHS)
-    command = [sys.executable, "-m", "chessreg.cli", *here, "tui", *options]
-    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=NO_PATHS, timeout=300)
-    assert done.returncode != 0
-    assert says in done.stderr
-    assert "Traceback" not in done.stderr
+        assert run_command_line([*here, "init"]) == 0
+        capsys.readouterr()
+    assert run_command_line([*here, "tui", *options]) != 0
+    assert says in capsys.readouterr().err
     assert not (tmp_path / "missing.db").exists()
 
 

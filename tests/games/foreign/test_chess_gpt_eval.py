@@ -188,7 +188,12 @@ def test_files_are_known_by_their_content(tmp_path: Path) -> None:
     [
         ("chess_gpt_eval-games.csv", 310, {"forfeit_illegal": 143, "resignation": 5}),
         ("chess_gpt_eval-stockfish-testing.csv", 555, {"forfeit_illegal": 0, "checkmate": 511}),
-        ("karvonen-16layers-vs-stockfish.csv", 1258, {"forfeit_illegal": 63, "move_limit": 83}),
+        pytest.param(  # four seconds; the two above have the same columns and all of their oddities
+            "karvonen-16layers-vs-stockfish.csv",
+            1258,
+            {"forfeit_illegal": 63, "move_limit": 83},
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_every_published_game_replays(shared_data: Path, file: str, games: int, terminations: dict[str, int]) -> None:
