@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pty
+import shutil
 import sqlite3
 import subprocess
 import sys
@@ -13,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from chessreg.cli.root import run_command_line
 from chessreg.terminal import make_json_visible, make_visible
 
 TOY = Path(__file__).parent.parent / "kinds" / "toy_kind.py"
@@ -20,18 +22,29 @@ EVIL = "a\x1b]0;owned\x07\x1b[2J\r\nrm -rf /\x9b31m\u202egnp.exe\u2066\x00z"
 OBEYED = set("\x1b\x07\x9b\u202e\u2066\x00")
 
 
-@pytest.fixture
-def evil(here):
-    """A registry with a run, of which hosts, tags, notes, messages and file names are what no terminal should get."""
-    assert here("run", TOY, "--positions", "2", "--name", "toy") == 0, here.err
+@pytest.fixture(scope="module")
+def written(tmp_path_factory):
+    """A `.chessreg` folder with a run whose hosts, tags, notes, messages and file names no terminal should get."""
+    folder = tmp_path_factory.mktemp("evil") / ".chessreg"
+    place = ["--registry", str(folder / "registry.db"), "--store", str(folder / "store")]
+    assert run_command_line([*place, "run", str(TOY), "--positions", "2", "--name", "toy"]) == 0
     for word in ("tag", "note"):
-        assert here("runs", word, "toy", "text") == 0, here.err
-    with sqlite3.connect(here.folder / ".chessreg" / "registry.db") as connection:
+        assert run_command_line([*place, "runs", word, "toy", "text"]) == 0
+    with sqlite3.connect(folder / "registry.db") as connection:
         connection.execute("update annotation set value = ? where word in ('tag', 'note')", (EVIL,))
         connection.execute("update annotation set host = ?", (EVIL,))
         connection.execute("update machine set host = ?, platform = ?, cpu = ?", (EVIL[:-2],) * 3)
         connection.execute("update attempt set message = ?, executor = ?, doing = ?", (EVIL,) * 3)
         connection.execute("update score set split = ?", (EVIL,))
+    connection.close()
+    return folder
+
+
+@pytest.fixture
+def evil(here, written):
+    """`here` with a copy of that folder."""
+    shutil.rmtree(here.folder / ".chessreg")
+    shutil.copytree(written, here.folder / ".chessreg")
     return here
 
 

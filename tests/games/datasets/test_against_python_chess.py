@@ -31,7 +31,7 @@ from chessreg.games.datasets.reader import GameReader, get_reader
 
 LICHESS = Path(__file__).resolve().parents[4] / "shared" / "data" / "games"
 TAGS = '[Event "E"]\n[White "W"]\n[Black "B"]\n[Result "1-0"]\n'
-FILES, LONGEST_GAME = 500, 700
+FILES, LONGEST_GAME = 250, 700
 """Files in `make test`, and bytes of a game in them before it is changed."""
 FILES_SLOW, LONGEST_GAME_SLOW = 20_000, 4000
 
