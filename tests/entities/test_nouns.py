@@ -82,6 +82,7 @@ def test_nothing_but_its_module_its_table_and_its_kind_names_a_noun_that_has_no_
     settings = {"chessreg/cli/paper.py", "tui/screens/lab.py"}  # --sae of `paper karvonen`, and of an edit
     settings |= {"chessreg/cli/completion.py", "chessreg/cli/root.py"}  # names for --sae, and its line of `--help`
     settings |= {"chessreg/runs/cost.py"}  # the rate of each kind
+    settings |= {"chessreg/agents/server.py"}  # the nouns that an agent may ask for
     network = {"chessreg/models/gated_sae.py"}
     assert named - {"chessreg/registry/tables/__init__.py"} - settings - network == {
         "chessreg/entities/sae.py",
