@@ -449,7 +449,8 @@ def download_source(
 
 
 def check_downloaded_file(source: HubSource | BenchFile, path: Path) -> None:
-    """Raise as `fetch` would if the download is not a checkpoint or has no legal game. Registers nothing."""
+    """Raise the error of `chessreg import fetch` and `dataset fetch` for a download that is not a checkpoint or has no
+    legal game. Registers nothing."""
     from chessreg.models import importers
 
     if source.holds == "checkpoint":

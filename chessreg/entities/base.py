@@ -131,7 +131,10 @@ class Entity:
         raise BadInputError(f"{reference} has {format_count(len(rows), self.noun, self.plural)}", hint)
 
     def thing(self, session: Session, id: UUID) -> Thing:
-        """Return one thing in parts for the TUI. Raises NotFoundError if it does not exist."""
+        """Return the summary, annotations and tables of one thing, as the TUI shows them.
+
+        `id` is that of the thing, or of its run if runs make these things. Raises NotFoundError if it does not exist.
+        """
         with session.database.read() as sql:
             rows = self.rows(sql, id.hex)
             annotations = format_run_annotations(sql, id) if self.of_run else format_annotations(rows[0])

@@ -194,7 +194,10 @@ def list_import_warnings(row: Row) -> list[str]:
 
 
 def find_twin_name(row: Row, called: dict[UUID, str]) -> str | None:
-    """Return the name of the model whose untrained twin this checkpoint is, or None. `called` maps ids to names."""
+    """Return the name of the model whose random-init control this checkpoint is, or None.
+
+    `called` maps ids to names.
+    """
     return called.get(row["parent_id"]) if row["source_format"] == "random-init" else None
 
 

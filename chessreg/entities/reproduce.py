@@ -171,7 +171,11 @@ def list_steps(session: Session, run_id: UUID) -> list[dict[str, Any]]:
 
 
 def build_step(session: Session, node: lineage.Node, name: str | None) -> dict[str, Any]:
-    """Return the command that makes this thing, the files that it reads, and the commands that follow it."""
+    """Return the step that makes this thing.
+
+    `command` makes it, or is a comment if the thing is not in this registry. `files` has the name and sha256 of each
+    file that the command reads. `afterwards` lists the commands that follow it. `name` is the thing's own name.
+    """
     noun = load_entity(node.noun)
     row = session.get(noun.table, UUID(hex=node.id))
     if row is None:
@@ -189,7 +193,7 @@ SHA256SUM = 'command -v sha256sum >/dev/null || sha256sum() { shasum -a 256 "$@"
 
 
 def write_script_lines(made: list[dict[str, Any]], store: Store) -> list[str]:
-    """Return the lines of a shell script that makes everything in `steps` in an empty folder.
+    """Return the lines of a shell script that makes everything in `made` (steps of `build_step`) in an empty folder.
 
     It first checks its input files by their SHA-256. Raises BadInputError if two of them have the same name.
     """

@@ -99,7 +99,7 @@ class Runs(Entity):
 
 
 def build_columns(*names: str) -> list[Column]:
-    """Return one column per field name."""
+    """Return one column per field name. Its heading is the name with spaces for underscores."""
     return [Column(name, name.replace("_", " ")) for name in names]
 
 

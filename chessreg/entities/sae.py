@@ -73,7 +73,10 @@ class Saes(Entity):
     verify_help = "Read the bytes of a run's SAEs and compare them with their digests."
 
     def rows(self, sql: SqlSession, reference: str | None = None) -> list[Row]:
-        """Return SAEs with their metrics (None: not measured)."""
+        """Return the rows of all SAEs, or of the run `reference`, with their metrics and expansion.
+
+        `statistics` lists the measured metrics with their intervals. A metric that was not measured is None.
+        """
         rows = super().rows(sql, reference)
         known = read_sae_statistics(sql, [row["run_id"] for row in rows])
         for row in rows:

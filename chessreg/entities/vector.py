@@ -87,7 +87,11 @@ def read_other_vectors(inputs: Inputs, mine: tables.VectorRecord) -> Iterator[tu
 
 
 def compare_vector_runs(inputs: Inputs, one: str, other: str) -> dict[int, float]:
-    """Return layer → cosine between two vector runs, for every layer that both have."""
+    """Return layer → cosine (-1 to 1) between two vector runs, for every layer that both have.
+
+    If only one of two vectors is of centred residuals, both are compared without their means. Raises NotFoundError if
+    the bytes of a run are not in this store.
+    """
     left, right = read_vector_rows(inputs, one), read_vector_rows(inputs, other)
     return {
         layer: compute_cosine_similarity(
@@ -129,7 +133,11 @@ class Vectors(Entity):
     )
 
     def rows(self, sql: SqlSession, reference: str | None = None) -> list[Row]:
-        """Return vectors with their model, the number of contrasted games, and the norms of both sides."""
+        """Return the rows of all vectors, or of the run `reference`, with their model.
+
+        A vector of a contrast also has the number of its games, and the norms of the mean activations of the high and
+        the low class (`norm_high`, `norm_low`). These are None for other vectors.
+        """
         rows = add_model_names(super().rows(sql, reference))
         for row in rows:
             extra = row["detail"]

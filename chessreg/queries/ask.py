@@ -321,7 +321,11 @@ def explain_no_rows(question: CatalogueQuestion, timeout: float | None) -> str:
 
 
 def list_remarks(entry: Entry, rows: int, counts: pa.Table, scope: Scope, skipped: str = "") -> list[str]:
-    """Return the notes below a table. `skipped` is the reason for an empty table, if `explain_no_rows` gave one."""
+    """Return the notes below a table: the runs left out, stale runs, and for an empty table the reason.
+
+    `rows` is the table's number of rows. `counts` has one row with the numbers of runs in scope, by reason for leaving
+    them out. `skipped` is the reason for an empty table, if `explain_no_rows` gave one.
+    """
     left = counts.to_pylist()[0]
     reasons = {"unfinished": "not complete (--partial shows them)", "archived": "archived", "invalid": "invalid"}
     counted = [f"{left[name]} {way}" for name, way in reasons.items() if left[name]]

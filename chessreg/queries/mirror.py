@@ -99,7 +99,7 @@ def read_mirror(
 
 
 def list_runs_without_file(mirror: Mirror, connection: duckdb.DuckDBPyConnection, table: str) -> list[str]:
-    """Return the ids of complete runs without a file that have enough rows in the Arrow table `_<table>`."""
+    """Return the ids of complete runs that have no file but at least LEAST_ROWS rows in the Arrow table `_<table>`."""
     select = f'SELECT run_id FROM "_{table}" GROUP BY run_id HAVING count(*) >= {LEAST_ROWS}'
     ids = [id for (id,) in connection.execute(select).fetchall() if id in mirror.runs and id not in mirror.files[table]]
     return [id for id in ids if FILE_NAME.fullmatch(mirror.path(table, id).name)]

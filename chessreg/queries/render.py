@@ -136,7 +136,7 @@ def format_cell(result: QueryResult, row: dict[str, Any], name: str) -> str:
 
 
 def format_number(value: Any, decimals: int) -> str:
-    """Return one value as text.
+    """Return one value of any column as text: floats with `decimals` decimals, None as "", times to the minute.
 
     >>> format_number(0.12345, 3), format_number(12345, 0), format_number(None, 1), format_number(True, 1)
     ('0.123', '12,345', '', 'yes')
@@ -296,8 +296,8 @@ def format_markdown(result: QueryResult, *, numbered: bool = False, wide: bool =
 
 
 def format_html(result: QueryResult) -> str:
-    """Return an HTML table of the default columns, as a notebook shows it: the first rows, and the number of further
-    ones."""
+    """Return an HTML table of the default columns, as a notebook shows it: the first MOST_SHOWN rows, and the number
+    of further ones."""
     headings, cells, same, _ = format_cells(result)
     words = f"<p>{escape(format_caption(same))}</p>" if same else ""
     return words + format_html_table(headings, cells[:MOST_SHOWN], len(cells))
@@ -406,7 +406,7 @@ STREAMED = {"csv": format_csv_rows, "jsonl": lambda result, heading: format_json
 
 
 def build_json_document(result: QueryResult) -> dict[str, Any]:
-    """Return the document of `--json`: metadata, notes, columns with unit and meaning, rows."""
+    """Return the document of `--json`: `meta`, `notes`, `columns` with unit and meaning, `rows`."""
     described = [result.column(name) for name in result.columns]
     return {
         "meta": result.meta,
@@ -459,7 +459,9 @@ SUFFIXES = {
 def render_result(result: QueryResult, format: str, width: int | None = None, wide: bool = False) -> str | bytes:
     """Return the answer in a format of FORMATS; Parquet is bytes.
 
-    `wide` prints all columns in the formats for people. Formats for programs always have all columns.
+    `wide` prints all columns in the formats for people. Formats for programs always have all columns. `width` is that
+    of the terminal in characters, for the format `table`. Raises BadInputError for an unknown format, and for more rows
+    than MOST_PRINTED in a format for people.
     """
     if format == "parquet":
         return encode_parquet(result)
@@ -475,7 +477,10 @@ def render_result(result: QueryResult, format: str, width: int | None = None, wi
 
 
 def write_result(result: QueryResult, path: Path, format: str | None = None, wide: bool = False) -> str:
-    """Write the answer to a file atomically, by default in the format of the suffix. Return the format."""
+    """Write the answer to a file atomically, by default in the format of the suffix. Return the format.
+
+    Raises BadInputError for a suffix without a format, and for a file that cannot be written.
+    """
     chosen = format or SUFFIXES.get(path.suffix.lower())
     if chosen is None:
         raise BadInputError(f"{path}: no format is written to {path.suffix or 'a name without suffix'}",

@@ -87,8 +87,10 @@ def run_welch_test(ours: Moments, base: Moments) -> TTest | None:
 
 
 def run_paired_test(differences: Moments) -> TTest | None:
-    """Return the paired t test that the mean difference is larger than 0, or None for fewer than two or equal
-    differences."""
+    """Return the paired t test that the mean difference is larger than 0.
+
+    None for fewer than two differences, or if all are equal.
+    """
     if differences.n < 2 or differences.variance <= 0:
         return None
     t = differences.mean / math.sqrt(differences.variance / differences.n)
@@ -176,17 +178,24 @@ def _evaluate_beta_fraction(a: float, b: float, x: float) -> float:
 
 
 def compute_welch_log10_p(clusters: Clusters, total: str, squares: str, n: str, *base: str) -> float | None:
-    """Return log10 p of Welch's test, from sum, sum of squares and number of our values and of the baseline's."""
+    """Return the base-10 logarithm of p in `run_welch_test`, or None without a test.
+
+    `total`, `squares` and `n` name the counts with the sum, the sum of squares and the number of our values. `base`
+    names the same three counts of the baseline's.
+    """
     test = run_welch_test(Moments.of_clusters(clusters, total, squares, n), Moments.of_clusters(clusters, *base))
     return test.log10_p if test else None
 
 
 def compute_paired_log10_p(clusters: Clusters, total: str, squares: str, n: str) -> float | None:
-    """Return log10 p of the paired t test, from the same counts of the differences."""
+    """Return the base-10 logarithm of p in `run_paired_test`, or None without a test.
+
+    `total`, `squares` and `n` name the counts with the sum, the sum of squares and the number of the differences.
+    """
     test = run_paired_test(Moments.of_clusters(clusters, total, squares, n))
     return test.log10_p if test else None
 
 
 def compute_cohens_d_of_clusters(clusters: Clusters, total: str, squares: str, n: str, *base: str) -> float | None:
-    """Return Cohen's d, from the same counts of our values and of the baseline's."""
+    """Return Cohen's d, or None if nothing varies. The arguments are those of `compute_welch_log10_p`."""
     return compute_cohens_d(Moments.of_clusters(clusters, total, squares, n), Moments.of_clusters(clusters, *base))

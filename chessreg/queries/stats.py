@@ -36,7 +36,10 @@ class Estimate(NamedTuple):
     high: float | None
 
     def written(self, sign: str = "") -> str:
-        """The value with its interval, as `1.2 [1.1, 1.3]`; a one-sided bound is written as such."""
+        """Return the value with its interval, as `1.2 [1.1, 1.3]` or `1.2 [≥ 1.1]`; empty without a value.
+
+        `sign` is a sign option of format strings, such as `+`.
+        """
         if self.value is None:
             return ""
         text = f"{self.value:{sign}.4g}"
@@ -94,9 +97,11 @@ class Clusters:
 
     @property
     def number(self) -> int:
+        """The number of clusters."""
         return int(self.weights.sum())
 
     def total(self, name: str) -> float:
+        """Return the sum of a count over all clusters."""
         return math.fsum(np.nansum(self.counts[name] * self.weights[:, None], axis=1).tolist())
 
     def resampled(self, *names: str, side: str = "") -> np.ndarray:
@@ -179,7 +184,7 @@ def _sums_of_shared(table: np.ndarray, role: str) -> np.ndarray:
 
 
 def compute_wilson_interval(rate: float, n: float) -> tuple[float, float]:
-    """Return Wilson's score interval for a rate of n independent observations.
+    """Return the ends of Wilson's 95 % score interval for a rate (0 to 1) of n independent observations.
 
     >>> [round(x, 3) for x in compute_wilson_interval(0.5, 100)]
     [0.404, 0.596]
@@ -201,8 +206,9 @@ def compute_one_sided_bound(n: float) -> float:
 def estimate_rate(clusters: Clusters, hits: str, trials: str) -> Estimate:
     """Return the share of hits among trials (at most one hit per trial), with the interval of resampled clusters.
 
-    At exactly 0 or 1 the interval has a single end, a bound from the number of clusters. If the resamples do not vary
-    or reach 0 or 1, Wilson's interval over the clusters replaces them.
+    `hits` and `trials` are names of counts. The share is between 0 and 1; UNKNOWN without trials. At exactly 0 or 1 the
+    interval has a single end, a bound from the number of clusters. If the resamples do not vary or reach 0 or 1,
+    Wilson's interval over the clusters replaces them.
     """
     clusters = clusters.of(hits, trials)
     n = clusters.total(trials) if clusters.number else 0
@@ -221,7 +227,11 @@ def estimate_rate(clusters: Clusters, hits: str, trials: str) -> Estimate:
 
 
 def estimate_rate_difference(clusters: Clusters, hits: str, trials: str, base_hits: str, base_trials: str) -> Estimate:
-    """Return the share minus the baseline's, over the clusters of both sides, resampled together."""
+    """Return the share of hits among trials minus the baseline's, between -1 and 1, with its interval.
+
+    All arguments but `clusters` are names of counts. Only clusters that have all four counts are used (pairs), and both
+    sides are resampled together. UNKNOWN if a side has no trials.
+    """
     pairs = clusters.of(hits, trials, base_hits, base_trials)
     if not pairs.number or not pairs.total(trials) or not pairs.total(base_trials):
         return UNKNOWN
@@ -237,7 +247,11 @@ def estimate_rate_difference(clusters: Clusters, hits: str, trials: str, base_hi
 
 
 def estimate_independent_difference(ours: Clusters, base: Clusters, hits: str, trials: str) -> Estimate:
-    """Return the share minus that of a baseline with other clusters. Each side is resampled separately."""
+    """Return the share of hits among trials in `ours` minus that in `base`, between -1 and 1, with its interval.
+
+    `hits` and `trials` are names of counts. The sides have different clusters and are resampled separately. UNKNOWN if
+    a side has no trials.
+    """
     ours, base = ours.of(hits, trials), base.of(hits, trials, role=Stream.STATISTICS_BASE)
     if not all(side.number and side.total(trials) for side in (ours, base)):
         return UNKNOWN
@@ -250,8 +264,10 @@ def estimate_independent_difference(ours: Clusters, base: Clusters, hits: str, t
 
 
 def estimate_mean(clusters: Clusters, total: str, trials: str) -> Estimate:
-    """Return the total per trial, an unbounded quantity, with the interval of resampled clusters (none for one
-    cluster)."""
+    """Return the total per trial, an unbounded quantity, with the interval of resampled clusters.
+
+    `total` and `trials` are names of counts. One cluster has no interval. UNKNOWN without trials.
+    """
     clusters = clusters.of(total, trials)
     if not clusters.number or not clusters.total(trials):
         return UNKNOWN
@@ -260,15 +276,17 @@ def estimate_mean(clusters: Clusters, total: str, trials: str) -> Estimate:
 
 
 def estimate_exp_mean(clusters: Clusters, total: str, trials: str) -> Estimate:
-    """Return exp of the mean, as for a perplexity, with the transformed interval of the mean. None if it overflows a
-    float."""
+    """Return exp of `estimate_mean`, such as a perplexity. A value or an end above e^700 is None."""
     return Estimate(*(None if v is None or v > 700 else math.exp(v) for v in estimate_mean(clusters, total, trials)))
 
 
 def estimate_mean_difference(
     clusters: Clusters, total: str, trials: str, base_total: str, base_trials: str
 ) -> Estimate:
-    """Return the mean minus the baseline's, over the clusters of both sides, resampled together."""
+    """Return the total per trial minus the baseline's, an unbounded quantity, with its interval.
+
+    The arguments are those of `estimate_rate_difference`. One cluster has no interval.
+    """
     pairs = clusters.of(total, trials, base_total, base_trials)
     if not pairs.number or not pairs.total(trials) or not pairs.total(base_trials):
         return UNKNOWN
@@ -282,8 +300,10 @@ def estimate_mean_difference(
 
 
 def estimate_median(clusters: Clusters, value: str) -> Estimate:
-    """Return the median over clusters of a value with one count per cluster, with the interval of resampled
-    clusters."""
+    """Return the median over clusters of the count named `value`, with the interval of resampled clusters.
+
+    One cluster has no interval. UNKNOWN without clusters.
+    """
     clusters = clusters.of(value)
     if not clusters.number:
         return UNKNOWN
@@ -306,7 +326,7 @@ def _weighted_medians(values: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 
 def convert_score_to_elo(score: float) -> float:
-    """Return the rating difference of an expected score strictly between 0 and 1.
+    """Return the rating difference in Elo of an expected score strictly between 0 and 1.
 
     >>> round(convert_score_to_elo(0.75), 1)
     190.8
@@ -315,7 +335,10 @@ def convert_score_to_elo(score: float) -> float:
 
 
 def estimate_elo(score: Estimate) -> Estimate:
-    """Return Elo relative to the opponent, from a score with its interval. At 0 or 1 only a bound is known."""
+    """Return Elo relative to the opponent, from a score (0 to 1) with its interval.
+
+    The value is None at a score of 0 or 1, as is an end of the interval there.
+    """
     if score.value is None:
         return UNKNOWN
     value = convert_score_to_elo(score.value) if 0 < score.value < 1 else None
@@ -326,7 +349,11 @@ def estimate_elo(score: Estimate) -> Estimate:
 
 
 def estimate_elo_difference(clusters: Clusters, points: str, games: str, base_points: str, base_games: str) -> Estimate:
-    """Return Elo minus the baseline's on the same openings. At a score of 0 or 1 only a one-sided bound is known."""
+    """Return Elo minus the baseline's on the same openings, with its interval.
+
+    All arguments but `clusters` are names of counts; a cluster is an opening. If a score is 0 or 1, the value is None
+    and only one-sided bounds are known. UNKNOWN if a side has no games.
+    """
     pairs = clusters.of(points, games, base_points, base_games)
     ours, base = estimate_rate(pairs, points, games), estimate_rate(pairs, base_points, base_games)
     if ours.value is None or base.value is None:

@@ -218,7 +218,7 @@ def read_noun_names(session: Session, noun: str) -> dict[UUID, str]:
 
 
 def read_names_of(session: Session, noun: str, ids: Iterable[UUID]) -> dict[UUID, str]:
-    """Return id → name for the given entities. Faster than `read_names` for a few of many entities."""
+    """Return id → name for the given entities. Faster than `read_noun_names` for a few of many entities."""
     wanted, name = sorted({id.hex for id in ids}), tables.AnnotationWord.NAME
     newest: dict[str, tuple[str, str]] = {}
     holders: dict[str, set[str]] = defaultdict(set)

@@ -48,7 +48,7 @@ def weigh_words(texts: Sequence[tuple[str, float]]) -> dict[str, float]:
 def rank_descriptions(phrase: str, described: Sequence[Mapping[str, float]]) -> list[int]:
     """Return the indices of the descriptions with enough of the phrase's words, the best first.
 
-    A description is the weight of each of its words (`weighted`). At equal scores the earlier one comes first.
+    A description is the weight of each of its words (`weigh_words`). At equal scores the earlier one comes first.
     """
     words = list_word_stems(
         " ".join(ABBREVIATIONS.get(word, word) for word in re.findall(r"[a-z0-9]+", phrase.lower()))

@@ -404,7 +404,10 @@ def choose_comparison_word(value: PublishedValue, ours: float | None, differs: s
 
 
 def describe_rows(engine: QueryEngine, result: QueryResult) -> pa.Table:
-    """Return our rows with the additional columns of models and edits that conditions and roles name."""
+    """Return our rows with additional columns about their model and edit (TYPES).
+
+    Conditions and roles of published values refer to these columns. They are NULL for rows without a model or an edit.
+    """
     import pyarrow as pa
 
     answer = engine.answer(
