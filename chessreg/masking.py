@@ -159,7 +159,7 @@ def mask_words(argv: Sequence[str]) -> list[str]:
 
 
 def is_secret_name(name: str) -> bool:
-    """Whether a value of this name is a secret: a setting, a variable, a key of JSON.
+    """Return whether a value of this name is a secret: a setting, a variable, a key of JSON.
 
     >>> [is_secret_name(name) for name in ("api_key", "WANDB_TOKEN", "dbPassword", "tokenizer", "max_tokens")]
     [True, True, True, False, False]
@@ -234,7 +234,7 @@ def _without_value(match: re.Match[str]) -> str:
 
 
 def _is_secret_token(name: str, value: str, quoted: bool) -> bool:
-    """Whether the value of something called a token is a secret, not a token of a vocabulary."""
+    """Return whether the value of something called a token is a secret, not a token of a vocabulary."""
     if SPECIAL.fullmatch(value):
         return False
     long = len(value) >= (8 if quoted else 16)

@@ -128,7 +128,11 @@ class Session:
         return group.hex if group is not None else None
 
     def query(self, name: str, **scope: Any) -> QueryResult:
-        """A catalogue query by title or alias: `reg.query("elo by intervention").to_pandas()`."""
+        """Return the answer of a catalogue query: `reg.query("elo by intervention").to_pandas()`.
+
+        `name` is its title, an alias, or words that describe it. `scope` are the options of `chessreg query` as
+        keywords: `checkpoint`, `run`, `tag`, `where`, … Raises NotFoundError for an unknown query.
+        """
         from chessreg.queries import run_query
 
         return run_query(self.database, name, **scope)
@@ -136,18 +140,28 @@ class Session:
     # -- things by name or id -------------------------------------------------------------------------------------
 
     def id(self, noun: str, reference: str) -> UUID:
+        """Return the id of a thing by its noun (`run`, `checkpoint`, …) and its name, its id or the end of its id.
+
+        Raises NotFoundError if nothing matches, BadInputError if several things do.
+        """
         from chessreg.registry import names
 
         with self.database.read() as session:
             return names.resolve_id(session, noun, reference)
 
     def dataset(self, reference: str) -> Games:
-        """The games of a dataset, or of one part: `reg.dataset("lichess:test")`."""
+        """Return the games of a dataset, or of one part: `reg.dataset("lichess:test")`.
+
+        Raises NotFoundError for an unknown name, BadInputError for a dataset of positions.
+        """
         games, part = self.inputs.dataset(self.inputs.reference("dataset", reference))
         return games if part is None else games.part(part)
 
     def model(self, reference: str, device: str = "cpu") -> LanguageModel:
-        """A checkpoint, loaded."""
+        """Return the model of a checkpoint by name or id, loaded on `device` (`cpu`, `cuda`, …).
+
+        Raises NotFoundError if the checkpoint is unknown or its weights are not in the store.
+        """
         from chessreg.models.language_model import LanguageModel
 
         inputs = self.inputs
@@ -155,13 +169,19 @@ class Session:
         return LanguageModel.load(folder, device=device)
 
     def probe(self, reference: str, layer: int | None = None) -> Any:
-        """A fitted probe of a probe run: `.weight` float32 [d_model, 64 or 1, classes]."""
+        """Return a fitted probe of a probe run: `.weight` is float32 [d_model, 64 or 1, classes].
+
+        By default the layer with the best validation score. Raises BadInputError if the run has no such layer.
+        """
         from chessreg.runs.fitted import load_probe
 
         return load_probe(self.inputs, self.inputs.reference("run:probe", reference), layer)
 
     def vector(self, reference: str, layer: int | None = None) -> Any:
-        """A direction of a vector run, float32 [d_model]. `layer` is needed if the run has vectors of several."""
+        """Return a direction of a vector run, float32 [d_model].
+
+        `layer` may be left out if the run has only one. Raises BadInputError if it has several, or no such layer.
+        """
         from chessreg.runs.fitted import load_vector
 
         return load_vector(self.inputs, self.inputs.reference("run:vector", reference), layer)
@@ -212,8 +232,12 @@ class Session:
         return load_sae(self.inputs, self.inputs.reference("run:sae", reference), layer, hook_point, expansion)
 
     def cache(self, reference: str, hook_point: str | None = None) -> Any:
-        """The activations of a cache run: `.batches(layer=5)`, and `.read(layer=5)` with each row's game, token and
-        ply; after each block, or at another hook point of each layer, as `blocks.*.hook_resid_pre`."""
+        """Return the activations of a cache run.
+
+        `.batches(layer=5)` iterates over them, and `.read(layer=5)` returns them with each row's game, token and ply.
+        They are the outputs of the blocks, or those of another hook point of each layer, such as
+        `blocks.*.hook_resid_pre`.
+        """
         from chessreg.models.hook_points import RESID_POST
         from chessreg.runs.activations import load_cache
 

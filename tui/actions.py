@@ -453,7 +453,7 @@ ACTIONS: tuple[Action, ...] = (
 
 
 def apply_keys(actions: Iterable[Action], keys: Mapping[str, str]) -> list[Action]:
-    """Return the actions with the user's keys."""
+    """Return the actions with the user's keys. `keys` maps an action's name to its keys; other actions keep theirs."""
     return [replace(action, keys=keys[action.name]) if action.name in keys else action for action in actions]
 
 

@@ -63,7 +63,7 @@ class Host(App[Exception | None]):
     followed: set[UUID]  # jobs whose end is announced
 
     def keyed(self, actions: Iterable[Action]) -> list[Action]:
-        """Actions with the user's own keys, shown as the terminal can show them."""
+        """Return the actions with the user's keys, in ASCII if the terminal shows only that."""
         own = apply_keys(actions, self.keys)
         return [replace(action, ascii=True) for action in own] if self.only_ascii else own
 

@@ -132,7 +132,7 @@ class Home:
         return place
 
     def is_registry(self, path: Path) -> bool:
-        """Whether `path` leads to a file of the registry."""
+        """Return whether `path` leads to a file of the registry."""
         from chessreg.registry.file_gate import get_file_key, list_registry_file_keys
 
         return self.place.path is not None and get_file_key(path) in list_registry_file_keys(self.place.path)
@@ -373,7 +373,7 @@ class Group(click.Group):
                     formatter.write_dl(rows)
 
     def shell_complete(self, ctx: click.Context, incomplete: str) -> list[CompletionItem]:
-        """As click does, without importing the commands."""
+        """Return the subcommands that begin with `incomplete`, without importing them."""
         helps = self.short_helps(ctx)
         items = [CompletionItem(name, help=text) for name, text in helps.items() if name.startswith(incomplete)]
         return items + click.Command.shell_complete(self, ctx, incomplete)

@@ -66,7 +66,7 @@ def write_elo(difference: Estimate) -> str:
 
 
 def describe_counts(counts: tuple[int, ...]) -> dict[str, Any]:
-    """Return the counts by name."""
+    """Return name → count: wins, draws and losses, or pairs of games by their points."""
     if len(counts) == 3:
         return dict(zip(("wins", "draws", "losses"), counts, strict=True))
     return {f"pairs with {points} points": count for points, count in zip(PAIR_POINTS, counts, strict=True)}

@@ -466,7 +466,7 @@ def make_import_spec(file: Path, format_: str | None, settings: dict[str, Any]) 
 
 
 def get_run_name(home: Home, run_id: Any) -> str:
-    """The run's name, or its short id."""
+    """Return the run's name, or its short id."""
     from chessreg.registry.names import read_name
 
     with home.session().database.read() as session:

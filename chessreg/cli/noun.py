@@ -127,7 +127,7 @@ def verify_command(noun: Entity) -> click.Command:
 
 
 def open_home(home: Home) -> Session:
-    """Return the home after importing waiting results."""
+    """Return the open session after ingesting waiting fragments."""
     open_with_waiting_results(home)
     return home.session()
 

@@ -67,7 +67,7 @@ def list_(home: Home) -> None:
 def make_paper_command(
     name: str, title: str, firsts: Iterable[str], trains: bool = False, compares: bool = False
 ) -> click.Command:
-    """The command of one paper."""
+    """Return the command `chessreg paper NAME`. `firsts` are the paper's questions, for the help of `--first`."""
     from functools import partial
 
     option = click.Option

@@ -232,7 +232,7 @@ def build_accuracy_frame(row: tables.Prediction, position: Mapping[str, str]) ->
 
 
 def build_value_frame(board: chess.Board, title: str, extra: Mapping[str, Any], flipped: bool) -> BoardFrame:
-    """The board of a position whose win probability alone is known, with the model's move."""
+    """Return the board of a position for which only the win probability is known, with the model's move."""
     own = chess.Move.from_uci(extra["chosen"])
     arrow: tuple[int, int, float, str, Role] = (
         own.from_square,
@@ -329,14 +329,14 @@ class StateVerdict:
 
     @property
     def columns(self) -> dict[str, Any]:
-        """What `MoveRow` holds."""
+        """The columns of `MoveRow` that a verdict on a win probability fills."""
         return {"legal_moves": self.legal_moves, "chosen": self.chosen} | self.metrics.columns
 
 
 def judge_states(
     model: LanguageModel, selection: ScoredStates, batch: int, edits: Sequence[ResidualEdit] = ()
 ) -> Iterator[tuple[int, StateVerdict]]:
-    """A verdict for each position, with its index; none for one without a legal move."""
+    """Yield the index and the verdict of each position that has a legal move, in order."""
     from chessreg.models.decoding.values import score_moves
 
     fens = selection.columns("fen")["fen"]

@@ -405,7 +405,10 @@ class Finetuner(Trainer):
             raise ValueError(f"{self.state_path} holds the weights of another model")
 
     def next_portions(self) -> list[tuple[Tensor, Tensor]]:
-        """Raises BadInputError if no position of the batch fits the model."""
+        """Return the next batch as inputs and labels, in portions of at most `micro_tokens` tokens.
+
+        Raises BadInputError if no position of the batch fits the model.
+        """
         if self.position == len(self.batches):
             self.epoch, self.position = self.epoch + 1, 0
             self.batches = self.epoch_batches()

@@ -18,7 +18,7 @@ __all__ = ["find_paper", "list_papers"]
 
 
 def list_papers() -> NameRegistry[Paper]:
-    """Every paper by name. Raises ValueError when two have one name."""
+    """Return name → paper. Raises ValueError if two papers have the same name."""
     registry: NameRegistry[Paper] = NameRegistry("paper")
     for info in pkgutil.iter_modules(__path__):
         paper = getattr(importlib.import_module(f"{__name__}.{info.name}"), "PAPER", None)
@@ -28,5 +28,5 @@ def list_papers() -> NameRegistry[Paper]:
 
 
 def find_paper(name: str) -> Paper:
-    """The paper of this name. Raises NotFoundError with what there is."""
+    """Return the paper with this name. Raises NotFoundError with similar names, or all names."""
     return list_papers()[name]

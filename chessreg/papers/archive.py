@@ -191,9 +191,10 @@ def write_zip(root: Path, path: Path) -> None:
 
 @contextmanager
 def unpack_paper(path: Path, store: Store) -> Iterator[Path]:
-    """Unpack a zip file into a folder that exists during the block.
+    """Unpack a file of `save_paper`; yield a folder that exists during the block.
 
-    The file may be a third party's: only plain files with names that `save` writes are unpacked.
+    The file may be a third party's: only files with names that `save_paper` writes are unpacked. Raises BadInputError
+    for any other zip file, and for one that would unpack to more than MAX_UNPACKED_BYTES or the free space.
     """
     with store.scratch("paper") as folder:
         try:

@@ -96,7 +96,7 @@ class PaperLauncher:
         return orders
 
     def known(self, step: Step) -> bool:
-        """Whether the step's settings are known: the steps that it needs are complete, or it uses only their names."""
+        """Return whether the step's settings are known: its dependencies are complete, or it uses only their names."""
         made = self.work.references.keys()
         if step.kind in PREPARATIONS or callable(step.settings) or step.optional:
             return step.needs <= made

@@ -245,7 +245,7 @@ def match_steps(paper: Paper, steps: Sequence[Step], wanted: str) -> list[Step]:
 
 
 def is_any_match(name: str, patterns: Sequence[str]) -> bool:
-    """Whether a step's name matches one of these patterns, in which `*` matches any text."""
+    """Return whether a step's name matches one of these patterns, in which `*` matches any text."""
     return any(fnmatchcase(name, pattern) for pattern in patterns)
 
 

@@ -56,12 +56,15 @@ def write_report(work: Work, folder: Path) -> list[ReportEntry]:
 
 
 def has_complete_run(work: Work, sheet: Sheet) -> bool:
-    """Whether any run of a sheet is complete."""
+    """Return whether any run of a sheet is complete."""
     return bool(work.runs_of(sheet.steps)) if sheet.steps else work.has(sheet.choices)
 
 
 def write_sheet(work: Work, sheet: Sheet, scoring: str, folder: Path) -> ReportEntry:
-    """Write one sheet under one scoring policy."""
+    """Write one sheet with the points per game of one scoring policy.
+
+    Writes Markdown, CSV and plots, and for published tables a page that compares both.
+    """
     from chessreg.queries import render
     from chessreg.queries.ask import run_query
 

@@ -224,7 +224,7 @@ class Work:
             self.mark(planned.step)
 
     def has(self, choice: bool) -> bool:
-        """Whether any run of the results is complete, or with `choice` any run that chooses settings."""
+        """Return whether any run of the results is complete, or with `choice` any run that chooses settings."""
         return any(
             s.name in self.references and s.choice == choice and not s.scratch and s.kind not in PREPARATIONS
             for s in self.steps

@@ -69,7 +69,11 @@ def to_doubles(values: Sequence[float | None]) -> pa.Array:
 
 
 def group_clusters(clusters: pa.Table) -> dict[int, Clusters]:
-    """Return the rows of a `clusters` statement (cell, counts…, clusters) by cell. A list has a value per draw."""
+    """Return cell → its clusters, from the answer of a statement `clusters`.
+
+    The columns are `cell`, counts (a number, or a list with one per draw; NULL becomes NaN) and `clusters`, the number
+    of clusters with these counts.
+    """
     known = to_vector(clusters["cell"])
     rows = np.flatnonzero(~np.isnan(known))
     rows = rows[np.argsort(known[rows], kind="stable")]

@@ -104,7 +104,7 @@ class Form:
         return form
 
     def fields_with(self, settings: Iterable[SettingField]) -> list[Field]:
-        """The fields of a form with these settings of the spec."""
+        """Return the fields of the form: these settings of the spec, the execution options and the launch options."""
         return [
             *make_form_fields(settings, "spec"),
             *make_form_fields(describe_settings(self.kind.options), "options"),
@@ -384,7 +384,7 @@ def format_star(rank: int) -> str:
 
 
 def find_starred(sql: SqlSession, noun: str) -> set[UUID]:
-    """The starred things of a noun."""
+    """Return the ids of the starred things of a noun."""
     now = names.CURRENT_ANNOTATIONS.c
     starred = select(now.target).where(now.noun == noun, now.word == tables.AnnotationWord("star").value)
     return {UUID(hex=target) for target in sql.scalars(starred)}

@@ -65,7 +65,7 @@ TABLES_WITH_BOARDS = ("game", "trial", "score", "prediction")
 
 
 def get_primary_key(result_table: str) -> tuple[Any, ...]:
-    """The primary key of a result table, run first."""
+    """Return the primary key's columns of a result table, the run first."""
     table = RESULT_TABLES[result_table]
     return tuple(getattr(table, column.key) for column in table.__table__.primary_key)
 

@@ -180,7 +180,7 @@ DEFAULT_COLUMNS = ("name", "kind", "state", "result", "units", "created", "machi
 
 
 def make_run_column(key: str) -> TableColumn:
-    """The column of this name."""
+    """Return the column with this key: a field of runs, a setting (`spec.…`), or a metric."""
     if key.startswith(SPEC_PREFIX):
         path = key.removeprefix(SPEC_PREFIX).split(".")
         return TableColumn(

@@ -129,7 +129,7 @@ def summarize_conditions(sql: SqlSession, run_id: UUID) -> Summary:
 
 
 def summarize_matches(sql: SqlSession, run_id: UUID) -> Summary:
-    """The model's score in each match."""
+    """Return the model's games, score and legal first tries in each match of a run."""
     game, match = tables.Game, tables.Match
     points = build_game_points_sql(match.color == "white")
     query = (
@@ -162,7 +162,7 @@ def summarize_matches(sql: SqlSession, run_id: UUID) -> Summary:
 
 
 def tabulate_metrics(sql: SqlSession, run_id: UUID) -> Summary:
-    """A row for each unit and step, a column for each metric; without rows where that would be too long a table."""
+    """Return one row per unit and step and one column per metric; empty if there are more than MAX_METRIC_ROWS rows."""
     point = tables.MetricPoint
     its = point.run_id == run_id
     names = sql.scalars(select(point.name).where(its).distinct().order_by(point.name)).all()

@@ -93,7 +93,11 @@ class View:
         return bool(parse_terms(self.text) or self.sort)
 
     def fields(self, name: str) -> list[str]:
-        """Return the fields that a name selects. Raises BadInputError if no field matches."""
+        """Return the fields of the columns called `name`; if there are none, of those with the word `name` in their
+        name; else of those whose name begins with it.
+
+        Raises BadInputError if there is none.
+        """
         names = {column.field: list_column_names(column) for column in self.columns}
         for fits in (name.__eq__, lambda call: name in call.split("_"), lambda call: call.startswith(name)):
             if fields := [field for field, calls in names.items() if any(map(fits, calls))]:
@@ -104,7 +108,7 @@ class View:
 
 
 def list_column_names(column: TableColumn) -> tuple[str, ...]:
-    """Return the names of a column in a filter."""
+    """Return the names that a filter accepts for a column: its heading (lower case, `_` for spaces) and its field."""
     heading = re.sub(r"\W+", "_", column.heading.rstrip(" ▲▼").lower()).strip("_")
     return (heading, column.field.lower()) if heading else (column.field.lower(),)
 
@@ -150,7 +154,7 @@ def is_text_match(text: str, value: Any, term: Term) -> bool:
 
 
 def parse_leading_number(value: Any) -> float | None:
-    """A number, or a text that begins with one, as tables write them: `1,234`, `12.5 %`, `3/12`."""
+    """Return a number, or the number with which a text begins (`1,234`, `12.5 %`, `3/12`), else None."""
     if isinstance(value, bool) or value is None:
         return None
     if isinstance(value, (int, float)):

@@ -37,7 +37,7 @@ class RowPreview(NamedTuple):
 
 
 class Preview(VerticalScroll, can_focus=False):
-    """The pane at the right of a list."""
+    """The pane at the right of a list, with details or boards of the row under the cursor."""
 
     DEFAULT_CSS = """
     Preview {

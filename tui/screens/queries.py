@@ -474,7 +474,7 @@ class SqlScreen(ResultScreen):
         return f"chessreg query --sql {shlex.quote(' '.join((self.statement or EXAMPLE_SQL).split()))}"
 
     def actions(self) -> list[Action]:
-        """In the editor, return only actions whose keys are not letters."""
+        """Return the screen's actions; in the editor, only those whose keys are not letters."""
         if not isinstance(self.focused, SqlEditor):
             return super().actions()
         more = [a for a in list_place_actions(EVERYWHERE) if a.keys.split(",")[0].startswith("ctrl")]

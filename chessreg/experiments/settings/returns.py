@@ -57,8 +57,10 @@ class ScoredStates(Decisions):
 
 
 def load_scored_states(inputs: Inputs, reference: str, field: str) -> ScoredStates | None:
-    """The positions of a dataset whose rows give a win probability and neither a move nor a best move. None for a
-    dataset of another kind."""
+    """Return the positions of a dataset whose rows have a win probability but neither a move nor a best move.
+
+    Returns None for any other dataset.
+    """
     items, part = inputs.items(reference, field)
     if items.content == "games":
         return None
@@ -151,8 +153,10 @@ def compute_value_metrics(values: MoveValues, returns: np.ndarray) -> ReturnMetr
 
 
 def compute_state_metrics(values: MoveValues, value: float) -> ReturnMetrics:
-    """The metrics of a model of values on a position with this win probability for the side to move. A model of action
-    values has that of its best move as the position's."""
+    """Return the metrics of a value model on a position, where `value` is the side to move's win probability (0 to 1).
+
+    A model of action values predicts the value of its best move.
+    """
     from chessreg.models.decoding.values import compute_bucket_values, find_buckets
 
     of_state = values.state if values.state is not None else values.log_probs[values.returns.argmax()]

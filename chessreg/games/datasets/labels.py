@@ -40,7 +40,7 @@ class GamePositions:
         number: np.ndarray,
         texts: Callable[[], Sequence[str]],
     ) -> None:
-        """The positions after `ply` int [n] plies of the games `packed[game]`, `game` int [n].
+        """Select the positions after `ply` int [n] plies of the games `packed[game]`, `game` int [n].
 
         `number` int [games] has the games' rows in the dataset; `texts` returns their texts if a label needs them.
         """
@@ -53,7 +53,7 @@ class GamePositions:
 
     @cached_property
     def boards(self) -> np.ndarray:
-        """int8 [n, 64]."""
+        """The boards in the package's piece codes (`chessreg.games.boards`), int8 [n, 64]."""
         return self._boards[self.at]
 
     @property
@@ -83,7 +83,7 @@ class DatasetPositions(GamePositions):
     """Positions of a dataset of positions, whose games are unknown."""
 
     def __init__(self, positions: Positions, places: np.ndarray) -> None:
-        """The positions at rows `places`, int64 [n]."""
+        """Select the positions at rows `places`, int64 [n]."""
         table = positions.take(places, ["fen", "ply"])
         self.fens, self.ply = table["fen"].to_pylist(), table["ply"].to_numpy().astype(np.int64)
         self.item, self.at = places, np.arange(len(places))

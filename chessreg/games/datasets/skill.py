@@ -163,7 +163,7 @@ class SkillReport:
         return asdict(self)
 
     def __str__(self) -> str:
-        """One line with games per class, edges and exclusions."""
+        """Return one line with the games per class, the edges and the exclusions."""
         parts = [f"{name} {' '.join(f'{e:.0f}' for e in edges)}" for name, edges in self.edges.items()]
         edges = ", ".join(parts[:3]) + (f" and {len(parts) - 3} more" if len(parts) > 3 else "")
         out = "".join(f"; {count:,} {reason}" for reason, count in self.dropped.items())

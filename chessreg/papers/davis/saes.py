@@ -84,7 +84,10 @@ def plan_sae_trainings(request: Request, size: DavisSize) -> Iterator[Step]:
 
 
 def count_latent_operations(request: Request, positions: float, expansion: int, learnt: bool = True) -> float:
-    """Return the operations of one joint probe of latents, including the encoding of its inputs."""
+    """Return the floating-point operations of one joint probe of latents, including the encoding of its inputs.
+
+    `positions` counts every epoch. `learnt` is False for a probe that is computed in closed form.
+    """
     latents = expansion * request.d_model
     return (
         count_probe_operations(positions, JOINT_CLASSES, latents, learnt) + 4.0 * positions * request.d_model * latents

@@ -90,7 +90,7 @@ def list_dataset_names(request: Request) -> list[str]:
 
 
 def has_dataset_bytes(session: Session, dataset: str) -> bool:
-    """Whether a dataset's bytes are in this store."""
+    """Return whether a dataset's bytes are in this store."""
     with session.database.read() as sql:
         return session.store.holds(sql.get_one(tables.Dataset, session.id("dataset", dataset)).artifact)
 

@@ -85,7 +85,7 @@ def is_autoregressive(row: Row, made: CompleteSteps) -> bool:
 
 
 def has_legal_list_pair(row: Row, made: CompleteSteps) -> bool:
-    """Whether a prompt lists the legal moves, and a model tuned without a list answered the same positions."""
+    """Return whether a prompt lists the legal moves, and a model tuned without a list answered the same positions."""
     return bool(row["legal_list"]) and row["list_legal"] is not None
 
 

@@ -43,7 +43,7 @@ MOVES_PER_GAME = 40
 
 
 def is_split_by_position(request: Request, size: JunkinSize) -> bool:
-    """Whether all models learn and are measured on the same parts of the positions.
+    """Return whether all models learn and are measured on the same parts of the positions.
 
     Otherwise twins use parts of the games, and language models use parts of the positions.
     """

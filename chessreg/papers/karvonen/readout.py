@@ -194,7 +194,7 @@ def list_vector_controls(vector: str, size: KarvonenSize) -> list[tuple[str, int
 
 
 def has_controls(name: str, size: KarvonenSize) -> bool:
-    """Whether a vector, or its probe, has controls at this size.
+    """Return whether a vector, or its probe, has controls at this size.
 
     The paper's own arms have controls if `published_controls` is set. One-sided directions have them if they exist.
     """

@@ -229,7 +229,10 @@ class PaperComparison:
         return [text for pair in zip(mine, theirs, strict=True) for text in self.of_input(setting, *pair)]
 
     def of_input(self, setting: str, ours: str | None, wanted: str) -> list[str]:
-        """Return the differences of one input from the paper's."""
+        """Return the differences of one input from the paper's, as one text each.
+
+        `ours` is our input reference (None: no input). `wanted` is the paper's: one of SELECTORS and a name.
+        """
         form, _, name = wanted.partition(":")
         if ours is None:
             return [f"{setting} none, the paper has one"]

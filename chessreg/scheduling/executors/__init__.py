@@ -57,7 +57,7 @@ class Submission:
 
 
 class Placement(NamedTuple):
-    """Where a cluster's scheduler has placed a submission, for display. Empty texts are unknown."""
+    """The place that a cluster's scheduler has given a submission, for display. Empty texts are unknown."""
 
     job: str  # the scheduler's job id
     partition: str = ""
