@@ -1,4 +1,4 @@
-"""`chessreg.open()`: a registry as Python sees it, each method what the command of its name does."""
+"""The object that `chessreg.open()` returns. Each method does the same as the command with its name."""
 
 from __future__ import annotations
 
@@ -52,28 +52,35 @@ def make_table(result: QueryResult) -> Table:
 
 
 class Registry(Session):
-    """A registry and its store, open: runs, tables, plots, models and games. Close it, or use it in a `with`."""
+    """An open registry with its store: runs, tables, plots, models and games. Close it, or use it in a `with` block."""
 
     # -- tables, plots and comparisons ----------------------------------------------------------------------------
 
     def query(self, name: str, **scope: Any) -> Table:
-        """Return a catalogue query's table, by title, alias or words of a phrase: `reg.query("win rate").to_pandas()`.
+        """Return the table of a catalogue query: `reg.query("win rate").to_pandas()`.
 
-        `scope` filters as the command's options do: checkpoint, run, tag, machine, since, where, partial, and scoring.
-        Raises NotFoundError for an unknown query, BadInputError for a `where` that is no condition.
+        `name` is its title, an alias, or words that describe it. `scope` are the options of `chessreg query` as
+        keywords: checkpoint, run, tag, machine, since, where, partial and scoring. Raises NotFoundError for an unknown
+        query, and BadInputError if `where` is not a condition.
         """
         from chessreg.queries import run_query
 
         return make_table(run_query(self.database, name, **scope))
 
     def rows(self, name: str, row: int, **scope: Any) -> Table:
-        """Return the games, trials or scores behind row `row` (from 1) of a catalogue query in the same scope."""
+        """Return the games, trials or scores from which row `row` of a catalogue query is computed.
+
+        Rows are counted from 1. `scope` must be that of the query. Raises BadInputError for a row that does not exist.
+        """
         from chessreg.queries.ask import query_rows_behind
 
         return make_table(query_rows_behind(self.database, name, row, **scope))
 
     def published(self, name: str, **scope: Any) -> Table:
-        """Return the papers' numbers for a catalogue query, with this registry's next to each and what differs."""
+        """Return the papers' numbers for a catalogue query, each with our number and the settings that differ.
+
+        Raises NotFoundError if no paper has numbers for this query.
+        """
         from chessreg.queries.published import compare_with_published
 
         return make_table(compare_with_published(self.database, self.query(name, **scope)))
@@ -81,14 +88,18 @@ class Registry(Session):
     def sql(self, select: str, *, timeout: float | None = None) -> Table:
         """Return the answer to one SELECT over the registry's tables and views (`timeout` in seconds, None: 300).
 
-        Raises BadInputError for anything that is not one statement that only selects.
+        Raises BadInputError unless `select` is a single statement that only reads.
         """
         from chessreg.queries import run_sql
 
         return make_table(run_sql(self.database, select, timeout=timeout))
 
     def plot(self, name: str, *, scoring: str = "paper", **scope: Any) -> Figure:
-        """Return a catalogue plot, by title, alias or words of a phrase, as a matplotlib figure with 95 % intervals."""
+        """Return a catalogue plot as a matplotlib figure with 95 % intervals.
+
+        `name` is its title, an alias, or words that describe it. Raises NotFoundError for an unknown plot, and
+        BadInputError if it has no point.
+        """
         from chessreg.queries import plot as plots
         from chessreg.queries.ask import list_trusted_kind_files, query_plot_rows
         from chessreg.queries.catalogue import find_plot
@@ -98,17 +109,21 @@ class Registry(Session):
         return plots.draw_figure(query_plot_rows(self.database, entry, plot, Scope.of(scope), scoring=scoring), plot)
 
     def compare(self, *runs: str) -> RunComparison:
-        """Return what differs between runs, and each metric with its difference from the pinned or else the first run.
+        """Return the differences between runs: settings, code, machines, and each metric with its interval.
 
-        One run alone is compared by its attempts. Raises NotFoundError, and BadInputError when nothing can be compared.
+        Metrics are compared with the pinned run, or else with the first. A single run is compared by its attempts.
+        Raises NotFoundError for an unknown run, and BadInputError if the runs cannot be compared.
         """
         from chessreg.queries.compare import compare_runs
 
         return compare_runs(self.ingested(), list(runs))
 
     def lineage(self, reference: str) -> dict[str, Branch]:
-        """Return the trees of what a run, dataset or checkpoint was made from ("up") and of what was made from it
-        ("down")."""
+        """Return two trees of a run, dataset or checkpoint: its inputs ("up"), and the results that depend on it
+        ("down").
+
+        Raises NotFoundError for an unknown reference.
+        """
         from chessreg.registry.lineage import build_tree, find_node
 
         with self._read() as sql:
@@ -118,8 +133,10 @@ class Registry(Session):
     # -- lists ----------------------------------------------------------------------------------------------------
 
     def ingested(self) -> Database:
-        """Add the results that wait in the store to the registry, unless it is opened for reading only, and return it.
-        Warn if it cannot be written."""
+        """Ingest the fragments that wait in the store, and return the database.
+
+        A read-only registry is returned unchanged. Issues a warning if the registry cannot be written.
+        """
         from chessreg.runs.ingest import ingest_fragments
         from store.errors import StoreError
 
@@ -137,8 +154,11 @@ class Registry(Session):
             yield sql
 
     def runs(self, words: str = "", *, kind: str | None = None, archived: bool = False, sort: str = "") -> Rows:
-        """Return the runs, the newest last, or those that match all the words, which are those of `chessreg runs list`:
-        `reg.runs("kind:probe since:7d !stale", sort="-spec.epochs")`."""
+        """Return the runs, the newest last: `reg.runs("kind:probe since:7d !stale", sort="-spec.epochs")`.
+
+        `words` filter them, as in `chessreg runs list`; a run must match all of them. `sort` is a field, `-` for
+        descending order. `archived` includes archived runs. Raises BadInputError for an unknown field.
+        """
         from chessreg.entities import load_entity
         from chessreg.registry import read, run_filter
 
@@ -159,7 +179,10 @@ class Registry(Session):
         return super().id(noun, reference).hex
 
     def things(self, noun: str, *, run: str | None = None, archived: bool = False) -> Rows:
-        """Return the rows of a noun as `chessreg NOUN list` prints them, oldest first, or those that one run made."""
+        """Return the rows that `chessreg NOUN list` prints, oldest first; with `run`, only the rows of that run.
+
+        `archived` includes archived things. Raises NotFoundError for an unknown noun or run.
+        """
         from chessreg.entities import load_entity
 
         found = load_entity(noun)
@@ -174,13 +197,15 @@ class Registry(Session):
         return document
 
     def datasets(self, *, archived: bool = False) -> Rows:
+        """Return the datasets, oldest first. `archived` includes archived ones."""
         return self.things("dataset", archived=archived)
 
     def checkpoints(self, *, archived: bool = False) -> Rows:
+        """Return the checkpoints, oldest first. `archived` includes archived ones."""
         return self.things("checkpoint", archived=archived)
 
     def status(self, since: str = "1d") -> dict[str, Rows]:
-        """Return the jobs that wait or run ("going") and those that ended since a date or duration ("ended")."""
+        """Return the waiting and running jobs ("going"), and the jobs that ended since a date or duration ("ended")."""
         from chessreg.registry.run_filter import parse_moment
         from chessreg.scheduling import status
 
@@ -195,8 +220,8 @@ class Registry(Session):
         """Run a command with --json on this registry and store, and return its JSON document.
 
         `reg.command("dataset", "split", "lichess", "--parts", "fit=0.8,test=0.2")`. The formats are in
-        docs/exit-codes-and-json.md. Raises what the command would report: BadInputError for wrong usage, and the other
-        ChessregErrors. A command that reports a failure in its document, such as `wait`, returns the document.
+        docs/exit-codes-and-json.md. Raises BadInputError for wrong usage, and any other ChessregError that the command
+        would print. A command that reports a failure in its document, such as `wait`, returns the document.
         """
         import io
         import json
@@ -215,47 +240,65 @@ class Registry(Session):
         return json.loads(output.getvalue())
 
     def wait(self, *references: str, timeout: float | None = None) -> Any:
-        """Wait until launches, jobs or runs have ended, at most `timeout` seconds. Return their final states."""
+        """Wait until launches, jobs or runs have ended, at most `timeout` seconds (None: without limit).
+
+        Returns the document of `chessreg wait`, with their states.
+        """
         return self.command("wait", *references, *([] if timeout is None else ["--timeout", str(timeout)]))
 
     def cancel(self, *references: str) -> Any:
-        """Cancel jobs, launches or runs. Return what was cancelled."""
+        """Cancel jobs, launches or runs. Return the document of `chessreg cancel`."""
         return self.command("cancel", *references)
 
     def retry(self, *references: str) -> Any:
-        """Queue ended jobs again. Return the new jobs."""
+        """Queue ended jobs again. Return the document of `chessreg retry`."""
         return self.command("retry", *references)
 
     def reproduce(self, reference: str, *, rerun: bool = False) -> Any:
-        """Return the commands that repeat a run or, with `rerun`, repeat it here and return how its results compare."""
+        """Return the commands that repeat a run. With `rerun`, repeat it here and return the differing results.
+
+        Both are documents of `chessreg reproduce`.
+        """
         return self.command("reproduce", reference, *(["--rerun"] if rerun else []))
 
     def split_dataset(self, reference: str, parts: Mapping[str, float], *, seed: int = 0) -> Any:
-        """Divide the games of a dataset into named parts by share: `{"fit": 0.8, "test": 0.2}`."""
+        """Divide the games of a dataset into named parts by share: `{"fit": 0.8, "test": 0.2}`.
+
+        Returns the document of `chessreg dataset split`, with the number of games of each part and their overlaps.
+        """
         shares = ",".join(f"{name}={share!r}" for name, share in parts.items())
         return self.command("dataset", "split", reference, "--parts", shares, "--seed", seed)
 
     def export_checkpoint(self, reference: str, folder: str | Path) -> Any:
-        """Write a checkpoint as a folder that transformers loads, with tokenizer and model card."""
+        """Write a checkpoint as a folder that transformers loads, with tokenizer and model card.
+
+        Raises BadInputError if the folder exists.
+        """
         return self.command("export", "checkpoint", reference, folder)
 
     def push(self, *references: str, to: str) -> Any:
-        """Copy artifacts to another store: a folder, a URL or a machine over ssh."""
+        """Copy artifacts to the store `to`: a folder, a URL or a machine over ssh.
+
+        Returns the document of `chessreg push`.
+        """
         return self.command("push", *references, "--to", to)
 
     def pull(self, *references: str, source: str | None = None) -> Any:
-        """Copy artifacts into this store from `source`; by default from any place that is known to have them."""
+        """Copy artifacts into this store from `source`, by default from any known location.
+
+        Returns the document of `chessreg pull`.
+        """
         return self.command("pull", *references, *([] if source is None else ["--from", source]))
 
-    # -- what comes in, and what is said of it --------------------------------------------------------------------
+    # -- imports and annotations ----------------------------------------------------------------------------------
 
     def add_dataset(
         self, *paths: str | Path, name: str | None = None, rating_scale: str | None = None, licence: str | None = None
     ) -> str:
-        """Add files of games (PGN, CSV or Parquet) or positions as one dataset and return its id, 32 hex digits.
+        """Add files of games (PGN, CSV or Parquet) or positions as one dataset, and return its id (32 hex digits).
 
-        The same bytes are recognised. Raises NotFoundError, and BadInputError for a file that cannot be read and for a
-        name that is taken.
+        Files with the same bytes as an existing dataset return its id. Raises NotFoundError for a missing file, and
+        BadInputError for a file that cannot be read or a name that is taken.
         """
         from chessreg.entities.adding import add_dataset
 
@@ -279,9 +322,9 @@ class Registry(Session):
         """Convert a model's file or folder, check it by its logits and on sample games, and return the checkpoint's id,
         32 hex digits.
 
-        `heads`, `attention` and `predicts` are those of `chessreg import checkpoint`: what a file does not record.
-        Raises NotFoundError (no such file or dataset) and BadInputError (no checkpoint, code in a pickle, another
-        vocabulary, a name that is taken).
+        `heads`, `attention` and `predicts` are settings that some files do not record, as in `chessreg import
+        checkpoint`. Raises NotFoundError for a missing file or dataset. Raises BadInputError for a file that is not a
+        checkpoint, code in a pickle, a different vocabulary, or a name that is taken.
         """
         from chessreg.entities.checkpoint import import_checkpoint
         from chessreg.models.importers import UnrecordedSettings
@@ -298,7 +341,8 @@ class Registry(Session):
         ).id.hex
 
     def merge(self, other: str | Path) -> MergeReport:
-        """Add what another registry (its folder, file, URL or store) knows; returns what was added and conflicts."""
+        """Add the rows of another registry: its folder, file, URL or store. Return the numbers of added rows, and the
+        conflicts. Raises NotFoundError if it does not exist."""
         from chessreg.entities.merge import merge_source
 
         return merge_source(self.database, self.store, str(other))
@@ -306,7 +350,7 @@ class Registry(Session):
     def annotate(
         self, reference: str, word: str, value: str = "", *, noun: str = "run", withdrawn: bool = False
     ) -> None:
-        """Add an annotation to a thing, or take it back: name, tag, note, star, pin, archive or invalid."""
+        """Add an annotation to a thing, or withdraw it. `word` is name, tag, note, star, pin, archive or invalid."""
         from chessreg.registry import names
 
         with self.database.write() as sql:
@@ -317,20 +361,23 @@ class Registry(Session):
                 names.add_annotation(sql, noun, target, word, value, withdrawn=withdrawn)
 
     def name(self, reference: str, name: str, *, noun: str = "run") -> None:
-        """Name a thing; the new name takes the old one's place. Raises BadInputError for a name that is taken."""
+        """Name a thing. The new name replaces the old one. Raises BadInputError for a name that is taken."""
         self.annotate(reference, "name", name, noun=noun)
 
     def tag(self, reference: str, tag: str, *, noun: str = "run") -> None:
+        """Add a tag to a thing. `noun` is the kind of thing: `run`, `checkpoint`, `dataset`, …"""
         self.annotate(reference, "tag", tag, noun=noun)
 
     def note(self, reference: str, text: str, *, noun: str = "run") -> None:
+        """Add a note to a thing. Earlier notes are kept."""
         self.annotate(reference, "note", text, noun=noun)
 
     def star(self, reference: str, *, noun: str = "run") -> None:
+        """Star a thing. `annotate(…, "star", withdrawn=True)` removes the star."""
         self.annotate(reference, "star", noun=noun)
 
     def pin(self, reference: str, *, noun: str = "run") -> None:
-        """Pin a run, which `compare` then takes as the baseline."""
+        """Pin a run. `compare` uses it as the baseline."""
         self.annotate(reference, "pin", noun=noun)
 
     def archive(self, reference: str, *, noun: str = "run") -> None:
@@ -338,7 +385,7 @@ class Registry(Session):
         self.annotate(reference, "archive", noun=noun)
 
     def invalidate(self, reference: str, why: str, *, noun: str = "run") -> None:
-        """Mark a thing as wrong: no query counts it, and what was made from it is marked stale."""
+        """Mark a thing as invalid, for the reason `why`. Queries leave it out; results that depend on it become stale."""
         self.annotate(reference, "invalid", why, noun=noun)
 
 

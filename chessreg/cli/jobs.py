@@ -39,7 +39,10 @@ def jobs(home: Home, references: tuple[str, ...], everything: bool) -> None:
 
 
 def list_job_rows(home: Home, references: tuple[str, ...] | list[str], everything: bool = True) -> list[dict[str, Any]]:
-    """Import waiting results and return the rows of these jobs."""
+    """Ingest waiting fragments and return the rows of the jobs that `references` name; of all jobs if it is empty.
+
+    Without `everything`, jobs that ended more than a day ago are left out.
+    """
     from datetime import timedelta
 
     from sqlalchemy import or_, select

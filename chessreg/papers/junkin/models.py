@@ -77,7 +77,7 @@ def get_test_positions(request: Request, size: JunkinSize) -> dict[str, Any]:
 
 
 def list_part_steps(request: Request, size: JunkinSize) -> tuple[str, ...]:
-    """Return the names of the steps that cut these parts."""
+    """Return the name of the step that makes the parts for fitting and testing: of positions or of games."""
     return ("positions",) if is_split_by_position(request, size) else ("parts",)
 
 

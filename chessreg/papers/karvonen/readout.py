@@ -45,7 +45,11 @@ def plan_models(request: Request, size: KarvonenSize) -> Iterator[Step]:
 def plan_model_caches(
     request: Request, size: KarvonenSize, who: str, end: str, games: tuple[int, int], first: int = 0, **settings: Any
 ) -> Iterator[Step]:
-    """Yield the activations of one model on the games of both parts."""
+    """Yield the steps that cache the activations of one model on the games of both parts.
+
+    `who` is `model` or the name of a step that makes a random-init control. `end` is appended to the steps' names.
+    `games` are the numbers of games to fit and to test. The first `first` sites of a game are skipped.
+    """
     for part, dataset, count in zip(
         ("fit", "test"), (get_fit_dataset(request), f"{request.test}:test"), games, strict=True
     ):
