@@ -385,7 +385,7 @@ class Registry(Session):
         self.annotate(reference, "archive", noun=noun)
 
     def invalidate(self, reference: str, why: str, *, noun: str = "run") -> None:
-        """Mark a thing as invalid, for the reason `why`. Queries leave it out; results that depend on it become stale."""
+        """Mark a thing as invalid for the reason `why`. Queries exclude it; results that depend on it are stale."""
         self.annotate(reference, "invalid", why, noun=noun)
 
 

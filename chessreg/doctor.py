@@ -310,7 +310,7 @@ def find_remote_bytes(database: Database, store: Store) -> Iterator[Problem]:
         yield Problem(
             "activations",
             f"those of {several if len(runs) > 1 else f'run {runs[0]}'}, {sum(item.bytes for item in away):,} bytes, "
-            "are not here: the runs came by merge, which brings rows",
+            "are not here: the runs were merged, which copies rows",
             f"chessreg pull {runs[0]} --from STORE brings them from the store where they are",
         )
 

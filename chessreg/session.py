@@ -65,7 +65,9 @@ class Session:
         explicit: tuple[str, ...] | None = None,
         on_progress: Callable[[float, str], None] = lambda fraction, text: None,
     ) -> RunReport:
-        """Do what is missing of a spec's run; a finished spec does nothing. `name` is added to the run's names.
+        """Execute the missing units of the run of a spec. A complete run is left unchanged.
+
+        `name` is added to the run's names.
 
         The kind follows from the spec's class; `kind` is needed only for a kind of one's own file: its path, which
         is then trusted (`runs.trust`), or the kind itself.
@@ -112,7 +114,7 @@ class Session:
     ) -> str | None:
         """Queue a spec's run as jobs that outlive this process: `on`, `shards`, `priority`, … as `chessreg launch`.
 
-        Returns the launch's id, 32 hex digits (`chessreg wait` accepts it), or None if there is nothing to do.
+        Returns the launch's id (32 hex digits), which `chessreg wait` accepts, or None if all runs are complete.
         """
         from chessreg.runs.kind import find_kind_of_spec
         from chessreg.scheduling.launch import Order, launch_orders

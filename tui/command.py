@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 @click.command()
 @click.option("--read-only", is_flag=True, help="Change nothing: not even waiting results are taken in.")
 @click.option("--ascii", "letters", is_flag=True, help="Draw with ASCII alone, pieces as letters; LANG=C does too.")
-@click.option("--keys", "list_keys", is_flag=True, help="Print every action with its keys, as a file of your own.")
+@click.option("--keys", "list_keys", is_flag=True, help="Print every action with its keys, in the format of keys.toml.")
 @click.option("--web", is_flag=True, help="Serve it to a browser instead of this terminal.")
 @click.option("--write", is_flag=True, help="With --web: let the page change things; else it is read-only.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="With --web: the address that it listens on.")
@@ -31,7 +31,7 @@ def tui(
 ) -> None:
     """Look at runs, games, boards and tables in the terminal. ? shows the keys.
 
-    Keys of your own stand in ~/.config/chessreg/keys.toml, as --keys prints them.
+    Custom keys are read from ~/.config/chessreg/keys.toml, in the format that --keys prints.
 
     --web prints a URL with a random token: who has it can use the page, nobody else.
 

@@ -37,7 +37,7 @@ class ScreenEntry:
 
 
 ENTRIES: tuple[ScreenEntry, ...] = (
-    ScreenEntry("home", "1", "tui.screens.home:HomeScreen", "Go home: what runs, what has ended", "chessreg status"),
+    ScreenEntry("home", "1", "tui.screens.home:HomeScreen", "Go home: running and ended jobs", "chessreg status"),
     ScreenEntry("jobs", "2", "tui.screens.jobs:JobsScreen", "Go to the jobs", "chessreg jobs"),
     ScreenEntry(
         "launch", "3", "tui.screens.launch:LaunchScreen", "Go to launching experiments", "chessreg launch --help"

@@ -71,7 +71,7 @@ def parse_keys(file: Path, name: str, text: object) -> str:
         raise BadInputError(f"{file}: the key of {name} is {text!r}", f'{name} = "x", or "x ctrl+x"')
     keys = [_character_to_key(word) if len(word) == 1 else word for word in text.split()]
     if wrong := next((key for key in keys if not KEY_PATTERN.fullmatch(key)), None):
-        raise BadInputError(f"{file}: {wrong!r} of {name} is no key", "such as x, ctrl+x, f5, pagedown, ?")
+        raise BadInputError(f"{file}: {wrong!r} of {name} is not a key", "such as x, ctrl+x, f5, pagedown, ?")
     return ",".join(keys)
 
 

@@ -150,4 +150,4 @@ def check_color(path: Path, name: str, color: Any) -> None:
     try:
         Color.parse(color)
     except (ColorParseError, TypeError, AttributeError) as error:
-        raise BadInputError(f"{path}: {name} = {color!r} is no color", 'such as "#3d6f99" or "green"') from error
+        raise BadInputError(f"{path}: {name} = {color!r} is not a color", 'such as "#3d6f99" or "green"') from error

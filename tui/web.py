@@ -109,7 +109,7 @@ def serve_pages(registry: str, store_path: Path, options: Sequence[str], host: s
             probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             probe.bind(address)
     except (OSError, UnicodeError) as error:
-        reason = getattr(error, "strerror", None) or "that is no address"
+        reason = getattr(error, "strerror", None) or "that is not an address"
         raise BadInputError(f"cannot listen on {host}:{port}: {reason}", "--host and --port take others") from error
     if not is_loopback(host):
         tunnel = f"ssh -L {port}:localhost:{port} {socket.gethostname()}"

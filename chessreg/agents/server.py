@@ -2,7 +2,7 @@
 
 The command opens registry and store for reading only, so every attempt to write raises. Answers have at
 most MAX_ANSWER_CHARS characters, so that a large table does not fill an agent's context: rows are left out from the
-end, and the answer says how many and how to get them.
+end, and the answer has their number and the offset of the first.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ produced each number.
 
 Start with `list_queries` (a phrase such as "probe accuracy" ranks them), then `query`. Every row of a table can be
 traced: `rows_behind` lists its games, trials or scores with their run, `lineage` the inputs and outputs of a run,
-dataset or checkpoint, `show` the settings and attempts of a run. `compare_runs` lists what differs between runs.
-`published` puts the papers' numbers next to this registry's and says which settings differ: do not compare rows that it
-calls not comparable. `sql` answers everything else; `SHOW TABLES` and `DESCRIBE runs` list tables, views and columns.
+dataset or checkpoint, `show` the settings and attempts of a run. `compare_runs` lists the differences between runs.
+`published` lists the papers' numbers next to this registry's, with the settings that differ: do not compare rows that it
+marks as not comparable. `sql` answers everything else; `SHOW TABLES` and `DESCRIBE runs` list tables, views and columns.
 
-Columns that end in _low and _high are the ends of 95 % intervals. A difference whose interval contains 0 is no effect.
+Columns that end in _low and _high are the ends of 95 % intervals. A difference whose interval contains 0 is not an effect.
 Notes under a table are part of the answer. Runs that are incomplete, archived or invalid are left out of queries.
 """.strip()
 
@@ -102,7 +102,7 @@ def make_server(reg: Registry) -> MCPServer:
     ) -> dict[str, Any]:
         """Return the table of a catalogue query, with units, notes and 95 % intervals.
 
-        `where` is a SQL condition on its columns; `checkpoint` and `run` keep only what one of them produced. Rows are
+        `where` is a SQL condition on its columns; `checkpoint` and `run` keep only the rows of one of them. Rows are
         numbered from 1 for `rows_behind`, which needs the same conditions.
         """
         found = reg.query(find_query(name).title, **make_scope(where, checkpoint, run))

@@ -222,7 +222,7 @@ class FilePath(click.Path):
         if not str(value).strip():
             self.fail("it is empty, and names no file", param, ctx)
         if re.match(r"(https?|ftp)://", str(value)):
-            self.fail(f"{value} is an address: download it, or take what `chessreg fetch` lists", param, ctx)
+            self.fail(f"{value} is an address: download it, or use a name that `chessreg fetch` lists", param, ctx)
         home = ctx.find_object(Home) if ctx is not None else None
         if home is not None and home.is_registry(Path(value)):
             self.fail(f"{value} belongs to the registry that this command uses: name another file", param, ctx)

@@ -125,7 +125,7 @@ BIN_DAYS = 7.0
 @click.option(
     "--remove",
     is_flag=True,
-    help="Move them into the store's bin, and delete what killed processes left "
+    help="Move them into the store's bin, and delete the files that killed processes left "
     "in its staging folder. [default: list them]",
 )
 @click.option("--restore", is_flag=True, help="Move the files in the bin back.")
@@ -155,7 +155,7 @@ def gc(home: Home, remove: bool, restore: bool, empty: bool, days: float) -> Non
         gone = collector.empty_bin(store, days * collector.SECONDS_PER_DAY)
         if home.json:
             print_output(home, {"bytes": gone})
-        click.echo(f"{gone:,} bytes are gone for good", err=True)
+        click.echo(f"{gone:,} bytes are deleted permanently", err=True)
         return
     if restore:
         rows = collector.restore_from_bin(store)
@@ -171,7 +171,9 @@ def gc(home: Home, remove: bool, restore: bool, empty: bool, days: float) -> Non
 
 
 @click.command()
-@click.option("--list", "only_list", is_flag=True, help="List what waits or was set aside, and take nothing in.")
+@click.option(
+    "--list", "only_list", is_flag=True, help="List the waiting and rejected fragments without importing any."
+)
 @click.option("--again", is_flag=True, help="Also try those again that were set aside as damaged or not understood.")
 @add_json_option
 @pass_home

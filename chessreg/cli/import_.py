@@ -39,7 +39,7 @@ def import_() -> None:
     "--encoding",
     help=f"How chess is written for the model: {', '.join(list_encodings())}, or prompt: a template over the folder's "
     "own tokenizer.json.  "
-    "[default: what the folder or its tokenizer says, else pgn-char-32]",
+    "[default: from the folder or its tokenizer, else pgn-char-32]",
 )
 @click.option(
     "--template",
@@ -53,8 +53,10 @@ def import_() -> None:
 @click.option("--counters", type=click.Choice(get_args(Counters)), help="For prompt: move counters.  [default: kept]")
 @click.option("--notation", type=click.Choice(get_args(Notation)), help="For prompt: of moves.  [default: uci]")
 @click.option("--last-separator", is_flag=True, help="For prompts: also a comma after the last legal move.")
-@click.option("--bos", metavar="TOKEN", help="For prompt: what begins it.  [default: what the tokenizer puts there]")
-@click.option("--end", metavar="TOKEN", help="For prompt: what ends an answer.  [default: the folder's eos token]")
+@click.option("--bos", metavar="TOKEN", help="For prompt: its first token.  [default: from the tokenizer]")
+@click.option(
+    "--end", metavar="TOKEN", help="For prompt: the token that ends an answer.  [default: the folder's eos token]"
+)
 @click.option(
     "--vocabulary",
     metavar="FILE|FOLDER",

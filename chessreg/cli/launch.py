@@ -147,7 +147,7 @@ def make_order(
     on = "local" if queueing.get("on") is None else queueing["on"]
     if queueing.get("address") is not None:
         if on != "ray":
-            raise BadInputError("--address goes with --on ray")
+            raise BadInputError("--address requires --on ray")
         on = f"ray:{queueing['address']}"
     more = {key: queueing[key] for key in LAUNCH_OPTIONS if key != "on" and queueing.get(key) is not None}
     return Order(kind, spec, execution, explicit, name, on, **more)
@@ -184,7 +184,7 @@ def read_grid(kind: Kind, given: Sequence[str]) -> dict[str, list[Any]]:
         name, equals, values = text.partition("=")
         path = name.strip().removeprefix("--").replace("-", "_")
         if not equals or not all(value.strip() for value in values.split("|")) or path not in known:
-            missing = f"{kind.name} has no setting {name!r}" if path not in known else "it wants values"
+            missing = f"{kind.name} has no setting {name!r}" if path not in known else "it has no values"
             raise BadInputError(f"--grid {text}: {missing}", '--grid "seed=0|1|2"')
         try:
             grid[path] = [known[path].parse_text(value) for value in values.split("|")]
@@ -239,7 +239,7 @@ def make_file_command(path: Path) -> click.Command:
             click.Option(["--json"], is_flag=True, help="Print one JSON document."),
         ],
         callback=go_file,
-        help=f"Launch what {path} says.",
+        help=f"Launch the runs that {path} describes.",
     )
 
 

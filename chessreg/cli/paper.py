@@ -372,7 +372,7 @@ def print_paper_plan(work: Work, as_json: bool) -> None:
     )
     if rate:
         cost = f"about {summed['cpu_seconds'] / 3600:,.1f} core-hours on one thread of this machine"
-        click.echo(f"{cost}, of {rate / 1e9:,.0f} Gflop/s; what takes seconds is not counted", err=True)
+        click.echo(f"{cost}, of {rate / 1e9:,.0f} Gflop/s; steps of seconds are not counted", err=True)
     click.echo("numbers of waiting steps are expectations, counted when the steps before them are complete", err=True)
     for line in short:
         click.echo(line, err=True)

@@ -85,7 +85,7 @@ def add_scope_options(function: F) -> F:
             type=click.Choice(["paper", "author-2024"]),
             default="paper",
             show_default=True,
-            help="How games are scored: as the paper says, or as its code does.",
+            help="How games are scored: as in the paper, or as in its code.",
         ),
     ]
     for option in reversed(options):
@@ -149,9 +149,9 @@ def query(home: Home, **options: Any) -> None:
         show_list(home, as_json)
         return
     if (asked.name is None) == (asked.sql is None):
-        raise click.UsageError("give the NAME of a query, or --sql; --list shows what there is")
+        raise click.UsageError("give the NAME of a query, or --sql; --list prints all queries")
     if asked.explain and asked.sql is None:
-        raise click.UsageError("--explain goes with --sql")
+        raise click.UsageError("--explain requires --sql")
     if asked.columns:
         show_columns(find_named_entry(home, asked.name), as_json)
         return
@@ -205,7 +205,7 @@ def find_named_entry(home: Home, name: str | None) -> Entry:
     from chessreg.queries.catalogue import find_entry as find_in_catalogue
 
     if name is None:
-        raise click.UsageError("give the NAME of a query; --list shows what there is")
+        raise click.UsageError("give the NAME of a query; --list prints all queries")
     try:
         return find_in_catalogue(name)
     except NotFoundError as error:  # unless a custom kind that ran here has it
@@ -414,7 +414,7 @@ def plot(
         show_plots(home, as_json)
         return
     if name is None:
-        raise click.UsageError("give the NAME of a plot; --list shows what there is")
+        raise click.UsageError("give the NAME of a plot; --list prints all plots")
     entry, plot_spec = find_plot(name, list_custom_kind_files(home))
     target = output or Path(f"{plot_spec.title.replace(' ', '-')}.svg")
     from chessreg.queries import plot as plots

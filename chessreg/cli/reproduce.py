@@ -189,7 +189,9 @@ def rerun_statistically(home: Home, session: Session, run_id: UUID) -> bool:
         )  # fmt: skip
     print_output(home, rows)
     if not p:
-        click.echo("the replicate says nothing: no metric has an interval, there are too few games", err=True)
+        click.echo(
+            "the replicate is inconclusive: no metric has an interval, because there are too few games", err=True
+        )
     elif apart:
         click.echo(f"the replicate differs in {', '.join(apart)}", err=True)
     else:

@@ -1,4 +1,4 @@
-"""`chessreg runs`: experiments that were run; `chessreg compare`: what differs between them."""
+"""`chessreg runs`: list, show and annotate runs; `chessreg compare`: their differences."""
 
 from __future__ import annotations
 

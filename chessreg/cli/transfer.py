@@ -139,7 +139,7 @@ def print_merge_report(report: MergeReport) -> None:
         click.echo(f"  {count:,} {name}", err=True)
     click.echo(f"{report.results:,} new results of {report.runs:,} runs; {report.repeated:,} were here", err=True)
     if report.conflicts:
-        click.echo(f"{report.conflicts:,} differ from what is here: chessreg runs conflicts", err=True)
+        click.echo(f"{report.conflicts:,} differ from the rows of this registry: chessreg runs conflicts", err=True)
 
 
 def print_preview(home: Home, preview: MergePreview) -> None:

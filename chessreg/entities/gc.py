@@ -1,6 +1,6 @@
 """Garbage collection: move unused bytes to a bin in the store, restore them from it, or delete them for good.
 
-Rows are never removed. Everything registered and not archived is in use, with all inputs it was made from: outputs and
+Rows are never removed. Everything registered and not archived is in use, with all its inputs: outputs and
 caches of runs, checkpoints and datasets.
 """
 

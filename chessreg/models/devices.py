@@ -51,7 +51,7 @@ def check_device_count(device: str, devices: int) -> None:
     if devices == 1:
         return
     if ":" in device:
-        raise BadInputError(f"--devices {devices} goes with --device cuda, not {device}", "leave out the number")
+        raise BadInputError(f"--devices {devices} requires --device cuda, not {device}", "leave out the number")
     import torch
 
     gpus = torch.cuda.device_count()

@@ -64,7 +64,7 @@ class FileGate:
         me = threading.get_ident()
         with self._changed:
             if self._own[me]:
-                raise RuntimeError("a query inside read() or write() would wait for itself for ever")
+                raise RuntimeError("a query inside read() or write() would deadlock")
             self._waiting += 1
             try:
                 self._changed.wait_for(lambda: not self._own.total())

@@ -136,7 +136,7 @@ def find_best_layers(session: Session, run_id: UUID) -> dict[str, tuple[int | No
 
 
 class ClusterCount(NamedTuple):
-    """Of one cluster of observations: how many there are, the sum of what counts, and out of how many."""
+    """The number of equal clusters of observations, and their hits out of their trials."""
 
     number: int
     hits: float

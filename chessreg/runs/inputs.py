@@ -67,7 +67,7 @@ def is_fitted_probe(kind: str) -> bool:
 
 
 def is_kind_accepted(kind: str, wanted: str) -> bool:
-    """Return whether a run of `kind` is accepted by a setting that wants a run of kind `wanted`."""
+    """Return whether a run of `kind` is accepted by a setting that requires a run of kind `wanted`."""
     return kind in (wanted, IMPORTED_PREFIX + wanted) or (wanted == PROBE and is_probe(kind))
 
 

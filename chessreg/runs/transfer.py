@@ -100,7 +100,7 @@ def list_node_items(session: Session, node: lineage.Node) -> Iterator[TransferIt
 
 
 def find_items(database: Database, references: Iterable[str], *, inputs: bool) -> list[TransferItem]:
-    """Return the items of entities by name or id. With `inputs`, include everything that they were made from."""
+    """Return the items of entities by name or id. With `inputs`, include all their inputs."""
     with database.read() as session:
         nodes: dict[lineage.Node, None] = {}
         for reference in references:

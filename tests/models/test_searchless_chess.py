@@ -180,7 +180,11 @@ REFUSED: dict[str, tuple[dict[str, np.ndarray], dict[str, Any], str]] = {
     "no heads": (arrays(), {"heads": None}, "the number of attention heads for its 8 features (give --heads N)"),
     "heads that do not divide": (arrays(), {"heads": 3}, "give --heads N"),
     "values of actions": (arrays("behavioral-cloning.npz"), {"head": "state-value"}, "predicts actions, not values"),
-    "no kind of value": (arrays("causal.npz"), {}, "does not say whose values it predicts (give --predicts)"),
+    "no kind of value": (
+        arrays("causal.npz"),
+        {},
+        "does not record the kind of its predicted values (give --predicts)",
+    ),
     "a missing weight": ({n: a for n, a in arrays().items() if n != "linear_1/w"}, {}, "missing: h.0.up.weight"),
     "another weight": ({**arrays(), "extra/w": np.ones((2, 2), np.float32)}, {}, "that no searchless chess model"),
     "integers": ({**arrays(), "linear_1/w": np.ones((8, 32), np.int64)}, {}, "linear_1/w is not an array of floats"),

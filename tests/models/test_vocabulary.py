@@ -175,7 +175,9 @@ def test_characters_of_positions_in_another_order_are_reordered_or_contradict_a_
     assert report.info.encoding == "fen-77"
     assert torch.allclose(load_model(tmp_path / "out")(tokens), original(places[tokens]).logits[..., places], atol=1e-5)
     save_json("vocab.json", ids(vocabulary))(tmp_path / "out")
-    with pytest.raises(BadInputError, match=r"out/vocab.json has the tokens of fen-77 in another order than chessreg"):
+    with pytest.raises(
+        BadInputError, match=r"out/vocab.json has the tokens of fen-77 in a different order from that in chessreg"
+    ):
         convert_checkpoint(tmp_path / "out", tmp_path / "again")
 
 

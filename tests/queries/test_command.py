@@ -150,7 +150,7 @@ def test_sql_in_place_of_a_name_is_told_where_it_goes(type_, filled):
     code, out, err = type_(sql)
     assert (code, out) == (3, "")
     said, hint = err.splitlines()
-    assert said == "error: SQL of your own goes with --sql"
+    assert said == "error: an SQL statement requires --sql"
     words = shlex.split(hint.removeprefix("hint: chessreg query "))
     assert type_(*words)[0] == 0
     assert type_("selected games")[2].startswith("error: there is no query 'selected games'")

@@ -352,7 +352,7 @@ async def test_keys_are_the_users_own(drive: Any, tmp_path: Path, monkeypatch: p
         ('"annotate.tag" = "c"', "c in runs is both runs.compare and annotate.tag"),
         ("compare", "keys.toml"), ('"runs.compare" = 3', "is 3"), ('"runs.compare" = "4"', "is taken everywhere"),
         ('"runs.mark" = "g"', "runs.mark and table.first"), ('"table.last" = "c"', "and table.last want the same key"),
-        ('"runs.compare" = "ctrl+"', "is no key"), ("\xff", "keys.toml"),
+        ('"runs.compare" = "ctrl+"', "is not a key"), ("\xff", "keys.toml"),
         ('"prompt.accept" = "j"', "j of prompt.accept is text"),
         ('"sql.run" = "f5 ?"', "question_mark of sql.run is text"),
         ('"filter.leave" = "space"', "space of filter.leave is text"),

@@ -124,7 +124,8 @@ class ImportedProbeSpec(ImportSpec):
         min_length=1, description="saved probes of one model, one a layer; `sample` is one that comes with chessreg"
     )
     hook_point: str = Field(
-        RESID_POST, description=f"where they read, * for each layer, for files that do not say: {', '.join(PATTERNS)}"
+        RESID_POST,
+        description=f"hook point (* for the layer), for files that do not record it: {', '.join(PATTERNS)}",
     )
     phase: int | None = Field(
         None,

@@ -35,7 +35,7 @@ ALLOW_OVERLAP = Field(False, description="continue although evaluated games are 
 """For a spec that evaluates: `allow_overlap: AllowOverlap = ALLOW_OVERLAP`."""
 
 TrainingItems = list[tuple["Games | Positions", np.ndarray]]
-"""Datasets with the rows, int64 [n], of the games or positions that something was made from."""
+"""Datasets with the rows, int64 [n], of the games or positions that an input depends on."""
 
 
 @dataclass(frozen=True)
@@ -170,7 +170,7 @@ def refuse_game_overlap(trained: TrainingItems, hashes: np.ndarray, allow: bool,
 
 
 def load_training_items(inputs: Inputs, reference: str) -> tuple[TrainingItems | None, str | None]:
-    """Return the games that a checkpoint, probe, vector or cache was made from, and why some of them are unknown.
+    """Return the games that a checkpoint, probe, vector or cache depends on, and the reason why some are unknown.
 
     The games are `None` if all are unknown. A probe and a vector have the games of their cache, including held-out
     ones. A vector without a cache has the games that were put into classes. A tuned model also has the games of the

@@ -235,7 +235,7 @@ def write_reject(file: IO[str], reject: Reject, row: int, name: str) -> None:
 
 def _make_broken_error(source: GameSource, why: str) -> BadInputError:
     hint = "get the file again, or keep the games before the break with --salvage"
-    return BadInputError(f"{source.path} cannot be read to its end: {why}", hint)
+    return BadInputError(f"{source.path} cannot be read completely: {why}", hint)
 
 
 def _make_no_game_error(source: GameSource, games: int, tally: Tally, before: dict[str, int]) -> BadInputError:

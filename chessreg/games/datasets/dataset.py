@@ -376,12 +376,14 @@ def verify_games(folder: Path, *, sample: int = 200, seed: int = 0) -> Verificat
         ("matching move hashes", hashes, recorded.games),
     ):
         if stored != expected:
-            problems.append(f"{stored:,} {name} where the report says {expected:,}")
+            problems.append(f"{stored:,} {name}, but the report counts {expected:,}")
     if miscounted := recorded.miscounted():
         problems.append(miscounted)
     rejects = (folder / REJECTS_FILE).read_text(encoding="utf-8").count("\n") - 1
     if rejects != sum(recorded.rejected.values()):
-        problems.append(f"{REJECTS_FILE} lists {rejects} games where the report says {sum(recorded.rejected.values())}")
+        problems.append(
+            f"{REJECTS_FILE} lists {rejects} games, but the report counts {sum(recorded.rejected.values())}"
+        )
     rng = generator(seed, Stream.VERIFY, recorded.identity)
     chosen = np.sort(rng.choice(len(games), min(sample, len(games)), replace=False))
     table = games.take(chosen, ["row", "moves", "text"])
@@ -393,7 +395,7 @@ def verify_games(folder: Path, *, sample: int = 200, seed: int = 0) -> Verificat
 
 
 def _find_replay_problem(packed: bytes, text: str) -> str | None:
-    """Return what python-chess finds wrong with a game, or None."""
+    """Return the error that python-chess reports for a game, or None."""
     import chess
 
     from chessreg.games.datasets.movetext import number_sans

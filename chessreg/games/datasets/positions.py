@@ -227,7 +227,7 @@ class PositionSource:
     def batches(self) -> Iterator[Batch]:
         """Yield (line or row numbers counted from 1, {column of a dataset: values}).
 
-        Raises BrokenStreamError if the file cannot be read to its end.
+        Raises BrokenStreamError if the file cannot be read completely.
         """
         yield from self._parquet() if self._source is None else self._csv(self._source)
 
@@ -442,7 +442,7 @@ def build_position_dataset(
     """Read files of positions into the new dataset `folder`, in order, with constant memory: 100,000 rows per second.
 
     `salvage` keeps the rows before a break in a file. Bad rows are listed in `rejects.tsv`. Raises BadInputError, and
-    leaves nothing behind, if the folder exists, or a file has no positions, cannot be read to its end (without
+    leaves nothing behind, if the folder exists, or a file has no positions, cannot be read completely (without
     `salvage`) or has only bad rows.
     """
     sources = [(path, open_positions(Path(path))) for path in files]
@@ -495,7 +495,7 @@ def _build_from_position_sources(
             except BrokenStreamError as error:
                 if not salvage:
                     hint = "get the file again, or keep the rows before the break with --salvage"
-                    raise BadInputError(f"{source.path} cannot be read to its end: {error}", hint) from error
+                    raise BadInputError(f"{source.path} cannot be read completely: {error}", hint) from error
                 broken = f"{source.path.name}: {error}"
             if tally.plies == legal:
                 raise _make_no_position_error(source, tally, before, example)
@@ -811,7 +811,7 @@ def verify_positions(folder: Path, *, sample: int = 200, seed: int = 0) -> Verif
     positions = Positions(folder)
     problems = []
     if len(positions) != recorded.plies:
-        problems.append(f"{len(positions):,} positions where the report says {recorded.plies:,}")
+        problems.append(f"{len(positions):,} positions, but the report counts {recorded.plies:,}")
     if miscounted := recorded.miscounted():
         problems.append(miscounted)
     rng = generator(seed, Stream.VERIFY, recorded.identity)

@@ -1,4 +1,4 @@
-"""Converts a block of PGN to rows of `games.parquet`, and lists what is rejected or skipped."""
+"""Converts a block of PGN to rows of `games.parquet`, and lists the rejected and skipped games."""
 
 from __future__ import annotations
 

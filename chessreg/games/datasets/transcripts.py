@@ -223,7 +223,7 @@ class ParquetGames(GameSource):
         return [f"Parquet, a game per row: moves in {self.moves}, tags {', '.join(self.tags.values()) or 'none'}"]
 
     def blocks(self) -> Iterator[bytes]:
-        """Yield blocks of rows. Raises BrokenStreamError if the file cannot be read to its end."""
+        """Yield blocks of rows. Raises BrokenStreamError if the file cannot be read completely."""
         import pyarrow as pa
         import pyarrow.parquet as pq
 

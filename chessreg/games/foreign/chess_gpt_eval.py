@@ -191,7 +191,7 @@ def read_eval_ending(game: ForeignGame, board: chess.Board, row: dict[str, str])
         if find_game_end(board) is not None:
             game.odd(
                 "given up after the end",
-                f"{NAMED[color]} is said to have {what}, the board says {find_termination(board, '*')}",
+                f"{NAMED[color]} is recorded with {what}, but the board shows {find_termination(board, '*')}",
             )
             continue
         game.termination = str(Termination.FORFEIT_ILLEGAL if forfeited else Termination.RESIGNATION)

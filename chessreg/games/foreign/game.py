@@ -286,7 +286,9 @@ def compare_result(game: ForeignGame, board: chess.Board) -> None:
     if end is not None and end.result != game.result:
         game.odd("result differs from board", f"recorded {game.result}, the board says {end.result}")
     if end is None and game.result != "*" and game.termination == Termination.UNKNOWN:
-        game.odd("ending not recorded", f"{game.result}, but the game could go on and nothing says why it stopped")
+        game.odd(
+            "ending not recorded", f"{game.result}, but the game could continue, and no reason for its end is recorded"
+        )
 
 
 def note_duplicates(games: Iterable[ForeignGame]) -> None:

@@ -1,4 +1,4 @@
-"""The interface of an adapter: what every architecture provides to the rest of chessreg.
+"""The interface of an adapter, which every architecture provides to the rest of chessreg.
 
 An adapter is one file: a torch module with its blocks, residual stream, norms and cache, registered by the name of its
 architecture. All other code uses only `Network`. An adapter imports only names and errors of chessreg, so that training

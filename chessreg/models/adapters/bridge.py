@@ -170,7 +170,7 @@ def load_hugging_face(folder: Path, dtype: torch.dtype) -> Any:
     except BadInputError:
         raise
     except Exception as error:  # errors of four libraries without a common class
-        hint = "gpt2, llama, gpt_neox and what else the installed transformers knows can be read"
+        hint = "supported are gpt2, llama, gpt_neox and the other architectures of the installed transformers"
         if isinstance(error, OSError):
             hint = "copy all files of the model into the folder"
         raise BadInputError(f"{folder.name} cannot be read: {get_first_line(error)}", hint) from error

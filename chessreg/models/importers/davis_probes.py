@@ -51,7 +51,7 @@ def read_davis_probe(path: Path, name: str) -> ProbeFile:
             "a probe of Davis's has submodules.0.weight to submodules.63.weight, [classes, d_model] each",
         )
     if more := sorted(tensors.keys() - set(keys)):
-        raise BadInputError(f"{file_name} holds {more[0][:60]} besides the weights of 64 squares")
+        raise BadInputError(f"{file_name} holds {more[0][:60]} in addition to the weights of 64 squares")
     shapes = sorted({tuple(tensors[key].shape) for key in keys})
     if whole := [tensors[key].dtype for key in keys if not tensors[key].is_floating_point()]:
         raise BadInputError(f"{file_name}: its weights are {whole[0]}, not floats")

@@ -189,7 +189,7 @@ def resolve_encoding(
     written, rows = match_encoding(token_texts, encoding)
     if ours and rows.is_reordered:
         raise BadInputError(
-            f"{path.name}/{token_texts.file} has the tokens of {written.name} in another order than {INFO} says",
+            f"{path.name}/{token_texts.file} has the tokens of {written.name} in a different order from that in {INFO}",
             f"remove {token_texts.file} if chessreg saved the weights, {INFO} if another program did",
         )
     return written, rows

@@ -140,7 +140,7 @@ def choose_head(source: CheckpointSource, outputs: int, positions: int | None) -
             raise BadInputError(f"{source.path.name} predicts actions, not values", "leave --predicts out")
         return "action"
     if given is None and positions is None:
-        raise BadInputError(f"{source.path.name} does not say whose values it predicts", "give --predicts")
+        raise BadInputError(f"{source.path.name} does not record the kind of its predicted values", "give --predicts")
     return given or ("state-value" if positions == STATE_POSITIONS else "action-value")
 
 

@@ -387,7 +387,7 @@ def find_entry(name: str, beside: tuple[Path, ...] = ()) -> Entry:
         return known[_name_key(name)]
     if SQL.match(name):
         line = re.sub(r"\s*\n\s*", " ", name.strip())
-        raise NotFoundError("SQL of your own goes with --sql", f"chessreg query --sql {shlex.quote(line)}")
+        raise NotFoundError("an SQL statement requires --sql", f"chessreg query --sql {shlex.quote(line)}")
     titles = {key: entry.title for key, entry in known.items()}
     if ranked := rank_descriptions(name, [weigh_entry_words(entry) for entry in catalogue]):
         return catalogue[ranked[0]]

@@ -238,7 +238,7 @@ COLUMNS = {
     "ours": "ours, with its interval",
     "ours_low": "",
     "ours_high": "",
-    "our_row": "row of the same query without --published; --rows N shows what it is made of",
+    "our_row": "row of the same query without --published; --rows N shows the rows behind it",
     "difference": "ours minus published, with the interval of ours; only where the two are comparable",
     "difference_low": "",
     "difference_high": "",

@@ -44,7 +44,7 @@ from chessreg.registry.tables.results import (
 from chessreg.registry.tables.types import Base
 
 OWN_TABLES = frozenset(Base.metadata.tables)
-"""The tables of chessreg itself; the others are of nouns that packages bring."""
+"""The tables of chessreg itself; the others belong to nouns of installed packages."""
 
 __all__ = [
     "OWN_TABLES",

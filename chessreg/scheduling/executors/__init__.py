@@ -1,8 +1,8 @@
 """Executors: run attempts at jobs. Each has exactly four methods: submit, poll, cancel and logs.
 
 Order, dependencies, retries and ingest belong to the supervisor (`scheduling.supervisor`), the only caller of
-executors. An executor starts `Submission.argv`, a complete command, and reports its state. It knows no kinds, registry
-or results. `tests/scheduling/executors/test_conformance.py` specifies the behavior of every executor.
+executors. An executor starts `Submission.argv`, a complete command, and reports its state. It does not use kinds, the
+registry or results. `tests/scheduling/executors/test_conformance.py` specifies the behavior of every executor.
 """
 
 from __future__ import annotations

@@ -46,7 +46,7 @@ class SlurmProfile(BaseModel):
     constraint: str | None = None
     time: str | None = Field(None, description="walltime of a shard, as Slurm writes it: 30, 08:00:00, 2-00:00:00")
     mem: str | None = Field(None, description="memory of a shard, such as 32G")
-    cpus: int | None = Field(None, ge=1, description="cores of a shard for which --threads says nothing")
+    cpus: int | None = Field(None, ge=1, description="cores of a shard without --threads")
     options: tuple[str, ...] = Field((), strict=False, description="further options of sbatch, such as --exclude=node7")
     setup: tuple[str, ...] = Field((), strict=False, description="lines of bash before the shard begins")
     python: str | None = Field(None, description="a Python with chessreg, as the nodes see it")

@@ -366,7 +366,7 @@ def test_a_changed_file_does_not_verify(tmp_path: Path) -> None:
     fields = json.loads(report.read_text())
     report.write_text(json.dumps({**fields, "plies": 2}))
     problems = verify_positions(tmp_path / "made").problems
-    assert any("1 positions where the report says 2" in problem for problem in problems)
+    assert any("1 positions, but the report counts 2" in problem for problem in problems)
     report.write_text(json.dumps({**fields, "games_sha256": "0" * 64}))
     assert any("sha256 differs" in problem for problem in verify_positions(tmp_path / "made").problems)
 
