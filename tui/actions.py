@@ -440,7 +440,7 @@ ACTIONS: tuple[Action, ...] = (
     reads("history", "take", "space", "Take it into the editor", "take"),
     reads("sql", "edit", "e,slash", "Back to the SQL", "edit"),
     reads("sql", "shut", "escape", "Go back"),
-    reads("editor", "complete", "tab", "Complete the name of a table or a column, or accept the suggestion", "complete"),
+    reads("editor", "complete", "tab", "Complete the name of a table or a column", "complete"),
     reads("editor", "take", "enter", "Accept the suggestion", first=True),
     reads("editor", "choose", "down", "The next that is offered", parameter="1", first=True),
     reads("editor", "choose", "up", "The one before", parameter="-1", first=True),

@@ -40,10 +40,12 @@ produced each number.
 Start with `list_queries` (a phrase such as "probe accuracy" ranks them), then `query`. Every row of a table can be
 traced: `rows_behind` lists its games, trials or scores with their run, `lineage` the inputs and outputs of a run,
 dataset or checkpoint, `show` the settings and attempts of a run. `compare_runs` lists the differences between runs.
-`published` lists the papers' numbers next to this registry's, with the settings that differ: do not compare rows that it
-marks as not comparable. `sql` answers everything else; `SHOW TABLES` and `DESCRIBE runs` list tables, views and columns.
+`published` lists the papers' numbers next to this registry's, with the settings that differ: do not compare rows that
+it marks as not comparable. `sql` answers everything else; `SHOW TABLES` and `DESCRIBE runs` list tables, views and
+columns.
 
-Columns that end in _low and _high are the ends of 95 % intervals. A difference whose interval contains 0 is not an effect.
+Columns that end in _low and _high are the ends of 95 % intervals. A difference whose interval contains 0 is not an
+effect.
 Notes under a table are part of the answer. Runs that are incomplete, archived or invalid are left out of queries.
 """.strip()
 
