@@ -29,7 +29,8 @@ def main() -> None:
         from chessreg.cli.completion import answer_completion
 
         sys.exit(answer_completion())
-    gc.set_threshold(100_000, 20, 20)  # imports make many objects and no garbage
+    gc.disable()  # imports make many objects and no garbage; the root command enables it
+    gc.set_threshold(100_000, 20, 20)
     status = run_command_line(sys.argv[1:])
     if "duckdb" not in sys.modules:  # its binding reports uncollected objects as leaks
         gc.freeze()  # saves the last collection, a quarter of a second: nothing is left to collect

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import sys
@@ -230,6 +231,7 @@ def root(ctx: click.Context, registry: str | None, store: str | None, debug: boo
     130 interrupted, 141 output closed. With --json, stdout is one JSON document and an
     error is one on stderr: {"error", "hint", "code"}.
     """
+    gc.enable()  # the command is imported now
     if ctx.obj is None or registry is not None or store is not None:  # a command that calls others hands its home on
         ctx.obj = Home(registry, store, debug=debug)
         ctx.call_on_close(ctx.obj.close)

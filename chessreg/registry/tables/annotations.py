@@ -1,7 +1,5 @@
 """Annotations of things: names, tags, notes, pins, archive, invalidation. An append-only log."""
 
-from __future__ import annotations
-
 import enum
 from collections.abc import Mapping
 from datetime import datetime

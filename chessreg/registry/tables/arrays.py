@@ -1,7 +1,5 @@
 """Artifacts and the entities that own them: checkpoints, caches, probes, vectors, SAEs, interventions."""
 
-from __future__ import annotations
-
 import enum
 from datetime import datetime
 from typing import Any

@@ -1,7 +1,5 @@
 """Chess data: datasets, their splits, engines."""
 
-from __future__ import annotations
-
 from datetime import datetime
 from typing import Any
 from uuid import UUID

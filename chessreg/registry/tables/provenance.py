@@ -1,7 +1,5 @@
 """Provenance of results: machine, kind, run, inputs, attempts and jobs; and the state of the registry itself."""
 
-from __future__ import annotations
-
 import enum
 from datetime import datetime
 from typing import Any

@@ -3,8 +3,6 @@
 Every key begins with (run, unit), so a repeated row collides with the first. The attempt is not part of the key.
 """
 
-from __future__ import annotations
-
 import hashlib
 from typing import Any
 from uuid import UUID

@@ -5,8 +5,6 @@ are declared with the type (DigestType, NameType, ArrayPathType, UnitNumber), an
 of merges and fragments.
 """
 
-from __future__ import annotations
-
 import enum
 import math
 import re
