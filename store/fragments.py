@@ -16,7 +16,8 @@ import threading
 import time
 import uuid
 import zlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from operator import itemgetter
@@ -232,21 +233,6 @@ def _find_offender(value: Any, path: str = "") -> str:
     return next(filter(None, (_find_offender(child, name) for name, child in children[:10_000])), "")
 
 
-__all__ = [
-    "Fragment",
-    "FragmentWriter",
-    "Rows",
-    "Together",
-    "adopt_fragment",
-    "list_foreign_files",
-    "list_ingested",
-    "list_pending",
-    "mark_ingested",
-    "quarantine_fragment",
-    "read_or_quarantine",
-]
-
-
 def list_pending(store: Store) -> list[Fragment]:
     """Return the fragments that wait for ingest, ordered by creation."""
     return _list_fragments(store.incoming)
@@ -337,10 +323,6 @@ class Together:
         """Add one row (see FragmentWriter.add)."""
         self.lines.append(encode_row(table, row))
 
-    def rows(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Add several rows of one table."""
-        self.lines.extend(encode_row(table, row) for row in rows)
-
 
 class FragmentWriter:
     """Collects rows of one attempt and writes them as fragments, when a limit of rows, bytes or seconds is reached.
@@ -376,14 +358,12 @@ class FragmentWriter:
         """
         self._extend([encode_row(table, row)])
 
-    def rows(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Add several rows of one table. They may be spread over several fragments."""
-        for row in rows:
-            self._extend([encode_row(table, row)])
-
-    def together(self) -> _TogetherBlock:
-        """Return a context manager whose rows go to a single fragment, or are discarded if its block raises."""
-        return _TogetherBlock(self)
+    @contextmanager
+    def together(self) -> Iterator[Together]:
+        """Yield rows that go to a single fragment after the block, or are discarded if it raises."""
+        rows = Together()
+        yield rows
+        self._extend(rows.lines)
 
     def flush(self) -> Fragment | None:
         """Write all held rows as one fragment and return it; None without rows. May be retried after an error."""
@@ -427,17 +407,3 @@ class FragmentWriter:
         path = self.store.incoming / f"{make_uuid7(self._last_ns)}.{self.run_id}{FRAGMENT_SUFFIX}"
         place_file(self.store, pack_fragment(self.run_id, self.attempt_id, self._last_ns, self._lines), path)
         return Fragment.at(path)
-
-
-class _TogetherBlock:
-    def __init__(self, writer: FragmentWriter) -> None:
-        self._writer, self._rows = writer, Together()
-
-    def __enter__(self) -> Together:
-        return self._rows
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        if kind is None:
-            self._writer._extend(self._rows.lines)

@@ -10,7 +10,7 @@ import os
 import stat
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from store import artifacts
@@ -28,39 +28,6 @@ MAX_METADATA_BYTES = 64 << 20  # of a metadata file
 
 def make_array_key(name: str) -> str:
     return f"arrays/{check_safe_name('the name of an array', name)}"
-
-
-class TransferSource(Protocol):
-    """A place to pull from."""
-
-    def has_artifact(self, digest: str) -> bool: ...
-    def has_array(self, name: str) -> bool: ...
-    def get_artifact(self, store: Store, digest: str) -> None: ...
-    def get_array(self, store: Store, name: str, digest: str) -> None: ...
-
-
-class TransferPlace(TransferSource, Protocol):
-    """A place to push to and pull from."""
-
-    def artifact_uri(self, digest: str) -> str: ...
-    def array_uri(self, name: str) -> str: ...
-    def put_artifact(self, store: Store, digest: str) -> None: ...
-    def put_array(self, store: Store, name: str) -> None: ...
-
-
-def open_place(where: str, *, create: bool = False) -> TransferPlace:
-    """Return the place at a folder or URL. Raises StoreError if it does not exist or needs a missing package."""
-    if "://" in where:
-        parts = urlsplit(where)
-        web = parts.scheme in ("http", "https")
-        if parts.password is not None or parts.query or (web and parts.username):  # the URL is recorded and shared
-            raise StoreError("a bucket's URL must not hold credentials", "put them into the environment of its tools")
-        return BucketPlace(where)
-    try:
-        root = Path(where).expanduser()
-    except RuntimeError:
-        raise StoreError(f"{where}: the home folder of that user is unknown", "write the path in full") from None
-    return FolderPlace(Store.create(root) if create else Store(root))
 
 
 class ObjectSource(ABC):
@@ -267,3 +234,22 @@ class BucketPlace(ObjectSource):
                 self.obstore.put(self.bucket, f"{key}/{path.relative_to(folder).as_posix()}", path)
             except Exception as error:
                 raise StoreError(f"cannot write to {self.url}: {error}") from error
+
+
+TransferPlace = FolderPlace | BucketPlace
+"""A place to push to and pull from."""
+
+
+def open_place(where: str, *, create: bool = False) -> TransferPlace:
+    """Return the place at a folder or URL. Raises StoreError if it does not exist or needs a missing package."""
+    if "://" in where:
+        parts = urlsplit(where)
+        web = parts.scheme in ("http", "https")
+        if parts.password is not None or parts.query or (web and parts.username):  # the URL is recorded and shared
+            raise StoreError("a bucket's URL must not hold credentials", "put them into the environment of its tools")
+        return BucketPlace(where)
+    try:
+        root = Path(where).expanduser()
+    except RuntimeError:
+        raise StoreError(f"{where}: the home folder of that user is unknown", "write the path in full") from None
+    return FolderPlace(Store.create(root) if create else Store(root))

@@ -27,7 +27,7 @@ from store.process import is_this_machine
 
 if TYPE_CHECKING:
     from store import Store
-    from store.places import TransferPlace, TransferSource
+    from store.places import ObjectSource, TransferPlace
 
 
 CACHE_KIND = "cache"  # kind of the artifact rows of groups of activations
@@ -192,7 +192,7 @@ def try_fetch(store: Store, item: TransferItem, place: TransferPlace, refused: l
     return False
 
 
-def fetch_item(store: Store, item: TransferItem, source: TransferSource) -> None:
+def fetch_item(store: Store, item: TransferItem, source: ObjectSource) -> None:
     """Copy an item from a source unless the store has it. Raises NotInStoreError, or CorruptError for damaged bytes."""
     if item.is_in(store):
         return

@@ -71,7 +71,8 @@ def fill(database: Database, store: Store, games: int) -> float:
     seconds = 0.0
     for number, (run, attempt) in enumerate(made):
         with FragmentWriter(store, run.id.hex, attempt.id.hex, flush_rows=50_000, flush_bytes=1 << 30) as writer:
-            writer.rows("game", rows(number, run.id, attempt.id, games // ARMS))
+            for row in rows(number, run.id, attempt.id, games // ARMS):
+                writer.add("game", row)
             writer.add(
                 "unit_range", {"run_id": run.id.hex, "start": 0, "stop": run.units, "attempt_id": attempt.id.hex}
             )

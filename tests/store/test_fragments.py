@@ -128,11 +128,13 @@ def test_neighbours_of_one_family_come_together_in_order(store: Store) -> None:
 
 def test_rows_are_flushed_by_number_size_and_age_and_come_in_order(store: Store) -> None:
     with FragmentWriter(store, "run1", "a", flush_rows=10, flush_seconds=1e9) as writer:
-        writer.rows("trial", ({"n": n} for n in range(35)))
+        for n in range(35):
+            writer.add("trial", {"n": n})
         assert len(list_pending(store)) == 3
     assert [row["n"] for _, row in read_all(store)] == list(range(35))
     with FragmentWriter(store, "run2", "a", flush_bytes=1000, flush_seconds=1e9) as writer:
-        writer.rows("trial", [{"x": "y" * 400}] * 3)
+        for _ in range(3):
+            writer.add("trial", {"x": "y" * 400})
         assert len([f for f in list_pending(store) if f.run_id == "run2"]) == 1
     with FragmentWriter(store, "run3", "a", flush_seconds=0) as writer:
         writer.add("trial", {"n": 1})
@@ -141,9 +143,11 @@ def test_rows_are_flushed_by_number_size_and_age_and_come_in_order(store: Store)
 
 def test_rows_added_together_stand_in_one_fragment_or_nowhere(store: Store) -> None:
     with FragmentWriter(store, "run1", "a", flush_rows=10) as writer:
-        writer.rows("trial", [{"n": -1}] * 9)
+        for _ in range(9):
+            writer.add("trial", {"n": -1})
         with writer.together() as unit:
-            unit.rows("trial", [{"n": n} for n in range(25)])
+            for n in range(25):
+                unit.add("trial", {"n": n})
             unit.add("unit", {"unit": 0})
         with pytest.raises(ZeroDivisionError), writer.together() as unit:  # noqa: PT012
             unit.add("trial", {"n": 99})
