@@ -24,7 +24,7 @@ from chessreg.terminal import is_printable
 from tui import show
 from tui.actions import EVERYWHERE, can_write, make_bindings
 from tui.database_worker import DatabaseWorker
-from tui.entries import ENTRIES, collect_garbage, make_modes, warm_up
+from tui.entries import ENTRIES, make_modes, warm_up
 from tui.host import READ_ONLY_MESSAGE, Host
 from tui.model_process import ModelProcess
 from tui.screens.base import AppScreen
@@ -47,8 +47,7 @@ if TYPE_CHECKING:
 TICK_S = 0.5  # seconds between checks of pending calls
 CHANGE_POLL_TICKS = 4  # ticks between checks for changes
 INGEST_TICKS = 20  # ticks between ingests of waiting results
-GC_TICKS = 60  # ticks between collections of old garbage
-IDLE_S = 3.0  # seconds without a key before a collection
+FILL_TIMEOUT_S = 3.0  # seconds after which the first screen counts as filled
 SLOW_CALL_S = 1.0  # seconds before the banner shows a slow call
 MAX_NOTICES = 20  # newest notices kept
 QUIT_WRITE_TIMEOUT_S = 1.0  # seconds that quitting waits for a running write
@@ -184,7 +183,7 @@ class ChessregApp(Host):
         self.notices = deque(maxlen=MAX_NOTICES)
         self.version: str | None = None
         self.lost = False
-        self._ticks, self._sweep_at, self._keyed = 0, GC_TICKS, 0.0
+        self._ticks = 0
         self._settled, self._began = False, time.monotonic()
         self._looking = self._taking_in = False
 
@@ -221,7 +220,6 @@ class ChessregApp(Host):
     async def on_event(self, event: Event) -> None:
         """Queue a key that arrives while another is being handled."""
         if isinstance(event, Key | Paste) and not event.is_forwarded:
-            self._keyed = time.monotonic()
             if not self.typed.keep(event):
                 await self.hand_on(event)
         else:
@@ -256,7 +254,7 @@ class ChessregApp(Host):
         screen is filled, or after a timeout."""
         if not self._settled:
             filling = self.top_screen.filling if self.top_screen is not None else None
-            self._settled = filling is None or filling.is_finished or time.monotonic() - self._began > IDLE_S
+            self._settled = filling is None or filling.is_finished or time.monotonic() - self._began > FILL_TIMEOUT_S
             if not self._settled:
                 self.tell_slow()
                 return
@@ -265,9 +263,6 @@ class ChessregApp(Host):
             self.take_in()
         self._ticks += 1
         self.tell_held()
-        if self._ticks >= self._sweep_at and time.monotonic() - self._keyed > IDLE_S:
-            self._sweep_at = self._ticks + GC_TICKS
-            collect_garbage()
         self.tell_slow()
         if self._ticks % CHANGE_POLL_TICKS == 0:
             self.write_on()

@@ -55,7 +55,6 @@ def make_modes() -> dict[str, Callable[[], Screen[Any]]]:
     return {entry.name: entry.open for entry in ENTRIES}
 
 
-MIN_OLD_COLLECTIONS = 100  # young collections before a full one is worthwhile
 LATE_MODULES = (
     "chessreg.lab.answer",
     "chessreg.queries.ask",
@@ -82,20 +81,5 @@ def import_screens() -> None:
             except ImportError:
                 continue
     if not gc.isenabled():
-        freeze_garbage()
-
-
-def freeze_garbage() -> None:
-    """Exclude existing objects, mostly code, from garbage collection and start collecting new ones.
-
-    Old objects are collected by `collect_garbage` only, because that can block the event loop for 0.1 s.
-    """
-    gc.freeze()
-    gc.set_threshold(2000, 20, 1_000_000)
-    gc.enable()
-
-
-def collect_garbage() -> None:
-    """Run a full garbage collection if enough objects have become old."""
-    if gc.get_threshold()[2] == 1_000_000 and gc.get_count()[2] > MIN_OLD_COLLECTIONS:
-        gc.collect()
+        gc.freeze()  # existing objects are mostly code
+        gc.enable()
