@@ -20,7 +20,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Protocol, get_args
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import chess
 import numpy as np
@@ -115,38 +115,6 @@ ENCODING_FILES = (TOKENIZER_FILE, PROMPT_FILE)
 """The files of a prompt encoding in a checkpoint's folder."""
 
 
-class PromptTokenizer(Protocol):
-    """The interface of a pretrained tokenizer for prompts."""
-
-    size: int
-    bos: int | None
-    """The id that begins a sequence, if any."""
-    end: int
-    """The id that a model writes after its answer."""
-    pad: int | None
-
-    @property
-    def digest(self) -> str:
-        """A digest of everything that determines the tokens of a text."""
-        ...
-
-    def encode(self, text: str) -> list[int]:
-        """Return the tokens of a text at the start of a prompt, without special tokens."""
-        ...
-
-    def encode_inside(self, text: str) -> list[int]:
-        """Return the tokens of a text that follows another text in a prompt."""
-        ...
-
-    def decode(self, ids: Sequence[int]) -> str:
-        """Return the text of tokens, without special tokens."""
-        ...
-
-    def character(self, character: str) -> int | None:
-        """Return the token that is exactly this character; None if the vocabulary lacks it."""
-        ...
-
-
 class PretrainedTokenizer:
     """A Hugging Face `tokenizer.json` with its tokens for the beginning of a sequence, the end of an answer and
     padding."""
@@ -204,6 +172,7 @@ class PretrainedTokenizer:
         return hashlib.sha256(json.dumps([self.sha256, self.special], sort_keys=True).encode()).hexdigest()
 
     def encode(self, text: str) -> list[int]:
+        """Return the tokens of a text at the start of a prompt, without special tokens."""
         try:
             return list(self._tokenizer.encode(text, add_special_tokens=False).ids)
         except Exception as error:  # tokenizers raises plain Exception
@@ -238,6 +207,7 @@ class PretrainedTokenizer:
         return None
 
     def decode(self, ids: Sequence[int]) -> str:
+        """Return the text of tokens, without special tokens."""
         return str(self._tokenizer.decode(list(ids), skip_special_tokens=True))
 
     def character(self, character: str) -> int | None:
@@ -349,7 +319,7 @@ class PromptEncoding:
     content: Content = "position"
     phases: tuple[str, ...] = ("white", "black")
 
-    def __init__(self, vocabulary: PromptTokenizer, settings: PromptSettings | None = None) -> None:
+    def __init__(self, vocabulary: PretrainedTokenizer, settings: PromptSettings | None = None) -> None:
         """Raises BadInputError for an invalid template or setting, and for a character that is not a separate token."""
         self.settings, self._words, self._fen = settings or PromptSettings(), vocabulary, Fen77()
         for field, known in (("layout", Layout), ("counters", Counters), ("notation", Notation)):
