@@ -24,7 +24,7 @@ from chessreg.terminal import is_printable
 from tui import show
 from tui.actions import EVERYWHERE, can_write, make_bindings
 from tui.database_worker import DatabaseWorker
-from tui.entries import ENTRIES, make_modes, warm_up
+from tui.entries import ENTRIES, warm_up
 from tui.host import READ_ONLY_MESSAGE, Host
 from tui.model_process import ModelProcess
 from tui.screens.base import AppScreen
@@ -139,7 +139,7 @@ class ChessregApp(Host):
     TITLE = "chessreg"
     BINDINGS = make_bindings(EVERYWHERE)
     COMMANDS: ClassVar[set[Any]] = {Palette}
-    MODES: ClassVar[dict[str, Any]] = make_modes()
+    MODES: ClassVar[dict[str, Any]] = {entry.name: entry.open for entry in ENTRIES}
     DEFAULT_MODE = ENTRIES[0].name
     ENABLE_COMMAND_PALETTE = True
     CSS = """

@@ -9,7 +9,6 @@ from __future__ import annotations
 import gc
 import sys
 import threading
-from collections.abc import Callable
 from dataclasses import dataclass
 from importlib import import_module
 from pkgutil import iter_modules
@@ -48,11 +47,6 @@ ENTRIES: tuple[ScreenEntry, ...] = (
     ScreenEntry("queries", "7", "tui.screens.queries:QueriesScreen", "Go to the queries", "chessreg query --list"),
     ScreenEntry("data", "8", "tui.screens.things:DataScreen", "Go to the data", "chessreg dataset list"),
 )
-
-
-def make_modes() -> dict[str, Callable[[], Screen[Any]]]:
-    """Return the screens as Textual's modes."""
-    return {entry.name: entry.open for entry in ENTRIES}
 
 
 LATE_MODULES = (

@@ -84,9 +84,5 @@ def format_key_file() -> str:
             place = action.place
             own = " (these may be keys of everywhere)" if place in PLACES_WITH_OWN_KEYS and place != EVERYWHERE else ""
             lines += ["", f"# {place}{own}"]
-        lines.append(f'#{quote_name(action.name)} = "{action.keys.replace(",", " ")}"  # {action.text}')
+        lines.append(f'#"{action.name}" = "{action.keys.replace(",", " ")}"  # {action.text}')
     return "\n".join(lines) + "\n"
-
-
-def quote_name(name: str) -> str:
-    return f'"{name}"'

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from chessreg.folders import get_state_folder
-from store.files import read_json
+from store.files import read_json, write_whole
 
 
 def get_tui_state_folder() -> Path:
@@ -44,13 +44,8 @@ class RememberedState:
             del self._values[name]
         if not self.frozen:
             with suppress(OSError):
-                self._write()
-
-    def _write(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        aside = self.path.with_suffix(f".{os.getpid()}.tmp")
-        aside.write_text(json.dumps(self._values, indent=1), encoding="utf-8")
-        aside.replace(self.path)
+                self.path.parent.mkdir(parents=True, exist_ok=True)
+                write_whole(self.path, json.dumps(self._values, indent=1).encode())
 
 
 def save_copied_text(text: str) -> Path | None:

@@ -114,14 +114,9 @@ def make_legible(variables: Mapping[str, str], theme: Theme) -> dict[str, str]:
     return found
 
 
-def get_theme_folder() -> Path:
-    """Return the folder of the user's themes."""
-    return get_config_folder() / "themes"
-
-
 def load_themes() -> list[Theme]:
     """Load the user's themes, sorted by name. Raises BadInputError naming an invalid file."""
-    return [load_theme(path) for path in sorted(get_theme_folder().glob("*.toml"))]
+    return [load_theme(path) for path in sorted((get_config_folder() / "themes").glob("*.toml"))]
 
 
 def load_theme(path: Path) -> Theme:

@@ -162,21 +162,10 @@ def make_steps(size: DemoSize) -> Iterator[DemoStep]:
 
 
 class Progress(Lines):
-    """Stderr without the lines of commands. Progress bars, which draw on `raw`, are kept."""
+    """An output without the lines of commands. Progress bars, which draw on `raw`, are kept."""
 
     def write(self, text: str) -> int:
         return len(text)
-
-
-@contextlib.contextmanager
-def silence_output() -> Iterator[None]:
-    """Drop the output of a command, but not its progress bars."""
-    before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = Progress(wrap_drawing_stream(sys.stdout)), Progress(wrap_drawing_stream(sys.stderr))
-    try:
-        yield
-    finally:
-        sys.stdout, sys.stderr = before
 
 
 @click.command()
@@ -208,7 +197,8 @@ def demo(home: Home, size: str) -> None:
         click.secho(f"\n{step.title}", bold=True, file=wrap_drawing_stream(sys.stderr))
         for line in step.commands:
             show(line)
-            with silence_output():
+            out, err = (Progress(wrap_drawing_stream(stream)) for stream in (sys.stdout, sys.stderr))
+            with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
                 run(line)
         for line in step.answers:
             show(line)

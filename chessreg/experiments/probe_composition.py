@@ -95,9 +95,8 @@ class ProbeComposition(Kind):
             joint = load_probe(task.inputs, spec.joint_probe, layers[unit])
             references = filter(None, (spec.color_probe, spec.type_probe))
             parts = [load_probe(task.inputs, reference, layers[unit]) for reference in references]
-            for row, cosine in build_composition_rows(
-                joint, parts, spec.direction, get_probe_sites(task.inputs, spec, layers[unit])
-            ):
+            sites = read_probe_rows(task.inputs, spec.joint_probe)[layers[unit]].positions
+            for row, cosine in build_composition_rows(joint, parts, spec.direction, sites):
                 item = row.square * 13 + (*PIECE_LETTERS, EMPTY).index(row.piece)
                 task.emit("prediction", unit, row, item=item, name="cosine", text=row.named, value=cosine)
             task.done(unit)
@@ -170,11 +169,6 @@ def resolve_composed_layers(spec: CompositionSpec, inputs: Inputs) -> tuple[int,
     if not there:
         raise BadInputError("the probes have no layer in common", "chessreg probe list")
     return spec.layers or tuple(there)
-
-
-def get_probe_sites(inputs: Inputs, spec: CompositionSpec, layer: int) -> str:
-    """Return the name of the tokens at which the joint probe of a layer was fitted."""
-    return read_probe_rows(inputs, spec.joint_probe)[layer].positions
 
 
 def build_composition_rows(

@@ -132,7 +132,9 @@ class TokenLegality(Kind):
                 task.done(units[item])
 
     def board_views(self, row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
-        return build_error_frames(row, inputs)
+        """Return one frame for each illegal prediction of a game: the position, the written part of the move, and the
+        token."""
+        return [build_error_frame(error) for error in inputs.unit_rows(tables.Trial, row, tables.Trial.sample.desc())]
 
 
 def select_scored_games(spec: TokenLegalitySpec, inputs: Inputs) -> tuple[Games, np.ndarray]:
@@ -282,12 +284,6 @@ def emit_phase_scores(
                 legal_original=False,
                 mass_original=one.mass,
             )
-
-
-def build_error_frames(row: dict[str, Any], inputs: Inputs) -> list[BoardFrame]:
-    """Return one frame for each illegal prediction of a game: the position, the written part of the move, and the
-    token."""
-    return [build_error_frame(error) for error in inputs.unit_rows(tables.Trial, row, tables.Trial.sample.desc())]
 
 
 def build_error_frame(row: tables.Trial) -> BoardFrame:

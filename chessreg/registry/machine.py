@@ -13,7 +13,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from contextlib import suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 from importlib import metadata
@@ -91,11 +90,11 @@ def _torch_versions() -> tuple[str | None, str | None]:
     return versions.get("__version__") or metadata.version("torch"), versions.get("cuda")
 
 
-def _run_program(command: Sequence[str]) -> str:
-    """Return the stdout of a program, or an empty text if it fails or takes longer than 10 s."""
+def _run_program(command: Sequence[str], timeout_s: float = 10) -> str:
+    """Return the stdout of a program, or an empty text if it fails or takes longer than `timeout_s`."""
     try:
         return subprocess.run(
-            command, capture_output=True, encoding="utf-8", errors="replace", timeout=10, check=True
+            command, capture_output=True, encoding="utf-8", errors="replace", timeout=timeout_s, check=True
         ).stdout.strip()
     except (OSError, subprocess.SubprocessError):
         return ""
@@ -107,28 +106,16 @@ def read_load() -> Load:
     Keys: `cpu` (load average over one minute, in processes), `cores`, `memory_bytes`, `memory_used_bytes`, and `gpus`,
     each with index, name, `memory_bytes`, `memory_used_bytes` and `busy` (0 to 1).
     """
-    total, used = read_memory()
+    import psutil
+
+    memory = psutil.virtual_memory()
     return {
         "cpu": round(os.getloadavg()[0], 2),
         "cores": os.cpu_count() or 1,  # of the machine, like `cpu`, not of this process
-        "memory_bytes": total,
-        "memory_used_bytes": used,
+        "memory_bytes": memory.total,
+        "memory_used_bytes": memory.total - memory.available,  # not memory that can be freed without swapping
         "gpus": query_gpus(),
     }
-
-
-def read_memory(file: Path = Path("/proc/meminfo")) -> tuple[int | None, int | None]:
-    """Return the total memory and the used memory in bytes. Memory that can be freed without swapping is not counted as
-    used."""
-    values: dict[str, int] = {}
-    with suppress(OSError, ValueError):
-        for line in file.read_text(encoding="utf-8").splitlines():
-            name, _, value = line.partition(":")
-            if name in ("MemTotal", "MemAvailable"):
-                values[name] = int(value.split()[0]) * 1024
-    if len(values) < 2:
-        return None, None
-    return values["MemTotal"], values["MemTotal"] - values["MemAvailable"]
 
 
 def query_gpus() -> list[Load]:
@@ -137,13 +124,8 @@ def query_gpus() -> list[Load]:
     program = shutil.which("nvidia-smi")
     if program is None:
         return []
-    command = [program, f"--query-gpu={','.join(GPU_COLUMNS)}", "--format=csv,noheader,nounits"]
-    try:
-        output = subprocess.run(
-            command, capture_output=True, encoding="utf-8", errors="replace", timeout=5, check=True
-        ).stdout
-    except (OSError, subprocess.SubprocessError):
-        return []
+    columns = f"--query-gpu={','.join(GPU_COLUMNS)}"
+    output = _run_program([program, columns, "--format=csv,noheader,nounits"], timeout_s=5)
     return [row for line in output.splitlines() if (row := parse_gpu_line(line)) is not None]
 
 

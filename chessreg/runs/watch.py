@@ -8,10 +8,8 @@ in again is running again (`ingest`), and late results count.
 from __future__ import annotations
 
 import json
-import os
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import UUID
 
@@ -21,7 +19,7 @@ from sqlalchemy.orm import Session
 from chessreg.registry import tables
 from chessreg.registry.database import Database
 from chessreg.registry.tables.types import get_utc_now
-from store.files import read_json
+from store.files import read_json, write_whole
 from store.process import ProcessId, get_machine_name, read_boot_id
 
 if TYPE_CHECKING:
@@ -139,7 +137,5 @@ class Watcher:
             return {}
 
     def _keep(self, notes: dict[str, list[Any]]) -> None:
-        aside = Path(f"{self.file}.{os.getpid()}")
         with suppress(OSError):
-            aside.write_text(json.dumps({"boot": read_boot_id(), "seen": notes}), encoding="utf-8")
-            aside.replace(self.file)
+            write_whole(self.file, json.dumps({"boot": read_boot_id(), "seen": notes}).encode())

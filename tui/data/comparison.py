@@ -71,7 +71,7 @@ def load_comparison(session: Session, ids: Sequence[UUID], baseline: UUID | None
     labels = [subject.label for subject in comparison.subjects]
     differing: list[Row] = [
         {"group": group, "what": what}
-        | {make_value_key(n): format_setting_value(value) for n, value in enumerate(values)}
+        | {make_value_key(n): "—" if value is None else show.format_cell_value(value) for n, value in enumerate(values)}
         for group, rows in comparison.differing.items()
         for what, values in rows.items()
     ]
@@ -91,10 +91,6 @@ def load_comparison(session: Session, ids: Sequence[UUID], baseline: UUID | None
     ]
     charts = {name: make_metric_chart(name, labels, parts) for name, parts in curves.items()}
     return ComparisonTables(comparison, pinned, labels, differing, metrics, sides, charts)
-
-
-def format_setting_value(value: Any) -> str:
-    return "—" if value is None else show.format_cell_value(value)
 
 
 def format_machine_fact(machine: dict[str, Any], key: str) -> str:

@@ -130,10 +130,6 @@ def format_run_name(row: Row) -> str:
     return ("★ " if row["starred"] else "") + ("⚑ " if row["pinned"] else "") + (row["name"] or "")
 
 
-def format_completed(row: Row) -> str:
-    return show.format_local_time(row["completed_at"])
-
-
 # By the names that they are sorted by (chessreg.registry.run_filter.SORT_KEYS).
 RUN_COLUMNS = {
     "id": TableColumn("short", "id", text=lambda row: show.abbreviate_id(row["short"]), role="detail"),
@@ -149,13 +145,11 @@ RUN_COLUMNS = {
     ),
     "result": TableColumn("result", "result", widest=40, least=14, role="value", split=" · "),
     "units": TableColumn("done", "units", right=True, text=format_units, role="detail"),
-    "created": TableColumn(
-        "created_at", "created", text=lambda row: show.format_local_time(row["created_at"]), least=16, role="detail"
-    ),
+    "created": TableColumn("created_at", "created", least=16, role="detail"),
     "machine": TableColumn("host", "machine", text=lambda row: show.format_host(row["host"]), widest=20),
     "tries": TableColumn("attempts", "tries", right=True),
     "tags": TableColumn("tags", "tags", text=lambda row: " ".join(row["tags"])),
-    "completed": TableColumn("completed_at", "completed", text=format_completed, least=16, role="detail"),
+    "completed": TableColumn("completed_at", "completed", least=16, role="detail"),
     "starred": TableColumn("starred", "starred", text=lambda row: "★" if row["starred"] else ""),
     "notes": TableColumn(
         "notes", "last note", text=lambda row: show.format_cell_value((row["notes"] or [""])[-1]), widest=40
@@ -218,7 +212,7 @@ def get_attempt_state(row: Mapping[str, Any]) -> str:
 
 
 ATTEMPT_COLUMNS = (
-    TableColumn("started_at", "started", text=lambda row: show.format_local_time(row["started_at"]), least=16),
+    TableColumn("started_at", "started", least=16),
     TableColumn(
         "state",
         "state",

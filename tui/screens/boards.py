@@ -541,12 +541,13 @@ class BoardScreen(DrawingScreen):
         place, drawn = self.frame, self.boards
         if drawn is None or not self.asks_model or place in self.answers:
             return
+        from chess import STARTING_FEN
+
         from chessreg.lab.question import LabPosition
 
         frame = drawn.views[place]
-        known = (
-            {"moves": " ".join(frame.moves)} if frame.moves or is_initial_position(frame) else {"fen": frame.position}
-        )
+        from_start = frame.moves or frame.position == STARTING_FEN
+        known = {"moves": " ".join(frame.moves)} if from_start else {"fen": frame.position}
         try:
             answer = await self.app.model.ask(LabPosition.of(checkpoint=drawn.checkpoint, **known))
         except ChessregError as error:
@@ -617,11 +618,6 @@ class BoardScreen(DrawingScreen):
             at = f'--moves "{" ".join(frame.moves)}"' if frame.moves else f'--fen "{frame.position}"'
             return f"chessreg lab --checkpoint {show.abbreviate_id(self.boards.checkpoint)} {at}"
         return words if self.paired else f"{words} --ply {self.frame}"
-
-
-def is_initial_position(frame: BoardFrame) -> bool:
-    """Return whether a frame shows the initial position."""
-    return frame.position == "rnbqkbnr/pppppppp/8/8/8/8/PPPPPPPP/RNBQKBNR w KQkq - 0 1"
 
 
 def ask_ply(screen: DrawingScreen, last: int, go: Callable[[int], None]) -> None:

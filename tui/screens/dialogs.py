@@ -11,7 +11,6 @@ from textual.containers import Vertical
 from textual.screen import ModalScreen
 from textual.widgets import Input, Static
 
-from tui import show
 from tui.actions import Action, make_bindings
 from tui.columns import GAP_CELLS, TableColumn, compute_widths
 from tui.data.pages import PAGE_ROWS, ListPages, Row
@@ -153,7 +152,7 @@ class PickerScreen(AppScreen):
         return (
             TableColumn("value", self.noun.removeprefix("run:"), widest=40, least=16, role="key"),
             TableColumn("about", "", widest=80, least=20),
-            TableColumn("at", "made", text=lambda row: show.format_local_time(row["at"]), least=16, role="detail"),
+            TableColumn("at", "made", least=16, role="detail"),
         )
 
     def body(self) -> ComposeResult:

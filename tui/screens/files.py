@@ -25,7 +25,7 @@ LAST_PATH_KEY = "files.last"  # the last path and its options
 COLUMNS = (
     TableColumn("name", "name", widest=60, least=20),
     TableColumn("bytes", "size", right=True, text=lambda row: format_entry_size(row)),
-    TableColumn("at", "changed", text=lambda row: show.format_local_time(row["at"]), least=16),
+    TableColumn("at", "changed", least=16),
 )
 
 

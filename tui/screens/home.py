@@ -119,7 +119,7 @@ ENDED_COLUMNS = (
     TableColumn("n", "n", text=format_sample_count, right=True, role="detail"),
     TableColumn("measure", "measure", text=format_measure, widest=30, role="detail"),
     TableColumn("seconds", "took", text=lambda row: show.format_seconds(row["seconds"]), whole=True, role="detail"),
-    TableColumn("ended_at", "ended", text=lambda row: show.format_local_time(row["ended_at"]), least=16, role="detail"),
+    TableColumn("ended_at", "ended", least=16, role="detail"),
     KIND,
     replace(UNITS, role="detail"),
     MACHINE,

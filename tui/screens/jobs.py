@@ -173,7 +173,7 @@ COLUMNS = (
     TableColumn("kind", "kind", widest=16),
     TableColumn("name", "name", text=lambda row: row["name"] or row["differs"], widest=28, role="key"),
     SHARD, STATE, PROGRESS, UNITS, PACE, WHY, ON, MACHINE, PRIORITY, TRIES,
-    TableColumn("created_at", "launched", text=lambda row: show.format_local_time(row["created_at"]),
+    TableColumn("created_at", "launched",
                 least=16, role="detail"),
 )  # fmt: skip
 

@@ -17,7 +17,7 @@ from tui.widgets.table import PageTable
 from tui.writes import Write
 
 COLUMNS = (
-    TableColumn("at", "when", text=lambda row: show.format_local_time(row["at"]), least=16),
+    TableColumn("at", "when", least=16),
     TableColumn("state", "", widest=12, least=11),
     TableColumn("title", "about", widest=30, least=10),
     TableColumn("message", "message", widest=200, least=20),

@@ -330,7 +330,7 @@ class GPT2(CausalDecoder):
         full = {n: torch.zeros(s, dtype=dtype) for n, s in expected.items() if n not in weights} | dict(weights)
         with WithoutInitialization():
             model = cls(config)
-        inside = {get_gpt2_memory_name(n): t.t() if n.endswith(MATRICES) else t for n, t in full.items()}
+        inside = {n.removeprefix(PREFIX): t.t() if n.endswith(MATRICES) else t for n, t in full.items()}
         model.load_state_dict(inside, assign=True)
         if not model.has_biases:  # fine-tuning must not train biases that the model never had
             for name, parameter in model.named_parameters():
@@ -386,11 +386,6 @@ def compute_initial_deviation(name: str, n_layer: int) -> float:
 def get_gpt2_file_name(name: str) -> str:
     """Return the name in the file of a weight in memory."""
     return name if name == HEAD else PREFIX + name
-
-
-def get_gpt2_memory_name(name: str) -> str:
-    """Return the name in memory of a weight in the file."""
-    return name.removeprefix(PREFIX)
 
 
 def compute_file_shapes(config: GPT2Config) -> dict[str, tuple[int, ...]]:

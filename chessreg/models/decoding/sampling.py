@@ -95,9 +95,6 @@ def sample_trees(
         ]
     texts: list[list[SampledText]] = [[] for _ in keys]
     for (place, _, _), ids, total in zip(drawn, written, totals.tolist(), strict=True):
-        texts[place].append(_make_text(encoding, boards[place], list(ids), total))
+        complete = encoding.is_complete(ids, boards[place])
+        texts[place].append(SampledText(encoding.answer_text(ids), list(ids), total, complete))
     return texts
-
-
-def _make_text(encoding: Encoding, board: chess.Board, ids: list[int], logprob: float) -> SampledText:
-    return SampledText(encoding.answer_text(ids), ids, logprob, encoding.is_complete(ids, board))

@@ -337,11 +337,6 @@ def list_zip_members(path: Path) -> list[zipfile.ZipInfo]:
         return archive.infolist()
 
 
-def read_member(path: Path, member: zipfile.ZipInfo) -> bytes:
-    """Return an uncompressed member of a zip without checking its checksum, like torch."""
-    return b"".join(read_member_chunks(path, member))
-
-
 def compute_member_checksum(path: Path, member: zipfile.ZipInfo) -> int:
     """Return the CRC-32 of an uncompressed member of a zip."""
     crc = 0
@@ -351,7 +346,7 @@ def compute_member_checksum(path: Path, member: zipfile.ZipInfo) -> int:
 
 
 def read_member_chunks(path: Path, member: zipfile.ZipInfo) -> Iterator[bytes]:
-    """Yield the bytes of an uncompressed member of a zip in chunks."""
+    """Yield the bytes of an uncompressed member of a zip in chunks, without checking its checksum, like torch."""
     with path.open("rb") as file:
         file.seek(member.header_offset + 26)
         name, extra = struct.unpack("<HH", file.read(4))
@@ -372,7 +367,7 @@ def list_pickled_globals(path: Path) -> list[str]:
     try:
         if zipfile.is_zipfile(path):
             pickled = next(member for member in list_zip_members(path) if member.filename.endswith("data.pkl"))
-            stream = io.BytesIO(read_member(path, pickled))
+            stream = io.BytesIO(b"".join(read_member_chunks(path, pickled)))
         else:
             with path.open("rb") as file:
                 stream = io.BytesIO(file.read(MAX_PICKLE_BYTES))

@@ -64,8 +64,8 @@ def check_junkin_request(session: Session, request: Request) -> None:
     inputs = session.inputs
     here = {
         name: inputs.reference("dataset", name)
-        for name in list_dataset_names(request)
-        if has_dataset_bytes(session, name)
+        for name in (request.fit, request.test, request.positions, request.puzzles)
+        if name and has_dataset_bytes(session, name)
     }
     if (positions := here.get(str(request.positions))) is not None:
         items, _ = inputs.positions(positions)
@@ -82,11 +82,6 @@ def check_junkin_request(session: Session, request: Request) -> None:
         if model.name in TWINS:
             raise BadInputError(f"--language-model {model.name} has the name of a twin of this paper",
                                 f"chessreg checkpoint name {model.name} OTHER")  # fmt: skip
-
-
-def list_dataset_names(request: Request) -> list[str]:
-    """Return the names of the request's datasets."""
-    return [name for name in (request.fit, request.test, request.positions, request.puzzles) if name]
 
 
 def has_dataset_bytes(session: Session, dataset: str) -> bool:
