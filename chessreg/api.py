@@ -9,7 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from chessreg.errors import BadInputError, ChessregError
+from chessreg.errors import BadInputError
 from chessreg.queries.result import QueryResult
 from chessreg.registry.database import Database
 from chessreg.registry.place import resolve_store_path
@@ -133,19 +133,12 @@ class Registry(Session):
     # -- lists ----------------------------------------------------------------------------------------------------
 
     def ingested(self) -> Database:
-        """Ingest the fragments that wait in the store, and return the database.
+        """Ingest the fragments that wait in the store and mark lost attempts, and return the database.
 
         A read-only registry is returned unchanged. Issues a warning if the registry cannot be written.
         """
-        from chessreg.runs.ingest import ingest_fragments
-        from store.errors import StoreError
-
-        if self.database.read_only:
-            return self.database
-        try:
-            ingest_fragments(self.database, self.store)
-        except (ChessregError, StoreError) as error:
-            warnings.warn(f"not up to date: {error.message}", stacklevel=3)
+        if not self.database.read_only and (reason := self.bring_up_to_date()):
+            warnings.warn(f"not up to date: {reason}", stacklevel=3)
         return self.database
 
     @contextmanager
@@ -160,15 +153,10 @@ class Registry(Session):
         descending order. `archived` includes archived runs. Raises BadInputError for an unknown field.
         """
         from chessreg.entities import load_entity
-        from chessreg.registry import read, run_filter
+        from chessreg.registry.run_filter import list_matching_runs
 
-        everything = archived or "archived" in words.split()
         with self._read() as sql:
-            rows = read.list_runs(sql, kind=kind, archived=everything)
-            if words or sort:
-                by_id = {row["id"]: row for row in rows}
-                fitting = run_filter.find_runs(sql, words, sort or "created", archived=archived)
-                rows = [by_id[id] for id in fitting if id in by_id]
+            rows = list_matching_runs(sql, words, kind=kind, archived=archived, sort=sort)
         headings = {column.field: column.heading for column in load_entity("run").columns}
         headings = {"state" if field == "progress" else field: heading for field, heading in headings.items()}
         return Rows(rows, headings)

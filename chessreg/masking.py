@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 import sys
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from functools import cache
 from typing import Any, TextIO
 
@@ -196,15 +196,13 @@ class MaskedLines:
 @contextmanager
 def mask_streams() -> Iterator[None]:
     """Mask the text written to stdout and stderr in the block, line by line."""
-    before = sys.stdout, sys.stderr
-    masked = [MaskedLines(stream) for stream in before]
-    sys.stdout, sys.stderr = masked
+    out, err = MaskedLines(sys.stdout), MaskedLines(sys.stderr)
     try:
-        yield
+        with redirect_stdout(out), redirect_stderr(err):
+            yield
     finally:
-        sys.stdout, sys.stderr = before
-        for stream in masked:
-            stream.close_line()
+        out.close_line()
+        err.close_line()
 
 
 @cache

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
@@ -52,6 +54,26 @@ class Session:
         from chessreg.runs.inputs import Inputs
 
         return Inputs(self.database, self.store)
+
+    def bring_up_to_date(self) -> str:
+        """Ingest the results that wait in the store and mark lost attempts, as every listing command does.
+
+        Return the reason if this fails, otherwise an empty string.
+        """
+        from chessreg.errors import ChessregError
+        from chessreg.runs.ingest import ingest_fragments
+        from chessreg.runs.watch import Watcher
+        from store.errors import StoreError
+
+        began = time.monotonic()
+        try:
+            ingest_fragments(self.database, self.store)
+            Watcher(self.store).mark_lost_attempts(self.database, began)
+        except (ChessregError, StoreError) as error:
+            with suppress(StoreError):
+                Watcher(self.store).forget()
+            return error.message
+        return ""
 
     # -- experiments ----------------------------------------------------------------------------------------------
 

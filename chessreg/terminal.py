@@ -10,7 +10,7 @@ import io
 import sys
 import unicodedata
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from typing import Any, TextIO
 
 
@@ -70,12 +70,9 @@ class Lines:
 @contextmanager
 def make_streams_visible() -> Iterator[None]:
     """Make stdout and stderr write visible text only, until the block ends."""
-    before = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (Lines(stream or io.StringIO()) for stream in before)  # None: it is closed
-    try:
+    out, err = (Lines(stream or io.StringIO()) for stream in (sys.stdout, sys.stderr))  # None: it is closed
+    with redirect_stdout(out), redirect_stderr(err):
         yield
-    finally:
-        sys.stdout, sys.stderr = before
 
 
 def wrap_drawing_stream(stream: Any) -> Any:

@@ -308,9 +308,8 @@ class ChessregApp(Host):
         """Ingest waiting results, as every listing command does. Screens update at the next check for changes."""
 
         def look(session: Session) -> str:
-            from tui.registry import ingest_results
 
-            return ingest_results(session)
+            return session.bring_up_to_date()
 
         if self._taking_in:
             return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -59,22 +58,3 @@ def open_tui_session(place: RegistryPlace, store_path: Path, read_only: bool = F
         database.close()
         raise
     return Session(database, store)
-
-
-def ingest_results(session: Session) -> str:
-    """Ingest waiting fragments and check which attempts are alive, as every listing command does.
-
-    Returns the reason if the registry cannot be written, otherwise an empty string.
-    """
-    from chessreg.errors import ChessregError
-    from chessreg.runs.ingest import ingest_fragments
-    from chessreg.runs.watch import Watcher
-    from store.errors import StoreError
-
-    began = time.monotonic()
-    try:
-        ingest_fragments(session.database, session.store)
-        Watcher(session.store).mark_lost_attempts(session.database, began)
-    except (ChessregError, StoreError) as error:
-        return error.message
-    return ""

@@ -286,8 +286,6 @@ def print_output(
     `to` is the Home or whether to print JSON. `columns` picks and orders the columns of the table (a mapping also
     gives their headings); JSON always has every field.
     """
-    if not isinstance(to, (Home, bool)):
-        raise TypeError("print_output(home or flag, rows or object, columns)")
     if to.json if isinstance(to, Home) else to:
         print_json(data)
     elif isinstance(data, dict):
@@ -410,19 +408,7 @@ class LazyGroup(Group):
 
 def open_with_waiting_results(home: Home) -> Database:
     """Import all waiting fragments and return the registry. If it cannot be written, warn and return it unchanged."""
-    from chessreg.errors import ChessregError
-    from chessreg.runs.ingest import ingest_fragments
-    from chessreg.runs.watch import Watcher
-    from store.errors import StoreError
-
-    session, began = home.session(), time.monotonic()
-    watcher = None
-    try:
-        watcher = Watcher(session.store)
-        ingest_fragments(session.database, session.store)
-        watcher.mark_lost_attempts(session.database, began)
-    except (ChessregError, StoreError) as error:
-        if watcher is not None:
-            watcher.forget()
-        click.echo(f"not up to date: {error.message}", err=True)
+    session = home.session()
+    if reason := session.bring_up_to_date():
+        click.echo(f"not up to date: {reason}", err=True)
     return session.database

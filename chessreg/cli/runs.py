@@ -43,14 +43,10 @@ def list_(home: Home, filter_words: tuple[str, ...], kind: str | None, everythin
     \b
     Example: chessreg runs list kind:probe since:7d 'units>5' '!stale' --sort -spec.epochs
     """
-    from chessreg.registry import read, run_filter
+    from chessreg.registry.run_filter import list_matching_runs
 
     with open_with_waiting_results(home).read() as session:
-        rows = read.list_runs(session, kind=kind, archived=everything or "archived" in filter_words)
-        if filter_words or sort:
-            by_id = {row["id"]: row for row in rows}
-            fitting = run_filter.find_runs(session, " ".join(filter_words), sort or "created", archived=everything)
-            rows = [by_id[id] for id in fitting if id in by_id]
+        rows = list_matching_runs(session, " ".join(filter_words), kind=kind, archived=everything, sort=sort or "")
     listed = (
         rows
         if home.json

@@ -37,7 +37,7 @@ from sqlalchemy import (
 from sqlalchemy.orm import Session
 
 from chessreg.errors import BadInputError
-from chessreg.registry import lineage, tables, words
+from chessreg.registry import lineage, read, tables, words
 from chessreg.registry.names import is_current, without_index
 from chessreg.registry.run_state import END, ENDS, FAILURES, STATE, STATES, UNITS_DONE
 from chessreg.registry.words import COMPARISONS, TRUTH_WORDS
@@ -65,6 +65,17 @@ def find_runs(session: Session, text: str = "", sort: str = NEWEST_FIRST, *, arc
     unknown field or sort key.
     """
     return [UUID(hex=id) for id in session.scalars(select_run_ids(session, text, sort, archived))]
+
+
+def list_matching_runs(
+    session: Session, text: str = "", *, kind: str | None = None, archived: bool = False, sort: str = ""
+) -> list[read.Row]:
+    """Return the rows of the runs that match all words, sorted by `sort` or else newest last. Raises as `find_runs`."""
+    rows = read.list_runs(session, kind=kind, archived=archived or "archived" in text.split())
+    if not text and not sort:
+        return rows
+    by_id = {row["id"]: row for row in rows}
+    return [by_id[id] for id in find_runs(session, text, sort or "created", archived=archived) if id in by_id]
 
 
 def select_run_ids(session: Session, text: str, sort: str, archived: bool = False) -> Select[Any]:

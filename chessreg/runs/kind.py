@@ -489,14 +489,9 @@ def list_own_kinds_in(module: str) -> list[type[Kind]]:
     name = f"{OWN_PACKAGE}.{module}"
     if not module.isidentifier() or importlib.util.find_spec(name) is None:
         return []
-    try:
-        return list_kinds_in_module(importlib.import_module(name))
-    except (ChessregError, MemoryError):
-        raise
-    except Exception as error:
-        from chessreg import plugins  # not imported at startup
+    from chessreg import plugins  # not imported at startup
 
-        raise plugins.broken(name, error) from error
+    return list_kinds_in_module(plugins.load_custom_module(name))
 
 
 def find_kind_of_spec(spec: Spec, reference: str | Kind | None = None) -> Kind:
