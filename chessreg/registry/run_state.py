@@ -18,7 +18,7 @@ from chessreg.registry.tables import Attempt, AttemptState, Cause, Job, JobState
 # Ends that count as failures, in every list. A user ended a cancelled or interrupted run, so neither is among them.
 FAILURES = ("failed", "diverged", "killed", "preempted", "walltime", "oom", "engine_died", "lost")
 
-# The states of a run (`states.MEANINGS`). If no unit is complete, the end of the last attempt is the state.
+# The states of a run (docs/jobs.md). If no unit is complete, the end of the last attempt is the state.
 STATES = (
     *("complete", "running", "queued", "partial", "failed", "diverged", "cancelled", "interrupted", "killed"),
     *("preempted", "walltime", "oom", "engine_died", "lost", "planned"),

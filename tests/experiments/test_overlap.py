@@ -11,8 +11,8 @@ from chessreg.errors import BadInputError
 from chessreg.experiments.settings import overlap
 from chessreg.experiments.settings.overlap import EvaluatedGames
 from chessreg.games.boards.moves import HashSet, hash_positions, pack_moves, unpack_moves
-from chessreg.games.datasets.reader import replay_texts
 from chessreg.registry import tables
+from tests.replays import replay_texts
 
 
 def states(packed: bytes) -> list[str]:

@@ -19,11 +19,11 @@ from chessreg.experiments.probe.spec import ProbeScore
 from chessreg.experiments.probe.work import fit_probes
 from chessreg.experiments.probe_apply import ApplySpec
 from chessreg.experiments.settings.skill import SkillSettings
-from chessreg.games.datasets.reader import replay_texts
 from chessreg.queries import run_sql
 from chessreg.registry import tables
 from chessreg.runs.fitted import find_best_layer, load_probe, make_linear_reader
 from store.errors import DiskFullError
+from tests.replays import replay_texts
 
 from ..full_disk import no_space_beyond
 

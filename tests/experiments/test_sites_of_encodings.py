@@ -14,13 +14,13 @@ from chessreg.experiments.cache import CacheSpec
 from chessreg.experiments.probe import ProbeSpec
 from chessreg.experiments.settings.skill import SkillSettings
 from chessreg.games.boards.moves import replay_boards
-from chessreg.games.datasets.reader import replay_texts
 from chessreg.models.adapters.fen_encoder import FenConfig, FenEncoder
 from chessreg.models.adapters.gpt2 import GPT2Config, make_random_gpt2
 from chessreg.models.checkpoint import CheckpointInfo, save_checkpoint
 from chessreg.runs.activations import load_cache
 from chessreg.runs.fitted import load_probe, load_vector
 from chessreg.session import open_session
+from tests.replays import replay_texts
 from tests.specs import vector_spec
 
 NAMES = {"uci-square-72": "uci", "fen-77": "fen"}

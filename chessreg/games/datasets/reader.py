@@ -15,7 +15,7 @@ from typing import Protocol
 
 import numpy as np
 
-from chessreg.errors import BadInputError, NotFoundError
+from chessreg.errors import NotFoundError
 from chessreg.games.datasets.reader_python import LegalMoves, PlayedGames, PythonReader
 
 READER_VERSION = 2
@@ -78,32 +78,12 @@ def get_reader(name: str = "auto") -> GameReader:
     raise NotFoundError(f"no reader {name!r}", "known: auto, rust, python")
 
 
-def replay_texts(texts: Sequence[str], *, cut: bool = False, name: str = "auto") -> tuple[np.ndarray, np.ndarray]:
-    """Return (boards int8 [positions, 64], offsets int64 [texts + 1]) of game texts (`;1.e4 e5 2.Nf3`).
-
-    Row `offsets[g] + p` is the position of game g after p plies. With `cut`, texts may end inside a move, like texts of
-    a fixed number of characters: a game stops silently at its first word that is not a legal move (specification 3.2).
-    Without `cut`, such a word raises BadInputError.
-    """
-    movetexts = [text.removeprefix(";") for text in texts]
-    many = [i for i, text in enumerate(movetexts) if ";" in text]
-    if many:
-        raise BadInputError(f"text {many[0]} holds more than one game", "one game per text: cut it at the `;`")
-    boards, offsets, errors = get_reader(name).boards(movetexts)
-    if errors and not cut:
-        game = min(errors)
-        raise BadInputError(
-            f"text {game} is not a legal game after ply {errors[game]}: {texts[game][:60]!r}",
-            "texts cut to a fixed length are read with cut=True",
-        )
-    return boards, offsets
-
-
-def find_move_targets(texts: Sequence[str], name: str = "auto") -> np.ndarray:
-    """Return bit boards uint64 [positions] of the target squares of legal moves, in the order of `replay_texts`."""
-    return get_reader(name).targets([text.removeprefix(";") for text in texts])
+def find_move_targets(texts: Sequence[str]) -> np.ndarray:
+    """Return bit boards uint64 [positions] of the target squares of legal moves after 0, 1, … plies of each game text
+    (`;1.e4 e5 2.Nf3`)."""
+    return get_reader().targets([text.removeprefix(";") for text in texts])
 
 
 def find_legal_moves(fens: Sequence[str]) -> LegalMoves:
     """Return the legal moves of positions, given as FENs of six fields: half a million positions per second."""
-    return get_reader("auto").legal(fens)
+    return get_reader().legal(fens)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from chessreg.games.boards.moves import compute_boards_after, pack_moves, replay_boards
-from chessreg.games.datasets.reader import replay_texts
 from chessreg.noise import generator
+from tests.replays import replay_texts
 
 SPECIAL = {
     "en passant by White": "e4 a6 e5 d5 exd6 cxd6",

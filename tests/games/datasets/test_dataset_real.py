@@ -11,8 +11,8 @@ import pytest
 from chessreg.games.boards import moves
 from chessreg.games.datasets.build import build_dataset
 from chessreg.games.datasets.dataset import Games, verify_games
-from chessreg.games.datasets.reader import replay_texts
 from chessreg.noise import generator
+from tests.replays import replay_texts
 
 PARTS = ("lichess-lm", "lichess-probe-train", "lichess-probe-test")
 FIRST = 20_000

@@ -12,8 +12,9 @@ from chessreg.errors import NotFoundError
 from chessreg.games.datasets import labels
 from chessreg.games.datasets.labels import GamePositions, get_label
 from chessreg.games.datasets.movetext import number_sans
-from chessreg.games.datasets.reader import get_reader, replay_texts
+from chessreg.games.datasets.reader import get_reader
 from chessreg.noise import generator
+from tests.replays import replay_texts
 
 GOLDEN = [
     [4, 2, 3, 5, 6, 3, 0, 4],
