@@ -397,6 +397,12 @@ def _interval(clusters: Clusters, resamples: np.ndarray) -> tuple[float | None, 
 
 
 def _central_interval(resamples: np.ndarray) -> tuple[float, float]:
-    tail = 100 * (1 - CONFIDENCE) / 2
-    low, high = np.nanpercentile(resamples, [tail, 100 - tail])
+    """Return the ends of the central CONFIDENCE of the resamples as np.nanpercentile does, without its import of
+    numpy.ma, which takes as long as several statements."""
+    known = np.sort(resamples[~np.isnan(resamples)])
+    if not len(known):
+        return math.nan, math.nan
+    last = len(known) - 1
+    tail = last * (1 - CONFIDENCE) / 2
+    low, high = np.interp([tail, last - tail], np.arange(len(known)), known)
     return float(low), float(high)
